@@ -1,0 +1,292 @@
+"""Building agents: one method per decision, in any order."""
+
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, Protocol, Self, TypeVar, runtime_checkable
+
+from pydantic import ValidationError
+
+from agent_domain.cached_context import CachedContext, ResponseFormat, as_response_format
+from agent_domain.capabilities.approvals import Approval, parse_approval
+from agent_domain.capabilities.faults import faults
+from agent_domain.continuation import ContinuationCriteria, Criterion
+from agent_domain.contracts import AgentDescriptor
+from agent_domain.criteria import CumulativeExecutionTimeLimit, ExecutionTimeLimit
+from agent_domain.definition import AgentDefinition
+from agent_domain.drivers import CanUseTools, StepDriver
+from agent_domain.error_policy import ErrorPolicy
+from agent_domain.errors import InvalidInput
+from agent_domain.events import EventBus
+from agent_domain.plan import CumulativeTimeout, ExecutionPlan, PlannedTool
+from agent_domain.processors import AgentHook, Processor
+from agent_domain.tools import Tool, Toolbox, options_of
+from agent_domain.values import FrozenDict, valid_text
+
+DEFAULT_MAX_STEPS = 20
+DEFAULT_MAX_TOKENS = 32768
+DEFAULT_TIMEOUT_SECONDS = 300.0
+DEFAULT_MODEL_ATTEMPTS = 3
+
+
+@runtime_checkable
+class AgentCapability(Protocol):
+    """Something an agent can do: installs tools, processors, criteria, hooks or a callback."""
+
+    def install(self, builder: "AgentBuilder") -> object:
+        """Add to the builder what the capability consists of."""
+        ...
+
+
+class AgentBuilder:
+    """Collects what an agent is made of; every method returns the builder."""
+
+    def __init__(self) -> None:
+        self._name = "agent"
+        self._description = "An agent"
+        self._max_steps: int | None = None
+        self._max_tokens: int | None = None
+        self._timeout: float | None = None
+        self._cumulative: CumulativeTimeout | None = None
+        self._finish_reasons: tuple[str, ...] | None = None
+        self._error_policy = ErrorPolicy()
+        self._model_attempts = DEFAULT_MODEL_ATTEMPTS
+        self._parallel_tools = True
+        self._tools = Toolbox()
+        self._approvals: dict[str, Approval] = {}
+        self._capabilities: list[str] = []
+        self._processors: list[Processor] = []
+        self._hooks: list[AgentHook] = []
+        self._criteria: list[Criterion[Any]] = []
+        self._driver: StepDriver | CanUseTools | None = None
+        self._llm_preset: str | None = None
+        self._cached = CachedContext()
+        self._system_prompt = ""
+        self._response_format: ResponseFormat | None = None
+        self._events = EventBus()
+        self._throws = False
+        self._built: list[Callable[[Any], Any]] = []
+
+    @classmethod
+    def new(cls) -> Self:
+        """No limits; only the error policy and the model's tool calls decide."""
+        return cls()
+
+    @classmethod
+    def base(cls) -> Self:
+        """The defaults: 20 steps, 32768 tokens, 300 seconds."""
+        limited = cls().with_max_steps(DEFAULT_MAX_STEPS).with_max_tokens(DEFAULT_MAX_TOKENS)
+        return limited.with_timeout(DEFAULT_TIMEOUT_SECONDS).with_finish_reasons()
+
+    def with_name(self, name: str, description: str = "") -> Self:
+        """What the agent is called, and what others are told about it."""
+        told = valid_text(description, "the agent's description")
+        self._name = valid_text(name, "the agent's name")
+        self._description = told or self._description
+        return self
+
+    # Limits.
+
+    def with_max_steps(self, steps: int) -> Self:
+        """At most so many steps."""
+        self._max_steps = _whole("with_max_steps", steps)
+        return self
+
+    def with_max_tokens(self, tokens: int) -> Self:
+        """No further step once so many tokens were used."""
+        self._max_tokens = _whole("with_max_tokens", tokens)
+        return self
+
+    def with_timeout(self, seconds: float) -> Self:
+        """No further step so long after the start or the last resume, unless a cumulative timeout is set."""
+        self._timeout = ExecutionTimeLimit(_number("with_timeout", seconds)).max_seconds
+        return self
+
+    def with_cumulative_timeout(
+        self, seconds: float, scope: Literal["execution", "session"] = "execution"
+    ) -> Self:
+        """No further step after so many seconds of work; replaces the wall clock."""
+        limit = CumulativeExecutionTimeLimit(_number("with_cumulative_timeout", seconds), scope)
+        self._cumulative = CumulativeTimeout(seconds=limit.max_seconds, scope=scope)
+        return self
+
+    def with_max_retries(self, attempts: int) -> Self:
+        """How often a model call is tried in all when the provider fails; 1 or less: once."""
+        self._model_attempts = max(1, _whole("with_max_retries", attempts))
+        return self
+
+    def with_error_policy(self, policy: ErrorPolicy) -> Self:
+        """What a failure means for the run."""
+        self._error_policy = _of_type("with_error_policy", policy, ErrorPolicy)
+        return self
+
+    def with_finish_reasons(self, *reasons: str) -> Self:
+        """No further step after the model stopped for one of these reasons."""
+        self._finish_reasons = tuple(valid_text(reason, "a finish reason") for reason in reasons)
+        return self
+
+    # What it can do.
+
+    def with_tools(self, tools: Iterable[Tool] | Tool) -> Self:
+        """These tools as well; one replaces an earlier of its name."""
+        given = list(tools) if isinstance(tools, Iterable) else [tools]
+        self._tools = self._tools.merged(_of_type("with_tools", each, Tool, _HOW_TOOLS) for each in given)
+        return self
+
+    def with_capability(self, capability: AgentCapability) -> Self:
+        """Install a capability."""
+        how = "a capability has a method install(builder)"
+        _of_type("with_capability", capability, AgentCapability, how).install(self)
+        self._capabilities.append(type(capability).__name__)
+        return self
+
+    def with_approval(self, tool: str, approval: str | Sequence[Mapping[str, Any]]) -> Self:
+        """Whether calls of a tool wait for a person: never, always, or by rules."""
+        self._approvals[valid_text(tool, "the tool's name")] = parse_approval(approval)
+        return self
+
+    def with_parallel_tools(self, flag: bool) -> Self:
+        """Whether the calls of one response run at the same time."""
+        self._parallel_tools = _of_type("with_parallel_tools", flag, bool)
+        return self
+
+    def with_throw_on_tool_failure(self, flag: bool = True) -> Self:
+        """Whether a failing tool is an exception, instead of a result that the model reads."""
+        self._throws = _of_type("with_throw_on_tool_failure", flag, bool)
+        return self
+
+    # How it works.
+
+    def add_processor(self, processor: Processor) -> Self:
+        """Look at the state after each step, and maybe change it."""
+        if not callable(processor):
+            raise InvalidInput(f"a processor is a function from state to state, {processor!r} is none")
+        self._processors.append(processor)
+        return self
+
+    def add_hook(self, hook: AgentHook) -> Self:
+        """Call this hook around steps and tool calls."""
+        self._hooks.append(_of_type("add_hook", hook, AgentHook, "derive it from AgentHook"))
+        return self
+
+    def add_continuation_criteria(self, *criteria: Criterion[Any]) -> Self:
+        """Criteria of your own, asked after the base set."""
+        self._criteria.extend(ContinuationCriteria(*criteria).criteria)
+        return self
+
+    def with_llm_preset(self, name: str) -> Self:
+        """The model settings of that name; a driver that was given wins."""
+        self._llm_preset = valid_text(name, "the preset's name")
+        return self
+
+    def with_driver(self, driver: StepDriver | CanUseTools) -> Self:
+        """How steps talk to the model."""
+        how = "a driver has a coroutine method use_tools(state)"
+        self._driver = _of_type("with_driver", driver, CanUseTools, how)
+        return self
+
+    def with_events(self, bus: EventBus) -> Self:
+        """Where events of the loop and of its tools go."""
+        self._events = _of_type("with_events", bus, EventBus)
+        return self
+
+    # What it is told.
+
+    def with_cached_context(self, context: CachedContext) -> Self:
+        """What precedes every request."""
+        self._cached = _of_type("with_cached_context", context, CachedContext)
+        return self
+
+    def with_system_prompt(self, prompt: str) -> Self:
+        """The instruction before everything else."""
+        self._system_prompt = valid_text(prompt, "the system prompt")
+        return self
+
+    def with_response_format(self, given: ResponseFormat | Mapping[str, Any]) -> Self:
+        """The schema that answers have to satisfy."""
+        self._response_format = as_response_format(given)
+        return self
+
+    def on_build(self, fn: Callable[[Any], Any]) -> Self:
+        """Let this function have the agent that was built, and return the one to use."""
+        if not callable(fn):
+            raise InvalidInput(f"on_build takes a function from agent to agent, {fn!r} is none")
+        self._built.append(fn)
+        return self
+
+    def definition(self) -> AgentDefinition:
+        """What has been decided so far, as a value; the builder can go on."""
+        return AgentDefinition(
+            descriptor=AgentDescriptor(self._name, self._description, self._tools.names, self._capabilities),
+            base_plan=self._plan(),
+            driver=self._equipped(),
+            llm_preset=self._llm_preset,
+            tools=self._tools,
+            criteria=tuple(self._criteria),
+            processors=tuple(self._processors),
+            hooks=tuple(self._hooks),
+            cached_context=self._context(),
+            approvals=FrozenDict(self._approvals),
+            throw_on_tool_failure=self._throws,
+            events=self._events,
+        )
+
+    def _plan(self) -> ExecutionPlan:
+        try:
+            return ExecutionPlan(
+                agent=self._name,
+                max_steps=self._max_steps,
+                max_tokens=self._max_tokens,
+                timeout_seconds=self._timeout,
+                cumulative_timeout=self._cumulative,
+                finish_reasons=self._finish_reasons,
+                error_policy=self._error_policy,
+                model_attempts=self._model_attempts,
+                parallel_tools=self._parallel_tools,
+                tools=tuple(PlannedTool.of(tool.name, options_of(tool)) for tool in self._tools),
+            )
+        except ValidationError as error:
+            raise InvalidInput(f"the agent cannot be planned: {faults(error)}") from None
+
+    def _context(self) -> CachedContext:
+        context = self._cached.with_system_prompt(self._system_prompt)
+        return context.with_response_format(self._response_format) if self._response_format else context
+
+    def _equipped(self) -> StepDriver | CanUseTools | None:
+        """A driver of this agent's own, so that two agents never share one's position or tools."""
+        if not isinstance(self._driver, StepDriver):
+            return self._driver
+        driver = copy.copy(self._driver)
+        driver.equip(self._tools, parallel_tools=self._parallel_tools)
+        return driver
+
+    def _transformed(self, agent: Any) -> Any:
+        for transform in self._built:
+            agent = transform(agent)
+        return agent
+
+
+_HOW_TOOLS = "make one with @tool, FunctionTool.from_function or BaseTool"
+
+T = TypeVar("T")
+
+
+def _of_type(method: str, value: object, kind: type[T], how: str = "") -> T:
+    expected = how or f"pass {kind.__name__}"
+    # A class has the methods that its objects have, so to a protocol it looks like one of them.
+    if isinstance(value, type):
+        raise InvalidInput(f"{method} was given {value!r}; {expected}: an object of it, not the class")
+    if not isinstance(value, kind):
+        raise InvalidInput(f"{method} was given {value!r}; {expected}")
+    return value
+
+
+def _whole(method: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InvalidInput(f"{method} was given {value!r}; pass a whole number")
+    return value
+
+
+def _number(method: str, value: object) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise InvalidInput(f"{method} was given {value!r}; pass a number of seconds")
+    return value

@@ -1,0 +1,143 @@
+"""Approval of tool calls by people: which calls need one, and what a decision means.
+
+An approval is single use and bound to the digest of tool and arguments, so it never covers
+another call.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from typing import Annotated, Any, TypeAlias, cast
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
+
+from agent_domain.capabilities.faults import faults
+from agent_domain.errors import InvalidInput
+from agent_domain.values import EMPTY, FrozenDict, frozen_map, json_text
+
+MISMATCH = "Approval does not match the pending call"
+RESOLVED = "Approval already resolved"
+
+
+class ApprovalMode(StrEnum):
+    """Whether a call waits for a person."""
+
+    NEVER = "never"
+    ALWAYS = "always"
+
+
+class ApprovalRule(BaseModel):
+    """Decides for the calls whose tool name and arguments match its globs, case-sensitively."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tool: str
+    approval: ApprovalMode
+    args: Annotated[Mapping[str, str], AfterValidator(frozen_map)] = EMPTY
+
+    def matches(self, tool: str, args: Mapping[str, Any]) -> bool:
+        """Say whether the rule decides for this call; an absent argument matches nothing."""
+        return fnmatchcase(tool, self.tool) and all(
+            name in args and fnmatchcase(_as_text(args[name]), glob) for name, glob in self.args.items()
+        )
+
+
+def _as_text(value: object) -> str:
+    return value if isinstance(value, str) else json_text(value)
+
+
+Approval: TypeAlias = ApprovalMode | tuple[ApprovalRule, ...]
+
+
+def parse_approval(value: object) -> Approval:
+    """Read a tool's approval: `never`, `always`, or a list of rules."""
+    if isinstance(value, str) and value in tuple(ApprovalMode):
+        return ApprovalMode(value)
+    if not isinstance(value, list | tuple):
+        problem = f"{value!r} is no approval; use 'never', 'always' or a list of rules"
+        raise InvalidInput(problem)
+    return tuple(_rule(number, entry) for number, entry in enumerate(cast("Sequence[object]", value), 1))
+
+
+def _rule(number: int, entry: object) -> ApprovalRule:
+    try:
+        return ApprovalRule.model_validate(entry)
+    except ValidationError as error:
+        problem = f"approval rule #{number} does not fit: {faults(error)}"
+        raise InvalidInput(problem) from None
+
+
+def needs_approval(approval: Approval, tool: str, args: Mapping[str, Any]) -> bool:
+    """Say whether a call waits for a person: by the first rule that matches; without one it does not."""
+    if isinstance(approval, ApprovalMode):
+        return approval is ApprovalMode.ALWAYS
+    first = next((rule.approval for rule in approval if rule.matches(tool, args)), ApprovalMode.NEVER)
+    return first is ApprovalMode.ALWAYS
+
+
+def args_digest(tool: str, args: Mapping[str, Any]) -> str:
+    """Return what binds an approval to a call: SHA-256 of its JSON text with sorted keys."""
+    call = {"args": frozen_map(args, "args"), "tool": tool}
+    text = json.dumps(call, ensure_ascii=False, separators=(",", ":"), allow_nan=False, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class Verdict(StrEnum):
+    """What a person decided."""
+
+    APPROVE = "approve"
+    DENY = "deny"
+    EDIT = "edit"
+
+
+class ApprovalDecision(BaseModel):
+    """A person's answer to a request for approval."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    decision: Verdict
+    args_digest: str
+    reason: str | None = None
+    args: Annotated[Mapping[str, Any], AfterValidator(frozen_map)] | None = None
+
+    @model_validator(mode="after")
+    def _args_only_with_edit(self) -> "ApprovalDecision":
+        if (self.decision is Verdict.EDIT) != (self.args is not None):
+            raise InvalidInput(_ARGS_WITH_EDIT)
+        return self
+
+    @classmethod
+    def parse(cls, data: object) -> "ApprovalDecision":
+        """Read a decision."""
+        try:
+            return cls.model_validate(data)
+        except ValidationError as error:
+            problem = f"the decision does not fit: {faults(error)}"
+            raise InvalidInput(problem) from None
+
+    def conflict(self, pending_digest: str, resolved: bool) -> str | None:
+        """Say why the decision cannot be applied to the request it names."""
+        if resolved:
+            return RESOLVED
+        return None if self.args_digest == pending_digest else MISMATCH
+
+    @property
+    def denial(self) -> str:
+        """What the model reads of a call that was denied; the error policy sees no error."""
+        reason = (self.reason or "").strip()
+        return f"Denied by user: {reason}" if reason else "Denied by user"
+
+    def effective_args(self, requested: FrozenDict) -> FrozenDict | None:
+        """Return the arguments to run with; None: the call does not run."""
+        if self.decision is Verdict.DENY:
+            return None
+        return requested if self.args is None else frozen_map(self.args)
+
+    def result_text(self, text: str) -> str:
+        """Return the result text of a call that ran, which says so if people changed its arguments."""
+        return text if self.args is None else f"[Arguments edited by user: {json_text(self.args)}]\n{text}"
+
+
+_ARGS_WITH_EDIT = "send args with the decision 'edit', and only with it"

@@ -1,0 +1,136 @@
+"""Self-critique: a second look at the final answer, and the message that sends it back."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+
+from agent_domain.capabilities.faults import faults
+from agent_domain.capabilities.limits import whole
+from agent_domain.errors import InvalidInput
+from agent_domain.values import json_text, parse_json
+
+RESULT_KEY = "self_critic_result"
+ITERATION_KEY = "self_critic_iteration"
+
+CRITIC_RETRIES = 2
+MAX_EVIDENCE = 6000
+EVIDENCE_END = 3000
+
+Call: TypeAlias = tuple[str, Mapping[str, Any], str]
+"""A tool call as evidence: its name, its arguments and the text of its result."""
+
+
+@dataclass(frozen=True, slots=True)
+class CritiquePolicy:
+    """How often an answer is criticised, by whom, and whether that is logged."""
+
+    max_iterations: int = 2
+    verbose: bool = True
+    llm_preset: str | None = None
+
+    def __post_init__(self) -> None:
+        whole("max_iterations", self.max_iterations, 0)
+
+    def due(self, step_type: str, text: str, iteration: int) -> bool:
+        """Say whether the step that ended is to be criticised."""
+        return step_type == "final" and bool(text.strip()) and iteration < self.max_iterations
+
+
+class Critique(BaseModel):
+    """The critic's answer."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    approved: bool
+    summary: str = ""
+    strengths: tuple[str, ...] = ()
+    weaknesses: tuple[str, ...] = ()
+    suggestions: tuple[str, ...] = ()
+
+    @field_validator("strengths", "weaknesses", "suggestions", mode="before")
+    @classmethod
+    def _as_points(cls, value: object) -> object:
+        # Models write one point, or none, where a list was asked for.
+        return () if value is None else (value,) if isinstance(value, str) else value
+
+    def to_metadata(self, iteration: int) -> dict[str, Any]:
+        """Return what is kept of this critique, the `iteration`-th."""
+        return {RESULT_KEY: self.model_dump(mode="json"), ITERATION_KEY: iteration}
+
+    def revision(self, iteration: int, policy: CritiquePolicy) -> str | None:
+        """Return the user message that asks for another answer, if there is to be one."""
+        if self.approved or iteration >= policy.max_iterations:
+            return None
+        parts = [
+            f"[Critique {iteration}: revise your answer]",
+            f"Problem: {self.summary.strip() or 'the answer was not approved'}",
+            *_points("Weaknesses", self.weaknesses),
+            *_points("Suggestions", self.suggestions),
+            "Act on this now: do what is missing, then give the complete revised answer.",
+        ]
+        return "\n\n".join(parts)
+
+
+def _points(title: str, points: Iterable[str]) -> list[str]:
+    lines = [f"- {point.strip()}" for point in points if point.strip()]
+    return ["\n".join([f"{title}:", *lines])] if lines else []
+
+
+def approval(reason: str) -> Critique:
+    """Return what stands for a critic that failed: it approves."""
+    return Critique(approved=True, summary=f"Approved without critique: {reason}")
+
+
+def parse_critique(answer: str) -> Critique:
+    """Read the critic's answer: a JSON object, whatever the model wrote around it."""
+    data = parse_json(answer[answer.find("{") : answer.rfind("}") + 1], "the critic's answer")
+    try:
+        return Critique.model_validate(data)
+    except ValidationError as error:
+        problem = f"the critic's answer does not fit: {faults(error)}"
+        raise InvalidInput(problem) from None
+
+
+def iteration_of(metadata: Mapping[str, Any]) -> int:
+    """Say how many critiques this execution has had."""
+    value = metadata.get(ITERATION_KEY)
+    return value if isinstance(value, int) and value > 0 else 0
+
+
+def critique_of(metadata: Mapping[str, Any]) -> Critique | None:
+    """Return the last critique of this execution."""
+    try:
+        return Critique.model_validate(metadata.get(RESULT_KEY))
+    except ValidationError:
+        return None
+
+
+# --- What the critic reads ---
+
+CRITIC_PROMPT = """\
+You review the answer of an agent before its user reads it. Judge only whether it does what the task \
+asks for and whether the evidence supports it. Claims without evidence, unfinished work and failed tool \
+calls that the answer hides are reasons to reject; matters of taste are not.
+
+Answer with one JSON object: "approved" (true or false), "summary" (one sentence), "strengths", \
+"weaknesses" and "suggestions" (lists of short sentences)."""
+
+
+def evidence(calls: Iterable[Call]) -> str:
+    """Put the tool calls down for the critic; the middle of very much of it is left out."""
+    text = "\n\n".join(_exchange(*call) for call in calls) or "(no tool calls)"
+    omitted = len(text) - 2 * EVIDENCE_END
+    if len(text) <= MAX_EVIDENCE:
+        return text
+    return f"{text[:EVIDENCE_END]}\n... ({omitted} characters omitted) ...\n{text[-EVIDENCE_END:]}"
+
+
+def _exchange(name: str, args: Mapping[str, Any], result: str) -> str:
+    return f"Tool: {name}\nArguments: {json_text(args)}\nResult: {result}"
+
+
+def review_text(task: str, calls: Iterable[Call], response: str) -> str:
+    """Return the message that asks the critic."""
+    return f"# Task\n\n{task}\n\n# Evidence\n\n{evidence(calls)}\n\n# Answer to review\n\n{response}"

@@ -1,0 +1,168 @@
+"""Structured output: which schemas there are, what the model is to send, and how it is read."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, cast
+
+from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError, create_model
+from pydantic_core import PydanticSerializationError
+
+from agent_domain.capabilities.faults import faults
+from agent_domain.capabilities.limits import whole
+from agent_domain.errors import InvalidInput, UnknownName
+from agent_domain.values import FrozenDict, cut, freeze, frozen_map, json_text
+
+MAX_PREVIEW = 200
+INPUT_EMPTY = "The input is empty"
+SCHEMA_EMPTY = "The schema name is empty"
+
+
+@dataclass(frozen=True, slots=True)
+class StructuredOutputPolicy:
+    """How extraction asks its model; `use_maybe` lets the model answer that there is nothing."""
+
+    max_retries: int = 3
+    use_maybe: bool = True
+    llm_preset: str | None = None
+    model: str | None = None
+    output_mode: str | None = None
+    system_prompt: str | None = None
+
+    def __post_init__(self) -> None:
+        whole("max_retries", self.max_retries, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaDefinition:
+    """One schema: any class that pydantic can read, and how to ask for it."""
+
+    class_: type
+    description: str = ""
+    prompt: str = ""
+    examples: tuple[Any, ...] = ()
+    max_retries: int | None = None
+    llm_options: FrozenDict = field(default_factory=FrozenDict)
+
+    def __post_init__(self) -> None:
+        if self.max_retries is not None:
+            whole("max_retries", self.max_retries, 0)
+        object.__setattr__(self, "examples", tuple(self.examples))
+        object.__setattr__(self, "llm_options", frozen_map(self.llm_options, "llm_options"))
+        _adapter(self.class_)
+
+    def answer_schema(self, use_maybe: bool) -> dict[str, Any]:
+        """Return the JSON schema of what the model is to send."""
+        return _adapter(_maybe(self.class_) if use_maybe else self.class_).json_schema()
+
+    def read(self, answer: object, use_maybe: bool) -> "Any | Nothing":
+        """Return the data of the model's answer as frozen JSON, or that there is nothing."""
+        if not use_maybe:
+            return _checked(self.class_, answer)
+        maybe = _checked(_maybe(self.class_), answer)
+        return Nothing(maybe["detail"]) if maybe["value"] is None else maybe["value"]
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """The model's word that the input does not hold what was asked for."""
+
+    detail: str = ""
+
+
+def _maybe(class_: type) -> type[BaseModel]:
+    """Wrap the class, as a model: pydantic then keeps the references of its schema valid."""
+    value: Any = (class_ | None, None)
+    return create_model("Maybe", value=value, detail=(str, ""))
+
+
+def _adapter(class_: type) -> TypeAdapter[Any]:
+    try:
+        return TypeAdapter(class_)
+    except PydanticUserError:
+        problem = f"{class_!r} cannot be a schema; pass a pydantic model, a dataclass or a TypedDict"
+        raise InvalidInput(problem) from None
+
+
+def _checked(class_: type, answer: object) -> Any:
+    adapter = _adapter(class_)
+    try:
+        value = adapter.validate_json(json_text(freeze(answer, "the answer")))
+        return freeze(adapter.dump_python(value, mode="json"), "the extracted data")
+    except ValidationError as error:
+        raise InvalidInput(faults(error)) from None
+    except PydanticSerializationError as error:
+        raise InvalidInput(str(error)) from None
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaRegistry:
+    """Schemas by name; a bare class stands for a definition without further words."""
+
+    schemas: Mapping[str, SchemaDefinition | type]
+
+    def __post_init__(self) -> None:
+        if any(not name.strip() for name in self.schemas):
+            raise InvalidInput(_BLANK_NAME)
+        definitions = {name: _definition(entry) for name, entry in self.schemas.items()}
+        object.__setattr__(self, "schemas", MappingProxyType(definitions))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names, in the order of registration."""
+        return tuple(self.schemas)
+
+    def get(self, name: str) -> SchemaDefinition:
+        """Return a definition; raise `UnknownName` if there is none."""
+        if name not in self.schemas:
+            raise UnknownName("schema", name, self.schemas)
+        return cast("SchemaDefinition", self.schemas[name])
+
+
+_BLANK_NAME = "a schema has a blank name; the model has to call it by one"
+
+
+def _definition(entry: SchemaDefinition | type) -> SchemaDefinition:
+    return entry if isinstance(entry, SchemaDefinition) else SchemaDefinition(entry)
+
+
+def retries(call: object, schema: SchemaDefinition, policy: StructuredOutputPolicy) -> int:
+    """Say how often to ask again: as the call says, else the schema, else the policy."""
+    if call is None:
+        return policy.max_retries if schema.max_retries is None else schema.max_retries
+    whole("max_retries", call, 0)
+    return cast("int", call)
+
+
+# --- What the model reads ---
+
+
+def extracted(schema: str, data: object, store_as: str | None = None) -> str:
+    """Say what was extracted."""
+    target = f" into '{store_as}'" if store_as else ""
+    return f"Extracted {schema}{target}: {cut(json_text(data), MAX_PREVIEW)}"
+
+
+def not_extracted(schema: str, reason: str) -> str:
+    """Say why nothing was extracted."""
+    return f"Error: Nothing extracted ({schema}): {reason}"
+
+
+def nothing_found(schema: str, nothing: Nothing) -> str:
+    """Return the reason when the input does not hold what was asked for."""
+    return f"The input holds no {schema}: {nothing.detail or 'the model found nothing'}"
+
+
+def argument_problem(text: str, schema: str, names: Iterable[str]) -> str | None:
+    """Return the error text for arguments of extract_data that cannot be used."""
+    name = schema.strip()
+    reason = _reason(text, name, tuple(names))
+    return not_extracted(name, reason) if reason else None
+
+
+def _reason(text: str, schema: str, names: tuple[str, ...]) -> str | None:
+    if not text.strip():
+        return INPUT_EMPTY
+    if not schema:
+        return SCHEMA_EMPTY
+    return None if schema in names else str(UnknownName("schema", schema, names))

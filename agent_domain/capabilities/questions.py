@@ -1,0 +1,132 @@
+"""Questions to people: what may be asked, and which answers fit.
+
+A JSON schema is checked through a port, as there are good validators and none of them is part
+of the standard library.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeAlias, cast
+
+from agent_domain.capabilities.limits import finite
+from agent_domain.errors import InvalidInput
+from agent_domain.values import FrozenDict, freeze, frozen_map, json_text, parse_json, valid_text
+
+TOOL = "user_input"
+
+SchemaCheck: TypeAlias = Callable[[Mapping[str, Any], Any], str | None]
+"""Given a JSON schema and data: what does not fit, in words, or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a person sent: text, and for a form its `data`."""
+
+    text: str = ""
+    data: Any = None
+    request_id: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", valid_text(self.text, "the answer"))
+        object.__setattr__(self, "data", freeze(self.data, "data"))
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A prompt that is answered by one of some choices, by a form, or by any text."""
+
+    prompt: str
+    choices: tuple[str, ...] = ()
+    schema: FrozenDict | None = None
+
+    @classmethod
+    def parse(cls, args: Mapping[str, Any]) -> "Question":
+        """Read the arguments of user_input; choices or a schema without content count as none."""
+        prompt = args.get("prompt")
+        if not isinstance(prompt, str) or not prompt.strip():
+            _refuse("prompt is required")
+        choices, schema = _choices(args.get("choices")), _schema(args.get("schema"))
+        if choices and schema:
+            _refuse("choices and schema cannot be combined")
+        return cls(valid_text(prompt, "prompt"), choices, schema)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the form in which it is stored."""
+        return {"prompt": self.prompt, "choices": list(self.choices), "schema": self.schema}
+
+    def result(self, answer: Answer, check: SchemaCheck) -> Any:
+        """Return the tool's result; `InvalidInput` says why the answer does not fit."""
+        if self.choices:
+            return self._choice(answer.text.strip())
+        if self.schema is not None:
+            return _form(answer, self.schema, check)
+        return answer.text if answer.text.strip() else _refuse("Answer cannot be empty")
+
+    def _choice(self, text: str) -> str:
+        return text if text in self.choices else _refuse(f"Answer must be one of: {', '.join(self.choices)}")
+
+
+def _form(answer: Answer, schema: FrozenDict, check: SchemaCheck) -> Any:
+    try:
+        data = parse_json(answer.text, "the answer") if answer.data is None else answer.data
+        detail = check(schema, data)
+    except InvalidInput as error:
+        data, detail = None, str(error)
+    return data if detail is None else _refuse(f"Answer does not match the schema: {detail}")
+
+
+def _choices(value: object) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list | tuple):
+        _refuse("choices must be a list of text")
+    entries = (valid_text(entry, "a choice").strip() for entry in cast("Iterable[object]", value))
+    return tuple(dict.fromkeys(entry for entry in entries if entry))
+
+
+def _schema(value: object) -> FrozenDict | None:
+    return frozen_map(value, "schema") or None if value is not None else None
+
+
+def _refuse(message: str) -> NoReturn:
+    raise InvalidInput(message)
+
+
+@dataclass(frozen=True, slots=True)
+class UserInputPolicy:
+    """How long to wait for a person (None: as long as it takes), and what counts as the answer then."""
+
+    timeout_seconds: float | None = None
+    default_answer: Any = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "default_answer", freeze(self.default_answer, "default_answer"))
+        if self.timeout_seconds is not None:
+            finite("timeout_seconds", self.timeout_seconds)
+            if self.timeout_seconds <= 0:
+                _refuse("timeout_seconds must be greater than zero; leave it out to wait as long as it takes")
+
+    def default_result(self, question: Question, check: SchemaCheck) -> Any:
+        """Return the result after the timeout; None without a default, or if that does not fit."""
+        if self.default_answer is None:
+            return None
+        try:
+            return question.result(_as_answer(self.default_answer), check)
+        except InvalidInput:
+            return None
+
+    @property
+    def no_answer(self) -> str:
+        """The failure (error type `timeout`) when there is no such result."""
+        return f"No answer within {self.timeout_seconds or 0:.15g}s"
+
+
+def _as_answer(default: object) -> Answer:
+    return Answer(default) if isinstance(default, str) else Answer(json_text(default), default)
+
+
+def addressed(open_requests: Sequence[str], request_id: str | None) -> str | None:
+    """Return which of the open questions, oldest first, a message answers; None: it answers none."""
+    if request_id is None:
+        return open_requests[0] if open_requests else None
+    return request_id if request_id in open_requests else None

@@ -1,0 +1,115 @@
+"""The metadata scratchpad: what an agent notes down for its own later steps.
+
+Writes of a step take effect when it ends, so a read in the same step sees the old value.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import NoneType
+from typing import Any, cast
+
+from agent_domain.capabilities.limits import whole
+from agent_domain.values import FrozenDict, cut, freeze, json_text, valid_text
+
+RESERVED_KEYS = frozenset({"tasks", "skills", "self_critic", "self_critic_result", "self_critic_iteration"})
+
+NO_KEYS = "There are no keys yet, metadata_write(key, value) adds one"
+STRING_PREVIEW = 50
+PREVIEW = 100
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataPolicy:
+    """How much the scratchpad holds."""
+
+    max_keys: int = 50
+    max_value_size_bytes: int = 65_536
+
+    def __post_init__(self) -> None:
+        whole("max_keys", self.max_keys, 0)
+        whole("max_value_size_bytes", self.max_value_size_bytes, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A value to be stored when the step ends."""
+
+    key: str
+    value: Any
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", valid_text(self.key, "key"))
+        object.__setattr__(self, "value", freeze(self.value))
+
+    @property
+    def text(self) -> str:
+        """What the model reads once it is accepted."""
+        return f"Stored '{self.key}': {_preview(self.value)}"
+
+
+def refusal(write: Write, taken: Iterable[str], policy: MetadataPolicy) -> str | None:
+    """Say why a write is refused; `taken` are the keys stored before and written earlier in the step."""
+    if not write.key.strip():
+        return "The key is empty"
+    if write.key in RESERVED_KEYS:
+        return f"The key '{write.key}' is reserved, choose another"
+    if len(json_text(write.value).encode()) > policy.max_value_size_bytes:
+        return f"The value is larger than {policy.max_value_size_bytes} bytes"
+    counted = set(taken) - RESERVED_KEYS
+    full = write.key not in counted and len(counted) >= policy.max_keys
+    return f"Maximum of {policy.max_keys} keys reached" if full else None
+
+
+def refused(reason: str) -> str:
+    """Turn a reason into the error text."""
+    return f"Error: Metadata not stored: {reason}"
+
+
+def write_text(write: Write, taken: Iterable[str], policy: MetadataPolicy) -> str:
+    """Say what became of a write."""
+    reason = refusal(write, taken, policy)
+    return refused(reason) if reason else write.text
+
+
+def merged(metadata: FrozenDict, writes: Iterable[Write]) -> FrozenDict:
+    """Return the metadata after the step; of several writes to a key the last one stays."""
+    return metadata.merged({write.key: write.value for write in writes})
+
+
+def read_text(key: str, metadata: Mapping[str, Any]) -> str:
+    """Say what is stored under a key."""
+    if key in metadata:
+        return _form(metadata[key])
+    hint = f"Stored keys: {', '.join(metadata)}" if metadata else "There are no keys yet"
+    return f"Error: Nothing is stored under '{key}'. {hint}"
+
+
+def list_text(metadata: Mapping[str, Any]) -> str:
+    """Say which keys there are, with the types of their values."""
+    keys = [{"key": key, "type": type_name(value)} for key, value in metadata.items()]
+    return json_text({"count": len(keys), "keys": keys}) if keys else NO_KEYS
+
+
+_SCALARS = (
+    (NoneType, "null"),
+    (bool, "boolean"),  # before int, whose subclass it is
+    (int, "integer"),
+    (float, "float"),
+    (str, "string"),
+)
+
+
+def type_name(value: object) -> str:
+    """Name the type of a JSON value as the model knows it."""
+    for type_, name in _SCALARS:
+        if isinstance(value, type_):
+            return name
+    return f"array[{len(cast('list[object]', value))}]" if isinstance(value, list) else "object"
+
+
+def _form(value: object) -> str:
+    return value if isinstance(value, str) else json_text(value)
+
+
+def _preview(value: object) -> str:
+    return cut(cut(value, STRING_PREVIEW) if isinstance(value, str) else json_text(value), PREVIEW)

@@ -1,0 +1,158 @@
+"""Skills: instructions in markdown that the model loads when it needs them."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from posixpath import basename, dirname
+from typing import Any, cast
+
+from agent_domain.errors import InvalidInput
+from agent_domain.values import FrozenDict, freeze
+
+SKILL_FILE = "SKILL.md"
+RESOURCE_DIRECTORIES = ("scripts/", "references/", "assets/")
+METADATA_MARKER = "<skills-metadata>"
+_KNOWN = ("name", "description", "tags", "resources")
+
+
+@dataclass(frozen=True, slots=True)
+class Skill:
+    """One skill; `extra` are the keys of its front matter that nothing here uses."""
+
+    name: str
+    description: str = ""
+    body: str = ""
+    tags: tuple[str, ...] = ()
+    resources: tuple[str, ...] = ()
+    extra: FrozenDict = field(default_factory=FrozenDict)
+
+    @classmethod
+    def parse(
+        cls, front_matter: Mapping[str, Any] | None, body: str, default_name: str, files: Iterable[str] = ()
+    ) -> "Skill":
+        """Read a skill; `files` are all files beside it, as paths relative to its directory."""
+        fields = {_readable(key): value for key, value in (front_matter or {}).items()}
+        beside = sorted(file for file in files if file.startswith(RESOURCE_DIRECTORIES))
+        return cls(
+            name=_text(fields.get("name")) or default_name,
+            description=_text(fields.get("description")),
+            body=_readable(body).strip(),
+            tags=_texts(fields.get("tags")),
+            resources=tuple(dict.fromkeys([*_texts(fields.get("resources")), *beside])),
+            extra=FrozenDict({key: _kept(value) for key, value in fields.items() if key not in _KNOWN}),
+        )
+
+    def content(self) -> str:
+        """Return the instructions themselves."""
+        return self.body
+
+    def rendered(self, arguments: str | None = None) -> str:
+        """Return what the model reads when it loads the skill."""
+        lines = [f'<skill name="{self.name}">', with_arguments(self.body, arguments)]
+        if self.resources:
+            lines += ["", "## Available Resources", *(f"- {path}" for path in self.resources)]
+        return "\n".join([*lines, "</skill>"])
+
+
+def _kept(value: object) -> Any:
+    """Keep what nothing here uses; YAML knows types, such as dates, that JSON does not."""
+    try:
+        return freeze(value)
+    except InvalidInput:
+        return _readable(value)
+
+
+def _readable(value: object) -> str:
+    return str(value).encode(errors="replace").decode().replace("\x00", "\ufffd")
+
+
+def _text(value: object) -> str:
+    """Read a scalar of YAML, which takes unquoted digits for a number."""
+    return "" if value is None or isinstance(value, list | Mapping) else _readable(value).strip()
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    entries = cast("list[object]", value) if isinstance(value, list) else _text(value).split(",")
+    return tuple(dict.fromkeys(text for entry in entries if (text := _text(entry))))
+
+
+# --- The library ---
+
+
+def default_name(path: str) -> str:
+    """Return the name of a skill that gives none: `a/SKILL.md` and `a.md` are both `a`."""
+    return basename(dirname(path)) if _has_directory(path) else basename(path).removesuffix(".md")
+
+
+def is_skill_file(path: str) -> bool:
+    """Say whether a path relative to the library is that of a skill."""
+    return path.count("/") == 1 if _has_directory(path) else "/" not in path and path.endswith(".md")
+
+
+def _has_directory(path: str) -> bool:
+    return path.endswith(f"/{SKILL_FILE}")
+
+
+def by_name(found: Iterable[tuple[str, Skill]]) -> dict[str, Skill]:
+    """Return the skills found at these paths in the order of their names; SKILL.md wins over a flat file."""
+    # Last wins in a dictionary: flat files first, and of two equal kinds the first path last.
+    ordered = sorted(found, key=lambda entry: entry[0], reverse=True)
+    ordered.sort(key=lambda entry: _has_directory(entry[0]))
+    skills = {skill.name: skill for _, skill in ordered}
+    return dict(sorted(skills.items()))
+
+
+def list_text(skills: Iterable[Skill]) -> str:
+    """List the skills for the model."""
+    lines = [f"- [{skill.name}]: {skill.description}" for skill in skills]
+    return "\n".join(["Available skills:", *lines]) if lines else "(no skills)"
+
+
+def metadata_message(skills: Sequence[Skill], system_texts: Iterable[str]) -> str | None:
+    """Return the system message that announces the skills, unless there are none or one did already."""
+    if not skills or any(METADATA_MARKER in text for text in system_texts):
+        return None
+    hint = "Before work that one of them covers, read it with load_skill."
+    return f"{METADATA_MARKER}\n{list_text(skills)}\n</skills-metadata>\n{hint}"
+
+
+def load_text(
+    skills: Mapping[str, Skill],
+    skill_name: object = None,
+    list_skills: object = False,
+    arguments: str | None = None,
+) -> str:
+    """Return the result of load_skill."""
+    name = _name(skill_name)
+    if list_skills is True or not name:
+        return list_text(skills.values())
+    if name not in skills:
+        return f"Error: No skill named '{name}'\n\n{list_text(skills.values())}"
+    return skills[name].rendered(arguments)
+
+
+def _name(value: object) -> str:
+    if value is None or isinstance(value, str):
+        return (value or "").strip()
+    problem = f"skill_name must be text, not {type(value).__name__}"
+    raise InvalidInput(problem)
+
+
+# --- Arguments ---
+
+_PLACEHOLDER = re.compile(r"\$ARGUMENTS\[(?P<index>[0-9]+)\]|\$ARGUMENTS|(?<!\w)\$(?P<digit>[0-9])")
+
+
+def with_arguments(body: str, arguments: str | None) -> str:
+    """Fill in the placeholders, or append the arguments where there are none; None leaves the body alone."""
+    if arguments is None:
+        return body
+    # By text: an index of a thousand digits is just an argument that was not given.
+    words = {str(index): word for index, word in enumerate(arguments.split())}
+
+    def value(found: re.Match[str]) -> str:
+        index = found["index"] or found["digit"]
+        return words.get(index, "") if index else arguments
+
+    text, placeholders = _PLACEHOLDER.subn(value, body)
+    return text if placeholders or not words else f"{text}\n\nARGUMENTS: {arguments}"

@@ -1,0 +1,110 @@
+"""Subagents: what a child execution inherits, and what its parent reads of it.
+
+A child sees no history of its parent, and the parent only the child's text. What goes wrong
+with a child is an error text, never a failure.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from agent_domain.capabilities.limits import any_whole, whole
+from agent_domain.errors import UnknownName
+from agent_domain.values import FrozenDict, frozen_map
+
+TOOL = "spawn_subagent"
+INHERIT = "inherit"
+
+CHILD_MAX_STEPS = 20
+CHILD_MAX_TOKENS = 32_768
+CHILD_TIMEOUT_SECONDS = 300
+
+ModelChoice: TypeAlias = str | Mapping[str, Any] | None
+"""A preset's name, a configuration, or nothing said."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubagentPolicy:
+    """How deep subagents nest, and how much of their text the parent reads (≤ 0: all)."""
+
+    max_depth: int = 3
+    summary_max_chars: int = 8_000
+
+    def __post_init__(self) -> None:
+        whole("max_depth", self.max_depth, 0)
+        any_whole("summary_max_chars", self.summary_max_chars)
+
+    def refusal(self, name: str, depth: int) -> str | None:
+        """Return the error text if an agent at this depth (0 is the top) may not start another."""
+        if depth < self.max_depth:
+            return None
+        return f"Error: Subagent '{name}' not started, subagents nest at most {self.max_depth} deep"
+
+    def trimmed(self, response: str) -> str:
+        """Return as much of a response as the parent reads."""
+        text = response.strip()
+        if self.summary_max_chars <= 0 or len(text) <= self.summary_max_chars:
+            return text
+        return text[: self.summary_max_chars].rstrip() + "\n..."
+
+
+def answered(name: str, response: str, policy: SubagentPolicy) -> str:
+    """Return what the parent reads of a child that ended well."""
+    return f"[Subagent: {name}] {policy.trimmed(response) or '(no response)'}"
+
+
+def failed(name: str, error: str) -> str:
+    """Return what the parent reads of a child that failed."""
+    return f"Error: Subagent '{name}' failed: {error}"
+
+
+def unknown(name: str, names: Iterable[str]) -> str:
+    """Return what the parent reads when no agent has that name."""
+    return f"Error: {UnknownName('agent', name, names)}"
+
+
+def inherited_tools(parent: Sequence[str], wanted: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the child's tools in the parent's order: all, or those of the list that the parent has."""
+    return tuple(name for name in dict.fromkeys(parent) if wanted is None or name in wanted)
+
+
+def inherited_model(parent: ModelChoice, wanted: ModelChoice) -> ModelChoice:
+    """Return the child's model."""
+    return parent if wanted in (None, INHERIT) else wanted
+
+
+@dataclass(frozen=True, slots=True)
+class SubagentListing:
+    """What the description of spawn_subagent says of one agent; `tools` None: all of the parent."""
+
+    name: str
+    description: str
+    tools: tuple[str, ...] | None = None
+
+    @property
+    def line(self) -> str:
+        """The agent in one line."""
+        tools = "all parent tools" if self.tools is None else ", ".join(self.tools) or "none"
+        return f"- {self.name}: {self.description} (tools: {tools})"
+
+
+def description(agents: Iterable[SubagentListing]) -> str:
+    """Describe spawn_subagent to the model."""
+    intro = (
+        "Start a subagent on a task of its own and wait for its answer. It sees nothing of this "
+        "conversation: put all that it needs to know into the prompt. Available subagents:"
+    )
+    return "\n".join([intro, *(agent.line for agent in agents)])
+
+
+def parameters(names: Sequence[str]) -> FrozenDict:
+    """Return the JSON schema of the arguments. Without names there is no enum: an empty one is invalid."""
+    choice = {"type": "string", "description": "Which subagent to start"}
+    subagent = {**choice, "enum": list(names)} if names else choice
+    prompt = {"type": "string", "description": "The whole task, with everything the subagent has to know"}
+    schema = {
+        "type": "object",
+        "properties": {"subagent": subagent, "prompt": prompt},
+        "required": ["subagent", "prompt"],
+    }
+    return frozen_map(schema, "the parameters of spawn_subagent")

@@ -1,0 +1,63 @@
+"""An agent as it was built: everything that a runner needs, and nothing that runs."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from agent_domain.cached_context import CachedContext
+from agent_domain.capabilities.approvals import Approval, ApprovalMode, needs_approval
+from agent_domain.continuation import Criterion
+from agent_domain.contracts import AgentDescriptor
+from agent_domain.drivers import CanUseTools, StepDriver
+from agent_domain.events import EventBus
+from agent_domain.loop import Rules
+from agent_domain.plan import REGISTERED, CriterionRegistry, ExecutionPlan
+from agent_domain.processors import AgentHook, Processor
+from agent_domain.step_facts import CallNeed
+from agent_domain.tools import Toolbox, ToolCall, options_of
+from agent_domain.values import EMPTY, FrozenDict
+
+
+@dataclass(frozen=True)
+class AgentDefinition:
+    """What an `AgentBuilder` came to."""
+
+    descriptor: AgentDescriptor
+    base_plan: ExecutionPlan
+    """The plan without the criteria that were added."""
+    driver: StepDriver | CanUseTools | None = None
+    llm_preset: str | None = None
+    tools: Toolbox = field(default_factory=Toolbox)
+    criteria: tuple[Criterion[Any], ...] = ()
+    processors: tuple[Processor, ...] = ()
+    hooks: tuple[AgentHook, ...] = ()
+    cached_context: CachedContext = field(default_factory=CachedContext)
+    approvals: FrozenDict = EMPTY
+    throw_on_tool_failure: bool = False
+    events: EventBus = field(default_factory=EventBus)
+
+    @property
+    def rules(self) -> Rules:
+        """What governs its executions in this process; criteria need not be registered for that."""
+        plan = self.base_plan
+        criteria = plan.base_criteria().with_criteria(*self.criteria)
+        return Rules(criteria, plan.error_policy, plan.parallel_tools)
+
+    def plan(self, registry: CriterionRegistry = REGISTERED) -> ExecutionPlan:
+        """What governs its durable executions; a criterion that is not registered is refused."""
+        refs = tuple(registry.ref(criterion) for criterion in self.criteria)
+        return self.base_plan.model_copy(update={"criteria": refs})
+
+    def need_of(self, call: ToolCall) -> CallNeed:
+        """What a call waits for; one that cannot run anyway fails without asking anybody.
+
+        Approval comes first, whatever the tool itself waits for after that.
+        """
+        if self.tools.refusal(call) is not None:
+            return CallNeed.RUN
+        own = options_of(self.tools.get(call.name)).need
+        return CallNeed.APPROVAL if self.needs_approval(call) else own
+
+    def needs_approval(self, call: ToolCall) -> bool:
+        """Whether a person has to allow this call."""
+        approval: Approval = self.approvals.get(call.name, ApprovalMode.NEVER)
+        return needs_approval(approval, call.name, call.args)

@@ -1,0 +1,82 @@
+"""Every exception that Everstep raises on purpose, sorted by who reads it.
+
+    EverstepError
+    ├── InvalidInput (ValueError)      the caller: what was passed is wrong, and what to change
+    │   └── UnknownName (LookupError)  ... a name that nothing is registered under
+    ├── ListenerFailed                 the operator: a listener raised while it was told about an event
+    └── AgentError                     the error policy: it becomes a step's error
+        ├── ModelError                 the model call failed
+        │   ├── RateLimited            ... the provider asks to slow down
+        │   ├── ModelTimeout           ... no answer in time (TimeoutError)
+        │   ├── ModelUnavailable       ... it cannot be reached, or broke off while answering
+        │   └── InvalidModelOutput     ... it answered, but not in the agreed form
+        └── ToolFailed                 the model: the text is its tool result
+
+What the model should read is never raised through the loop: a tool's exception becomes the
+result of its call.
+"""
+
+from collections.abc import Iterable
+
+
+class EverstepError(Exception):
+    """The base of all errors of this project."""
+
+
+class InvalidInput(EverstepError, ValueError):
+    """What the caller passed cannot be used; the message says what to change."""
+
+
+class UnknownName(InvalidInput, LookupError):
+    """Nothing is registered under a name; the message lists what is."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str], *, verb: str = "Choose from") -> None:
+        self.name = name
+        super().__init__(f"No {kind} named '{name}'. {verb}: {', '.join(known)}")
+
+
+class ListenerFailed(EverstepError):
+    """A listener raised; the cause is what it raised. The agent is not to blame, so the run ends here."""
+
+    def __init__(self, event: str) -> None:
+        super().__init__(f"A listener raised while it was told about {event}; see the cause")
+
+
+class AgentError(EverstepError):
+    """Something went wrong inside a step; the error policy decides what follows."""
+
+
+class ModelError(AgentError):
+    """A model call failed and trying again at once would not help."""
+
+
+class RateLimited(ModelError):
+    """The provider refuses for now; `retry_after` is what it asked for, in seconds."""
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        self.retry_after = retry_after
+        super().__init__(message)
+
+
+class ModelTimeout(ModelError, TimeoutError):
+    """The model did not answer in time."""
+
+
+class ModelUnavailable(ModelError):
+    """The provider cannot be reached, fails, or broke off; `retry_after` is what it asked for, in seconds."""
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        self.retry_after = retry_after
+        super().__init__(message)
+
+
+RETRYABLE = (RateLimited, ModelTimeout, ModelUnavailable)
+"""What may pass by itself: whoever owns the retries of a model call tries these again, and no others."""
+
+
+class InvalidModelOutput(ModelError):
+    """The model answered, but not in the form that was agreed."""
+
+
+class ToolFailed(AgentError):
+    """Raised by a tool to tell the model, in plain words, why the call failed."""

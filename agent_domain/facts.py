@@ -1,0 +1,289 @@
+"""All that a decision may depend on, in constant space.
+
+`ExecutionFacts` is what a durable execution carries from step to step and across
+continue-as-new: counters, clocks, the current step's facts, signals. `AgentState` has the same
+facts and the bodies beside them. The current step counts as completed from the moment its last
+call is answered, and is recorded together with the outcome of the evaluation that follows.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from agent_domain.continuation import ContinuationOutcome
+from agent_domain.error_policy import ErrorContext, ErrorHandlingDecision, ErrorPolicy, resolve
+from agent_domain.status import AgentStatus, StopReason
+from agent_domain.step_error import StepError
+from agent_domain.step_facts import CallFacts, StepFacts, StepType
+from agent_domain.stop_signal import StopSignal
+from agent_domain.usage import Usage
+from agent_domain.values import optional_moment, parse_optional_moment
+
+
+@dataclass(frozen=True, slots=True)
+class StateInfo:
+    """Identity, age and working time of a state."""
+
+    id: UUID | None = None
+    started_at: datetime | None = None
+    """When the state was created; None until a runner first sees it."""
+    updated_at: datetime | None = None
+    """The moment as of which the state is known: the `now` of every time limit."""
+    cumulative_execution_seconds: float = 0.0
+    """Working time of this execution."""
+    session_execution_seconds: float = 0.0
+    """Working time of all executions of the session."""
+
+    def add_execution_time(self, seconds: float) -> "StateInfo":
+        """Both sums, larger by so many seconds of work."""
+        return replace(
+            self,
+            cumulative_execution_seconds=self.cumulative_execution_seconds + seconds,
+            session_execution_seconds=self.session_execution_seconds + seconds,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The written form."""
+        return {
+            "id": str(self.id) if self.id else None,
+            "startedAt": optional_moment(self.started_at),
+            "updatedAt": optional_moment(self.updated_at),
+            "cumulativeExecutionSeconds": self.cumulative_execution_seconds,
+            "sessionExecutionSeconds": self.session_execution_seconds,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "StateInfo":
+        """Read the written form; what is missing is unknown, missing seconds are 0."""
+        return cls(
+            UUID(data["id"]) if data.get("id") else None,
+            parse_optional_moment(data.get("startedAt"), "startedAt"),
+            parse_optional_moment(data.get("updatedAt"), "updatedAt"),
+            float(data.get("cumulativeExecutionSeconds") or 0.0),
+            float(data.get("sessionExecutionSeconds") or 0.0),
+        )
+
+
+class CritiqueVerdict(StrEnum):
+    """What a critic said of the answer."""
+
+    APPROVED = "approved"
+    REJECTED = "rejected"
+
+
+@dataclass(frozen=True, slots=True)
+class CritiqueFacts:
+    """The latest critique, without its words."""
+
+    verdict: CritiqueVerdict
+    iteration: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionFacts:
+    """Where an execution stands. Every method returns new facts."""
+
+    status: AgentStatus = AgentStatus.IN_PROGRESS
+    state_info: StateInfo = StateInfo()
+    execution_started_at: datetime | None = None
+    step_started_at: datetime | None = None
+    """Set while a step is under way."""
+    usage: Usage = Usage()
+    recorded_steps: int = 0
+    recorded_failures: int = 0
+    trailing_recorded_failures: int = 0
+    current_step: StepFacts | None = None
+    """Kept after recording, until the next step has something to show."""
+    is_recorded: bool = True
+    """Whether the current step is counted in the recorded numbers."""
+    stop_signal: StopSignal | None = None
+    continuation_requested: bool = False
+    is_paused: bool = False
+    steered: int = 0
+    """Messages that wait for the next step boundary."""
+    critique: CritiqueFacts | None = None
+    last_outcome: ContinuationOutcome | None = None
+
+    # What criteria read.
+
+    @property
+    def _unrecorded(self) -> StepFacts | None:
+        """The current step, if it is complete and waits to be recorded."""
+        return None if self.is_recorded or not self.current_step or self.pending else self.current_step
+
+    @property
+    def is_applied(self) -> bool:
+        """Whether the current step is complete and waits to be recorded."""
+        return self._unrecorded is not None
+
+    @property
+    def pending(self) -> tuple[CallFacts, ...]:
+        """The calls of the current step that have no result yet."""
+        return () if self.is_recorded or not self.current_step else self.current_step.pending
+
+    @property
+    def step_count(self) -> int:
+        """Completed steps, failure steps included."""
+        return self.recorded_steps + (self._unrecorded is not None)
+
+    @property
+    def next_step_number(self) -> int:
+        """The number of the step under way, or of the next."""
+        return self.step_count + 1
+
+    @property
+    def awaits_reply(self) -> bool:
+        """A step has begun and nothing has come back for it."""
+        return self.step_started_at is not None and self.is_recorded
+
+    @property
+    def trailing_failures(self) -> int:
+        """Failed steps in a row, up to and including the latest."""
+        step = self._unrecorded
+        if step is None:
+            return self.trailing_recorded_failures
+        return self.trailing_recorded_failures + 1 if step.has_errors else 0
+
+    @property
+    def total_failures(self) -> int:
+        """Failed steps of this execution."""
+        step = self._unrecorded
+        return self.recorded_failures + (step is not None and step.has_errors)
+
+    @property
+    def error_context(self) -> ErrorContext:
+        """What the error policy judges."""
+        return resolve(self.current_step, self.trailing_failures, self.total_failures)
+
+    @property
+    def elapsed_seconds(self) -> float:
+        """Wall-clock time since the run began or was resumed."""
+        start = self.execution_started_at or self.state_info.started_at
+        now = self.state_info.updated_at
+        return (now - start).total_seconds() if start and now else 0.0
+
+    # What happened.
+
+    def at(self, now: datetime) -> "ExecutionFacts":
+        """The same, looked at now."""
+        info = self.state_info
+        started = info.started_at or now
+        return replace(self, state_info=replace(info, started_at=started, updated_at=now))
+
+    def entered(self, now: datetime) -> "ExecutionFacts":
+        """A run begins or goes on after a pause: the wall clock starts."""
+        return replace(self.at(now), execution_started_at=now)
+
+    def renewed(self) -> "ExecutionFacts":
+        """A new execution: only identity, age and the session's working time stay."""
+        info = replace(self.state_info, cumulative_execution_seconds=0.0)
+        return ExecutionFacts(state_info=info)
+
+    def step_started(self, now: datetime, hears: int = 0) -> "ExecutionFacts":
+        """A step begins, in which so many steered messages are heard; signals of the one before are gone."""
+        return replace(
+            self.at(now),
+            execution_started_at=self.execution_started_at or now,
+            step_started_at=now,
+            stop_signal=None,
+            continuation_requested=False,
+            steered=self.steered - hears,
+        )
+
+    def with_step(self, step: StepFacts) -> "ExecutionFacts":
+        """News of the step under way; its usage and seconds count once it is complete."""
+        facts = replace(self, current_step=step, is_recorded=False)
+        was_complete = self._unrecorded is not None
+        if not step.is_complete or was_complete:
+            return facts
+        info = self.state_info.add_execution_time(step.seconds)
+        return replace(facts, usage=self.usage + step.usage, state_info=info)
+
+    def worked(self, seconds: float) -> "ExecutionFacts":
+        """Work that belongs to no call, such as a critic's."""
+        return replace(self, state_info=self.state_info.add_execution_time(seconds))
+
+    def failed(self, error: StepError, seconds: float = 0.0) -> "ExecutionFacts":
+        """An exception escaped: it becomes the step under way, or the one after a complete one."""
+        facts = self.recorded(None) if self._unrecorded else self
+        failure = StepFacts(
+            facts.recorded_steps + 1,
+            own_errors=(replace(error, message=""),),
+            own_type=StepType.ERROR,
+            is_failure=True,
+            seconds=seconds,
+        )
+        return replace(facts.worked(seconds), current_step=failure, is_recorded=False)
+
+    def abandoned(self) -> "ExecutionFacts":
+        """The step under way is given up: what it still waited for, and what failed in it, is void."""
+        step = self.current_step
+        if self.is_recorded or step is None:
+            return replace(self, step_started_at=None)
+        calls = tuple(replace(call, is_settled=True, error=None) for call in step.calls)
+        return self.with_step(replace(step, calls=calls, own_errors=(), pseudo_errors=()))
+
+    def recorded(self, outcome: ContinuationOutcome | None) -> "ExecutionFacts":
+        """The current step joins the recorded ones, with the outcome of the evaluation after it."""
+        return replace(
+            self,
+            recorded_steps=self.step_count,
+            recorded_failures=self.total_failures,
+            trailing_recorded_failures=self.trailing_failures,
+            is_recorded=True,
+            step_started_at=None,
+            last_outcome=outcome or self.last_outcome,
+        )
+
+    def signalled(self, signal: StopSignal) -> "ExecutionFacts":
+        """Somebody wishes to stop."""
+        return replace(self, stop_signal=signal)
+
+    def requested(self) -> "ExecutionFacts":
+        """Somebody asks for another step."""
+        return replace(self, continuation_requested=True)
+
+    def steered_by(self, messages: int = 1) -> "ExecutionFacts":
+        """So many more messages wait for the next step boundary."""
+        return replace(self, steered=self.steered + messages)
+
+    def paused(self) -> "ExecutionFacts":
+        """Somebody paused the execution."""
+        return replace(self, is_paused=True)
+
+    def resumed(self, now: datetime) -> "ExecutionFacts":
+        """Goes on in the same step; the wall clock starts anew."""
+        return replace(self.entered(now), is_paused=False)
+
+    def criticised(self, critique: CritiqueFacts | None) -> "ExecutionFacts":
+        """A critic has spoken."""
+        return replace(self, critique=critique)
+
+    def ended(self, outcome: ContinuationOutcome, policy: ErrorPolicy) -> "ExecutionFacts":
+        """The execution is over; what a criterion raised leaves a failure step behind."""
+        if self.status.is_terminal:
+            return self
+        facts = self.recorded(outcome) if self.is_applied else self
+        if outcome.failure:
+            facts = facts.failed(outcome.failure).recorded(outcome)
+        return facts.closed(outcome, policy)
+
+    def closed(self, outcome: ContinuationOutcome, policy: ErrorPolicy) -> "ExecutionFacts":
+        """The final status, with every step recorded already; one that is terminal stays."""
+        if self.status.is_terminal:
+            return self
+        status = self.final_status(outcome.stop_reason, policy)
+        return replace(self, status=status, last_outcome=outcome, step_started_at=None)
+
+    def final_status(self, reason: StopReason, policy: ErrorPolicy) -> AgentStatus:
+        """Failed for an error, or when the last step is a failure that the policy does not ignore."""
+        if reason is StopReason.ERROR:
+            return AgentStatus.FAILED
+        step = self.current_step
+        if step and step.is_failure and reason is not StopReason.USER_REQUESTED:
+            ignored = policy.evaluate(self.error_context) is ErrorHandlingDecision.IGNORE
+            return AgentStatus.COMPLETED if ignored else AgentStatus.FAILED
+        return AgentStatus.COMPLETED

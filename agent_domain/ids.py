@@ -1,0 +1,21 @@
+"""Ids that follow from what they name, so that writing the same thing twice finds the first.
+
+Only agents and executions get ids from outside; everything below an execution is derived.
+"""
+
+from uuid import UUID, uuid5
+
+
+def step_id(execution_id: UUID, number: int) -> UUID:
+    """The id of a step, whoever computes it and however often."""
+    return uuid5(execution_id, f"step/{number}")
+
+
+def call_id(execution_id: UUID, step_number: int, index: int) -> str:
+    """An id for a tool call whose model gave none."""
+    return f"call_{uuid5(execution_id, f'call/{step_number}/{index}').hex[:24]}"
+
+
+def envelope_id(execution_id: UUID, key: str) -> UUID:
+    """The id of the envelope that tells about `key` (such as `step/3/completed`)."""
+    return uuid5(execution_id, f"envelope/{key}")

@@ -1,0 +1,201 @@
+"""What governs an execution, as data.
+
+A plan is resolved once, when an execution starts, and travels with it: a deploy with other
+defaults never touches what is already running. Criteria are named, not pickled: those of
+Everstep and those that were registered can be planned.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from enum import StrEnum
+from typing import Any, Literal, cast
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from agent_domain.continuation import ContinuationCriteria, ContinuationDecision, Criterion
+from agent_domain.criteria import (
+    CumulativeExecutionTimeLimit,
+    ErrorPolicyCriterion,
+    ErrorPresenceCheck,
+    ExecutionTimeLimit,
+    FinishReasonCheck,
+    RetryLimit,
+    SelfCriticContinuationCheck,
+    StepsLimit,
+    StopOnFinalDecision,
+    TokenUsageLimit,
+    ToolCallPresenceCheck,
+)
+from agent_domain.error_policy import ErrorPolicy
+from agent_domain.errors import InvalidInput, UnknownName
+from agent_domain.loop import Rules
+from agent_domain.step_facts import CallNeed
+from agent_domain.tools import Effect, ToolOptions
+from agent_domain.values import EMPTY, FrozenDict, frozen_map
+
+
+class _Data(BaseModel):
+    """Read from workflow history: what a later version added is ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class CriterionRef(_Data):
+    """A registered criterion and its parameters."""
+
+    name: str
+    params: Mapping[str, Any] = EMPTY
+
+
+class CumulativeTimeout(_Data):
+    """How much working time an execution, or its whole session, may use."""
+
+    seconds: float
+    scope: Literal["execution", "session"] = "execution"
+
+
+class DriverKind(StrEnum):
+    """How steps talk to the model."""
+
+    TOOL_CALLING = "tool_calling"
+    REACT = "react"
+
+
+class PlannedTool(_Data):
+    """What the runtime has to know of a tool before it runs it."""
+
+    name: str
+    quick: bool = False
+    effect: Effect = Effect.IDEMPOTENT
+    timeout_seconds: float | None = None
+    need: CallNeed = CallNeed.RUN
+    wait_seconds: float | None = None
+    """How long a person may take, where one is asked."""
+
+    @classmethod
+    def of(cls, name: str, options: ToolOptions) -> "PlannedTool":
+        """The tool of that name with what it declares."""
+        return cls(
+            name=name,
+            quick=options.quick,
+            effect=options.effect,
+            timeout_seconds=options.timeout_seconds,
+            need=options.need,
+            wait_seconds=options.wait_seconds,
+        )
+
+
+class ExecutionPlan(_Data):
+    """The frozen policy of one execution."""
+
+    agent: str = "agent"
+    max_steps: int | None = None
+    max_tokens: int | None = None
+    timeout_seconds: float | None = None
+    cumulative_timeout: CumulativeTimeout | None = None
+    finish_reasons: tuple[str, ...] | None = None
+    error_policy: ErrorPolicy = ErrorPolicy()
+    criteria: tuple[CriterionRef, ...] = ()
+    model_attempts: int = Field(default=3, ge=1)
+    parallel_tools: bool = True
+    driver: DriverKind = DriverKind.TOOL_CALLING
+    tools: tuple[PlannedTool, ...] = ()
+
+    def rules(self, registry: "CriterionRegistry | None" = None) -> Rules:
+        """The plan as criteria that can be asked; unknown names are refused."""
+        known = registry or REGISTERED
+        more = tuple(known.build(ref) for ref in self.criteria)
+        return Rules(self.base_criteria().with_criteria(*more), self.error_policy, self.parallel_tools)
+
+    def base_criteria(self) -> ContinuationCriteria:
+        """The base set: limits, finish reasons, error policy, work."""
+        steps = () if self.max_steps is None else (StepsLimit(self.max_steps),)
+        tokens = () if self.max_tokens is None else (TokenUsageLimit(self.max_tokens),)
+        finish = () if self.finish_reasons is None else (FinishReasonCheck(frozenset(self.finish_reasons)),)
+        work = ToolCallPresenceCheck(self.error_policy)
+        errors = ErrorPolicyCriterion(self.error_policy)
+        return ContinuationCriteria(*steps, *tokens, *self._time_limit(), *finish, errors, work)
+
+    def _time_limit(self) -> tuple[Criterion[Any], ...]:
+        """The one time limit that is active: a cumulative one replaces the wall clock."""
+        if self.cumulative_timeout:
+            return (
+                CumulativeExecutionTimeLimit(self.cumulative_timeout.seconds, self.cumulative_timeout.scope),
+            )
+        return () if self.timeout_seconds is None else (ExecutionTimeLimit(self.timeout_seconds),)
+
+
+@dataclass(frozen=True)
+class RegisteredCriterion:
+    """A registered function with its parameters."""
+
+    name: str
+    params: FrozenDict
+    fn: Callable[..., ContinuationDecision]
+
+    def decide(self, state: Any) -> ContinuationDecision:
+        """What the function says."""
+        return ContinuationDecision(self.fn(state, **self.params))
+
+    @property
+    def criterion_class(self) -> str:
+        """Traces show the registered name."""
+        return self.name
+
+
+@dataclass
+class CriterionRegistry:
+    """Criteria by name: frozen dataclasses whose fields are JSON, and pure functions of a state."""
+
+    entries: dict[str, Callable[..., Any]] = field(default_factory=dict[str, Callable[..., Any]])
+
+    def register(self, name: str, criterion: Callable[..., Any]) -> None:
+        """Make a criterion plannable under a name; a name that is taken is refused."""
+        if name in self.entries and self.entries[name] is not criterion:
+            raise InvalidInput(f"a criterion named '{name}' is registered already; choose another name")
+        self.entries[name] = criterion
+
+    def function(
+        self, name: str
+    ) -> Callable[[Callable[..., ContinuationDecision]], Callable[..., RegisteredCriterion]]:
+        """Register the decorated function; calling the result with parameters gives the criterion."""
+
+        def registered(fn: Callable[..., ContinuationDecision]) -> Callable[..., RegisteredCriterion]:
+            def criterion(**params: Any) -> RegisteredCriterion:
+                return RegisteredCriterion(name, frozen_map(params, f"the parameters of {name}"), fn)
+
+            self.register(name, criterion)
+            return criterion
+
+        return registered
+
+    def build(self, ref: CriterionRef) -> Criterion[Any]:
+        """The criterion that a plan names."""
+        if ref.name not in self.entries:
+            raise UnknownName("criterion", ref.name, self.entries)
+        try:
+            return self.entries[ref.name](**ref.params)
+        except TypeError as error:
+            raise InvalidInput(f"the parameters of the criterion '{ref.name}' do not fit: {error}") from None
+
+    def ref(self, criterion: Criterion[Any]) -> CriterionRef:
+        """How a plan names this criterion."""
+        if isinstance(criterion, RegisteredCriterion):
+            return CriterionRef(name=criterion.name, params=criterion.params)
+        name = next((n for n, entry in self.entries.items() if entry is type(criterion)), None)
+        if name is None or not is_dataclass(criterion):
+            raise InvalidInput(
+                f"the criterion {type(criterion).__name__} is not registered, so it can run in-process only; "
+                "for a durable execution register it (REGISTERED.register, @REGISTERED.function)"
+            )
+        given = {f.name: getattr(criterion, f.name) for f in fields(cast("Any", criterion))}
+        return CriterionRef(name=name, params=frozen_map(given, f"the parameters of {name}"))
+
+
+REGISTERED = CriterionRegistry(
+    {
+        kind.__name__: kind
+        for kind in (ErrorPresenceCheck, RetryLimit, SelfCriticContinuationCheck, StopOnFinalDecision)
+    }
+)
+"""The criteria that every process of an installation knows; register your own at import time."""

@@ -1,0 +1,435 @@
+"""What a durable execution needs from its store, as ports and the values that pass through them.
+
+Every write is idempotent: it carries a key, or finds what an earlier attempt recorded and returns
+that instead of writing again. What a write tells viewers is stored in the same transaction.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Protocol
+from uuid import UUID, uuid5
+
+from pydantic import BaseModel, ConfigDict
+
+from agent_domain.errors import EverstepError
+from agent_domain.messages import Message, Messages
+from agent_domain.status import ExecutionStatus, StopReason
+from agent_domain.step_error import StepError
+from agent_domain.step_facts import CallNeed, StepFacts
+from agent_domain.tools import ToolCall
+from agent_domain.usage import Usage
+from agent_domain.values import EMPTY, FrozenDict
+
+DEFAULT_TENANT = "default"
+
+
+class NotFound(EverstepError, LookupError):
+    """The tenant has nothing of that kind under that name; somebody else may."""
+
+    def __init__(self, kind: str, name: object) -> None:
+        super().__init__(f"There is no {kind} {name}")
+
+
+class ExecutionEnded(EverstepError):
+    """What was to be written belongs to an execution that has ended; nothing was written."""
+
+    def __init__(self, execution_id: UUID, status: ExecutionStatus) -> None:
+        self.status = status
+        super().__init__(f"The execution {execution_id} has ended as {status}")
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionRef:
+    """Which execution, and whose."""
+
+    execution_id: UUID
+    tenant_id: str = DEFAULT_TENANT
+    session_id: UUID | None = None
+
+    @property
+    def stream_id(self) -> UUID:
+        """The stream that its envelopes go to: its session's, or one of its own."""
+        return self.session_id or self.execution_id
+
+
+class ExecutionSpec(BaseModel):
+    """What an execution's row holds of its agent: everything that may not travel through Temporal."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    agent: str
+    llm_preset: str | None = None
+    cached_context: Mapping[str, Any] = EMPTY
+    """`CachedContext.to_dict()`: system prompt, tool schemas, response format."""
+    approvals: Mapping[str, Any] = EMPTY
+    definition_hash: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NewExecution:
+    """An execution that was accepted and has not begun."""
+
+    ref: ExecutionRef
+    spec: ExecutionSpec
+    messages: Messages
+    """What it begins with, after the conversation of `continues`, if that is set."""
+    user_id: str | None = None
+    continues: UUID | None = None
+    parent_agent_id: UUID | None = None
+    parent_execution_id: UUID | None = None
+    metadata: FrozenDict = EMPTY
+    plan: FrozenDict = EMPTY
+
+
+@dataclass(frozen=True, slots=True)
+class EventRecord:
+    """An envelope to be stored: `key` is unique within the execution and gives it its id."""
+
+    key: str
+    type: str
+    payload: Mapping[str, Any]
+
+
+def nothing_to_tell(_known: object) -> tuple[EventRecord, ...]:
+    """Where viewers are told nothing."""
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """What a step is made from."""
+
+    spec: ExecutionSpec
+    messages: Messages
+    """The conversation so far, the results of the previous step included."""
+    metadata: FrozenDict
+    agent_id: UUID
+    parent_agent_id: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BeginStep:
+    """A step begins: the one before is settled, its successor marked as started."""
+
+    ref: ExecutionRef
+    number: int
+    attempt: int
+    outcome: FrozenDict | None
+    """What the evaluation after the step before said (`ContinuationOutcome.to_dict()`)."""
+    hears: int = 0
+    """How many steered messages enter the conversation before this step."""
+    events: Callable[[Material], Sequence[EventRecord]] = nothing_to_tell
+    """What viewers are told, given what the step is made from."""
+
+
+@dataclass(frozen=True, slots=True)
+class BegunStep:
+    """What to make the step from, or what an earlier attempt already made of it."""
+
+    material: Material
+    recorded: StepFacts | None = None
+    previous_attempt: int | None = None
+    """The attempt that had begun this step before, if one had."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallToRecord:
+    """A call of a reply, on its way into the ledger."""
+
+    call: ToolCall
+    need: CallNeed
+    args_digest: str
+    request: FrozenDict | None = None
+    """What a person is asked, where one is: prompt, choices, schema."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordReply:
+    """What the model answered: recorded once, whatever happens afterwards."""
+
+    ref: ExecutionRef
+    number: int
+    attempt: int
+    facts: StepFacts
+    errors: Sequence[StepError]
+    """The step's own errors with their messages, which the facts leave out."""
+    response: FrozenDict
+    """`InferenceResponse.to_dict()`."""
+    messages: Messages
+    calls: Sequence[CallToRecord] = ()
+    events: Sequence[EventRecord] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """What a person decided or answered."""
+
+    kind: str
+    """`answer`, `default`, `approve`, `deny` or `edit`."""
+    value: Any = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecord:
+    """The one result of a call."""
+
+    call_id: str
+    result: Any
+    error: StepError | None
+    text: str
+    """What the model reads."""
+    started_at: datetime
+    completed_at: datetime
+    seconds: float
+    success: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """A call that this attempt may run, or what is known of it already."""
+
+    call: ToolCall
+    step_number: int
+    index: int
+    metadata: FrozenDict
+    recorded: CallRecord | None = None
+    is_uncertain: bool = False
+    """An earlier attempt reserved the call and left no result: its effect is unknown."""
+    resolution: Resolution | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordCall:
+    """A call's result, its place in the conversation, and what it changes in the metadata."""
+
+    ref: ExecutionRef
+    step_number: int
+    index: int
+    record: CallRecord
+    messages: Messages
+    metadata: FrozenDict = EMPTY
+    events: Sequence[EventRecord] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """A change of an execution's standing that belongs to no model or tool call."""
+
+    ref: ExecutionRef
+    key: str
+    """The same key settles once."""
+    status: ExecutionStatus
+    step: StepFacts | None = None
+    """A failure step or an abandoned one, to be recorded."""
+    errors: Sequence[StepError] = ()
+    outcome: FrozenDict | None = None
+    stop_reason: StopReason | None = None
+    step_count: int | None = None
+    usage: Usage | None = None
+    error_message: str | None = None
+    output: FrozenDict | None = None
+    snapshot: FrozenDict | None = None
+    is_final: bool = False
+    cancelled_calls: Sequence[tuple[str, int, Messages]] = ()
+    """Calls that end unanswered: id, place, and what the conversation says of them."""
+    events: Sequence[EventRecord] = ()
+
+
+class RequestState(StrEnum):
+    """Where a question to people stands."""
+
+    OPEN = "open"
+    RESOLVED = "resolved"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRow:
+    """A question or an approval that somebody was or is asked for."""
+
+    id: UUID
+    ref: ExecutionRef
+    call_id: str
+    kind: CallNeed
+    state: RequestState
+    tool: str
+    args: FrozenDict
+    args_digest: str
+    request: FrozenDict
+    resolution: Resolution | None
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionRow:
+    """An execution as clients see it."""
+
+    ref: ExecutionRef
+    agent: str
+    status: ExecutionStatus
+    step_count: int
+    usage: FrozenDict
+    stop_reason: StopReason | None
+    output: FrozenDict | None
+    error_message: str | None
+    metadata: FrozenDict
+    created_at: datetime
+    started_at: datetime | None
+    completed_at: datetime | None
+    parent_execution_id: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """A step as clients see it."""
+
+    number: int
+    attempt: int
+    facts: StepFacts | None
+    errors: tuple[StepError, ...]
+    outcome: FrozenDict | None
+    partial_text: str
+    started_at: datetime
+    completed_at: datetime | None
+    messages: Messages = ()
+    calls: tuple["CallRow", ...] = ()
+
+    @property
+    def duration_ms(self) -> float | None:
+        """From start to end; None while it is under way."""
+        return (
+            None
+            if self.completed_at is None
+            else (self.completed_at - self.started_at).total_seconds() * 1000
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CallRow:
+    """A call as clients see it."""
+
+    call: ToolCall
+    state: str
+    attempts: int
+    record: CallRecord | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEnvelope:
+    """An envelope in its place."""
+
+    stream_id: UUID
+    seq: int
+    id: UUID
+    type: str
+    execution_id: UUID
+    payload: FrozenDict
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some executions, newest first, and where the next page begins."""
+
+    rows: tuple[ExecutionRow, ...]
+    cursor: str | None = field(default=None)
+
+
+def request_id(execution_id: UUID, call_id: str) -> UUID:
+    """The id of the question that a call asks."""
+    return uuid5(execution_id, f"request/{call_id}")
+
+
+class ExecutionStore(Protocol):
+    """Keeps executions. Every method is one transaction."""
+
+    async def accept(self, new: NewExecution) -> ExecutionRow:
+        """Store a pending execution; the same id again returns what is there."""
+        ...
+
+    async def material(self, ref: ExecutionRef) -> Material:
+        """What the next step would be made from."""
+        ...
+
+    async def begin_step(self, begin: BeginStep) -> BegunStep:
+        """Settle the step before, mark this one as started; a recorded one is returned as it is."""
+        ...
+
+    async def note_partial(self, ref: ExecutionRef, number: int, attempt: int, text: str) -> None:
+        """Keep the text so far of a step under way, for those who join late."""
+        ...
+
+    async def note_failure(self, ref: ExecutionRef, number: int, attempt: int) -> int:
+        """Count a model call of this step that failed in transport; the count so far, this one included."""
+        ...
+
+    async def record_reply(self, reply: RecordReply) -> StepFacts:
+        """Record what the model answered; what an earlier attempt recorded wins."""
+        ...
+
+    async def reserve_call(
+        self,
+        ref: ExecutionRef,
+        call_id: str,
+        attempt: int,
+        events: Callable[[Reservation], Sequence[EventRecord]] = nothing_to_tell,
+    ) -> Reservation:
+        """Take a call in hand before it has any effect."""
+        ...
+
+    async def record_call(self, record: RecordCall) -> CallRecord:
+        """Record a call's result; what an earlier attempt recorded wins."""
+        ...
+
+    async def settle(self, settlement: Settlement) -> bool:
+        """Change the execution's standing; False if this key was settled before."""
+        ...
+
+    async def steer(self, ref: ExecutionRef, key: str, message: Message) -> bool:
+        """Keep a message for the next step boundary; False if this key was there before."""
+        ...
+
+    async def open_requests(self, ref: ExecutionRef) -> tuple[RequestRow, ...]:
+        """The questions that wait, oldest first."""
+        ...
+
+    async def request(self, ref: ExecutionRef, request_id: UUID) -> RequestRow | None:
+        """One question."""
+        ...
+
+    async def resolve(
+        self, ref: ExecutionRef, request_id: UUID, resolution: Resolution, events: Sequence[EventRecord] = ()
+    ) -> bool:
+        """Answer a question; False if it was answered before."""
+        ...
+
+    async def execution(self, ref: ExecutionRef) -> ExecutionRow | None:
+        """One execution, as it stands."""
+        ...
+
+    async def executions(
+        self,
+        tenant_id: str,
+        *,
+        status: ExecutionStatus | None = None,
+        cursor: str | None = None,
+        limit: int = 50,
+    ) -> Page:
+        """Executions, newest first."""
+        ...
+
+    async def steps(self, ref: ExecutionRef, last: int | None = None) -> tuple[StepRow, ...]:
+        """What an execution did, step by step; only its last steps, if so many are asked for."""
+        ...
+
+    async def transcript(self, ref: ExecutionRef) -> Messages:
+        """The conversation of an execution, what it continues included."""
+        ...
+
+    async def envelopes(
+        self, tenant_id: str, stream_id: UUID, after: int = 0, limit: int = 1000
+    ) -> tuple[StoredEnvelope, ...]:
+        """Stored envelopes of a stream in order, from after a position."""
+        ...

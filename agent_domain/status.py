@@ -1,0 +1,91 @@
+"""Three layers, three vocabularies for where an execution stands, and the one table between them.
+
+The domain knows `AgentStatus`, the database and the API `ExecutionStatus`, the event stream
+`WireStatus`. They are never mixed: a `Situation` translates.
+"""
+
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class AgentStatus(StrEnum):
+    """Where an agent stands, in the domain and in snapshots."""
+
+    IN_PROGRESS = "in_progress"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether it has ended."""
+        return self is not AgentStatus.IN_PROGRESS
+
+
+class ExecutionStatus(StrEnum):
+    """Where an execution stands, in the database and the API."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    PAUSED = "paused"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class WireStatus(StrEnum):
+    """Where an execution stands, for those who watch it."""
+
+    IDLE = "idle"
+    PROCESSING = "processing"
+    PAUSED = "paused"
+    COMPLETED = "completed"
+    STOPPED = "stopped"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether the execution has ended."""
+        return self not in {WireStatus.IDLE, WireStatus.PROCESSING, WireStatus.PAUSED}
+
+
+class StopReason(StrEnum):
+    """Why an execution ended."""
+
+    COMPLETED = "completed"
+    STEPS_LIMIT = "steps_limit"
+    TOKEN_LIMIT = "token_limit"  # noqa: S105 -- a stop reason, no secret
+    TIME_LIMIT = "time_limit"
+    RETRY_LIMIT = "retry_limit"
+    ERROR = "error"
+    FINISH_REASON = "finish_reason"
+    GUARD = "guard"
+    USER_REQUESTED = "user_requested"
+
+    @property
+    def is_resource_limit(self) -> bool:
+        """Limits that veto further work, but not an answer that is already there."""
+        return self in {StopReason.STEPS_LIMIT, StopReason.TOKEN_LIMIT, StopReason.TIME_LIMIT}
+
+
+class Situation(NamedTuple):
+    """One row of the table: the same moment in all three vocabularies."""
+
+    agent: AgentStatus
+    execution: ExecutionStatus
+    wire: WireStatus
+
+
+CREATED = Situation(AgentStatus.IN_PROGRESS, ExecutionStatus.PENDING, WireStatus.IDLE)
+RUNNING = Situation(AgentStatus.IN_PROGRESS, ExecutionStatus.RUNNING, WireStatus.PROCESSING)
+WAITING = Situation(AgentStatus.IN_PROGRESS, ExecutionStatus.PAUSED, WireStatus.PAUSED)
+
+
+def ended(status: AgentStatus, reason: StopReason) -> Situation:
+    """How an execution that ended with this status and reason is called on every layer."""
+    if status is AgentStatus.FAILED or reason is StopReason.ERROR:
+        return Situation(AgentStatus.FAILED, ExecutionStatus.FAILED, WireStatus.FAILED)
+    if reason is StopReason.USER_REQUESTED:
+        return Situation(AgentStatus.COMPLETED, ExecutionStatus.CANCELLED, WireStatus.CANCELLED)
+    wire = WireStatus.COMPLETED if reason is StopReason.COMPLETED else WireStatus.STOPPED
+    return Situation(AgentStatus.COMPLETED, ExecutionStatus.COMPLETED, wire)

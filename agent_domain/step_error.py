@@ -1,0 +1,69 @@
+"""Errors as values: what a step records of an exception, and what the error policy sees of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from agent_domain.errors import InvalidModelOutput, RateLimited
+from agent_domain.values import storable
+
+
+class ErrorType(StrEnum):
+    """What kind of failure the error policy deals with."""
+
+    TOOL = "tool"
+    MODEL = "model"
+    VALIDATION = "validation"
+    RATE_LIMIT = "rate_limit"
+    TIMEOUT = "timeout"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class StepError:
+    """An error of a step. `type` is set where the error itself says what it is."""
+
+    message: str
+    type: ErrorType | None = None
+    tool_name: str | None = None
+    exception: str | None = None
+    """The name of the exception's class, for the operator."""
+
+    @classmethod
+    def of(cls, error: BaseException, tool_name: str | None = None) -> "StepError":
+        """What is kept of an exception; without a message its class has to do."""
+        name = type(error).__name__
+        return cls(storable(str(error)) or name, _type_of(error), tool_name, name)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The written form."""
+        return {
+            "message": self.message,
+            "type": self.type,
+            "toolName": self.tool_name,
+            "exception": self.exception,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "StepError":
+        """Read the written form; what it does not know is ignored."""
+        kind = data.get("type")
+        return cls(
+            str(data.get("message", "")),
+            ErrorType(kind) if kind else None,
+            data.get("toolName"),
+            data.get("exception"),
+        )
+
+
+def _type_of(error: BaseException) -> ErrorType | None:
+    match error:
+        case RateLimited():
+            return ErrorType.RATE_LIMIT
+        case TimeoutError():
+            return ErrorType.TIMEOUT
+        case InvalidModelOutput():
+            return ErrorType.VALIDATION
+        case _:
+            return None

@@ -1,0 +1,41 @@
+"""A wish to stop that comes from outside the criteria: a hook, a driver or a person."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from agent_domain.status import StopReason
+from agent_domain.values import EMPTY, FrozenDict, frozen_map
+
+
+@dataclass(frozen=True, slots=True)
+class StopSignal:
+    """Asks the loop to stop at the next evaluation; cleared when a step starts."""
+
+    reason: StopReason
+    message: str = ""
+    context: FrozenDict = EMPTY
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", StopReason(self.reason))
+        object.__setattr__(self, "context", frozen_map(self.context, "the context of a stop signal"))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The written form."""
+        return {
+            "reason": self.reason,
+            "message": self.message,
+            "source": self.source,
+            "context": self.context,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "StopSignal":
+        """Read the written form; what it does not know is ignored."""
+        return cls(
+            StopReason(data["reason"]),
+            str(data.get("message", "")),
+            data.get("context") or EMPTY,
+            str(data.get("source", "")),
+        )

@@ -1,0 +1,175 @@
+"""Doubles for tests and demos: scripted drivers and tools. They pass through the real loop."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agent_domain.cached_context import InferenceRequest
+from agent_domain.drivers import OnText, Reply, StepDriver, unheard
+from agent_domain.function_tool import valid_tool_name
+from agent_domain.messages import Messages, assistant
+from agent_domain.state import AgentState
+from agent_domain.step_error import StepError
+from agent_domain.step_facts import StepType
+from agent_domain.steps import AgentStep, InferenceResponse
+from agent_domain.tools import ToolCall, ToolContext, ToolOptions
+from agent_domain.usage import Usage
+from agent_domain.values import EMPTY, FrozenDict, frozen_map
+
+
+@dataclass(frozen=True, slots=True)
+class ScenarioStep:
+    """One scripted step."""
+
+    response: str
+    step_type: StepType
+    usage: Usage = Usage()
+    call: ToolCall | None = None
+    execute_tools: bool = True
+
+    @classmethod
+    def final(cls, response: str, usage: Usage | None = None) -> "ScenarioStep":
+        """An answer; the loop stops."""
+        return cls(response, StepType.FINAL, usage or Usage())
+
+    @classmethod
+    def tool(cls, response: str, usage: Usage | None = None) -> "ScenarioStep":
+        """A step of type tool_execution without calls; the loop stops."""
+        return cls(response, StepType.TOOL_EXECUTION, usage or Usage())
+
+    @classmethod
+    def error(cls, response: str, usage: Usage | None = None) -> "ScenarioStep":
+        """A step with an error that says what the response says."""
+        return cls(response, StepType.ERROR, usage or Usage())
+
+    @classmethod
+    def tool_call(
+        cls,
+        name: str,
+        args: Mapping[str, Any] = EMPTY,
+        response: str = "",
+        usage: Usage | None = None,
+        execute_tools: bool = True,
+    ) -> "ScenarioStep":
+        """A step with one call, which the executor runs unless told not to."""
+        call = ToolCall("", name, frozen_map(args))
+        return cls(response, StepType.TOOL_EXECUTION, usage or Usage(), call, execute_tools)
+
+    def reply(self) -> Reply:
+        """The step as what a model might have answered."""
+        calls = (self.call,) if self.call else ()
+        errors = (StepError(self.response),) if self.step_type is StepType.ERROR else ()
+        # With a call to run, whether it fails decides the type.
+        own_type = None if self.call and self.execute_tools else self.step_type
+        response = InferenceResponse(self.response, calls, usage=self.usage)
+        return Reply(response, own_type, errors, runs_tools=self.execute_tools)
+
+
+class DeterministicAgentDriver(StepDriver):
+    """Plays scripted steps, one per step; the last repeats, and without any the answer is `ok`."""
+
+    def __init__(self, steps: Sequence[ScenarioStep] = ()) -> None:
+        self.steps = tuple(steps)
+        self._played = 0
+
+    @classmethod
+    def from_responses(cls, *texts: str) -> "DeterministicAgentDriver":
+        """Each text is a final answer."""
+        return cls([ScenarioStep.final(text) for text in texts])
+
+    @classmethod
+    def from_steps(cls, *steps: ScenarioStep) -> "DeterministicAgentDriver":
+        """These steps, in order."""
+        return cls(steps)
+
+    async def infer(self, state: AgentState, on_text: OnText = unheard) -> Reply:
+        """The next scripted step."""
+        del state
+        step = self._next()
+        if step.response:
+            on_text(step.response)
+        return step.reply()
+
+    def _next(self) -> ScenarioStep:
+        if not self.steps:
+            return ScenarioStep.final("ok")
+        step = self.steps[min(self._played, len(self.steps) - 1)]
+        self._played += 1
+        return step
+
+    def said(self, step: AgentStep) -> Messages:
+        """The response text alone."""
+        response = step.inference_response
+        return (assistant(response.text if response else ""),)
+
+
+def calls(
+    *made: tuple[str, Mapping[str, Any]], text: str = "", usage: Usage | None = None
+) -> InferenceResponse:
+    """A response that calls tools: `calls(("add", {"a": 1}), ("add", {"a": 2}))`."""
+    tool_calls = tuple(ToolCall("", name, frozen_map(args)) for name, args in made)
+    return InferenceResponse(text, tool_calls, "tool_calls", usage or Usage())
+
+
+def says(text: str, usage: Usage | None = None) -> InferenceResponse:
+    """A response that is an answer."""
+    return InferenceResponse(text, (), "stop", usage or Usage())
+
+
+class ScriptedModel:
+    """A model that answers as written down, one entry a request; the last repeats.
+
+    Text is an answer, an exception is raised. `requests` holds what the model was asked.
+    """
+
+    def __init__(self, *script: InferenceResponse | str | Exception) -> None:
+        self.script = script or (says("ok"),)
+        self.requests: list[InferenceRequest] = []
+
+    async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
+        """The next entry; its text is streamed in one piece."""
+        entry = self.script[min(len(self.requests), len(self.script) - 1)]
+        self.requests.append(request)
+        if isinstance(entry, Exception):
+            raise entry
+        response = says(entry) if isinstance(entry, str) else entry
+        if response.text:
+            on_text(response.text)
+        return response
+
+
+_NO_PARAMETERS = frozen_map({"type": "object", "properties": {}})
+
+
+class MockTool:
+    """A tool that does what a function says, with the arguments as they come."""
+
+    def __init__(
+        self,
+        name: str,
+        description: str = "A tool for tests",
+        handler: Callable[..., Any] | None = None,
+        schema: Mapping[str, Any] | None = None,
+        options: ToolOptions | None = None,
+    ) -> None:
+        self.name = valid_tool_name(name)
+        self.description = description
+        self.handler = handler
+        self.schema: FrozenDict = frozen_map(schema or _NO_PARAMETERS, f"the schema of '{name}'")
+        self.options = options or ToolOptions()
+        self.calls: list[dict[str, Any]] = []
+
+    @classmethod
+    def returning(cls, name: str, description: str, value: Any) -> "MockTool":
+        """A tool that always returns the same."""
+
+        def handler(**_args: Any) -> Any:
+            return value
+
+        return cls(name, description, handler)
+
+    def call(self, args: dict[str, Any], context: ToolContext) -> Any:
+        """Remember the arguments and ask the handler."""
+        del context
+        self.calls.append(args)
+        return self.handler(**args) if self.handler else None

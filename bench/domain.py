@@ -1,0 +1,150 @@
+"""What deciding costs. Prints ratios measured in one run, interleaved, and fails if one is too high.
+
+python bench/domain.py [--rounds N]
+"""
+
+import argparse
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from agent_domain.error_policy import ErrorPolicy
+from agent_domain.facts import ExecutionFacts
+from agent_domain.loop import Infer, decide
+from agent_domain.plan import ExecutionPlan
+from agent_domain.state import AgentState
+from agent_domain.step_facts import CallFacts, StepFacts
+from agent_domain.steps import AgentStep, InferenceResponse
+from agent_domain.tools import ToolCall, ToolExecution
+from agent_domain.usage import Usage
+
+NOW = datetime(2026, 1, 16, 10, 5, tzinfo=UTC)
+RULES = ExecutionPlan(
+    max_steps=10_000,
+    max_tokens=10**9,
+    timeout_seconds=10**6,
+    finish_reasons=("content_filter",),
+    error_policy=ErrorPolicy.retry_all(),
+).rules()
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Two costs, measured alternately, and how far apart they may be."""
+
+    name: str
+    one: Callable[[], object]
+    other: Callable[[], object]
+    limit: float
+    repeat: int = 200
+
+    def measured(self, rounds: int) -> tuple[float, float]:
+        """The median seconds of each, over so many alternating rounds."""
+        times: tuple[list[float], list[float]] = ([], [])
+        for _ in range(rounds):
+            for work, taken in ((self.one, times[0]), (self.other, times[1])):
+                began = time.perf_counter()
+                for _ in range(self.repeat):
+                    work()
+                taken.append((time.perf_counter() - began) / self.repeat)
+        return statistics.median(times[0]), statistics.median(times[1])
+
+
+def step(number: int) -> StepFacts:
+    """A step with two calls, both answered."""
+    calls = tuple(CallFacts(f"call-{number}-{i}", "look", is_settled=True) for i in range(2))
+    return StepFacts(number, calls, "tool_calls", Usage(300, 40), seconds=0.5)
+
+
+def facts_after(steps: int) -> ExecutionFacts:
+    """Bare facts after so many steps, with one more complete and not yet recorded."""
+    facts = ExecutionFacts().entered(NOW)
+    for number in range(1, steps + 1):
+        facts = facts.step_started(NOW).with_step(step(number))
+        facts = facts if number == steps else facts.recorded(None)
+    return facts
+
+
+def body(state: AgentState, number: int) -> AgentStep:
+    """A step with two calls and their results."""
+    calls = tuple(ToolCall(f"call-{number}-{i}", "look") for i in range(2))
+    response = InferenceResponse("", calls, "tool_calls", Usage(300, 40))
+    executions = tuple(ToolExecution(call, "x" * 200) for call in calls)
+    return AgentStep(state.new_step_id(), NOW, (), (), response, executions, seconds=0.5)
+
+
+def state_after(steps: int) -> AgentState:
+    """A full state after so many steps, the last one not yet recorded."""
+    agent = execution = UUID(int=1)
+    state = AgentState.empty().identified(agent, execution).entered(NOW)
+    for number in range(1, steps + 1):
+        state = state.with_step_started(NOW).with_current_step(body(state, number))
+        state = state if number == steps else state.recorded(None, NOW)
+    return state
+
+
+def deciding(state: ExecutionFacts | AgentState) -> Callable[[], object]:
+    """The decision after the state's last step."""
+    now = NOW + timedelta(seconds=1)
+    if not isinstance(decide(state, RULES, now), Infer):
+        raise SystemExit("the benchmark's states must lead to another step")
+    return lambda: decide(state, RULES, now)
+
+
+def folding(facts: ExecutionFacts) -> Callable[[], object]:
+    """One more step folded in: recorded, started, answered."""
+    following = step(facts.step_count + 1)
+    return lambda: facts.recorded(None).step_started(NOW).with_step(following)
+
+
+def importing(module: str) -> Callable[[], object]:
+    """A fresh interpreter that imports one module."""
+    command = [sys.executable, "-c", f"import {module}"]
+    return lambda: subprocess.run(command, check=True)  # noqa: S603 -- our own interpreter and words
+
+
+def ratios() -> list[Ratio]:
+    """Everything that is measured; the first is compared with the second."""
+    few, many = facts_after(10), facts_after(1000)
+    short, long = state_after(10), state_after(1000)
+    return [
+        Ratio("decide on facts, 1,000 steps / 10 steps", deciding(many), deciding(few), 1.2),
+        Ratio("decide on a full state, 1,000 steps / 10 steps", deciding(long), deciding(short), 1.2),
+        Ratio("fold a step into facts, 1,000 steps / 10 steps", folding(many), folding(few), 1.2),
+        Ratio(
+            "import agent_domain / import pydantic", importing("agent_domain"), importing("pydantic"), 1.5, 1
+        ),
+        Ratio(
+            "import agent_domain.loop / import pydantic.main",
+            importing("agent_domain.loop"),
+            importing("pydantic.main"),
+            1.5,
+            1,
+        ),
+    ]
+
+
+def main() -> None:
+    """Measure, print, and exit with 1 if a ratio is above its limit."""
+    parser = argparse.ArgumentParser(description="What deciding costs, as ratios.")
+    parser.add_argument("--rounds", type=int, default=15, help="alternating rounds per ratio")
+    rounds = parser.parse_args().rounds
+    failed = False
+    print(f"{'':52} {'one':>10} {'other':>10} {'ratio':>6}  limit")
+    for ratio in ratios():
+        one, other = ratio.measured(rounds)
+        failed |= one / other > ratio.limit
+        mark = "" if one / other <= ratio.limit else "  TOO HIGH"
+        print(
+            f"{ratio.name:52} {one * 1e6:8.1f}us {other * 1e6:8.1f}us {one / other:6.2f}  {ratio.limit}{mark}"
+        )
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()

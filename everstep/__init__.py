@@ -1,0 +1,31 @@
+"""Everstep: durable AI agents.
+
+What a program needs to build agents and to run them in its own process. The names stand in
+`__init__.pyi`, for type checkers and for this module alike: each is loaded when it is first used,
+so that importing `everstep` costs next to nothing.
+"""
+
+import ast
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+
+def _public_names() -> dict[str, str]:
+    stub = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom) and node.module]
+    return {alias.name: str(node.module) for node in imports for alias in node.names}
+
+
+_MODULE_OF = _public_names()
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'everstep' has no attribute '{name}'")
+    value = globals()[name] = getattr(import_module(_MODULE_OF[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULE_OF})

@@ -1,0 +1,128 @@
+from agent_domain.agent_spec import (
+    AgentSpec as AgentSpec,
+)
+from agent_domain.broadcast import (
+    BroadcastConfig as BroadcastConfig,
+)
+from agent_domain.builder import (
+    AgentCapability as AgentCapability,
+)
+from agent_domain.cached_context import (
+    CachedContext as CachedContext,
+    InferenceRequest as InferenceRequest,
+    ResponseFormat as ResponseFormat,
+)
+from agent_domain.continuation import (
+    ContinuationCriteria as ContinuationCriteria,
+    ContinuationDecision as ContinuationDecision,
+    ContinuationEvaluation as ContinuationEvaluation,
+    ContinuationOutcome as ContinuationOutcome,
+)
+from agent_domain.contracts import (
+    AbstractAgentDefinition as AbstractAgentDefinition,
+    AgentContract as AgentContract,
+    AgentContractRegistry as AgentContractRegistry,
+    AgentDescriptor as AgentDescriptor,
+    AgentFactory as AgentFactory,
+)
+from agent_domain.drivers import (
+    Model as Model,
+    StepDriver as StepDriver,
+    ToolCallingDriver as ToolCallingDriver,
+)
+from agent_domain.envelopes import (
+    Envelope as Envelope,
+)
+from agent_domain.error_policy import (
+    ErrorHandlingDecision as ErrorHandlingDecision,
+    ErrorPolicy as ErrorPolicy,
+)
+from agent_domain.errors import (
+    AgentError as AgentError,
+    EverstepError as EverstepError,
+    InvalidInput as InvalidInput,
+    ToolFailed as ToolFailed,
+    UnknownName as UnknownName,
+)
+from agent_domain.events import (
+    Event as Event,
+    EventBus as EventBus,
+)
+from agent_domain.function_tool import (
+    BaseTool as BaseTool,
+    FunctionTool as FunctionTool,
+    tool as tool,
+)
+from agent_domain.loop import (
+    decide as decide,
+)
+from agent_domain.messages import (
+    Message as Message,
+    Role as Role,
+)
+from agent_domain.plan import (
+    REGISTERED as REGISTERED,
+    CriterionRegistry as CriterionRegistry,
+    ExecutionPlan as ExecutionPlan,
+)
+from agent_domain.processors import (
+    AgentHook as AgentHook,
+)
+from agent_domain.react import (
+    ReActDriver as ReActDriver,
+)
+from agent_domain.snapshots import (
+    ContinuationAgentStateSerializer as ContinuationAgentStateSerializer,
+    SlimAgentStateSerializer as SlimAgentStateSerializer,
+    SlimSerializationConfig as SlimSerializationConfig,
+)
+from agent_domain.state import (
+    AgentState as AgentState,
+)
+from agent_domain.status import (
+    AgentStatus as AgentStatus,
+    StopReason as StopReason,
+)
+from agent_domain.step_error import (
+    ErrorType as ErrorType,
+)
+from agent_domain.steps import (
+    AgentStep as AgentStep,
+    InferenceResponse as InferenceResponse,
+)
+from agent_domain.stop_signal import (
+    StopSignal as StopSignal,
+)
+from agent_domain.testing import (
+    DeterministicAgentDriver as DeterministicAgentDriver,
+    MockTool as MockTool,
+    ScenarioStep as ScenarioStep,
+    ScriptedModel as ScriptedModel,
+    calls as calls,
+    says as says,
+)
+from agent_domain.tools import (
+    Effect as Effect,
+    Tool as Tool,
+    ToolContext as ToolContext,
+    ToolOptions as ToolOptions,
+)
+from agent_domain.usage import (
+    Usage as Usage,
+)
+from everstep.agents.files import (
+    AgentRegistry as AgentRegistry,
+)
+from everstep.local.agent import (
+    Agent as Agent,
+    AgentBuilder as AgentBuilder,
+)
+from everstep.local.broadcast import (
+    AgentEventEnvelopeAdapter as AgentEventEnvelopeAdapter,
+)
+from everstep.local.runner import (
+    LocalRunner as LocalRunner,
+)
+from everstep.local.trace import (
+    Trace as Trace,
+)

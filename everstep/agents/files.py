@@ -1,0 +1,159 @@
+"""Agent definitions in files: one agent each, in markdown (`.md`) or JSON (`.json`).
+
+Such files are written by many hands, so a folder with one broken file still gives all other
+agents. They may also come from strangers: no file is read beyond its size limit, and YAML
+gives plain values only.
+"""
+
+import logging
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import yaml
+from yaml.composer import ComposerError
+
+from agent_domain import agent_registry
+from agent_domain.agent_spec import AgentSpec
+from agent_domain.errors import InvalidInput
+
+logger = logging.getLogger(__name__)
+
+MAX_BYTES: Final = 1024 * 1024
+"""Larger files are refused; no prompt is that long."""
+
+MAX_YAML: Final = 64 * 1024
+"""Longer YAML is refused: PyYAML needs up to ten seconds for a megabyte."""
+
+SUFFIXES: Final = (".md", ".json")
+
+PROJECT_FOLDERS: Final = (".everstep/agents", ".claude/agents")
+HOME_FOLDER: Final = ".everstep/agents"
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """The argument of a warning: what was left out, and why."""
+
+    path: Path
+    error: InvalidInput
+
+    def __str__(self) -> str:
+        return f"skipped an agent definition: {self.error}"
+
+
+class AgentRegistry(agent_registry.AgentRegistry):
+    """Agent specs by name, from code and from files."""
+
+    def load_from_file(self, path: Path | str) -> AgentSpec:
+        """Register the agent in the file; `InvalidInput` names the file."""
+        spec = read_agent(Path(path))
+        self.register(spec)
+        return spec
+
+    def load_from_directory(self, path: Path | str, recursive: bool = False) -> None:
+        """Register all agents in the folder, if it exists, in the order of their names.
+
+        A file that is no agent is logged as a warning and left out.
+        """
+        for file in _agent_files(Path(path), recursive=recursive):
+            try:
+                self.load_from_file(file)
+            except InvalidInput as error:
+                _warn(file, error)
+
+    def auto_discover(self, project: Path | str | None = None, home: Path | str | None = None) -> None:
+        """Register the agents of the project and of the user.
+
+        Of equal names the first folder wins: `.everstep/agents/` of the project, then its
+        `.claude/agents/`, then `.everstep/agents/` at home.
+        """
+        root = Path.cwd() if project is None else Path(project)
+        folders = [root / folder for folder in PROJECT_FOLDERS]
+        folders.append((Path.home() if home is None else Path(home)) / HOME_FOLDER)
+        # The last to register a name wins, so the first folder comes last.
+        for folder in reversed(folders):
+            self.load_from_directory(folder)
+
+
+def read_agent(path: Path) -> AgentSpec:
+    """The agent in the file; `InvalidInput` names the file."""
+    try:
+        text = _text(path)
+        return (
+            AgentSpec.from_json(text)
+            if _suffix(path) == ".json"
+            else AgentSpec.from_markdown(text, load_yaml)
+        )
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"{path}: {error}") from error
+
+
+def load_yaml(text: str) -> object:
+    """The value of a YAML text; `ValueError` when it is invalid or uses aliases."""
+    if len(text) > MAX_YAML:
+        raise ValueError(f"it is longer than {MAX_YAML} characters; shorten it")
+    try:
+        loader = _PlainLoader(text)
+        return loader.get_single_data()
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, yaml.YAMLError) as error:
+        # Besides its own errors, PyYAML lets escape what Python makes of an explicit tag
+        # with a wrong value, such as `!!int ""`.
+        raise ValueError(str(error) or type(error).__name__) from error
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """Refuses aliases: nine of them in nine lines stand for a billion values."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise ComposerError(problem="aliases are not supported; write the value out")
+        return super().compose_node(parent, index)
+
+
+def _text(path: Path) -> str:
+    if _suffix(path) not in SUFFIXES:
+        raise InvalidInput(f"an agent is defined in a file that ends in {' or '.join(SUFFIXES)}")
+    # Reading from a pipe or a device could wait for ever.
+    if path.exists() and not path.is_file():
+        raise InvalidInput("it is no regular file")
+    with path.open("rb") as file:
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise InvalidInput(f"it is larger than {MAX_BYTES} bytes; shorten it")
+    return content.decode("utf-8-sig")
+
+
+def _suffix(path: Path) -> str:
+    return path.suffix.lower()
+
+
+def _agent_files(directory: Path, *, recursive: bool) -> Iterator[Path]:
+    """The files of a folder before those of its folders, each in the order of their names.
+
+    Links to folders are not followed: they may lead in circles.
+    """
+    pending = [directory]
+    while pending:
+        entries = _entries(pending.pop())
+        folders = [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
+        files = [Path(entry) for entry in entries if not entry.is_dir(follow_symlinks=False)]
+        yield from (file for file in files if _suffix(file) in SUFFIXES)
+        pending.extend(Path(folder) for folder in reversed(folders) if recursive)
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        _warn(folder, InvalidInput(f"{folder}: {error}"))
+        return []
+
+
+def _warn(path: Path, error: InvalidInput) -> None:
+    logger.warning("%s", Skipped(path, error))

@@ -1,0 +1,161 @@
+"""Agents that run in this process, and the builder that makes them."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from typing import Any, TypeVar
+
+from agent_domain.builder import AgentBuilder as DefinitionBuilder
+from agent_domain.contracts import AgentDescriptor
+from agent_domain.definition import AgentDefinition
+from agent_domain.errors import InvalidInput
+from agent_domain.events import E, EventBus, Listener
+from agent_domain.loop import Decision
+from agent_domain.messages import Message, user
+from agent_domain.state import AgentState
+from everstep.local.clock import Clock
+from everstep.local.runner import LocalRunner
+
+T = TypeVar("T")
+
+
+class Agent:
+    """A built agent. Its methods block; inside an event loop use those that start with `a`.
+
+    Wherever a state is expected, text will do: a new conversation that begins with it.
+    """
+
+    def __init__(
+        self,
+        definition: AgentDefinition,
+        *,
+        clock: Clock | None = None,
+        on_decision: Callable[[Decision], object] | None = None,
+    ) -> None:
+        self.definition = definition
+        self._bus = definition.events
+        self._listeners = EventBus()
+        self._options: dict[str, Any] = {"clock": clock, "on_decision": on_decision}
+
+    @property
+    def runner(self) -> LocalRunner:
+        """What runs it. The bus it was built with, which others may share, hears of everything first."""
+        events = EventBus([self._bus.emit, self._listeners.emit])
+        return LocalRunner(self.definition, events=events, **self._options)
+
+    def descriptor(self) -> AgentDescriptor:
+        """What others are told about the agent."""
+        return self.definition.descriptor
+
+    def build(self) -> "Agent":
+        """It is built already."""
+        return self
+
+    # Blocking.
+
+    def run(self, state: AgentState | Message | str) -> AgentState:
+        """Step until something stops the run; the state has its final status."""
+        return _block(self.arun(state), "run")
+
+    def final_step(self, state: AgentState | Message | str) -> AgentState:
+        """The same as `run`: the state after the last step."""
+        return self.run(state)
+
+    def next_step(self, state: AgentState | Message | str) -> AgentState:
+        """The state after one more step; unchanged when the run has ended."""
+        return _block(self.anext_step(state), "next_step")
+
+    def has_next_step(self, state: AgentState | Message | str) -> bool:
+        """Whether the agent would take another step."""
+        return self.runner.has_next_step(as_state(state))
+
+    def iterator(self, state: AgentState | Message | str) -> Generator[AgentState, None, None]:
+        """The state after each step; `close()` ends it early, as does forgetting it."""
+        _require_no_loop("iterator")
+        return _blocking(self.aiterator(state))
+
+    # In an event loop.
+
+    async def arun(self, state: AgentState | Message | str) -> AgentState:
+        """`run`, for coroutines."""
+        return await self.runner.run(as_state(state))
+
+    async def afinal_step(self, state: AgentState | Message | str) -> AgentState:
+        """`final_step`, for coroutines."""
+        return await self.arun(state)
+
+    async def anext_step(self, state: AgentState | Message | str) -> AgentState:
+        """`next_step`, for coroutines."""
+        return await self.runner.next_step(as_state(state))
+
+    def aiterator(self, state: AgentState | Message | str) -> AsyncGenerator[AgentState]:
+        """`iterator`, for coroutines."""
+        return self.runner.iterate(as_state(state))
+
+    # Listening.
+
+    def with_event_handler(self, handler: EventBus | None) -> "Agent":
+        """Send events to this bus instead of the one it was built with; None changes nothing."""
+        if handler is not None:
+            self._bus = handler
+        return self
+
+    def wiretap(self, fn: Listener | None) -> "Agent":
+        """Tell this one about every event; None changes nothing."""
+        self._listeners.wiretap(fn)
+        return self
+
+    def on_event(self, cls: type[E], fn: Callable[[E], object] | None) -> "Agent":
+        """Tell this one about events of one class; None changes nothing."""
+        self._listeners.on_event(cls, fn)
+        return self
+
+
+class AgentBuilder(DefinitionBuilder):
+    """Collects what an agent is made of; `build()` gives one that runs in this process."""
+
+    def build(self) -> Agent:
+        """The agent, as `on_build` callbacks left it."""
+        return self._transformed(Agent(self.definition()))
+
+
+def as_state(given: AgentState | Message | str) -> AgentState:
+    """A state; text or a message begins a new conversation."""
+    match given:
+        case AgentState():
+            return given
+        case Message():
+            return AgentState.empty().with_messages(given)
+        case str():
+            return AgentState.empty().with_messages(user(given))
+        case _:
+            kind = type(given).__name__
+            raise InvalidInput(f"an agent runs on an AgentState, a message or text, not on {kind}")
+
+
+def _blocking(states: AsyncGenerator[T]) -> Generator[T, None, None]:
+    with asyncio.Runner() as loop:
+        try:
+            while True:
+                try:
+                    yield loop.run(anext(states))
+                except StopAsyncIteration:
+                    return
+        finally:
+            loop.run(states.aclose())
+
+
+def _require_no_loop(method: str) -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise InvalidInput(f"{method}() blocks, and an event loop is running here; use a{method}(...) instead")
+
+
+def _block(work: Coroutine[Any, Any, T], method: str) -> T:
+    try:
+        _require_no_loop(method)
+    except InvalidInput:
+        work.close()
+        raise
+    return asyncio.run(work)

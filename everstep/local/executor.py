@@ -1,0 +1,164 @@
+"""Runs tool calls in this process: at the same time, blocking tools in threads.
+
+Whatever a tool raises becomes the result of its call; every call gets exactly one result.
+"""
+
+import asyncio
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+from agent_domain.definition import AgentDefinition
+from agent_domain.errors import InvalidInput, ToolFailed
+from agent_domain.events import EventBus, ToolCallCompleted, ToolCallStarted
+from agent_domain.processors import AgentHook, given_back
+from agent_domain.state import AgentState
+from agent_domain.step_error import StepError
+from agent_domain.step_facts import CallNeed
+from agent_domain.tools import Tool, ToolCall, ToolContext, ToolExecution, options_of, result_value
+from agent_domain.values import thaw
+from everstep.local.clock import Clock
+
+NEEDS_RUNTIME = "Waiting for people needs the durable runtime, this run is in-process"
+
+
+class HookObserver:
+    """Holds the state while tools run, so that hooks of concurrent calls see each other's changes."""
+
+    def __init__(self, hooks: Sequence[AgentHook], state: AgentState) -> None:
+        self.hooks = hooks
+        self.state = state
+
+    def before(self, call: ToolCall) -> None:
+        """A call is about to run."""
+        for hook in self.hooks:
+            self.state = given_back(hook.before_tool(self.state, call), hook)
+
+    def after(self, execution: ToolExecution) -> None:
+        """A call has its result."""
+        for hook in self.hooks:
+            self.state = given_back(hook.after_tool(self.state, execution), hook)
+
+
+class LocalExecutor:
+    """Executes the tool calls of one agent."""
+
+    def __init__(self, definition: AgentDefinition, clock: Clock, events: EventBus) -> None:
+        self.definition = definition
+        self.clock = clock
+        self.events = events
+
+    async def execute_tool(self, call: ToolCall, state: AgentState) -> ToolExecution:
+        """One call, with its events."""
+        started = self.clock.now()
+        self.events.emit(
+            ToolCallStarted(
+                at=started,
+                agent_id=state.agent_id,
+                parent_agent_id=state.parent_agent_id,
+                tool=call.name,
+                args=call.args,
+                started_at=started,
+                tool_call_id=call.id,
+            )
+        )
+        result, error = await self._outcome(call, state)
+        ended = self.clock.now()
+        execution = ToolExecution(call, result, error, started, ended)
+        self.events.emit(
+            ToolCallCompleted(
+                at=ended,
+                agent_id=state.agent_id,
+                parent_agent_id=state.parent_agent_id,
+                tool=call.name,
+                success=error is None,
+                error=error.message if error else None,
+                started_at=started,
+                ended_at=ended,
+                duration_ms=execution.seconds * 1000,
+                tool_call_id=call.id,
+                result=result,
+            )
+        )
+        if error and self.definition.throw_on_tool_failure:
+            raise ToolFailed(f"{call.name}: {error.message}")
+        return execution
+
+    async def execute_tools(
+        self, calls: Sequence[ToolCall], state: AgentState
+    ) -> tuple[AgentState, tuple[ToolExecution, ...]]:
+        """The calls at the same time; their executions stand in the order of the calls.
+
+        Where one raises, the others come to their end first: nothing goes on behind the back of the step.
+        """
+        observer = HookObserver(self.definition.hooks, state)
+        running = (self._observed(call, observer) for call in calls)
+        executions: list[ToolExecution] = []
+        for outcome in await asyncio.gather(*running, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+            executions.append(outcome)
+        return observer.state, tuple(executions)
+
+    async def _observed(self, call: ToolCall, observer: HookObserver) -> ToolExecution:
+        observer.before(call)
+        execution = await self.execute_tool(call, observer.state)
+        observer.after(execution)
+        return execution
+
+    async def _outcome(self, call: ToolCall, state: AgentState) -> tuple[Any, StepError | None]:
+        refusal = self._refusal(call)
+        if refusal is not None:
+            return None, StepError(refusal, tool_name=call.name)
+        tool = self.definition.tools.get(call.name)
+        try:
+            return result_value(await self._call(tool, call, state), call.name), None
+        except asyncio.CancelledError as error:
+            # Of the run, or of something that the tool itself waited for?
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            return None, StepError.of(error, call.name)
+        except Exception as error:  # noqa: BLE001 -- the model reads whatever a tool raises
+            return None, StepError.of(error, call.name)
+
+    def _refusal(self, call: ToolCall) -> str | None:
+        """Why the call is not run: it cannot be, or a person would have to be asked."""
+        refusal = self.definition.tools.refusal(call)
+        needs_a_person = self.definition.need_of(call) in {CallNeed.APPROVAL, CallNeed.INPUT}
+        return NEEDS_RUNTIME if refusal is None and needs_a_person else refusal
+
+    async def _call(self, tool: Tool, call: ToolCall, state: AgentState) -> Any:
+        limit = options_of(tool).timeout_seconds
+        deadline = asyncio.timeout(limit)
+        try:
+            async with deadline:
+                return await _awaited(tool, thaw(call.args), _context(call, state))
+        except TimeoutError:
+            if deadline.expired():
+                raise TimeoutError(f"The tool '{call.name}' did not finish within {limit:g}s") from None
+            raise
+
+
+def _context(call: ToolCall, state: AgentState) -> ToolContext:
+    if state.execution.execution_id is None:
+        raise InvalidInput("the state has no execution id yet; call identified(agent_id, execution_id) first")
+    return ToolContext(state.execution.execution_id, call.id, state.facts.recorded_steps + 1, state.metadata)
+
+
+async def _awaited(tool: Tool, args: dict[str, Any], context: ToolContext) -> Any:
+    """Coroutine functions run here; anything else may block, so it runs in a thread."""
+    call = getattr(tool, "fn", None) or getattr(tool, "handler", None) or tool.call
+    if inspect.iscoroutinefunction(call):
+        result = tool.call(args, context)
+    else:
+        result = await asyncio.to_thread(_called, tool, args, context)
+    return await result if inspect.isawaitable(result) else result
+
+
+def _called(tool: Tool, args: dict[str, Any], context: ToolContext) -> Any:
+    try:
+        return tool.call(args, context)
+    except StopIteration as error:
+        # Futures refuse this one, and the loop would wait for the thread's answer for ever.
+        raise RuntimeError(f"the tool '{tool.name}' raised StopIteration") from error

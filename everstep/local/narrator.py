@@ -1,0 +1,190 @@
+"""Tells listeners what an in-process run does, in the order that they can rely on."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from agent_domain.continuation import ContinuationOutcome
+from agent_domain.error_policy import ErrorPolicy
+from agent_domain.events import (
+    AgentFailed,
+    AgentFinished,
+    AgentStateUpdated,
+    AgentStepCompleted,
+    AgentStepStarted,
+    ContinuationEvaluated,
+    EventBus,
+    StreamEventReceived,
+    TokenUsageReported,
+)
+from agent_domain.snapshots import SlimAgentStateSerializer, slim_step
+from agent_domain.state import AgentState
+from agent_domain.status import AgentStatus
+from agent_domain.steps import AgentStep, StepExecution
+from agent_domain.values import frozen_map
+from everstep.local.clock import Clock
+
+
+class Narrator:
+    """Turns what the runner did into events."""
+
+    def __init__(self, tools: Sequence[str], clock: Clock, events: EventBus) -> None:
+        self.tools = tuple(tools)
+        self.clock = clock
+        self.events = events
+        self.serializer = SlimAgentStateSerializer()
+
+    def step_started(self, state: AgentState) -> None:
+        """A step has begun."""
+        self.events.emit(
+            AgentStepStarted(
+                at=self.clock.now(),
+                agent_id=state.agent_id,
+                parent_agent_id=state.parent_agent_id,
+                step_number=state.facts.recorded_steps + 1,
+                message_count=len(state.messages),
+                available_tools=self.tools,
+            )
+        )
+
+    def stream(self, state: AgentState) -> "Stream":
+        """Where the text of the step under way goes while the model writes it."""
+        return Stream(self, state)
+
+    def step_completed(self, state: AgentState, record: StepExecution) -> None:
+        """A step was recorded."""
+        step, usage = record.step, record.step.usage
+        self.events.emit(
+            AgentStepCompleted(
+                at=self.clock.now(),
+                agent_id=state.agent_id,
+                parent_agent_id=state.parent_agent_id,
+                step_number=record.number,
+                has_tool_calls=step.has_tool_calls,
+                error_count=len(step.errors),
+                error_messages=_messages(step),
+                usage=usage,
+                finish_reason=step.finish_reason,
+                duration_ms=record.duration * 1000,
+                completed_at=record.completed_at,
+                continuation=record.outcome,
+            )
+        )
+        if usage.total > 0:
+            context = frozen_map({"step": record.number, "hasToolCalls": step.has_tool_calls})
+            self.events.emit(
+                TokenUsageReported(
+                    at=self.clock.now(),
+                    agent_id=state.agent_id,
+                    parent_agent_id=state.parent_agent_id,
+                    usage=usage,
+                    context=context,
+                )
+            )
+
+    def evaluated(self, state: AgentState, outcome: ContinuationOutcome, policy: ErrorPolicy) -> None:
+        """The criteria said whether another step follows."""
+        step = state.current_step
+        ended = AgentStatus.IN_PROGRESS
+        if not outcome.should_continue:
+            ended = state.facts.final_status(outcome.stop_reason, policy)
+        self.events.emit(
+            ContinuationEvaluated(
+                at=self.clock.now(),
+                agent_id=state.agent_id,
+                parent_agent_id=state.parent_agent_id,
+                step_number=state.step_count,
+                outcome=outcome,
+                stop_signal=state.stop_signal,
+                source=outcome.resolved_by,
+                status=ended,
+                errors=_messages(step) if step else (),
+                last_response=state.final_response,
+            )
+        )
+
+    def state_updated(self, state: AgentState, record: StepExecution) -> None:
+        """The state after a step."""
+        self.events.emit(
+            AgentStateUpdated(
+                at=self.clock.now(),
+                agent_id=state.agent_id,
+                parent_agent_id=state.parent_agent_id,
+                status=state.status,
+                step_count=state.step_count,
+                state=self.serializer.serialize(state),
+                step=slim_step(record),
+            )
+        )
+
+    def failure_step(self, state: AgentState, outcome: ContinuationOutcome, policy: ErrorPolicy) -> None:
+        """A criterion raised: the step that says so was added after the last evaluation."""
+        record = state.execution.step_executions[-1]
+        self.step_started(replace(state, facts=replace(state.facts, recorded_steps=record.number - 1)))
+        self.step_completed(state, record)
+        self.evaluated(state, outcome, policy)
+        self.state_updated(state, record)
+
+    def finished(self, state: AgentState, outcome: ContinuationOutcome) -> None:
+        """The run has ended."""
+        errors = tuple(message for step in state.steps for message in _messages(step))
+        if state.status is AgentStatus.FAILED:
+            self.events.emit(
+                AgentFailed(
+                    at=self.clock.now(),
+                    agent_id=state.agent_id,
+                    parent_agent_id=state.parent_agent_id,
+                    exception=errors[-1] if errors else outcome.resolved_by,
+                    status=state.status,
+                    steps_completed=state.step_count,
+                    total_usage=state.usage,
+                    errors=errors,
+                )
+            )
+        self.events.emit(
+            AgentFinished(
+                at=self.clock.now(),
+                agent_id=state.agent_id,
+                parent_agent_id=state.parent_agent_id,
+                status=state.status,
+                total_steps=state.step_count,
+                total_usage=state.usage,
+                errors=errors,
+                stop_reason=outcome.stop_reason,
+            )
+        )
+
+
+class Stream:
+    """The text of one model call, as it is written."""
+
+    def __init__(self, narrator: Narrator, state: AgentState) -> None:
+        self.narrator = narrator
+        self.state = state
+        self.wrote = False
+
+    def text(self, content: str) -> None:
+        """Some more text; empty text is none."""
+        if content:
+            self.wrote = True
+            self._emit(content, is_complete=False)
+
+    def close(self) -> None:
+        """The model has finished; told only if it wrote anything."""
+        if self.wrote:
+            self._emit("", is_complete=True)
+
+    def _emit(self, content: str, *, is_complete: bool) -> None:
+        self.narrator.events.emit(
+            StreamEventReceived(
+                at=self.narrator.clock.now(),
+                agent_id=self.state.agent_id,
+                parent_agent_id=self.state.parent_agent_id,
+                content=content,
+                step_number=self.state.facts.recorded_steps + 1,
+                is_complete=is_complete,
+            )
+        )
+
+
+def _messages(step: AgentStep) -> tuple[str, ...]:
+    return tuple(error.message for error in step.errors)

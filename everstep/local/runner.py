@@ -1,0 +1,229 @@
+"""The in-process shell of the agent loop: no Temporal, no database, the same decisions.
+
+It asks `decide`, carries out what it is told, and folds the result into the state. What it adds
+are a clock, ids, events and concurrency; never policy. Waiting for people needs the durable
+runtime: here such calls fail, with a text that says so.
+"""
+
+import inspect
+from collections.abc import AsyncGenerator, Callable
+from uuid import UUID, uuid4
+
+from agent_domain.continuation import ContinuationOutcome
+from agent_domain.definition import AgentDefinition
+from agent_domain.drivers import StepDriver, observed, replied
+from agent_domain.errors import InvalidInput, ListenerFailed
+from agent_domain.events import EventBus
+from agent_domain.loop import (
+    AwaitApproval,
+    AwaitInput,
+    AwaitResume,
+    Decision,
+    Infer,
+    RunSubagents,
+    RunTools,
+    Stop,
+    decide,
+)
+from agent_domain.processors import given_back
+from agent_domain.state import AgentState
+from agent_domain.step_error import StepError
+from everstep.local.clock import Clock, SystemClock
+from everstep.local.executor import LocalExecutor
+from everstep.local.narrator import Narrator
+
+
+class LocalRunner:
+    """Runs one agent's executions in this process."""
+
+    def __init__(
+        self,
+        definition: AgentDefinition,
+        *,
+        clock: Clock | None = None,
+        new_id: Callable[[], UUID] = uuid4,
+        events: EventBus | None = None,
+        on_decision: Callable[[Decision], object] | None = None,
+    ) -> None:
+        if definition.driver is None:
+            raise InvalidInput("the agent has no driver; give it one: AgentBuilder.with_driver(...)")
+        self.definition = definition
+        self.driver = definition.driver
+        self.rules = definition.rules
+        self.clock = clock or SystemClock()
+        self.new_id = new_id
+        self.events = events or definition.events
+        self.on_decision = on_decision
+        self.executor = LocalExecutor(definition, self.clock, self.events)
+        self.narrator = Narrator(definition.tools.names, self.clock, self.events)
+        if isinstance(self.driver, StepDriver):
+            self.driver.executor = self.executor
+
+    async def run(self, state: AgentState) -> AgentState:
+        """Step until something stops the run; the state has its final status."""
+        state = self._entered(state)
+        decision = self._opening(state)
+        while not isinstance(decision, Stop | AwaitResume):
+            (*_, state), decision = await self._step(state)
+        return self._ended(state, decision)
+
+    async def iterate(self, state: AgentState) -> AsyncGenerator[AgentState]:
+        """The state after each step; the last one has the final status."""
+        state = self._entered(state)
+        decision, taken_before = self._opening(state), state.step_count
+        while not isinstance(decision, Stop | AwaitResume):
+            (*earlier, state), decision = await self._step(state)
+            for each in earlier:
+                yield each
+            # The final status is no item of its own, unless a criterion that raised is one step more.
+            if not isinstance(decision, Stop) or decision.outcome.failure:
+                yield state
+        if isinstance(decision, Stop):
+            ended = self._ended(state, decision)
+            if ended.step_count > taken_before:
+                yield ended
+
+    def has_next_step(self, state: AgentState) -> bool:
+        """Whether `next_step` would take one; asking changes nothing and tells nobody."""
+        return not isinstance(decide(self._prepared(state), self.rules, self.clock.now()), Stop)
+
+    async def next_step(self, state: AgentState) -> AgentState:
+        """One step more; a state that has ended stays as it is."""
+        if state.status.is_terminal:
+            return state
+        state = self._prepared(state)
+        if state.execution_started_at is None:
+            state = state.entered(self.clock.now())
+        decision = self._opening(state)
+        if not isinstance(decision, Stop):
+            (*_, state), decision = await self._step(state)
+        return self._ended(state, decision)
+
+    # Between steps.
+
+    def _entered(self, state: AgentState) -> AgentState:
+        """A run begins; one that had ended begins anew, in the same conversation."""
+        state = state.for_continuation() if state.status.is_terminal else state
+        return self._prepared(state).entered(self.clock.now())
+
+    def _prepared(self, state: AgentState) -> AgentState:
+        if state.is_paused:
+            raise InvalidInput("the execution is paused; resume it first: state.resumed(now)")
+        return state.identified(self.new_id(), self.new_id()).at(self.clock.now())
+
+    def _decide(self, state: AgentState) -> Decision:
+        decision = decide(state, self.rules, self.clock.now())
+        if self.on_decision:
+            self.on_decision(decision)
+        return decision
+
+    def _opening(self, state: AgentState) -> Decision:
+        """The decision before the first step; listeners hear of it only if it stops."""
+        decision = self._decide(state)
+        if isinstance(decision, Stop):
+            self.narrator.evaluated(state, decision.outcome, self.rules.error_policy)
+        return decision
+
+    def _ended(self, state: AgentState, decision: Decision) -> AgentState:
+        """The state with its final status, if the run has ended; a hook may have paused it instead."""
+        if not isinstance(decision, Stop):
+            return state
+        outcome, policy = decision.outcome, self.rules.error_policy
+        ended = state.ended(outcome, policy, self.clock.now())
+        if outcome.failure:
+            self.narrator.failure_step(ended, outcome, policy)
+        self.narrator.finished(ended, outcome)
+        return ended
+
+    # One step.
+
+    async def _step(self, state: AgentState) -> tuple[list[AgentState], Decision]:
+        """Carry out one step, decide what follows, and record the step with that.
+
+        What comes back is the state after it; and before that another one, if the step was complete when
+        an exception came, which is a step of its own then.
+        """
+        state = self._begun(state)
+        began, complete = self.clock.seconds(), list[AgentState]()
+        try:
+            state = await self._worked(state)
+            state = await self._processed(state)
+        except ListenerFailed:
+            raise
+        except Exception as error:  # noqa: BLE001 -- the error policy decides about it
+            seconds = self.clock.seconds() - began
+            if state.is_applied:
+                state = self._recorded(state, None)
+                seconds -= state.execution.step_executions[-1].processing_seconds
+                complete.append(state)
+                self.narrator.step_started(state)
+            state = state.failed(StepError.of(error), self.clock.now(), max(0.0, seconds))
+        following = self._decide(state)
+        outcome = following.outcome if isinstance(following, Infer | Stop) else None
+        return [*complete, self._recorded(state, outcome)], following
+
+    def _begun(self, state: AgentState) -> AgentState:
+        state = state.with_step_started(self.clock.now())
+        if state.cached_context.is_empty:
+            state = state.with_cached_context(self.definition.cached_context)
+        self.narrator.step_started(state)
+        return state
+
+    async def _worked(self, state: AgentState) -> AgentState:
+        """Ask the model, then run tools until every call is answered."""
+        for hook in self.definition.hooks:
+            state = given_back(hook.before_step(state), hook)
+        if state.awaits_reply:
+            state = await self._inferred(state)
+        while state.pending:
+            state = await self._settled(state, self._decide(state))
+        if not state.is_applied:
+            raise InvalidInput(
+                f"{type(self.driver).__name__}.use_tools returned a state without a new step; "
+                "return state.with_current_step(step)"
+            )
+        return state
+
+    async def _inferred(self, state: AgentState) -> AgentState:
+        began = self.clock.seconds()
+        if not isinstance(self.driver, StepDriver):
+            state = given_back(await self.driver.use_tools(state), self.driver)
+            return state.worked(self.clock.seconds() - began)
+        heard = self.narrator.stream(state)
+        reply = await self.driver.infer(state, heard.text)
+        heard.close()
+        return replied(self.driver, state, reply, self.clock.seconds() - began, self.definition.need_of)
+
+    async def _settled(self, state: AgentState, decision: Decision) -> AgentState:
+        """Answer the calls that the loop named."""
+        if not isinstance(self.driver, StepDriver) or state.current_step is None:
+            raise InvalidInput(f"{type(self.driver).__name__}.use_tools left tool calls without a result")
+        match decision:
+            case RunTools(named) | RunSubagents(named) | AwaitApproval(named):
+                """What needs a person is refused by the executor, as there is nobody here to ask."""
+            case AwaitInput(call):
+                named = (call,)
+            case Infer() | AwaitResume() | Stop():
+                raise InvalidInput(f"a step with unanswered calls cannot be followed by {decision}")
+        calls = {call.id: call for call in state.current_step.pending_calls}
+        began = self.clock.seconds()
+        state, executions = await self.executor.execute_tools([calls[each.id] for each in named], state)
+        return observed(self.driver, state, executions, self.clock.seconds() - began)
+
+    async def _processed(self, state: AgentState) -> AgentState:
+        began = self.clock.seconds()
+        for processor in self.definition.processors:
+            result = processor(state)
+            state = given_back(await result if inspect.isawaitable(result) else result, processor)
+        for hook in self.definition.hooks:
+            state = given_back(hook.after_step(state), hook)
+        return state.worked(self.clock.seconds() - began)
+
+    def _recorded(self, state: AgentState, outcome: ContinuationOutcome | None) -> AgentState:
+        state = state.recorded(outcome, self.clock.now())
+        record = state.execution.step_executions[-1]
+        self.narrator.step_completed(state, record)
+        if outcome:
+            self.narrator.evaluated(state, outcome, self.rules.error_policy)
+        self.narrator.state_updated(state, record)
+        return state

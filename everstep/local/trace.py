@@ -1,0 +1,71 @@
+"""A run, told for people: what each step did, and why another one followed or none."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from agent_domain.continuation import ContinuationOutcome
+from agent_domain.events import (
+    AgentFailed,
+    AgentFinished,
+    AgentStepCompleted,
+    AgentStepStarted,
+    ContinuationEvaluated,
+    Event,
+    StreamEventReceived,
+    ToolCallCompleted,
+    ToolCallStarted,
+)
+from agent_domain.summaries import args_summary, result_summary
+
+
+class Trace:
+    """A listener that writes lines: `agent.wiretap(Trace(print))`."""
+
+    def __init__(self, write: Callable[[str], object]) -> None:
+        self.write = write
+        self._text = ""
+        self._args: dict[str, Mapping[str, Any]] = {}
+
+    def __call__(self, event: Event) -> None:
+        """Write what the event means, if it means anything to people."""
+        match event:
+            case AgentStepStarted():
+                self._text = ""
+                self.write(f"step {event.step_number}")
+            case StreamEventReceived(is_complete=False):
+                self._text += event.content
+            case StreamEventReceived():
+                self.write(f"  model   {self._text}")
+            case ToolCallStarted():
+                self._args[event.tool_call_id] = event.args
+            case ToolCallCompleted():
+                self._tool(event)
+            case AgentStepCompleted():
+                self._completed(event)
+            case ContinuationEvaluated():
+                self._evaluated(event.outcome)
+            case AgentFailed():
+                self.write(f"failed    {event.exception}")
+            case AgentFinished():
+                steps = f"{event.total_steps} step{'s' if event.total_steps != 1 else ''}"
+                self.write(f"ended     {event.status} after {steps}, {event.total_usage.total} tokens")
+            case _:
+                """Nothing that people need to read."""
+
+    def _tool(self, event: ToolCallCompleted) -> None:
+        args = args_summary(self._args.pop(event.tool_call_id, {}))
+        outcome = result_summary(event.result) if event.success else f"Error: {event.error}"
+        self.write(f"  tool    {event.tool}({args}) -> {outcome}  [{event.duration_ms:.0f} ms]")
+
+    def _completed(self, event: AgentStepCompleted) -> None:
+        for message in event.error_messages:
+            self.write(f"  error   {message}")
+
+    def _evaluated(self, outcome: ContinuationOutcome) -> None:
+        if outcome.should_continue:
+            named = outcome.evaluation_for(outcome.resolved_by)
+            self.write(f"  next    another step: {named.reason if named else outcome.resolved_by}")
+            return
+        self.write(f"stop      {outcome.stop_reason}, decided by {outcome.resolved_by}; every vote:")
+        for vote in outcome.evaluations:
+            self.write(f"  {vote.decision:<7} {vote.name}: {vote.reason}")

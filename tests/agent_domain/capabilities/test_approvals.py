@@ -1,0 +1,207 @@
+import hashlib
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from agent_domain.capabilities.approvals import (
+    ApprovalDecision,
+    ApprovalMode,
+    args_digest,
+    needs_approval,
+    parse_approval,
+)
+from agent_domain.errors import InvalidInput
+from agent_domain.values import frozen_map
+
+ARGS = frozen_map({"command": "rm x"})
+
+
+def rules(*entries: tuple[str, dict[str, str], str]) -> Any:
+    return parse_approval([{"tool": tool, "args": args, "approval": mode} for tool, args, mode in entries])
+
+
+def a_decision(decision: str = "approve", **fields: Any) -> ApprovalDecision:
+    return ApprovalDecision.parse({"decision": decision, "args_digest": "d", **fields})
+
+
+# --- Which calls ---
+
+
+def test_never_and_always_do_not_look_at_the_call() -> None:
+    """8.6.1: `never`, `always`."""
+    assert parse_approval("never") is ApprovalMode.NEVER
+    assert not needs_approval(parse_approval("never"), "bash", ARGS)
+    assert needs_approval(parse_approval("always"), "bash", ARGS)
+
+
+def test_the_first_rule_that_matches_decides() -> None:
+    """8.6.1: the first rule whose tool name and argument patterns all match."""
+    approval = rules(("bash", {"command": "ls*"}, "never"), ("ba*", {}, "always"), ("*", {}, "never"))
+    assert not needs_approval(approval, "bash", {"command": "ls -l"})
+    assert needs_approval(approval, "bash", {"command": "rm x"})
+    assert not needs_approval(approval, "read_file", {})
+
+
+def test_without_a_matching_rule_nobody_is_asked() -> None:
+    """8.6.1: `never` is the default."""
+    assert not needs_approval(rules(("bash", {"command": "rm*"}, "always")), "bash", {"command": "ls"})
+    assert not needs_approval((), "bash", {})
+
+
+@pytest.mark.parametrize(
+    ("globs", "args", "matches"),
+    [
+        ({"command": "rm*"}, {"command": "rm x"}, True),
+        ({"command": "rm*"}, {"command": "RM x"}, False),
+        ({"command": "*rm*"}, {"command": "ls\nrm x\n"}, True),
+        ({"command": "rm*", "force": "true"}, {"command": "rm x", "force": True}, True),
+        ({"command": "rm*", "force": "true"}, {"command": "rm x", "force": False}, False),
+        ({"force": "true"}, {}, False),
+        ({"force": "*"}, {}, False),
+        ({"force": "null"}, {"force": None}, True),
+        ({"n": "1?"}, {"n": 12}, True),
+        ({"to": '*"ä@x.de"*'}, {"to": ["a", "ä@x.de"]}, True),
+        ({"o": '{"a":1,*}'}, {"o": {"a": 1, "b": 2}}, True),
+        ({"name": "[ab]"}, {"name": "b"}, True),
+    ],
+)
+def test_argument_patterns(globs: dict[str, str], args: dict[str, Any], matches: bool) -> None:
+    """8.6.1: case-sensitive; JSON text for what is no string; an absent one never matches."""
+    assert needs_approval(rules(("bash", globs, "always")), "bash", args) == matches
+
+
+def test_tool_patterns_are_case_sensitive() -> None:
+    """8.6.1: globs."""
+    assert needs_approval(rules(("write_*", {}, "always")), "write_file", {})
+    assert not needs_approval(rules(("Write_*", {}, "always")), "write_file", {})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "sometimes",
+        None,
+        {},
+        ["always"],
+        [{"tool": "x"}],
+        [{"tool": "x", "approval": "maybe"}],
+        [{"tool": "x", "approval": "never", "arg": {}}],
+        [{"tool": "x", "approval": "never", "args": {"n": 1}}],
+    ],
+)
+def test_an_approval_that_means_nothing_is_refused(value: object) -> None:
+    """8.6.1: unknown fields too, as a misspelt rule would let calls pass."""
+    with pytest.raises(InvalidInput, match="approval"):
+        parse_approval(value)
+
+
+def test_a_refused_rule_is_named_with_its_place() -> None:
+    """8.6.1: which rule, and what is wrong with it."""
+    with pytest.raises(InvalidInput, match=r"^approval rule #2 does not fit: tool: Field required$"):
+        parse_approval([{"tool": "a", "approval": "never"}, {"approval": "never"}])
+
+
+# --- The digest ---
+
+
+def test_the_digest_is_sha_256_of_sorted_compact_json() -> None:
+    """8.6.3: lower-case hex of {args, tool}, keys sorted at every level."""
+    text = '{"args":{"a":[{"x":1,"y":"ä/"}],"b":null},"tool":"bash"}'
+    expected = hashlib.sha256(text.encode()).hexdigest()
+    assert args_digest("bash", {"b": None, "a": [{"y": "ä/", "x": 1}]}) == expected
+
+
+def test_a_known_digest() -> None:
+    """8.6.3: so that other languages can compare."""
+    assert args_digest("bash", {}) == "decd91065e3abe359304e5d724756391572aa4642f99b512c0c62f052a0d8209"
+
+
+@pytest.mark.parametrize(
+    ("tool", "args"), [("bash", {"command": "rm y"}), ("sh", {"command": "rm x"}), ("bash", {})]
+)
+def test_another_call_has_another_digest(tool: str, args: dict[str, Any]) -> None:
+    """8.6.3: it never covers another call."""
+    assert args_digest(tool, args) != args_digest("bash", ARGS)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(max_size=3), json_values))
+def test_the_order_of_keys_does_not_matter(args: dict[str, Any]) -> None:
+    """8.6.3: keys sorted."""
+    try:
+        digest = args_digest("t", args)
+    except InvalidInput:
+        return
+    assert args_digest("t", dict(reversed(args.items()))) == digest
+
+
+# --- Decisions ---
+
+
+def test_an_approved_call_runs_with_exactly_the_requested_arguments() -> None:
+    """8.6.2: approve."""
+    assert a_decision("approve").effective_args(ARGS) == ARGS
+    assert a_decision("approve").result_text("done") == "done"
+
+
+def test_a_denied_call_does_not_run() -> None:
+    """8.6.2: deny; what the model reads."""
+    assert a_decision("deny").effective_args(ARGS) is None
+    assert a_decision("deny", reason=" too risky ").denial == "Denied by user: too risky"
+    assert a_decision("deny").denial == a_decision("deny", reason=" ").denial == "Denied by user"
+
+
+def test_an_edited_call_runs_with_the_new_arguments_and_says_so() -> None:
+    """8.6.2: edit; the result text starts with the arguments."""
+    decision = a_decision("edit", args={"command": "ls /ä"})
+    assert decision.effective_args(ARGS) == {"command": "ls /ä"}
+    assert decision.result_text("a.txt") == '[Arguments edited by user: {"command":"ls /ä"}]\na.txt'
+    assert a_decision("edit", args={}).effective_args(ARGS) == {}
+
+
+@pytest.mark.parametrize(
+    ("fields", "detail"),
+    [
+        ({"decision": "edit", "args_digest": "d"}, "send args with the decision 'edit', and only with it"),
+        ({"decision": "approve", "args_digest": "d", "args": {}}, "send args with the decision 'edit'"),
+        ({"decision": "yes", "args_digest": "d"}, "decision: Input should be"),
+        ({"decision": "approve"}, "args_digest: Field required"),
+        ({"decision": "edit", "args_digest": "d", "args": [1]}, "args: Input should be"),
+        (
+            {"decision": "edit", "args_digest": "d", "args": {"a": "\x00"}},
+            "args: Value error, value.a contains",
+        ),
+        ({"decision": "approve", "args_digest": "d", "all": True}, "all: Extra inputs"),
+        (None, "Input should be"),
+    ],
+)
+def test_a_decision_that_means_nothing_is_refused(fields: object, detail: str) -> None:
+    """8.6.2: the body of the request."""
+    with pytest.raises(InvalidInput) as refused:
+        ApprovalDecision.parse(fields)
+    assert detail in str(refused.value)
+
+
+def test_a_decision_fits_one_pending_call_once() -> None:
+    """8.6.3: wrong digest, second decision."""
+    assert a_decision().conflict("d", resolved=False) is None
+    assert a_decision().conflict("other", resolved=False) == "Approval does not match the pending call"
+    assert a_decision().conflict("d", resolved=True) == "Approval already resolved"
+    assert a_decision().conflict("other", resolved=True) == "Approval already resolved"
+
+
+@given(st.dictionaries(st.sampled_from(["decision", "args_digest", "reason", "args"]), json_values))
+def test_whatever_is_sent_is_a_decision_or_refused(data: dict[str, Any]) -> None:
+    """8.6.2: nothing but InvalidInput."""
+    try:
+        decision = ApprovalDecision.parse(data)
+    except InvalidInput:
+        return
+    assert (decision.args is None) or decision.decision == "edit"

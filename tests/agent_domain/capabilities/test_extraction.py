@@ -1,0 +1,201 @@
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+from pydantic import BaseModel, field_serializer
+from typing_extensions import TypedDict
+
+from agent_domain.capabilities.extraction import (
+    Nothing,
+    SchemaDefinition,
+    SchemaRegistry,
+    StructuredOutputPolicy,
+    argument_problem,
+    extracted,
+    not_extracted,
+    nothing_found,
+    retries,
+)
+from agent_domain.errors import InvalidInput, UnknownName
+
+
+class Person(BaseModel):
+    name: str
+    age: int | None = None
+    friends: list["Person"] = []
+
+
+@dataclass
+class Place:
+    city: str
+
+
+class Thing(TypedDict):
+    kind: str
+
+
+class NoSchema:
+    pass
+
+
+class Broken(BaseModel):
+    name: str
+
+    @field_serializer("name")
+    def write_name(self, name: str) -> str:
+        raise ValueError(name)
+
+
+POLICY = StructuredOutputPolicy()
+REGISTRY = SchemaRegistry({"person": Person, "place": SchemaDefinition(Place, "Where", max_retries=1)})
+
+
+def test_the_defaults_of_the_policy() -> None:
+    """9.8.1: StructuredOutputPolicy."""
+    assert (POLICY.max_retries, POLICY.use_maybe) == (3, True)
+    assert (POLICY.llm_preset, POLICY.model, POLICY.output_mode, POLICY.system_prompt) == (None,) * 4
+
+
+def test_a_bare_class_is_shorthand() -> None:
+    """9.8.1: a bare class is shorthand."""
+    assert REGISTRY.get("person") == SchemaDefinition(Person)
+    assert REGISTRY.get("place").description == "Where"
+    assert REGISTRY.names == ("person", "place")
+
+
+def test_classes_that_cannot_be_a_schema_are_refused() -> None:
+    """9.8.1: at definition, not at the first call."""
+    with pytest.raises(InvalidInput, match=r"NoSchema.* cannot be a schema; pass a pydantic model"):
+        SchemaDefinition(NoSchema)
+
+
+@pytest.mark.parametrize(
+    "build", [lambda: SchemaDefinition(Person, max_retries=-1), lambda: StructuredOutputPolicy(-1)]
+)
+def test_negative_retries_are_refused(build: Any) -> None:
+    """9.8.1: the policy says what to change."""
+    with pytest.raises(InvalidInput, match="max_retries is -1; pass a whole number of at least 0"):
+        build()
+
+
+def test_a_schema_needs_a_name() -> None:
+    """9.8.1: an enum of registered names."""
+    with pytest.raises(InvalidInput, match="blank name"):
+        SchemaRegistry({" ": Person})
+
+
+@pytest.mark.parametrize(
+    ("call", "schema", "count"), [(5, 1, 5), (0, 1, 0), (None, 1, 1), (None, 0, 0), (None, None, 3)]
+)
+def test_retries_are_of_the_call_else_the_schema_else_the_policy(
+    call: int | None, schema: int | None, count: int
+) -> None:
+    """9.8.1: precedence."""
+    assert retries(call, SchemaDefinition(Person, max_retries=schema), POLICY) == count
+
+
+@pytest.mark.parametrize("call", [-1, "3", 1.5, True])
+def test_retries_that_mean_nothing_fail(call: object) -> None:
+    """9.8.1: the model is told what to send."""
+    with pytest.raises(InvalidInput, match="max_retries"):
+        retries(call, SchemaDefinition(Person), POLICY)
+
+
+def test_the_model_is_asked_for_the_class_or_for_nothing() -> None:
+    """9.8.1: use_maybe wraps the schema and keeps its references."""
+    definition = SchemaDefinition(Person)
+    assert definition.answer_schema(use_maybe=False)["$defs"]["Person"]["required"] == ["name"]
+    maybe = definition.answer_schema(use_maybe=True)
+    assert set(maybe["properties"]) == {"value", "detail"}
+    assert maybe["$defs"]["Person"]["properties"]["friends"]["items"] == {"$ref": "#/$defs/Person"}
+
+
+def test_an_answer_becomes_json() -> None:
+    """9.8.1: of any kind of class."""
+    assert SchemaDefinition(Person).read({"name": "Ada", "age": "36"}, use_maybe=False) == {
+        "name": "Ada",
+        "age": 36,
+        "friends": [],
+    }
+    assert SchemaDefinition(Place).read({"value": {"city": "Ulm"}}, use_maybe=True) == {"city": "Ulm"}
+    assert SchemaDefinition(Thing).read({"kind": "x"}, use_maybe=False) == {"kind": "x"}
+
+
+def test_an_answer_may_be_that_there_is_nothing() -> None:
+    """9.8.2: nothing found."""
+    nothing = SchemaDefinition(Person).read({"value": None, "detail": "only places"}, use_maybe=True)
+    assert nothing == Nothing("only places")
+    assert nothing_found("person", nothing) == "The input holds no person: only places"
+    assert nothing_found("person", Nothing()) == "The input holds no person: the model found nothing"
+
+
+@pytest.mark.parametrize(
+    ("answer", "detail"),
+    [
+        ({"age": 3}, "name: Field required"),
+        ({"name": "A", "friends": [{"name": 1}]}, "friends.0.name: Input should be a valid string"),
+        ([], "Input should be an object"),
+        ({"name": float("nan")}, "the answer.name is nan"),
+    ],
+)
+def test_an_answer_that_does_not_fit_says_where(answer: object, detail: str) -> None:
+    """9.8.2: or the extraction error."""
+    with pytest.raises(InvalidInput) as refused:
+        SchemaDefinition(Person).read(answer, use_maybe=False)
+    assert str(refused.value).startswith(detail)
+
+
+def test_a_class_that_cannot_be_written_is_an_extraction_error() -> None:
+    """9.8.2: or the extraction error."""
+    with pytest.raises(InvalidInput, match="Ada"):
+        SchemaDefinition(Broken).read({"name": "Ada"}, use_maybe=False)
+
+
+def test_the_result_shows_the_data() -> None:
+    """9.8.2: JSON text cut to 200."""
+    assert extracted("person", {"name": "Ädä"}) == 'Extracted person: {"name":"Ädä"}'
+    assert extracted("person", {"a": 1}, "who") == "Extracted person into 'who': {\"a\":1}"
+    assert extracted("x", "a" * 198) == f'Extracted x: "{"a" * 198}"'
+    assert extracted("x", "a" * 199) == f'Extracted x: "{"a" * 199}...'
+
+
+def test_the_error_texts() -> None:
+    """9.8.2: in the order of the arguments."""
+    names = REGISTRY.names
+    assert argument_problem(" ", "", names) == "Error: Nothing extracted (): The input is empty"
+    assert argument_problem("Ada", " ", names) == "Error: Nothing extracted (): The schema name is empty"
+    assert argument_problem("Ada", "x", names) == (
+        "Error: Nothing extracted (x): No schema named 'x'. Choose from: person, place"
+    )
+    assert argument_problem("Ada", "person", names) is None
+    assert not_extracted("person", "name: Field required") == (
+        "Error: Nothing extracted (person): name: Field required"
+    )
+
+
+def test_an_unknown_schema_raises() -> None:
+    """9.8.3: `SchemaRegistry.get(unknown)`."""
+    with pytest.raises(UnknownName) as unknown:
+        REGISTRY.get("x")
+    assert str(unknown.value) == "No schema named 'x'. Choose from: person, place"
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["name", "age", "friends", "value", "detail"]), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(json_values, st.booleans())
+def test_whatever_the_model_sends_is_data_or_refused(answer: object, use_maybe: bool) -> None:
+    """9.8.2: nothing but InvalidInput."""
+    try:
+        data = SchemaDefinition(Person).read(answer, use_maybe)
+    except InvalidInput:
+        return
+    assert data == Nothing(data.detail) if isinstance(data, Nothing) else "name" in data

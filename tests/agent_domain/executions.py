@@ -1,0 +1,77 @@
+"""Steps and executions in words, for tests of what decisions rest on."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from agent_domain.continuation import ContinuationDecision, ContinuationEvaluation, ContinuationOutcome
+from agent_domain.facts import CritiqueFacts, CritiqueVerdict, ExecutionFacts
+from agent_domain.status import StopReason
+from agent_domain.step_error import ErrorType, StepError
+from agent_domain.step_facts import CallFacts, CallNeed, StepFacts
+from agent_domain.stop_signal import StopSignal
+from agent_domain.values import EMPTY
+
+NOON = datetime(2026, 1, 16, 12, tzinfo=UTC)
+
+CANCEL = StopSignal(StopReason.USER_REQUESTED, "Cancelled", source="user")
+GO_ON = ContinuationOutcome(ContinuationDecision.REQUEST, True, "ToolCallPresenceCheck", StopReason.COMPLETED)
+DONE = ContinuationOutcome(ContinuationDecision.STOP, False, "ToolCallPresenceCheck", StopReason.COMPLETED)
+
+
+def after(seconds: float) -> datetime:
+    """So many seconds past noon."""
+    return NOON + timedelta(seconds=seconds)
+
+
+def a_call(call_id: str = "a", need: CallNeed = CallNeed.RUN) -> CallFacts:
+    """A call without a result."""
+    return CallFacts(call_id, "search", need)
+
+
+def an_answered_call(call_id: str = "a") -> CallFacts:
+    """A call with its result."""
+    return replace(a_call(call_id), is_settled=True)
+
+
+def a_failed_call(call_id: str = "a", kind: ErrorType | None = None, message: str = "boom") -> CallFacts:
+    """A call whose result is an error."""
+    return replace(an_answered_call(call_id), error=StepError(message, kind, "search"))
+
+
+def a_step(*calls: CallFacts, **fields: Any) -> StepFacts:
+    """A step with these calls; without any it is an answer."""
+    return StepFacts(1, calls, **fields)
+
+
+def a_failed_step(kind: ErrorType | None = None) -> StepFacts:
+    """A step with an error of its own, such as a refused model call."""
+    return a_step(own_errors=(StepError("boom", kind),))
+
+
+def an_execution(*steps: StepFacts) -> ExecutionFacts:
+    """These steps were carried out; criteria are about to be asked about the last."""
+    facts = ExecutionFacts().entered(NOON)
+    for number, step in enumerate(steps, 1):
+        begun = facts.recorded(GO_ON).step_started(NOON) if facts.is_applied else facts.step_started(NOON)
+        facts = begun.with_step(replace(step, number=number))
+    return facts
+
+
+def a_critique(verdict: CritiqueVerdict, iteration: int) -> ExecutionFacts:
+    """An answer that was criticised so often."""
+    return an_execution(a_step()).criticised(CritiqueFacts(verdict, iteration))
+
+
+def an_outcome(
+    reason: StopReason = StopReason.COMPLETED, error: StepError | None = None
+) -> ContinuationOutcome:
+    """The outcome of one veto for this reason; with an error, of a criterion that raised."""
+    vote = ContinuationEvaluation("tests.Guard", ContinuationDecision.FORBID, "No", EMPTY, reason, error)
+    return ContinuationOutcome(ContinuationDecision.FORBID, False, "Guard", reason, (vote,))
+
+
+def names(calls: Iterable[CallFacts]) -> list[str]:
+    """The ids of these calls."""
+    return [call.id for call in calls]

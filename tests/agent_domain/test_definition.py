@@ -1,0 +1,139 @@
+"""What an agent was built to be."""
+
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError
+from typing import Any
+
+import pytest
+
+from agent_domain.builder import AgentBuilder
+from agent_domain.continuation import ContinuationCriteria, ContinuationDecision
+from agent_domain.contracts import AgentDescriptor
+from agent_domain.criteria import ErrorPolicyCriterion, RetryLimit, StepsLimit, ToolCallPresenceCheck
+from agent_domain.definition import AgentDefinition
+from agent_domain.error_policy import ErrorPolicy
+from agent_domain.errors import InvalidInput
+from agent_domain.events import EventBus
+from agent_domain.plan import CriterionRef, CriterionRegistry, ExecutionPlan
+from agent_domain.step_facts import CallNeed
+from agent_domain.testing import MockTool
+from agent_domain.tools import ToolCall, ToolOptions
+from agent_domain.values import frozen_map
+
+NEVER = ContinuationCriteria.when(lambda _state: ContinuationDecision.FORBID)
+RULES: list[dict[str, Any]] = [{"tool": "look", "args": {"at": "secret*"}, "approval": "always"}]
+
+
+def a_definition(build: Callable[[AgentBuilder], object] | None = None) -> AgentDefinition:
+    builder = AgentBuilder.new()
+    if build:
+        build(builder)
+    return builder.definition()
+
+
+def a_call(name: str, **args: Any) -> ToolCall:
+    return ToolCall("c1", name, frozen_map(args))
+
+
+def test_a_definition_does_not_change() -> None:
+    """0.8."""
+    definition = a_definition()
+    with pytest.raises(FrozenInstanceError):
+        definition.llm_preset = "fast"  # type: ignore[misc] -- that is the point
+
+
+def test_a_definition_made_by_hand_has_nothing_but_its_plan() -> None:
+    """11: two of them share no bus."""
+    made = [AgentDefinition(AgentDescriptor("agent", "An agent"), ExecutionPlan()) for _ in range(2)]
+    assert made[0] == made[1] == a_definition()
+    assert made[0].events == EventBus()
+    assert made[0].events is not made[1].events
+
+
+def test_the_rules_are_the_base_set_and_then_what_was_added() -> None:
+    """2.6.3: in this process criteria need not be registered."""
+    policy = ErrorPolicy.retry_all()
+    definition = a_definition(
+        lambda b: (
+            b.add_continuation_criteria(NEVER, RetryLimit(2))
+            .with_max_steps(3)
+            .with_error_policy(policy)
+            .with_parallel_tools(False)
+        )
+    )
+    rules = definition.rules
+    assert rules.criteria.criteria == (
+        StepsLimit(3),
+        ErrorPolicyCriterion(policy),
+        ToolCallPresenceCheck(policy),
+        NEVER,
+        RetryLimit(2),
+    )
+    assert (rules.error_policy, rules.parallel_tools) == (policy, False)
+
+
+def test_the_plan_of_a_durable_execution_names_its_criteria() -> None:
+    """2.6.3, 11."""
+    definition = a_definition(lambda b: b.add_continuation_criteria(RetryLimit(2)).with_max_steps(3))
+    plan = definition.plan()
+    assert plan.criteria == (CriterionRef(name="RetryLimit", params={"max_failures": 2}),)
+    assert plan.max_steps == 3
+    assert definition.base_plan.criteria == ()
+
+
+def test_a_criterion_that_is_not_registered_cannot_be_planned() -> None:
+    """2.1.4: the registry that is asked decides."""
+    with pytest.raises(InvalidInput, match="not registered, so it can run in-process only"):
+        a_definition(lambda b: b.add_continuation_criteria(NEVER)).plan()
+    with pytest.raises(InvalidInput, match="not registered"):
+        a_definition(lambda b: b.add_continuation_criteria(RetryLimit(2))).plan(CriterionRegistry())
+
+
+LOOK = MockTool("look", schema={"type": "object", "required": ["at"]})
+ASK = MockTool("ask", options=ToolOptions(need=CallNeed.INPUT))
+CHILD, DEAR_CHILD = (
+    MockTool(name, options=ToolOptions(need=CallNeed.SUBAGENT)) for name in ("child", "dear_child")
+)
+
+
+@pytest.mark.parametrize(
+    ("call", "need"),
+    [
+        (a_call("look", at="sky"), CallNeed.RUN),
+        (a_call("look", at="secrets"), CallNeed.APPROVAL),
+        (a_call("look"), CallNeed.RUN),
+        (ToolCall("c1", "look", malformed="[1]"), CallNeed.RUN),
+        (a_call("find"), CallNeed.RUN),
+        (a_call("ask"), CallNeed.INPUT),
+        (a_call("child"), CallNeed.SUBAGENT),
+        (a_call("dear_child"), CallNeed.APPROVAL),
+    ],
+)
+def test_what_a_call_waits_for(call: ToolCall, need: CallNeed) -> None:
+    """8.6.1, 8.6.2, 5.4.3: nobody is asked about a call that cannot run anyway, and approval comes first."""
+    definition = a_definition(
+        lambda b: (
+            b.with_tools([LOOK, ASK, CHILD, DEAR_CHILD])
+            .with_approval("look", RULES)
+            .with_approval("find", "always")
+            .with_approval("dear_child", "always")
+        )
+    )
+    assert definition.need_of(call) is need
+
+
+@pytest.mark.parametrize(
+    ("approval", "call", "needed"),
+    [
+        (None, a_call("look", at="secrets"), False),
+        ("never", a_call("look", at="secrets"), False),
+        ("always", a_call("look", at="sky"), True),
+        ("always", a_call("find"), False),
+        (RULES, a_call("look", at="secrets"), True),
+        (RULES, a_call("look", at="sky"), False),
+    ],
+)
+def test_which_calls_need_approval(approval: Any, call: ToolCall, needed: bool) -> None:
+    """8.6.1: `never` unless said otherwise."""
+    definition = a_definition(lambda b: b if approval is None else b.with_approval("look", approval))
+    assert definition.needs_approval(call) == needed

@@ -1,0 +1,84 @@
+"""Errors say what to change, and are caught by the names that Python programmers know."""
+
+import pytest
+
+from agent_domain.errors import (
+    RETRYABLE,
+    AgentError,
+    EverstepError,
+    InvalidInput,
+    InvalidModelOutput,
+    ListenerFailed,
+    ModelError,
+    ModelTimeout,
+    ModelUnavailable,
+    RateLimited,
+    ToolFailed,
+    UnknownName,
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "bases"),
+    [
+        (InvalidInput("no"), (EverstepError, ValueError)),
+        (UnknownName("agent", "x", []), (InvalidInput, ValueError, LookupError)),
+        (ListenerFailed("AgentFinished"), (EverstepError,)),
+        (ModelError("no"), (AgentError, EverstepError)),
+        (RateLimited("slow down"), (ModelError,)),
+        (ModelTimeout("late"), (ModelError, TimeoutError)),
+        (ModelUnavailable("503"), (ModelError,)),
+        (InvalidModelOutput("no JSON"), (ModelError,)),
+        (ToolFailed("no such city"), (AgentError,)),
+    ],
+)
+def test_an_error_is_also_what_its_reader_expects(
+    error: Exception, bases: tuple[type[Exception], ...]
+) -> None:
+    assert isinstance(error, (EverstepError, *bases))
+
+
+def test_what_belongs_to_the_loop_is_told_from_what_belongs_to_the_caller() -> None:
+    assert not isinstance(InvalidInput("no"), AgentError)
+    assert not isinstance(ListenerFailed("AgentFinished"), AgentError)
+    assert not isinstance(ToolFailed("no"), ModelError)
+
+
+def test_an_unknown_name_is_told_with_the_known_ones() -> None:
+    """5.4.3, 10.2.1: the text is a contract for tools, agents and schemas alike."""
+    error = UnknownName("tool", "serach", ["search", "read_file"])
+
+    assert str(error) == "No tool named 'serach'. Choose from: search, read_file"
+    assert error.name == "serach"
+    assert str(UnknownName("key", "x", ["a"], verb="Known")) == "No key named 'x'. Known: a"
+    assert str(UnknownName("tool", "x", iter(()))) == "No tool named 'x'. Choose from: "
+
+
+@pytest.mark.parametrize("kind", [RateLimited, ModelUnavailable])
+def test_a_provider_may_say_how_long_to_wait(kind: type[RateLimited | ModelUnavailable]) -> None:
+    """3.5.1: at least a received `Retry-After`."""
+    assert kind("slow down", 2.5).retry_after == 2.5
+    assert kind("slow down").retry_after is None
+    assert str(kind("slow down", 2.5)) == "slow down"
+
+
+@pytest.mark.parametrize(
+    ("error", "passes"),
+    [
+        (RateLimited("slow down"), True),
+        (ModelTimeout("late"), True),
+        (ModelUnavailable("503"), True),
+        (ModelError("credentials"), False),
+        (InvalidModelOutput("no JSON"), False),
+        (ToolFailed("no such city"), False),
+    ],
+)
+def test_what_may_pass_by_itself_is_told_from_what_will_not(error: Exception, passes: bool) -> None:
+    """3.5.1, 3.5.2"""
+    assert isinstance(error, RETRYABLE) is passes
+
+
+def test_a_failed_listener_names_the_event() -> None:
+    assert str(ListenerFailed("AgentFinished")).startswith(
+        "A listener raised while it was told about AgentFinished"
+    )

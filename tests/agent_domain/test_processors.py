@@ -1,0 +1,51 @@
+"""What users put around steps and tool calls."""
+
+from typing import Any
+
+import pytest
+
+from agent_domain.errors import InvalidInput
+from agent_domain.processors import AgentHook, given_back
+from tests.agent_domain.state_words import a_call, a_state, answered
+
+STATE = a_state("Hello")
+
+
+def test_a_hook_changes_nothing_until_it_is_told_to() -> None:
+    """2.4.1: each method can be overridden by itself."""
+    hook = AgentHook()
+    assert hook.before_step(STATE) is STATE
+    assert hook.before_tool(STATE, a_call()) is STATE
+    assert hook.after_tool(STATE, answered(a_call())) is STATE
+    assert hook.after_step(STATE) is STATE
+
+
+def test_a_state_is_given_back() -> None:
+    """4.5.2."""
+    assert given_back(STATE, AgentHook()) is STATE
+
+
+class Processor:
+    """An object that can be called."""
+
+    def __call__(self) -> None: ...
+
+
+def forgets() -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("result", "by", "complaint"),
+    [
+        (None, forgets, "forgets returned NoneType; return the state to go on with"),
+        ({"status": "failed"}, Processor(), "Processor returned dict; return the state to go on with"),
+        (5, AgentHook(), "AgentHook returned int; return the state to go on with"),
+    ],
+)
+def test_anything_else_is_told_by_the_name_of_who_returned_it(
+    result: Any, by: object, complaint: str
+) -> None:
+    """4.3.4: it becomes the text of a failure step."""
+    with pytest.raises(InvalidInput) as refused:
+        given_back(result, by)
+    assert str(refused.value) == complaint

@@ -1,0 +1,236 @@
+"""Doubles for tests and demos."""
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from agent_domain.cached_context import InferenceRequest
+from agent_domain.criteria import ErrorPolicyCriterion, ToolCallPresenceCheck
+from agent_domain.drivers import Model, Reply, replied
+from agent_domain.error_policy import ErrorPolicy
+from agent_domain.errors import InvalidInput, RateLimited
+from agent_domain.messages import Messages, assistant, user
+from agent_domain.state import AgentState
+from agent_domain.step_facts import StepType
+from agent_domain.steps import AgentStep, InferenceResponse
+from agent_domain.testing import DeterministicAgentDriver, MockTool, ScenarioStep, ScriptedModel, calls, says
+from agent_domain.tools import Tool, ToolCall, ToolContext, ToolExecution, ToolOptions
+from agent_domain.usage import Usage
+from tests.agent_domain.state_words import AT, a_state
+
+BEGUN = a_state("Hello").with_step_started(AT)
+USED = Usage(input=9, output=2)
+
+
+async def played(*steps: ScenarioStep, heard: list[str] | None = None) -> AgentState:
+    """The state after the first of these steps was played, its calls not run yet."""
+    driver = DeterministicAgentDriver.from_steps(*steps)
+    told: list[str] = [] if heard is None else heard
+    reply = await driver.infer(BEGUN, told.append)
+    return replied(driver, BEGUN, reply)
+
+
+def step_of(state: AgentState) -> AgentStep:
+    assert state.current_step is not None
+    return state.current_step
+
+
+async def texts_of(driver: DeterministicAgentDriver, steps: int) -> list[str]:
+    replies: list[Reply] = [await driver.infer(BEGUN) for _ in range(steps)]
+    return [reply.response.text for reply in replies]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "step_type"),
+    [
+        (ScenarioStep.final("Hi", USED), StepType.FINAL),
+        (ScenarioStep.tool("Hi", USED), StepType.TOOL_EXECUTION),
+        (ScenarioStep.error("Hi", USED), StepType.ERROR),
+        (ScenarioStep.tool_call("look", {}, "Hi", USED), StepType.TOOL_EXECUTION),
+        (ScenarioStep.tool_call("look", {}, "Hi", USED, execute_tools=False), StepType.TOOL_EXECUTION),
+    ],
+)
+async def test_a_scenario_step_has_its_type_its_text_and_its_usage(
+    scenario: ScenarioStep, step_type: StepType
+) -> None:
+    """12.3."""
+    heard: list[str] = []
+    step = step_of(await played(scenario, heard=heard))
+    assert (step.step_type, step.usage, heard) == (step_type, USED, ["Hi"])
+    driver = DeterministicAgentDriver()
+    assert driver.outputs(step) == (assistant("Hi"),)
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [ScenarioStep.final(""), ScenarioStep.tool(""), ScenarioStep.error(""), ScenarioStep.tool_call("a")],
+)
+async def test_without_a_usage_a_scenario_step_uses_nothing(scenario: ScenarioStep) -> None:
+    """12.3."""
+    heard: list[str] = []
+    assert step_of(await played(scenario, heard=heard)).usage == Usage()
+    assert heard == []
+
+
+@pytest.mark.parametrize(
+    ("scenario", "goes_on"),
+    [
+        (ScenarioStep.final("Hi"), False),
+        (ScenarioStep.tool("Hi"), False),
+        (ScenarioStep.tool_call("look", execute_tools=False), True),
+    ],
+)
+async def test_only_a_step_with_calls_is_followed_by_another(scenario: ScenarioStep, goes_on: bool) -> None:
+    """12.3: a `tool` step has none, so the loop stops."""
+    state = await played(scenario)
+    decision = ToolCallPresenceCheck(ErrorPolicy()).decide(state)
+    assert decision == ("request" if goes_on else "stop")
+
+
+async def test_an_error_step_carries_its_text_as_an_error() -> None:
+    """12.3: for the error policy it is one of the model."""
+    state = await played(ScenarioStep.error("boom"))
+    assert step_of(state).errors_as_text == "boom"
+    assert state.messages == (user("Hello"), assistant("boom"))
+    assert ErrorPolicyCriterion().explain(state).reason.startswith("Model error stops the run")
+
+
+async def test_a_call_has_an_id_and_waits_for_the_executor() -> None:
+    """12.3."""
+    state = await played(ScenarioStep.tool_call("look", {"at": "x"}, "I look"))
+    (call,) = step_of(state).pending_calls
+    assert (call.name, call.args, bool(call.id)) == ("look", {"at": "x"}, True)
+    assert state.messages == (user("Hello"),)
+    done = state.with_current_step(step_of(state).observed([ToolExecution(call, "seen")]))
+    assert step_of(done).step_type is StepType.TOOL_EXECUTION
+
+
+async def test_a_call_that_is_not_run_is_told_all_the_same() -> None:
+    """12.3: execute_tools False; only the text is put out."""
+    state = await played(ScenarioStep.tool_call("look", {"at": "x"}, "I look", execute_tools=False))
+    step = step_of(state)
+    assert (len(step.tool_calls), step.tool_executions, step.is_complete) == (1, (), True)
+    assert step.tool_calls[0].id
+    assert state.messages == (user("Hello"), assistant("I look"))
+
+
+async def test_a_driver_plays_one_entry_a_step_and_repeats_the_last() -> None:
+    """12.3."""
+    assert await texts_of(DeterministicAgentDriver.from_responses("one", "two"), 4) == [
+        "one",
+        "two",
+        "two",
+        "two",
+    ]
+    steps = DeterministicAgentDriver.from_steps(ScenarioStep.tool("one"), ScenarioStep.final("two"))
+    assert await texts_of(steps, 3) == ["one", "two", "two"]
+
+
+async def test_without_entries_the_answer_is_ok() -> None:
+    """12.3."""
+    for driver in (DeterministicAgentDriver.from_responses(), DeterministicAgentDriver.from_steps()):
+        assert await texts_of(driver, 2) == ["ok", "ok"]
+        assert (await driver.infer(BEGUN)).own_type is StepType.FINAL
+
+
+async def test_responses_are_final_steps() -> None:
+    """12.3."""
+    reply = await DeterministicAgentDriver.from_responses("Hi").infer(BEGUN)
+    assert reply.own_type is StepType.FINAL
+
+
+def test_a_step_without_a_response_puts_out_an_empty_text() -> None:
+    """12.3."""
+    outputs: Messages = DeterministicAgentDriver().outputs(AgentStep(UUID(int=1), AT))
+    assert outputs == (assistant(""),)
+
+
+def test_arguments_that_json_cannot_hold_are_refused() -> None:
+    """5.4.3."""
+    odd: Any = {"at": {1, 2}}
+    with pytest.raises(InvalidInput, match="of type set"):
+        ScenarioStep.tool_call("look", odd)
+
+
+# Scripted models.
+
+
+async def test_a_scripted_model_answers_as_written() -> None:
+    """The last entry repeats."""
+    model = ScriptedModel("one", calls(("look", {"at": "x"}), text="I look", usage=USED), says("two", USED))
+    port: Model = model
+    request, heard = InferenceRequest((user("Hello"),)), list[str]()
+    answers = [await port.respond(request, heard.append) for _ in range(4)]
+    assert answers == [
+        InferenceResponse("one", (), "stop"),
+        InferenceResponse(
+            "I look", (ToolCall("", "look", answers[1].tool_calls[0].args),), "tool_calls", USED
+        ),
+        InferenceResponse("two", (), "stop", USED),
+        InferenceResponse("two", (), "stop", USED),
+    ]
+    assert answers[1].tool_calls[0].args == {"at": "x"}
+    assert heard == ["one", "I look", "two", "two"]
+    assert model.requests == [request] * 4
+
+
+async def test_a_scripted_model_raises_as_written_and_says_ok_without_a_script() -> None:
+    request, heard = InferenceRequest(()), list[str]()
+    with pytest.raises(RateLimited, match="slow down"):
+        await ScriptedModel(RateLimited("slow down")).respond(request, heard.append)
+    assert await ScriptedModel().respond(request, heard.append) == says("ok")
+    assert (await ScriptedModel(calls()).respond(request, heard.append)).text == ""
+    assert heard == ["ok"]
+
+
+# Tools.
+
+CONTEXT = ToolContext(UUID(int=1), "c1", 1)
+
+
+def test_a_mock_tool_does_what_its_handler_says() -> None:
+    """12.4: and remembers the arguments."""
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+
+    def adds(a: int) -> int:
+        return a + 1
+
+    tool = MockTool("add", "Adds one", adds, schema)
+    assert isinstance(tool, Tool)
+    assert (tool.name, tool.description, tool.schema) == ("add", "Adds one", schema)
+    assert tool.call({"a": 1}, CONTEXT) == 2
+    assert tool.calls == [{"a": 1}]
+
+
+def test_a_mock_tool_returns_a_value() -> None:
+    """12.4: without parameters, whatever it is passed."""
+    tool = MockTool.returning("look", "Looks", [1, 2])
+    assert (tool.name, tool.description) == ("look", "Looks")
+    assert tool.schema == {"type": "object", "properties": {}}
+    assert tool.call({}, CONTEXT) == tool.call({"at": "x"}, CONTEXT) == [1, 2]
+    assert tool.calls == [{}, {"at": "x"}]
+
+
+def test_a_mock_tool_needs_no_more_than_a_name() -> None:
+    """12.4."""
+    tool = MockTool("look")
+    assert tool.call({}, CONTEXT) is None
+    assert tool.options == ToolOptions()
+    assert MockTool("look", options=ToolOptions(quick=True)).options.quick
+
+
+def test_what_a_handler_raises_fails_the_call() -> None:
+    """12.4: it reaches the executor, which makes a failure of it."""
+
+    def raises() -> None:
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        MockTool("look", "Looks", raises).call({}, CONTEXT)
+
+
+@pytest.mark.parametrize("name", ["", "two words", "x" * 65])
+def test_a_mock_tool_has_a_name_that_providers_accept(name: str) -> None:
+    with pytest.raises(InvalidInput, match="is no tool name; use 1 to 64 letters, digits, _ or -"):
+        MockTool(name)

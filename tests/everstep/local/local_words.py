@@ -1,0 +1,160 @@
+"""Words for in-process runs: a clock that only work moves, a listener that keeps what it hears."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from typing import Any, TypeVar
+from uuid import UUID
+
+from agent_domain.builder import AgentBuilder
+from agent_domain.cached_context import InferenceRequest
+from agent_domain.drivers import OnText, ToolCallingDriver
+from agent_domain.events import ContinuationEvaluated, Event, StreamEventReceived
+from agent_domain.messages import assistant
+from agent_domain.state import AgentState
+from agent_domain.steps import AgentStep, InferenceResponse
+from agent_domain.testing import DeterministicAgentDriver, ScenarioStep
+from agent_domain.tools import ToolCall
+from everstep.local.runner import LocalRunner
+
+T = TypeVar("T")
+AT = datetime(2026, 1, 16, 10, 5, tzinfo=UTC)
+
+
+class WorkClock:
+    """Time goes on when `works` is told so, and at no other moment."""
+
+    def __init__(self) -> None:
+        self.elapsed = 0.0
+
+    def now(self) -> datetime:
+        return AT + timedelta(seconds=self.elapsed)
+
+    def seconds(self) -> float:
+        return self.elapsed
+
+    def works(self, seconds: float) -> None:
+        self.elapsed += seconds
+
+
+class Heard(list[Event]):
+    """Everything that a listener was told."""
+
+    @property
+    def story(self) -> list[str]:
+        """Each event with the number or name that tells it from others of its class."""
+        return [_told(event) for event in self]
+
+    def of(self, kind: type[T]) -> list[T]:
+        """The events of one class."""
+        return [event for event in self if isinstance(event, kind)]
+
+
+def _told(event: Event) -> str:
+    name = type(event).__name__
+    match event:
+        case StreamEventReceived():
+            return f"{name} {'closed' if event.is_complete else event.content}"
+        case ContinuationEvaluated():
+            return str(event).split("] ")[1]
+        case _:
+            which = getattr(event, "step_number", None) or getattr(event, "tool_call_id", None)
+            return f"{name} {which}" if which else name
+
+
+def a_runner(
+    driver: Any,
+    build: Callable[[AgentBuilder], object] | None = None,
+    *,
+    clock: WorkClock | None = None,
+    heard: Heard | None = None,
+    on_decision: Callable[[Any], object] | None = None,
+) -> LocalRunner:
+    """Runs an agent with this driver; ids count from 1."""
+    builder = AgentBuilder.base().with_driver(driver)
+    if build:
+        build(builder)
+    definition = builder.definition()
+    if heard is not None:
+        definition.events.wiretap(heard.append)
+    ids = count(1)
+    return LocalRunner(
+        definition,
+        clock=clock or WorkClock(),
+        new_id=lambda: UUID(int=next(ids)),
+        on_decision=on_decision,
+    )
+
+
+def asked(text: str = "Hello") -> AgentState:
+    """A conversation that begins with this."""
+    return AgentState.empty().with_messages(text)
+
+
+def scripted(*steps: ScenarioStep) -> DeterministicAgentDriver:
+    """A driver that plays these steps."""
+    return DeterministicAgentDriver.from_steps(*steps)
+
+
+class Script:
+    """A model that does one thing after the other; the last repeats. What raises, raises."""
+
+    def __init__(self, *acts: Callable[[], object] | InferenceResponse | Exception | str) -> None:
+        self.acts = acts
+        self.turn = 0
+
+    async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
+        del request
+        act = self.acts[min(self.turn, len(self.acts) - 1)]
+        self.turn += 1
+        result = act() if callable(act) else act
+        if isinstance(result, Exception):
+            raise result
+        response = result if isinstance(result, InferenceResponse) else InferenceResponse(str(result))
+        if response.text:
+            on_text(response.text)
+        return response
+
+
+def a_model(*acts: Callable[[], object] | InferenceResponse | Exception | str) -> ToolCallingDriver:
+    """A driver whose model does this."""
+    return ToolCallingDriver(Script(*acts))
+
+
+def calling(*named: str, text: str = "", **response: Any) -> InferenceResponse:
+    """A response that calls these tools, with the ids c1, c2, ..."""
+    made = tuple(ToolCall(f"c{index}", name) for index, name in enumerate(named, 1))
+    return InferenceResponse(text, made, **response)
+
+
+class OwnDriver:
+    """A driver that carries out a whole step by itself."""
+
+    def __init__(self, *acts: Callable[[AgentState], AgentState | None]) -> None:
+        self.acts = list(acts)
+
+    async def use_tools(self, state: AgentState) -> Any:
+        return self.acts.pop(0)(state)
+
+
+def says(text: str, **fields: Any) -> Callable[[AgentState], AgentState]:
+    """A step that says something, as a driver of one's own makes it."""
+
+    def act(state: AgentState) -> AgentState:
+        step = AgentStep(
+            id=state.new_step_id(),
+            created_at=AT,
+            input_messages=state.messages,
+            output_messages=(assistant(text),),
+            **fields,
+        )
+        return state.with_current_step(step)
+
+    return act
+
+
+async def soon(work: Coroutine[Any, Any, T] | Awaitable[T]) -> T:
+    """The result, or a failing test instead of a hanging one."""
+    async with asyncio.timeout(5):
+        return await work

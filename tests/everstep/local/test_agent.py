@@ -1,0 +1,293 @@
+"""Agents in this process: blocking and for coroutines, and the builder that makes them."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+
+from agent_domain.contracts import AgentContract, AgentDescriptor
+from agent_domain.errors import InvalidInput, ListenerFailed
+from agent_domain.events import AgentFinished, AgentStepStarted, Event, EventBus
+from agent_domain.loop import Infer, Stop
+from agent_domain.messages import assistant, user
+from agent_domain.state import AgentState
+from agent_domain.status import AgentStatus
+from agent_domain.testing import DeterministicAgentDriver, MockTool, ScenarioStep
+from agent_domain.usage import Usage
+from everstep.local.agent import Agent, AgentBuilder, as_state
+from tests.everstep.local.local_words import Heard, WorkClock, asked, scripted
+
+LOOK = MockTool.returning("look", "Looks", "seen")
+
+
+def a_builder(*steps: ScenarioStep) -> AgentBuilder:
+    return AgentBuilder.base().with_driver(scripted(*steps)).with_tools([LOOK])
+
+
+def an_agent(*steps: ScenarioStep) -> Agent:
+    return a_builder(*steps).build()
+
+
+TWO_STEPS = ScenarioStep.tool_call("look"), ScenarioStep.final("Done")
+
+
+# Blocking.
+
+
+def test_an_agent_runs_and_blocks_until_it_has_stopped() -> None:
+    """4.5.1, 1.1.6."""
+    state = an_agent(*TWO_STEPS).run(asked())
+    assert (state.status, state.step_count, state.final_response) == (AgentStatus.COMPLETED, 2, "Done")
+
+
+def test_the_final_step_is_the_state_after_the_run() -> None:
+    """4.5.1."""
+    state = an_agent(*TWO_STEPS).final_step(asked())
+    assert (state.status, state.step_count) == (AgentStatus.COMPLETED, 2)
+
+
+def test_steps_are_taken_by_hand() -> None:
+    """4.5.3."""
+    agent, state, count = an_agent(*TWO_STEPS), asked(), 0
+    while agent.has_next_step(state):
+        state, count = agent.next_step(state), count + 1
+    assert (count, state.step_count, state.status) == (2, 2, AgentStatus.COMPLETED)
+    assert agent.next_step(state) is state
+
+
+def test_the_iterator_gives_each_step() -> None:
+    """4.5.1."""
+    states = list(an_agent(*TWO_STEPS).iterator(asked()))
+    assert [(state.step_count, state.status.value) for state in states] == [
+        (1, "in_progress"),
+        (2, "completed"),
+    ]
+
+
+def test_an_iterator_may_be_left_early() -> None:
+    """4.5.1: nothing of it goes on, and the agent can be used again."""
+    closed: list[str] = []
+
+    class Watched(Agent):
+        def aiterator(self, state: Any) -> AsyncGenerator[AgentState]:
+            return watching(super().aiterator(state))
+
+    async def watching(states: AsyncGenerator[AgentState]) -> AsyncGenerator[AgentState]:
+        try:
+            async for state in states:
+                yield state
+        finally:
+            await asyncio.to_thread(closed.append, "closed")
+
+    agent = Watched(a_builder(*TWO_STEPS).definition())
+    states = agent.iterator(asked())
+    assert next(states).step_count == 1
+    assert closed == []
+    states.close()
+    assert closed == ["closed"]
+    assert agent.run(asked()).status is AgentStatus.COMPLETED
+
+
+def test_what_breaks_a_run_leaves_the_iterator() -> None:
+    """4.6.3: and ends it."""
+    agent = an_agent().wiretap(lambda _event: 1 // 0)
+    states = agent.iterator(asked())
+    with pytest.raises(ListenerFailed):
+        next(states)
+    assert list(states) == []
+
+
+# In an event loop.
+
+
+async def test_coroutines_run_it_too() -> None:
+    """4.5.1, 4.5.3."""
+    agent = an_agent()
+    assert (await agent.arun("Hello")).step_count == 1
+    assert (await agent.afinal_step("Hello")).step_count == 1
+    assert (await agent.anext_step("Hello")).step_count == 1
+    assert [state.step_count async for state in agent.aiterator("Hello")] == [1]
+    assert agent.has_next_step("Hello")
+
+
+@pytest.mark.parametrize("method", ["run", "final_step", "next_step", "iterator"])
+async def test_what_blocks_is_refused_inside_an_event_loop(method: str) -> None:
+    """4.5.1: at once, and with the method to use."""
+    other = "run" if method == "final_step" else method
+    with pytest.raises(InvalidInput) as refused:
+        getattr(an_agent(), method)(asked())
+    assert str(refused.value) == (
+        f"{other}() blocks, and an event loop is running here; use a{other}(...) instead"
+    )
+
+
+async def test_one_agent_runs_many_conversations_at_once() -> None:
+    """4.4.1."""
+    agent = an_agent()
+    states = await asyncio.gather(*(agent.arun(text) for text in ("a", "b", "c")))
+    assert [state.messages[0].text for state in states] == ["a", "b", "c"]
+
+
+# What it runs on.
+
+
+def test_text_or_a_message_begins_a_conversation() -> None:
+    """4.1.2."""
+    agent = an_agent()
+    for given in ("Hello", user("Hello"), asked("Hello")):
+        assert agent.run(given).messages == (user("Hello"), assistant("ok"))
+    state = asked()
+    assert as_state(state) is state
+
+
+@pytest.mark.parametrize("given", [None, 5, b"Hello", ["Hello"], {"role": "user"}])
+@pytest.mark.parametrize("method", ["run", "next_step", "has_next_step", "iterator"])
+def test_anything_else_is_refused(method: str, given: Any) -> None:
+    """4.5.1: with what to pass instead."""
+    with pytest.raises(InvalidInput) as refused:
+        getattr(an_agent(), method)(given)
+    expected = f"an agent runs on an AgentState, a message or text, not on {type(given).__name__}"
+    assert str(refused.value) == expected
+
+
+@pytest.mark.parametrize("method", ["run", "next_step", "has_next_step", "iterator"])
+def test_without_a_driver_nothing_runs(method: str) -> None:
+    """11: with what to do about it."""
+    with pytest.raises(InvalidInput, match="the agent has no driver; give it one"):
+        getattr(AgentBuilder.base().build(), method)("Hello")
+
+
+def test_text_that_cannot_be_stored_is_refused() -> None:
+    """4.1.7."""
+    with pytest.raises(InvalidInput, match="half of a surrogate pair"):
+        an_agent().run("\ud800")
+
+
+# Who is told.
+
+
+def test_listeners_of_an_agent_are_told_and_give_the_agent_back() -> None:
+    """4.6.3: all events or those of a class; None is no listener."""
+    agent, heard, started = an_agent(), Heard(), Heard()
+    assert agent.wiretap(heard.append) is agent
+    assert agent.on_event(AgentStepStarted, started.append) is agent
+    assert (
+        agent.wiretap(None) is agent.on_event(AgentFinished, None) is agent.with_event_handler(None) is agent
+    )
+    agent.run("Hello")
+    assert heard.story[0] == "AgentStepStarted 1"
+    assert heard.story[-1] == "AgentFinished"
+    assert started.story == ["AgentStepStarted 1"]
+
+
+def test_a_listener_that_comes_late_is_told_the_rest() -> None:
+    """4.6.3."""
+    agent, heard = an_agent(*TWO_STEPS), Heard()
+    states = agent.iterator("Hello")
+    next(states)
+    agent.on_event(AgentStepStarted, heard.append)
+    list(states)
+    assert heard.story == ["AgentStepStarted 2"]
+
+
+def test_listeners_of_one_agent_are_not_told_about_another() -> None:
+    """11: agents of one builder share its bus, and nothing besides."""
+    builder, heard = a_builder(), Heard()
+    builder.build().wiretap(heard.append)
+    builder.build().run("Hello")
+    assert heard == []
+
+
+def test_one_bus_hears_of_the_loop_and_of_its_tools() -> None:
+    """11: `with_events`; whenever its listener came, and of every agent that was built with it."""
+    bus, heard = EventBus(), Heard()
+    builder = a_builder(*TWO_STEPS).with_events(bus)
+    agent, other = builder.build(), builder.build()
+    bus.wiretap(heard.append)
+    agent.run("Hello")
+    assert {"AgentStepStarted 1", "AgentFinished"} <= set(heard.story)
+    assert [story.split()[0] for story in heard.story].count("ToolCallStarted") == 1
+    before = len(heard)
+    other.run("Hello")
+    assert len(heard) == 2 * before
+
+
+def test_another_bus_takes_the_place_of_the_first_and_listeners_stay() -> None:
+    """4.6.3, 10.3.1."""
+    first, second, own = Heard(), Heard(), Heard()
+    bus, other = EventBus(), EventBus()
+    bus.wiretap(first.append)
+    other.wiretap(second.append)
+    agent = a_builder().with_events(bus).build().wiretap(own.append)
+    assert agent.with_event_handler(other) is agent
+    agent.run("Hello")
+    assert (first, second) == ([], own)
+    assert len(own) > 0
+    agent.wiretap(own.append)
+    assert len(other.listeners) == 1
+
+
+# What it is.
+
+
+def test_an_agent_is_an_agent_contract() -> None:
+    """10.3.1."""
+    agent = a_builder().with_name("helper", "Helps").build()
+    contract: AgentContract = agent
+    assert isinstance(contract, AgentContract)
+    assert agent.build() is agent
+    assert agent.descriptor() == AgentDescriptor("helper", "Helps", ["look"])
+
+
+def test_an_agent_takes_the_clock_that_it_is_given() -> None:
+    """2.7."""
+    clock, decisions = WorkClock(), list[object]()
+    agent = Agent(a_builder().definition(), clock=clock, on_decision=decisions.append)
+    clock.works(5)
+    assert agent.run("Hello").execution.started_at == clock.now()
+    assert [type(decision) for decision in decisions] == [Infer, Stop]
+
+
+# Built.
+
+
+def test_building_can_be_repeated_and_leaves_the_builder_as_it_is() -> None:
+    """11: `build()`; each agent plays its script from the start."""
+    builder = a_builder(ScenarioStep.final("one", Usage(input=1)), ScenarioStep.final("two"))
+    first = builder.build()
+    assert first.run("Hello").final_response == "one"
+    assert first.run("Hello").final_response == "two"
+    assert builder.build().run("Hello").final_response == "one"
+    builder.with_max_steps(0)
+    assert first.run("Hello").step_count == 1
+    assert builder.build().run("Hello").step_count == 0
+
+
+def test_what_was_built_is_transformed() -> None:
+    """11: `on_build`, one after the other, each time."""
+    told: list[Event] = []
+    seen: list[object] = []
+
+    def listening(agent: Agent) -> Agent:
+        seen.append(agent)
+        return agent.wiretap(told.append)
+
+    def wrapped(agent: Agent) -> Any:
+        seen.append(agent)
+        return ("wrapped", agent)
+
+    builder = a_builder().on_build(listening)
+    builder.build().run("Hello")
+    assert len(told) > 0
+    made: Any = builder.on_build(wrapped).build()
+    assert made[0] == "wrapped"
+    assert seen[-2] is seen[-1] is made[1]
+    assert len(seen) == 3
+
+
+def test_a_driver_is_shared_with_nobody() -> None:
+    """11: two builders with one driver play it each by itself."""
+    driver = DeterministicAgentDriver.from_responses("one", "two")
+    agents = [AgentBuilder.base().with_driver(driver).build() for _ in range(2)]
+    assert [agent.run("Hello").final_response for agent in agents] == ["one", "one"]

@@ -1,0 +1,483 @@
+"""Tool calls in this process: at the same time, each with one result."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import PurePosixPath
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from agent_domain.builder import AgentBuilder
+from agent_domain.errors import ListenerFailed, ToolFailed
+from agent_domain.events import ToolCallCompleted, ToolCallStarted
+from agent_domain.function_tool import BaseTool, tool
+from agent_domain.processors import AgentHook
+from agent_domain.state import AgentState
+from agent_domain.step_error import ErrorType, StepError
+from agent_domain.testing import MockTool
+from agent_domain.tools import Tool, ToolCall, ToolContext, ToolExecution, ToolOptions
+from agent_domain.values import frozen_map
+from everstep.local.executor import LocalExecutor
+from tests.everstep.local.local_words import AT, Heard, WorkClock, a_model, a_runner, asked, calling, soon
+
+EXECUTION = UUID(int=9)
+BEGUN = asked().identified(UUID(int=8), EXECUTION).with_step_started(AT)
+
+
+def an_executor(
+    *tools: Tool,
+    heard: Heard | None = None,
+    clock: WorkClock | None = None,
+    build: Callable[[AgentBuilder], object] | None = None,
+) -> LocalExecutor:
+    builder = AgentBuilder.base().with_tools(tools)
+    if build:
+        build(builder)
+    definition = builder.definition()
+    if heard is not None:
+        definition.events.wiretap(heard.append)
+    return LocalExecutor(definition, clock or WorkClock(), definition.events)
+
+
+def a_call(name: str, call_id: str = "c1", **args: Any) -> ToolCall:
+    return ToolCall(call_id, name, frozen_map(args))
+
+
+async def result_of(tool_: Tool, **args: Any) -> ToolExecution:
+    return await soon(an_executor(tool_).execute_tool(a_call(tool_.name, **args), BEGUN))
+
+
+# Several calls.
+
+
+async def test_calls_run_at_the_same_time() -> None:
+    """5.4.1: each waits until all have begun, so one after the other would never end."""
+    arrived = asyncio.Barrier(3)
+
+    async def looks() -> str:
+        await arrived.wait()
+        return "seen"
+
+    calls = [a_call("look", call_id) for call_id in ("c1", "c2", "c3")]
+    _, executions = await soon(an_executor(MockTool("look", handler=looks)).execute_tools(calls, BEGUN))
+    assert [execution.result for execution in executions] == ["seen"] * 3
+
+
+async def test_tools_that_block_run_at_the_same_time_as_well() -> None:
+    """5.4.1: in threads, so that the loop goes on."""
+    arrived = threading.Barrier(3, timeout=5)
+    look = MockTool("look", handler=arrived.wait)
+    calls = [a_call("look", call_id) for call_id in ("c1", "c2", "c3")]
+    _, executions = await soon(an_executor(look).execute_tools(calls, BEGUN))
+    assert sorted(execution.result for execution in executions) == [0, 1, 2]
+
+
+async def test_results_stand_in_the_order_of_the_calls() -> None:
+    """5.4.1: whichever ends first."""
+    second_is_done = asyncio.Event()
+
+    async def slow() -> str:
+        await second_is_done.wait()
+        return "slow"
+
+    async def fast() -> str:
+        second_is_done.set()
+        return "fast"
+
+    heard = Heard()
+    executor = an_executor(MockTool("slow", handler=slow), MockTool("fast", handler=fast), heard=heard)
+    calls = [a_call("slow", "c1"), a_call("fast", "c2")]
+    _, executions = await soon(executor.execute_tools(calls, BEGUN))
+    assert [(execution.call, execution.result) for execution in executions] == [
+        (calls[0], "slow"),
+        (calls[1], "fast"),
+    ]
+    assert [event.tool_call_id for event in heard.of(ToolCallCompleted)] == ["c2", "c1"]
+
+
+@pytest.mark.parametrize(
+    ("parallel", "first_two"), [(True, ["a begins", "b begins"]), (False, ["a begins", "a ends"])]
+)
+async def test_without_parallel_tools_one_call_follows_the_other(
+    parallel: bool, first_two: list[str]
+) -> None:
+    """5.4.1, 11: in response order."""
+    happened: list[str] = []
+
+    def a_tool(name: str) -> MockTool:
+        async def handler() -> None:
+            happened.append(f"{name} begins")
+            await asyncio.to_thread(int)
+            happened.append(f"{name} ends")
+
+        return MockTool(name, handler=handler)
+
+    runner = a_runner(
+        a_model(calling("a", "b"), "Done"),
+        lambda b: b.with_tools([a_tool("a"), a_tool("b")]).with_parallel_tools(parallel),
+    )
+    state = await soon(runner.run(asked()))
+    assert happened[:2] == first_two
+    assert sorted(happened) == ["a begins", "a ends", "b begins", "b ends"]
+    assert [message.answers for message in state.messages if message.is_tool] == ["c1", "c2"]
+
+
+# Ways to write a tool.
+
+
+@tool
+def plain(a: int) -> int:
+    """Adds one."""
+    return a + 1
+
+
+@tool
+async def coroutine(a: int) -> int:
+    """Adds one."""
+    return a + 1
+
+
+class Adds(BaseTool):
+    """Adds one."""
+
+    name = "adds"
+
+    def __call__(self, a: int) -> int:
+        return a + 1
+
+
+class AddsLater(BaseTool):
+    """Adds one."""
+
+    name = "adds"
+
+    async def __call__(self, a: int) -> int:
+        return a + 1
+
+
+class Handmade:
+    """Nothing but what a tool needs."""
+
+    name = "adds"
+    description = "Adds one"
+    schema = frozen_map({"type": "object"})
+
+    def call(self, args: dict[str, Any], context: ToolContext) -> Any:
+        del context
+        return args["a"] + 1
+
+
+class HandmadeLater(Handmade):
+    async def call(self, args: dict[str, Any], context: ToolContext) -> Any:
+        del context
+        return args["a"] + 1
+
+
+class Odd(Handmade):
+    """What it calls a handler is none of its call."""
+
+    async def handler(self) -> None: ...
+
+
+def adds_one(a: int) -> int:
+    return a + 1
+
+
+async def later(a: int) -> int:
+    return a + 1
+
+
+def promises(a: int) -> Any:
+    return later(a)
+
+
+@pytest.mark.parametrize(
+    "adds",
+    [
+        plain,
+        coroutine,
+        Adds(),
+        AddsLater(),
+        Handmade(),
+        HandmadeLater(),
+        MockTool("adds", handler=adds_one),
+        MockTool("adds", handler=later),
+        MockTool("adds", handler=promises),
+    ],
+    ids=lambda adds: type(adds).__name__,
+)
+async def test_a_tool_may_be_a_function_a_coroutine_or_an_object(adds: Tool) -> None:
+    """9.9.2, 12.4."""
+    execution = await result_of(adds, a=1)
+    assert (execution.result, execution.error) == (2, None)
+
+
+async def test_a_tool_may_have_other_attributes() -> None:
+    assert (await result_of(Odd(), a=1)).result == 2
+
+
+async def test_a_tool_is_told_the_key_under_which_it_may_run_once() -> None:
+    """1.1.3: `execution_id` and `tool_call_id`; and the metadata as they are."""
+    told: list[ToolContext] = []
+
+    @tool
+    def looks(context: ToolContext) -> None:
+        """Looks."""
+        told.append(context)
+
+    await an_executor(looks).execute_tool(a_call("looks", "c7"), BEGUN.with_metadata("a", 1))
+    assert told == [ToolContext(EXECUTION, "c7", 1, frozen_map({"a": 1}))]
+
+
+async def test_a_tool_may_change_the_arguments_that_it_is_given() -> None:
+    """0.8: the call does not change."""
+
+    def grows(things: list[int]) -> list[int]:
+        things.append(3)
+        return things
+
+    execution = await result_of(MockTool("grows", handler=grows), things=[1])
+    assert (execution.result, execution.call.args) == ([1, 3], {"things": [1]})
+
+
+async def test_a_call_outside_of_an_execution_is_refused() -> None:
+    """1.1.3: it would have no key."""
+    execution = await an_executor(plain).execute_tool(a_call("plain", a=1), AgentState.empty())
+    assert execution.text.startswith("Error: the state has no execution id yet; call identified")
+
+
+# Events.
+
+
+async def test_a_call_has_two_events() -> None:
+    """4.6.1, 4.6.2."""
+    heard, clock = Heard(), WorkClock()
+
+    def looks(at: str) -> dict[str, str]:
+        clock.works(1.5)
+        return {"seen": at}
+
+    executor = an_executor(MockTool("look", handler=looks), heard=heard, clock=clock)
+    await executor.execute_tool(a_call("look", at="x"), BEGUN)
+    end = clock.now()
+    who: dict[str, Any] = {
+        "agent_id": UUID(int=8),
+        "parent_agent_id": None,
+        "tool": "look",
+        "tool_call_id": "c1",
+    }
+    assert heard == [
+        ToolCallStarted(at=AT, **who, args=frozen_map({"at": "x"}), started_at=AT),
+        ToolCallCompleted(
+            at=end,
+            **who,
+            success=True,
+            error=None,
+            started_at=AT,
+            ended_at=end,
+            duration_ms=1500.0,
+            result={"seen": "x"},
+        ),
+    ]
+
+
+LOOK = MockTool("look", schema={"type": "object", "required": ["at", "why"]})
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (a_call("find"), "No tool named 'find'. Choose from: look"),
+        (ToolCall.from_text("c1", "look", "[1]"), "Pass the arguments as a JSON object"),
+        (a_call("look"), "Required arguments are missing: at, why"),
+        (a_call("look", at=None), "Required arguments are missing: why"),
+    ],
+)
+async def test_a_call_that_cannot_run_has_both_events_and_no_effect(call: ToolCall, text: str) -> None:
+    """5.4.3."""
+    heard = Heard()
+    execution = await an_executor(LOOK, heard=heard).execute_tool(call, BEGUN)
+    assert (execution.text, LOOK.calls) == (f"Error: {text}", [])
+    assert [type(event) for event in heard] == [ToolCallStarted, ToolCallCompleted]
+    assert [(event.success, event.error) for event in heard.of(ToolCallCompleted)] == [(False, text)]
+
+
+# What goes wrong.
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    def handler() -> None:
+        raise error
+
+    return handler
+
+
+def raising_later(error: BaseException) -> Callable[[], Any]:
+    async def handler() -> None:
+        raise error
+
+    return handler
+
+
+@pytest.mark.parametrize("handler", [raising, raising_later])
+@pytest.mark.parametrize(
+    ("error", "text", "kind"),
+    [
+        (ValueError("broken"), "broken", None),
+        (ToolFailed("Try another one"), "Try another one", None),
+        (ValueError(), "ValueError", None),
+        (TimeoutError("the service is slow"), "the service is slow", ErrorType.TIMEOUT),
+        (asyncio.CancelledError(), "CancelledError", None),
+    ],
+)
+async def test_an_exception_in_a_tool_is_the_result_of_its_call(
+    handler: Callable[[BaseException], Callable[[], Any]],
+    error: BaseException,
+    text: str,
+    kind: ErrorType | None,
+) -> None:
+    """5.4.3, 3.4.2: a failure with its message."""
+    execution = await result_of(MockTool("look", handler=handler(error)))
+    assert execution.error == StepError(text, kind, "look", type(error).__name__)
+    assert execution.text == f"Error: {text}"
+
+
+@pytest.mark.parametrize("handler", [raising, raising_later])
+async def test_a_tool_that_runs_out_of_an_iterator_does_not_hang(
+    handler: Callable[[BaseException], Callable[[], Any]],
+) -> None:
+    """5.4.3, 1.1.3: futures would wait for ever."""
+    execution = await result_of(MockTool("look", handler=handler(StopIteration())))
+    assert execution.text.startswith("Error: ")
+    assert "StopIteration" in execution.text
+
+
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        ("half \ud800", "Error: the result of look contains half of a surrogate pair; send valid Unicode"),
+        ({"a": "\x00"}, "Error: the result of look.a contains a NUL character; remove it"),
+        (object(), "Error: the result of look is of type object, which cannot be stored as JSON"),
+        (float("inf"), "Error: the result of look is inf, which JSON cannot hold"),
+        (PurePosixPath("a/b"), "a/b"),
+        ({"b": [1, None]}, '{"b":[1,null]}'),
+    ],
+)
+async def test_a_result_that_cannot_be_stored_is_a_failure(result: object, text: str) -> None:
+    """5.4.2, 5.4.3."""
+    execution = await result_of(MockTool.returning("look", "Looks", result))
+    assert execution.text.startswith(text)
+
+
+async def test_the_text_of_an_error_can_be_stored() -> None:
+    """5.4.3: whatever an exception says, the conversation goes on."""
+    look = MockTool("look", handler=raising(OSError("no file a\udc80\x00")))
+    runner = a_runner(a_model(calling("look")), lambda b: b.with_tools([look]))
+    state = await runner.run(asked())
+    assert AgentState.from_dict(state.to_dict()).messages == state.messages
+    assert state.messages[-1].text.startswith("Error: no file a")
+
+
+async def test_a_tool_that_takes_too_long_fails() -> None:
+    """3.4.2: with error type timeout, and is cancelled."""
+    was_cancelled = asyncio.Event()
+
+    async def waits() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            was_cancelled.set()
+
+    slow = MockTool("slow", handler=waits, options=ToolOptions(timeout_seconds=0.02))
+    execution = await result_of(slow)
+    text = "The tool 'slow' did not finish within 0.02s"
+    assert execution.error == StepError(text, ErrorType.TIMEOUT, "slow", "TimeoutError")
+    assert was_cancelled.is_set()
+
+
+async def test_a_blocking_tool_that_takes_too_long_fails_too() -> None:
+    """3.4.2: its thread cannot be stopped, but nobody waits for it."""
+    may_end = threading.Event()
+    slow = MockTool("slow", handler=lambda: may_end.wait(5), options=ToolOptions(timeout_seconds=0.02))
+    execution = await result_of(slow)
+    may_end.set()
+    assert execution.text == "Error: The tool 'slow' did not finish within 0.02s"
+
+
+async def test_a_tool_that_is_done_in_time_is_not_disturbed() -> None:
+    """3.4.2."""
+    quick = MockTool.returning("quick", "Quick", "done")
+    quick.options = ToolOptions(timeout_seconds=5)
+    assert (await result_of(quick)).text == "done"
+
+
+async def test_failures_can_be_made_to_throw() -> None:
+    """5.4.3: `throw_on_tool_failure`; the event is told before."""
+    heard = Heard()
+    broken = MockTool("broken", handler=raising(ValueError("odd")))
+    executor = an_executor(broken, heard=heard, build=AgentBuilder.with_throw_on_tool_failure)
+    with pytest.raises(ToolFailed, match="broken: odd"):
+        await executor.execute_tool(a_call("broken"), BEGUN)
+    assert [event.success for event in heard.of(ToolCallCompleted)] == [False]
+
+
+async def test_when_one_call_throws_the_others_come_to_their_end_first() -> None:
+    """4.6.1, 1.1.3: nothing of a step is told after it is over."""
+    has_thrown = asyncio.Event()
+
+    async def throws() -> None:
+        has_thrown.set()
+        raise ValueError("odd")
+
+    async def works() -> str:
+        await has_thrown.wait()
+        return "done"
+
+    heard = Heard()
+    tools = MockTool("throws", handler=throws), MockTool("works", handler=works)
+    executor = an_executor(*tools, heard=heard, build=AgentBuilder.with_throw_on_tool_failure)
+    with pytest.raises(ToolFailed, match="throws: odd"):
+        await soon(executor.execute_tools([a_call("throws", "c1"), a_call("works", "c2")], BEGUN))
+    assert [(e.tool_call_id, e.success) for e in heard.of(ToolCallCompleted)] == [("c1", False), ("c2", True)]
+
+
+async def test_a_listener_that_raises_is_no_failure_of_the_tool() -> None:
+    """4.6.3."""
+    executor = an_executor(plain)
+    executor.events.wiretap(lambda _event: 1 // 0)
+    with pytest.raises(ListenerFailed):
+        await executor.execute_tools([a_call("plain", a=1)], BEGUN)
+
+
+# Hooks.
+
+
+class Counting(AgentHook):
+    """Counts in the metadata."""
+
+    def before_tool(self, state: AgentState, call: ToolCall) -> AgentState:
+        return state.with_metadata(f"before {call.id}", len(state.metadata))
+
+    def after_tool(self, state: AgentState, execution: ToolExecution) -> AgentState:
+        return state.with_metadata(f"after {execution.call.id}", execution.text)
+
+
+async def merged(calls: Sequence[ToolCall]) -> dict[str, Any]:
+    executor = an_executor(plain, build=lambda b: b.add_hook(Counting()).add_hook(AgentHook()))
+    state, _ = await executor.execute_tools(calls, BEGUN)
+    return dict(state.metadata)
+
+
+async def test_what_hooks_of_concurrent_calls_change_is_merged() -> None:
+    """4.4.4: none overwrites the other."""
+    metadata = await merged([a_call("plain", "c1", a=1), a_call("find", "c2")])
+    assert metadata.pop("before c1") == 0
+    assert metadata.pop("before c2") in {1, 2}
+    assert metadata == {"after c1": "2", "after c2": "Error: No tool named 'find'. Choose from: plain"}
+
+
+async def test_without_calls_nothing_changes() -> None:
+    """4.4.4."""
+    assert await an_executor(plain).execute_tools([], BEGUN) == (BEGUN, ())

@@ -1,0 +1,287 @@
+"""One table of scenarios for every shell of the loop.
+
+A scenario says what the model and the tools do, and which decisions follow. Whoever drives the
+loop has to come to exactly these decisions.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from agent_domain.continuation import ContinuationDecision
+from agent_domain.error_policy import ErrorPolicy
+from agent_domain.errors import InvalidInput, RateLimited
+from agent_domain.facts import ExecutionFacts
+from agent_domain.loop import (
+    AwaitApproval,
+    AwaitInput,
+    AwaitResume,
+    Decision,
+    Infer,
+    RunSubagents,
+    RunTools,
+    Stop,
+    decide,
+)
+from agent_domain.plan import REGISTERED, ExecutionPlan
+from agent_domain.status import AgentStatus, StopReason
+from agent_domain.step_error import ErrorType, StepError
+from agent_domain.step_facts import CallFacts, StepFacts
+from agent_domain.usage import Usage
+
+START = datetime(2026, 1, 16, 10, 5, tzinfo=UTC)
+TICK = timedelta(seconds=1)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What the model does in one step; a tool whose name starts with `bad` fails."""
+
+    calls: tuple[str, ...] = ()
+    tokens: int = 1
+    finish_reason: str = "stop"
+    raises: Exception | None = None
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A script, the plan that governs it, and the decisions that follow."""
+
+    name: str
+    turns: Sequence[Turn]
+    decisions: Sequence[str]
+    plan: ExecutionPlan
+    status: AgentStatus = AgentStatus.COMPLETED
+    reason: StopReason = StopReason.COMPLETED
+
+
+def base(**settings: object) -> ExecutionPlan:
+    """The usual plan, with some settings of its own."""
+    defaults: dict[str, object] = {"max_steps": 20, "max_tokens": 32768, "finish_reasons": ()}
+    return ExecutionPlan.model_validate(defaults | settings)
+
+
+def described(decision: Decision) -> str:
+    """A decision in a word or two, without what no two shells can share."""
+    match decision:
+        case Infer(number, outcome):
+            return f"infer {number}" + (f" for {outcome.resolved_by}" if outcome else "")
+        case RunTools(calls) | RunSubagents(calls) | AwaitApproval(calls):
+            return f"{type(decision).__name__} " + " ".join(call.name for call in calls)
+        case AwaitInput(call):
+            return f"AwaitInput {call.name}"
+        case AwaitResume():
+            return "AwaitResume"
+        case Stop(outcome):
+            return f"stop {outcome.stop_reason} by {outcome.resolved_by}"
+
+
+@REGISTERED.function("tests.at-most-one-failure")
+def at_most_one_failure(state: ExecutionFacts) -> ContinuationDecision:
+    """A registered criterion of somebody's own."""
+    return ContinuationDecision.FORBID if state.trailing_failures > 1 else ContinuationDecision.ALLOW
+
+
+@REGISTERED.function("tests.broken")
+def broken(state: ExecutionFacts) -> ContinuationDecision:
+    """A criterion with a mistake in it, which shows after the first step."""
+    return ContinuationDecision.ALLOW if state.step_count == 0 else ContinuationDecision("maybe")
+
+
+ANSWER = Turn()
+LOOK = Turn(("look",), finish_reason="tool_calls")
+FAIL = Turn(("bad",), finish_reason="tool_calls")
+WORK = "ToolCallPresenceCheck"
+RETRYING = {"error_policy": ErrorPolicy.retry_all(2)}
+
+SCENARIOS = (
+    Scenario("an answer at once", [ANSWER], [f"infer 1 for {WORK}", f"stop completed by {WORK}"], base()),
+    Scenario(
+        "two calls of one response, then an answer",
+        [Turn(("look", "listen")), ANSWER],
+        [f"infer 1 for {WORK}", "RunTools look listen", f"infer 2 for {WORK}", f"stop completed by {WORK}"],
+        base(),
+    ),
+    Scenario(
+        "calls one after the other",
+        [Turn(("look", "listen")), ANSWER],
+        [
+            f"infer 1 for {WORK}",
+            "RunTools look",
+            "RunTools listen",
+            f"infer 2 for {WORK}",
+            f"stop completed by {WORK}",
+        ],
+        base(parallel_tools=False),
+    ),
+    Scenario(
+        "no step is allowed",
+        [],
+        ["stop steps_limit by StepsLimit"],
+        base(max_steps=0),
+        reason=StopReason.STEPS_LIMIT,
+    ),
+    Scenario(
+        "the answer comes with the last step",
+        [ANSWER],
+        [f"infer 1 for {WORK}", f"stop completed by {WORK}"],
+        base(max_steps=1),
+    ),
+    Scenario(
+        "the last step still has work",
+        [LOOK],
+        [f"infer 1 for {WORK}", "RunTools look", "stop steps_limit by StepsLimit"],
+        base(max_steps=1),
+        reason=StopReason.STEPS_LIMIT,
+    ),
+    Scenario(
+        "tokens run out in the second step",
+        [replace(LOOK, tokens=9), replace(LOOK, tokens=2)],
+        [
+            f"infer 1 for {WORK}",
+            "RunTools look",
+            f"infer 2 for {WORK}",
+            "RunTools look",
+            "stop token_limit by TokenUsageLimit",
+        ],
+        base(max_tokens=10),
+        reason=StopReason.TOKEN_LIMIT,
+    ),
+    Scenario(
+        "the model is cut off by its provider",
+        [replace(LOOK, finish_reason="content_filter")],
+        [f"infer 1 for {WORK}", "RunTools look", "stop finish_reason by FinishReasonCheck"],
+        base(finish_reasons=("content_filter",)),
+        reason=StopReason.FINISH_REASON,
+    ),
+    Scenario(
+        "a failing tool stops the run by default",
+        [FAIL],
+        [f"infer 1 for {WORK}", "RunTools bad", "stop error by ErrorPolicyCriterion"],
+        base(),
+        AgentStatus.FAILED,
+        StopReason.ERROR,
+    ),
+    Scenario(
+        "a failing tool is forgiven once, and once only",
+        [FAIL, FAIL],
+        [
+            f"infer 1 for {WORK}",
+            "RunTools bad",
+            f"infer 2 for {WORK}",
+            "RunTools bad",
+            "stop error by ErrorPolicyCriterion",
+        ],
+        base(**RETRYING),
+        AgentStatus.FAILED,
+        StopReason.ERROR,
+    ),
+    Scenario(
+        "a step between two failures makes them two beginnings",
+        [FAIL, LOOK, FAIL, ANSWER],
+        [
+            f"infer 1 for {WORK}",
+            "RunTools bad",
+            f"infer 2 for {WORK}",
+            "RunTools look",
+            f"infer 3 for {WORK}",
+            "RunTools bad",
+            f"infer 4 for {WORK}",
+            f"stop completed by {WORK}",
+        ],
+        base(**RETRYING),
+    ),
+    Scenario(
+        "a model call that fails without tool calls is tried again",
+        [Turn(raises=RateLimited("slow down", 3)), ANSWER],
+        [f"infer 1 for {WORK}", f"infer 2 for {WORK}", f"stop completed by {WORK}"],
+        base(**RETRYING),
+    ),
+    Scenario(
+        "a retry is pending when the steps run out",
+        [Turn(raises=RateLimited("slow down"))],
+        [f"infer 1 for {WORK}", "stop steps_limit by StepsLimit"],
+        base(max_steps=1, error_policy=ErrorPolicy.retry_all(5)),
+        AgentStatus.FAILED,
+        StopReason.STEPS_LIMIT,
+    ),
+    Scenario(
+        "an error outranks a limit that is named first",
+        [FAIL],
+        [f"infer 1 for {WORK}", "RunTools bad", "stop error by ErrorPolicyCriterion"],
+        base(max_steps=1),
+        AgentStatus.FAILED,
+        StopReason.ERROR,
+    ),
+    Scenario(
+        "failures that are ignored",
+        [FAIL, FAIL, ANSWER],
+        [
+            f"infer 1 for {WORK}",
+            "RunTools bad",
+            f"infer 2 for {WORK}",
+            "RunTools bad",
+            f"infer 3 for {WORK}",
+            f"stop completed by {WORK}",
+        ],
+        base(error_policy=ErrorPolicy.ignore_tool_errors()),
+    ),
+    Scenario(
+        "a criterion of somebody's own",
+        [FAIL, FAIL],
+        [
+            f"infer 1 for {WORK}",
+            "RunTools bad",
+            f"infer 2 for {WORK}",
+            "RunTools bad",
+            "stop guard by at-most-one-failure",
+        ],
+        base(
+            error_policy=ErrorPolicy.ignore_tool_errors(),
+            criteria=({"name": "tests.at-most-one-failure"},),
+        ),
+        reason=StopReason.GUARD,
+    ),
+    Scenario(
+        "a criterion that raises",
+        [LOOK],
+        [f"infer 1 for {WORK}", "RunTools look", "stop error by broken"],
+        base(criteria=({"name": "tests.broken"},)),
+        AgentStatus.FAILED,
+        StopReason.ERROR,
+    ),
+)
+
+
+def drive(scenario: Scenario, on_decision: Callable[[Decision], object]) -> ExecutionFacts:
+    """The scenario on bare facts: `decide` and its transitions, and nothing else."""
+    rules, now = scenario.plan.rules(), START
+    facts, turns = ExecutionFacts().entered(now), iter(scenario.turns)
+    while True:
+        now += TICK
+        decision = decide(facts, rules, now)
+        on_decision(decision)
+        match decision:
+            case Infer(_, outcome):
+                facts = facts.recorded(outcome) if facts.is_applied else facts
+                facts = _answered(facts.step_started(now), next(turns))
+            case RunTools(calls) if facts.current_step:
+                facts = facts.with_step(facts.current_step.settled(map(_result, calls)))
+            case Stop(outcome):
+                return facts.ended(outcome, rules.error_policy)
+            case _:
+                raise InvalidInput(f"no scenario waits for people, this one came to {decision}")
+
+
+def _answered(facts: ExecutionFacts, turn: Turn) -> ExecutionFacts:
+    if turn.raises:
+        return facts.failed(StepError.of(turn.raises))
+    calls = tuple(CallFacts(f"call-{index}", name) for index, name in enumerate(turn.calls))
+    return facts.with_step(
+        StepFacts(facts.next_step_number, calls, turn.finish_reason, Usage(output=turn.tokens))
+    )
+
+
+def _result(call: CallFacts) -> CallFacts:
+    error = StepError("", ErrorType.TOOL, call.name) if call.name.startswith("bad") else None
+    return replace(call, error=error)

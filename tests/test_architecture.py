@@ -1,0 +1,189 @@
+"""The contracts between the packages are kept, and a contract that is broken is noticed."""
+
+import ast
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+CONFIG: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PACKAGES: list[str] = CONFIG["tool"]["importlinter"]["root_packages"]
+CONTRACTS: dict[str, dict[str, Any]] = {
+    contract["id"]: contract for contract in CONFIG["tool"]["importlinter"]["contracts"]
+}
+
+
+def packages_below(folder: Path) -> set[str]:
+    return {path.parent.name for path in folder.glob("*/__init__.py")}
+
+
+def layers() -> set[str]:
+    return {name.strip() for line in CONTRACTS["layers"]["layers"] for name in line.split("|")}
+
+
+def test_the_layers_name_every_package() -> None:
+    top_level = packages_below(ROOT) - {"tests", "bench", "examples"}
+    inside_everstep = {f"everstep.{name}" for name in packages_below(ROOT / "everstep")}
+
+    assert set(PACKAGES) == top_level
+    assert layers() == top_level - {"everstep"} | inside_everstep
+
+
+def test_every_package_is_built_into_the_wheel() -> None:
+    assert CONFIG["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == PACKAGES
+
+
+class Planted(NamedTuple):
+    """An import that a contract forbids, and where it is planted."""
+
+    contract: str
+    module: str
+    line: str
+
+
+PLANTED = [
+    Planted("layers", "agent_domain/planted.py", "import activities"),
+    Planted("layers", "activities/planted.py", "import workflows"),
+    Planted("layers", "activities/planted.py", "import everstep.capabilities"),
+    Planted("layers", "workflows/planted.py", "import everstep.http_api"),
+    Planted("layers", "everstep/agents/planted.py", "import everstep.local"),
+    Planted("layers", "everstep/http_api/planted.py", "import broadcast_gateway"),
+    Planted("layers", "everstep/runtime/planted.py", "def lazily():\n    import everstep.cli"),
+    *(
+        Planted("domain", "agent_domain/planted.py", f"import {name}")
+        for name in ("temporalio", "yaml", "asyncio", "os.path", "time", "random", "logging", "pathlib")
+    ),
+    Planted("workflows", "workflows/planted.py", "import everstep.agents"),
+    Planted("workflows", "workflows/planted.py", "import httpx"),
+    # Workflows import activities, so what those import counts as well.
+    Planted("workflows", "activities/planted.py", "import sqlalchemy.ext.asyncio"),
+    Planted("gateway", "broadcast_gateway/planted.py", "from workflows import anything"),
+    Planted("gateway", "broadcast_gateway/planted.py", "import activities"),
+    Planted("adapters", "everstep/cli/planted.py", "import everstep.store"),
+    Planted("adapters", "everstep/http_api/planted.py", "import everstep.inference"),
+    Planted("facade", "everstep/runtime/planted.py", "import everstep"),
+]
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    """The packages as they are, where something can be planted in them."""
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+def linted(folder: Path) -> subprocess.CompletedProcess[str]:
+    lint = "from importlinter.cli import lint_imports_command as lint; lint()"
+    return subprocess.run(  # noqa: S603 -- our own interpreter and words
+        [sys.executable, "-c", lint, "--no-cache", "--no-logo"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_packages_keep_every_contract(copied: Path) -> None:
+    result = linted(copied)
+
+    assert result.returncode == 0, result.stdout
+    for contract in CONTRACTS.values():
+        assert f"{contract['name']} KEPT" in result.stdout
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: f"{planted.module}: {planted.line}")
+def test_a_forbidden_import_breaks_its_contract(copied: Path, planted: Planted) -> None:
+    module = copied / planted.module
+    module.write_text(planted.line + "\n")
+    # In a module that the rest of its layer imports, so that indirect imports are found too.
+    with (module.parent / "__init__.py").open("a") as package:
+        package.write("\nfrom . import planted\n")
+    if planted.contract == "workflows" and not planted.module.startswith("workflows"):
+        (copied / "workflows" / "imports.py").write_text("import activities\n")
+
+    result = linted(copied)
+
+    assert result.returncode == 1
+    assert f"{CONTRACTS[planted.contract]['name']} BROKEN" in result.stdout
+
+
+def test_a_forbidden_import_is_planted_for_every_contract() -> None:
+    assert {planted.contract for planted in PLANTED} == set(CONTRACTS)
+
+
+# Clocks and sources of ids that come with a class or a module that the domain does need.
+IMPURE_NAMES = {"now", "utcnow", "today", "uuid1", "uuid4"}
+# What can be called without importing anything.
+IMPURE_BUILTINS = {"open", "input", "print", "exec", "eval", "__import__", "breakpoint"}
+# What the domain may import besides the standard library.
+DOMAIN_LIBRARIES = {"agent_domain", "pydantic", "pydantic_core"}
+
+
+def impurities(source: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            # Named is enough: a clock can be handed on without being called.
+            case ast.Attribute(
+                value=ast.Name(id="datetime" | "date" | "uuid") | ast.Attribute(attr="datetime" | "date"),
+                attr=name,
+            ) if name in IMPURE_NAMES:
+                yield f"{name} in line {node.lineno}"
+            case ast.ImportFrom(module="uuid", names=names):
+                yield from (f"{n.name} in line {node.lineno}" for n in names if n.name in IMPURE_NAMES)
+            case ast.Call(func=ast.Name(id=name)) if name in IMPURE_BUILTINS:
+                yield f"{name} in line {node.lineno}"
+            case _:
+                pass
+
+
+def imported_libraries(source: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Import(names=names):
+                yield from (name.name.partition(".")[0] for name in names)
+            case ast.ImportFrom(module=str(module), level=0):
+                yield module.partition(".")[0]
+            case _:
+                pass
+
+
+@pytest.mark.parametrize(
+    "module",
+    sorted((ROOT / "agent_domain").rglob("*.py")),
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_the_domain_makes_up_nothing_by_itself(module: Path) -> None:
+    """1.1.2: no clock, no ids, no files, and no library but pydantic."""
+    source = module.read_text()
+
+    assert list(impurities(source)) == []
+    assert set(imported_libraries(source)) - sys.stdlib_module_names <= DOMAIN_LIBRARIES
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from datetime import datetime\ndatetime.now()",
+        "import datetime\ndatetime.datetime.utcnow()",
+        "from datetime import date\ndate.today()",
+        "import uuid\nuuid.uuid4()",
+        "import uuid\nuuid.uuid1()",
+        "from uuid import uuid4\nfield(default_factory=uuid4)",
+        "from datetime import datetime\nfield(default_factory=datetime.now)",
+        "open('/etc/passwd')",
+    ],
+)
+def test_an_impurity_is_noticed(source: str) -> None:
+    assert list(impurities(source))
+
+
+def test_a_library_of_others_is_noticed() -> None:
+    assert set(imported_libraries("import numpy.linalg\nfrom requests import get")) == {"numpy", "requests"}

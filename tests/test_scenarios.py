@@ -1,0 +1,79 @@
+"""Every shell of the loop comes to the same decisions."""
+
+from dataclasses import replace
+
+import pytest
+
+from agent_domain.drivers import ToolCallingDriver
+from agent_domain.errors import ToolFailed
+from agent_domain.loop import Decision
+from agent_domain.plan import REGISTERED
+from agent_domain.state import AgentState
+from agent_domain.steps import InferenceResponse
+from agent_domain.testing import MockTool, ScriptedModel
+from agent_domain.tools import ToolCall
+from agent_domain.usage import Usage
+from everstep.local.agent import AgentBuilder
+from everstep.local.runner import LocalRunner
+from tests.scenarios import SCENARIOS, Scenario, Turn, described, drive
+
+
+def fails(**_args: object) -> None:
+    raise ToolFailed("it does not work")
+
+
+def response(turn: Turn) -> InferenceResponse | Exception:
+    calls = tuple(ToolCall(f"call-{index}", name) for index, name in enumerate(turn.calls))
+    usage = Usage(output=turn.tokens)
+    return turn.raises or InferenceResponse("" if calls else "Done", calls, turn.finish_reason, usage)
+
+
+async def run_locally(scenario: Scenario) -> tuple[AgentState, list[str]]:
+    """The scenario with real tools, a real driver and a scripted model."""
+    decisions: list[Decision] = []
+    builder = AgentBuilder.new().with_driver(ToolCallingDriver(ScriptedModel(*map(response, scenario.turns))))
+    builder.with_tools([MockTool("look"), MockTool("listen"), MockTool("bad", handler=fails)])
+    builder.add_continuation_criteria(*map(REGISTERED.build, scenario.plan.criteria))
+    definition = replace(builder.definition(), base_plan=scenario.plan)
+    state = await LocalRunner(definition, on_decision=decisions.append).run(
+        AgentState.empty().with_messages("Go")
+    )
+    return state, [described(decision) for decision in decisions]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+async def test_the_in_process_runner_decides_as_the_table_says(scenario: Scenario) -> None:
+    """1.1.6: the loop runs in-process under the same rules."""
+    state, decisions = await run_locally(scenario)
+
+    assert decisions == list(scenario.decisions)
+    assert (state.status, state.last_outcome and state.last_outcome.stop_reason) == (
+        scenario.status,
+        scenario.reason,
+    )
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_bare_facts_decide_as_the_table_says(scenario: Scenario) -> None:
+    """1.1.2: every decision is a function of recorded facts alone."""
+    decisions: list[Decision] = []
+
+    facts = drive(scenario, decisions.append)
+
+    assert [described(decision) for decision in decisions] == list(scenario.decisions)
+    assert (facts.status, facts.last_outcome and facts.last_outcome.stop_reason) == (
+        scenario.status,
+        scenario.reason,
+    )
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+async def test_full_state_and_bare_facts_count_the_same(scenario: Scenario) -> None:
+    """1.1.2: the bodies beside the facts change none of them."""
+    state, _ = await run_locally(scenario)
+    facts = drive(scenario, lambda _decision: None)
+
+    assert state.step_count == facts.step_count
+    assert state.usage == facts.usage
+    assert state.trailing_failures == facts.trailing_failures
+    assert state.facts.total_failures == facts.total_failures
