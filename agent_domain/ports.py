@@ -32,6 +32,10 @@ class NotFound(EverstepError, LookupError):
         super().__init__(f"There is no {kind} {name}")
 
 
+class StoreUnavailable(EverstepError):
+    """The store cannot be reached or serve this now; the same call can be made again."""
+
+
 class ExecutionEnded(EverstepError):
     """What was to be written belongs to an execution that has ended; nothing was written."""
 

@@ -207,6 +207,15 @@ class Tool(Protocol):
         ...
 
 
+@runtime_checkable
+class CanRefuse(Protocol):
+    """A tool that knows by the arguments alone that a call makes no sense."""
+
+    def refusal(self, args: Mapping[str, Any]) -> str | None:
+        """What is wrong with them, in words for the model."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ToolOptions:
     """How the runtime treats a tool; a tool declares them in an attribute `options`."""
@@ -283,7 +292,9 @@ class Toolbox:
             return str(UnknownName("tool", call.name, self.names))
         if call.malformed is not None:
             return "Pass the arguments as a JSON object"
-        return missing_arguments(self.get(call.name).schema, call.args)
+        tool = self.get(call.name)
+        missing = missing_arguments(tool.schema, call.args)
+        return tool.refusal(call.args) if missing is None and isinstance(tool, CanRefuse) else missing
 
     @property
     def schemas(self) -> tuple[dict[str, Any], ...]:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -31,6 +32,7 @@ from agent_domain.step_facts import CallNeed, StepType
 from agent_domain.steps import InferenceResponse
 from agent_domain.testing import MockTool
 from agent_domain.tools import Toolbox, ToolCall, ToolExecution
+from agent_domain.values import freeze
 from tests.agent_domain.scripted_model import (
     AGENT_ID,
     AT,
@@ -144,6 +146,19 @@ async def test_arguments_that_were_no_object_stand_in_the_conversation_as_they_c
 
     assert state.messages[1].calls[0]["function"]["arguments"] == '["Bonn"'
     assert state.messages[2].text == "Error: Pass the arguments as a JSON object"
+
+
+async def test_what_the_provider_wants_back_stays_with_the_message() -> None:
+    """5.4.1: beside the calls, if there are any."""
+    items = freeze([{"origin": "a model", "items": [{"sealed": "x"}]}])
+    answers = (replace(calling(FIRST), items=items), InferenceResponse("Done", items=items))
+    state = await run(a_driver(*answers), [WEATHER])
+
+    _, called, result, answered = state.messages
+    assert called.metadata["provider_items"] == items
+    assert [call["id"] for call in called.calls] == ["c1"]
+    assert set(result.metadata) == {"tool_call_id", "tool_name"}
+    assert answered.metadata == {"provider_items": items}
 
 
 async def test_a_step_without_a_response_has_nothing_to_say() -> None:

@@ -273,6 +273,13 @@ def test_a_raw_result_is_never_written(config: SlimSerializationConfig, role: Ro
     assert slim_message(message, config)["metadata"] == {"tool_name": "look"}
 
 
+@pytest.mark.parametrize("config", [MINIMAL, STANDARD, FULL, UNLIMITED])
+def test_what_only_a_provider_can_read_is_never_written(config: SlimSerializationConfig) -> None:
+    """6.3.6: snapshots are for people; sealed reasoning tells them nothing."""
+    message = assistant("said", provider_items=[{"origin": "a model", "items": [{"sealed": "x"}]}])
+    assert slim_message(message, config)["metadata"] == {}
+
+
 @pytest.mark.parametrize(
     ("call", "redacted"),
     [
@@ -388,19 +395,16 @@ def without_result(metadata: dict[str, Any]) -> dict[str, Any]:
 
 
 @given(states())
-def test_an_unlimited_snapshot_of_any_state_is_restored(state: AgentState) -> None:
-    """6.3.7: as far as it reaches."""
-    assert restored(slim(state, UNLIMITED)) == keeping(state)
-    assert restored(slim(state, UNLIMITED)).usage.total == state.usage.total
-
-
-@given(states(), st.sampled_from([MINIMAL, STANDARD, FULL]))
-def test_any_state_fits_into_any_snapshot(state: AgentState, config: SlimSerializationConfig) -> None:
-    """6.1, 6.2: and is read again."""
-    snapshot = slim(state, config)
-    assert len(snapshot["messages"]) <= (config.max_messages or 0)
-    assert len(snapshot["steps"]) <= (config.max_steps or 0)
-    assert restored(snapshot).agent_id == state.agent_id
+def test_any_state_fits_into_any_snapshot(state: AgentState) -> None:
+    """6.1, 6.2, 6.3.7: and is restored as far as it reaches."""
+    for config in (MINIMAL, STANDARD, FULL):
+        snapshot = slim(state, config)
+        assert len(snapshot["messages"]) <= (config.max_messages or 0)
+        assert len(snapshot["steps"]) <= (config.max_steps or 0)
+        assert restored(snapshot).agent_id == state.agent_id
+    whole = restored(slim(state, UNLIMITED))
+    assert whole == keeping(state)
+    assert whole.usage.total == state.usage.total
 
 
 @given(st.lists(messages, max_size=60), st.integers(-1, 5), st.integers(-1, 60))

@@ -2,7 +2,14 @@
 
 import pytest
 
-from agent_domain.errors import InvalidModelOutput, ModelError, ModelTimeout, RateLimited, ToolFailed
+from agent_domain.errors import (
+    InvalidModelOutput,
+    ModelError,
+    ModelTimeout,
+    ModelUnavailable,
+    RateLimited,
+    ToolFailed,
+)
 from agent_domain.step_error import ErrorType, StepError
 
 
@@ -26,6 +33,7 @@ def test_there_are_six_types() -> None:
         (TimeoutError("late"), ErrorType.TIMEOUT),
         (InvalidModelOutput("no JSON"), ErrorType.VALIDATION),
         (ModelError("credentials"), None),
+        (ModelUnavailable("503"), None),
         (ToolFailed("no such city"), None),
         (ZeroDivisionError("division by zero"), None),
     ],

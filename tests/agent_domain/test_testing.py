@@ -123,8 +123,8 @@ async def test_a_driver_plays_one_entry_a_step_and_repeats_the_last() -> None:
         "two",
         "two",
     ]
-    steps = DeterministicAgentDriver.from_steps(ScenarioStep.tool("one"), ScenarioStep.final("two"))
-    assert await texts_of(steps, 3) == ["one", "two", "two"]
+    steps = [ScenarioStep.tool("one"), ScenarioStep.tool("two"), ScenarioStep.final("three")]
+    assert await texts_of(DeterministicAgentDriver.from_steps(*steps), 4) == ["one", "two", "three", "three"]
 
 
 async def test_without_entries_the_answer_is_ok() -> None:

@@ -1,0 +1,398 @@
+"""Anthropic's Messages API.
+
+Thinking is signed: its blocks go back unchanged and in their order, among the texts and calls
+between which they stood. What has no signature (an answer that was cut off) is not sent.
+
+A prompt is cached up to a mark. Marks stand behind the tools, behind the cached messages, and in
+an agent's conversation behind its end, because the next step begins with the same again.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import anthropic
+
+from agent_domain.cached_context import InferenceRequest, ResponseFormat
+from agent_domain.errors import InvalidInput
+from agent_domain.finish_reason import FinishReason
+from agent_domain.messages import Message, Role, is_text_part
+from agent_domain.steps import InferenceResponse
+from agent_domain.tools import ToolCall
+from agent_domain.usage import Usage
+from agent_domain.values import json_text, thaw
+from everstep.inference.json_reading import Json, count
+from everstep.inference.presets import Preset
+from everstep.inference.provider_items import keep, kept, say_the_same
+from everstep.inference.provider_model import ProviderModel, SdkErrors, timeouts, utc_now
+from everstep.inference.request_parts import INVALID_JSON, FunctionSchema, ToolChoice, called_with
+from everstep.inference.spoken import Spoken, storable
+
+ADDRESS = "https://api.anthropic.com"
+MAX_OUTPUT_TOKENS = 16_384
+"""This API insists on a limit; a preset may name another."""
+
+BEGIN = "Begin."
+CONTINUE = "Continue."
+"""Conversations begin and end with the user: what others begin is refused, what others end is continued."""
+
+_CACHED = {"type": "ephemeral"}
+
+
+class AnthropicMessages(ProviderModel):
+    """A model behind the Messages API."""
+
+    errors = SdkErrors(
+        anthropic.AnthropicError,
+        anthropic.APIStatusError,
+        anthropic.APITimeoutError,
+        anthropic.APIConnectionError,
+    )
+
+    def __init__(self, preset: Preset, key: str | None, now: Callable[[], datetime] = utc_now) -> None:
+        super().__init__(preset, key, now)
+        self._client = anthropic.AsyncAnthropic(
+            # Without a key the SDK would look for one in the environment and on the disk.
+            api_key=key or "none",
+            base_url=preset.base_url or ADDRESS,
+            max_retries=0,
+            timeout=timeouts(),
+        )
+
+    def body(self, request: InferenceRequest) -> Json:
+        """The request, without what is not set."""
+        return request_body(self.preset, request)
+
+    def reader(self) -> "MessagesReader":
+        """A reader for one answer."""
+        return MessagesReader(self.preset.origin)
+
+    async def open(self, body: Json) -> anthropic.AsyncStream[object]:
+        """Send the request."""
+        return await self._client.post(
+            "/v1/messages", cast_to=object, body=body, stream=True, stream_cls=anthropic.AsyncStream[object]
+        )
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._client.close()
+
+
+# --- The request ---
+
+
+def request_body(preset: Preset, request: InferenceRequest) -> Json:
+    """The request as the Messages API reads it."""
+    tools = [_tool(schema) for schema in request.tools]
+    prompt = _Prompt(preset.origin)
+    for index, message in enumerate(request.messages):
+        prompt.add(message)
+        if index == request.cached_messages - 1:
+            prompt.mark()
+    if tools:
+        tools[-1]["cache_control"] = _CACHED
+        prompt.close()
+        prompt.mark()
+    prompt.close()
+    optional: Json = {
+        "system": [*prompt.system, *_instructions(request.response_format)] or None,
+        "tools": tools or None,
+        "tool_choice": _tool_choice(request),
+        "output_config": _output_config(preset, request.response_format),
+        "thinking": _thinking(preset.reasoning_effort),
+    }
+    fixed: Json = {
+        "model": preset.model,
+        "max_tokens": preset.max_output_tokens or MAX_OUTPUT_TOKENS,
+        "messages": prompt.messages,
+        "stream": True,
+    }
+    return fixed | {name: value for name, value in optional.items() if value is not None}
+
+
+class _Prompt:
+    """Messages of this API: instructions apart, then user and assistant in turns."""
+
+    def __init__(self, origin: str) -> None:
+        self.system: list[Json] = []
+        self.messages: list[Json] = []
+        self._origin = origin
+
+    def add(self, message: Message) -> None:
+        """Add a message to the turn of its speaker."""
+        match message.role:
+            case Role.SYSTEM | Role.DEVELOPER if not self.messages:
+                self.system.extend(_blocks(message))
+            case Role.SYSTEM | Role.DEVELOPER:
+                # Few models take instructions in the middle of a conversation.
+                self._say("user", [{"type": "text", "text": f"<system>\n{message.text}\n</system>"}])
+            case Role.ASSISTANT:
+                self._say("assistant", _returned(self._origin, message) or _told(message))
+            case Role.TOOL:
+                result = {"type": "tool_result", "tool_use_id": message.answers}
+                self._say("user", [{**result, "content": _result(message)}])
+            case Role.USER:
+                self._say("user", _blocks(message))
+
+    def _say(self, role: str, blocks: Sequence[Json]) -> None:
+        if not blocks:
+            return
+        if not self.messages and role == "assistant":
+            self._say("user", [{"type": "text", "text": BEGIN}])
+        if self.messages and self.messages[-1]["role"] == role:
+            self.messages[-1]["content"].extend(blocks)
+        else:
+            self.messages.append({"role": role, "content": list(blocks)})
+
+    def close(self) -> None:
+        """Leave the last word to the user."""
+        if not self.messages:
+            self._say("user", [{"type": "text", "text": BEGIN}])
+        if self.messages[-1]["role"] == "assistant":
+            self._say("user", [{"type": "text", "text": CONTINUE}])
+
+    def mark(self) -> None:
+        """What was added so far may be cached."""
+        blocks = self.messages[-1]["content"] if self.messages else self.system
+        if blocks:
+            blocks[-1] = {**blocks[-1], "cache_control": _CACHED}
+
+
+def _blocks(message: Message) -> list[Json]:
+    """The content as blocks; blank text is refused, and says nothing."""
+    if isinstance(message.content, str):
+        return [{"type": "text", "text": message.content}] if message.content.strip() else []
+    blocks = [_part(thaw(part)) for part in message.content]
+    return [block for block in blocks if block.get("type") != "text" or block["text"].strip()]
+
+
+def _result(message: Message) -> str | list[Json]:
+    return message.content if isinstance(message.content, str) else _blocks(message)
+
+
+def _part(part: Json) -> Json:
+    """A part in the form of this API; what is in it already, or is not known, passes as it is."""
+    match part:
+        case {"type": "image_url", "image_url": {"url": str(url)} | str(url)}:
+            return {"type": "image", "source": _source(url)}
+        case {"type": "file", "file": {"file_data": str(data)}}:
+            return {"type": "document", "source": _source(data)}
+        case {"type": "text"}:
+            return part
+        case _ if is_text_part(part):
+            return {"type": "text", "text": part["text"]}
+        case _:
+            return part
+
+
+def _source(url: str) -> Json:
+    """Where an image or a document comes from: an address, or the data itself in a `data:` URL."""
+    head, comma, data = url.partition(",")
+    if not comma or not head.startswith("data:"):
+        return {"type": "url", "url": url}
+    return {"type": "base64", "media_type": head[len("data:") :].split(";")[0], "data": data}
+
+
+def _returned(origin: str, message: Message) -> list[Json]:
+    """The blocks that this model made, if they still stand for the message."""
+    blocks = kept(origin, message)
+    call_ids = [block.get("id") for block in blocks if block.get("type") == "tool_use"]
+    return blocks if say_the_same(message, _said(blocks), call_ids) else []
+
+
+def _told(message: Message) -> list[Json]:
+    """What anybody may have said and called."""
+    calls = (
+        {"type": "tool_use", "id": c["id"], "name": c["function"]["name"], "input": called_with(c)}
+        for c in message.calls
+    )
+    return [*_blocks(message), *calls]
+
+
+def _tool(schema: Mapping[str, Any]) -> Json:
+    function = FunctionSchema.of(schema)
+    if function is None:
+        return thaw(schema)
+    told: Json = {
+        "name": function.name,
+        "description": function.description,
+        "input_schema": function.parameters,
+    }
+    return told | ({} if function.strict is None else {"strict": function.strict})
+
+
+def _tool_choice(request: InferenceRequest) -> Json | None:
+    choice = ToolChoice.parse(request.tool_choice)
+    alone = {"disable_parallel_tool_use": True} if request.parallel_tool_calls is False else {}
+    if choice is None:
+        return {"type": "auto", **alone} if alone else None
+    if choice.name:
+        return {"type": "tool", "name": choice.name, **alone}
+    match choice.mode:
+        case "none":
+            return {"type": "none"}
+        case "auto":
+            return {"type": "auto", **alone}
+        case "required":
+            return {"type": "any", **alone}
+
+
+def _thinking(effort: str | None) -> Json | None:
+    if effort is None:
+        return None
+    return {"type": "disabled"} if effort == "none" else {"type": "adaptive"}
+
+
+def _output_config(preset: Preset, given: ResponseFormat | None) -> Json | None:
+    effort = preset.reasoning_effort
+    config: Json = {"effort": effort} if effort and effort != "none" else {}
+    if given is not None and _is_enforced(given):
+        config["format"] = {"type": "json_schema", "schema": _strict(given)}
+    return config or None
+
+
+def _is_enforced(given: ResponseFormat) -> bool:
+    """Whether the API sees to it; it knows strict schemas only, the rest has to be asked for in words."""
+    return given.type == "json_schema" and given.strict
+
+
+def _strict(given: ResponseFormat) -> Json:
+    try:
+        return anthropic.transform_schema(thaw(given.schema))
+    except (ValueError, AttributeError, TypeError, AssertionError) as error:
+        problem = f"the response format '{given.name}' has a schema that cannot be enforced: {error}"
+        raise InvalidInput(problem) from None
+
+
+def _instructions(given: ResponseFormat | None) -> Iterator[Json]:
+    if given is None or given.type == "text" or _is_enforced(given):
+        return
+    schema = f" that satisfies this JSON schema:\n{json_text(given.schema)}" if given.schema else "."
+    yield {"type": "text", "text": f"Answer with one JSON object and nothing else{schema}"}
+
+
+# --- The answer ---
+
+_FINISH = {
+    "end_turn": FinishReason.STOP,
+    "refusal": FinishReason.CONTENT_FILTER,
+    "model_context_window_exceeded": FinishReason.LENGTH,
+}
+# Deltas of a block, and the field of the block that each continues.
+_CONTINUES = {
+    "text_delta": "text",
+    "thinking_delta": "thinking",
+    "signature_delta": "signature",
+}
+
+
+class MessagesReader:
+    """Reads the events of one answer."""
+
+    def __init__(self, origin: str) -> None:
+        self.spoken = Spoken()
+        self.is_complete = False
+        self._origin = origin
+        self._blocks: dict[int, Json] = {}
+        self._arguments: dict[int, str] = {}
+        self._usage: Json = {}
+        self._stop_reason = ""
+
+    def hear(self, event: Json) -> None:
+        """Take in one event; those that are not known pass."""
+        match event["type"]:
+            case "message_start":
+                self._count(event["message"].get("usage"))
+            case "content_block_start":
+                self._start(event["index"], event["content_block"])
+            case "content_block_delta":
+                self._continue(event["index"], event["delta"])
+            case "message_delta":
+                self._count(event.get("usage"))
+                self._stop_reason = event["delta"].get("stop_reason") or self._stop_reason
+            case "message_stop":
+                self.is_complete = bool(self._stop_reason)
+            case _:
+                pass
+
+    def _count(self, counts: Mapping[str, Any] | None) -> None:
+        """Counters are running totals; those that are not mentioned keep their value."""
+        self._usage |= {name: value for name, value in (counts or {}).items() if value is not None}
+
+    def _start(self, index: int, block: Json) -> None:
+        self._blocks[index] = dict(block)
+        if block["type"] == "text":
+            self.spoken.say(block.get("text") or "")
+        else:
+            self.spoken.paragraph()
+
+    def _continue(self, index: int, delta: Json) -> None:
+        block, kind = self._blocks[index], delta["type"]
+        if kind in _CONTINUES:
+            name = _CONTINUES[kind]
+            block[name] = (block.get(name) or "") + delta[name]
+            if kind == "text_delta":
+                self.spoken.say(delta["text"])
+        elif kind == "input_json_delta":
+            self._arguments[index] = self._arguments.get(index, "") + delta["partial_json"]
+        elif kind == "citations_delta":
+            block["citations"] = [*(block.get("citations") or []), delta["citation"]]
+
+    def response(self) -> InferenceResponse:
+        """The whole answer."""
+        calls = tuple(self._call(i, b) for i, b in sorted(self._blocks.items()) if b["type"] == "tool_use")
+        return InferenceResponse(
+            self.spoken.text,
+            calls,
+            _FINISH.get(self._stop_reason, FinishReason.parse(self._stop_reason)).value,
+            usage(self._usage),
+            keep(self._origin, _to_return(self._finished())),
+        )
+
+    def _call(self, index: int, block: Json) -> ToolCall:
+        # Some servers send the arguments whole, when the block starts.
+        arguments = self._arguments.get(index) or json_text(block.get("input") or {})
+        return ToolCall.from_text(block["id"], storable(block["name"]), storable(arguments))
+
+    def _finished(self) -> Iterator[Json]:
+        """The blocks as they may be sent back."""
+        for index, block in sorted(self._blocks.items()):
+            if block["type"] == "tool_use":
+                call = self._call(index, block)
+                given = call.args if call.malformed is None else {INVALID_JSON: call.malformed}
+                yield {**block, "input": given}
+            elif block["type"] != "text":
+                yield block
+            elif block["text"].strip():
+                yield {name: value for name, value in block.items() if value is not None}
+
+
+def _to_return(blocks: Iterable[Json]) -> list[Json]:
+    """The blocks, if they hold more than the message says; thinking that was cut off is refused."""
+    usable = [block for block in blocks if block["type"] != "thinking" or block.get("signature")]
+    while usable and usable[-1]["type"] in {"thinking", "redacted_thinking"}:
+        usable.pop()
+    return usable if any(block["type"] not in {"text", "tool_use"} for block in usable) else []
+
+
+def _said(blocks: Iterable[Json]) -> str:
+    """The text of the blocks, put together as the reader heard it."""
+    spoken = Spoken()
+    for block in blocks:
+        if block.get("type") == "text":
+            spoken.say(block["text"])
+        else:
+            spoken.paragraph()
+    return spoken.text
+
+
+def usage(counts: Mapping[str, Any]) -> Usage:
+    """The counters, disjoint: the provider counts thinking as output too."""
+    thinking = count(counts, "output_tokens_details", "thinking_tokens")
+    return Usage(
+        input=count(counts, "input_tokens"),
+        output=max(0, count(counts, "output_tokens") - thinking),
+        cache_write=count(counts, "cache_creation_input_tokens"),
+        cache_read=count(counts, "cache_read_input_tokens"),
+        reasoning=thinking,
+    )

@@ -1,0 +1,166 @@
+"""Why a model call failed, in the domain's errors: what may pass by itself, and what somebody has to mend.
+
+SDKs and providers say it in many ways: a status, a word in the error's body, an event in the
+middle of a stream with neither. They are all read here, by one table. Messages name the fix, and
+never repeat a key.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from typing import Any, cast
+
+from agent_domain.errors import ModelError, ModelUnavailable, RateLimited
+from agent_domain.values import cut
+from everstep.inference.presets import Preset
+from everstep.inference.spoken import storable
+
+MAX_MESSAGE = 500
+"""Of what the provider says: some repeat the whole request."""
+
+_NO_CREDIT = re.compile(r"insufficient_quota|billing|spend_limit|credit_balance")
+_TOO_LONG = re.compile(
+    r"context_length_exceeded|maximum context length|context window|context length|prompt is too long"
+)
+_SLOW_DOWN = re.compile(r"rate_limit|too_many_requests|ramp_limit")
+_PASSING = re.compile(r"overloaded|server_error|api_error|timeout|unavailable|internal_error")
+_REFUSED = re.compile(
+    r"invalid|authentication|permission|not_found|unsupported|policy|too_large|too_small|image"
+    r"|data_residency|moderation"
+)
+
+_PASSING_STATUS = frozenset({408, 409, 425})
+_ABOUT_THE_REQUEST = frozenset({None, 400, 413, 422})
+
+
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """What a provider said instead of an answer."""
+
+    message: str
+    status: int | None = None
+    """None where it came in the middle of a stream that had begun well."""
+    words: str = ""
+    """Codes and types, which do not change as messages do."""
+    retry_after: float | None = None
+
+    @classmethod
+    def read(
+        cls, body: object, message: str = "", status: int | None = None, retry_after: float | None = None
+    ) -> "Complaint":
+        """Read an error's body in any of the shapes that are about."""
+        layers = list(_layers(body))
+        message = body if isinstance(body, str) and body else message
+        words = [str(word) for word in _values(layers, "code", "type", "error_code")]
+        numbers = [int(word) for word in words if re.fullmatch(r"[45]\d\d", word)]
+        texts = [text for text in _values(layers, "error", "detail", "message") if isinstance(text, str)]
+        said = texts[-1] if texts else message
+        # Some gateways put the status that they got into the body of a stream that had begun with 200.
+        return cls(said, status or next(iter(numbers), None), " ".join(words).lower(), retry_after)
+
+
+def _layers(body: object) -> Iterator[Mapping[str, Any]]:
+    """The body, the error inside it, and the details inside that."""
+    while isinstance(body, Mapping):
+        layer = cast("Mapping[str, Any]", body)
+        yield layer
+        body = layer.get("error") or layer.get("details")
+
+
+def _values(layers: Iterable[Mapping[str, Any]], *keys: str) -> Iterator[Any]:
+    return (layer[key] for layer in layers for key in keys if layer.get(key))
+
+
+def failure(complaint: Complaint, preset: Preset, key: str | None = None) -> ModelError:
+    """The complaint as the error that says what can be done about it."""
+    status, words = complaint.status, complaint.words
+    said = _without(key, cut(storable(complaint.message).strip() or "no reason given", MAX_MESSAGE))
+    told = f"{preset.model}: {said}" if status is None else f"{preset.model} ({status}): {said}"
+    if _NO_CREDIT.search(words) or "credit balance" in said.lower():
+        fix = f"Raise the limit or the credit of the account behind {_key_of(preset)}"
+        return ModelError(_advice(told, fix))
+    if _TOO_LONG.search(f"{words} {said.lower()}") and status in _ABOUT_THE_REQUEST:
+        fix = "The conversation is too long for this model: start a new one, or use a larger model"
+        return ModelError(_advice(told, fix))
+    if status == HTTPStatus.TOO_MANY_REQUESTS or _SLOW_DOWN.search(words):
+        return RateLimited(told, complaint.retry_after)
+    if _may_pass(status, words):
+        return ModelUnavailable(told, complaint.retry_after)
+    return ModelError(_advice(told, _fix(status, words, preset)))
+
+
+def _advice(told: str, fix: str) -> str:
+    return f"{told.rstrip('.')}. {fix}." if fix else told
+
+
+def _may_pass(status: int | None, words: str) -> bool:
+    if status is not None and (status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _PASSING_STATUS):
+        return True
+    if status is not None and status >= HTTPStatus.BAD_REQUEST:
+        return False
+    # A stream that had begun well and broke off: the provider's doing, unless it says otherwise.
+    return bool(_PASSING.search(words)) or not _REFUSED.search(words)
+
+
+def _fix(status: int | None, words: str, preset: Preset) -> str:
+    match status:
+        case 401:
+            return f"Check the key in {_key_of(preset)}"
+        case 403:
+            return f"The key in {_key_of(preset)} may not use this model"
+        case 404:
+            where = preset.base_url or "the provider"
+            return f"Check 'model' and 'base_url' of preset '{preset.name}': {where} does not know it"
+        case None if "authentication" in words:
+            return f"Check the key in {_key_of(preset)}"
+        case _:
+            return ""
+
+
+def _key_of(preset: Preset) -> str:
+    return preset.api_key_env or f"'api_key_env' of preset '{preset.name}' (it has none)"
+
+
+def _without(key: str | None, text: str) -> str:
+    return text.replace(key, "[key]") if key else text
+
+
+def retry_after(headers: Mapping[str, str], now: Callable[[], datetime]) -> float | None:
+    """How many seconds the provider asks to wait: a number, or the time until an HTTP date."""
+    milliseconds = _seconds(headers.get("retry-after-ms"))
+    if milliseconds is not None:
+        return milliseconds / 1000
+    given = headers.get("retry-after")
+    if given is None:
+        return None
+    seconds = _seconds(given)
+    return seconds if seconds is not None else _until(given, now)
+
+
+def _seconds(text: str | None) -> float | None:
+    try:
+        seconds = float(text or "")
+    except ValueError:
+        return None
+    return max(0.0, seconds) if math.isfinite(seconds) else None
+
+
+def _until(text: str, now: Callable[[], datetime]) -> float | None:
+    try:
+        date = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    date = date if date.tzinfo else date.replace(tzinfo=UTC)
+    return max(0.0, (date - now()).total_seconds())
+
+
+def causes(error: BaseException) -> Iterable[BaseException]:
+    """The error and what it was raised from: SDKs say 'Connection error.' and keep the reason inside."""
+    seen: BaseException | None = error
+    while seen is not None:
+        yield seen
+        seen = seen.__cause__ or seen.__context__

@@ -1,0 +1,57 @@
+"""A model with stand-ins: while the first cannot be reached, the next one is asked.
+
+Only what may pass by itself (rate limits, timeouts, outages) is a reason to ask another model; a
+refused request or a wrong key is the caller's to know. And only as long as nothing was heard:
+text that was passed on cannot be taken back here, and the caller has to know that an answer broke
+off. So a failure in the middle of an answer is raised, the caller's retry is a new attempt that
+supersedes what was heard, and what is heard within one call of `respond` is always exactly the
+text of the response that it returns.
+"""
+
+from collections.abc import Sequence
+
+from agent_domain.cached_context import InferenceRequest
+from agent_domain.drivers import Model, OnText
+from agent_domain.errors import RETRYABLE, InvalidInput
+from agent_domain.steps import InferenceResponse
+
+
+class FallbackModel:
+    """Asks the models in order until one answers."""
+
+    def __init__(self, models: Sequence[Model]) -> None:
+        if not models:
+            raise InvalidInput("a fallback chain needs at least one model")
+        self.models = tuple(models)
+
+    async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
+        """The first answer; when there is none, the failure whose provider asked for the longest wait."""
+        heard = False
+
+        def hear(text: str) -> None:
+            nonlocal heard
+            heard = True
+            on_text(text)
+
+        failures: list[Exception] = []
+        for model in self.models:
+            try:
+                return await model.respond(request, hear)
+            except RETRYABLE as failure:
+                failures.append(failure)
+                if heard:
+                    break
+        raise _worst(failures)
+
+
+def _worst(failures: Sequence[Exception]) -> Exception:
+    """One failure for all: whoever waits as long as it says may ask each of the models again."""
+    worst = max(failures, key=_wait)
+    for other in failures:
+        if other is not worst:
+            worst.add_note(f"Also: {other}")
+    return worst
+
+
+def _wait(failure: Exception) -> float:
+    return getattr(failure, "retry_after", None) or 0.0

@@ -1,0 +1,23 @@
+"""Reads what providers send, where null or nothing may stand for an empty list or map."""
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias, cast
+
+Json: TypeAlias = dict[str, Any]
+
+
+def record(value: object) -> Json:
+    """The map, or an empty one."""
+    return cast("Json", value) if isinstance(value, dict) else {}
+
+
+def records(value: object) -> list[Json]:
+    """The maps of a list; there are none where there is no list."""
+    return [record(entry) for entry in cast("list[object]", value)] if isinstance(value, list) else []
+
+
+def count(counts: object, *path: str) -> int:
+    """A counter somewhere in the usage that a provider reports; what is missing is 0."""
+    for key in path:
+        counts = cast("Mapping[str, object]", counts).get(key) if isinstance(counts, Mapping) else None
+    return max(0, counts) if isinstance(counts, int) else 0

@@ -1,0 +1,85 @@
+"""Presets brought to life: the model behind a name, ready to be asked.
+
+Clients keep their connections, so each preset has one model as long as this lives, and all of it
+belongs to one event loop.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, Protocol, runtime_checkable
+
+from agent_domain.drivers import Model
+from everstep.inference.fallback import FallbackModel
+from everstep.inference.presets import Driver, Preset, Presets
+from everstep.inference.provider_model import utc_now
+from everstep.inference.scripted import ScenarioModel, Script, Sleep
+
+DEMO_SCRIPT = Script.of(
+    "I am the scripted demo model of this installation: I always say the same. "
+    "Set OPENAI_API_KEY or ANTHROPIC_API_KEY, or write a preset, and a real model answers instead."
+)
+
+
+@runtime_checkable
+class Closable(Protocol):
+    """A model that holds connections."""
+
+    async def aclose(self) -> None:
+        """Close them."""
+        ...
+
+
+class Models:
+    """The models of an installation, by preset."""
+
+    def __init__(
+        self,
+        presets: Presets,
+        environ: Mapping[str, str],
+        *,
+        now: Callable[[], datetime] = utc_now,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        self.presets = presets
+        self._environ = environ
+        self._now = now
+        self._sleep = sleep
+        self._models: dict[Preset, Model] = {}
+
+    def model(self, wanted: str | Mapping[str, Any] | None = None) -> Model:
+        """The model that an agent means, with its stand-ins: by name, by its settings, or the default."""
+        chain = self.presets.chain(self.presets.resolve(wanted))
+        models = [self._single(preset) for preset in chain]
+        return models[0] if len(models) == 1 else FallbackModel(models)
+
+    def _single(self, preset: Preset) -> Model:
+        if preset not in self._models:
+            self._models[preset] = self._made(preset)
+        return self._models[preset]
+
+    def _made(self, preset: Preset) -> Model:
+        # Imported where they are needed: an SDK takes up to a second, and few processes need both.
+        match preset.driver:
+            case Driver.SCRIPTED:
+                script = Script.load(preset.scenario) if preset.scenario else DEMO_SCRIPT
+                return ScenarioModel(script, self._sleep)
+            case Driver.OPENAI:
+                from everstep.inference.openai_responses import OpenAIResponses  # noqa: PLC0415 -- see above
+
+                return OpenAIResponses(preset, preset.key(self._environ), self._now)
+            case Driver.OPENAI_CHAT:
+                from everstep.inference.openai_chat import OpenAIChat  # noqa: PLC0415 -- see above
+
+                return OpenAIChat(preset, preset.key(self._environ), self._now)
+            case Driver.ANTHROPIC:
+                from everstep.inference.anthropic_messages import AnthropicMessages  # noqa: PLC0415 -- see above
+
+                return AnthropicMessages(preset, preset.key(self._environ), self._now)
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        models, self._models = list(self._models.values()), {}
+        for model in models:
+            if isinstance(model, Closable):
+                await model.aclose()

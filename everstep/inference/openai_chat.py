@@ -1,0 +1,291 @@
+"""Chat Completions: OpenAI's, and the API that nearly every other server of models understands.
+
+OpenAI's own parameters go to OpenAI alone: other servers refuse what they do not know.
+
+Some models stream their reasoning beside the text, and some sign their calls. While they work on
+one task, both go back as they came; what was reasoned for earlier questions is left out, because
+providers refuse it or ignore it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+from openai import AsyncStream
+
+from agent_domain.cached_context import InferenceRequest, ResponseFormat
+from agent_domain.finish_reason import FinishReason
+from agent_domain.messages import Message, Messages, Role, is_text_part
+from agent_domain.steps import InferenceResponse
+from agent_domain.tools import ToolCall
+from agent_domain.usage import Usage
+from agent_domain.values import json_text, thaw
+from everstep.inference.json_reading import Json, count, record, records
+from everstep.inference.openai_client import ERRORS, client
+from everstep.inference.presets import Preset
+from everstep.inference.provider_items import keep, kept, say_the_same
+from everstep.inference.provider_model import ProviderModel, utc_now
+from everstep.inference.request_parts import FunctionSchema, ToolChoice, cache_key, called_with
+from everstep.inference.spoken import Spoken, storable
+
+_OPENAI_HOSTS = ("openai.com", "azure.com")
+_REASONING = ("reasoning_content", "reasoning")
+"""Where servers put their reasoning, beside `content`."""
+
+
+class OpenAIChat(ProviderModel):
+    """A model behind a Chat Completions API."""
+
+    errors = ERRORS
+
+    def __init__(self, preset: Preset, key: str | None, now: Callable[[], datetime] = utc_now) -> None:
+        super().__init__(preset, key, now)
+        self._client = client(preset, key)
+
+    def body(self, request: InferenceRequest) -> Json:
+        """The request, without what is not set."""
+        return request_body(self.preset, request)
+
+    def reader(self) -> "ChatReader":
+        """A reader for one answer."""
+        return ChatReader(self.preset.origin)
+
+    async def open(self, body: Json) -> AsyncStream[object]:
+        """Send the request."""
+        return await self._client.post(
+            "/chat/completions", cast_to=object, body=body, stream=True, stream_cls=AsyncStream[object]
+        )
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._client.close()
+
+
+# --- The request ---
+
+
+def request_body(preset: Preset, request: InferenceRequest) -> Json:
+    """The request as Chat Completions reads it."""
+    own = _is_openai(preset)
+    optional: Json = {
+        # The old name for everybody else: it is the one that all of them know.
+        "max_completion_tokens" if own else "max_tokens": preset.max_output_tokens,
+        "temperature": preset.temperature,
+        "reasoning_effort": preset.reasoning_effort,
+        "tools": [_tool(schema) for schema in request.tools] or None,
+        "tool_choice": _tool_choice(request),
+        "parallel_tool_calls": request.parallel_tool_calls,
+        "response_format": _response_format(request.response_format),
+        "store": False if own else None,
+        "prompt_cache_key": cache_key(request) if own else None,
+    }
+    fixed: Json = {
+        "model": preset.model,
+        "messages": _messages(preset.origin, request.messages),
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    return fixed | {name: value for name, value in optional.items() if value is not None}
+
+
+def _is_openai(preset: Preset) -> bool:
+    host = urlsplit(preset.base_url or "https://api.openai.com").hostname or ""
+    return any(host == own or host.endswith(f".{own}") for own in _OPENAI_HOSTS)
+
+
+def _messages(origin: str, messages: Messages) -> list[Json]:
+    asked = max((index for index, message in enumerate(messages) if message.is_user), default=-1)
+    return [
+        sent
+        for index, message in enumerate(messages)
+        for sent in _message(message, kept(origin, message) if index > asked else [])
+    ]
+
+
+def _message(message: Message, items: list[Json]) -> Iterator[Json]:
+    match message.role:
+        case Role.TOOL:
+            yield {"role": "tool", "tool_call_id": message.answers, "content": message.text}
+        case Role.ASSISTANT:
+            if message.content or message.calls:
+                yield _assistant(message, items)
+        case Role.SYSTEM | Role.DEVELOPER | Role.USER:
+            yield {"role": str(message.role), "content": _content(message)}
+
+
+def _assistant(message: Message, items: list[Json]) -> Json:
+    calls = [_call(call) for call in message.calls]
+    sent: Json = {"role": "assistant", "content": message.text or None}
+    for item in items:
+        signatures: Json = item["signatures"]
+        if calls and say_the_same(message, item["text"], item["call_ids"]):
+            sent |= item["reasoning"]
+            calls = [call | signatures.get(call["id"], {}) for call in calls]
+    return sent | ({"tool_calls": calls} if calls else {})
+
+
+def _call(call: Mapping[str, Any]) -> Json:
+    # Servers that fill the conversation into a template stop at arguments that are no JSON.
+    function = {"name": call["function"]["name"], "arguments": json_text(called_with(call))}
+    return {"id": call["id"], "type": "function", "function": function}
+
+
+def _content(message: Message) -> str | list[Json]:
+    if isinstance(message.content, str):
+        return message.content
+    return [_part(thaw(part)) for part in message.content]
+
+
+def _part(part: Json) -> Json:
+    return {"type": "text", "text": part["text"]} if is_text_part(part) else part
+
+
+def _tool(schema: Mapping[str, Any]) -> Json:
+    function = FunctionSchema.of(schema)
+    if function is None:
+        return thaw(schema)
+    told: Json = {
+        "name": function.name,
+        "description": function.description,
+        "parameters": function.parameters,
+    }
+    strict = {} if function.strict is None else {"strict": function.strict}
+    return {"type": "function", "function": told | strict}
+
+
+def _tool_choice(request: InferenceRequest) -> str | Json | None:
+    choice = ToolChoice.parse(request.tool_choice)
+    if choice is None:
+        return None
+    return {"type": "function", "function": {"name": choice.name}} if choice.name else choice.mode
+
+
+def _response_format(given: ResponseFormat | None) -> Json | None:
+    if given is None or given.type == "text":
+        return None
+    if given.type != "json_schema":
+        return {"type": given.type}
+    schema = {"name": given.name, "schema": thaw(given.schema), "strict": given.strict}
+    return {"type": "json_schema", "json_schema": schema}
+
+
+# --- The answer ---
+
+_FINISH = {"function_call": FinishReason.TOOL_CALLS}
+
+
+class _PartialCall:
+    """A call whose arguments are still arriving."""
+
+    def __init__(self) -> None:
+        self.id = ""
+        self.name = ""
+        self.arguments: list[str] = []
+        self.signature: Json = {}
+
+    def add(self, delta: Json) -> None:
+        function = record(delta.get("function"))
+        self.id = delta.get("id") or self.id
+        self.name = function.get("name") or self.name
+        self.arguments.append(function.get("arguments") or "")
+        if delta.get("extra_content"):
+            self.signature = {"extra_content": delta["extra_content"]}
+
+    def call(self) -> ToolCall:
+        return ToolCall.from_text(self.id, storable(self.name), storable("".join(self.arguments)))
+
+
+class ChatReader:
+    """Reads the chunks of one answer."""
+
+    def __init__(self, origin: str) -> None:
+        self.spoken = Spoken()
+        self.is_complete = False
+        self._origin = origin
+        self._calls: list[_PartialCall] = []
+        self._by_index: dict[int, _PartialCall] = {}
+        self._reasoning: dict[str, list[str]] = {}
+        self._finish_reason = ""
+        self._refused = False
+        self._usage: object = None
+
+    def hear(self, event: Json) -> None:
+        """Take in one chunk; the last one may hold nothing but counters."""
+        self._usage = event.get("usage") or self._usage
+        for choice in records(event.get("choices")):
+            self._hear(record(choice.get("delta")))
+            if choice.get("finish_reason"):
+                self._finish_reason = choice["finish_reason"]
+                self.is_complete = True
+
+    def _hear(self, delta: Json) -> None:
+        self.spoken.say(_text(delta.get("content")))
+        if delta.get("refusal"):
+            self._refused = True
+            self.spoken.say(delta["refusal"])
+        for name in _REASONING:
+            if isinstance(delta.get(name), str):
+                self._reasoning.setdefault(name, []).append(delta[name])
+        for call in records(delta.get("tool_calls")):
+            self._partial(call).add(call)
+
+    def _partial(self, delta: Json) -> _PartialCall:
+        """The call that a fragment belongs to; some servers number all calls 0, or not at all."""
+        index = delta.get("index") or 0
+        known = self._by_index.get(index)
+        if known is None or (delta.get("id") and known.id and delta["id"] != known.id):
+            known = self._by_index[index] = _PartialCall()
+            self._calls.append(known)
+        return known
+
+    def response(self) -> InferenceResponse:
+        """The whole answer."""
+        calls = tuple(partial.call() for partial in self._calls)
+        return InferenceResponse(
+            self.spoken.text,
+            calls,
+            self._reason(called=bool(calls)).value,
+            usage(self._usage),
+            keep(self._origin, self._to_return()),
+        )
+
+    def _reason(self, *, called: bool) -> FinishReason:
+        word = self._finish_reason
+        reason = _FINISH.get(word, FinishReason.parse(word))
+        if reason is FinishReason.STOP:
+            if self._refused:
+                return FinishReason.CONTENT_FILTER
+            # Several servers say `stop` when they called a tool.
+            return FinishReason.TOOL_CALLS if called else reason
+        return reason
+
+    def _to_return(self) -> list[Json]:
+        """Reasoning and signatures of an answer with calls: nobody wants those of other answers."""
+        reasoning = {name: "".join(parts) for name, parts in self._reasoning.items() if any(parts)}
+        signatures = {partial.id: partial.signature for partial in self._calls if partial.signature}
+        if not self._calls or not (reasoning or signatures):
+            return []
+        ids = [partial.id for partial in self._calls]
+        return [{"text": self.spoken.text, "call_ids": ids, "reasoning": reasoning, "signatures": signatures}]
+
+
+def _text(content: object) -> str:
+    """The text of a delta; where it is a list of parts, that of those which are text."""
+    if isinstance(content, list):
+        return "".join(part["text"] for part in cast("list[Any]", content) if is_text_part(part))
+    return content if isinstance(content, str) else ""
+
+
+def usage(counts: object) -> Usage:
+    """The counters, disjoint: the provider counts cached tokens as input and reasoning as output too."""
+    read = count(counts, "prompt_tokens_details", "cached_tokens")
+    write = count(counts, "prompt_tokens_details", "cache_write_tokens")
+    reasoning = count(counts, "completion_tokens_details", "reasoning_tokens")
+    return Usage(
+        input=max(0, count(counts, "prompt_tokens") - read - write),
+        output=max(0, count(counts, "completion_tokens") - reasoning),
+        cache_write=write,
+        cache_read=read,
+        reasoning=reasoning,
+    )

@@ -1,0 +1,293 @@
+"""OpenAI's Responses API.
+
+Nothing is stored at the provider (`store: false`), so a reasoning model gets its reasoning back
+from us: its items come encrypted and go back as they came, in their places between the messages
+and the calls that they led to, and with the `phase` of each message.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from openai import AsyncStream
+
+from agent_domain.cached_context import InferenceRequest, ResponseFormat
+from agent_domain.errors import ModelError
+from agent_domain.finish_reason import FinishReason
+from agent_domain.messages import Message, Role, is_text_part
+from agent_domain.steps import InferenceResponse
+from agent_domain.tools import ToolCall
+from agent_domain.usage import Usage
+from agent_domain.values import thaw
+from everstep.inference.failures import Complaint
+from everstep.inference.json_reading import Json, count, record, records
+from everstep.inference.openai_client import ERRORS, client
+from everstep.inference.presets import Preset
+from everstep.inference.provider_items import keep, kept, say_the_same
+from everstep.inference.provider_model import ProviderModel, utc_now
+from everstep.inference.request_parts import FunctionSchema, ToolChoice, cache_key
+from everstep.inference.spoken import Spoken, storable
+
+# These refuse to be asked for encrypted reasoning, because they have none.
+_NOT_REASONING = ("gpt-3.5", "gpt-4", "chatgpt-4o", "gpt-5-chat")
+
+
+class OpenAIResponses(ProviderModel):
+    """A model behind the Responses API."""
+
+    errors = ERRORS
+
+    def __init__(self, preset: Preset, key: str | None, now: Callable[[], datetime] = utc_now) -> None:
+        super().__init__(preset, key, now)
+        self._client = client(preset, key)
+
+    def body(self, request: InferenceRequest) -> Json:
+        """The request, without what is not set."""
+        return request_body(self.preset, request)
+
+    def reader(self) -> "ResponsesReader":
+        """A reader for one answer."""
+        return ResponsesReader(self.preset, self.complained)
+
+    async def open(self, body: Json) -> AsyncStream[object]:
+        """Send the request."""
+        return await self._client.post(
+            "/responses", cast_to=object, body=body, stream=True, stream_cls=AsyncStream[object]
+        )
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._client.close()
+
+
+# --- The request ---
+
+
+def request_body(preset: Preset, request: InferenceRequest) -> Json:
+    """The request as the Responses API reads it."""
+    optional: Json = {
+        "max_output_tokens": preset.max_output_tokens,
+        "temperature": preset.temperature,
+        "reasoning": {"effort": preset.reasoning_effort} if preset.reasoning_effort else None,
+        "include": ["reasoning.encrypted_content"] if _reasons(preset) else None,
+        "tools": [_tool(schema) for schema in request.tools] or None,
+        "tool_choice": _tool_choice(request),
+        "parallel_tool_calls": request.parallel_tool_calls,
+        "text": _text_format(request.response_format),
+        "prompt_cache_key": cache_key(request),
+    }
+    items = [item for message in request.messages for item in _items(preset.origin, message)]
+    fixed: Json = {"model": preset.model, "input": items, "store": False, "stream": True}
+    return fixed | {name: value for name, value in optional.items() if value is not None}
+
+
+def _reasons(preset: Preset) -> bool:
+    return not preset.model.startswith(_NOT_REASONING)
+
+
+def _items(origin: str, message: Message) -> Iterator[Json]:
+    match message.role:
+        case Role.TOOL:
+            output = _content(message)
+            yield {"type": "function_call_output", "call_id": message.answers, "output": output}
+        case Role.ASSISTANT:
+            yield from _returned(origin, message) or _told(message)
+        case Role.SYSTEM | Role.DEVELOPER | Role.USER:
+            yield {"role": str(message.role), "content": _content(message)}
+
+
+def _returned(origin: str, message: Message) -> list[Json]:
+    """The items that this provider made, if they still stand for the message."""
+    items = kept(origin, message)
+    call_ids = [item.get("call_id") for item in items if item.get("type") == "function_call"]
+    return items if say_the_same(message, _said(items), call_ids) else []
+
+
+def _told(message: Message) -> Iterator[Json]:
+    """What anybody may have said and called."""
+    if message.content:
+        yield {"role": "assistant", "content": _content(message)}
+    for call in message.calls:
+        function = call["function"]
+        yield {
+            "type": "function_call",
+            "call_id": call["id"],
+            "name": function["name"],
+            "arguments": function["arguments"],
+        }
+
+
+def _content(message: Message) -> str | list[Json]:
+    if isinstance(message.content, str):
+        return message.content
+    text = "output_text" if message.is_assistant else "input_text"
+    return [_part(part, text) for part in message.content]
+
+
+def _part(part: Any, text_type: str) -> Any:
+    """A part in the form of this API; what is in it already, or is not known, passes as it is."""
+    given: Json = thaw(part)
+    match given:
+        case {"type": "image_url", "image_url": {"url": url, **more}}:
+            return {"type": "input_image", "image_url": url, "detail": more.get("detail", "auto")}
+        case {"type": "image_url", "image_url": str(url)}:
+            return {"type": "input_image", "image_url": url, "detail": "auto"}
+        case {"type": "file", "file": {**file}}:
+            return {"type": "input_file", **file}
+        case _ if is_text_part(given):
+            return {"type": text_type, "text": given["text"]}
+        case _:
+            return given
+
+
+def _tool(schema: Mapping[str, Any]) -> Json:
+    function = FunctionSchema.of(schema)
+    if function is None:
+        return thaw(schema)
+    # Left out, strict means true here, which refuses schemas that were not written for it.
+    return {
+        "type": "function",
+        "name": function.name,
+        "description": function.description,
+        "parameters": function.parameters,
+        "strict": bool(function.strict),
+    }
+
+
+def _tool_choice(request: InferenceRequest) -> str | Json | None:
+    choice = ToolChoice.parse(request.tool_choice)
+    if choice is None:
+        return None
+    return {"type": "function", "name": choice.name} if choice.name else choice.mode
+
+
+def _text_format(given: ResponseFormat | None) -> Json | None:
+    if given is None or given.type == "text":
+        return None
+    if given.type != "json_schema":
+        return {"format": {"type": given.type}}
+    schema = {"name": given.name, "schema": thaw(given.schema), "strict": given.strict}
+    return {"format": {"type": "json_schema", **schema}}
+
+
+# --- The answer ---
+
+_INCOMPLETE = {
+    "max_output_tokens": FinishReason.LENGTH,
+    "content_filter": FinishReason.CONTENT_FILTER,
+}
+
+
+class ResponsesReader:
+    """Reads the events of one answer."""
+
+    def __init__(self, preset: Preset, complained: Callable[[Complaint], ModelError]) -> None:
+        self.spoken = Spoken()
+        self.is_complete = False
+        self._origin = preset.origin
+        self._complained = complained
+        self._done: dict[int, Json] = {}
+        self._closing: Json = {}
+
+    def hear(self, event: Json) -> None:
+        """Take in one event; those that are not known, or tell nothing new, pass."""
+        match event["type"]:
+            case "response.output_text.delta" | "response.refusal.delta":
+                self.spoken.say(event["delta"])
+            case "response.output_item.added" if event["item"]["type"] == "message":
+                self.spoken.paragraph()
+            case "response.output_item.done":
+                self._done[event["output_index"]] = event["item"]
+            case "response.completed" | "response.incomplete":
+                self._close(event["response"])
+            case "response.failed":
+                raise self._complained(Complaint.read(event["response"].get("error")))
+            case "error":
+                raise self._complained(Complaint.read({**event, "type": ""}))
+            case _:
+                pass
+
+    def _close(self, response: Json) -> None:
+        if response.get("error"):
+            raise self._complained(Complaint.read(response["error"]))
+        self._closing = response
+        self.is_complete = True
+        if not self.spoken.text:
+            self.spoken.say(_said(self._output))
+
+    @property
+    def _output(self) -> list[Json]:
+        """The items of the closing event, each as it was when it was done: then its encryption is whole."""
+        done = [self._done[index] for index in sorted(self._done)]
+        by_id = {item["id"]: item for item in done if item.get("id")}
+        return [by_id.get(item.get("id", ""), item) for item in records(self._closing.get("output"))] or done
+
+    def response(self) -> InferenceResponse:
+        """The whole answer."""
+        calls = tuple(_call(item) for item in self._output if item["type"] == "function_call")
+        return InferenceResponse(
+            self.spoken.text,
+            calls,
+            self._finish_reason(called=bool(calls)).value,
+            usage(self._closing.get("usage")),
+            keep(self._origin, _to_return(self._output)),
+        )
+
+    def _finish_reason(self, *, called: bool) -> FinishReason:
+        match self._closing.get("status"):
+            case "incomplete":
+                # Without a reason it is the usual one.
+                reason = record(self._closing.get("incomplete_details")).get("reason") or "max_output_tokens"
+                return _INCOMPLETE.get(reason, FinishReason.parse(reason))
+            case "completed" | None:
+                if any(part["type"] == "refusal" for part in _parts(self._output)):
+                    return FinishReason.CONTENT_FILTER
+                return FinishReason.TOOL_CALLS if called else FinishReason.STOP
+            case other:
+                return FinishReason.parse(str(other))
+
+
+def _call(item: Json) -> ToolCall:
+    return ToolCall.from_text(item["call_id"], storable(item["name"]), storable(item["arguments"]))
+
+
+def _parts(items: Iterable[Json]) -> Iterator[Json]:
+    for item in items:
+        if item.get("type") == "message":
+            yield from records(item.get("content"))
+
+
+def _said(items: Iterable[Json]) -> str:
+    """The text of the messages among the items."""
+    texts = (
+        "".join(storable(str(part.get("text") or part.get("refusal") or "")) for part in _parts([item]))
+        for item in items
+    )
+    return "\n\n".join(text for text in texts if text)
+
+
+def _to_return(items: Sequence[Json]) -> list[Json]:
+    """The items, if they hold more than the message says; reasoning that led to nothing is refused."""
+    usable = [item for item in items if item["type"] != "reasoning" or _can_be_read(item)]
+    while usable and usable[-1]["type"] == "reasoning":
+        usable.pop()
+    return usable if any(item["type"] == "reasoning" or item.get("phase") for item in usable) else []
+
+
+def _can_be_read(reasoning: Json) -> bool:
+    # Without either there is only an id, of something that was not stored.
+    return bool(reasoning.get("encrypted_content") or reasoning.get("content"))
+
+
+def usage(counts: object) -> Usage:
+    """The counters, disjoint: the provider counts cached tokens as input and reasoning as output too."""
+    read = count(counts, "input_tokens_details", "cached_tokens")
+    write = count(counts, "input_tokens_details", "cache_write_tokens")
+    reasoning = count(counts, "output_tokens_details", "reasoning_tokens")
+    return Usage(
+        input=max(0, count(counts, "input_tokens") - read - write),
+        output=max(0, count(counts, "output_tokens") - reasoning),
+        cache_write=write,
+        cache_read=read,
+        reasoning=reasoning,
+    )

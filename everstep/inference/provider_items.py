@@ -1,0 +1,44 @@
+"""What a provider wants back unchanged, such as its reasoning: kept with the answer, returned to its maker.
+
+Items are opaque: signed or encrypted by one model at one address, and refused by every other. So
+they carry their origin, and are used only as long as they say the same as the message they came
+with: once somebody edited the message, or another model takes over, the message speaks for itself.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from agent_domain.errors import InvalidInput
+from agent_domain.messages import PROVIDER_ITEMS, Message
+from agent_domain.values import FrozenDict, FrozenList, freeze, thaw
+from everstep.inference.json_reading import Json
+
+
+def keep(origin: str, items: Sequence[Mapping[str, Any]]) -> FrozenList:
+    """The items as `InferenceResponse.items` holds them; what no store can hold is not kept."""
+    try:
+        frozen = freeze(list(items), "provider items")
+    except InvalidInput:
+        # Changing a character would break their signature; the conversation works without them.
+        return FrozenList()
+    return FrozenList([FrozenDict(origin=origin, items=frozen)]) if frozen else FrozenList()
+
+
+def kept(origin: str, message: Message) -> list[Json]:
+    """The items of this origin that came with a message."""
+    bundles: Sequence[Any] = message.metadata.get(PROVIDER_ITEMS) or ()
+    items: list[Json] = []
+    for bundle in bundles:
+        if isinstance(bundle, Mapping) and cast("Mapping[str, Any]", bundle).get("origin") == origin:
+            items.extend(thaw(cast("Mapping[str, Any]", bundle).get("items") or []))
+    return items
+
+
+def say_the_same(message: Message, text: str, call_ids: Sequence[Any]) -> bool:
+    """Whether items with this text and these calls still stand for the message.
+
+    The message may have no text although they have: text that only repeats the arguments of a call
+    is dropped from the conversation. Blank lines between the parts of a text say nothing.
+    """
+    same_text = not message.text or message.text.split() == text.split()
+    return same_text and [call.get("id") for call in message.calls] == list(call_ids)

@@ -1,0 +1,217 @@
+"""What all providers' models have in common: one request, one stream of events, one answer.
+
+A driver says how a request is written (`body`) and how the events of an answer are read
+(`reader`); both are plain data, so that they can be tested without a connection. This module does
+what touches the network: it opens the stream, hears its events out with patience but not for
+ever, and turns whatever goes wrong into the domain's errors. The SDKs are used for what they are
+good at (connections, authentication, server-sent events) and for nothing that hides something:
+their own retries are off, and events are read as they are, because typed ones lose what the SDK
+does not know yet.
+
+An answer counts only once its closing event was read. After that only counters may follow, so a
+connection that then breaks takes nothing away.
+"""
+
+import asyncio
+import json
+import ssl
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Any, ClassVar, Protocol, cast
+
+import anyio
+import httpx2
+
+from agent_domain.cached_context import InferenceRequest
+from agent_domain.drivers import OnText
+from agent_domain.errors import RETRYABLE, ModelError, ModelTimeout, ModelUnavailable
+from agent_domain.steps import InferenceResponse
+from everstep.inference.failures import Complaint, causes, failure, retry_after
+from everstep.inference.json_reading import Json
+from everstep.inference.presets import Preset
+from everstep.inference.spoken import Spoken
+
+GRACE_SECONDS = 2.0
+"""How long counters may follow the closing event of an answer."""
+
+CONNECT_SECONDS = 10.0
+
+_BROKEN_STREAM = (
+    httpx2.HTTPError,
+    httpx2.StreamError,
+    json.JSONDecodeError,
+    UnicodeDecodeError,
+    # What httpx2 lets through of TLS connections that are cut.
+    ssl.SSLError,
+    anyio.EndOfStream,
+)
+_UNREADABLE = (KeyError, IndexError, TypeError, ValueError, AttributeError)
+
+
+def utc_now() -> datetime:
+    """The machine's clock, where no other is passed."""
+    return datetime.now(UTC)
+
+
+class AnswerReader(Protocol):
+    """Puts an answer together from its events."""
+
+    spoken: Spoken
+    is_complete: bool
+    """Whether the closing event was read."""
+
+    def hear(self, event: Json) -> None:
+        """Take in one event; raises `ModelError` for one that reports a failure."""
+        ...
+
+    def response(self) -> InferenceResponse:
+        """The whole answer."""
+        ...
+
+
+class EventStream(Protocol):
+    """The SDKs' streams, as far as they are needed."""
+
+    async def __anext__(self) -> Any:
+        """The next event."""
+        ...
+
+    async def close(self) -> None:
+        """Give the connection back, or close it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SdkErrors:
+    """The exceptions of an SDK; those of both have the same attributes."""
+
+    base: type[Exception]
+    status: type[Exception]
+    timeout: type[Exception]
+    connection: type[Exception]
+
+
+class _StatusError(Protocol):
+    """An SDK's exception for an HTTP status."""
+
+    response: httpx2.Response
+    body: object
+
+
+class ProviderModel(ABC):
+    """A model behind a provider's API."""
+
+    errors: ClassVar[SdkErrors]
+
+    def __init__(self, preset: Preset, key: str | None, now: Callable[[], datetime] = utc_now) -> None:
+        self.preset = preset
+        self._key = key
+        self._now = now
+
+    @abstractmethod
+    def body(self, request: InferenceRequest) -> Json:
+        """The request as the provider reads it."""
+
+    @abstractmethod
+    def reader(self) -> AnswerReader:
+        """Something that reads one answer."""
+
+    @abstractmethod
+    async def open(self, body: Json) -> EventStream:
+        """Send the request; the stream of what comes back."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Close all connections."""
+
+    async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
+        """Ask once; `on_text` hears the text as it is written."""
+        reader = self.reader()
+        try:
+            async with aclosing(self._events(self.body(request), reader)) as events:
+                async for event in events:
+                    with self._reading():
+                        reader.hear(cast("Json", event))
+                    _pass_on(reader.spoken, on_text)
+        except RETRYABLE:
+            if not reader.is_complete:
+                raise
+        if not reader.is_complete:
+            raise ModelUnavailable(f"{self.preset.model} broke off before the end of its answer")
+        with self._reading():
+            response = reader.response()
+        # Text that was not streamed, but stands in the closing event.
+        _pass_on(reader.spoken, on_text)
+        return response
+
+    async def _events(self, body: Json, reader: AnswerReader) -> AsyncGenerator[Any]:
+        with self._failing():
+            async with asyncio.timeout(self.preset.timeout_seconds):
+                stream = await self.open(body)
+        try:
+            while True:
+                patience = self.preset.timeout_seconds
+                patience = min(GRACE_SECONDS, patience) if reader.is_complete else patience
+                with self._failing():
+                    try:
+                        async with asyncio.timeout(patience):
+                            event = await anext(cast("AsyncIterator[Any]", stream))
+                    except StopAsyncIteration:
+                        return
+                yield event
+        finally:
+            await stream.close()
+
+    @contextmanager
+    def _reading(self) -> Generator[None]:
+        """An answer in an unknown shape is as good as none, and the next one may be better."""
+        try:
+            yield
+        except _UNREADABLE as error:
+            said = f"{self.preset.model} sent what cannot be read"
+            raise ModelUnavailable(f"{said}: {error!r}") from error
+
+    @contextmanager
+    def _failing(self) -> Generator[None]:
+        """Turns what the network and the SDK raise into the domain's errors."""
+        try:
+            yield
+        except (TimeoutError, self.errors.timeout, httpx2.TimeoutException) as error:
+            raise ModelTimeout(f"{self.preset.model} {self._missed(error)}") from error
+        except self.errors.status as error:
+            raise self._refused(cast("_StatusError", error)) from error
+        except (self.errors.connection, *_BROKEN_STREAM) as error:
+            reason = next((str(e) for e in reversed(list(causes(error))) if str(e)), type(error).__name__)
+            raise ModelUnavailable(f"{self.preset.model} cannot be reached: {reason}") from error
+        except self.errors.base as error:
+            raise self.complained(Complaint.read(getattr(error, "body", None), str(error))) from error
+
+    def _missed(self, error: BaseException) -> str:
+        if any(isinstance(cause, httpx2.ConnectTimeout) for cause in causes(error)):
+            return f"did not accept a connection within {CONNECT_SECONDS:g}s"
+        return f"sent nothing for {self.preset.timeout_seconds:g}s"
+
+    def _refused(self, error: "_StatusError") -> ModelError:
+        """What an HTTP status means, or an error event in a stream that had begun with 200."""
+        status = error.response.status_code
+        wait = retry_after(error.response.headers, self._now)
+        refused = status >= HTTPStatus.BAD_REQUEST
+        return self.complained(Complaint.read(error.body, str(error), status if refused else None, wait))
+
+    def complained(self, complaint: Complaint) -> ModelError:
+        """The error that a complaint of this provider amounts to."""
+        return failure(complaint, self.preset, self._key)
+
+
+def _pass_on(spoken: Spoken, on_text: OnText) -> None:
+    if news := spoken.news():
+        on_text(news)
+
+
+def timeouts() -> httpx2.Timeout:
+    """Patience is the caller's: httpx counts every ping of a provider that is stuck as progress."""
+    return httpx2.Timeout(None, connect=CONNECT_SECONDS)

@@ -1,0 +1,89 @@
+"""Parts of a request in one form, whatever form they were given in; each driver turns them into its own."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from agent_domain.cached_context import InferenceRequest
+from agent_domain.errors import InvalidInput
+from agent_domain.values import FrozenDict, json_text, parse_json, thaw
+from everstep.inference.json_reading import record
+
+INVALID_JSON = "INVALID_JSON"
+"""The key under which arguments that were no JSON object go back, where only an object may stand."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """Which tools the model may, must or must not call."""
+
+    mode: Literal["auto", "none", "required"]
+    name: str | None = None
+    """The only one that it must call."""
+
+    @classmethod
+    def parse(cls, given: str | Mapping[str, Any] | None) -> "ToolChoice | None":
+        """Read the words and maps of all providers; any other word is the name of a tool."""
+        if not given:
+            return None
+        if isinstance(given, str):
+            return cls._of_word(given)
+        name = (record(given.get("function")) or given).get("name")
+        if isinstance(name, str):
+            return cls("required", name)
+        kind = given.get("type")
+        if kind not in {"auto", "none", "any", "required"}:
+            raise InvalidInput(
+                f"tool_choice {json_text(given)} is not understood; "
+                "use auto, none, required or the name of a tool"
+            )
+        return cls._of_word(kind)
+
+    @classmethod
+    def _of_word(cls, word: str) -> "ToolChoice":
+        match word:
+            case "auto" | "none" | "required":
+                return cls(word)
+            case "any":
+                return cls("required")
+            case name:
+                return cls("required", name)
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionSchema:
+    """A tool as the model is told about it."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+    strict: bool | None = None
+
+    @classmethod
+    def of(cls, schema: Mapping[str, Any]) -> "FunctionSchema | None":
+        """Read a tool's schema; a provider's own tool, such as its web search, is no function."""
+        told = record(schema.get("function"))
+        if schema.get("type") != "function" or not told:
+            return None
+        parameters = record(thaw(told.get("parameters"))) or {"type": "object", "properties": {}}
+        return cls(str(told.get("name")), str(told.get("description") or ""), parameters, told.get("strict"))
+
+
+def called_with(call: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call in the conversation, as the object that providers insist on."""
+    arguments: str = call["function"]["arguments"]
+    try:
+        value = parse_json(arguments or "{}")
+    except InvalidInput:
+        return {INVALID_JSON: arguments}
+    return thaw(value) if isinstance(value, FrozenDict) else {INVALID_JSON: arguments}
+
+
+def cache_key(request: InferenceRequest) -> str | None:
+    """The same for all requests that begin with the same cached messages and tools."""
+    cached = request.messages[: request.cached_messages]
+    if not cached and not request.tools:
+        return None
+    beginning = json_text([request.tools, [[message.role, message.content] for message in cached]])
+    return hashlib.sha256(beginning.encode()).hexdigest()[:32]

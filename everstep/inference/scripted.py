@@ -1,0 +1,252 @@
+"""A model that answers as written down: for demos, and for tests that lose their worker on purpose.
+
+    scenarios:                               # a file for `scenario` in a preset
+      - when: weather                        # answers user messages that contain this
+        turns:
+          - text: Let me look that up.
+            calls: [{name: weather, args: {city: Paris}}]
+          - text: It is sunny in Paris.
+            pace: {characters: 4, seconds: 0.05}
+      - turns:                               # answers everything else
+          - error: {type: rate_limit, retry_after: 2, times: 1}
+            text: I know only about the weather.
+
+A model has no memory, and neither has this one: which turn comes next is read off the request, by
+how often the assistant spoke since the user message that the scenario answers. So another process
+goes on where the first one was lost. After the last turn the last one repeats.
+Only how often an error was raised is counted here; a new process raises it as often again.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, Self, TypeAlias
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from agent_domain.cached_context import InferenceRequest
+from agent_domain.capabilities.faults import faults
+from agent_domain.drivers import OnText
+from agent_domain.errors import (
+    InvalidInput,
+    ModelError,
+    ModelTimeout,
+    ModelUnavailable,
+    RateLimited,
+)
+from agent_domain.messages import Message, Messages
+from agent_domain.steps import InferenceResponse
+from agent_domain.tools import ToolCall
+from agent_domain.usage import Usage
+from agent_domain.values import FrozenDict, frozen_map
+from everstep.inference.json_reading import record
+
+Sleep: TypeAlias = Callable[[float], Awaitable[object]]
+
+
+class _Written(BaseModel):
+    """Written by people: what is not known is refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ScriptedCall(_Written):
+    """A tool call."""
+
+    name: str
+    args: Mapping[str, Any] = Field(default_factory=dict[str, Any])
+    id: str = ""
+    arguments: str | None = None
+    """The text of the arguments, where it is not to be a JSON object."""
+
+    @field_validator("args")
+    @classmethod
+    def _json(cls, args: Mapping[str, Any]) -> Mapping[str, Any]:
+        return frozen_map(args, "the arguments of a scripted call")
+
+    def call(self) -> ToolCall:
+        """The call as a model makes it."""
+        if self.arguments is not None:
+            return ToolCall.from_text(self.id, self.name, self.arguments)
+        return ToolCall(self.id, self.name, FrozenDict(self.args))
+
+
+class Pace(_Written):
+    """How fast the text comes: so many seconds before each piece of so many characters."""
+
+    seconds: float = Field(default=0, ge=0)
+    characters: int | None = Field(default=None, ge=1)
+    """None says all of it at once."""
+
+
+class ScriptedError(_Written):
+    """How the turn fails, and how often before it succeeds."""
+
+    type: Literal["rate_limit", "timeout", "unavailable", "refused"]
+    message: str = "As the script says"
+    retry_after: float | None = Field(default=None, ge=0)
+    times: int | None = Field(default=None, ge=1)
+    """None fails always."""
+    after: int = Field(default=0, ge=0)
+    """How many characters are heard before."""
+
+    def exception(self) -> ModelError:
+        """What is raised."""
+        match self.type:
+            case "rate_limit":
+                return RateLimited(self.message, self.retry_after)
+            case "unavailable":
+                return ModelUnavailable(self.message, self.retry_after)
+            case "timeout":
+                return ModelTimeout(self.message)
+            case "refused":
+                return ModelError(self.message)
+
+
+class ScriptedTurn(_Written):
+    """One answer."""
+
+    text: str = ""
+    calls: tuple[ScriptedCall, ...] = ()
+    finish_reason: str | None = None
+    """None says `tool_calls` with calls and `stop` without."""
+    usage: Usage = Usage()
+    pace: Pace = Pace()
+    error: ScriptedError | None = None
+
+    def response(self) -> InferenceResponse:
+        """The answer when it is whole."""
+        return InferenceResponse(
+            self.text,
+            tuple(call.call() for call in self.calls),
+            self.finish_reason or ("tool_calls" if self.calls else "stop"),
+            self.usage,
+        )
+
+    def pieces(self) -> Iterator[str]:
+        """The text as it is heard; without text there is one piece, which says nothing."""
+        size = self.pace.characters or len(self.text) or 1
+        for start in range(0, len(self.text) or 1, size):
+            yield self.text[start : start + size]
+
+
+class Scenario(_Written):
+    """Answers to a user message."""
+
+    when: str | None = None
+    """Text in a user message that this answers, in any case; None answers what nothing else does."""
+    turns: tuple[ScriptedTurn, ...]
+
+    @field_validator("turns")
+    @classmethod
+    def _some(cls, turns: tuple[ScriptedTurn, ...]) -> tuple[ScriptedTurn, ...]:
+        if not turns:
+            raise ValueError("a scenario needs at least one turn")
+        return turns
+
+    def answers(self, message: Message) -> bool:
+        """Whether this is what the message asked for."""
+        return self.when is not None and self.when.casefold() in message.text.casefold()
+
+
+class Script(_Written):
+    """Everything that a scripted model has to say."""
+
+    scenarios: tuple[Scenario, ...]
+
+    @field_validator("scenarios")
+    @classmethod
+    def _some(cls, scenarios: tuple[Scenario, ...]) -> tuple[Scenario, ...]:
+        if not scenarios:
+            raise ValueError("a script needs at least one scenario")
+        return scenarios
+
+    @model_validator(mode="before")
+    @classmethod
+    def _alone(cls, given: Any) -> Any:
+        """A script of one scenario need not say so."""
+        return {"scenarios": [given]} if "turns" in record(given) else given
+
+    @classmethod
+    def of(cls, *turns: "ScriptedTurn | str") -> Self:
+        """These answers, one after the other; text is an answer."""
+        written = tuple(ScriptedTurn(text=turn) if isinstance(turn, str) else turn for turn in turns)
+        return cls(scenarios=(Scenario(turns=written),))
+
+    @classmethod
+    def from_yaml(cls, text: str, name: str = "the scenario") -> Self:
+        """Read a script; `InvalidInput` says what to change."""
+        try:
+            return cls.model_validate(yaml.safe_load(text))
+        except yaml.YAMLError as error:
+            raise InvalidInput(f"{name} is no YAML: {error}") from None
+        except ValidationError as error:
+            raise InvalidInput(f"{name} is no script: {faults(error)}") from None
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a file."""
+        try:
+            return cls.from_yaml(Path(path).read_text(encoding="utf-8"), str(path))
+        except OSError as error:
+            raise InvalidInput(f"the scenario {path} cannot be read: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise InvalidInput(f"the scenario {path} cannot be read: save it as UTF-8") from None
+
+    def turn(self, conversation: Messages) -> tuple[tuple[int, int], ScriptedTurn]:
+        """The turn that comes next in a conversation, and its place in the script."""
+        number, asked = self._scenario(conversation)
+        turns = self.scenarios[number].turns
+        spoken = sum(message.is_assistant for message in conversation[asked:])
+        index = min(spoken, len(turns) - 1)
+        return (number, index), turns[index]
+
+    def _scenario(self, conversation: Messages) -> tuple[int, int]:
+        """The scenario that answers the latest user message that any answers, and where that stands."""
+        asked = [index for index, message in enumerate(conversation) if message.is_user]
+        for index in reversed(asked):
+            for number, scenario in enumerate(self.scenarios):
+                if scenario.answers(conversation[index]):
+                    return number, index
+        for number, scenario in enumerate(self.scenarios):
+            if scenario.when is None:
+                return number, asked[0] if asked else 0
+        raise ModelError("The script has no scenario for this conversation; add one without 'when'")
+
+
+class ScenarioModel:
+    """Answers from a script."""
+
+    def __init__(self, script: Script, sleep: Sleep = asyncio.sleep) -> None:
+        self.script = script
+        self._sleep = sleep
+        self._raised: Counter[int] = Counter()
+
+    async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
+        """The turn that the conversation has come to."""
+        # Examples among the cached messages are no part of the conversation.
+        conversation = request.messages[request.cached_messages :]
+        place, turn = self.script.turn(conversation)
+        error = turn.error if self._fails(hash((place, conversation)), turn.error) else None
+        await self._speak(turn, on_text, error.after if error else len(turn.text))
+        if error:
+            raise error.exception()
+        return turn.response()
+
+    def _fails(self, occasion: int, error: ScriptedError | None) -> bool:
+        if error is None:
+            return False
+        self._raised[occasion] += 1
+        return error.times is None or self._raised[occasion] <= error.times
+
+    async def _speak(self, turn: ScriptedTurn, on_text: OnText, limit: int) -> None:
+        for piece in turn.pieces():
+            if turn.pace.seconds:
+                await self._sleep(turn.pace.seconds)
+            heard, limit = piece[:limit], limit - len(piece)
+            if heard:
+                on_text(heard)
+            if limit < 0:
+                return

@@ -1,0 +1,57 @@
+"""Requests in words."""
+
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+from agent_domain.cached_context import CachedContext, InferenceRequest
+from agent_domain.drivers import Model, ToolCallingDriver
+from agent_domain.messages import Message, Messages, as_messages
+from agent_domain.steps import AgentStep, InferenceResponse
+from agent_domain.testing import MockTool, ScriptedModel
+from agent_domain.tools import Toolbox, ToolExecution
+from agent_domain.values import frozen_map
+
+AT = datetime(2026, 1, 16, 10, 5, tzinfo=UTC)
+
+WEATHER_SCHEMA = frozen_map(
+    {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+)
+WEATHER = MockTool("weather", "Tells the weather", schema=WEATHER_SCHEMA)
+CLOCK = MockTool("clock", "Tells the time")
+
+
+def asking(
+    *messages: str | Message,
+    system: str | None = None,
+    tools: tuple[MockTool, ...] = (),
+    parallel_tools: bool = True,
+    **cached: Any,
+) -> InferenceRequest:
+    """A request with these messages; the rest stands in the cached context."""
+    context = CachedContext(tools=Toolbox.of(tools).schemas, **cached)
+    context = context.with_system_prompt(system) if system else context
+    return InferenceRequest.compile(as_messages(messages), context, parallel_tools=parallel_tools)
+
+
+def with_results(response: InferenceResponse, *results: Any) -> Messages:
+    """What the conversation keeps of an answer, each of its calls with a result."""
+    executions = tuple(map(ToolExecution, response.tool_calls, results))
+    step = AgentStep(UUID(int=1), AT, inference_response=response, tool_executions=executions)
+    return ToolCallingDriver(ScriptedModel()).outputs(step)
+
+
+class Listener(list[str]):
+    """Hears the pieces of an answer."""
+
+    def __call__(self, text: str) -> None:
+        self.append(text)
+
+    @property
+    def text(self) -> str:
+        return "".join(self)
+
+
+async def asked(model: Model, *messages: str | Message, **request: Any) -> InferenceResponse:
+    """The answer, when nobody listens."""
+    return await model.respond(asking(*messages, **request), Listener())

@@ -1,0 +1,152 @@
+"""What every model keeps to, whoever is behind it: servers of ours, servers of others, or a script."""
+
+import pytest
+
+from agent_domain.errors import RETRYABLE, ModelError, ModelTimeout, ModelUnavailable, RateLimited
+from agent_domain.messages import user
+from agent_domain.tools import ToolCall
+from agent_domain.usage import Usage
+from agent_domain.values import frozen_map
+from tests.everstep.inference.asking import CLOCK, WEATHER, Listener, asked, asking, with_results
+from tests.everstep.inference.counterparts import Counterpart, Said
+from tests.everstep.inference.dialects import Answer, Call, called
+
+GREETING = Answer(("Hello ", "there, ", "how are ", "you?"))
+PARIS = Call("call_1", "weather", ('{"ci', 'ty":"Par', 'is"}'))
+TIME = Call("call_2", "clock", ("{}",))
+
+
+async def test_the_text_is_heard_in_pieces_and_returned_whole(counterpart: Counterpart) -> None:
+    await counterpart.answers(GREETING)
+    heard = Listener()
+
+    response = await counterpart.model().respond(asking("Hello"), heard)
+
+    assert response.text == heard.text == "Hello there, how are you?"
+    assert len(heard) > 1
+    assert response.tool_calls == ()
+
+
+async def test_calls_come_with_their_arguments_and_the_text_beside_them(counterpart: Counterpart) -> None:
+    """5.5.1: what is heard is text, never arguments."""
+    await counterpart.answers(called(PARIS, TIME, text=("Let me ", "look.")))
+    heard = Listener()
+
+    response = await counterpart.model().respond(asking("Paris?", tools=(WEATHER, CLOCK)), heard)
+
+    assert response.tool_calls == (
+        ToolCall("call_1", "weather", frozen_map({"city": "Paris"})),
+        ToolCall("call_2", "clock"),
+    )
+    assert response.finish_reason == "tool_calls"
+    assert response.text == heard.text == "Let me look."
+
+
+async def test_a_call_needs_no_text(counterpart: Counterpart) -> None:
+    """5.5.1: without content there is empty text."""
+    await counterpart.answers(called(PARIS))
+    heard = Listener()
+
+    response = await counterpart.model().respond(asking("Paris?", tools=(WEATHER,)), heard)
+
+    assert [call.name for call in response.tool_calls] == ["weather"]
+    assert response.text == ""
+    assert heard == []
+
+
+async def test_what_was_used_is_counted(counterpart: Counterpart) -> None:
+    """4.2.1"""
+    await counterpart.answers(Answer(("Hello",), usage=Usage(input=31, output=17)))
+
+    response = await asked(counterpart.model(), "Hello")
+
+    assert response.usage == Usage(input=31, output=17)
+
+
+@pytest.mark.parametrize("finish", ["stop", "length", "content_filter"])
+async def test_the_reason_to_stop_is_told_in_our_words(counterpart: Counterpart, finish: str) -> None:
+    """5.3.1"""
+    if not counterpart.can_say(finish):
+        finish = "stop"
+    await counterpart.answers(Answer(("Hel",), finish=finish))
+
+    response = await asked(counterpart.model(), "Hello")
+
+    assert response.finish_reason == finish
+
+
+async def test_the_conversation_is_understood_on_the_other_side(counterpart: Counterpart) -> None:
+    """5.2.3: cached messages, then the conversation with its calls and their results."""
+    await counterpart.answers(called(PARIS, TIME, text=("Let me look.",)), Answer(("Sunny",)))
+    model = counterpart.model()
+    question = user("How is Paris?")
+
+    first = await asked(model, question, system="Be brief", tools=(WEATHER, CLOCK))
+    results = with_results(first, "sunny", "noon")
+    second = await asked(model, question, *results, system="Be brief", tools=(WEATHER, CLOCK))
+
+    assert second.text == "Sunny"
+    assert (await counterpart.heard())[-1] == [
+        Said("system", "Be brief"),
+        Said("user", "How is Paris?"),
+        Said(
+            "assistant",
+            "Let me look.",
+            (("call_1", "weather", '{"city":"Paris"}'), ("call_2", "clock", "{}")),
+        ),
+        Said("tool", "sunny", answers="call_1"),
+        Said("tool", "noon", answers="call_2"),
+    ]
+
+
+async def test_a_rate_limit_says_how_long_to_wait(counterpart: Counterpart) -> None:
+    """3.5.1: and the client does not retry by itself."""
+    await counterpart.refuses(429, "Too fast", retry_after=7)
+    model, heard = counterpart.model(), Listener()
+
+    with pytest.raises(RateLimited, match="Too fast") as refused:
+        await model.respond(asking("Hello"), heard)
+
+    assert refused.value.retry_after == 7
+    assert heard == []
+    assert len(await counterpart.heard()) == 1
+
+
+async def test_an_outage_may_pass(counterpart: Counterpart) -> None:
+    """3.5.1: and the client does not retry by itself."""
+    await counterpart.refuses(503, "Down")
+    model = counterpart.model()
+
+    with pytest.raises(ModelUnavailable, match="Down"):
+        await asked(model, "Hello")
+
+    assert len(await counterpart.heard()) == 1
+
+
+async def test_a_refused_request_is_nothing_to_try_again(counterpart: Counterpart) -> None:
+    """3.5.2"""
+    await counterpart.refuses(400, "No such parameter")
+
+    with pytest.raises(ModelError, match="No such parameter") as refused:
+        await asked(counterpart.model(), "Hello")
+
+    assert not isinstance(refused.value, RETRYABLE)
+
+
+async def test_an_answer_that_breaks_off_is_not_used(counterpart: Counterpart) -> None:
+    """3.5.1"""
+    await counterpart.breaks_off(GREETING)
+    heard = Listener()
+
+    with pytest.raises(ModelUnavailable):
+        await counterpart.model().respond(asking("Hello"), heard)
+
+    assert "Hello there, how are you?".startswith(heard.text)
+
+
+async def test_silence_is_not_waited_out(counterpart: Counterpart) -> None:
+    """3.5.1"""
+    await counterpart.hesitates(GREETING)
+
+    with pytest.raises(ModelTimeout):
+        await asked(counterpart.model(timeout_seconds=0.2), "Hello")

@@ -1,0 +1,195 @@
+"""What providers complain about, in our errors."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from agent_domain.errors import RETRYABLE, ModelError, ModelUnavailable, RateLimited
+from agent_domain.step_error import ErrorType, StepError
+from everstep.inference.failures import MAX_MESSAGE, Complaint, causes, failure, retry_after
+from everstep.inference.presets import Preset
+
+PRESET = Preset.read("fast", {"driver": "openai", "model": "m"})
+LOCAL = Preset.read("local", {"driver": "openai-chat", "model": "m", "base_url": "http://localhost:1/v1"})
+NOW = datetime(2026, 1, 16, 10, 5, tzinfo=UTC)
+
+
+def told(message: str = "Oops", preset: Preset = PRESET, key: str | None = None, **complaint: Any) -> str:
+    return str(failure(Complaint(message, **complaint), preset, key))
+
+
+@pytest.mark.parametrize(
+    ("status", "preset", "text"),
+    [
+        (401, PRESET, "m (401): Oops. Check the key in OPENAI_API_KEY."),
+        (401, LOCAL, "m (401): Oops. Check the key in 'api_key_env' of preset 'local' (it has none)."),
+        (403, PRESET, "m (403): Oops. The key in OPENAI_API_KEY may not use this model."),
+        (
+            404,
+            PRESET,
+            "m (404): Oops. Check 'model' and 'base_url' of preset 'fast': the provider does not know it.",
+        ),
+        (
+            404,
+            LOCAL,
+            "m (404): Oops. Check 'model' and 'base_url' of preset 'local': "
+            "http://localhost:1/v1 does not know it.",
+        ),
+        (400, PRESET, "m (400): Oops"),
+        (503, PRESET, "m (503): Oops"),
+    ],
+)
+def test_a_message_names_the_fix(status: int, preset: Preset, text: str) -> None:
+    """3.5.2"""
+    assert told(preset=preset, status=status) == text
+
+
+def test_a_wrong_key_is_told_in_the_middle_of_a_stream_too() -> None:
+    assert told(words="authentication_error") == "m: Oops. Check the key in OPENAI_API_KEY."
+
+
+def test_an_account_without_credit_is_nothing_to_wait_for() -> None:
+    """3.5.2: although it comes with the status of a rate limit."""
+    error = failure(Complaint("No quota.", 429, "insufficient_quota"), PRESET)
+
+    assert type(error) is ModelError
+    fix = "Raise the limit or the credit of the account behind OPENAI_API_KEY."
+    assert str(error) == f"m (429): No quota. {fix}"
+    assert fix in told("Your credit balance is too low", status=400)
+
+
+def test_a_rate_limit_may_mention_the_bill() -> None:
+    error = failure(Complaint("Too fast; see /account/billing", 429, "rate_limit_exceeded"), PRESET)
+
+    assert type(error) is RateLimited
+
+
+@pytest.mark.parametrize("status", [None, 400, 413, 422])
+def test_a_conversation_that_is_too_long_is_told_as_that(status: int | None) -> None:
+    """3.5.2"""
+    error = failure(Complaint("x", status, "context_length_exceeded"), PRESET)
+
+    assert type(error) is ModelError
+    assert "start a new one, or use a larger model" in str(error)
+
+
+def test_too_much_at_once_is_a_rate_limit_however_it_is_worded() -> None:
+    assert type(failure(Complaint("exceeds the context window", 429), PRESET)) is RateLimited
+
+
+def test_a_message_is_short_and_has_no_key_in_it() -> None:
+    long = told("x" * 1000, status=400)
+    quoted = told("You sent sk-secret and\x00", key="sk-secret", status=400)
+
+    assert len(long) == len("m (400): ") + MAX_MESSAGE + 3
+    assert quoted == "m (400): You sent [key] and"
+
+
+def test_a_complaint_without_words_is_told_as_that() -> None:
+    assert told("  ", status=500) == "m (500): no reason given"
+
+
+@pytest.mark.parametrize(
+    ("complaint", "kind"),
+    [
+        (Complaint("x", 429), ErrorType.RATE_LIMIT),
+        (Complaint("x", 503), None),
+        (Complaint("x", 400), None),
+    ],
+)
+def test_the_error_policy_sees_what_it_was(complaint: Complaint, kind: ErrorType | None) -> None:
+    """3.5.1: 5xx and connection errors are `model`, which is what is left when nothing else fits."""
+    assert StepError.of(failure(complaint, PRESET)).type is kind
+
+
+@pytest.mark.parametrize(
+    ("words", "passes"),
+    [
+        ("", True),
+        ("something_new", True),
+        ("server_error", True),
+        ("overloaded_error", True),
+        ("invalid_request_error", False),
+        ("permission_error", False),
+        ("unsupported_value", False),
+        # Both: what may pass wins, because asking again costs little.
+        ("invalid_response server_error", True),
+    ],
+)
+def test_without_a_status_the_words_decide(words: str, passes: bool) -> None:
+    assert isinstance(failure(Complaint("x", words=words), PRESET), RETRYABLE) is passes
+
+
+@pytest.mark.parametrize(
+    ("body", "message", "words", "status"),
+    [
+        ({"type": "server_error", "code": "oops", "message": "Hi"}, "Hi", "oops server_error", None),
+        ({"error": {"type": "x", "message": "Hi"}}, "Hi", "x", None),
+        (
+            {"type": "error", "error": {"type": "x", "message": "Hi", "details": {"error_code": "y"}}},
+            "Hi",
+            "error x y",
+            None,
+        ),
+        ({"error": {"code": 502, "message": "Hi"}}, "Hi", "502", 502),
+        ({"error": "Hi"}, "Hi", "", None),
+        ({"detail": "Hi"}, "Hi", "", None),
+        ({"detail": [{"msg": "x"}]}, "fallback", "", None),
+        ("Hi", "Hi", "", None),
+        ("", "fallback", "", None),
+        (None, "fallback", "", None),
+        ([], "fallback", "", None),
+        ({}, "fallback", "", None),
+    ],
+)
+def test_a_body_is_read_in_any_shape(body: object, message: str, words: str, status: int | None) -> None:
+    assert Complaint.read(body, "fallback") == Complaint(message, status, words)
+
+
+def test_the_status_of_the_response_comes_first() -> None:
+    assert Complaint.read({"code": 502}, status=400).status == 400
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"retry-after": "12"}, 12),
+        ({"retry-after": "1.5"}, 1.5),
+        ({"retry-after": "0"}, 0),
+        ({"retry-after": "-3"}, 0),
+        ({"retry-after": "Fri, 16 Jan 2026 10:06:00 GMT"}, 60),
+        ({"retry-after": "Fri, 16 Jan 2026 11:06:00 +0100"}, 60),
+        ({"retry-after": "Fri, 16 Jan 2026 10:06:00 -0000"}, 60),
+        ({"retry-after": "Fri, 16 Jan 2026 10:00:00 GMT"}, 0),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": ""}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "inf"}, None),
+        ({"retry-after-ms": "1500"}, 1.5),
+        ({"retry-after-ms": "1500", "retry-after": "9"}, 1.5),
+        ({"retry-after-ms": "soon", "retry-after": "9"}, 9),
+    ],
+)
+def test_the_wait_is_a_number_or_a_date(headers: dict[str, str], seconds: float | None) -> None:
+    """3.5.1"""
+    assert retry_after(headers, lambda: NOW) == seconds
+
+
+def test_the_wait_is_kept_where_somebody_asked_for_it() -> None:
+    """3.5.1"""
+    limited = failure(Complaint("x", 429, retry_after=3), PRESET)
+    down = failure(Complaint("x", 503, retry_after=4), PRESET)
+
+    assert isinstance(limited, RateLimited)
+    assert isinstance(down, ModelUnavailable)
+    assert (limited.retry_after, down.retry_after) == (3, 4)
+
+
+def test_causes_are_followed_to_the_first_of_all() -> None:
+    sdk, connection, refused = ValueError("sdk"), ValueError("connection"), OSError("refused")
+    sdk.__context__ = connection
+    connection.__cause__ = refused
+
+    assert list(causes(sdk)) == [sdk, connection, refused]

@@ -1,0 +1,107 @@
+"""A model with stand-ins."""
+
+import pytest
+
+from agent_domain.cached_context import InferenceRequest
+from agent_domain.drivers import OnText
+from agent_domain.errors import InvalidInput, ModelError, ModelTimeout, ModelUnavailable, RateLimited
+from agent_domain.steps import InferenceResponse
+from agent_domain.testing import ScriptedModel, says
+from everstep.inference.fallback import FallbackModel
+from everstep.inference.scripted import ScenarioModel, Script, ScriptedError, ScriptedTurn
+from tests.everstep.inference.asking import Listener, asked, asking
+
+
+class Counted(ScriptedModel):
+    """A scripted model that says how often it was asked."""
+
+    @property
+    def asked(self) -> int:
+        return len(self.requests)
+
+
+@pytest.mark.parametrize("failure", [RateLimited("slow"), ModelTimeout("late"), ModelUnavailable("down")])
+async def test_the_next_model_answers_while_one_cannot_be_reached(failure: ModelError) -> None:
+    """3.5.1"""
+    first, second, third = Counted(failure), Counted("Hello"), Counted("Never")
+
+    response = await asked(FallbackModel([first, second, third]), "Hello")
+
+    assert response.text == "Hello"
+    assert (first.asked, second.asked, third.asked) == (1, 1, 0)
+
+
+async def test_whoever_can_be_reached_is_asked_first_every_time() -> None:
+    first, second = Counted(ModelUnavailable("down"), "Hello"), Counted("Hello from me")
+    model = FallbackModel([first, second])
+
+    assert [(await asked(model, "Hello")).text for _ in range(2)] == ["Hello from me", "Hello"]
+
+
+async def test_a_refused_request_is_not_passed_on() -> None:
+    """3.5.2"""
+    second = Counted("Hello")
+
+    with pytest.raises(ModelError, match="wrong key"):
+        await asked(FallbackModel([Counted(ModelError("wrong key")), second]), "Hello")
+
+    assert second.asked == 0
+
+
+async def test_what_is_heard_is_the_text_of_the_answer() -> None:
+    heard = Listener()
+
+    response = await FallbackModel([Counted(ModelTimeout("late")), Counted("Hello")]).respond(
+        asking("Hello"), heard
+    )
+
+    assert heard.text == response.text
+
+
+async def test_an_answer_that_broke_off_is_the_callers_to_know() -> None:
+    """What was heard cannot be taken back: a new attempt has to announce itself."""
+    broken = ScriptedTurn(text="Hello there", error=ScriptedError(type="unavailable", after=5))
+    second, heard = Counted("Good day"), Listener()
+
+    with pytest.raises(ModelUnavailable):
+        await FallbackModel([ScenarioModel(Script.of(broken)), second]).respond(asking("Hello"), heard)
+
+    assert heard == ["Hello"]
+    assert second.asked == 0
+
+
+async def test_when_nobody_answers_the_longest_wait_is_asked_for() -> None:
+    """3.5.1: waiting at least what any of them asked for."""
+    models = [
+        Counted(ModelTimeout("late")),
+        Counted(RateLimited("slow", 3)),
+        Counted(ModelUnavailable("down", 20)),
+    ]
+
+    with pytest.raises(ModelUnavailable, match="down") as failed:
+        await asked(FallbackModel(models), "Hello")
+
+    assert failed.value.retry_after == 20
+    assert failed.value.__notes__ == ["Also: late", "Also: slow"]
+
+
+async def test_when_nobody_says_how_long_the_first_one_is_told() -> None:
+    with pytest.raises(ModelTimeout):
+        await asked(FallbackModel([Counted(ModelTimeout("late")), Counted(RateLimited("slow"))]), "Hello")
+
+
+class Faulty:
+    """A model with a mistake in it."""
+
+    async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
+        raise ZeroDivisionError
+
+
+async def test_a_mistake_is_not_covered_up() -> None:
+    with pytest.raises(ZeroDivisionError):
+        await asked(FallbackModel([Faulty(), Counted(says("Hello"))]), "Hello")
+
+
+def test_a_chain_needs_a_model() -> None:
+    with pytest.raises(InvalidInput, match="at least one model"):
+        FallbackModel([])

@@ -1,0 +1,167 @@
+"""Faults as the authors of the package `llmock` inject them, and its verdict on how they were taken.
+
+Its fixture comes with the package. Each test plays whoever owns the retries: it asks once more
+after an error that may pass, and never after another.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+from llmock.pytest_plugin import LLMock
+
+from agent_domain.drivers import Model
+from agent_domain.errors import RETRYABLE, ModelError, ModelTimeout, ModelUnavailable, RateLimited
+from agent_domain.steps import InferenceResponse
+from tests.everstep.inference.asking import WEATHER, asked, with_results
+from tests.everstep.inference.counterparts import a_model
+from tests.everstep.inference.dialects import DIALECTS
+
+PROVIDERS = {"openai": "openai", "openai-chat": "openai", "anthropic": "anthropic"}
+
+
+class Side:
+    """One driver and the server that it talks to."""
+
+    def __init__(self, driver: str, faults: LLMock, stack: AsyncExitStack) -> None:
+        self.driver = driver
+        self.faults = faults
+        self._stack = stack
+
+    def model(self, **settings: Any) -> Model:
+        url = self.faults.base_url(PROVIDERS[self.driver])
+        return a_model(self.driver, url, self._stack, **settings)
+
+    async def retried(self, error: type[ModelError]) -> InferenceResponse:
+        """The answer to a second attempt, after the first one failed like this."""
+        model = self.model()
+        with pytest.raises(ModelError) as failed:
+            await asked(model, "Hello")
+        assert type(failed.value) is error
+        await asyncio.sleep(getattr(failed.value, "retry_after", None) or 0)
+        return await asked(model, "Hello")
+
+    def assert_resilient(self, attempts: int = 2) -> None:
+        """Nothing was taken badly, and nobody retried behind our back."""
+        assert len(self.faults.requests) == attempts
+        self.faults.assert_resilient(strict=True)
+
+
+@pytest.fixture(params=DIALECTS)
+async def side(request: pytest.FixtureRequest, llmock: LLMock) -> AsyncIterator[Side]:
+    async with AsyncExitStack() as stack:
+        yield Side(request.param, llmock, stack)
+
+
+async def test_an_answer_is_read(side: Side) -> None:
+    side.faults.reply("Hello, how are you?")
+
+    response = await asked(side.model(), "Hello")
+
+    assert response.text == "Hello, how are you?"
+    assert response.finish_reason == "stop"
+    assert response.usage.total > 0
+    side.assert_resilient(attempts=1)
+
+
+async def test_a_tool_is_called_and_its_result_understood(side: Side) -> None:
+    side.faults.call_tool("weather", {"city": "Paris"}, text="Let me look")
+    model = side.model()
+
+    first = await asked(model, "How is Paris?", tools=(WEATHER,))
+    second = await asked(model, "How is Paris?", *with_results(first, "sunny"), tools=(WEATHER,))
+
+    (call,) = first.tool_calls
+    assert (first.text, call.name, call.args) == ("Let me look", "weather", {"city": "Paris"})
+    assert first.finish_reason == "tool_calls"
+    # Having read a result, it answers in words.
+    assert second.tool_calls == ()
+    assert second.text
+
+
+async def test_arguments_that_are_no_json_are_kept(side: Side) -> None:
+    """5.4.3"""
+    side.faults.break_tool_call("malformed_arguments")
+
+    (call,) = (await asked(side.model(), "How is Paris?", tools=(WEATHER,))).tool_calls
+
+    assert call.name == "weather"
+    assert call.malformed
+
+
+async def test_a_rate_limit_is_waited_out(side: Side) -> None:
+    """3.5.1"""
+    side.faults.rate_limit(retry_after=0.2)
+
+    assert (await side.retried(RateLimited)).text
+    side.assert_resilient()
+
+
+@pytest.mark.parametrize("status", [408, 409, 500, 503, 529])
+async def test_an_outage_may_pass(side: Side, status: int) -> None:
+    """3.5.1"""
+    side.faults.fail(status, retry_after=0.1)
+
+    assert (await side.retried(ModelUnavailable)).text
+    side.assert_resilient()
+
+
+@pytest.mark.parametrize("chunks", [0, 1, 3])
+async def test_a_stream_that_ends_early_is_not_used(side: Side, chunks: int) -> None:
+    """3.5.1"""
+    side.faults.truncate(after_chunks=chunks)
+
+    assert (await side.retried(ModelUnavailable)).text
+    side.assert_resilient()
+
+
+@pytest.mark.parametrize("chunks", [0, 1, 3])
+async def test_a_stream_that_is_dropped_is_not_used(side: Side, chunks: int) -> None:
+    """3.5.1"""
+    side.faults.disconnect(after_chunks=chunks)
+
+    assert (await side.retried(ModelUnavailable)).text
+    side.assert_resilient()
+
+
+async def test_a_corrupted_event_is_noticed(side: Side) -> None:
+    # In all three it is a piece of the text. The verdict cannot tell whether anybody noticed: the rest of
+    # so short a stream is on its way before the client hangs up.
+    side.faults.corrupt(after_chunks=5).reply("Hello, how are you doing on this fine day?", times=2)
+
+    assert (await side.retried(ModelUnavailable)).text == "Hello, how are you doing on this fine day?"
+
+
+async def test_a_stall_is_not_waited_out(side: Side) -> None:
+    """3.5.1"""
+    side.faults.stall(after_chunks=2, seconds=20)
+
+    with pytest.raises(ModelTimeout):
+        await asked(side.model(timeout_seconds=0.3), "Hello")
+
+    assert (await asked(side.model(), "Hello")).text
+    side.assert_resilient()
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
+async def test_what_cannot_pass_is_told_as_that(side: Side, status: int) -> None:
+    """3.5.2"""
+    side.faults.fail(status)
+
+    with pytest.raises(ModelError) as failed:
+        await asked(side.model(), "Hello")
+
+    assert not isinstance(failed.value, RETRYABLE)
+    side.assert_resilient(attempts=1)
+
+
+async def test_a_conversation_that_is_too_long_is_told_with_the_way_out(side: Side) -> None:
+    """3.5.2"""
+    side.faults.limits(context_window=10)
+
+    with pytest.raises(ModelError, match="The conversation is too long for this model"):
+        await asked(side.model(), "Hello " * 100)
+
+    side.assert_resilient(attempts=1)

@@ -1,0 +1,231 @@
+"""Presets: models under names, without their keys."""
+
+from typing import Any
+
+import pytest
+
+from agent_domain.errors import InvalidInput, UnknownName
+from everstep.inference.presets import Driver, Preset, Presets
+
+Json = dict[str, Any]
+
+
+def presets(sections: Json | None = None, default: str | None = None, **environ: str) -> Presets:
+    return Presets.read(sections or {}, environ, default)
+
+
+# One preset.
+
+
+def test_a_preset_is_a_section_under_a_name() -> None:
+    section = {
+        "driver": "openai",
+        "model": "gpt-5.4-mini",
+        "max_output_tokens": 1000,
+        "temperature": 0.2,
+        "reasoning_effort": "low",
+        "timeout_seconds": 20,
+        "fallback": ["anthropic"],
+    }
+
+    preset = presets({"fast": section}).get("fast")
+
+    assert preset == Preset(
+        name="fast",
+        driver=Driver.OPENAI,
+        model="gpt-5.4-mini",
+        api_key_env="OPENAI_API_KEY",
+        max_output_tokens=1000,
+        temperature=0.2,
+        reasoning_effort="low",
+        timeout_seconds=20,
+        fallback=("anthropic",),
+    )
+
+
+@pytest.mark.parametrize(
+    ("section", "problem"),
+    [
+        ({}, "driver: Field required"),
+        ({"driver": "bard", "model": "m"}, "driver: Input should be 'openai', 'openai-chat'"),
+        ({"driver": "openai"}, "say which 'model' answers"),
+        ({"driver": "openai", "model": "m", "modle": "m"}, "modle: Extra inputs are not permitted"),
+        ({"driver": "openai", "model": "m", "timeout_seconds": 0}, "timeout_seconds: "),
+        ({"driver": "openai", "model": "m", "max_output_tokens": 0}, "max_output_tokens: "),
+        ({"driver": "openai", "model": "m", "temperature": 3}, "temperature: "),
+        ({"driver": "openai", "model": "m", "base_url": "localhost:80"}, "base_url: "),
+        ({"driver": "openai", "model": "m", "scenario": "x.yaml"}, "only the driver 'scripted'"),
+        ({"driver": "openai", "model": "m", "reasoning_effort": "much"}, "is one of: high, low, max"),
+        (
+            {"driver": "anthropic", "model": "m", "reasoning_effort": "minimal"},
+            "'reasoning_effort' is one of",
+        ),
+        ({"driver": "anthropic", "model": "m", "temperature": 1}, "takes no 'temperature'"),
+        ({"driver": "scripted", "reasoning_effort": "low"}, "takes no 'reasoning_effort'"),
+    ],
+)
+def test_a_section_that_makes_no_sense_is_refused_by_name(section: Json, problem: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        presets({"fast": section})
+
+    assert str(refused.value).startswith("preset 'fast': ")
+    assert problem in str(refused.value)
+
+
+def test_keys_do_not_belong_into_files() -> None:
+    with pytest.raises(InvalidInput, match="'api_key_env' instead of writing 'api_key' down") as refused:
+        presets({"fast": {"driver": "openai", "model": "m", "api_key": "sk-secret"}})
+
+    assert "sk-secret" not in str(refused.value)
+
+
+def test_no_refusal_repeats_what_was_written() -> None:
+    with pytest.raises(InvalidInput) as refused:
+        presets({"fast": {"driver": "openai", "model": "m", "token": "sk-secret"}})
+
+    assert "sk-secret" not in str(refused.value)
+
+
+# Keys.
+
+
+@pytest.mark.parametrize(
+    ("section", "variable"),
+    [
+        ({"driver": "openai"}, "OPENAI_API_KEY"),
+        ({"driver": "openai-chat"}, "OPENAI_API_KEY"),
+        ({"driver": "anthropic"}, "ANTHROPIC_API_KEY"),
+        ({"driver": "openai", "api_key_env": "MINE"}, "MINE"),
+        ({"driver": "scripted"}, None),
+        # To a foreign address goes only what the preset itself names.
+        ({"driver": "openai", "base_url": "https://example.com"}, None),
+        ({"driver": "anthropic", "base_url": "https://example.com"}, None),
+        ({"driver": "openai-chat", "base_url": "https://example.com", "api_key_env": "THEIRS"}, "THEIRS"),
+    ],
+)
+def test_a_key_goes_to_its_own_provider_unless_told_otherwise(section: Json, variable: str | None) -> None:
+    assert Preset.read("fast", {"model": "m"} | section).api_key_env == variable
+
+
+def test_a_key_is_read_without_the_blanks_around_it() -> None:
+    assert presets().get("openai").key({"OPENAI_API_KEY": " sk-1\n"}) == "sk-1"
+
+
+@pytest.mark.parametrize("environ", [{}, {"OPENAI_API_KEY": ""}, {"OPENAI_API_KEY": " \n"}])
+def test_a_missing_key_is_named(environ: dict[str, str]) -> None:
+    with pytest.raises(InvalidInput, match="preset 'openai' needs a key; set OPENAI_API_KEY"):
+        presets().get("openai").key(environ)
+
+
+@pytest.mark.parametrize("key", ["sk-\u2026", "sk-1\nsk-2", "sk-\x00"])
+def test_what_cannot_be_a_key_is_refused_without_showing_it(key: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        presets().get("openai").key({"OPENAI_API_KEY": key})
+
+    expected = "OPENAI_API_KEY holds characters that no key has; copy the key again"
+    assert str(refused.value) == expected
+
+
+def test_a_server_without_keys_gets_none() -> None:
+    local = {"driver": "openai-chat", "model": "m", "base_url": "http://localhost:11434/v1"}
+
+    assert Preset.read("local", local).key({"OPENAI_API_KEY": "sk-1"}) is None
+
+
+# All presets.
+
+
+def test_some_presets_need_not_be_written_down() -> None:
+    assert presets().names == ("openai", "anthropic", "demo")
+    assert presets().get("demo").driver is Driver.SCRIPTED
+
+
+def test_a_section_changes_what_it_mentions() -> None:
+    changed = presets({"openai": {"model": "gpt-5.4-mini"}}).get("openai")
+
+    assert changed.driver is Driver.OPENAI
+    assert changed.model == "gpt-5.4-mini"
+
+
+@pytest.mark.parametrize(
+    ("sections", "default", "environ", "expected"),
+    [
+        ({}, None, {}, "demo"),
+        ({}, None, {"ANTHROPIC_API_KEY": "k"}, "anthropic"),
+        ({}, None, {"ANTHROPIC_API_KEY": "k", "OPENAI_API_KEY": "k"}, "openai"),
+        ({}, None, {"ANTHROPIC_API_KEY": " ", "OPENAI_API_KEY": ""}, "demo"),
+        ({"openai": {"api_key_env": "MINE"}}, None, {"MINE": "k"}, "openai"),
+        ({}, "anthropic", {"OPENAI_API_KEY": "k"}, "anthropic"),
+        ({"default": {"driver": "scripted"}}, None, {"OPENAI_API_KEY": "k"}, "default"),
+        ({"default": {"driver": "scripted"}}, "openai", {}, "openai"),
+    ],
+)
+def test_the_default_is_what_was_chosen_or_can_be_used(
+    sections: Json, default: str | None, environ: dict[str, str], expected: str
+) -> None:
+    assert Presets.read(sections, environ, default).default == expected
+
+
+@pytest.mark.parametrize(
+    ("sections", "default"),
+    [({}, "fast"), ({"a": {"driver": "scripted", "fallback": ["fast"]}}, None)],
+)
+def test_a_name_that_means_nothing_is_refused_at_once(sections: Json, default: str | None) -> None:
+    with pytest.raises(UnknownName, match=r"No preset named 'fast'\. Choose from: openai, anthropic, demo"):
+        presets(sections, default)
+
+
+def test_a_chain_is_the_preset_and_those_it_names() -> None:
+    """Neither itself nor the stand-ins of its stand-ins."""
+    read = presets(
+        {
+            "a": {"driver": "scripted", "fallback": ["a", "b", "demo"]},
+            "b": {"driver": "scripted", "fallback": ["a", "openai"]},
+        }
+    )
+
+    assert [preset.name for preset in read.chain(read.get("a"))] == ["a", "b", "demo"]
+
+
+def test_an_agent_names_a_preset_or_leaves_it_open() -> None:
+    """9.6.5: a text is the name of a preset."""
+    read = presets(OPENAI_API_KEY="k")
+
+    assert read.resolve("anthropic").name == "anthropic"
+    assert read.resolve().name == "openai"
+    with pytest.raises(UnknownName):
+        read.resolve("fast")
+
+
+def test_an_agent_may_bring_its_own_settings() -> None:
+    """9.6.5: an object is the configuration itself."""
+    read = presets(OPENAI_API_KEY="k")
+
+    own = read.resolve({"driver": "anthropic", "model": "m"})
+    changed = read.resolve({"model": "gpt-5.4-mini", "max_output_tokens": 9})
+
+    assert (own.name, own.driver, own.api_key_env) == ("inline", Driver.ANTHROPIC, "ANTHROPIC_API_KEY")
+    assert (changed.driver, changed.model, changed.max_output_tokens) == (Driver.OPENAI, "gpt-5.4-mini", 9)
+    assert changed.api_key_env == "OPENAI_API_KEY"
+
+
+def test_settings_of_an_agent_send_no_key_to_another_address() -> None:
+    read = presets(OPENAI_API_KEY="k")
+
+    assert read.resolve({"base_url": "https://example.com"}).api_key_env is None
+
+
+def test_settings_of_an_agent_are_refused_like_any_other() -> None:
+    with pytest.raises(InvalidInput, match="preset 'inline': modle: Extra inputs"):
+        presets().resolve({"driver": "openai", "model": "m", "modle": "x"})
+    with pytest.raises(UnknownName):
+        presets().resolve({"fallback": ["fast"]})
+
+
+def test_only_the_same_model_at_the_same_address_is_the_same_origin() -> None:
+    base = {"driver": "openai", "model": "m"}
+    others = [{"model": "n"}, {"driver": "openai-chat"}, {"base_url": "https://example.com"}]
+    origins = {Preset.read("x", base | other).origin for other in others}
+
+    assert len({*origins, Preset.read("x", base).origin}) == 4
+    assert Preset.read("y", base | {"temperature": 1}).origin == Preset.read("x", base).origin

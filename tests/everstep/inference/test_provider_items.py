@@ -1,0 +1,61 @@
+"""What a provider wants back unchanged."""
+
+from typing import Any
+
+import pytest
+
+from agent_domain.messages import assistant, call_entry
+from everstep.inference.provider_items import keep, kept, say_the_same
+
+SEALED: dict[str, Any] = {"type": "reasoning", "summary": [], "encrypted_content": "sealed"}
+
+
+def test_items_come_back_to_their_origin_as_they_were() -> None:
+    message = assistant("Hello", provider_items=keep("here", [SEALED]))
+
+    assert kept("here", message) == [SEALED]
+    assert kept("there", message) == []
+
+
+def test_what_comes_back_can_be_changed() -> None:
+    (item,) = kept("here", assistant("Hello", provider_items=keep("here", [SEALED])))
+
+    item["summary"].append("mine")
+
+    assert SEALED["summary"] == []
+
+
+@pytest.mark.parametrize(
+    "items",
+    [[], [{"text": "a\x00b"}], [{"text": "\ud83d"}], [{"x": float("nan")}]],
+)
+def test_what_is_nothing_or_cannot_be_stored_is_not_kept(items: list[dict[str, Any]]) -> None:
+    assert list(keep("here", items)) == []
+
+
+@pytest.mark.parametrize("items", [None, [], ["x", {}, {"origin": "here"}]])
+def test_a_message_may_have_none(items: Any) -> None:
+    assert kept("here", assistant("Hello", provider_items=items)) == []
+    assert kept("here", assistant("Hello")) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "calls", "same"),
+    [
+        ("Hello there", ["c1", "c2"], True),
+        ("Hello\n\n there ", ["c1", "c2"], True),
+        ("Hello", ["c1", "c2"], False),
+        ("Hello there", ["c1"], False),
+        ("Hello there", ["c2", "c1"], False),
+        ("", [], False),
+    ],
+)
+def test_items_stand_for_a_message_that_says_the_same(text: str, calls: list[str], same: bool) -> None:
+    entries = [call_entry("c1", "x", {}), call_entry("c2", "x", {})]
+
+    assert say_the_same(assistant("Hello there", tool_calls=entries), text, calls) is same
+
+
+def test_a_message_whose_text_was_dropped_is_still_the_same() -> None:
+    """5.5.2"""
+    assert say_the_same(assistant("", tool_calls=[call_entry("c1", "x", {})]), '{"a":1}', ["c1"])

@@ -1,0 +1,201 @@
+"""What all providers' models have in common, with a stream that is made up."""
+
+import json
+import ssl
+from collections.abc import Sequence
+from datetime import UTC
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+
+from agent_domain.cached_context import InferenceRequest
+from agent_domain.errors import ModelError, ModelTimeout, ModelUnavailable
+from agent_domain.steps import InferenceResponse
+from everstep.inference.presets import Preset
+from everstep.inference.provider_model import ProviderModel, SdkErrors, utc_now
+from everstep.inference.spoken import Spoken
+from tests.everstep.inference.asking import Listener, asked, asking
+
+PRESET = Preset.read("tested", {"driver": "openai", "model": "m"})
+REQUEST = httpx2.Request("POST", "http://localhost")
+
+
+class SdkError(Exception):
+    """What the SDK raises."""
+
+    body: object = None
+
+
+class SdkTimeout(SdkError):
+    """A timeout as the SDK tells it."""
+
+
+class MadeUpStream:
+    """Gives these events; an exception among them is raised."""
+
+    def __init__(self, events: Sequence[object]) -> None:
+        self.events = list(events)
+        self.is_closed = False
+
+    async def __anext__(self) -> Any:
+        if not self.events:
+            raise StopAsyncIteration
+        event = self.events.pop(0)
+        if isinstance(event, BaseException):
+            raise event
+        return event
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+class MadeUpReader:
+    """Every event is a piece of text; `end` closes the answer."""
+
+    def __init__(self) -> None:
+        self.spoken = Spoken()
+        self.is_complete = False
+
+    def hear(self, event: Any) -> None:
+        if event["text"] == "end":
+            self.is_complete = True
+        else:
+            self.spoken.say(event["text"])
+
+    def response(self) -> InferenceResponse:
+        if self.spoken.text == "unfit":
+            raise KeyError("output")
+        return InferenceResponse(self.spoken.text)
+
+
+class MadeUpModel(ProviderModel):
+    """A model whose stream is made up."""
+
+    errors = SdkErrors(SdkError, ZeroDivisionError, SdkTimeout, ConnectionError)
+
+    def __init__(self, *events: object, refuses: Exception | None = None) -> None:
+        super().__init__(PRESET, "sk-secret")
+        self.stream = MadeUpStream(events)
+        self.refuses = refuses
+
+    def body(self, request: InferenceRequest) -> dict[str, Any]:
+        return {}
+
+    def reader(self) -> MadeUpReader:
+        return MadeUpReader()
+
+    async def open(self, body: dict[str, Any]) -> MadeUpStream:
+        if self.refuses:
+            raise self.refuses
+        return self.stream
+
+    async def aclose(self) -> None:
+        """There is nothing to close."""
+
+
+def says(*texts: str) -> list[object]:
+    return [{"text": text} for text in texts]
+
+
+async def test_an_answer_is_read_to_its_end() -> None:
+    model, heard = MadeUpModel(*says("Hel", "lo", "end")), Listener()
+
+    response = await model.respond(asking("Hi"), heard)
+
+    assert (response.text, heard) == ("Hello", ["Hel", "lo"])
+    assert model.stream.is_closed
+
+
+BROKEN = [
+    httpx2.RemoteProtocolError("peer closed connection"),
+    httpx2.ReadError("reset"),
+    httpx2.StreamClosed(),
+    json.JSONDecodeError("Expecting value", "x", 0),
+    UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
+    ssl.SSLError("unexpected eof"),
+    anyio.EndOfStream(),
+    ConnectionError("Connection error."),
+]
+
+
+@pytest.mark.parametrize("error", BROKEN, ids=lambda error: type(error).__name__)
+async def test_whatever_breaks_a_stream_may_pass(error: Exception) -> None:
+    """3.5.1: SDKs let some of it through as it is."""
+    model = MadeUpModel(*says("Hel"), error)
+
+    with pytest.raises(ModelUnavailable, match="m cannot be reached: ") as failed:
+        await asked(model, "Hi")
+
+    assert failed.value.__cause__ is error
+    assert model.stream.is_closed
+
+
+@pytest.mark.parametrize("error", [*BROKEN, TimeoutError(), SdkTimeout(), SdkError("late")])
+async def test_nothing_that_breaks_afterwards_takes_the_answer_away(error: Exception) -> None:
+    assert (await asked(MadeUpModel(*says("Hello", "end"), error), "Hi")).text == "Hello"
+
+
+@pytest.mark.parametrize("error", [TimeoutError(), SdkTimeout(), httpx2.ReadTimeout("slow")])
+async def test_a_timeout_is_one_whoever_noticed(error: Exception) -> None:
+    """3.5.1"""
+    with pytest.raises(ModelTimeout, match="m sent nothing for 300s"):
+        await asked(MadeUpModel(error), "Hi")
+
+
+async def test_a_server_that_does_not_take_the_call_is_told_as_that() -> None:
+    """3.5.1"""
+    refused = SdkTimeout()
+    refused.__cause__ = httpx2.ConnectTimeout("slow")
+
+    with pytest.raises(ModelTimeout, match="m did not accept a connection within 10s"):
+        await asked(MadeUpModel(refuses=refused), "Hi")
+
+
+async def test_the_reason_is_looked_for_where_the_sdk_keeps_it() -> None:
+    error = ConnectionError("Connection error.")
+    error.__cause__ = httpx2.ConnectError("nobody there")
+
+    with pytest.raises(ModelUnavailable, match="m cannot be reached: nobody there"):
+        await asked(MadeUpModel(refuses=error), "Hi")
+
+
+async def test_an_error_of_the_sdk_is_read_like_any_complaint() -> None:
+    error = SdkError("An error occurred")
+    error.body = {"type": "invalid_request_error", "message": "No, sk-secret"}
+
+    with pytest.raises(ModelError, match=r"m: No, \[key\]") as failed:
+        await asked(MadeUpModel(error), "Hi")
+
+    assert type(failed.value) is ModelError
+
+
+@pytest.mark.parametrize("event", [None, [], {}, {"text": 3}, "text"])
+async def test_an_event_in_an_unknown_shape_may_be_better_the_next_time(event: object) -> None:
+    with pytest.raises(ModelUnavailable, match="m sent what cannot be read"):
+        await asked(MadeUpModel(event, *says("end")), "Hi")
+
+
+async def test_an_answer_in_an_unknown_shape_may_be_better_the_next_time() -> None:
+    with pytest.raises(ModelUnavailable, match="m sent what cannot be read"):
+        await asked(MadeUpModel(*says("unfit", "end")), "Hi")
+
+
+@pytest.mark.parametrize("mistake", [KeyError("mine"), ValueError("mine"), TimeoutError("mine")])
+async def test_a_listeners_mistake_is_its_own(mistake: Exception) -> None:
+    """It is no failure of the model, and nothing to ask again for."""
+    model = MadeUpModel(*says("Hello", "end"))
+
+    def listener(_text: str) -> None:
+        raise mistake
+
+    with pytest.raises(type(mistake), match="mine") as raised:
+        await model.respond(asking("Hi"), listener)
+
+    assert raised.value is mistake
+    assert model.stream.is_closed
+
+
+def test_the_machines_clock_has_a_zone() -> None:
+    assert utc_now().tzinfo is UTC

@@ -1,0 +1,262 @@
+"""A model that answers as written down, wherever it is asked."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_domain.cached_context import CachedContext, InferenceRequest
+from agent_domain.errors import InvalidInput, ModelError, ModelTimeout, ModelUnavailable, RateLimited
+from agent_domain.messages import Message, assistant, call_entry, tool_message, user
+from agent_domain.tools import ToolCall
+from agent_domain.usage import Usage
+from agent_domain.values import frozen_map
+from everstep.inference.scripted import ScenarioModel, Script, ScriptedTurn
+from tests.everstep.inference.asking import Listener, asked, asking, with_results
+
+WEATHER = """
+scenarios:
+  - when: weather
+    turns:
+      - text: Let me look that up.
+        calls: [{name: weather, args: {city: Paris}}]
+        usage: {input: 30, output: 12, cache_read: 5}
+      - text: It is sunny in Paris.
+  - turns:
+      - text: Good day.
+      - text: I know only about the weather.
+"""
+
+
+def a_script(**turn: Any) -> Script:
+    return Script.of(ScriptedTurn.model_validate(turn))
+
+
+def model(script: str = WEATHER) -> ScenarioModel:
+    return ScenarioModel(Script.from_yaml(script))
+
+
+async def texts(model: ScenarioModel, *conversations: tuple[str | Message, ...]) -> list[str]:
+    return [(await asked(model, *conversation)).text for conversation in conversations]
+
+
+# Which turn comes next.
+
+
+async def test_a_turn_says_calls_and_counts() -> None:
+    response = await asked(model(), "How is the WEATHER?")
+
+    assert response.text == "Let me look that up."
+    assert response.tool_calls == (ToolCall("", "weather", frozen_map({"city": "Paris"})),)
+    assert response.finish_reason == "tool_calls"
+    assert response.usage == Usage(input=30, output=12, cache_read=5)
+
+
+async def test_another_process_goes_on_where_the_first_was_lost() -> None:
+    question = user("How is the weather?")
+    first = await asked(model(), question)
+    results = with_results(first, "sunny")
+
+    second = await asked(model(), question, *results)
+    again = await asked(model(), question, *results)
+
+    assert second.text == again.text == "It is sunny in Paris."
+    assert second.finish_reason == "stop"
+
+
+async def test_the_last_turn_repeats() -> None:
+    spoken = (user("Hello"), *(assistant(f"{n}") for n in range(5)))
+
+    assert await texts(model(), spoken) == ["I know only about the weather."]
+
+
+async def test_each_question_is_answered_by_its_scenario() -> None:
+    conversation = (
+        user("Hello"),
+        assistant("Good day."),
+        user("How is the weather?"),
+        assistant("Let me look that up."),
+        user("And the weather tomorrow?"),
+    )
+
+    assert await texts(model(), conversation[:1], conversation[:3], conversation[:4], conversation) == [
+        "Good day.",
+        "Let me look that up.",
+        "It is sunny in Paris.",
+        "Let me look that up.",
+    ]
+
+
+async def test_messages_that_nobody_asked_change_nothing() -> None:
+    """Reminders and critiques are user messages too."""
+    entry = call_entry("c1", "weather", {})
+    conversation = (
+        user("How is the weather?"),
+        assistant("", tool_calls=[entry]),
+        tool_message("sunny", "c1", "weather"),
+        user("<todo-reminder-nag>"),
+    )
+
+    assert await texts(model(), conversation) == ["It is sunny in Paris."]
+
+
+async def test_what_precedes_the_first_question_does_not_count() -> None:
+    skill = (
+        assistant("", tool_calls=[call_entry("c1", "load_skill", {})]),
+        tool_message("x", "c1", "load_skill"),
+    )
+    context = CachedContext(messages=(user("Ping"), assistant("Pong")))
+    request = InferenceRequest.compile((*skill, user("Hello")), context)
+
+    assert (await model().respond(request, Listener())).text == "Good day."
+
+
+async def test_without_a_question_the_first_turn_comes() -> None:
+    assert await texts(model(), ()) == ["Good day."]
+
+
+async def test_a_script_may_have_no_answer() -> None:
+    only = "scenarios: [{when: weather, turns: [{text: Sunny}]}]"
+
+    with pytest.raises(ModelError, match="no scenario for this conversation"):
+        await asked(model(only), "Hello")
+
+
+# How it is said.
+
+
+class Sleeps(list[float]):
+    """Keeps what it was told to wait, and does not wait."""
+
+    async def __call__(self, seconds: float) -> None:
+        self.append(seconds)
+
+
+@pytest.mark.parametrize(
+    ("turn", "pieces", "sleeps"),
+    [
+        ({"text": "abcdefg"}, ["abcdefg"], []),
+        ({"text": "abcdefg", "pace": {"characters": 3}}, ["abc", "def", "g"], []),
+        ({"text": "abcd", "pace": {"characters": 2, "seconds": 0.5}}, ["ab", "cd"], [0.5, 0.5]),
+        ({"text": "abcd", "pace": {"seconds": 2}}, ["abcd"], [2]),
+        ({"calls": [{"name": "clock"}], "pace": {"seconds": 2}}, [], [2]),
+        ({}, [], []),
+    ],
+)
+async def test_the_pace_is_as_written(turn: dict[str, Any], pieces: list[str], sleeps: list[float]) -> None:
+    heard, slept = Listener(), Sleeps()
+
+    await ScenarioModel(a_script(**turn), slept).respond(asking("Hello"), heard)
+
+    assert (heard, slept) == (pieces, sleeps)
+
+
+async def test_arguments_may_be_no_object() -> None:
+    script = a_script(calls=[{"name": "clock", "id": "c1", "arguments": "nonsense"}])
+
+    (call,) = (await asked(ScenarioModel(script), "Hello")).tool_calls
+
+    assert call == ToolCall("c1", "clock", malformed="nonsense")
+
+
+async def test_a_finish_reason_may_be_written_down() -> None:
+    assert (
+        await asked(ScenarioModel(a_script(text="x", finish_reason="length")), "Hello")
+    ).finish_reason == "length"
+
+
+# Errors.
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [
+        ("rate_limit", RateLimited),
+        ("timeout", ModelTimeout),
+        ("unavailable", ModelUnavailable),
+        ("refused", ModelError),
+    ],
+)
+async def test_a_turn_may_fail_always(kind: str, error: type[ModelError]) -> None:
+    model = ScenarioModel(a_script(text="Never", error={"type": kind, "message": "As told"}))
+
+    for _ in range(3):
+        with pytest.raises(ModelError, match="As told") as failed:
+            await asked(model, "Hello")
+        assert type(failed.value) is error
+
+
+@pytest.mark.parametrize("kind", ["rate_limit", "unavailable"])
+async def test_an_error_may_say_how_long_to_wait(kind: str) -> None:
+    model = ScenarioModel(a_script(error={"type": kind, "retry_after": 7}))
+
+    with pytest.raises((RateLimited, ModelUnavailable)) as failed:
+        await asked(model, "Hello")
+
+    assert failed.value.retry_after == 7
+
+
+async def test_a_turn_may_fail_a_few_times_in_each_conversation() -> None:
+    model = ScenarioModel(a_script(text="Hello", error={"type": "unavailable", "times": 2}))
+
+    for question in ("One", "Another"):
+        for _ in range(2):
+            with pytest.raises(ModelUnavailable):
+                await asked(model, question)
+        assert (await asked(model, question)).text == "Hello"
+
+
+async def test_a_turn_may_break_off() -> None:
+    script = a_script(text="abcdefgh", pace={"characters": 3}, error={"type": "unavailable", "after": 4})
+    heard = Listener()
+
+    with pytest.raises(ModelUnavailable):
+        await ScenarioModel(script).respond(asking("Hello"), heard)
+
+    assert heard == ["abc", "d"]
+
+
+# Reading.
+
+
+def test_one_scenario_may_stand_alone() -> None:
+    assert Script.from_yaml("turns: [{text: Hello}]") == Script.of("Hello")
+    assert Script.from_yaml("{when: x, turns: [{text: Hello}]}").scenarios[0].when == "x"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("turns: [", "is no YAML: "),
+        ("hello", "is no script: Input should be a valid dictionary"),
+        ("turns: []", "a scenario needs at least one turn"),
+        ("scenarios: []", "a script needs at least one scenario"),
+        ("turns: [{txt: Hello}]", "scenarios.0.turns.0.txt: Extra inputs are not permitted"),
+        ("turns: [{usage: {input: -1}}]", "input is -1, pass 0 or more"),
+        ("turns: [{error: {type: bored}}]", "scenarios.0.turns.0.error.type: Input should be"),
+        ("turns: [{pace: {seconds: -1}}]", "scenarios.0.turns.0.pace.seconds: "),
+        ("turns: [{calls: [{name: x, args: {day: 2026-01-16}}]}]", "is of type date"),
+    ],
+)
+def test_a_script_that_makes_no_sense_is_refused(text: str, problem: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        Script.from_yaml(text, "demo.yaml")
+
+    assert str(refused.value).startswith("demo.yaml is no ")
+    assert problem in str(refused.value)
+
+
+def test_a_script_is_read_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "demo.yaml"
+    file.write_text("turns: [{text: Grüße}]", encoding="utf-8")
+
+    assert Script.load(file) == Script.of("Grüße")
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "latin.yaml").write_bytes("Grüße".encode("latin-1"))
+
+    with pytest.raises(InvalidInput, match=r"none\.yaml cannot be read: No such file"):
+        Script.load(tmp_path / "none.yaml")
+    with pytest.raises(InvalidInput, match=r"latin\.yaml cannot be read: save it as UTF-8"):
+        Script.load(tmp_path / "latin.yaml")
