@@ -19,8 +19,8 @@ unexport VIRTUAL_ENV
 help:  ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(READY)  ## Watch an agent work, without keys or services
-	@$(BIN)/python examples/02_tools.py
+demo: $(READY)  ## Kill a worker in the middle of an agent's work, and watch another one finish it
+	@$(BIN)/python examples/04_survive.py
 
 test: $(READY)  ## Run all tests and report what they cover
 	@$(BIN)/python -m pytest --cov --cov-report=term-missing:skip-covered

@@ -163,37 +163,42 @@ class ContinuationOutcome:
 
 
 def compact(outcome: ContinuationOutcome) -> FrozenDict:
-    """An outcome in few bytes, for workflow history: what follows from a vote's name is left out."""
-    return frozen_map(
-        {
-            "decision": outcome.decision,
-            "by": outcome.resolved_by,
-            "stop": outcome.stop_reason,
-            "votes": [_compact_vote(vote) for vote in outcome.evaluations],
-        }
-    )
+    """An outcome in few bytes, for workflow history: what most have in common is left out."""
+    told = {
+        "decision": outcome.decision,
+        "by": outcome.resolved_by,
+        "stop": outcome.stop_reason,
+        "votes": [_compact_vote(vote) for vote in outcome.evaluations],
+    }
+    return frozen_map({key: value for key, value in told.items() if value != _USUAL.get(key)})
 
 
-def _compact_vote(vote: ContinuationEvaluation) -> list[Any]:
+_USUAL = {"decision": ContinuationDecision.REQUEST, "stop": StopReason.COMPLETED}
+
+
+def _compact_vote(vote: ContinuationEvaluation) -> list[Any] | str:
+    """The name alone says that it allows, for no other reason than usual."""
     entry: list[Any] = [vote.name, vote.decision]
     plain = ContinuationEvaluation.from_decision(vote.name, vote.decision)
     if vote.reason == plain.reason and not vote.stop_reason and not vote.context:
-        return entry
+        return vote.name if vote.decision is ContinuationDecision.ALLOW else entry
     return [*entry, vote.reason, vote.stop_reason, vote.context]
 
 
 def expanded(data: Mapping[str, Any]) -> ContinuationOutcome:
     """The outcome that `compact` wrote."""
-    decision = ContinuationDecision(data["decision"])
+    told = {**_USUAL, **data}
+    decision = ContinuationDecision(told["decision"])
     # What a later version adds to an entry is ignored.
-    votes = tuple(_expanded_vote(*entry[:5]) for entry in data["votes"])
+    entries: list[list[Any]] = [[vote] if isinstance(vote, str) else vote for vote in told["votes"]]
+    votes = tuple(_expanded_vote(*entry[:5]) for entry in entries)
     goes_on = decision is ContinuationDecision.REQUEST
-    return ContinuationOutcome(decision, goes_on, str(data["by"]), StopReason(data["stop"]), votes)
+    return ContinuationOutcome(decision, goes_on, str(told["by"]), StopReason(told["stop"]), votes)
 
 
 def _expanded_vote(
     name: str,
-    decision: str,
+    decision: str = ContinuationDecision.ALLOW,
     reason: str | None = None,
     stop_reason: str | None = None,
     context: FrozenDict = EMPTY,

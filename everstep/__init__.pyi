@@ -113,6 +113,8 @@ from agent_domain.usage import (
 from everstep.agents.files import (
     AgentRegistry as AgentRegistry,
 )
+from everstep.capabilities.user_input import UseUserInput as UseUserInput
+from everstep.client.client import Client as Client, Execution as Execution
 from everstep.local.agent import (
     Agent as Agent,
     AgentBuilder as AgentBuilder,

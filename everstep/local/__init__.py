@@ -4,5 +4,5 @@ It is a shell around ``agent_domain`` as the workflow is another one: it calls t
 the clock and makes the ids, and takes every decision from the domain. What needs people to be waited for is
 left to the workflow.
 
-May import ``agent_domain``; none of its sibling layers.
+May import ``activities`` (for calling tools) and ``agent_domain``.
 """

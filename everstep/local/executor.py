@@ -1,13 +1,13 @@
-"""Runs tool calls in this process: at the same time, blocking tools in threads.
+"""Runs tool calls in this process, at the same time, and tells listeners about each.
 
 Whatever a tool raises becomes the result of its call; every call gets exactly one result.
 """
 
 import asyncio
-import inspect
 from collections.abc import Sequence
 from typing import Any
 
+from activities.tool_calls import outcome
 from agent_domain.definition import AgentDefinition
 from agent_domain.errors import InvalidInput, ToolFailed
 from agent_domain.events import EventBus, ToolCallCompleted, ToolCallStarted
@@ -15,8 +15,7 @@ from agent_domain.processors import AgentHook, given_back
 from agent_domain.state import AgentState
 from agent_domain.step_error import StepError
 from agent_domain.step_facts import CallNeed
-from agent_domain.tools import Tool, ToolCall, ToolContext, ToolExecution, options_of, result_value
-from agent_domain.values import thaw
+from agent_domain.tools import ToolCall, ToolContext, ToolExecution
 from everstep.local.clock import Clock
 
 NEEDS_RUNTIME = "Waiting for people needs the durable runtime, this run is in-process"
@@ -94,10 +93,10 @@ class LocalExecutor:
         observer = HookObserver(self.definition.hooks, state)
         running = (self._observed(call, observer) for call in calls)
         executions: list[ToolExecution] = []
-        for outcome in await asyncio.gather(*running, return_exceptions=True):
-            if isinstance(outcome, BaseException):
-                raise outcome
-            executions.append(outcome)
+        for ended in await asyncio.gather(*running, return_exceptions=True):
+            if isinstance(ended, BaseException):
+                raise ended
+            executions.append(ended)
         return observer.state, tuple(executions)
 
     async def _observed(self, call: ToolCall, observer: HookObserver) -> ToolExecution:
@@ -110,17 +109,7 @@ class LocalExecutor:
         refusal = self._refusal(call)
         if refusal is not None:
             return None, StepError(refusal, tool_name=call.name)
-        tool = self.definition.tools.get(call.name)
-        try:
-            return result_value(await self._call(tool, call, state), call.name), None
-        except asyncio.CancelledError as error:
-            # Of the run, or of something that the tool itself waited for?
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
-            return None, StepError.of(error, call.name)
-        except Exception as error:  # noqa: BLE001 -- the model reads whatever a tool raises
-            return None, StepError.of(error, call.name)
+        return await outcome(self.definition.tools.get(call.name), call, _context(call, state))
 
     def _refusal(self, call: ToolCall) -> str | None:
         """Why the call is not run: it cannot be, or a person would have to be asked."""
@@ -128,37 +117,8 @@ class LocalExecutor:
         needs_a_person = self.definition.need_of(call) in {CallNeed.APPROVAL, CallNeed.INPUT}
         return NEEDS_RUNTIME if refusal is None and needs_a_person else refusal
 
-    async def _call(self, tool: Tool, call: ToolCall, state: AgentState) -> Any:
-        limit = options_of(tool).timeout_seconds
-        deadline = asyncio.timeout(limit)
-        try:
-            async with deadline:
-                return await _awaited(tool, thaw(call.args), _context(call, state))
-        except TimeoutError:
-            if deadline.expired():
-                raise TimeoutError(f"The tool '{call.name}' did not finish within {limit:g}s") from None
-            raise
-
 
 def _context(call: ToolCall, state: AgentState) -> ToolContext:
     if state.execution.execution_id is None:
         raise InvalidInput("the state has no execution id yet; call identified(agent_id, execution_id) first")
     return ToolContext(state.execution.execution_id, call.id, state.facts.recorded_steps + 1, state.metadata)
-
-
-async def _awaited(tool: Tool, args: dict[str, Any], context: ToolContext) -> Any:
-    """Coroutine functions run here; anything else may block, so it runs in a thread."""
-    call = getattr(tool, "fn", None) or getattr(tool, "handler", None) or tool.call
-    if inspect.iscoroutinefunction(call):
-        result = tool.call(args, context)
-    else:
-        result = await asyncio.to_thread(_called, tool, args, context)
-    return await result if inspect.isawaitable(result) else result
-
-
-def _called(tool: Tool, args: dict[str, Any], context: ToolContext) -> Any:
-    try:
-        return tool.call(args, context)
-    except StopIteration as error:
-        # Futures refuse this one, and the loop would wait for the thread's answer for ever.
-        raise RuntimeError(f"the tool '{tool.name}' raised StopIteration") from error

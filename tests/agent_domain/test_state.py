@@ -14,6 +14,7 @@ from agent_domain.continuation import ContinuationDecision, ContinuationEvaluati
 from agent_domain.error_policy import ErrorContext, ErrorPolicy
 from agent_domain.errors import InvalidInput
 from agent_domain.facts import CritiqueFacts, CritiqueVerdict, StateInfo
+from agent_domain.ids import step_id
 from agent_domain.messages import Message, Messages, MessageStore, Role, assistant, system, tool_message, user
 from agent_domain.state import AgentState
 from agent_domain.status import AgentStatus, StopReason
@@ -136,6 +137,13 @@ def test_the_latest_outcome_is_kept() -> None:
     """4.1.2."""
     state = AgentState.empty().with_continuation_outcome(STOPS)
     assert state.last_continuation_outcome is state.last_outcome is STOPS
+
+
+def test_the_cached_context_is_no_part_of_the_conversation() -> None:
+    """5.2.2."""
+    context = CachedContext((system("Be brief"),))
+    state = a_state("Hello").with_cached_context(context)
+    assert (state.cached_context, state.messages) == (context, (user("Hello"),))
 
 
 def test_ids_once_given_stay() -> None:
@@ -339,8 +347,9 @@ def test_an_exception_after_a_step_was_applied_becomes_the_next_step() -> None:
 
 
 def test_steps_have_ids_of_their_own() -> None:
-    """4.3.1, 4.4.3."""
+    """4.3.1, 4.4.3: that follow from execution and number."""
     state = a_state().with_step_started(AT)
+    assert state.new_step_id() == step_id(EXECUTION, 1)
     later_on = having_taken(a_step("one")).with_step_started(AT)
     assert state.new_step_id() == state.with_metadata("a", 1).new_step_id() != later_on.new_step_id()
     with pytest.raises(InvalidInput, match="call identified"):
@@ -382,6 +391,13 @@ def test_where_no_call_waits_nothing_is_answered(state: AgentState) -> None:
     """1.1.5."""
     abandoned = state.abandoned(later(1), results)
     assert (abandoned.messages, abandoned.steps) == (state.messages, state.steps)
+
+
+def test_a_step_that_is_given_up_before_the_model_answered_leaves_nothing() -> None:
+    """1.1.5, 8.2.1."""
+    abandoned = a_state("Hello").with_step_started(AT).abandoned(later(1), results)
+    assert (abandoned.awaits_reply, abandoned.current_step_started_at) == (False, None)
+    assert (abandoned.step_count, abandoned.messages) == (0, (user("Hello"),))
 
 
 def test_recording_without_a_step_changes_nothing() -> None:
@@ -443,6 +459,7 @@ def test_a_hand_made_step_starts_when_given_else_when_marked_else_now(
     step = a_step("one")
     recorded = state.record_step(step, started_at=given, now=now)
     assert (recorded.steps, recorded.current_step, recorded.step_count) == ((step,), step, 1)
+    assert recorded.messages == (assistant("one"),)
     assert recorded.execution.step_executions[0].started_at == started
     assert recorded.execution.step_executions[0].duration >= 0
 
@@ -469,6 +486,7 @@ def test_a_record_that_nobody_announced_counts_as_well() -> None:
     state = a_state().with_step_recorded(StepExecution(1, step, GOES_ON, AT, later(1)))
     assert (state.step_count, state.steps, state.usage) == (1, (step,), Usage(input=5))
     assert (state.trailing_failures, state.last_outcome) == (1, GOES_ON)
+    assert state.facts.current_step == step.facts(1)
 
 
 def test_a_state_can_fail_by_hand() -> None:

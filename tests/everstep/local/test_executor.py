@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 from uuid import UUID
@@ -10,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from agent_domain.builder import AgentBuilder
-from agent_domain.errors import ListenerFailed, ToolFailed
+from agent_domain.errors import InvalidInput, ListenerFailed, ToolFailed
 from agent_domain.events import ToolCallCompleted, ToolCallStarted
 from agent_domain.function_tool import BaseTool, tool
 from agent_domain.processors import AgentHook
@@ -23,7 +24,8 @@ from everstep.local.executor import LocalExecutor
 from tests.everstep.local.local_words import AT, Heard, WorkClock, a_model, a_runner, asked, calling, soon
 
 EXECUTION = UUID(int=9)
-BEGUN = asked().identified(UUID(int=8), EXECUTION).with_step_started(AT)
+ASKED = replace(asked(), parent_agent_id=UUID(int=7))
+BEGUN = ASKED.identified(UUID(int=8), EXECUTION).with_step_started(AT)
 
 
 def an_executor(
@@ -244,8 +246,8 @@ async def test_a_tool_may_change_the_arguments_that_it_is_given() -> None:
 
 async def test_a_call_outside_of_an_execution_is_refused() -> None:
     """1.1.3: it would have no key."""
-    execution = await an_executor(plain).execute_tool(a_call("plain", a=1), AgentState.empty())
-    assert execution.text.startswith("Error: the state has no execution id yet; call identified")
+    with pytest.raises(InvalidInput, match="the state has no execution id yet; call identified"):
+        await an_executor(plain).execute_tool(a_call("plain", a=1), AgentState.empty())
 
 
 # Events.
@@ -264,7 +266,7 @@ async def test_a_call_has_two_events() -> None:
     end = clock.now()
     who: dict[str, Any] = {
         "agent_id": UUID(int=8),
-        "parent_agent_id": None,
+        "parent_agent_id": UUID(int=7),
         "tool": "look",
         "tool_call_id": "c1",
     }
@@ -299,7 +301,7 @@ async def test_a_call_that_cannot_run_has_both_events_and_no_effect(call: ToolCa
     """5.4.3."""
     heard = Heard()
     execution = await an_executor(LOOK, heard=heard).execute_tool(call, BEGUN)
-    assert (execution.text, LOOK.calls) == (f"Error: {text}", [])
+    assert (execution.error, LOOK.calls) == (StepError(text, tool_name=call.name), [])
     assert [type(event) for event in heard] == [ToolCallStarted, ToolCallCompleted]
     assert [(event.success, event.error) for event in heard.of(ToolCallCompleted)] == [(False, text)]
 
@@ -433,6 +435,8 @@ async def test_when_one_call_throws_the_others_come_to_their_end_first() -> None
 
     async def works() -> str:
         await has_thrown.wait()
+        # Long enough for the other to be raised already.
+        await asyncio.to_thread(int)
         return "done"
 
     heard = Heard()

@@ -315,6 +315,24 @@ async def test_a_run_that_fails_says_so_once_before_it_finishes() -> None:
     ]
 
 
+async def test_a_model_that_says_nothing_streams_nothing() -> None:
+    """4.6.1, 7.6.2: so there is nothing to close."""
+    heard = Heard()
+    await a_runner(a_model(calling("look"), "Done"), with_look, heard=heard).run(asked())
+    assert heard.story[:2] == ["AgentStepStarted 1", "ToolCallStarted c1"]
+    assert [(event.step_number, event.attempt) for event in heard.of(StreamEventReceived)] == [(2, 1), (2, 1)]
+
+
+async def test_every_event_says_whose_it_is() -> None:
+    """4.6.1: agent and parent."""
+    heard = Heard()
+    asking = replace(asked(), parent_agent_id=UUID(int=77))
+    driver = a_model(calling("look", text="I look", usage=Usage(input=1)), RuntimeError("boom"))
+    await a_runner(driver, with_look, heard=heard).run(asking)
+    assert {type(event) for event in heard} == set(Event.__subclasses__())
+    assert {(event.agent_id, event.parent_agent_id) for event in heard} == {(UUID(int=1), UUID(int=77))}
+
+
 async def test_a_stream_that_breaks_off_is_not_closed() -> None:
     """4.6.1, 7.6.2: a closing event tells that it ended well."""
     heard = Heard()
@@ -375,6 +393,7 @@ async def test_a_criterion_that_raises_ends_the_run_with_a_failure_step(
         "AgentFailed",
         "AgentFinished",
     ]
+    assert [event.step_count for event in heard.of(AgentStateUpdated)] == list(range(1, failure + 1))
     assert (state.status, state.step_count) == (AgentStatus.FAILED, failure)
     assert state.steps[-1].is_failure
     assert state.steps[-1].errors_as_text == "odd"

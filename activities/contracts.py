@@ -1,0 +1,94 @@
+"""What a workflow and its activities say to each other: facts and references, never bodies.
+
+These values stand in workflow history. They hold ids, counts, kinds and reasons; prompts,
+messages, arguments and results stay in the store, where the activity that made them put them.
+What equals its default is not written there, which halves them: so no default ever changes.
+"""
+
+from dataclasses import dataclass
+
+from agent_domain.capabilities.limits import whole
+from agent_domain.ports import ExecutionRef
+from agent_domain.status import AgentStatus, ExecutionStatus, StopReason
+from agent_domain.step_facts import CallFacts, CallNeed, StepFacts
+from agent_domain.tools import Effect
+from agent_domain.usage import Usage
+from agent_domain.values import FrozenDict
+
+INFER, RUN_TOOL, SETTLE = "infer", "run_tool", "settle"
+
+QUICK_SECONDS = 5.0
+"""A tool that is declared quick and takes longer has failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreviousStep:
+    """What viewers are told of the step before, once the evaluation after it is known."""
+
+    has_tool_calls: bool = False
+    errors: int = 0
+    finish_reason: str | None = None
+    usage: Usage = Usage()
+    duration_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class InferInput:
+    """Ask the model for a step."""
+
+    ref: ExecutionRef
+    agent: str
+    number: int
+    previous: PreviousStep | None = None
+    outcome: FrozenDict | None = None
+    """The evaluation after the step before, in its compact form."""
+    hears: int = 0
+    model_attempts: int = 3
+
+    def __post_init__(self) -> None:
+        whole("number", self.number, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolInput:
+    """Run one call of a step."""
+
+    ref: ExecutionRef
+    agent: str
+    number: int
+    call_id: str
+    effect: Effect = Effect.IDEMPOTENT
+    need: CallNeed = CallNeed.RUN
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOutput:
+    """What became of a call."""
+
+    call: CallFacts
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SettleInput:
+    """Write down where an execution stands, when no model or tool call does."""
+
+    ref: ExecutionRef
+    agent: str
+    key: str
+    status: ExecutionStatus
+    step: StepFacts | None = None
+    """A step that no activity recorded: given up, or a failure."""
+    failure: str | None = None
+    """The operator's sentence about a failure that only the workflow saw."""
+    previous: PreviousStep | None = None
+    outcome: FrozenDict | None = None
+    agent_status: AgentStatus = AgentStatus.IN_PROGRESS
+    stop_reason: StopReason | None = None
+    step_count: int = 0
+    usage: Usage = Usage()
+    waiting: tuple[str, ...] = ()
+    """The calls that people are asked about."""
+
+
+WRITTEN_WITHOUT_DEFAULTS = (InferInput, ToolInput, ToolOutput, StepFacts)

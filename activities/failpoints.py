@@ -1,0 +1,29 @@
+"""Named points at which a test process can be told to die, and which are inert otherwise.
+
+A crash test that kills at random proves luck. One that kills here proves the case.
+"""
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import TypeAlias
+
+
+class Failpoint(StrEnum):
+    """Where an activity may be struck."""
+
+    INFER_BEFORE_MODEL = "infer.before_model"
+    INFER_DURING_STREAM = "infer.during_stream"
+    INFER_AFTER_RESPONSE = "infer.after_response"
+    INFER_BEFORE_REPORT = "infer.before_report"
+    TOOL_AFTER_RESERVE = "tool.after_reserve"
+    TOOL_AFTER_EFFECT = "tool.after_effect"
+    TOOL_BEFORE_REPORT = "tool.before_report"
+    SETTLE_BEFORE_COMMIT = "settle.before_commit"
+    SETTLE_BEFORE_REPORT = "settle.before_report"
+
+
+Strike: TypeAlias = Callable[[Failpoint], None]
+
+
+def inert(_point: Failpoint) -> None:
+    """Nothing happens, as everywhere outside of crash tests."""

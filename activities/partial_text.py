@@ -1,0 +1,55 @@
+"""What the model has written so far, kept for those who join in the middle of a step."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from temporalio import activity
+
+from activities.contracts import InferInput
+from activities.failpoints import Failpoint, Strike
+from agent_domain.ports import ExecutionStore, StoreUnavailable
+
+NOTE_SECONDS = 1.0
+"""So often the text is written down: a row per token would drown the store."""
+
+
+class PartialText:
+    """The text of one attempt at a step."""
+
+    def __init__(self, store: ExecutionStore, request: InferInput, strike: Strike) -> None:
+        self.store = store
+        self.request = request
+        self.strike = strike
+        self.text = ""
+
+    def heard(self, content: str) -> None:
+        """Some more text."""
+        self.text += content
+        self.strike(Failpoint.INFER_DURING_STREAM)
+
+    @asynccontextmanager
+    async def kept(self) -> AsyncGenerator[None]:
+        """Written down again and again while the body runs.
+
+        Beside the heartbeats and not with them: a store that hangs must not make the worker look dead.
+        """
+        noting = asyncio.create_task(self._note(activity.info().attempt))
+        try:
+            yield
+        finally:
+            noting.cancel()
+            await asyncio.gather(noting, return_exceptions=True)
+
+    async def _note(self, attempt: int) -> None:
+        noted, request = 0, self.request
+        while True:
+            await asyncio.sleep(NOTE_SECONDS)
+            if len(self.text) == noted:
+                continue
+            text = self.text
+            try:
+                await self.store.note_partial(request.ref, request.number, attempt, text)
+                noted = len(text)
+            except StoreUnavailable as error:
+                activity.logger.warning("the text so far is not kept: %s", error)

@@ -1,0 +1,64 @@
+"""Calling a tool, whatever kind of function it is.
+
+Whatever it raises becomes the error of the call: tools are anybody's code, and the model reads what
+went wrong. The durable activities and the in-process runner both call tools here.
+"""
+
+import asyncio
+import inspect
+from typing import Any
+
+from activities.contracts import QUICK_SECONDS
+from agent_domain.step_error import StepError
+from agent_domain.tools import Tool, ToolCall, ToolContext, ToolOptions, options_of, result_value
+from agent_domain.values import thaw
+
+
+async def outcome(tool: Tool, call: ToolCall, context: ToolContext) -> tuple[Any, StepError | None]:
+    """The result as it can be stored, or what went wrong."""
+    try:
+        return result_value(await _in_time(tool, call, context), call.name), None
+    except asyncio.CancelledError as error:
+        # Of the step, or of something that the tool itself waited for?
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        return None, StepError.of(error, call.name)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 -- the model reads whatever a tool raises
+        return None, StepError.of(error, call.name)
+
+
+async def _in_time(tool: Tool, call: ToolCall, context: ToolContext) -> Any:
+    limit = _limit(options_of(tool))
+    deadline = asyncio.timeout(limit)
+    try:
+        async with deadline:
+            return await _awaited(tool, thaw(call.args), context)
+    except TimeoutError:
+        if deadline.expired():
+            raise TimeoutError(f"The tool '{call.name}' did not finish within {limit:g}s") from None
+        raise
+
+
+def _limit(options: ToolOptions) -> float | None:
+    """A quick tool ends before Temporal gives its activity up: that would only be tried again."""
+    own = options.timeout_seconds
+    return min(own or QUICK_SECONDS, QUICK_SECONDS) if options.quick else own
+
+
+async def _awaited(tool: Tool, args: dict[str, Any], context: ToolContext) -> Any:
+    """Coroutine functions run here; anything else may block, so it runs in a thread."""
+    call = getattr(tool, "fn", None) or getattr(tool, "handler", None) or tool.call
+    if inspect.iscoroutinefunction(call):
+        result = tool.call(args, context)
+    else:
+        result = await asyncio.to_thread(_called, tool, args, context)
+    return await result if inspect.isawaitable(result) else result
+
+
+def _called(tool: Tool, args: dict[str, Any], context: ToolContext) -> Any:
+    try:
+        return tool.call(args, context)
+    except StopIteration as error:
+        # Futures refuse this one, and the loop would wait for the thread's answer for ever.
+        raise RuntimeError(f"the tool '{tool.name}' raised StopIteration") from error

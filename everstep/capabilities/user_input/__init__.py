@@ -1,0 +1,77 @@
+"""`user_input`: the agent asks a person and waits, holding no worker, until there is an answer."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from agent_domain.builder import AgentBuilder
+from agent_domain.capabilities.questions import TOOL, Question, SchemaCheck, UserInputPolicy
+from agent_domain.errors import InvalidInput
+from agent_domain.step_facts import CallNeed
+from agent_domain.tools import Effect, ToolContext, ToolOptions
+from agent_domain.values import FrozenDict, frozen_map
+
+DESCRIPTION = "Ask the user a question and wait for the answer. Use it when only the user can know or decide."
+
+SCHEMA: FrozenDict = frozen_map(
+    {
+        "type": "object",
+        "properties": {
+            "prompt": {"type": "string", "description": "The question."},
+            "choices": {
+                "type": "array",
+                "items": {"type": "string"},
+                "description": "If the answer must be one of these.",
+            },
+            "schema": {"type": "object", "description": "If the answer is a form: its JSON schema."},
+        },
+        "required": ["prompt"],
+    }
+)
+
+
+def unchecked(schema: Any, data: Any) -> str | None:
+    """Accept any form: whoever takes the answer has checked it."""
+    del schema, data
+    return None
+
+
+class UserInputTool:
+    """What is called when nobody answered in time; an answer itself becomes the result directly."""
+
+    name = TOOL
+    description = DESCRIPTION
+    schema = SCHEMA
+
+    def __init__(self, policy: UserInputPolicy, check: SchemaCheck = unchecked) -> None:
+        self.policy = policy
+        self.check = check
+        self.options = ToolOptions(
+            effect=Effect.IDEMPOTENT, need=CallNeed.INPUT, wait_seconds=policy.timeout_seconds
+        )
+
+    def refusal(self, args: Mapping[str, Any]) -> str | None:
+        """Nobody is asked what cannot be answered."""
+        try:
+            Question.parse(args)
+        except InvalidInput as error:
+            return str(error)
+        return None
+
+    def call(self, args: dict[str, Any], context: ToolContext) -> Any:
+        """The default answer, or a failure that says how long was waited."""
+        del context
+        result = self.policy.default_result(Question.parse(args), self.check)
+        if result is None:
+            raise TimeoutError(self.policy.no_answer)
+        return result
+
+
+class UseUserInput:
+    """Lets an agent ask its user."""
+
+    def __init__(self, timeout_seconds: float | None = None, default_answer: Any = None) -> None:
+        self.policy = UserInputPolicy(timeout_seconds, default_answer)
+
+    def install(self, builder: AgentBuilder) -> AgentBuilder:
+        """Add the tool."""
+        return builder.with_tools([UserInputTool(self.policy)])

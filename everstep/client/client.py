@@ -1,0 +1,334 @@
+"""Start executions and deal with running ones, from any service.
+
+What people and services say goes to the store first and is then pointed at through Temporal, so
+that no text stands in a workflow's history. Every call can be repeated: the same execution id, the
+same key and the same answer change nothing the second time.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID, uuid4, uuid5
+
+from temporalio.client import Client as TemporalClient, WorkflowHandle, WorkflowUpdateFailedError
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from agent_domain import envelopes
+from agent_domain.capabilities import approvals
+from agent_domain.capabilities.approvals import ApprovalDecision, Verdict
+from agent_domain.capabilities.questions import Answer, Question, SchemaCheck
+from agent_domain.definition import AgentDefinition
+from agent_domain.envelopes import InputSource
+from agent_domain.errors import EverstepError, InvalidInput, UnknownName
+from agent_domain.messages import Message, Messages, as_messages, user
+from agent_domain.ports import (
+    DEFAULT_TENANT,
+    EventRecord,
+    ExecutionRef,
+    ExecutionRow,
+    ExecutionSpec,
+    ExecutionStore,
+    NewExecution,
+    NotFound,
+    Page,
+    RequestRow,
+    RequestState,
+    Resolution,
+    StepRow,
+    request_id,
+)
+from agent_domain.status import ExecutionStatus
+from agent_domain.step_facts import CallNeed
+from agent_domain.tools import ToolCall
+from agent_domain.values import EMPTY, frozen_map
+from workflows.agent_execution import AgentExecution
+from workflows.contracts import Answered, ExecutionInput, ExecutionResult, workflow_id
+
+_KEYS = UUID("6f2c1f0e-0d0b-4d7e-9a53-7b1f1c5f6a10")
+"""The namespace of ids that derive from callers' keys; it must never change."""
+
+
+class Refused(EverstepError):
+    """The execution does not accept this now; the message says why."""
+
+
+def no_schema_check(schema: Mapping[str, Any], data: Any) -> str | None:
+    """Accepts any form; give the client a validator to have them checked."""
+    del schema, data
+    return None
+
+
+@dataclass(frozen=True)
+class Client:
+    """Everstep, as a service uses it."""
+
+    temporal: TemporalClient
+    store: ExecutionStore
+    agents: Mapping[str, AgentDefinition] = field(default_factory=dict[str, AgentDefinition])
+    """The agents that can be started from here."""
+    task_queue: str = "everstep"
+    tenant_id: str = DEFAULT_TENANT
+    search_attributes: bool = False
+    check: SchemaCheck = no_schema_check
+
+    async def start(
+        self,
+        agent: str,
+        message: str | Message | Iterable[Message | Mapping[str, Any] | str],
+        *,
+        execution_id: UUID | None = None,
+        session_id: UUID | None = None,
+        user_id: str | None = None,
+        metadata: Mapping[str, Any] = EMPTY,
+    ) -> "Execution":
+        """Accept a message and start an execution for it; an id that was used before starts nothing new."""
+        definition = self._agent(agent)
+        messages: Messages = (user(message),) if isinstance(message, str) else as_messages(message)
+        ref = ExecutionRef(execution_id or uuid4(), self.tenant_id, session_id)
+        # Criteria that no worker could find are refused here, before anything is stored.
+        plan = definition.plan()
+        plan.rules()
+        await self.store.accept(
+            NewExecution(
+                ref,
+                spec_of(definition),
+                messages,
+                user_id=user_id,
+                metadata=frozen_map(metadata, "metadata"),
+                plan=frozen_map(plan.model_dump(mode="json")),
+            )
+        )
+        start = ExecutionInput(ref, plan, self.search_attributes)
+        try:
+            await self.temporal.start_workflow(
+                AgentExecution.run,
+                start,
+                id=workflow_id(ref),
+                task_queue=self.task_queue,
+                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                static_summary=f"{agent}" + (f" · session {session_id}" if session_id else ""),
+            )
+        except WorkflowAlreadyStartedError:
+            # It ran, and may be over: the same message was accepted before.
+            return Execution(self, ref)
+        return Execution(self, ref)
+
+    def derived_id(self, key: str) -> UUID:
+        """The execution id that a key of the caller's stands for, the same each time."""
+        return uuid5(_KEYS, f"{self.tenant_id}/{key}")
+
+    async def run(self, agent: str, message: str | Message, **given: Any) -> ExecutionRow:
+        """Start an execution and wait for its end."""
+        execution = await self.start(agent, message, **given)
+        await execution.result()
+        return await execution.get()
+
+    def execution(self, execution_id: UUID | str, session_id: UUID | None = None) -> "Execution":
+        """An execution that was started before, here or elsewhere."""
+        try:
+            parsed = UUID(str(execution_id))
+        except ValueError:
+            raise InvalidInput(f"{execution_id!r} is no execution id; it looks like {uuid4()}") from None
+        return Execution(self, ExecutionRef(parsed, self.tenant_id, session_id))
+
+    async def list(
+        self, *, status: ExecutionStatus | None = None, cursor: str | None = None, limit: int = 50
+    ) -> Page:
+        """Executions, newest first."""
+        return await self.store.executions(self.tenant_id, status=status, cursor=cursor, limit=limit)
+
+    def _agent(self, name: str) -> AgentDefinition:
+        if name not in self.agents:
+            raise UnknownName("agent", name, self.agents)
+        return self.agents[name]
+
+
+@dataclass(frozen=True)
+class Execution:
+    """One execution, wherever it runs."""
+
+    client: Client
+    ref: ExecutionRef
+
+    @property
+    def id(self) -> UUID:
+        """Its id."""
+        return self.ref.execution_id
+
+    @property
+    def workflow(self) -> WorkflowHandle[Any, ExecutionResult]:
+        """Its workflow, for those who know Temporal."""
+        return self.client.temporal.get_workflow_handle_for(AgentExecution.run, workflow_id(self.ref))
+
+    async def get(self) -> ExecutionRow:
+        """Where it stands."""
+        row = await self.client.store.execution(self.ref)
+        if row is None:
+            raise NotFound("execution", self.id)
+        return row
+
+    async def steps(self) -> Sequence[StepRow]:
+        """What it did, step by step."""
+        await self.get()
+        return await self.client.store.steps(self.ref)
+
+    async def result(self) -> ExecutionResult:
+        """How it ended; waits for that, and survives outages meanwhile."""
+        await self.get()
+        return await self.workflow.result()
+
+    async def requests(self) -> Sequence[RequestRow]:
+        """The questions and approvals that people are asked for, oldest first."""
+        await self.get()
+        return await self.client.store.open_requests(self.ref)
+
+    # People.
+
+    async def submit_input(
+        self, text: str = "", *, data: Any = None, request_id: UUID | None = None
+    ) -> RequestRow:
+        """Answer its oldest question, or the one named; an answer that does not fit changes nothing."""
+        request = await self._open(CallNeed.INPUT, request_id)
+        question = Question.parse(request.request)
+        result = question.result(Answer(text, data), self.client.check)
+        received = envelopes.input_received(request.id, request.call_id, 0, InputSource.USER, None)
+        await self._resolve(request, Resolution("answer", result), [received])
+        await self._tell(request)
+        return request
+
+    async def approve(self, request_id: UUID | None = None, *, args_digest: str | None = None) -> RequestRow:
+        """Let the call run with exactly the arguments that were shown."""
+        return await self._decide(request_id, args_digest, {"decision": Verdict.APPROVE})
+
+    async def deny(
+        self, request_id: UUID | None = None, *, reason: str | None = None, args_digest: str | None = None
+    ) -> RequestRow:
+        """Do not let the call run; the model reads why."""
+        return await self._decide(request_id, args_digest, {"decision": Verdict.DENY, "reason": reason})
+
+    async def edit(
+        self, args: Mapping[str, Any], request_id: UUID | None = None, *, args_digest: str | None = None
+    ) -> RequestRow:
+        """Let the call run with other arguments."""
+        return await self._decide(request_id, args_digest, {"decision": Verdict.EDIT, "args": args})
+
+    async def _decide(
+        self, request_id: UUID | None, digest: str | None, decided: Mapping[str, Any]
+    ) -> RequestRow:
+        request = await self._open(CallNeed.APPROVAL, request_id)
+        decision = ApprovalDecision.parse({**decided, "args_digest": digest or request.args_digest})
+        conflict = decision.conflict(request.args_digest, request.state is RequestState.RESOLVED)
+        if conflict:
+            with suppress(Refused):
+                await self._tell(request)
+            raise Refused(conflict)
+        await self._require_usable(request, decision)
+        told = envelopes.approval_resolved(request.id, request.call_id, decision)
+        value = decision.args if decision.decision is Verdict.EDIT else None
+        resolution = Resolution(decision.decision.value, value, decision.reason)
+        if not await self._resolve(request, resolution, [told]):
+            raise Refused(approvals.RESOLVED)
+        await self._tell(request)
+        return request
+
+    async def _require_usable(self, request: RequestRow, decision: ApprovalDecision) -> None:
+        """Arguments that people wrote are checked like a model's."""
+        row = await self.get()
+        if decision.args is None or row.agent not in self.client.agents:
+            return
+        edited = ToolCall(request.call_id, request.tool, frozen_map(decision.args))
+        refusal = self.client.agents[row.agent].tools.refusal(edited)
+        if refusal:
+            raise InvalidInput(refusal)
+
+    async def _open(self, need: CallNeed, request_id: UUID | None) -> RequestRow:
+        """The request that is meant: the one named, or the oldest open one."""
+        if request_id is not None:
+            request = await self.client.store.request(self.ref, request_id)
+            if request is None or request.kind is not need:
+                raise Refused(f"There is no {_words(need)} {request_id}")
+            return request
+        waiting = [row for row in await self.requests() if row.kind is need]
+        waiting = waiting or await self._answered(need)
+        if not waiting:
+            raise Refused(f"No {_words(need)} is open")
+        return waiting[0]
+
+    async def _answered(self, need: CallNeed) -> list[RequestRow]:
+        """What is answered while its call has not begun: the execution may not have been told."""
+        steps = await self.client.store.steps(self.ref, last=1)
+        begun = [row.call.id for step in steps for row in step.calls if row.attempts == 0 and not row.record]
+        asked = [await self.client.store.request(self.ref, request_id(self.id, call)) for call in begun]
+        return [request for request in asked if request and request.kind is need]
+
+    async def _tell(self, request: RequestRow) -> None:
+        """Let the execution know that this is answered; it may know already."""
+        update = "submit_input" if request.kind is CallNeed.INPUT else "resolve_approval"
+        await self._update(update, f"{request.kind}/{request.id}", Answered(request.call_id))
+
+    async def _resolve(
+        self, request: RequestRow, resolution: Resolution, events: Sequence[EventRecord]
+    ) -> bool:
+        return await self.client.store.resolve(self.ref, request.id, resolution, events)
+
+    async def steer(self, message: str | Message, *, key: str | None = None) -> None:
+        """Say something that is heard before the next step."""
+        await self.get()
+        key = key or str(uuid4())
+        said = user(message) if isinstance(message, str) else message
+        await self.client.store.steer(self.ref, key, said)
+        await self._update("steer", f"steer/{key}")
+
+    async def pause(self) -> None:
+        """Hold still once the work under way is done."""
+        await self._update("pause")
+
+    async def resume(self) -> None:
+        """Go on."""
+        await self._update("resume")
+
+    async def cancel(self) -> None:
+        """Stop now; the step under way is given up."""
+        await self._update("cancel")
+
+    async def _update(self, update: str, key: str | None = None, *args: Answered) -> None:
+        try:
+            # By name: one method for all updates has no one type.
+            workflow: Any = self.workflow
+            await workflow.execute_update(update, args=args, id=key)
+        except WorkflowUpdateFailedError as error:
+            cause = error.cause
+            if isinstance(cause, ApplicationError) and cause.type == "NotWaiting":
+                # Somebody else's identical answer came first, and the execution has gone on.
+                return
+            raise Refused(str(cause or error)) from error
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                raise Refused("The execution has ended, or never began") from error
+            raise
+
+
+def _words(need: CallNeed) -> str:
+    return "question" if need is CallNeed.INPUT else "approval"
+
+
+def spec_of(definition: AgentDefinition) -> ExecutionSpec:
+    """What an execution's row keeps of its agent."""
+    cached = definition.cached_context.with_tools(definition.tools.schemas)
+    approvals_of = {name: _written(approval) for name, approval in definition.approvals.items()}
+    return ExecutionSpec(
+        agent=definition.descriptor.name,
+        llm_preset=definition.llm_preset,
+        cached_context=frozen_map(cached.to_dict()),
+        approvals=frozen_map(approvals_of),
+    )
+
+
+def _written(approval: approvals.Approval) -> Any:
+    if isinstance(approval, approvals.ApprovalMode):
+        return approval.value
+    return [rule.model_dump(mode="json") for rule in approval]

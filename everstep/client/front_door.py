@@ -1,0 +1,131 @@
+"""Everstep for services that have a Temporal client and nothing else.
+
+A worker answers these as activities of their own, which belong to no workflow:
+
+    await temporal.execute_activity(
+        "everstep.start", StartRequest(agent="travel", message="Book me a trip"),
+        id=str(uuid4()), task_queue="everstep", start_to_close_timeout=timedelta(seconds=30),
+        result_type=Standing,
+    )
+
+Texts do travel through Temporal this way, though never into a workflow's history: give both sides
+a payload codec, or use the client or the HTTP API, if Temporal must not see them.
+"""
+
+from typing import Any, Literal
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from agent_domain.errors import EverstepError
+from agent_domain.ports import ExecutionRow
+from agent_domain.status import ExecutionStatus, StopReason
+from everstep.client.client import Client, Execution
+
+
+class _Contract(BaseModel):
+    """Sent by others: what is not known is refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class StartRequest(_Contract):
+    """Start an execution; the same `execution_id` again starts nothing new."""
+
+    agent: str
+    message: str
+    execution_id: UUID | None = None
+    session_id: UUID | None = None
+
+
+class ActRequest(_Contract):
+    """Do something to an execution that was started."""
+
+    execution_id: UUID
+    act: Literal["show", "answer", "approve", "deny", "edit", "steer", "pause", "resume", "cancel"]
+    text: str = ""
+    """The answer, the message to steer with, or why a call is denied."""
+    data: Any = None
+    """The answer to a form, or the arguments to run with instead."""
+    request_id: UUID | None = None
+
+
+class Standing(BaseModel):
+    """Where an execution stands."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    execution_id: UUID
+    status: ExecutionStatus
+    step_count: int
+    stop_reason: StopReason | None = None
+    response: str | None = None
+    error: str | None = None
+
+    @classmethod
+    def of(cls, row: ExecutionRow) -> "Standing":
+        """What a row says."""
+        return cls(
+            execution_id=row.ref.execution_id,
+            status=row.status,
+            step_count=row.step_count,
+            stop_reason=row.stop_reason,
+            response=row.output.get("response") if row.output else None,
+            error=row.error_message,
+        )
+
+
+class FrontDoor:
+    """The activities that stand in for a client."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+
+    @activity.defn(name="everstep.start")
+    async def start(self, request: StartRequest) -> Standing:
+        """Accept a message and start an execution for it."""
+        # A second attempt must not start a second execution: the activity's id names this one.
+        named = request.execution_id or self.client.derived_id(activity.info().activity_id)
+        try:
+            execution = await self.client.start(
+                request.agent, request.message, execution_id=named, session_id=request.session_id
+            )
+            return Standing.of(await execution.get())
+        except EverstepError as error:
+            raise _refusal(error) from error
+
+    @activity.defn(name="everstep.act")
+    async def act(self, request: ActRequest) -> Standing:
+        """Do what is asked, and say where the execution stands."""
+        execution = self.client.execution(request.execution_id)
+        try:
+            await _acted(execution, request)
+            return Standing.of(await execution.get())
+        except EverstepError as error:
+            raise _refusal(error) from error
+
+
+async def _acted(execution: Execution, request: ActRequest) -> None:
+    match request.act:
+        case "answer":
+            await execution.submit_input(request.text, data=request.data, request_id=request.request_id)
+        case "approve":
+            await execution.approve(request.request_id)
+        case "deny":
+            await execution.deny(request.request_id, reason=request.text or None)
+        case "edit":
+            await execution.edit(request.data or {}, request.request_id)
+        case "steer":
+            # A second attempt says the same thing, not something more.
+            await execution.steer(request.text, key=activity.info().activity_id)
+        case "pause" | "resume" | "cancel":
+            await getattr(execution, request.act)()
+        case "show":
+            """Nothing to do but to look."""
+
+
+def _refusal(error: EverstepError) -> ApplicationError:
+    """What the service did wrong, or what stands against it; trying again would not help."""
+    return ApplicationError(str(error), type=type(error).__name__, non_retryable=True)

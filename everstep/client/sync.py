@@ -1,0 +1,120 @@
+"""The client for programs without an event loop."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Any, Self, TypeVar
+from uuid import UUID
+
+from agent_domain.ports import ExecutionRow, Page, RequestRow, StepRow
+from everstep.client.client import Client, Execution
+from workflows.contracts import ExecutionResult
+
+T = TypeVar("T")
+
+
+class SyncClient:
+    """A `Client` whose calls block. It has an event loop of its own, in a thread of its own.
+
+        with SyncClient(open_client) as client:
+            row = client.run("travel", "Book me a trip")
+
+    `open_client` opens a client in that loop, and closes it at the end.
+    """
+
+    def __init__(self, open_client: Callable[[], AbstractAsyncContextManager[Client]]) -> None:
+        self._open = open_client
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="everstep client", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._opened = self._open()
+        self._client = self._do(self._opened.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._do(self._opened.__aexit__(kind, error, trace))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _do(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def start(self, agent: str, message: str, **given: Any) -> "SyncExecution":
+        """`Client.start`."""
+        return SyncExecution(self._do, self._do(self._client.start(agent, message, **given)))
+
+    def run(self, agent: str, message: str, **given: Any) -> ExecutionRow:
+        """`Client.run`."""
+        return self._do(self._client.run(agent, message, **given))
+
+    def execution(self, execution_id: UUID | str) -> "SyncExecution":
+        """`Client.execution`."""
+        return SyncExecution(self._do, self._client.execution(execution_id))
+
+    def list(self, **given: Any) -> Page:
+        """`Client.list`."""
+        return self._do(self._client.list(**given))
+
+
+class SyncExecution:
+    """An `Execution` whose calls block."""
+
+    def __init__(self, do: Callable[[Coroutine[Any, Any, Any]], Any], execution: Execution) -> None:
+        self._do = do
+        self._execution = execution
+        self.id = execution.id
+
+    def get(self) -> ExecutionRow:
+        """`Execution.get`."""
+        return self._do(self._execution.get())
+
+    def steps(self) -> Sequence[StepRow]:
+        """`Execution.steps`."""
+        return self._do(self._execution.steps())
+
+    def result(self) -> ExecutionResult:
+        """`Execution.result`."""
+        return self._do(self._execution.result())
+
+    def requests(self) -> Sequence[RequestRow]:
+        """`Execution.requests`."""
+        return self._do(self._execution.requests())
+
+    def submit_input(self, text: str = "", **given: Any) -> RequestRow:
+        """`Execution.submit_input`."""
+        return self._do(self._execution.submit_input(text, **given))
+
+    def approve(self, **given: Any) -> RequestRow:
+        """`Execution.approve`."""
+        return self._do(self._execution.approve(**given))
+
+    def deny(self, **given: Any) -> RequestRow:
+        """`Execution.deny`."""
+        return self._do(self._execution.deny(**given))
+
+    def edit(self, args: Mapping[str, Any], **given: Any) -> RequestRow:
+        """`Execution.edit`."""
+        return self._do(self._execution.edit(args, **given))
+
+    def steer(self, message: str, **given: Any) -> None:
+        """`Execution.steer`."""
+        self._do(self._execution.steer(message, **given))
+
+    def pause(self) -> None:
+        """`Execution.pause`."""
+        self._do(self._execution.pause())
+
+    def resume(self) -> None:
+        """`Execution.resume`."""
+        self._do(self._execution.resume())
+
+    def cancel(self) -> None:
+        """`Execution.cancel`."""
+        self._do(self._execution.cancel())

@@ -1,0 +1,82 @@
+"""The agents that a process knows, and the models they talk to."""
+
+import sys
+from collections.abc import Iterable
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+from agent_domain.builder import AgentBuilder
+from agent_domain.definition import AgentDefinition
+from agent_domain.drivers import Model, StepDriver, ToolCallingDriver
+from agent_domain.errors import InvalidInput, UnknownName
+
+
+class Models(Protocol):
+    """The models of an installation."""
+
+    def model(self, wanted: str | None = None) -> Model:
+        """The model of that preset, or the default one."""
+        ...
+
+
+class AgentBook:
+    """Agents by name; each step's driver is given the model that its execution asked for."""
+
+    def __init__(self, agents: Iterable[AgentDefinition], models: Models) -> None:
+        self.models = models
+        self.agents: dict[str, AgentDefinition] = {}
+        for agent in agents:
+            name = agent.descriptor.name
+            if name in self.agents:
+                raise InvalidInput(f"two agents are named '{name}'; rename one: AgentBuilder.with_name(...)")
+            self.agents[name] = agent
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names."""
+        return tuple(self.agents)
+
+    def definition(self, name: str) -> AgentDefinition:
+        """The agent of that name."""
+        if name not in self.agents:
+            raise UnknownName("agent", name, self.agents, verb="This process knows")
+        return self.agents[name]
+
+    def driver(self, name: str, preset: str | None) -> StepDriver:
+        """The agent's own driver, or native tool calls with the preset's model."""
+        definition = self.definition(name)
+        if isinstance(definition.driver, StepDriver):
+            return definition.driver
+        driver = ToolCallingDriver(self.models.model(preset or definition.llm_preset))
+        driver.equip(definition.tools, parallel_tools=definition.base_plan.parallel_tools)
+        return driver
+
+
+def load_agents(where: str) -> list[AgentDefinition]:
+    """The agents that `module:attribute` holds: builders, agents or definitions, one or several."""
+    module_name, _, attribute = where.partition(":")
+    if not attribute:
+        raise InvalidInput(f"'{where}' names no agents; write module:attribute, such as my_app.agents:agents")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: Any = getattr(import_module(module_name), attribute)
+    except ImportError as error:
+        raise InvalidInput(f"the module of '{where}' cannot be imported: {error}") from error
+    except AttributeError:
+        raise InvalidInput(f"the module {module_name} has no '{attribute}'") from None
+    entries: list[Any] = list(found) if isinstance(found, list | tuple) else [found]  # pyright: ignore[reportUnknownArgumentType] -- anybody's module
+    return [_definition(entry, where) for entry in entries]
+
+
+def _definition(entry: Any, where: str) -> AgentDefinition:
+    if isinstance(entry, AgentDefinition):
+        return entry
+    if isinstance(entry, AgentBuilder):
+        return entry.definition()
+    definition = getattr(entry, "definition", None)
+    if isinstance(definition, AgentDefinition):
+        return definition
+    raise InvalidInput(f"'{where}' holds {entry!r}; it should hold an AgentBuilder, or a list of them")

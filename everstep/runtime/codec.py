@@ -1,0 +1,72 @@
+"""Payloads that Temporal stores but cannot read: AES-GCM, with a key that only we have.
+
+Histories hold facts and references, no texts; whoever does not want Temporal to see even those sets
+`EVERSTEP_PAYLOAD_KEY`. Failures are encoded along with the payloads: a codec alone would leave the
+messages of errors readable.
+"""
+
+import base64
+import binascii
+import os
+from collections.abc import Sequence
+from typing import Self
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from temporalio.api.common.v1 import Payload
+from temporalio.converter import PayloadCodec
+
+from agent_domain.errors import EverstepError, InvalidInput
+
+ENCODING = b"binary/everstep-aes-gcm"
+NONCE_BYTES = 12
+KEY_BYTES = 32
+
+
+class WrongPayloadKey(EverstepError):
+    """A payload was encrypted with another key than this process has."""
+
+
+class AesGcmCodec(PayloadCodec):
+    """Encrypts every payload; what was written before there was a key stays readable."""
+
+    def __init__(self, key: bytes) -> None:
+        self._cipher = AESGCM(key)
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        """From a key as it stands in the environment: 32 bytes in base64."""
+        try:
+            key = base64.b64decode(text, validate=True)
+        except binascii.Error:
+            key = b""
+        if len(key) != KEY_BYTES:
+            raise InvalidInput(
+                f"payload_key must be {KEY_BYTES} random bytes in base64; make one with: "
+                'python -c "import os, base64; print(base64.b64encode(os.urandom(32)).decode())"'
+            )
+        return cls(key)
+
+    async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        """Encrypt."""
+        return [self._encrypted(payload) for payload in payloads]
+
+    def _encrypted(self, payload: Payload) -> Payload:
+        nonce = os.urandom(NONCE_BYTES)
+        data = nonce + self._cipher.encrypt(nonce, payload.SerializeToString(), ENCODING)
+        return Payload(metadata={"encoding": ENCODING}, data=data)
+
+    async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        """Decrypt."""
+        return [self._decrypted(payload) for payload in payloads]
+
+    def _decrypted(self, payload: Payload) -> Payload:
+        if payload.metadata.get("encoding") != ENCODING:
+            return payload
+        nonce, data = payload.data[:NONCE_BYTES], payload.data[NONCE_BYTES:]
+        try:
+            return Payload.FromString(self._cipher.decrypt(nonce, data, ENCODING))
+        except InvalidTag:
+            raise WrongPayloadKey(
+                "a payload was encrypted with another key: is payload_key the same in all processes?"
+            ) from None

@@ -1,0 +1,10 @@
+"""The agent that every installation has: it needs no tools and says so."""
+
+from agent_domain.builder import AgentBuilder
+
+DEMO = (
+    AgentBuilder.base()
+    .with_name("assistant", "Answers questions")
+    .with_system_prompt("You are a helpful assistant. Answer briefly.")
+    .definition()
+)

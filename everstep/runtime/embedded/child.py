@@ -1,0 +1,136 @@
+"""A process of ours that ends when we do, however we end.
+
+The signal for the case that we die is sent by the kernel when the *thread* ends that started the
+process. So the event loop that starts children has to run in a thread that lives as long as they
+should; the main thread does.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from signal import Signals
+from typing import IO, Final, Self
+
+from everstep.runtime.embedded.permissions import User
+
+LAUNCHER: Final = Path(__file__).with_name("launcher.py")
+
+TAIL_BYTES: Final = 4096
+TAIL_LINES: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """A service ended although nobody had asked it to."""
+
+    service: str
+    pid: int
+    code: int
+    """As in `subprocess`: what it exited with, or the signal that killed it, negated."""
+    log: Path
+    log_tail: str
+
+    def __str__(self) -> str:
+        said = f"the end of {self.log}:\n{self.log_tail}" if self.log_tail else f"{self.log} is empty"
+        return f"{self.service} (process {self.pid}) {ended(self.code)}; {said}"
+
+
+class Child:
+    """One such process; what it prints goes to its log."""
+
+    def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
+        self._process = process
+        self.log = log
+
+    @classmethod
+    async def launch(
+        cls,
+        command: Sequence[str | Path],
+        *,
+        log: Path,
+        directory: Path,
+        user: User | None = None,
+        orphaned: Signals = signal.SIGKILL,
+    ) -> Self:
+        """Start the command; `orphaned` is what it gets when we die."""
+        with _new_log(log) as output:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                # Without the user's environment and site-packages: sooner, and the same everywhere.
+                *("-I", "-S", LAUNCHER),
+                str(os.getpid()),
+                str(int(orphaned)),
+                f"{user.uid}:{user.gid}" if user else "-",
+                "exec" if sys.platform == "linux" else "supervise",
+                *command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=asyncio.subprocess.STDOUT,
+                cwd=directory,
+                # Ctrl-C in the terminal is for us; we then stop our children in an orderly way.
+                start_new_session=True,
+            )
+        return cls(process, log)
+
+    @property
+    def pid(self) -> int:
+        """The process."""
+        return self._process.pid
+
+    @property
+    def code(self) -> int | None:
+        """What it ended with, as in `subprocess`; None while it runs."""
+        return self._process.returncode
+
+    async def wait(self) -> int:
+        """What it ends with."""
+        return await self._process.wait()
+
+    async def stop(self, stop_signal: Signals, grace: float) -> int:
+        """Ask it to stop, and kill it when it has not after `grace` seconds."""
+        with suppress(ProcessLookupError):
+            self._process.send_signal(stop_signal)
+        try:
+            return await asyncio.wait_for(self.wait(), grace)
+        except TimeoutError:
+            return await self.kill()
+
+    async def kill(self) -> int:
+        """SIGKILL."""
+        if self.code is None:
+            with suppress(ProcessLookupError):
+                # The group, because on systems other than Linux a supervisor stands between.
+                os.killpg(self.pid, signal.SIGKILL)
+        return await self.wait()
+
+    def log_tail(self) -> str:
+        """The last lines that it printed."""
+        return log_tail(self.log)
+
+
+def ended(code: int) -> str:
+    """How a process ended, in words."""
+    return f"exited with code {code}" if code >= 0 else f"was killed by {Signals(-code).name}"
+
+
+def log_tail(log: Path) -> str:
+    """The last lines of a log."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(log.stat().st_size - TAIL_BYTES, 0))
+            return "\n".join(file.read().decode(errors="replace").splitlines()[-TAIL_LINES:])
+    except FileNotFoundError:
+        return ""
+
+
+def _new_log(log: Path) -> IO[bytes]:
+    """An empty log; the one of the start before is kept beside it."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    if log.exists():
+        log.replace(log.with_name(f"{log.name}.1"))
+    return log.open("wb")

@@ -1,0 +1,87 @@
+"""Becomes a server that does not outlive the process that started it. A script, run for each server.
+
+    launcher.py PARENT SIGNAL UID:GID|- exec|supervise COMMAND ...
+
+It exists because nothing else is free of races: code that runs between fork and exec may deadlock in
+a process with threads, and a parent that dies before the kernel was told to watch it leaves an orphan.
+
+`exec`, on Linux: drops to the user, has the kernel send SIGNAL when the parent dies, makes sure that it
+did not die before, and becomes the command. `supervise`, elsewhere: stays, and watches the parent.
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from types import FrameType
+from typing import Final, NoReturn
+
+PR_SET_PDEATHSIG: Final = 1
+
+INTERVAL: Final = 0.1
+
+# Secrets, and variables with which libpq or the Temporal CLI could be told something else, stay out.
+INHERITED: Final = ("LD_LIBRARY_PATH", "PATH", "TMPDIR")
+ENVIRONMENT: Final = {
+    **{name: os.environ[name] for name in INHERITED if name in os.environ},
+    # PostgreSQL's messages are compared and shown; the Temporal CLI looks for its configuration at home.
+    "LC_ALL": "C",
+    "HOME": "/nonexistent",
+}
+
+
+def drop_to(user: int, group: int) -> None:
+    """Become that user and lose the way back."""
+    os.setgroups([])
+    os.setgid(group)
+    os.setuid(user)
+
+
+def become(parent: int, orphaned: int, command: list[str]) -> NoReturn:
+    """Turn into the command, which gets the signal `orphaned` when the parent dies."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    # After the change of user, which would undo it.
+    if libc.prctl(PR_SET_PDEATHSIG, orphaned) != 0:
+        sys.exit(f"prctl: {os.strerror(ctypes.get_errno())}")
+    if os.getppid() != parent:
+        sys.exit("the process that asked for it is gone")
+    os.execve(command[0], command, ENVIRONMENT)  # noqa: S606 -- there is to be no shell
+
+
+def supervise(parent: int, orphaned: int, command: list[str]) -> NoReturn:
+    """Run the command, pass signals on to it and end as it ends; when the parent dies it gets `orphaned`."""
+    received: list[int] = []
+
+    def receive(number: int, _frame: FrameType | None) -> None:
+        received.append(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
+        signal.signal(number, receive)
+    child = subprocess.Popen(command, env=ENVIRONMENT)  # noqa: S603 -- our own words, no shell
+    while True:
+        try:
+            code = child.wait(INTERVAL)
+            break
+        except subprocess.TimeoutExpired:
+            while received:
+                child.send_signal(received.pop(0))
+            if os.getppid() != parent:
+                child.send_signal(orphaned)
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    sys.exit(code)
+
+
+def main(parent: str, orphaned: str, user: str, how: str, *command: str) -> NoReturn:
+    """Read the command line."""
+    if user != "-":
+        uid, gid = user.split(":")
+        drop_to(int(uid), int(gid))
+    run = become if how == "exec" else supervise
+    run(int(parent), int(orphaned), list(command))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

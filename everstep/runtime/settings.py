@@ -1,0 +1,99 @@
+"""Everything that can be set, in one frozen value, read once.
+
+From the strongest to the weakest: arguments, environment (`EVERSTEP_...`, and the usual
+`DATABASE_URL`, `TEMPORAL_ADDRESS`), `everstep.toml` in the working folder, defaults.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import AliasChoices, Field, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from agent_domain.capabilities.faults import faults
+from agent_domain.errors import InvalidInput
+
+
+class Settings(BaseSettings):
+    """One installation's settings."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="EVERSTEP_", toml_file="everstep.toml", frozen=True, extra="forbid", populate_by_name=True
+    )
+
+    data_dir: Path = Path(".everstep")
+    """Where a local installation keeps its servers' data."""
+    database_url: str | None = Field(
+        default=None, validation_alias=AliasChoices("EVERSTEP_DATABASE_URL", "DATABASE_URL", "database_url")
+    )
+    temporal_address: str | None = Field(
+        default=None,
+        validation_alias=AliasChoices("EVERSTEP_TEMPORAL_ADDRESS", "TEMPORAL_ADDRESS", "temporal_address"),
+    )
+    temporal_namespace: str = Field(
+        default="default",
+        validation_alias=AliasChoices(
+            "EVERSTEP_TEMPORAL_NAMESPACE", "TEMPORAL_NAMESPACE", "temporal_namespace"
+        ),
+    )
+    temporal_tls: bool = False
+    temporal_api_key: str | None = Field(
+        default=None,
+        validation_alias=AliasChoices("EVERSTEP_TEMPORAL_API_KEY", "TEMPORAL_API_KEY", "temporal_api_key"),
+    )
+    ui_url: str | None = None
+    """Where Temporal's web UI is, for links."""
+    payload_key: str | None = None
+    """32 random bytes in base64: with it, Temporal stores payloads that it cannot read."""
+    task_queue: str = "everstep"
+    build_id: str | None = None
+    """The version of what a worker runs. Executions stay on the version that they began with (PINNED);
+    a new one is used for new executions once it is made current in Temporal. None: not versioned."""
+    search_attributes: bool = False
+    """Whether the Temporal server knows Everstep's search attributes."""
+    agents: str | None = None
+    """Where a worker finds its agents: `module:attribute`."""
+    presets: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
+    """Model settings by name: `[presets.NAME]` in everstep.toml."""
+    preset: str | None = None
+    """The preset for agents that name none."""
+    failpoint: str | None = None
+    """For crash tests only: where a worker dies. See `everstep.runtime.worker.armed`."""
+    graceful_shutdown_seconds: float = 60.0
+    """How long a stopping worker lets running model calls finish."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Arguments, environment, everstep.toml."""
+        del dotenv_settings, file_secret_settings
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+
+    @classmethod
+    def read(cls, **given: Any) -> "Settings":
+        """Read them once; what is wrong is said in one sentence."""
+        try:
+            return cls(**{key: value for key, value in given.items() if value is not None})
+        except ValidationError as error:
+            raise InvalidInput(f"the settings cannot be used: {faults(error)}") from None
+        except ValueError as error:
+            raise InvalidInput(f"everstep.toml cannot be read: {error}") from None
+
+    def required(self, name: str, how: str) -> str:
+        """A setting that a process cannot do without."""
+        value = getattr(self, name)
+        if not value:
+            raise InvalidInput(f"{name} is not set: {how}")
+        return value

@@ -1,0 +1,117 @@
+"""The connection to Temporal: how values are written there, and how fast a dead link is noticed."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from pydantic import TypeAdapter
+from temporalio.api.common.v1 import Payload
+from temporalio.client import Client, KeepAliveConfig
+from temporalio.contrib.pydantic import PydanticJSONPlainPayloadConverter, pydantic_data_converter
+from temporalio.converter import (
+    CompositePayloadConverter,
+    DataConverter,
+    DefaultFailureConverterWithEncodedAttributes,
+    DefaultPayloadConverter,
+    JSONPlainPayloadConverter,
+)
+from temporalio.service import RPCError
+
+from activities.contracts import WRITTEN_WITHOUT_DEFAULTS
+from agent_domain.errors import EverstepError
+from everstep.runtime.codec import AesGcmCodec
+from everstep.runtime.embedded import SearchAttributeType
+from everstep.runtime.settings import Settings
+
+MAX_PAYLOAD_BYTES = 64 * 1024
+"""Only facts and references travel; something this large is a mistake."""
+
+
+class PayloadTooLarge(EverstepError):
+    """Something larger than facts was about to be sent to Temporal."""
+
+
+class TemporalUnreachable(EverstepError):
+    """The Temporal server does not answer; the message says what to check."""
+
+
+_SHORT: dict[type, TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in WRITTEN_WITHOUT_DEFAULTS}
+
+
+class _BriefJson(PydanticJSONPlainPayloadConverter):
+    """JSON, without what equals its default in the values that are written most."""
+
+    def to_payload(self, value: object) -> Payload | None:
+        """The value as JSON."""
+        adapter = _SHORT.get(type(value))
+        if adapter is None:
+            return super().to_payload(value)
+        data = adapter.dump_json(value, exclude_defaults=True)
+        return Payload(metadata={"encoding": self.encoding.encode()}, data=data)
+
+
+# One for all workflows: each has a converter of its own, and to learn how a type is read takes longer than
+# most of what it does.
+_JSON = _BriefJson()
+
+
+class GuardedPayloadConverter(CompositePayloadConverter):
+    """Writes values as JSON, briefly, and refuses those that would bloat a history."""
+
+    def __init__(self) -> None:
+        usual = DefaultPayloadConverter.default_encoding_payload_converters
+        super().__init__(*(_JSON if isinstance(each, JSONPlainPayloadConverter) else each for each in usual))
+
+    def to_payloads(self, values: Sequence[object]) -> list[Payload]:
+        """The payloads, each within the limit."""
+        payloads = super().to_payloads(values)
+        for payload in payloads:
+            if len(payload.data) > MAX_PAYLOAD_BYTES:
+                size = len(payload.data)
+                raise PayloadTooLarge(f"a payload of {size} bytes; keep bodies in the store, not in history")
+        return payloads
+
+
+def data_converter(payload_key: str | None = None) -> DataConverter:
+    """How Everstep's values are written in Temporal; with a key, so that it cannot read them."""
+    guarded = replace(pydantic_data_converter, payload_converter_class=GuardedPayloadConverter)
+    if payload_key is None:
+        return guarded
+    return replace(
+        guarded,
+        payload_codec=AesGcmCodec.of(payload_key),
+        failure_converter_class=DefaultFailureConverterWithEncodedAttributes,
+    )
+
+
+async def connect(settings: Settings) -> Client:
+    """A client; `TemporalUnreachable` says where nobody answered."""
+    address = settings.required("temporal_address", "set TEMPORAL_ADDRESS, or run `everstep up`")
+    try:
+        return await Client.connect(
+            address,
+            namespace=settings.temporal_namespace,
+            api_key=settings.temporal_api_key,
+            tls=settings.temporal_tls or None,
+            data_converter=data_converter(settings.payload_key),
+            keep_alive_config=KeepAliveConfig(interval_millis=5_000, timeout_millis=3_000),
+        )
+    except (RPCError, RuntimeError) as error:
+        raise TemporalUnreachable(
+            f"no Temporal server answers at {address} ({error}); is it running, and is the address right?"
+        ) from error
+
+
+STICKY = timedelta(seconds=2)
+# A cancel comes back with a heartbeat, and has to reach a stream in under a second.
+HEARTBEAT_THROTTLE = timedelta(seconds=0.5)
+
+SEARCH_ATTRIBUTES: dict[str, SearchAttributeType] = {
+    "EverstepTenant": "Keyword",
+    "EverstepAgent": "Keyword",
+    "EverstepStatus": "Keyword",
+    "EverstepStopReason": "Keyword",
+    "EverstepSession": "Keyword",
+}
+"""What executions can be searched by in Temporal; ids and fixed words only."""

@@ -1,0 +1,91 @@
+"""The worker process: runs workflows and activities until it is told to stop."""
+
+import os
+import signal
+from datetime import timedelta
+from importlib.metadata import version
+
+from temporalio.client import Client
+from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkerDeploymentConfig
+
+from activities.agent import AgentActivities, Agents
+from activities.failpoints import Failpoint, Strike, inert
+from agent_domain.errors import InvalidInput
+from agent_domain.ports import ExecutionStore
+from everstep.client.front_door import FrontDoor
+from everstep.runtime.settings import Settings
+from everstep.runtime.temporal import HEARTBEAT_THROTTLE, STICKY
+from workflows.agent_execution import AgentExecution
+
+
+def make_worker(
+    client: Client,
+    store: ExecutionStore,
+    agents: Agents,
+    settings: Settings,
+    strike: Strike = inert,
+    *,
+    front_door: FrontDoor | None = None,
+) -> Worker:
+    """A worker that notices crashes and cancels quickly, and lets running model calls finish.
+
+    Our workflows import nothing but pure, linted code, so they run outside of Temporal's sandbox,
+    which costs a third of a worker's time; tests run them in the sandbox and under the replayer.
+    """
+    activities = AgentActivities(store, agents, strike)
+    answered = [front_door.start, front_door.act] if front_door else []
+    return Worker(
+        client,
+        task_queue=settings.task_queue,
+        workflows=[AgentExecution],
+        activities=[activities.infer, activities.run_tool, activities.settle, *answered],
+        workflow_runner=UnsandboxedWorkflowRunner(),
+        deployment_config=_deployment(settings),
+        sticky_queue_schedule_to_start_timeout=STICKY,
+        max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
+        default_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
+        graceful_shutdown_timeout=timedelta(seconds=settings.graceful_shutdown_seconds),
+    )
+
+
+def _deployment(settings: Settings) -> WorkerDeploymentConfig:
+    """With a build id, executions stay on the version that they began with."""
+    # Without any, every start reads and hashes the code of all modules, for a second of a core.
+    deployed = WorkerDeploymentVersion("everstep", settings.build_id or version("everstep"))
+    if settings.build_id is None:
+        return WorkerDeploymentConfig(deployed, use_worker_versioning=False)
+    return WorkerDeploymentConfig(
+        deployed, use_worker_versioning=True, default_versioning_behavior=VersioningBehavior.PINNED
+    )
+
+
+def armed(spec: str | None) -> Strike:
+    """A failpoint from `point` or `point:flag-file`: there this process dies by SIGKILL, the first time.
+
+    With a flag file it dies only while the file exists, and removes it first, so that the process
+    which takes over is spared.
+    """
+    if not spec:
+        return inert
+    name, _, flag = spec.partition(":")
+    try:
+        armed_point = Failpoint(name)
+    except ValueError:
+        raise InvalidInput(f"no failpoint is named '{name}'; use one of: {', '.join(Failpoint)}") from None
+
+    def strike(point: Failpoint) -> None:
+        if point is armed_point and _lit(flag):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return strike
+
+
+def _lit(flag: str) -> bool:
+    if not flag:
+        return True
+    try:
+        os.unlink(flag)
+    except FileNotFoundError:
+        return False
+    return True

@@ -1,0 +1,222 @@
+"""Domain values as the JSON that is kept of them, and back.
+
+Writing is strict: what JSON or PostgreSQL cannot hold is refused, with the place where it stands.
+Reading is lenient: keys that a later version wrote are ignored.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+from uuid import UUID, uuid5
+
+from pydantic import TypeAdapter
+
+from agent_domain.errors import InvalidInput
+from agent_domain.ids import envelope_id
+from agent_domain.messages import Message, Messages, Role
+from agent_domain.ports import EventRecord, RecordReply, Resolution
+from agent_domain.status import ExecutionStatus
+from agent_domain.step_error import StepError
+from agent_domain.step_facts import CallNeed, StepFacts
+from agent_domain.usage import Usage
+from agent_domain.values import FrozenDict, freeze, frozen_document, frozen_map, json_text, reading
+
+_FACTS = TypeAdapter(StepFacts)
+
+ASKS_PEOPLE = frozenset({CallNeed.APPROVAL, CallNeed.INPUT})
+"""What a call needs that only people can give."""
+
+RESULTS_FROM = 1000
+"""Where the results stand in a step's part of the transcript: after any reply."""
+
+
+def encode(value: object, where: str = "the value") -> str:
+    """JSON text that PostgreSQL can hold; `InvalidInput` names the first place that it cannot."""
+    try:
+        text = json_text(value)
+        text.encode()
+    except (TypeError, ValueError, RecursionError):
+        return json_text(_checked(value, where))
+    # PostgreSQL has no text with a NUL, however it is written; `\\u0000` may also be six harmless characters.
+    if "\\u0000" in text:
+        _checked(value, where)
+    return text
+
+
+def _checked(value: object, where: str) -> Any:
+    is_document = isinstance(value, Mapping)
+    return frozen_document(cast("object", value), where) if is_document else freeze(value, where)
+
+
+def encode_optional(value: object | None, where: str = "the value") -> str | None:
+    """`encode`, or None for None."""
+    return None if value is None else encode(value, where)
+
+
+def document(value: Any, where: str) -> FrozenDict:
+    """A stored map."""
+    with reading(where):
+        return frozen_document(value, where)
+
+
+def optional_document(value: Any, where: str) -> FrozenDict | None:
+    """A stored map, or None for None."""
+    return None if value is None else document(value, where)
+
+
+# Steps.
+
+
+def facts_written(facts: StepFacts) -> str:
+    """The facts as JSON text."""
+    return encode(_FACTS.dump_python(facts, mode="json"), "the facts of the step")
+
+
+def facts_read(data: Any) -> StepFacts:
+    """The facts; what they do not know is ignored."""
+    with reading("the facts of the step"):
+        return _FACTS.validate_python(data)
+
+
+def errors_written(errors: Iterable[StepError]) -> str:
+    """The errors as JSON text, messages included."""
+    return encode([error.to_dict() for error in errors], "the errors of the step")
+
+
+def errors_read(data: Any) -> tuple[StepError, ...]:
+    """The errors."""
+    with reading("the errors of the step"):
+        return tuple(map(StepError.from_dict, data or ()))
+
+
+def error_read(data: Any) -> StepError | None:
+    """The error, if there is one."""
+    with reading("the error of the call"):
+        return StepError.from_dict(data) if data else None
+
+
+def taken_call_id(reply: RecordReply) -> InvalidInput:
+    """The complaint about a reply whose calls cannot be told from those of an earlier step."""
+    names = ", ".join(told.call.id for told in reply.calls)
+    return InvalidInput(
+        f"a call of step {reply.number} ({names}) has the id of another one; give every call its own"
+    )
+
+
+# Requests.
+
+
+def resolution_written(resolution: Resolution) -> str:
+    """What a person said, as JSON text."""
+    told = {"kind": resolution.kind, "value": resolution.value, "reason": resolution.reason}
+    return encode(told, "the resolution")
+
+
+def resolution_read(data: Any) -> Resolution | None:
+    """What a person said, if anybody did."""
+    if data is None:
+        return None
+    with reading("the resolution"):
+        return Resolution(str(data["kind"]), freeze(data.get("value")), data.get("reason"))
+
+
+# Executions.
+
+TERMINAL = frozenset({ExecutionStatus.COMPLETED, ExecutionStatus.FAILED, ExecutionStatus.CANCELLED})
+"""An execution that stands there has ended, and stays there."""
+
+
+def added(breakdown: Mapping[str, Any], usage: Usage) -> dict[str, int]:
+    """The tokens so far and these as well, by kind."""
+    return {kind: breakdown.get(kind, 0) + count for kind, count in usage.to_breakdown().items()}
+
+
+def first_agent_id(execution_id: UUID) -> UUID:
+    """The id of the agent that an execution creates; those that continue the execution keep it."""
+    return uuid5(execution_id, "agent")
+
+
+def origin(parent_execution_id: UUID, parent_snapshot_id: UUID | None) -> FrozenDict:
+    """What a subagent's execution notes of the one that started it."""
+    ids = {"parent_execution_id": parent_execution_id, "parent_snapshot_id": parent_snapshot_id}
+    return FrozenDict({name: str(value) for name, value in ids.items() if value})
+
+
+def snapshot_id(execution_id: UUID, key: str) -> UUID:
+    """The id of the snapshot that a settlement stores."""
+    return uuid5(execution_id, f"snapshot/{key}")
+
+
+# The transcript.
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A message at its place in a step's part of the transcript."""
+
+    idx: int
+    role: str
+    content: str
+    metadata: str
+
+
+def lines(messages: Sequence[Message], start: int = 0) -> tuple[Line, ...]:
+    """The messages from a place on, as they are written."""
+    return tuple(
+        Line(
+            start + offset,
+            str(message.role),
+            encode(message.content, "message content"),
+            encode(message.metadata, "message metadata"),
+        )
+        for offset, message in enumerate(messages)
+    )
+
+
+def reply_lines(messages: Messages) -> tuple[Line, ...]:
+    """What the model said, before all results."""
+    _fits(len(messages))
+    return lines(messages)
+
+
+def result_lines(messages: Messages, call_index: int) -> tuple[Line, ...]:
+    """The result of a call, in the order of the calls and not of their completion."""
+    _fits(len(messages))
+    return lines(messages, place(call_index))
+
+
+def place(call_index: int) -> int:
+    """Where the result of a call begins."""
+    return RESULTS_FROM * (call_index + 1)
+
+
+def _fits(count: int) -> None:
+    if count > RESULTS_FROM:
+        raise InvalidInput(f"a reply or a result has at most {RESULTS_FROM} messages, not {count}; join some")
+
+
+def message_read(role: str, content: Any, metadata: Any) -> Message:
+    """One stored message."""
+    with reading("the message"):
+        return Message(Role.parse(role), content, frozen_map(metadata, "message metadata"))
+
+
+# Envelopes.
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """An envelope on its way into a stream."""
+
+    id: UUID
+    type: str
+    payload: str
+
+
+def news(execution_id: UUID, events: Iterable[EventRecord]) -> tuple[News, ...]:
+    """The envelopes, each of them once."""
+    once = {envelope_id(execution_id, event.key): event for event in events}
+    return tuple(
+        News(identity, str(event.type), encode(event.payload, f"the payload of {event.type}"))
+        for identity, event in once.items()
+    )

@@ -1,0 +1,45 @@
+"""Where a page of a list ended, as text that clients carry around."""
+
+import base64
+import binascii
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from agent_domain.errors import InvalidInput
+from agent_domain.values import parse_moment
+
+MAX_PAGE = 1000
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Cursor:
+    """The last row of a page; rows of one moment are told apart by their ids."""
+
+    created_at: datetime
+    id: UUID
+
+    @property
+    def text(self) -> str:
+        """The written form."""
+        written = f"{self.created_at.isoformat()} {self.id}"
+        return base64.urlsafe_b64encode(written.encode()).decode().rstrip("=")
+
+    @classmethod
+    def parse(cls, text: str) -> "Cursor":
+        """Read the written form; `InvalidInput` if it is none of ours."""
+        try:
+            written = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
+            at, _, last = written.partition(" ")
+            return cls(parse_moment(at), UUID(last))
+        except (ValueError, binascii.Error):
+            raise InvalidInput(
+                "the cursor cannot be read; pass one that a page came with, unchanged"
+            ) from None
+
+
+def page_size(limit: int) -> int:
+    """A limit that can be served."""
+    if isinstance(limit, bool) or not 1 <= limit <= MAX_PAGE:
+        raise InvalidInput(f"limit is {limit!r}; pass a whole number from 1 to {MAX_PAGE}")
+    return limit

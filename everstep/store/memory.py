@@ -1,0 +1,654 @@
+"""Executions in this process's memory: for tests, demos, and whoever has no database.
+
+It behaves like the one in PostgreSQL, and the same tests say so. Every method is one step of the event
+loop, so nothing comes in between; what may be refused is prepared before anything is changed.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from agent_domain.errors import InvalidInput
+from agent_domain.messages import Message, Messages, tool_message
+from agent_domain.ports import (
+    BeginStep,
+    BegunStep,
+    CallRecord,
+    CallRow,
+    CallToRecord,
+    EventRecord,
+    ExecutionEnded,
+    ExecutionRef,
+    ExecutionRow,
+    ExecutionSpec,
+    Material,
+    NewExecution,
+    NotFound,
+    Page,
+    RecordCall,
+    RecordReply,
+    RequestRow,
+    RequestState,
+    Reservation,
+    Resolution,
+    Settlement,
+    StepRow,
+    StoredEnvelope,
+    nothing_to_tell,
+    request_id,
+)
+from agent_domain.state import CANCELLED_CALL
+from agent_domain.status import ExecutionStatus, StopReason
+from agent_domain.step_error import StepError
+from agent_domain.step_facts import CallNeed, StepFacts
+from agent_domain.tools import ToolCall
+from agent_domain.usage import Usage
+from agent_domain.values import EMPTY, FrozenDict, freeze, frozen_map
+from everstep.store import bodies
+from everstep.store.bodies import ASKS_PEOPLE, TERMINAL, Line, encode
+from everstep.store.cursors import Cursor, page_size
+
+
+def _system_clock() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(slots=True)
+class _Step:
+    started_at: datetime
+    attempt: int = 1
+    failed_attempts: set[int] = field(default_factory=set[int])
+    facts: StepFacts | None = None
+    errors: tuple[StepError, ...] = ()
+    outcome: FrozenDict | None = None
+    partial_text: str = ""
+    completed_at: datetime | None = None
+
+
+@dataclass(slots=True)
+class _Call:
+    call: ToolCall
+    step: int
+    idx: int
+    need: CallNeed
+    args_digest: str
+    state: str = "told"
+    attempts: int = 0
+    started_at: datetime | None = None
+    record: CallRecord | None = None
+
+
+@dataclass(slots=True)
+class _Request:
+    id: UUID
+    call: _Call
+    request: FrozenDict
+    created_at: datetime
+    state: RequestState = RequestState.OPEN
+    resolution: Resolution | None = None
+
+
+@dataclass(slots=True)
+class _Steered:
+    message: Message
+    heard_at: int | None = None
+
+
+@dataclass(slots=True)
+class _Execution:
+    ref: ExecutionRef
+    spec: ExecutionSpec
+    agent_id: UUID
+    parent_agent_id: UUID | None
+    parent_execution_id: UUID | None
+    continues: UUID | None
+    agent_metadata: FrozenDict
+    metadata: FrozenDict
+    created_at: datetime
+    status: ExecutionStatus = ExecutionStatus.PENDING
+    step_count: int = 0
+    usage: FrozenDict = field(default_factory=lambda: frozen_map(Usage().to_breakdown()))
+    stop_reason: StopReason | None = None
+    output: FrozenDict | None = None
+    error_message: str | None = None
+    started_at: datetime | None = None
+    completed_at: datetime | None = None
+    last_snapshot_id: UUID | None = None
+    steps: dict[int, _Step] = field(default_factory=dict[int, _Step])
+    said: dict[tuple[int, int], Message] = field(default_factory=dict[tuple[int, int], Message])
+    calls: dict[str, _Call] = field(default_factory=dict[str, _Call])
+    requests: dict[UUID, _Request] = field(default_factory=dict[UUID, _Request])
+    steered: dict[str, _Steered] = field(default_factory=dict[str, _Steered])
+    settlements: set[str] = field(default_factory=set[str])
+
+    def say(self, step: int, lines: Iterable[Line]) -> None:
+        for line in lines:
+            self.said[step, line.idx] = _message(line)
+
+    @property
+    def row(self) -> ExecutionRow:
+        return ExecutionRow(
+            ref=self.ref,
+            agent=self.spec.agent,
+            status=self.status,
+            step_count=self.step_count,
+            usage=self.usage,
+            stop_reason=self.stop_reason,
+            output=self.output,
+            error_message=self.error_message,
+            metadata=self.agent_metadata.merged(self.metadata),
+            created_at=self.created_at,
+            started_at=self.started_at,
+            completed_at=self.completed_at,
+            parent_execution_id=self.parent_execution_id,
+        )
+
+
+@dataclass(slots=True)
+class _Stream:
+    tenant_id: str
+    envelopes: list[StoredEnvelope] = field(default_factory=list[StoredEnvelope])
+    known: set[UUID] = field(default_factory=set[UUID])
+
+
+class MemoryStore:
+    """The store of one process; what it holds goes with it."""
+
+    def __init__(self, now: Callable[[], datetime] = _system_clock) -> None:
+        self._now = now
+        self._executions: dict[UUID, _Execution] = {}
+        self._streams: dict[UUID, _Stream] = {}
+
+    async def accept(self, new: NewExecution) -> ExecutionRow:
+        """Store a pending execution; the same id again returns what is there."""
+        ref = new.ref
+        if new.continues == ref.execution_id:
+            raise InvalidInput("an execution cannot continue itself; give the new one another id")
+        continued = self._named(ref, new.continues)
+        parent = self._named(ref, new.parent_execution_id)
+        known = self._executions.get(ref.execution_id)
+        if known:
+            if known.ref.tenant_id != ref.tenant_id:
+                raise InvalidInput(f"the execution id {ref.execution_id} is taken; draw another one")
+            return known.row
+        stream = self._streams.get(ref.stream_id)
+        if stream and stream.tenant_id != ref.tenant_id:
+            raise NotFound("session", ref.stream_id)
+        execution = _Execution(
+            ref=ref,
+            spec=ExecutionSpec.model_validate(
+                _kept(new.spec.model_dump(mode="json"), "the agent's definition")
+            ),
+            agent_id=continued.agent_id if continued else bodies.first_agent_id(ref.execution_id),
+            parent_agent_id=new.parent_agent_id or (continued.parent_agent_id if continued else None),
+            parent_execution_id=new.parent_execution_id,
+            continues=new.continues,
+            agent_metadata=_kept(new.metadata, "the agent's metadata"),
+            metadata=_origin(parent),
+            created_at=self._now(),
+        )
+        encode(new.plan, "the plan")
+        execution.say(0, bodies.lines(new.messages))
+        self._streams.setdefault(ref.stream_id, _Stream(ref.tenant_id))
+        self._executions[ref.execution_id] = execution
+        return execution.row
+
+    async def material(self, ref: ExecutionRef) -> Material:
+        """What the next step would be made from."""
+        return self._material(self._existing(ref))
+
+    async def begin_step(self, begin: BeginStep) -> BegunStep:
+        """Settle the step before, mark this one as started; a recorded one is returned as it is."""
+        execution = self._open(begin.ref)
+        known = execution.steps.get(begin.number)
+        attempt = known.attempt if known else None
+        if known and known.facts:
+            return BegunStep(self._material(execution), known.facts, attempt)
+        outcome = _optional(begin.outcome, "the outcome")
+        heard = _hearing(execution, begin)
+        said = bodies.lines([steered.message for steered, _ in heard])
+        placed = [replace(line, idx=idx) for line, (_, idx) in zip(said, heard, strict=True)]
+        material = self._material(execution, tuple(map(_message, placed)))
+        news = bodies.news(begin.ref.execution_id, begin.events(material))
+
+        now = self._now()
+        step = execution.steps.setdefault(begin.number, _Step(now, begin.attempt))
+        if begin.attempt > step.attempt:
+            step.attempt, step.partial_text = begin.attempt, ""
+        if previous := execution.steps.get(begin.number - 1):
+            previous.outcome = previous.outcome or outcome
+            previous.completed_at = previous.completed_at or now
+        for steered, _ in heard:
+            steered.heard_at = begin.number
+        execution.say(begin.number, placed)
+        # A new step runs, whatever a worker wrote that was lost; one that is begun again may be paused.
+        if execution.status is ExecutionStatus.PENDING or known is None:
+            execution.status = ExecutionStatus.RUNNING
+        execution.started_at = execution.started_at or now
+        execution.step_count = max(execution.step_count, begin.number - 1)
+        self._append(execution, news)
+        return BegunStep(material, None, attempt)
+
+    async def note_partial(self, ref: ExecutionRef, number: int, attempt: int, text: str) -> None:
+        """Keep the text so far of a step under way, for those who join late."""
+        encode(text, "the text")
+        execution = self._find(ref)
+        step = execution.steps.get(number) if execution else None
+        if step and step.attempt == attempt and step.facts is None:
+            step.partial_text = text
+
+    async def note_failure(self, ref: ExecutionRef, number: int, attempt: int) -> int:
+        """Count a model call of this step that failed in transport; the count so far, this one included."""
+        execution = self._find(ref)
+        step = execution.steps.get(number) if execution else None
+        if step is None:
+            raise NotFound("step", number)
+        step.failed_attempts.add(attempt)
+        return len(step.failed_attempts)
+
+    async def record_reply(self, reply: RecordReply) -> StepFacts:
+        """Record what the model answered; what an earlier attempt recorded wins."""
+        execution = self._existing(reply.ref)
+        step = execution.steps.get(reply.number)
+        if step and step.facts:
+            return step.facts
+        _refuse_ended(execution)
+        settled = {call.id for call in reply.facts.calls if call.is_settled}
+        told = [(idx, call) for idx, call in enumerate(reply.calls) if call.call.id not in settled]
+        if len({call.call.id for _, call in told} - execution.calls.keys()) < len(told):
+            raise bodies.taken_call_id(reply)
+        calls = [_told(reply.number, idx, call) for idx, call in told]
+        now = self._now()
+        asked = [_request(reply, call, given, now) for call, (_, given) in zip(calls, told, strict=True)]
+        facts = bodies.facts_read(json.loads(bodies.facts_written(reply.facts)))
+        errors = bodies.errors_read(json.loads(bodies.errors_written(reply.errors)))
+        encode(reply.response, "the response")
+        lines = bodies.reply_lines(reply.messages)
+        news = bodies.news(reply.ref.execution_id, reply.events)
+
+        step = execution.steps.setdefault(reply.number, _Step(now))
+        step.attempt, step.facts, step.errors, step.partial_text = reply.attempt, facts, errors, ""
+        execution.say(reply.number, lines)
+        execution.calls |= {call.call.id: call for call in calls}
+        execution.requests |= {request.id: request for request in asked if request.call.need in ASKS_PEOPLE}
+        execution.usage = frozen_map(bodies.added(execution.usage, facts.usage))
+        completed = reply.number if facts.is_complete else reply.number - 1
+        execution.step_count = max(execution.step_count, completed)
+        self._append(execution, news)
+        return reply.facts
+
+    async def reserve_call(
+        self,
+        ref: ExecutionRef,
+        call_id: str,
+        attempt: int,
+        events: Callable[[Reservation], Sequence[EventRecord]] = nothing_to_tell,
+    ) -> Reservation:
+        """Take a call in hand before it has any effect."""
+        execution, call = self._call(ref, call_id)
+        asked = execution.requests.get(request_id(ref.execution_id, call_id))
+        reservation = Reservation(
+            call=call.call,
+            step_number=call.step,
+            index=call.idx,
+            metadata=execution.agent_metadata,
+            recorded=call.record,
+            is_uncertain=call.state == "reserved",
+            resolution=asked.resolution if asked else None,
+        )
+        if call.record:
+            return reservation
+        _refuse_ended(execution)
+        news = bodies.news(ref.execution_id, events(reservation))
+
+        call.state, call.attempts = "reserved", max(call.attempts + 1, attempt)
+        call.started_at = call.started_at or self._now()
+        self._append(execution, news)
+        return reservation
+
+    async def record_call(self, record: RecordCall) -> CallRecord:
+        """Record a call's result; what an earlier attempt recorded wins."""
+        execution, call = self._call(record.ref, record.record.call_id)
+        if call.record:
+            return call.record
+        error = _kept(record.record.error and record.record.error.to_dict(), "the error")
+        kept = replace(
+            record.record,
+            result=_kept(record.record.result, "the result"),
+            error=bodies.error_read(error),
+        )
+        encode(record.record.text, "the text")
+        metadata = _kept(record.metadata, "the agent's metadata")
+        lines = bodies.result_lines(record.messages, record.index)
+        news = bodies.news(record.ref.execution_id, record.events)
+
+        call.state, call.record, call.started_at = "done", kept, kept.started_at
+        execution.agent_metadata = execution.agent_metadata.merged(metadata)
+        execution.say(call.step, lines)
+        _close_request(execution, call)
+        self._append(execution, news)
+        return record.record
+
+    async def settle(self, settlement: Settlement) -> bool:
+        """Change the execution's standing; False if this key was settled before, or the execution ended."""
+        execution = self._existing(settlement.ref)
+        if execution.status in TERMINAL or settlement.key in execution.settlements:
+            return False
+        told = _prepared(settlement)
+        closing = _closing(execution, settlement)
+        news = bodies.news(settlement.ref.execution_id, settlement.events)
+
+        now, ends = self._now(), settlement.status in TERMINAL
+        execution.settlements.add(settlement.key)
+        if settlement.step:
+            step = execution.steps.setdefault(settlement.step.number, _Step(now))
+            step.facts, step.errors, step.partial_text = told.facts, told.errors, ""
+        for call, text, lines in closing:
+            call.state, call.started_at = "done", call.started_at or now
+            call.record = CallRecord(call.call.id, None, None, text, call.started_at, now, 0.0, success=False)
+            execution.say(call.step, lines)
+            _close_request(execution, call)
+        if settlement.outcome is not None or ends:
+            _complete_steps(execution, settlement.step, told.outcome, now)
+        execution.status = settlement.status
+        if settlement.status is ExecutionStatus.RUNNING:
+            execution.started_at = execution.started_at or now
+        execution.completed_at = now if ends else None
+        if settlement.step_count is not None:
+            execution.step_count = settlement.step_count
+        if settlement.usage is not None:
+            execution.usage = frozen_map(settlement.usage.to_breakdown())
+        if settlement.stop_reason:
+            execution.stop_reason = settlement.stop_reason
+            execution.metadata = execution.metadata.merged({"stop_reason": settlement.stop_reason})
+        execution.output = told.output or execution.output
+        execution.error_message = settlement.error_message or execution.error_message
+        if settlement.snapshot is not None:
+            execution.last_snapshot_id = bodies.snapshot_id(execution.ref.execution_id, settlement.key)
+        self._append(execution, news)
+        return True
+
+    async def steer(self, ref: ExecutionRef, key: str, message: Message) -> bool:
+        """Keep a message for the next step boundary; False if this key was there before."""
+        execution = self._existing(ref)
+        (line,) = bodies.lines((message,))
+        if key in execution.steered:
+            return False
+        _refuse_ended(execution)
+        execution.steered[key] = _Steered(_message(line))
+        return True
+
+    async def open_requests(self, ref: ExecutionRef) -> tuple[RequestRow, ...]:
+        """The questions that wait, oldest first."""
+        execution = self._find(ref)
+        asked = list(execution.requests.values()) if execution else []
+        waiting = [request for request in asked if request.state is RequestState.OPEN]
+        in_order = sorted(waiting, key=lambda request: (request.call.step, request.call.idx))
+        return tuple(_request_row(ref, request) for request in in_order)
+
+    async def request(self, ref: ExecutionRef, request_id: UUID) -> RequestRow | None:
+        """One question."""
+        execution = self._find(ref)
+        request = execution.requests.get(request_id) if execution else None
+        return _request_row(execution.ref, request) if execution and request else None
+
+    async def resolve(
+        self, ref: ExecutionRef, request_id: UUID, resolution: Resolution, events: Sequence[EventRecord] = ()
+    ) -> bool:
+        """Answer a question; False if it was answered before."""
+        execution = self._find(ref)
+        request = execution.requests.get(request_id) if execution else None
+        if execution is None or request is None:
+            raise NotFound("request", request_id)
+        kept = bodies.resolution_read(json.loads(bodies.resolution_written(resolution)))
+        news = bodies.news(ref.execution_id, events)
+        if request.state is RequestState.RESOLVED:
+            return False
+        request.state, request.resolution = RequestState.RESOLVED, kept
+        self._append(execution, news)
+        return True
+
+    async def execution(self, ref: ExecutionRef) -> ExecutionRow | None:
+        """One execution, as it stands."""
+        execution = self._find(ref)
+        return execution.row if execution else None
+
+    async def executions(
+        self,
+        tenant_id: str,
+        *,
+        status: ExecutionStatus | None = None,
+        cursor: str | None = None,
+        limit: int = 50,
+    ) -> Page:
+        """Executions, newest first."""
+        size = page_size(limit)
+        before = Cursor.parse(cursor) if cursor is not None else None
+        ours = (e for e in self._executions.values() if e.ref.tenant_id == tenant_id)
+        wanted = (e for e in ours if status is None or e.status is status)
+        placed = sorted(
+            ((Cursor(e.created_at, e.ref.execution_id), e) for e in wanted), key=_place, reverse=True
+        )
+        left = [(place, e) for place, e in placed if before is None or place < before]
+        page = left[:size]
+        return Page(tuple(e.row for _, e in page), page[-1][0].text if len(left) > size else None)
+
+    async def steps(self, ref: ExecutionRef, last: int | None = None) -> tuple[StepRow, ...]:
+        """What an execution did, step by step; only its last steps, if so many are asked for."""
+        execution = self._find(ref)
+        if execution is None:
+            return ()
+        numbers = sorted(execution.steps)
+        wanted = numbers if last is None else numbers[len(numbers) - min(last, len(numbers)) :]
+        return tuple(_step_row(execution, number) for number in wanted)
+
+    async def transcript(self, ref: ExecutionRef) -> Messages:
+        """The conversation of an execution, what it continues included."""
+        execution = self._find(ref)
+        return self._conversation(execution) if execution else ()
+
+    async def envelopes(
+        self, tenant_id: str, stream_id: UUID, after: int = 0, limit: int = 1000
+    ) -> tuple[StoredEnvelope, ...]:
+        """Stored envelopes of a stream in order, from after a position."""
+        size = page_size(limit)
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.tenant_id != tenant_id:
+            return ()
+        return tuple(stream.envelopes[max(0, after) :][:size])
+
+    # What the methods above consist of.
+
+    def _find(self, ref: ExecutionRef) -> _Execution | None:
+        execution = self._executions.get(ref.execution_id)
+        return execution if execution and execution.ref.tenant_id == ref.tenant_id else None
+
+    def _existing(self, ref: ExecutionRef) -> _Execution:
+        execution = self._find(ref)
+        if execution is None:
+            raise NotFound("execution", ref.execution_id)
+        return execution
+
+    def _named(self, ref: ExecutionRef, execution_id: UUID | None) -> _Execution | None:
+        return None if execution_id is None else self._existing(replace(ref, execution_id=execution_id))
+
+    def _open(self, ref: ExecutionRef) -> _Execution:
+        execution = self._existing(ref)
+        _refuse_ended(execution)
+        return execution
+
+    def _call(self, ref: ExecutionRef, call_id: str) -> tuple[_Execution, _Call]:
+        execution = self._find(ref)
+        call = execution.calls.get(call_id) if execution else None
+        if execution is None or call is None:
+            raise NotFound("call", call_id)
+        return execution, call
+
+    def _conversation(self, execution: _Execution) -> Messages:
+        chain = [execution]
+        while continued := chain[-1].continues:
+            chain.append(self._executions[continued])
+        return tuple(each.said[place] for each in reversed(chain) for place in sorted(each.said))
+
+    def _material(self, execution: _Execution, heard: Messages = ()) -> Material:
+        return Material(
+            execution.spec,
+            (*self._conversation(execution), *heard),
+            execution.agent_metadata,
+            execution.agent_id,
+            execution.parent_agent_id,
+        )
+
+    def _append(self, execution: _Execution, news: Iterable[bodies.News]) -> None:
+        """Number what is not there yet; each is later than the one before, whatever the clock says."""
+        stream_id = execution.ref.stream_id
+        stream = self._streams[stream_id]
+        for item in news:
+            if item.id in stream.known:
+                continue
+            last = stream.envelopes[-1].created_at if stream.envelopes else None
+            now = self._now()
+            at = max(now, last + timedelta(microseconds=1)) if last else now
+            payload = bodies.document(json.loads(item.payload), "the payload")
+            seq, execution_id = len(stream.envelopes) + 1, execution.ref.execution_id
+            stream.known.add(item.id)
+            stream.envelopes.append(
+                StoredEnvelope(stream_id, seq, item.id, item.type, execution_id, payload, at)
+            )
+
+
+def _kept(value: object, where: str) -> Any:
+    """The value as a database would give it back, or a refusal."""
+    return freeze(json.loads(encode(value, where)), where)
+
+
+def _optional(value: FrozenDict | None, where: str) -> FrozenDict | None:
+    return None if value is None else bodies.document(json.loads(encode(value, where)), where)
+
+
+def _message(line: Line) -> Message:
+    return bodies.message_read(line.role, json.loads(line.content), json.loads(line.metadata))
+
+
+def _place(placed: tuple[Cursor, _Execution]) -> Cursor:
+    return placed[0]
+
+
+def _refuse_ended(execution: _Execution) -> None:
+    if execution.status in TERMINAL:
+        raise ExecutionEnded(execution.ref.execution_id, execution.status)
+
+
+def _origin(parent: _Execution | None) -> FrozenDict:
+    return bodies.origin(parent.ref.execution_id, parent.last_snapshot_id) if parent else EMPTY
+
+
+def _hearing(execution: _Execution, begin: BeginStep) -> list[tuple[_Steered, int]]:
+    """The messages that this step hears and has not heard yet, with their places before the reply."""
+    heard = sum(steered.heard_at == begin.number for steered in execution.steered.values())
+    waiting = [steered for steered in execution.steered.values() if steered.heard_at is None]
+    return list(zip(waiting, range(heard - begin.hears, 0), strict=False))
+
+
+def _told(step: int, idx: int, told: CallToRecord) -> _Call:
+    encode(told.call.args, f"the arguments of {told.call.name}")
+    return _Call(told.call, step, idx, told.need, told.args_digest)
+
+
+def _request(reply: RecordReply, call: _Call, told: CallToRecord, now: datetime) -> _Request:
+    identity = request_id(reply.ref.execution_id, call.call.id)
+    return _Request(identity, call, _kept(told.request or {}, "the request"), now)
+
+
+def _request_row(ref: ExecutionRef, request: _Request) -> RequestRow:
+    call = request.call
+    return RequestRow(
+        id=request.id,
+        ref=ref,
+        call_id=call.call.id,
+        kind=call.need,
+        state=request.state,
+        tool=call.call.name,
+        args=call.call.args,
+        args_digest=call.args_digest,
+        request=request.request,
+        resolution=request.resolution,
+        created_at=request.created_at,
+    )
+
+
+def _close_request(execution: _Execution, call: _Call) -> None:
+    """Nobody needs to answer any more."""
+    request = execution.requests.get(request_id(execution.ref.execution_id, call.call.id))
+    if request:
+        request.state = RequestState.RESOLVED
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """The bodies of a settlement."""
+
+    facts: StepFacts | None
+    errors: tuple[StepError, ...]
+    outcome: FrozenDict | None
+    output: FrozenDict | None
+
+
+def _prepared(settlement: Settlement) -> _Told:
+    _optional(settlement.snapshot, "the snapshot")
+    encode(settlement.error_message, "the error message")
+    step = settlement.step
+    return _Told(
+        bodies.facts_read(json.loads(bodies.facts_written(step))) if step else None,
+        bodies.errors_read(json.loads(bodies.errors_written(settlement.errors))),
+        _optional(settlement.outcome, "the outcome"),
+        _optional(settlement.output, "the output"),
+    )
+
+
+def _closing(execution: _Execution, settlement: Settlement) -> list[tuple[_Call, str, tuple[Line, ...]]]:
+    """The calls that will get no result, with what is said of them."""
+    told = {call_id: messages for call_id, _, messages in settlement.cancelled_calls}
+    ends, step = settlement.status in TERMINAL, settlement.step
+    closing = [
+        call
+        for call in execution.calls.values()
+        if not call.record and (ends or call.call.id in told or (step and step.number == call.step))
+    ]
+    return [(call, *_cancelled(call, told.get(call.call.id, ()))) for call in closing]
+
+
+def _cancelled(call: _Call, messages: Messages) -> tuple[str, tuple[Line, ...]]:
+    said = messages or (tool_message(CANCELLED_CALL, call.call.id, call.call.name),)
+    return said[-1].text, bodies.result_lines(said, call.idx)
+
+
+def _complete_steps(
+    execution: _Execution, judged: StepFacts | None, outcome: FrozenDict | None, now: datetime
+) -> None:
+    """Every step that has something to show is over; the outcome belongs to the one that was judged."""
+    shown = {number: step for number, step in execution.steps.items() if step.facts}
+    for number, step in shown.items():
+        step.completed_at = step.completed_at or now
+        if number == (judged.number if judged else max(shown)):
+            step.outcome = step.outcome or outcome
+
+
+def _step_row(execution: _Execution, number: int) -> StepRow:
+    step = execution.steps[number]
+    calls = sorted((c for c in execution.calls.values() if c.step == number), key=lambda call: call.idx)
+    return StepRow(
+        number=number,
+        attempt=step.attempt,
+        facts=step.facts,
+        errors=step.errors,
+        outcome=step.outcome,
+        partial_text=step.partial_text,
+        started_at=step.started_at,
+        completed_at=step.completed_at,
+        messages=tuple(execution.said[place] for place in sorted(execution.said) if place[0] == number),
+        calls=tuple(CallRow(call.call, call.state, call.attempts, call.record) for call in calls),
+    )

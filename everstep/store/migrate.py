@@ -1,0 +1,82 @@
+"""Brings the tables up to date, however many processes try to at once.
+
+An upgrade is one transaction under an advisory lock: whoever comes second waits, finds nothing left to do,
+and is done; whoever fails leaves everything as it was.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from alembic import command
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from alembic.script.revision import RevisionError
+from sqlalchemy import Connection, text
+
+from everstep.store.engine import create_upgrade_engine
+from everstep.store.errors import SchemaTooNew, StoreError, translated
+
+T = TypeVar("T")
+
+OPTIONS: dict[str, Any] = {
+    # The database may be shared with an application that uses Alembic, too.
+    "version_table": "agent_schema_version",
+}
+
+# Any number will do, as long as nobody else uses it and it never changes.
+_LOCK = text("SELECT pg_advisory_xact_lock(7204190518261311)")
+
+
+class HowToMigrate(StoreError):
+    """Alembic was run by hand."""
+
+    def __init__(self) -> None:
+        super().__init__("revisions are applied by `everstep db upgrade`, not by `alembic upgrade`")
+
+
+async def upgrade(url: str) -> None:
+    """Apply every revision that the database does not have yet."""
+    await _run(url, _upgrade)
+
+
+async def pending(url: str) -> list[str]:
+    """The revisions that the database does not have yet, in the order in which they apply."""
+    return await _run(url, _pending)
+
+
+async def _run(url: str, work: Callable[[Connection], T]) -> T:
+    engine = create_upgrade_engine(url)
+    try:
+        with translated(engine.url):
+            async with engine.begin() as connection:
+                return await connection.run_sync(work)
+    finally:
+        await engine.dispose()
+
+
+def _upgrade(connection: Connection) -> None:
+    connection.execute(_LOCK)
+    if _pending(connection):
+        config = _config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+
+
+def _pending(connection: Connection) -> list[str]:
+    scripts = ScriptDirectory.from_config(_config())
+    current = MigrationContext.configure(connection, opts=OPTIONS).get_current_heads()
+    try:
+        applied = {revision.revision for revision in scripts.iterate_revisions(current, "base")}
+    except RevisionError:
+        raise SchemaTooNew(", ".join(current)) from None
+    oldest_first = reversed(list(scripts.walk_revisions()))
+    return [revision.revision for revision in oldest_first if revision.revision not in applied]
+
+
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    return config

@@ -1,0 +1,1 @@
+"""The revisions, each with the one before it as `down_revision`."""

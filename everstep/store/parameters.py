@@ -1,0 +1,174 @@
+"""What the port is given, as parameters of the statements."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Row
+
+from agent_domain.messages import export
+from agent_domain.ports import (
+    BeginStep,
+    CallToRecord,
+    EventRecord,
+    ExecutionRef,
+    NewExecution,
+    RecordCall,
+    RecordReply,
+    Settlement,
+    request_id,
+)
+from agent_domain.status import ExecutionStatus
+from agent_domain.step_facts import StepFacts
+from agent_domain.usage import Usage
+from agent_domain.values import EMPTY
+from everstep.store import bodies
+from everstep.store.bodies import ASKS_PEOPLE, TERMINAL, Line, encode, encode_optional
+
+
+def whose(ref: ExecutionRef) -> dict[str, Any]:
+    """Which execution, and whose."""
+    return {"execution_id": ref.execution_id, "tenant_id": ref.tenant_id}
+
+
+def accepted(new: NewExecution, continued: Row[Any] | None, parent: Row[Any] | None) -> dict[str, Any]:
+    """A new execution; who it is, it has from the one that it continues."""
+    origin = bodies.origin(parent.id, parent.last_snapshot_id) if parent else EMPTY
+    return {
+        "session_id": new.ref.session_id,
+        "user_id": new.user_id,
+        "agent": new.spec.agent,
+        "spec": encode(new.spec.model_dump(mode="json"), "the agent's definition"),
+        "input": encode({"messages": export(new.messages)}, "the input"),
+        "breakdown": encode(Usage().to_breakdown()),
+        "metadata": encode(origin),
+        "agent_id": continued.agent_id if continued else bodies.first_agent_id(new.ref.execution_id),
+        "parent_agent_id": new.parent_agent_id or (continued.parent_agent_id if continued else None),
+        "parent_execution_id": new.parent_execution_id,
+        "continues": new.continues,
+        "plan": encode(new.plan, "the plan"),
+        "agent_metadata": encode(new.metadata, "the agent's metadata"),
+    }
+
+
+def begun(begin: BeginStep) -> dict[str, Any]:
+    """A step that begins."""
+    return {
+        "number": begin.number,
+        "attempt": begin.attempt,
+        "outcome": encode_optional(begin.outcome, "the outcome"),
+        "hears": begin.hears,
+    }
+
+
+def reply(reply: RecordReply, breakdown: dict[str, int]) -> dict[str, Any]:
+    """What the model answered; a step with calls is complete once they are answered."""
+    settled = [call.id for call in reply.facts.calls if call.is_settled]
+    asking = [told for told in reply.calls if told.need in ASKS_PEOPLE and told.call.id not in settled]
+    return {
+        "number": reply.number,
+        "attempt": reply.attempt,
+        "facts": bodies.facts_written(reply.facts),
+        "response": encode(reply.response, "the response"),
+        "errors": bodies.errors_written(reply.errors),
+        "settled": settled,
+        "tokens": reply.facts.usage.total,
+        "breakdown": encode(bodies.added(breakdown, reply.facts.usage)),
+        "step_count": reply.number if reply.facts.is_complete else reply.number - 1,
+        **said(bodies.reply_lines(reply.messages)),
+        **_told(reply.calls),
+        **_asked(reply.ref, asking),
+    }
+
+
+def _told(calls: Sequence[CallToRecord]) -> dict[str, Any]:
+    return {
+        "call_ids": [told.call.id for told in calls],
+        "names": [told.call.name for told in calls],
+        "args": [encode(told.call.args, f"the arguments of {told.call.name}") for told in calls],
+        "malformed": [told.call.malformed for told in calls],
+        "needs": [str(told.need) for told in calls],
+        "digests": [told.args_digest for told in calls],
+    }
+
+
+def _asked(ref: ExecutionRef, calls: Sequence[CallToRecord]) -> dict[str, Any]:
+    return {
+        "request_ids": [request_id(ref.execution_id, told.call.id) for told in calls],
+        "asking": [told.call.id for told in calls],
+        "kinds": [str(told.need) for told in calls],
+        "requests": [encode(told.request or {}, "the request") for told in calls],
+    }
+
+
+def result(given: RecordCall) -> dict[str, Any]:
+    """The one result of a call."""
+    record = given.record
+    return {
+        "call_id": record.call_id,
+        "result": encode(record.result, "the result"),
+        "text": record.text,
+        "error": encode_optional(record.error and record.error.to_dict(), "the error"),
+        "success": record.success,
+        "started_at": record.started_at,
+        "completed_at": record.completed_at,
+        "seconds": record.seconds,
+        **said(bodies.result_lines(given.messages, given.index)),
+    }
+
+
+def failed(settlement: Settlement, step: StepFacts) -> dict[str, Any]:
+    """A step that no activity recorded."""
+    return {
+        "number": step.number,
+        "facts": bodies.facts_written(step),
+        "errors": bodies.errors_written(settlement.errors),
+    }
+
+
+def judged(settlement: Settlement) -> dict[str, Any]:
+    """What the evaluation came to, and after which step."""
+    return {
+        "judged": settlement.step.number if settlement.step else None,
+        "outcome": encode_optional(settlement.outcome, "the outcome"),
+    }
+
+
+def settled(settlement: Settlement, metadata: dict[str, Any], snapshot_id: UUID | None) -> dict[str, Any]:
+    """Where an execution stands; what is not told stays as it is."""
+    status, usage, reason = settlement.status, settlement.usage, settlement.stop_reason
+    told = {**metadata, "stop_reason": reason} if reason else metadata
+    return {
+        "status": str(status),
+        "starts": status is ExecutionStatus.RUNNING,
+        "ends": status in TERMINAL,
+        "step_count": settlement.step_count,
+        "tokens": usage and usage.total,
+        "breakdown": encode_optional(usage and usage.to_breakdown()),
+        "stop_reason": reason and str(reason),
+        "metadata": encode(told),
+        "output": encode_optional(settlement.output, "the output"),
+        "error_message": settlement.error_message,
+        "snapshot_id": snapshot_id,
+    }
+
+
+def said(lines: Iterable[Line]) -> dict[str, Any]:
+    """Messages at their places."""
+    kept = tuple(lines)
+    return {
+        "places": [line.idx for line in kept],
+        "roles": [line.role for line in kept],
+        "contents": [line.content for line in kept],
+        "metadatas": [line.metadata for line in kept],
+    }
+
+
+def told(ref: ExecutionRef, events: Iterable[EventRecord]) -> dict[str, Any]:
+    """Envelopes, each of them once."""
+    news = bodies.news(ref.execution_id, events)
+    return {
+        "ids": [item.id for item in news],
+        "types": [item.type for item in news],
+        "payloads": [item.payload for item in news],
+    }

@@ -1,0 +1,348 @@
+"""Executions in PostgreSQL.
+
+Every method is one transaction. Writers of one execution take its row's lock first, or that of the one
+call that they write about; the stream's comes last, because other executions of the session wait for it.
+A method that is called again finds what it wrote under the same keys.
+"""
+
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Row, func, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from agent_domain.errors import InvalidInput
+from agent_domain.messages import Message, tool_message
+from agent_domain.ports import (
+    BeginStep,
+    BegunStep,
+    CallRecord,
+    EventRecord,
+    ExecutionEnded,
+    ExecutionRef,
+    ExecutionRow,
+    NewExecution,
+    NotFound,
+    RecordCall,
+    RecordReply,
+    Reservation,
+    Resolution,
+    Settlement,
+    nothing_to_tell,
+)
+from agent_domain.state import CANCELLED_CALL
+from agent_domain.status import ExecutionStatus
+from agent_domain.step_facts import StepFacts
+from everstep.store import bodies, parameters, rows, statements
+from everstep.store.bodies import TERMINAL, Line, encode
+from everstep.store.errors import StoreError, translated
+from everstep.store.parameters import whose
+from everstep.store.reading import PostgresReader, conversation, found_execution
+from everstep.store.tables import envelopes, steps, tool_calls
+
+
+class PostgresStore(PostgresReader):
+    """The store of an installation. The engine comes from `create_engine`."""
+
+    async def accept(self, new: NewExecution) -> ExecutionRow:
+        """Store a pending execution; the same id again returns what is there."""
+        ref = new.ref
+        if new.continues == ref.execution_id:
+            raise InvalidInput("an execution cannot continue itself; give the new one another id")
+        async with self._transaction() as connection:
+            continued = await self._named(connection, ref, new.continues)
+            parent = await self._named(connection, ref, new.parent_execution_id)
+            values = whose(ref) | parameters.accepted(new, continued, parent)
+            made = (await connection.execute(statements.ACCEPT, values)).first()
+            if made is None:
+                return await self._accepted_before(connection, ref)
+            await self._open_stream(connection, ref)
+            await self._say(connection, ref, [(0, line) for line in bodies.lines(new.messages)])
+            return rows.execution_row(made)
+
+    async def begin_step(self, begin: BeginStep) -> BegunStep:
+        """Settle the step before, mark this one as started; a recorded one is returned as it is."""
+        ref = begin.ref
+        async with self._transaction() as connection:
+            execution = await self._locked(connection, ref)
+            _refuse_ended(ref, execution)
+            known = (
+                await connection.execute(statements.BEGIN_STEP, whose(ref) | parameters.begun(begin))
+            ).first()
+            material = rows.material(execution, await conversation(connection, ref))
+            attempt: int | None = known.attempt if known else None
+            if known and known.facts is not None:
+                return BegunStep(material, bodies.facts_read(known.facts), attempt)
+            await self._append(connection, ref, execution.stream_id, begin.events(material))
+            return BegunStep(material, None, attempt)
+
+    async def note_partial(self, ref: ExecutionRef, number: int, attempt: int, text: str) -> None:
+        """Keep the text so far of a step under way, for those who join late."""
+        values = {"number": number, "attempt": attempt, "text": text}
+        await self._all(statements.NOTE_PARTIAL, whose(ref) | values)
+
+    async def note_failure(self, ref: ExecutionRef, number: int, attempt: int) -> int:
+        """Count a model call of this step that failed in transport; the count so far, this one included."""
+        values = whose(ref) | {"number": number, "attempt": attempt}
+        found = await self._all(statements.NOTE_FAILURE, values)
+        if not found:
+            raise NotFound("step", number)
+        return found[0].failures
+
+    async def record_reply(self, reply: RecordReply) -> StepFacts:
+        """Record what the model answered; what an earlier attempt recorded wins."""
+        ref = reply.ref
+        async with self._transaction() as connection:
+            execution = await self._locked(connection, ref)
+            if execution.status in TERMINAL:
+                return await self._recorded_in_time(connection, reply, execution)
+            values = whose(ref) | parameters.reply(reply, execution.token_breakdown)
+            try:
+                known = (await connection.execute(statements.RECORD_REPLY, values)).first()
+            except IntegrityError as error:
+                if not _is_taken_call_id(error):
+                    raise
+                raise bodies.taken_call_id(reply) from None
+            if known:
+                return bodies.facts_read(known.facts)
+            await self._append(connection, ref, execution.stream_id, reply.events)
+            return reply.facts
+
+    async def reserve_call(
+        self,
+        ref: ExecutionRef,
+        call_id: str,
+        attempt: int,
+        events: Callable[[Reservation], Sequence[EventRecord]] = nothing_to_tell,
+    ) -> Reservation:
+        """Take a call in hand before it has any effect."""
+        async with self._transaction() as connection:
+            values = whose(ref) | {"call_id": call_id, "attempt": attempt}
+            call = (await connection.execute(statements.RESERVE_CALL, values)).first()
+            if call is None:
+                raise NotFound("call", call_id)
+            reservation = rows.reservation(call)
+            if reservation.recorded is None:
+                _refuse_ended(ref, call)
+                await self._append(connection, ref, call.stream_id, events(reservation))
+            return reservation
+
+    async def record_call(self, record: RecordCall) -> CallRecord:
+        """Record a call's result; what an earlier attempt recorded wins."""
+        ref = record.ref
+        async with self._transaction() as connection:
+            # The execution before the call, always: `settle` takes them in this order too.
+            notes = (await self._locked(connection, ref)).agent_metadata if record.metadata else None
+            done = (
+                await connection.execute(statements.RECORD_CALL, whose(ref) | parameters.result(record))
+            ).first()
+            if done is None:
+                return await self._recorded_before(connection, ref, record.record.call_id)
+            if notes is not None:
+                merged = encode({**notes, **record.metadata}, "the agent's metadata")
+                await connection.execute(statements.NOTE_METADATA, whose(ref) | {"metadata": merged})
+            await self._append(connection, ref, done.stream_id, record.events)
+            return record.record
+
+    async def settle(self, settlement: Settlement) -> bool:
+        """Change the execution's standing; False if this key was settled before, or the execution ended."""
+        ref, status = settlement.ref, settlement.status
+        async with self._transaction() as connection:
+            execution = await self._locked(connection, ref)
+            if execution.status in TERMINAL:
+                return False
+            once = whose(ref) | {"key": settlement.key, "status": str(status)}
+            if (await connection.execute(statements.SETTLE_ONCE, once)).first() is None:
+                return False
+            if settlement.step:
+                await connection.execute(
+                    statements.RECORD_STEP, whose(ref) | parameters.failed(settlement, settlement.step)
+                )
+            await self._close_calls(connection, settlement)
+            if settlement.outcome is not None or status in TERMINAL:
+                await connection.execute(
+                    statements.COMPLETE_STEPS, whose(ref) | parameters.judged(settlement)
+                )
+            await self._settle_execution(connection, settlement, execution)
+            await self._append(connection, ref, execution.stream_id, settlement.events)
+            return True
+
+    async def steer(self, ref: ExecutionRef, key: str, message: Message) -> bool:
+        """Keep a message for the next step boundary; False if this key was there before."""
+        (line,) = bodies.lines((message,))
+        values = {"key": key, "role": line.role, "content": line.content, "metadata": line.metadata}
+        found = await self._all(statements.STEER, whose(ref) | values)
+        if not found:
+            raise NotFound("execution", ref.execution_id)
+        if not found[0].is_known:
+            _refuse_ended(ref, found[0])
+        return found[0].is_kept
+
+    async def resolve(
+        self, ref: ExecutionRef, request_id: UUID, resolution: Resolution, events: Sequence[EventRecord] = ()
+    ) -> bool:
+        """Answer a question; False if it was answered before."""
+        values = {"request_id": request_id, "resolution": bodies.resolution_written(resolution)}
+        async with self._transaction() as connection:
+            found = (await connection.execute(statements.RESOLVE, whose(ref) | values)).first()
+            if found is None:
+                raise NotFound("request", request_id)
+            if found.is_answered:
+                await self._append(connection, ref, found.stream_id, events)
+            return found.is_answered
+
+    # What the methods above consist of.
+
+    @asynccontextmanager
+    async def _transaction(self) -> AsyncGenerator[AsyncConnection]:
+        with translated(self.engine.url):
+            async with self.engine.begin() as connection:
+                yield connection
+
+    async def _locked(self, connection: AsyncConnection, ref: ExecutionRef) -> Row[Any]:
+        """The execution, which nobody else changes until this transaction ends."""
+        found = (await connection.execute(statements.LOCK_EXECUTION, whose(ref))).first()
+        if found is None:
+            raise NotFound("execution", ref.execution_id)
+        return found
+
+    async def _append(
+        self, connection: AsyncConnection, ref: ExecutionRef, stream_id: UUID, events: Iterable[EventRecord]
+    ) -> None:
+        """Tell viewers, last of all: from here to the commit the stream is ours alone."""
+        told = parameters.told(ref, events)
+        if not told["ids"]:
+            return
+        appended = await connection.execute(statements.APPEND, whose(ref) | told | {"stream_id": stream_id})
+        if appended.rowcount == 0:
+            known = select(func.count()).select_from(envelopes).where(envelopes.c.id.in_(told["ids"]))
+            if (await connection.execute(known)).scalar_one() < len(told["ids"]):
+                raise StoreError(
+                    f"the stream {stream_id} is gone; its session was deleted while an agent ran"
+                )
+
+    async def _say(
+        self, connection: AsyncConnection, ref: ExecutionRef, said: Sequence[tuple[int, Line]]
+    ) -> None:
+        """Messages at their places, each with its step."""
+        if said:
+            values = parameters.said(line for _, line in said) | {"steps": [step for step, _ in said]}
+            await connection.execute(statements.SAY, whose(ref) | values)
+
+    # Accepting.
+
+    async def _named(
+        self, connection: AsyncConnection, ref: ExecutionRef, execution_id: UUID | None
+    ) -> Row[Any] | None:
+        """Another execution of the same tenant, which this one names."""
+        if execution_id is None:
+            return None
+        found = await found_execution(connection, replace(ref, execution_id=execution_id))
+        if found is None:
+            raise NotFound("execution", execution_id)
+        return found
+
+    async def _accepted_before(self, connection: AsyncConnection, ref: ExecutionRef) -> ExecutionRow:
+        found = await found_execution(connection, ref)
+        if found is None:
+            raise InvalidInput(f"the execution id {ref.execution_id} is taken; draw another one")
+        return rows.execution_row(found)
+
+    async def _open_stream(self, connection: AsyncConnection, ref: ExecutionRef) -> None:
+        values = {"stream_id": ref.stream_id, "tenant_id": ref.tenant_id}
+        await connection.execute(statements.OPEN_STREAM, values)
+        if (await connection.execute(statements.OWNS_STREAM, values)).first() is None:
+            raise NotFound("session", ref.stream_id)
+
+    # What an earlier attempt recorded.
+
+    async def _recorded_in_time(
+        self, connection: AsyncConnection, reply: RecordReply, execution: Row[Any]
+    ) -> StepFacts:
+        """The step, if it was recorded before the execution ended; later it is too late."""
+        ref = reply.ref
+        wanted = select(steps.c.facts).where(
+            steps.c.execution_id == ref.execution_id, steps.c.number == reply.number
+        )
+        facts = (await connection.execute(wanted)).scalar()
+        if facts is None:
+            _refuse_ended(ref, execution)
+        return bodies.facts_read(facts)
+
+    async def _recorded_before(
+        self, connection: AsyncConnection, ref: ExecutionRef, call_id: str
+    ) -> CallRecord:
+        wanted = select(tool_calls).where(
+            tool_calls.c.execution_id == ref.execution_id,
+            tool_calls.c.tenant_id == ref.tenant_id,
+            tool_calls.c.call_id == call_id,
+        )
+        found = (await connection.execute(wanted)).first()
+        record = rows.call_record(found) if found else None
+        if record is None:
+            raise NotFound("call", call_id)
+        return record
+
+    # Settling.
+
+    async def _close_calls(self, connection: AsyncConnection, settlement: Settlement) -> None:
+        """End the calls that will get no result, so that no conversation keeps one open."""
+        told = {call_id: messages for call_id, _, messages in settlement.cancelled_calls}
+        ends, step = settlement.status in TERMINAL, settlement.step
+        if not (told or ends or step):
+            return
+        values = {
+            "call_ids": list(told),
+            "texts": [messages[-1].text if messages else CANCELLED_CALL for messages in told.values()],
+            "cancelled": CANCELLED_CALL,
+            "every": ends,
+            "step": step.number if step else None,
+        }
+        closed = (await connection.execute(statements.CLOSE_CALLS, whose(settlement.ref) | values)).all()
+        said = [
+            (call.step, line)
+            for call in closed
+            for line in bodies.result_lines(told.get(call.call_id) or _cancelled(call), call.idx)
+        ]
+        await self._say(connection, settlement.ref, said)
+
+    async def _settle_execution(
+        self, connection: AsyncConnection, settlement: Settlement, execution: Row[Any]
+    ) -> None:
+        ref, state = settlement.ref, settlement.snapshot
+        snapshot_id = None if state is None else bodies.snapshot_id(ref.execution_id, settlement.key)
+        values = parameters.settled(settlement, execution.metadata, snapshot_id)
+        step_count = (await connection.execute(statements.SETTLE_EXECUTION, whose(ref) | values)).scalar_one()
+        if snapshot_id:
+            values = {
+                "snapshot_id": snapshot_id,
+                "parent_snapshot_id": execution.last_snapshot_id,
+                "agent_id": execution.agent_id,
+                "agent_name": execution.agent_type,
+                "step_number": step_count,
+                "is_final": settlement.is_final,
+                "state": encode(state, "the snapshot"),
+            }
+            await connection.execute(statements.SNAPSHOT, whose(ref) | values)
+        if settlement.status in TERMINAL and execution.session_id:
+            values = {"session_id": execution.session_id, "snapshot_id": snapshot_id}
+            await connection.execute(statements.SETTLE_SESSION, whose(ref) | values)
+
+
+def _refuse_ended(ref: ExecutionRef, row: Row[Any]) -> None:
+    status = ExecutionStatus(row.status)
+    if status in TERMINAL:
+        raise ExecutionEnded(ref.execution_id, status)
+
+
+def _cancelled(call: Row[Any]) -> tuple[Message, ...]:
+    return (tool_message(CANCELLED_CALL, call.call_id, call.name),)
+
+
+def _is_taken_call_id(error: IntegrityError) -> bool:
+    constraint = getattr(getattr(error.orig, "diag", None), "constraint_name", None)
+    return constraint == tool_calls.primary_key.name

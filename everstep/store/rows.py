@@ -1,0 +1,139 @@
+"""Rows as the values that the port speaks of."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy import Row
+
+from agent_domain.messages import Messages
+from agent_domain.ports import (
+    CallRecord,
+    CallRow,
+    ExecutionRef,
+    ExecutionRow,
+    ExecutionSpec,
+    Material,
+    RequestRow,
+    RequestState,
+    Reservation,
+    StepRow,
+    StoredEnvelope,
+)
+from agent_domain.status import ExecutionStatus, StopReason
+from agent_domain.step_facts import CallNeed
+from agent_domain.tools import ToolCall
+from agent_domain.values import freeze, frozen_map, reading
+from everstep.store import bodies
+
+
+def execution_row(row: Row[Any]) -> ExecutionRow:
+    """An execution as clients see it; what the agent noted and what Everstep did are one map to them."""
+    notes = bodies.document(row.agent_metadata, "the agent's metadata")
+    return ExecutionRow(
+        ref=ExecutionRef(row.id, row.tenant_id, row.session_id),
+        agent=row.agent_type,
+        status=ExecutionStatus(row.status),
+        step_count=row.step_count,
+        usage=frozen_map(row.token_breakdown),
+        stop_reason=StopReason(row.stop_reason) if row.stop_reason else None,
+        output=bodies.document(row.output, "the output") or None,
+        error_message=row.error_message,
+        metadata=notes.merged(row.metadata),
+        created_at=row.created_at,
+        started_at=row.started_at,
+        completed_at=row.completed_at,
+        parent_execution_id=row.parent_execution_id,
+    )
+
+
+def material(row: Row[Any], messages: Messages) -> Material:
+    """What a step is made from."""
+    with reading("the agent's definition"):
+        spec = ExecutionSpec.model_validate(row.agent_config)
+    notes = bodies.document(row.agent_metadata, "the agent's metadata")
+    return Material(spec, messages, notes, row.agent_id, row.parent_agent_id)
+
+
+def tool_call(row: Row[Any]) -> ToolCall:
+    """A call as the model made it."""
+    return ToolCall(row.call_id, row.name, bodies.document(row.args, "the arguments"), row.malformed)
+
+
+def call_record(row: Row[Any]) -> CallRecord | None:
+    """The result of a call, if it has one."""
+    if row.state != "done":
+        return None
+    return CallRecord(
+        row.call_id,
+        freeze(row.result, "the result"),
+        bodies.error_read(row.error),
+        row.text or "",
+        row.started_at,
+        row.completed_at,
+        row.seconds,
+        row.success,
+    )
+
+
+def call_row(row: Row[Any]) -> CallRow:
+    """A call as clients see it."""
+    return CallRow(tool_call(row), row.state, row.attempts, call_record(row))
+
+
+def reservation(row: Row[Any]) -> Reservation:
+    """What is known of a call that somebody wants to run."""
+    return Reservation(
+        call=tool_call(row),
+        step_number=row.step,
+        index=row.idx,
+        metadata=bodies.document(row.agent_metadata, "the agent's metadata"),
+        recorded=call_record(row),
+        is_uncertain=row.state == "reserved",
+        resolution=bodies.resolution_read(row.resolution),
+    )
+
+
+def request_row(row: Row[Any]) -> RequestRow:
+    """A question to people."""
+    return RequestRow(
+        id=row.id,
+        ref=ExecutionRef(row.execution_id, row.tenant_id, row.session_id),
+        call_id=row.call_id,
+        kind=CallNeed(row.kind),
+        state=RequestState(row.state),
+        tool=row.name,
+        args=bodies.document(row.args, "the arguments"),
+        args_digest=row.args_digest,
+        request=bodies.document(row.request, "the request"),
+        resolution=bodies.resolution_read(row.resolution),
+        created_at=row.created_at,
+    )
+
+
+def step_row(row: Row[Any], messages: Messages, calls: Iterable[Row[Any]]) -> StepRow:
+    """A step as clients see it."""
+    return StepRow(
+        number=row.number,
+        attempt=row.attempt,
+        facts=None if row.facts is None else bodies.facts_read(row.facts),
+        errors=bodies.errors_read(row.errors),
+        outcome=bodies.optional_document(row.outcome, "the outcome"),
+        partial_text=row.partial_text,
+        started_at=row.started_at,
+        completed_at=row.completed_at,
+        messages=messages,
+        calls=tuple(map(call_row, calls)),
+    )
+
+
+def stored_envelope(row: Row[Any]) -> StoredEnvelope:
+    """An envelope in its place."""
+    return StoredEnvelope(
+        row.stream_id,
+        row.seq,
+        row.id,
+        row.type,
+        row.execution_id,
+        bodies.document(row.payload, "the payload"),
+        row.created_at,
+    )

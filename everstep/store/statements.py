@@ -1,0 +1,390 @@
+"""The statements of the hot paths, as SQL.
+
+Each does in one round trip what has to be done under one lock. What is decided inside a statement is
+decided from its snapshot, which is taken *before* it waits for a lock; so whatever has to see the work of
+whoever held the lock before stands in a later statement, or reads the locked row itself.
+
+Locks are taken in one order everywhere: execution, call, request, stream.
+
+No statement says `*` of a table: prepared before an upgrade that adds a column, it would fail after it.
+"""
+
+from sqlalchemy import text
+
+ACCEPT = text("""
+    INSERT INTO agent_executions AS execution
+           (id, tenant_id, session_id, user_id, agent_type, agent_config, input, token_breakdown, metadata,
+            agent_id, parent_agent_id, parent_execution_id, continues_execution_id, plan, agent_metadata)
+    VALUES (:execution_id, :tenant_id, :session_id, :user_id, :agent, CAST(:spec AS json),
+            CAST(:input AS json), CAST(:breakdown AS json), CAST(:metadata AS json), :agent_id,
+            :parent_agent_id, :parent_execution_id, :continues, CAST(:plan AS json),
+            CAST(:agent_metadata AS json))
+        ON CONFLICT (id) DO NOTHING
+ RETURNING id, tenant_id, session_id, agent_type, status, step_count, token_breakdown, stop_reason, output,
+           error_message, metadata, agent_metadata, created_at, started_at, completed_at, parent_execution_id
+""")
+
+OPEN_STREAM = text("""
+    INSERT INTO agent_streams (stream_id, tenant_id)
+    VALUES (:stream_id, :tenant_id)
+        ON CONFLICT (stream_id) DO NOTHING
+""")
+
+OWNS_STREAM = text("""
+    SELECT 1
+      FROM agent_streams
+     WHERE stream_id = :stream_id AND tenant_id = :tenant_id
+       AND NOT EXISTS (SELECT 1 FROM agent_sessions WHERE id = :stream_id AND tenant_id <> :tenant_id)
+""")
+
+LOCK_EXECUTION = text("""
+    SELECT id, status, coalesce(session_id, id) AS stream_id, session_id, agent_type, agent_id,
+           parent_agent_id, agent_config, agent_metadata, metadata, token_breakdown, last_snapshot_id
+      FROM agent_executions
+     WHERE id = :execution_id AND tenant_id = :tenant_id
+       FOR NO KEY UPDATE
+""")
+
+APPEND = text("""
+    WITH told AS (
+        SELECT e.id, e.type, e.payload, row_number() OVER (ORDER BY e.place) AS place
+          FROM unnest(CAST(:ids AS uuid[]), CAST(:types AS text[]), CAST(:payloads AS text[]))
+               WITH ORDINALITY AS e(id, type, payload, place)
+         WHERE NOT EXISTS (SELECT 1 FROM agent_envelopes known WHERE known.id = e.id)
+    ), stream AS (
+        -- Whoever waits here for another writer computes anew from what that one left behind.
+        UPDATE agent_streams
+           SET head = head + news.count,
+               last_at = greatest(clock_timestamp(), last_at + interval '1 microsecond')
+                         + (news.count - 1) * interval '1 microsecond'
+          FROM (SELECT count(*) AS count FROM told) AS news
+         WHERE stream_id = :stream_id AND tenant_id = :tenant_id AND news.count > 0
+     RETURNING stream_id, head - news.count AS head,
+               last_at - (news.count - 1) * interval '1 microsecond' AS first_at
+    )
+    INSERT INTO agent_envelopes (stream_id, seq, tenant_id, id, type, execution_id, payload, created_at)
+    SELECT stream.stream_id, stream.head + told.place, :tenant_id, told.id, told.type, :execution_id,
+           CAST(told.payload AS json), stream.first_at + (told.place - 1) * interval '1 microsecond'
+      FROM told CROSS JOIN stream
+""")
+"""An envelope that is stored already takes no number."""
+
+TRANSCRIPT = text("""
+    WITH RECURSIVE chain AS (
+        SELECT id, continues_execution_id, 0 AS depth
+          FROM agent_executions
+         WHERE id = :execution_id AND tenant_id = :tenant_id
+     UNION ALL
+        SELECT earlier.id, earlier.continues_execution_id, chain.depth + 1
+          FROM chain
+          JOIN agent_executions earlier ON earlier.id = chain.continues_execution_id
+         WHERE earlier.tenant_id = :tenant_id
+    )
+    SELECT said.role, said.content, said.metadata
+      FROM chain
+      JOIN agent_transcript said ON said.execution_id = chain.id AND said.tenant_id = :tenant_id
+     ORDER BY chain.depth DESC, said.step, said.idx
+""")
+
+SAY = text("""
+    INSERT INTO agent_transcript (execution_id, step, idx, tenant_id, role, content, metadata)
+    SELECT :execution_id, said.step, said.idx, :tenant_id, said.role,
+           CAST(said.content AS json), CAST(said.metadata AS json)
+      FROM unnest(CAST(:steps AS int[]), CAST(:places AS int[]), CAST(:roles AS text[]),
+                  CAST(:contents AS text[]), CAST(:metadatas AS text[]))
+           AS said(step, idx, role, content, metadata)
+""")
+
+BEGIN_STEP = text("""
+    WITH known AS (
+        SELECT attempt, facts
+          FROM agent_steps
+         WHERE execution_id = :execution_id AND number = :number
+    ), fresh AS (
+        SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM known WHERE facts IS NOT NULL)
+    ), begun AS (
+        INSERT INTO agent_steps AS step (execution_id, tenant_id, number, attempt)
+        SELECT :execution_id, :tenant_id, :number, :attempt FROM fresh
+            ON CONFLICT (execution_id, number) DO UPDATE
+           SET attempt = greatest(step.attempt, excluded.attempt),
+               partial_text = CASE WHEN excluded.attempt > step.attempt THEN '' ELSE step.partial_text END
+    ), previous AS (
+        UPDATE agent_steps
+           SET outcome = coalesce(outcome, CAST(:outcome AS json)),
+               completed_at = coalesce(completed_at, clock_timestamp())
+          FROM fresh
+         WHERE execution_id = :execution_id AND number = :number - 1
+    ), execution AS (
+        UPDATE agent_executions
+           -- A new step runs, whatever a worker wrote that was lost; one that is begun again may be paused.
+           SET status = CASE WHEN status = 'pending' OR NOT EXISTS (SELECT 1 FROM known) THEN 'running'
+                             ELSE status END,
+               started_at = coalesce(started_at, clock_timestamp()),
+               step_count = greatest(step_count, :number - 1),
+               updated_at = clock_timestamp()
+          FROM fresh
+         WHERE id = :execution_id
+    ), heard AS (
+        SELECT count(*) AS count FROM agent_steered WHERE execution_id = :execution_id AND heard_at = :number
+    ), waiting AS (
+        SELECT key, row_number() OVER (ORDER BY position) AS place
+          FROM agent_steered
+         WHERE execution_id = :execution_id AND heard_at IS NULL
+    ), hears AS (
+        UPDATE agent_steered
+           SET heard_at = :number
+          FROM fresh, heard, waiting
+         WHERE agent_steered.execution_id = :execution_id AND agent_steered.key = waiting.key
+           AND heard.count + waiting.place <= :hears
+     RETURNING role, content, agent_steered.metadata, heard.count + waiting.place - :hears - 1 AS idx
+    ), said AS (
+        INSERT INTO agent_transcript (execution_id, step, idx, tenant_id, role, content, metadata)
+        SELECT :execution_id, :number, idx, :tenant_id, role, content, metadata FROM hears
+    )
+    SELECT attempt, facts FROM known
+""")
+"""Under the execution's lock. Returns the step as an earlier attempt left it."""
+
+RECORD_REPLY = text("""
+    WITH known AS (
+        SELECT facts
+          FROM agent_steps
+         WHERE execution_id = :execution_id AND number = :number AND facts IS NOT NULL
+    ), fresh AS (
+        SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM known)
+    ), step AS (
+        INSERT INTO agent_steps (execution_id, tenant_id, number, attempt, facts, response, errors)
+        SELECT :execution_id, :tenant_id, :number, :attempt, CAST(:facts AS json), CAST(:response AS json),
+               CAST(:errors AS json)
+          FROM fresh
+            ON CONFLICT (execution_id, number) DO UPDATE
+           SET attempt = excluded.attempt, facts = excluded.facts, response = excluded.response,
+               errors = excluded.errors, partial_text = ''
+    ), said AS (
+        INSERT INTO agent_transcript (execution_id, step, idx, tenant_id, role, content, metadata)
+        SELECT :execution_id, :number, said.idx, :tenant_id, said.role,
+               CAST(said.content AS json), CAST(said.metadata AS json)
+          FROM fresh,
+               unnest(CAST(:places AS int[]), CAST(:roles AS text[]), CAST(:contents AS text[]),
+                      CAST(:metadatas AS text[])) AS said(idx, role, content, metadata)
+    ), told AS (
+        INSERT INTO agent_tool_calls (execution_id, call_id, tenant_id, step, idx, name, args, malformed,
+                                      need, args_digest)
+        SELECT :execution_id, call.id, :tenant_id, :number, call.place - 1, call.name,
+               CAST(call.args AS json), call.malformed, call.need, call.digest
+          FROM fresh,
+               unnest(CAST(:call_ids AS text[]), CAST(:names AS text[]), CAST(:args AS text[]),
+                      CAST(:malformed AS text[]), CAST(:needs AS text[]), CAST(:digests AS text[]))
+               WITH ORDINALITY AS call(id, name, args, malformed, need, digest, place)
+         WHERE call.id <> ALL (CAST(:settled AS text[]))
+    ), asked AS (
+        INSERT INTO agent_requests (id, tenant_id, execution_id, call_id, kind, request)
+        SELECT asked.id, :tenant_id, :execution_id, asked.call_id, asked.kind, CAST(asked.request AS json)
+          FROM fresh,
+               unnest(CAST(:request_ids AS uuid[]), CAST(:asking AS text[]), CAST(:kinds AS text[]),
+                      CAST(:requests AS text[])) AS asked(id, call_id, kind, request)
+    ), execution AS (
+        UPDATE agent_executions
+           SET token_usage = token_usage + :tokens, token_breakdown = CAST(:breakdown AS json),
+               step_count = greatest(step_count, :step_count), updated_at = clock_timestamp()
+          FROM fresh
+         WHERE id = :execution_id
+    )
+    SELECT facts FROM known
+""")
+"""Under the execution's lock. Returns what an earlier attempt recorded, and then writes nothing."""
+
+RESERVE_CALL = text("""
+    WITH known AS (
+        SELECT call.call_id, call.step, call.idx, call.name, call.args, call.malformed, call.state,
+               call.result, call.text, call.error, call.success, call.started_at, call.completed_at,
+               call.seconds, execution.status, execution.agent_metadata,
+               coalesce(execution.session_id, execution.id) AS stream_id, asked.resolution
+          FROM agent_tool_calls call
+          JOIN agent_executions execution ON execution.id = call.execution_id
+          LEFT JOIN agent_requests asked
+            ON asked.execution_id = call.execution_id AND asked.call_id = call.call_id
+         WHERE call.execution_id = :execution_id AND call.call_id = :call_id AND call.tenant_id = :tenant_id
+           FOR NO KEY UPDATE OF call
+    ), reserved AS (
+        UPDATE agent_tool_calls call
+           SET state = 'reserved', attempts = greatest(call.attempts + 1, :attempt),
+               started_at = coalesce(call.started_at, clock_timestamp())
+          FROM known
+         WHERE call.execution_id = :execution_id AND call.call_id = known.call_id
+           AND known.state <> 'done' AND known.status IN ('pending', 'running', 'paused')
+    )
+    SELECT * FROM known
+""")
+"""Returns the call as it was before."""
+
+RECORD_CALL = text("""
+    WITH done AS (
+        UPDATE agent_tool_calls
+           SET state = 'done', result = CAST(:result AS json), text = :text, error = CAST(:error AS json),
+               success = :success, started_at = :started_at, completed_at = :completed_at,
+               seconds = :seconds
+         WHERE execution_id = :execution_id AND call_id = :call_id AND tenant_id = :tenant_id
+           AND state <> 'done'
+     RETURNING step, need
+    ), said AS (
+        INSERT INTO agent_transcript (execution_id, step, idx, tenant_id, role, content, metadata)
+        SELECT :execution_id, done.step, said.idx, :tenant_id, said.role,
+               CAST(said.content AS json), CAST(said.metadata AS json)
+          FROM done,
+               unnest(CAST(:places AS int[]), CAST(:roles AS text[]), CAST(:contents AS text[]),
+                      CAST(:metadatas AS text[])) AS said(idx, role, content, metadata)
+    ), closed AS (
+        UPDATE agent_requests
+           SET state = 'resolved', resolved_at = clock_timestamp()
+          FROM done
+         WHERE execution_id = :execution_id AND call_id = :call_id AND state = 'open'
+           AND done.need IN ('approval', 'input')
+    )
+    SELECT coalesce(session_id, id) AS stream_id
+      FROM done JOIN agent_executions ON id = :execution_id
+""")
+"""Returns nothing, and writes nothing, if the call is not there or has its result."""
+
+CLOSE_CALLS = text("""
+    WITH closed AS (
+        UPDATE agent_tool_calls call
+           SET state = 'done', result = 'null', text = coalesce(told.text, :cancelled), success = false,
+               started_at = coalesce(call.started_at, clock_timestamp()),
+               completed_at = clock_timestamp(), seconds = 0
+          FROM agent_tool_calls open
+          LEFT JOIN unnest(CAST(:call_ids AS text[]), CAST(:texts AS text[])) AS told(call_id, text)
+            ON told.call_id = open.call_id
+         WHERE open.execution_id = :execution_id AND open.state <> 'done'
+           AND (:every OR open.step = :step OR told.call_id IS NOT NULL)
+           AND call.execution_id = open.execution_id AND call.call_id = open.call_id
+           AND call.state <> 'done'
+     RETURNING call.step, call.idx, call.call_id, call.name
+    ), requests AS (
+        UPDATE agent_requests
+           SET state = 'resolved', resolved_at = clock_timestamp()
+          FROM closed
+         WHERE execution_id = :execution_id AND agent_requests.call_id = closed.call_id AND state = 'open'
+    )
+    SELECT * FROM closed ORDER BY step, idx
+""")
+"""Ends calls without a result. A call that gets its result at this moment keeps it."""
+
+NOTE_PARTIAL = text("""
+    UPDATE agent_steps
+       SET partial_text = :text
+     WHERE execution_id = :execution_id AND number = :number AND tenant_id = :tenant_id
+       AND attempt = :attempt AND facts IS NULL
+ RETURNING number
+""")
+"""An attempt that was superseded, or that comes after the reply, has no say."""
+
+NOTE_FAILURE = text("""
+    UPDATE agent_steps
+       SET failed_attempts = CASE WHEN :attempt = ANY (failed_attempts) THEN failed_attempts
+                                  ELSE array_append(failed_attempts, CAST(:attempt AS int)) END
+     WHERE execution_id = :execution_id AND number = :number AND tenant_id = :tenant_id
+ RETURNING cardinality(failed_attempts) AS failures
+""")
+
+STEER = text("""
+    WITH execution AS (
+        SELECT id, status FROM agent_executions
+         WHERE id = :execution_id AND tenant_id = :tenant_id
+           FOR SHARE
+    ), kept AS (
+        INSERT INTO agent_steered (execution_id, key, tenant_id, role, content, metadata)
+        SELECT id, :key, :tenant_id, :role, CAST(:content AS json), CAST(:metadata AS json)
+          FROM execution
+         WHERE status IN ('pending', 'running', 'paused')
+            ON CONFLICT (execution_id, key) DO NOTHING
+     RETURNING key
+    )
+    SELECT execution.status, EXISTS (SELECT 1 FROM kept) AS is_kept,
+           EXISTS (SELECT 1 FROM agent_steered WHERE execution_id = :execution_id AND key = :key) AS is_known
+      FROM execution
+""")
+
+RESOLVE = text("""
+    WITH answered AS (
+        UPDATE agent_requests
+           SET state = 'resolved', resolution = CAST(:resolution AS json), resolved_at = clock_timestamp()
+         WHERE id = :request_id AND execution_id = :execution_id AND tenant_id = :tenant_id
+           AND state = 'open'
+     RETURNING id
+    )
+    SELECT coalesce(execution.session_id, execution.id) AS stream_id,
+           EXISTS (SELECT 1 FROM answered) AS is_answered
+      FROM agent_requests request
+      JOIN agent_executions execution ON execution.id = request.execution_id
+     WHERE request.id = :request_id AND request.execution_id = :execution_id
+       AND request.tenant_id = :tenant_id
+""")
+
+SETTLE_ONCE = text("""
+    INSERT INTO agent_settlements (execution_id, key, tenant_id, status)
+    VALUES (:execution_id, :key, :tenant_id, :status)
+        ON CONFLICT (execution_id, key) DO NOTHING
+ RETURNING key
+""")
+
+
+RECORD_STEP = text("""
+    INSERT INTO agent_steps (execution_id, tenant_id, number, attempt, facts, errors)
+    VALUES (:execution_id, :tenant_id, :number, 1, CAST(:facts AS json), CAST(:errors AS json))
+        ON CONFLICT (execution_id, number) DO UPDATE
+       SET facts = excluded.facts, errors = excluded.errors, partial_text = ''
+""")
+"""A step that no activity reported: what was recorded of it before is out of date."""
+
+COMPLETE_STEPS = text("""
+    UPDATE agent_steps
+       SET completed_at = coalesce(completed_at, clock_timestamp()),
+           outcome = CASE WHEN number = judged.step THEN coalesce(outcome, CAST(:outcome AS json))
+                          ELSE outcome END
+      FROM (SELECT coalesce(CAST(:judged AS int), max(number)) AS step
+              FROM agent_steps
+             WHERE execution_id = :execution_id AND facts IS NOT NULL) AS judged
+     WHERE execution_id = :execution_id AND facts IS NOT NULL
+       AND (completed_at IS NULL OR number = judged.step)
+""")
+"""The outcome of an evaluation belongs to the step that was judged: the last one, unless it is named."""
+
+SNAPSHOT = text("""
+    INSERT INTO agent_state_snapshots (id, tenant_id, agent_execution_id, parent_snapshot_id, agent_id,
+                                       agent_name, step_number, is_final, state_json)
+    VALUES (:snapshot_id, :tenant_id, :execution_id, :parent_snapshot_id, :agent_id, :agent_name,
+            :step_number, :is_final, CAST(:state AS json))
+""")
+
+SETTLE_EXECUTION = text("""
+    UPDATE agent_executions
+       SET status = :status,
+           started_at = CASE WHEN :starts THEN coalesce(started_at, clock_timestamp()) ELSE started_at END,
+           completed_at = CASE WHEN :ends THEN clock_timestamp() END,
+           step_count = coalesce(CAST(:step_count AS int), step_count),
+           token_usage = coalesce(CAST(:tokens AS bigint), token_usage),
+           token_breakdown = coalesce(CAST(:breakdown AS json), token_breakdown),
+           stop_reason = coalesce(CAST(:stop_reason AS text), stop_reason),
+           metadata = CAST(:metadata AS json),
+           output = coalesce(CAST(:output AS json), output),
+           error_message = coalesce(CAST(:error_message AS text), error_message),
+           last_snapshot_id = coalesce(CAST(:snapshot_id AS uuid), last_snapshot_id),
+           updated_at = clock_timestamp()
+     WHERE id = :execution_id
+ RETURNING step_count
+""")
+
+SETTLE_SESSION = text("""
+    UPDATE agent_sessions
+       SET last_execution_id = :execution_id,
+           last_snapshot_id = coalesce(CAST(:snapshot_id AS uuid), last_snapshot_id),
+           updated_at = clock_timestamp()
+     WHERE id = :session_id AND tenant_id = :tenant_id
+""")
+
+NOTE_METADATA = text("""
+    UPDATE agent_executions
+       SET agent_metadata = CAST(:metadata AS json), updated_at = clock_timestamp()
+     WHERE id = :execution_id
+""")

@@ -1,0 +1,340 @@
+"""The tables. What stands in them is written by `statements` and `postgres`, and by nobody else.
+
+Four of them are public, and people join and report on them: `agent_sessions`, `agent_session_messages`,
+`agent_executions`, `agent_state_snapshots`. The others are the store's own.
+
+- Every row names its tenant, and every statement asks for it.
+- Bodies are `json`, not `jsonb`: the order of keys, and whether a number was written 1e22 or 10000000000,
+  belong to what a model is shown. `jsonb` keeps neither.
+- What belongs to an execution goes with it (`ON DELETE CASCADE`), except what another one continues:
+  that has to go first, or in the same statement.
+- A change here needs a revision in `migrations/versions`; a test compares the two.
+"""
+
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    DateTime,
+    Double,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Identity,
+    Index,
+    Integer,
+    MetaData,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    UniqueConstraint,
+    Uuid,
+    text,
+)
+from sqlalchemy.dialects.postgresql import ARRAY
+
+from agent_domain.ports import RequestState
+from agent_domain.status import ExecutionStatus
+
+metadata = MetaData(
+    naming_convention={
+        "pk": "%(table_name)s_pkey",
+        "fk": "%(table_name)s_%(column_0_name)s_fkey",
+        "uq": "%(table_name)s_%(column_0_N_name)s_key",
+        "ck": "%(table_name)s_%(constraint_name)s_check",
+    }
+)
+
+_NOW = text("clock_timestamp()")
+_NEWEST_FIRST = (text("created_at DESC"), text("id DESC"))
+
+
+def _tenant() -> Column[Any]:
+    return Column("tenant_id", Text, nullable=False)
+
+
+def _id(name: str = "id") -> Column[Any]:
+    return Column(name, Uuid, nullable=False)
+
+
+def _body(name: str, default: str | None = None) -> Column[Any]:
+    """JSON that is always there; with a default for rows that have nothing to say."""
+    return Column(name, JSON, nullable=False, server_default=default and text(f"'{default}'"))
+
+
+def _optional_body(name: str) -> Column[Any]:
+    return Column(name, JSON(none_as_null=True))
+
+
+def _at(name: str = "created_at") -> Column[Any]:
+    return Column(name, DateTime(timezone=True), nullable=False, server_default=_NOW)
+
+
+def _optional_at(name: str) -> Column[Any]:
+    return Column(name, DateTime(timezone=True))
+
+
+def _execution(name: str = "execution_id") -> Column[Any]:
+    owner = ForeignKey("agent_executions.id", ondelete="CASCADE")
+    return Column(name, Uuid, owner, nullable=False)
+
+
+def _one_of(column: str, *words: str) -> CheckConstraint:
+    listed = ", ".join(f"'{word}'" for word in words)
+    return CheckConstraint(f"{column} IN ({listed})", name=column)
+
+
+# The public four.
+
+sessions = Table(
+    "agent_sessions",
+    metadata,
+    _id(),
+    _tenant(),
+    Column("user_id", Text, nullable=False),
+    Column("related_type", Text),
+    Column("related_id", Text),
+    Column("initial_context_url", Text),
+    Column("title", Text),
+    Column("status", Text, nullable=False, server_default="active"),
+    _body("metadata", "{}"),
+    Column("last_execution_id", Uuid),
+    Column("last_snapshot_id", Uuid),
+    _at(),
+    _at("updated_at"),
+    PrimaryKeyConstraint("id"),
+    _one_of("status", "active", "archived", "closed"),
+    Index("agent_sessions_by_user", "tenant_id", "user_id", *_NEWEST_FIRST),
+)
+
+session_messages = Table(
+    "agent_session_messages",
+    metadata,
+    _id(),
+    _tenant(),
+    Column("session_id", Uuid, ForeignKey("agent_sessions.id", ondelete="CASCADE"), nullable=False),
+    Column("role", Text, nullable=False),
+    Column("content", Text, nullable=False),
+    Column("agent_execution_id", Uuid),
+    Column("related_type", Text),
+    Column("related_id", Text),
+    Column("context_url", Text),
+    _body("metadata", "{}"),
+    _at(),
+    Column("sequence", BigInteger),
+    PrimaryKeyConstraint("id"),
+    _one_of("role", "user", "assistant", "info", "notification"),
+    Index("agent_session_messages_in_order", "session_id", "created_at", "id"),
+)
+
+executions = Table(
+    "agent_executions",
+    metadata,
+    _id(),
+    _tenant(),
+    Column("session_id", Uuid),
+    Column("user_id", Text),
+    Column("agent_type", Text, nullable=False),
+    _body("agent_config"),
+    Column("status", Text, nullable=False, server_default="pending"),
+    _body("input", "{}"),
+    _body("output", "{}"),
+    Column("last_snapshot_id", Uuid),
+    Column("step_count", Integer, nullable=False, server_default=text("0")),
+    Column("token_usage", BigInteger, nullable=False, server_default=text("0")),
+    _body("token_breakdown", "{}"),
+    # What Everstep notes of the execution: its stop reason, whose child it is.
+    _body("metadata", "{}"),
+    Column("error_message", Text),
+    _optional_at("started_at"),
+    _optional_at("completed_at"),
+    _at(),
+    _at("updated_at"),
+    # Beside the public columns.
+    _id("agent_id"),
+    Column("parent_agent_id", Uuid),
+    Column("parent_execution_id", Uuid, ForeignKey("agent_executions.id", ondelete="SET NULL")),
+    Column("continues_execution_id", Uuid, ForeignKey("agent_executions.id")),
+    Column("stop_reason", Text),
+    _body("plan", "{}"),
+    # The agent's own notes, apart from ours, so that neither overwrites the other.
+    _body("agent_metadata", "{}"),
+    PrimaryKeyConstraint("id"),
+    _one_of("status", *ExecutionStatus),
+    Index("agent_executions_newest", "tenant_id", *_NEWEST_FIRST),
+    Index("agent_executions_by_status", "tenant_id", "status", *_NEWEST_FIRST),
+    Index("agent_executions_by_session", "session_id", *_NEWEST_FIRST),
+    Index(
+        "agent_executions_by_parent",
+        "parent_execution_id",
+        postgresql_where=text("parent_execution_id IS NOT NULL"),
+    ),
+    Index(
+        "agent_executions_by_continued",
+        "continues_execution_id",
+        postgresql_where=text("continues_execution_id IS NOT NULL"),
+    ),
+)
+
+snapshots = Table(
+    "agent_state_snapshots",
+    metadata,
+    _id(),
+    _tenant(),
+    _execution("agent_execution_id"),
+    Column("parent_snapshot_id", Uuid),
+    Column("agent_id", Uuid),
+    Column("agent_name", Text),
+    Column("step_number", Integer),
+    Column("is_final", Boolean, nullable=False, server_default=text("false")),
+    Column("debug_mode", Boolean, nullable=False, server_default=text("false")),
+    _body("state_json"),
+    _at(),
+    PrimaryKeyConstraint("id"),
+    Index("agent_state_snapshots_in_order", "agent_execution_id", "created_at", "id"),
+)
+
+# What an execution consists of.
+
+steps = Table(
+    "agent_steps",
+    metadata,
+    _execution(),
+    Column("number", Integer, nullable=False),
+    _tenant(),
+    Column("attempt", Integer, nullable=False),
+    Column("failed_attempts", ARRAY(Integer), nullable=False, server_default=text("'{}'")),
+    _optional_body("facts"),
+    _optional_body("response"),
+    _body("errors", "[]"),
+    _optional_body("outcome"),
+    Column("partial_text", Text, nullable=False, server_default=""),
+    _at("started_at"),
+    _optional_at("completed_at"),
+    PrimaryKeyConstraint("execution_id", "number"),
+)
+
+transcript = Table(
+    "agent_transcript",
+    metadata,
+    _execution(),
+    # 0 for what the execution began with.
+    Column("step", Integer, nullable=False),
+    # What was heard before the reply is below 0, the reply from 0, then the results: see `bodies.place`.
+    Column("idx", Integer, nullable=False),
+    _tenant(),
+    Column("role", Text, nullable=False),
+    _body("content"),
+    _body("metadata", "{}"),
+    _at(),
+    PrimaryKeyConstraint("execution_id", "step", "idx"),
+)
+
+tool_calls = Table(
+    "agent_tool_calls",
+    metadata,
+    _execution(),
+    Column("call_id", Text, nullable=False),
+    _tenant(),
+    Column("step", Integer, nullable=False),
+    Column("idx", Integer, nullable=False),
+    Column("name", Text, nullable=False),
+    _body("args"),
+    Column("malformed", Text),
+    Column("need", Text, nullable=False),
+    Column("args_digest", Text, nullable=False),
+    Column("state", Text, nullable=False, server_default="told"),
+    Column("attempts", Integer, nullable=False, server_default=text("0")),
+    _optional_body("result"),
+    Column("text", Text),
+    _optional_body("error"),
+    Column("success", Boolean),
+    _optional_at("started_at"),
+    _optional_at("completed_at"),
+    Column("seconds", Double),
+    PrimaryKeyConstraint("execution_id", "call_id"),
+    UniqueConstraint("execution_id", "step", "idx"),
+    _one_of("state", "told", "reserved", "done"),
+)
+
+requests = Table(
+    "agent_requests",
+    metadata,
+    _id(),
+    _tenant(),
+    Column("execution_id", Uuid, nullable=False),
+    Column("call_id", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("state", Text, nullable=False, server_default="open"),
+    _body("request", "{}"),
+    _optional_body("resolution"),
+    _at(),
+    _optional_at("resolved_at"),
+    PrimaryKeyConstraint("id"),
+    UniqueConstraint("execution_id", "call_id"),
+    ForeignKeyConstraint(
+        ["execution_id", "call_id"],
+        ["agent_tool_calls.execution_id", "agent_tool_calls.call_id"],
+        ondelete="CASCADE",
+    ),
+    _one_of("state", *RequestState),
+    Index("agent_requests_open", "tenant_id", "created_at", "id", postgresql_where=text("state = 'open'")),
+)
+
+steered = Table(
+    "agent_steered",
+    metadata,
+    _execution(),
+    Column("key", Text, nullable=False),
+    _tenant(),
+    Column("position", BigInteger, Identity(always=True), nullable=False),
+    Column("role", Text, nullable=False),
+    _body("content"),
+    _body("metadata", "{}"),
+    # The step that heard it; the row stays, so that its key is known.
+    Column("heard_at", Integer),
+    _at(),
+    PrimaryKeyConstraint("execution_id", "key"),
+)
+
+settlements = Table(
+    "agent_settlements",
+    metadata,
+    _execution(),
+    Column("key", Text, nullable=False),
+    _tenant(),
+    Column("status", Text, nullable=False),
+    _at(),
+    PrimaryKeyConstraint("execution_id", "key"),
+)
+
+# What viewers are told.
+
+streams = Table(
+    "agent_streams",
+    metadata,
+    _id("stream_id"),
+    _tenant(),
+    Column("head", BigInteger, nullable=False, server_default=text("0")),
+    _at("last_at"),
+    Column("epoch", Uuid, nullable=False, server_default=text("gen_random_uuid()")),
+    PrimaryKeyConstraint("stream_id"),
+)
+
+envelopes = Table(
+    "agent_envelopes",
+    metadata,
+    Column("stream_id", Uuid, ForeignKey("agent_streams.stream_id", ondelete="CASCADE"), nullable=False),
+    Column("seq", BigInteger, nullable=False),
+    _tenant(),
+    _id(),
+    Column("type", Text, nullable=False),
+    Column("execution_id", Uuid, nullable=False),
+    _body("payload"),
+    _at(),
+    PrimaryKeyConstraint("stream_id", "seq"),
+    UniqueConstraint("id"),
+)

@@ -1,0 +1,73 @@
+"""A service that starts an agent, is asked a question by it, answers, and gets the result.
+
+The service deals with the agent through a client; a worker runs it. Here both are in one process,
+with servers of their own, so that this runs anywhere without keys.
+
+    python examples/03_service.py [--data DIR]
+"""
+
+import argparse
+import asyncio
+from pathlib import Path
+
+from agent_domain.status import ExecutionStatus
+from everstep import AgentBuilder, ToolCallingDriver, UseUserInput
+from everstep.client.client import Client, Execution
+from everstep.inference.scripted import ScenarioModel, Script
+from everstep.runtime.installation import local
+from everstep.runtime.settings import Settings
+
+SCRIPT = Script.from_yaml("""
+turns:
+  - text: I need to know the day.
+    calls: [{name: user_input, args: {prompt: "Which day suits you?", choices: [Monday, Friday]}}]
+  - text: The meeting is arranged.
+""")
+
+agents = [
+    AgentBuilder.base()
+    .with_name("secretary", "Arranges meetings")
+    .with_capability(UseUserInput())
+    .with_driver(ToolCallingDriver(ScenarioModel(SCRIPT)))
+]
+
+
+async def question_of(execution: Execution) -> str:
+    """What the agent wants to know; it may take its time to ask."""
+    while (await execution.get()).status is not ExecutionStatus.PAUSED:  # noqa: ASYNC110 -- it pauses elsewhere
+        await asyncio.sleep(0.05)
+    (request,) = await execution.requests()
+    return request.request["prompt"]
+
+
+async def serve(client: Client) -> None:
+    """What a service does."""
+    execution = await client.start("secretary", "Arrange a meeting with Ada")
+    print(f"The agent asks: {await question_of(execution)}")
+    print(f"It is {(await execution.get()).status} meanwhile, and holds no worker.")
+    await execution.submit_input("Friday")
+    await execution.result()
+    row = await execution.get()
+    print(f"It {row.status} after {row.step_count} steps: {row.output and row.output['response']}")
+
+
+async def main(data: Path) -> None:
+    """Servers, a worker, and the service."""
+    settings = Settings.read(data_dir=data, agents=f"examples.{Path(__file__).stem}:agents")
+    async with local(settings, temporal_port=0, ui_port=0) as (installation, _services):
+        stop = asyncio.Event()
+        worker = asyncio.create_task(installation.work(stop))
+        try:
+            await serve(installation.client)
+        finally:
+            stop.set()
+            await worker
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Start an agent, answer its question, get the result.")
+    parser.add_argument(
+        "--data", type=Path, default=Path(".everstep"), help="where the servers keep their data"
+    )
+    folder: Path = parser.parse_args().data
+    asyncio.run(main(folder.resolve()))

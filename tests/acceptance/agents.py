@@ -1,0 +1,185 @@
+"""The agents of the acceptance tests, as worker processes load them.
+
+What they do is written down in the worker's folder, line by line and for good before it goes on, so
+that what a killed worker did can be counted. They also tell where they are (`at`): there a failpoint
+can be armed (`EVERSTEP_TEST_FUSE`), once in the folder, and this worker can be held up until the test
+opens the gate (`EVERSTEP_TEST_GATE`).
+"""
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from agent_domain.builder import AgentBuilder
+from agent_domain.cached_context import InferenceRequest
+from agent_domain.drivers import Model, OnText, ToolCallingDriver
+from agent_domain.error_policy import ErrorPolicy
+from agent_domain.function_tool import tool
+from agent_domain.step_facts import CallNeed
+from agent_domain.steps import InferenceResponse
+from agent_domain.tools import Effect, ToolContext, ToolOptions
+from agent_domain.usage import Usage
+from everstep.inference.scripted import Pace, Scenario, ScenarioModel, Script, ScriptedCall, ScriptedTurn
+
+FOLDER = Path(os.environ.get("EVERSTEP_TEST_FOLDER", "."))
+FUSE = os.environ.get("EVERSTEP_TEST_FUSE")
+GATE = os.environ.get("EVERSTEP_TEST_GATE")
+
+JOURNAL, ARMED, SPENT, OPEN = "journal", "armed", "spent", "open"
+"""Files in the folder: what was done; the failpoint's flag; that it was armed before; the open gate."""
+
+
+def note(event: str, where: str, **told: Any) -> None:
+    """One line more in the journal."""
+    line = json.dumps({"event": event, "where": where, "pid": os.getpid(), **told}) + "\n"
+    journal = os.open(FOLDER / JOURNAL, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    try:
+        os.write(journal, line.encode())
+        os.fsync(journal)
+    finally:
+        os.close(journal)
+
+
+def spark(where: str) -> None:
+    """Arm the failpoint, if this is where it is to be armed and it never was."""
+    if where != FUSE:
+        return
+    try:
+        (FOLDER / SPENT).touch(exist_ok=False)
+    except FileExistsError:
+        return
+    (FOLDER / ARMED).touch()
+
+
+async def at(where: str) -> None:
+    """Be somewhere: held up, if the gate is here."""
+    spark(where)
+    if where == GATE:
+        note("waiting", where)
+        while not (FOLDER / OPEN).exists():  # noqa: ASYNC110 -- nobody tells another process
+            await asyncio.sleep(0.02)
+
+
+class WitnessedModel:
+    """A model whose questions and answers are written down: an answer when it is complete."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+
+    async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
+        """Ask the model."""
+        conversation = request.messages[request.cached_messages :]
+        turn = sum(message.is_assistant for message in conversation) + 1
+        about, pieces = conversation[0].text, 0
+
+        def heard(text: str) -> None:
+            nonlocal pieces
+            pieces += 1
+            spark(f"turn {turn}, piece {pieces}")
+            on_text(text)
+
+        note("asked", f"turn {turn}", about=about, last=conversation[-1].text)
+        await at(f"turn {turn}")
+        response = await self.model.respond(request, heard)
+        note("answered", f"turn {turn}", about=about)
+        spark(f"turn {turn} answered")
+        return response
+
+
+async def _ran(context: ToolContext, name: str, result: str) -> str:
+    note("ran", name, execution=str(context.execution_id), key=context.tool_call_id)
+    await at(f"{name} ran")
+    return result
+
+
+@tool
+async def look_up(city: str, context: ToolContext) -> str:
+    """Look up hotels in a city."""
+    return await _ran(context, "look_up", f"Hotel de la Gare in {city}")
+
+
+@tool
+async def book(hotel: str, context: ToolContext) -> str:
+    """Book a room; booking it again under the same key books it once."""
+    return await _ran(context, "book", f"booked {hotel}")
+
+
+@tool(options=ToolOptions(effect=Effect.AT_MOST_ONCE))
+async def pay(euros: int, context: ToolContext) -> str:
+    """Pay."""
+    return await _ran(context, "pay", f"paid {euros}")
+
+
+@tool(options=ToolOptions(quick=True))
+async def jot(text: str, context: ToolContext) -> str:
+    """Jot something down."""
+    return await _ran(context, "jot", f"jotted {text}")
+
+
+@tool(options=ToolOptions(quick=True, effect=Effect.AT_MOST_ONCE))
+async def ring(times: int, context: ToolContext) -> str:
+    """Ring the bell."""
+    return await _ran(context, "ring", f"rang {times} times")
+
+
+@tool(options=ToolOptions(need=CallNeed.INPUT))
+async def ask(prompt: str, choices: list[str]) -> str:
+    """Ask the user."""
+    raise AssertionError(prompt, choices)
+
+
+def _turns(name: str, **args: Any) -> tuple[ScriptedTurn, ...]:
+    """Look something up, then this call, then an answer that takes a while."""
+    return (
+        ScriptedTurn(
+            text="Let me see.",
+            calls=(ScriptedCall(name="look_up", args={"city": "Paris"}),),
+            usage=Usage(input=10, output=5),
+        ),
+        ScriptedTurn(calls=(ScriptedCall(name=name, args=args),), usage=Usage(input=20, output=3)),
+        ScriptedTurn(
+            text="Your room in the Hotel de la Gare is ready.",
+            usage=Usage(input=30, output=7, reasoning=2),
+            pace=Pace(characters=4, seconds=0.01),
+        ),
+    )
+
+
+SCRIPT = Script(
+    scenarios=(
+        Scenario(when="book", turns=_turns("book", hotel="Hotel de la Gare")),
+        Scenario(when="pay", turns=_turns("pay", euros=80)),
+        Scenario(when="approve", turns=_turns("transfer", euros=80)),
+        Scenario(when="jot", turns=_turns("jot", text="Gare")),
+        Scenario(when="ring", turns=_turns("ring", times=2)),
+        Scenario(when="ask", turns=_turns("ask", prompt="Which floor?", choices=["high", "low"])),
+    )
+)
+
+
+@tool(options=ToolOptions(effect=Effect.AT_MOST_ONCE))
+async def transfer(euros: int, context: ToolContext) -> str:
+    """Pay, once somebody has approved it."""
+    return await _ran(context, "transfer", f"transferred {euros}")
+
+
+def _agent(name: str, policy: ErrorPolicy) -> AgentBuilder:
+    return (
+        AgentBuilder.base()
+        .with_name(name, "Books hotels")
+        .with_system_prompt("You book hotels.")
+        .with_tools([look_up, book, pay, transfer, jot, ring, ask])
+        .with_approval("transfer", "always")
+        .with_error_policy(policy)
+        .with_driver(ToolCallingDriver(WitnessedModel(ScenarioModel(SCRIPT))))
+    )
+
+
+agents = [
+    # Carries on when a tool fails, and reads why.
+    _agent("clerk", ErrorPolicy.ignore_tool_errors()),
+    # Stops at any failure.
+    _agent("novice", ErrorPolicy()),
+]

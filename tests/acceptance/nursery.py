@@ -1,0 +1,76 @@
+"""Starts `everstep` processes quickly: a process that has imported everything and forks.
+
+A process of ours imports for two seconds before it does anything, and the tests start dozens. This
+one has done that already. It reads one order per line (environment, arguments, log), forks, and the
+child is the command from there on; it answers with each child's id, and with how each ended. When its
+standard input ends, because the tests are over or were killed, so do all children.
+
+Nothing here may start a thread or an event loop: a fork would inherit half of it.
+"""
+
+import json
+import os
+import signal
+import sys
+from contextlib import suppress
+from types import FrameType
+from typing import Any, NoReturn
+
+from everstep.cli.main import main
+
+children: set[int] = set()
+
+
+def tell(**news: Any) -> None:
+    """One line to whoever gives the orders."""
+    os.write(1, (json.dumps(news) + "\n").encode())
+
+
+def reap(_number: int, _frame: FrameType | None) -> None:
+    """Tell how children ended."""
+    with suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                return
+            children.discard(pid)
+            tell(ended=pid, code=os.waitstatus_to_exitcode(status))
+
+
+def become(order: dict[str, Any]) -> NoReturn:
+    """Be the command that was ordered."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    # A group of its own: Ctrl-C in the terminal is for the tests, which then end everything.
+    os.setsid()
+    nothing, log = os.open(os.devnull, os.O_RDONLY), os.open(order["log"], os.O_WRONLY | os.O_CREAT, 0o644)
+    os.dup2(nothing, 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.environ.clear()
+    os.environ.update(order["environment"])
+    main(order["arguments"], prog_name="everstep")
+    raise SystemExit
+
+
+def serve() -> None:
+    """Carry out orders until there are no more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, reap)
+    for line in sys.stdin:
+        # How a child ends is told after its id is.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+        pid = os.fork()
+        if not pid:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+            become(json.loads(line))
+        children.add(pid)
+        tell(began=pid)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+    for pid in children:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,372 @@
+"""Worker processes are killed, stopped and hung; what they were doing ends as if they had not been.
+
+The cases run at the same time, each on a task queue of its own, because each of them waits for ten
+seconds until a lost worker is noticed; a test waits for its case.
+"""
+
+import asyncio
+import signal
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import pytest
+import pytest_asyncio
+
+from activities.agent import EFFECT_UNKNOWN
+from activities.failpoints import Failpoint
+from agent_domain.ports import Resolution
+from agent_domain.status import ExecutionStatus
+from everstep.client.client import Execution, Refused
+from tests.acceptance.harness import Account, Installation, Site, elapsed, site, until
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+UNKNOWN = f"Error: {EFFECT_UNKNOWN}"
+
+
+@dataclass(frozen=True)
+class Played:
+    """How a case went."""
+
+    account: Account
+    site: Site
+    seconds: float = 0
+
+    @property
+    def asked(self) -> Mapping[str, int]:
+        """How often the model was asked each turn."""
+        return self.site.counted("asked")
+
+    @property
+    def answered(self) -> Mapping[str, int]:
+        """How often the model answered each turn to the end."""
+        return self.site.counted("answered")
+
+    @property
+    def ran(self) -> Mapping[str, int]:
+        """How often each tool had its effect."""
+        return self.site.counted("ran")
+
+
+Case: TypeAlias = Callable[[Site], Coroutine[None, None, Mapping[str, Played]]]
+"""Plays on a site; what came out, by name."""
+
+ONCE = {"turn 1": 1, "turn 2": 1, "turn 3": 1}
+
+
+@dataclass(frozen=True)
+class Crash:
+    """A worker dies by SIGKILL at a failpoint, once; another one takes over."""
+
+    message: str
+    point: Failpoint
+    fuse: str
+    """Where the failpoint is armed; it strikes when it is passed next."""
+    asked: Mapping[str, int] = field(default_factory=lambda: ONCE)
+    answered: Mapping[str, int] = field(default_factory=lambda: ONCE)
+    effects: int = 1
+    told: str | None = None
+    """What the model is told of the call, where it is something else than without the crash."""
+
+    async def played(self, site: Site) -> Mapping[str, Played]:
+        """The whole case."""
+        first = await site.worker(kill_at=self.point, fuse=self.fuse)
+        execution = await site.start(self.message)
+        assert await first.death() == -signal.SIGKILL, first.log.read_text()
+        await site.worker()
+        return {"": Played(await site.ended(execution), site)}
+
+
+CRASHES = {
+    "before the model is asked": Crash("book", Failpoint.INFER_BEFORE_MODEL, "look_up ran"),
+    "during a stream": Crash(
+        "book", Failpoint.INFER_DURING_STREAM, "turn 3, piece 5", asked={**ONCE, "turn 3": 2}
+    ),
+    # The one window in which an answer can be lost: it is whole, and its transaction not committed.
+    "before an answer is recorded": Crash(
+        "book",
+        Failpoint.INFER_AFTER_RESPONSE,
+        "turn 2 answered",
+        asked={**ONCE, "turn 2": 2},
+        answered={**ONCE, "turn 2": 2},
+    ),
+    "before an answer is reported": Crash("book", Failpoint.INFER_BEFORE_REPORT, "turn 2 answered"),
+    "before an idempotent tool": Crash("book", Failpoint.TOOL_AFTER_RESERVE, "turn 2 answered"),
+    "after the effect of an idempotent tool": Crash(
+        "book", Failpoint.TOOL_AFTER_EFFECT, "book ran", effects=2
+    ),
+    "before an idempotent tool is reported": Crash("book", Failpoint.TOOL_BEFORE_REPORT, "book ran"),
+    "before an at_most_once tool": Crash(
+        "pay", Failpoint.TOOL_AFTER_RESERVE, "turn 2 answered", effects=0, told=UNKNOWN
+    ),
+    "after the effect of an at_most_once tool": Crash(
+        "pay", Failpoint.TOOL_AFTER_EFFECT, "pay ran", told=UNKNOWN
+    ),
+    "before an at_most_once tool is reported": Crash("pay", Failpoint.TOOL_BEFORE_REPORT, "pay ran"),
+    "after the effect of a quick tool": Crash("jot", Failpoint.TOOL_AFTER_EFFECT, "jot ran", effects=2),
+    "after the effect of a quick at_most_once tool": Crash(
+        "ring", Failpoint.TOOL_AFTER_EFFECT, "ring ran", told=UNKNOWN
+    ),
+    "before the end is written": Crash("book", Failpoint.SETTLE_BEFORE_COMMIT, "turn 3 answered"),
+    "before the end is reported": Crash("book", Failpoint.SETTLE_BEFORE_REPORT, "turn 3 answered"),
+}
+
+
+# People, and what they do while a worker is lost or not.
+
+
+async def at_rest(execution: Execution) -> None:
+    """Wait until Temporal waits too: no worker has anything of this execution in hand."""
+
+    async def is_at_rest() -> bool:
+        described = (await execution.workflow.describe()).raw_description
+        return not described.HasField("pending_workflow_task") and not described.pending_activities
+
+    await until("no worker has anything in hand", is_at_rest)
+
+
+async def paused(execution: Execution) -> None:
+    """Wait until it waits for people."""
+
+    async def is_paused() -> bool:
+        return (await execution.get()).status is ExecutionStatus.PAUSED
+
+    await until("the execution is paused", is_paused)
+
+
+@dataclass
+class People:
+    """Three executions that wait for people: for an answer, for an approval, for going on."""
+
+    asking: Execution
+    approving: Execution
+    held: Execution
+
+    @property
+    def all(self) -> tuple[Execution, ...]:
+        """Each of them."""
+        return self.asking, self.approving, self.held
+
+    @classmethod
+    async def needed(cls, site: Site) -> "People":
+        """All of them paused. The worker's gate is where a step ends."""
+        held = await site.start("book")
+        await site.reached("waiting", "look_up ran")
+        await held.pause()
+        site.open_gate()
+        people = cls(await site.start("ask"), await site.start("approve"), held)
+        await asyncio.gather(*map(paused, people.all))
+        return people
+
+    async def come(self, site: Site) -> Mapping[str, Played]:
+        """They answer, approve, and let it go on."""
+        await asyncio.gather(self.asking.submit_input("high"), self.approving.approve(), self.held.resume())
+        executions = {"answered": self.asking, "approved": self.approving, "resumed": self.held}
+        return {name: Played(await site.ended(each), site) for name, each in executions.items()}
+
+
+async def nothing_happens(site: Site) -> Mapping[str, Played]:
+    """What the other cases are compared with."""
+    await site.worker(gate="look_up ran")
+    people = await People.needed(site)
+    played = dict(await people.come(site))
+    for message in ("book", "pay", "jot", "ring"):
+        played[message] = Played(await site.ended(await site.start(message)), site)
+    return played
+
+
+async def a_kill_while_nothing_runs(site: Site) -> Mapping[str, Played]:
+    """All wait for people when the worker dies; there is another one when they come, or a little later."""
+    first = await site.worker(gate="look_up ran")
+    people = await People.needed(site)
+    await asyncio.gather(*map(at_rest, people.all))
+    await first.kill()
+    coming = asyncio.create_task(people.come(site))
+    await site.worker()
+    return await coming
+
+
+async def a_kill_as_it_pauses(site: Site) -> Mapping[str, Played]:
+    """People see the question, but the server has not heard of it; they answer before it is asked again."""
+    first = await site.worker(kill_at=Failpoint.SETTLE_BEFORE_REPORT, fuse="turn 2 answered")
+    execution = await site.start("ask")
+    assert await first.death() == -signal.SIGKILL, first.log.read_text()
+    await paused(execution)
+    answering = asyncio.create_task(execution.submit_input("high"))
+
+    async def is_answered() -> bool:
+        return not await execution.requests()
+
+    await until("the answer is stored", is_answered)
+    await site.worker()
+    await answering
+    return {"": Played(await site.ended(execution), site)}
+
+
+async def a_kill_of_who_answers(site: Site) -> Mapping[str, Played]:
+    """What people say is stored, and they are gone before the execution hears of it. Others say it again."""
+    await site.worker()
+    asking, approving = await site.start("ask"), await site.start("approve")
+    await asyncio.gather(paused(asking), paused(approving))
+    store = site.installation.store
+    for execution, said in ((asking, Resolution("answer", "high")), (approving, Resolution("approve"))):
+        (request,) = await execution.requests()
+        assert await store.resolve(execution.ref, request.id, said)
+    await asking.submit_input("low")
+    with pytest.raises(Refused, match="Approval already resolved"):
+        await approving.approve()
+    executions = {"answered": asking, "approved": approving}
+    return {name: Played(await site.ended(each), site) for name, each in executions.items()}
+
+
+async def stopping(site: Site) -> None:
+    """Tell the first worker to stop; it has heard."""
+    first = site.workers[0]
+    first.signal(signal.SIGTERM)
+    await until("a worker stops", lambda: "stopping" in first.log.read_text())
+
+
+async def a_stop_during_a_call(site: Site) -> Mapping[str, Played]:
+    """The call ends in time, and the next worker goes on from there."""
+    first = await site.worker(gate="turn 2")
+    execution = await site.start("book")
+    await site.reached("waiting", "turn 2")
+    await stopping(site)
+    site.open_gate()
+    assert await first.death() == 0, first.log.read_text()
+    assert site.count("answered", "turn 2") == 1
+    await site.worker()
+    return {"": Played(await site.ended(execution), site)}
+
+
+async def a_stop_during_a_long_call(site: Site) -> Mapping[str, Played]:
+    """The call does not end in time; a worker that is there takes it over at once."""
+    first = await site.worker(gate="turn 2", grace=0.5)
+    execution = await site.start("book")
+    await site.reached("waiting", "turn 2")
+    await site.worker()
+    await stopping(site)
+    seconds = await elapsed(site.ended(execution))
+    assert await first.death() == 0, first.log.read_text()
+    return {"": Played(await site.ended(execution), site, seconds)}
+
+
+CASES: Mapping[str, Case] = {
+    **{name: crash.played for name, crash in CRASHES.items()},
+    **{
+        case.__name__: case
+        for case in (
+            nothing_happens,
+            a_kill_while_nothing_runs,
+            a_kill_as_it_pauses,
+            a_kill_of_who_answers,
+            a_stop_during_a_call,
+            a_stop_during_a_long_call,
+        )
+    },
+}
+
+Playing: TypeAlias = Callable[[Case | str], Awaitable[Mapping[str, Played]]]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def playing(
+    installation: Installation, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncGenerator[Playing]:
+    """All cases, under way."""
+    folder = tmp_path_factory.mktemp("sites")
+
+    async def played(case: Case, name: str) -> Mapping[str, Played]:
+        async with site(name, installation, folder / name.replace(" ", "_")) as place:
+            return await case(place)
+
+    tasks = {name: asyncio.create_task(played(case, name)) for name, case in CASES.items()}
+
+    def outcome(case: Case | str) -> Awaitable[Mapping[str, Played]]:
+        return asyncio.shield(tasks[case if isinstance(case, str) else case.__name__])
+
+    yield outcome
+    for task in tasks.values():
+        task.cancel()
+    await asyncio.gather(*tasks.values(), return_exceptions=True)
+
+
+@pytest.mark.parametrize("name", CRASHES)
+async def test_after_a_kill_the_execution_ends_as_it_would_have(playing: Playing, name: str) -> None:
+    crash, played = CRASHES[name], (await playing(name))[""]
+    expected = (await playing(nothing_happens))[crash.message].account
+
+    assert played.account.status is ExecutionStatus.COMPLETED
+    assert played.account.answer == expected.answer
+    assert played.account.steps == expected.steps
+    assert played.account.told == (crash.told or expected.told)
+    if crash.told is None:
+        assert played.account == expected
+
+
+@pytest.mark.parametrize("name", CRASHES)
+async def test_after_a_kill_nothing_is_paid_for_or_done_twice(playing: Playing, name: str) -> None:
+    crash, played = CRASHES[name], (await playing(name))[""]
+    effects = played.site.journal("ran")
+
+    assert played.asked == crash.asked
+    assert played.answered == crash.answered
+    assert played.ran.get("look_up") == 1
+    assert sum(effect.where != "look_up" for effect in effects) == crash.effects
+    # Whatever is done twice, is done under the same idempotency key.
+    assert len({(effect.where, *effect.told.values()) for effect in effects}) == 1 + min(crash.effects, 1)
+
+
+@pytest.mark.parametrize("name", [name for name, crash in CRASHES.items() if crash.told])
+async def test_the_model_is_told_when_an_effect_is_unknown(playing: Playing, name: str) -> None:
+    played = (await playing(name))[""]
+
+    (asked,) = [entry for entry in played.site.journal("asked") if entry.where == "turn 3"]
+    assert asked.told["last"] == UNKNOWN
+    (row,) = [row for row in played.account.rows["agent_tool_calls"] if row["name"] != "look_up"]
+    assert row["error"]["type"] == "unknown"
+    assert row["success"] is False
+
+
+@pytest.mark.parametrize("name", ["answered", "approved", "resumed"])
+async def test_a_kill_while_nothing_runs_changes_nothing(playing: Playing, name: str) -> None:
+    played = (await playing(a_kill_while_nothing_runs))[name]
+
+    assert played.account.status is ExecutionStatus.COMPLETED
+    assert played.account == (await playing(nothing_happens))[name].account
+    assert played.asked == {"turn 1": 3, "turn 2": 3, "turn 3": 3}
+    assert played.ran == {"look_up": 3, "book": 1, "transfer": 1}
+
+
+async def test_an_answer_is_heard_although_the_question_is_asked_anew(playing: Playing) -> None:
+    played = (await playing(a_kill_as_it_pauses))[""]
+
+    assert played.account == (await playing(nothing_happens))["answered"].account
+    assert played.asked == played.answered == ONCE
+
+
+async def test_an_answer_is_heard_although_who_gave_it_did_not_tell(playing: Playing) -> None:
+    played = await playing(a_kill_of_who_answers)
+
+    assert played["answered"].account.status is ExecutionStatus.COMPLETED
+    assert played["answered"].account.told == "high"
+    assert played["approved"].account.told == "transferred 80"
+
+
+async def test_a_worker_that_is_stopped_finishes_its_model_call(playing: Playing) -> None:
+    played = (await playing(a_stop_during_a_call))[""]
+
+    assert played.account == (await playing(nothing_happens))["book"].account
+    assert played.asked == played.answered == ONCE
+    assert played.ran == {"look_up": 1, "book": 1}
+
+
+async def test_a_call_that_outlasts_the_grace_is_handed_over_at_once(playing: Playing) -> None:
+    played = (await playing(a_stop_during_a_long_call))[""]
+
+    assert played.account == (await playing(nothing_happens))["book"].account
+    assert played.asked == {**ONCE, "turn 2": 2}
+    assert played.answered == ONCE
+    # Sooner than anybody would notice by the missing heartbeats.
+    assert played.seconds < 10

@@ -1,0 +1,66 @@
+"""The tool with which an agent asks its user."""
+
+from uuid import UUID
+
+import pytest
+
+from agent_domain.builder import AgentBuilder
+from agent_domain.definition import AgentDefinition
+from agent_domain.step_facts import CallNeed
+from agent_domain.tools import ToolCall, ToolContext
+from agent_domain.values import frozen_map
+from everstep.capabilities.user_input import UseUserInput
+
+CONTEXT = ToolContext(UUID(int=1), "c1", 1)
+
+
+def asking(capability: UseUserInput | None = None, /, **args: object) -> tuple[AgentDefinition, ToolCall]:
+    builder = AgentBuilder.new().with_capability(capability or UseUserInput())
+    return builder.definition(), ToolCall("c1", "user_input", frozen_map(args))
+
+
+def test_a_question_waits_for_a_person() -> None:
+    """8.5.1"""
+    definition, call = asking(prompt="Which day?")
+
+    assert definition.need_of(call) is CallNeed.INPUT
+    assert definition.plan().tools[0].need is CallNeed.INPUT
+    assert definition.plan().tools[0].wait_seconds is None
+
+
+@pytest.mark.parametrize(
+    ("args", "failure"),
+    [
+        ({"prompt": " "}, "prompt is required"),
+        (
+            {"prompt": "?", "choices": ["a"], "schema": {"type": "object"}},
+            "choices and schema cannot be combined",
+        ),
+        ({}, "Required arguments are missing: prompt"),
+    ],
+)
+def test_a_question_that_cannot_be_answered_fails_without_asking_anybody(
+    args: dict[str, object], failure: str
+) -> None:
+    """8.5.1"""
+    definition, call = asking(**args)
+
+    assert definition.need_of(call) is CallNeed.RUN
+    assert definition.tools.refusal(call) == failure
+
+
+def test_after_the_timeout_the_default_answer_is_the_result() -> None:
+    """8.5.5"""
+    definition, call = asking(UseUserInput(30, "Monday"), prompt="Which day?", choices=["Monday", "Friday"])
+
+    assert definition.plan().tools[0].wait_seconds == 30
+    assert definition.tools.get("user_input").call(dict(call.args), CONTEXT) == "Monday"
+
+
+@pytest.mark.parametrize("default", [None, "Sunday"])
+def test_without_a_fitting_default_the_call_fails(default: str | None) -> None:
+    """8.5.5"""
+    definition, call = asking(UseUserInput(2.5, default), prompt="Which day?", choices=["Monday", "Friday"])
+
+    with pytest.raises(TimeoutError, match=r"^No answer within 2\.5s$"):
+        definition.tools.get("user_input").call(dict(call.args), CONTEXT)

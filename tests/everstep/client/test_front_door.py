@@ -1,0 +1,93 @@
+"""Services that have a Temporal client and nothing else."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from uuid import UUID, uuid4
+
+import pytest
+from temporalio.client import ActivityFailureError, Client as TemporalClient
+from temporalio.exceptions import ApplicationError
+
+from agent_domain.status import ExecutionStatus, StopReason
+from agent_domain.testing import calls, says
+from everstep.capabilities.user_input import UseUserInput
+from everstep.client.front_door import ActRequest, FrontDoor, Standing, StartRequest
+from everstep.runtime.agents import AgentBook
+from everstep.runtime.worker import make_worker
+from tests.workflows.harness import NoModels, Office, an_agent, an_office
+
+ASKING = an_agent(
+    calls(("user_input", {"prompt": "Which day?", "choices": ["Monday", "Friday"]})), says("Friday it is.")
+).with_capability(UseUserInput())
+
+
+@asynccontextmanager
+async def a_service(temporal: TemporalClient) -> AsyncGenerator[Office]:
+    """A worker with a front door, and what it knows."""
+    office = an_office(temporal, ASKING)
+    book = AgentBook(office.client.agents.values(), NoModels())
+    door = FrontDoor(office.client)
+    async with make_worker(temporal, office.port, book, office.settings, front_door=door):
+        yield office
+
+
+async def knock(
+    office: Office, name: str, request: StartRequest | ActRequest, key: str | None = None
+) -> Standing:
+    """What such a service does."""
+    return await office.temporal.execute_activity(
+        f"everstep.{name}",
+        request,
+        id=key or str(uuid4()),
+        task_queue=office.settings.task_queue,
+        start_to_close_timeout=timedelta(seconds=20),
+        result_type=Standing,
+    )
+
+
+async def test_an_execution_is_started_answered_and_seen_to_its_end(temporal: TemporalClient) -> None:
+    """8.5.3"""
+    async with a_service(temporal) as office:
+        begun = await knock(office, "start", StartRequest(agent="agent", message="Plan it"))
+        execution = office.client.execution(begun.execution_id)
+        await office.until_status(execution, ExecutionStatus.PAUSED)
+
+        await knock(office, "act", ActRequest(execution_id=begun.execution_id, act="answer", text="Friday"))
+        await execution.result()
+
+        ended = await knock(office, "act", ActRequest(execution_id=begun.execution_id, act="show"))
+        assert (ended.status, ended.stop_reason) == (ExecutionStatus.COMPLETED, StopReason.COMPLETED)
+        assert ended.response == "Friday it is."
+
+
+async def test_the_same_activity_again_starts_nothing_new(temporal: TemporalClient) -> None:
+    """1.1.4"""
+    async with a_service(temporal) as office:
+        request = StartRequest(agent="agent", message="Plan it")
+        one = await knock(office, "start", request, "order-17")
+        other = await knock(office, "start", request, "order-17")
+
+        assert one.execution_id == other.execution_id
+
+
+@pytest.mark.parametrize(
+    ("request_", "complaint"),
+    [
+        (StartRequest(agent="nobody", message="x"), "No agent named 'nobody'"),
+        (ActRequest(execution_id=UUID(int=5), act="show"), "There is no execution"),
+        (ActRequest(execution_id=UUID(int=5), act="answer", text="x"), "There is no execution"),
+    ],
+)
+async def test_a_mistake_is_told_at_once(
+    temporal: TemporalClient, request_: StartRequest | ActRequest, complaint: str
+) -> None:
+    async with a_service(temporal) as office:
+        name = "start" if isinstance(request_, StartRequest) else "act"
+
+        with pytest.raises(ActivityFailureError) as failure:
+            await knock(office, name, request_)
+
+        assert isinstance(failure.value.cause, ApplicationError)
+        assert complaint in str(failure.value.cause)
+        assert failure.value.cause.non_retryable

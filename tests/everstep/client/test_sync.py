@@ -1,0 +1,45 @@
+"""The client for programs without an event loop."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from agent_domain.status import ExecutionStatus
+from agent_domain.testing import calls, says
+from everstep.capabilities.user_input import UseUserInput
+from everstep.client.client import Client
+from everstep.client.sync import SyncClient, SyncExecution
+from everstep.runtime.embedded import EmbeddedServices
+from tests.workflows.harness import an_agent, an_office, connected
+
+ASKING = ("user_input", {"prompt": "Which day?"})
+
+
+def blocking(services: EmbeddedServices) -> tuple[ExecutionStatus, str | None, int]:
+    """A program that knows nothing of event loops, with its worker in the client's own loop."""
+
+    @asynccontextmanager
+    async def opened() -> AsyncGenerator[Client]:
+        agent = an_agent(calls(ASKING), says("Done.")).with_capability(UseUserInput())
+        office = an_office(await connected(services), agent)
+        async with office.worker():
+            yield office.client
+
+    with SyncClient(opened) as client:
+        execution = client.start("agent", "Plan it")
+        until_asked(execution)
+        execution.submit_input("Friday")
+        execution.result()
+        row = client.execution(execution.id).get()
+        response = row.output["response"] if row.output else None
+        return row.status, response, len(client.list().rows)
+
+
+def until_asked(execution: SyncExecution) -> None:
+    while execution.get().status is not ExecutionStatus.PAUSED:
+        """It pauses in another thread."""
+
+
+async def test_a_blocking_program_sees_an_execution_to_its_end(services: EmbeddedServices) -> None:
+    """8.5.3"""
+    assert await asyncio.to_thread(blocking, services) == (ExecutionStatus.COMPLETED, "Done.", 1)

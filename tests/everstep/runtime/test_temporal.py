@@ -1,0 +1,85 @@
+"""How values are written in Temporal."""
+
+import base64
+import os
+from uuid import UUID
+
+import pytest
+from temporalio.api.common.v1 import Payload
+from temporalio.api.failure.v1 import Failure
+from temporalio.exceptions import ApplicationError
+
+from agent_domain.errors import InvalidInput
+from agent_domain.plan import ExecutionPlan
+from agent_domain.ports import ExecutionRef
+from everstep.runtime.codec import AesGcmCodec, WrongPayloadKey
+from everstep.runtime.temporal import MAX_PAYLOAD_BYTES, PayloadTooLarge, data_converter
+from workflows.contracts import ExecutionInput
+
+START = ExecutionInput(ExecutionRef(UUID(int=7), "acme"), ExecutionPlan(agent="travel", max_steps=3))
+
+
+def a_key() -> str:
+    return base64.b64encode(os.urandom(32)).decode()
+
+
+async def test_an_execution_is_written_and_read() -> None:
+    converter = data_converter()
+
+    payloads = await converter.encode([START])
+
+    assert await converter.decode(payloads, [ExecutionInput]) == [START]
+    assert b"travel" in payloads[0].data
+
+
+async def test_what_is_larger_than_facts_is_refused() -> None:
+    converter = data_converter()
+
+    assert await converter.encode(["x" * (MAX_PAYLOAD_BYTES - 2)])
+    with pytest.raises(PayloadTooLarge, match="keep bodies in the store"):
+        await converter.encode(["x" * (MAX_PAYLOAD_BYTES - 1)])
+
+
+async def test_with_a_key_temporal_cannot_read_what_it_stores() -> None:
+    converter = data_converter(a_key())
+
+    payloads = await converter.encode([START])
+
+    assert b"travel" not in payloads[0].SerializeToString()
+    assert await converter.decode(payloads, [ExecutionInput]) == [START]
+
+
+async def test_with_a_key_messages_of_failures_are_hidden_too() -> None:
+    converter, failure = data_converter(a_key()), Failure()
+
+    await converter.encode_failure(ApplicationError("the secret is 42", type="Secret"), failure)
+
+    assert b"42" not in failure.SerializeToString()
+    assert str(await converter.decode_failure(failure)) == "Secret: the secret is 42"
+
+
+async def test_two_writings_of_the_same_differ() -> None:
+    codec = AesGcmCodec.of(a_key())
+
+    one, other = await codec.encode([Payload(data=b"x"), Payload(data=b"x")])
+
+    assert one.data != other.data
+
+
+async def test_what_was_written_before_there_was_a_key_stays_readable() -> None:
+    payloads = await data_converter().encode([START])
+
+    assert await data_converter(a_key()).decode(payloads, [ExecutionInput]) == [START]
+
+
+async def test_another_key_is_named_as_the_cause() -> None:
+    payloads = await data_converter(a_key()).encode([START])
+
+    with pytest.raises(WrongPayloadKey, match="is payload_key the same in all processes"):
+        await data_converter(a_key()).decode(payloads, [ExecutionInput])
+
+
+@pytest.mark.parametrize("text", ["", "abc", "no base64!", base64.b64encode(b"x" * 31).decode()])
+def test_a_key_that_is_none_is_refused_with_a_way_to_make_one(text: str) -> None:
+    with pytest.raises(InvalidInput, match="32 random bytes in base64; make one with"):
+        AesGcmCodec.of(text)

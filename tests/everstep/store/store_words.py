@@ -1,0 +1,177 @@
+"""Words to write executions with, and a clock that says what it is told."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+from agent_domain.messages import Message, Messages, assistant, call_entry, tool_message, user
+from agent_domain.ports import (
+    BeginStep,
+    CallRecord,
+    CallToRecord,
+    EventRecord,
+    ExecutionRef,
+    ExecutionSpec,
+    ExecutionStore,
+    NewExecution,
+    RecordCall,
+    RecordReply,
+    Settlement,
+)
+from agent_domain.status import ExecutionStatus
+from agent_domain.step_error import StepError
+from agent_domain.step_facts import CallFacts, CallNeed, StepFacts
+from agent_domain.steps import InferenceResponse
+from agent_domain.tools import ToolCall
+from agent_domain.usage import Usage
+from agent_domain.values import EMPTY, FrozenDict, frozen_map
+
+AT = datetime(2026, 1, 16, 10, 5, 0, 123456, tzinfo=UTC)
+TENANT, OTHERS = "acme", "umbrella"
+
+
+@dataclass
+class TestClock:
+    """Moves on by `tick` whenever it is asked."""
+
+    __test__ = False
+
+    at: datetime = AT
+    tick: timedelta = timedelta(milliseconds=1)
+
+    def __call__(self) -> datetime:
+        """The moment."""
+        self.at += self.tick
+        return self.at
+
+
+def a_ref(*, session_id: UUID | None = None, tenant: str = TENANT) -> ExecutionRef:
+    """An execution that nobody has heard of yet."""
+    return ExecutionRef(uuid4(), tenant, session_id)
+
+
+def of_another_tenant(ref: ExecutionRef) -> ExecutionRef:
+    """The same execution, asked for by somebody else."""
+    return replace(ref, tenant_id=OTHERS)
+
+
+def new(ref: ExecutionRef, *said: Message | str, agent: str = "helper", **fields: Any) -> NewExecution:
+    """An execution to be accepted."""
+    messages = tuple(user(each) if isinstance(each, str) else each for each in said or ("Hello",))
+    return NewExecution(ref, ExecutionSpec(agent=agent), messages, **fields)
+
+
+def told(key: str, /, **payload: Any) -> EventRecord:
+    """Something for viewers."""
+    return EventRecord(key, "agent.status", payload)
+
+
+def telling(events: Sequence[EventRecord]) -> Callable[[object], Sequence[EventRecord]]:
+    """Tell this, whatever is known."""
+    return lambda _: events
+
+
+def begin(ref: ExecutionRef, number: int = 1, attempt: int = 1, **fields: Any) -> BeginStep:
+    """A step begins."""
+    return BeginStep(ref, number, attempt, fields.pop("outcome", None), **fields)
+
+
+def a_call(call_id: str = "c1", name: str = "look", **args: Any) -> ToolCall:
+    """A call that the model makes."""
+    return ToolCall(call_id, name, frozen_map(args))
+
+
+def reply(
+    ref: ExecutionRef,
+    text: str = "Hi",
+    *calls: ToolCall,
+    number: int = 1,
+    attempt: int = 1,
+    tokens: int = 0,
+    needs: CallNeed = CallNeed.RUN,
+    request: FrozenDict | None = None,
+    events: Sequence[EventRecord] = (),
+) -> RecordReply:
+    """What the model answered, as the activity writes it down."""
+    facts = StepFacts(
+        number, tuple(CallFacts(c.id, c.name, needs) for c in calls), "stop", Usage(input=tokens), seconds=0.5
+    )
+    entries = [call_entry(call.id, call.name, call.arguments) for call in calls]
+    return RecordReply(
+        ref,
+        number,
+        attempt,
+        facts,
+        (),
+        frozen_map(InferenceResponse(text, calls, "stop", Usage(input=tokens)).to_dict()),
+        (assistant(text, tool_calls=entries) if calls else assistant(text),),
+        [CallToRecord(call, needs, f"digest of {call.id}", request) for call in calls],
+        events,
+    )
+
+
+def answer(call_id: str = "c1", result: Any = "found", **fields: Any) -> CallRecord:
+    """A result."""
+    text = fields.pop("text", str(result))
+    return CallRecord(
+        call_id, result, fields.pop("error", None), text, AT, AT + timedelta(seconds=1), 1.0, **fields
+    )
+
+
+def a_failure(call_id: str = "c1", message: str = "broken") -> CallRecord:
+    """A result that is none."""
+    error = StepError(message, None, "look", "ValueError")
+    return answer(call_id, None, error=error, text=f"Error: {message}", success=False)
+
+
+def answers(
+    ref: ExecutionRef,
+    record: CallRecord | None = None,
+    *,
+    step: int = 1,
+    index: int = 0,
+    messages: Messages | None = None,
+    metadata: FrozenDict = EMPTY,
+    events: Sequence[EventRecord] = (),
+) -> RecordCall:
+    """A call's result, as the activity writes it down."""
+    record = record or answer()
+    said = (tool_message(record.text, record.call_id, "look"),) if messages is None else messages
+    return RecordCall(ref, step, index, record, said, metadata, events)
+
+
+def settled(ref: ExecutionRef, status: ExecutionStatus, key: str | None = None, **fields: Any) -> Settlement:
+    """Where the execution stands from now on."""
+    return Settlement(ref, key or f"settlement/{status}", status, **fields)
+
+
+async def accepted(store: ExecutionStore, *said: Message | str, **fields: Any) -> ExecutionRef:
+    """An execution that waits to begin."""
+    ref = a_ref(session_id=fields.pop("session_id", None), tenant=fields.pop("tenant", TENANT))
+    await store.accept(new(ref, *said, **fields))
+    return ref
+
+
+async def stepped(
+    store: ExecutionStore, ref: ExecutionRef, number: int = 1, text: str = "Hi", *calls: ToolCall
+) -> None:
+    """A whole step, its calls answered in order."""
+    await store.begin_step(begin(ref, number))
+    await store.record_reply(reply(ref, text, *calls, number=number))
+    for index, call in enumerate(calls):
+        await store.reserve_call(ref, call.id, 1)
+        await store.record_call(answers(ref, answer(call.id), step=number, index=index))
+
+
+async def ended(
+    store: ExecutionStore, ref: ExecutionRef, status: ExecutionStatus = ExecutionStatus.COMPLETED
+) -> None:
+    """The execution is over."""
+    await store.settle(settled(ref, status))
+
+
+def texts(messages: Messages) -> list[str]:
+    """What was said, without who said it."""
+    return [message.text for message in messages]

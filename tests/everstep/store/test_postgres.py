@@ -1,0 +1,850 @@
+"""What only PostgreSQL promises: nothing half written, typed errors, few round trips, public columns."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+import pytest_asyncio
+from sqlalchemy import event, make_url, text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from agent_domain.errors import InvalidInput
+from agent_domain.messages import user
+from agent_domain.ports import (
+    EventRecord,
+    ExecutionEnded,
+    ExecutionRef,
+    Material,
+    NotFound,
+    Resolution,
+    request_id,
+)
+from agent_domain.status import ExecutionStatus, StopReason
+from agent_domain.step_facts import CallNeed
+from agent_domain.values import frozen_map
+from everstep.store import bodies
+from everstep.store.engine import create_engine
+from everstep.store.errors import DatabaseBusy, DatabaseUnreachable, SchemaOutdated, StoreError
+from everstep.store.postgres import PostgresStore
+from everstep.store.tables import metadata
+from tests.everstep.store.store_words import (
+    TENANT,
+    a_call,
+    a_ref,
+    accepted,
+    answer,
+    answers,
+    begin,
+    ended,
+    new,
+    reply,
+    settled,
+    stepped,
+    telling,
+    texts,
+    told,
+)
+
+
+async def rows(store: PostgresStore, statement: str, **values: Any) -> Sequence[Any]:
+    async with store.engine.begin() as connection:
+        return (await connection.execute(text(statement), values)).all()
+
+
+async def run(store: PostgresStore, statement: str, **values: Any) -> None:
+    async with store.engine.begin() as connection:
+        await connection.execute(text(statement), values)
+
+
+async def contents(store: PostgresStore) -> dict[str, Any]:
+    """Every row of every table."""
+    tables = await rows(store, "SELECT relname FROM pg_stat_user_tables ORDER BY relname")
+    return {name: await rows(store, f"SELECT t::text FROM {name} t ORDER BY 1") for (name,) in tables}  # noqa: S608
+
+
+@pytest_asyncio.fixture
+async def own(own_database: str) -> AsyncGenerator[PostgresStore]:
+    """A store whose tables a test may change."""
+    engine = create_engine(own_database)
+    yield PostgresStore(engine)
+    await engine.dispose()
+
+
+async def asking(store: PostgresStore) -> ExecutionRef:
+    """An execution that is in the middle of its first step: one call to run, one to be answered."""
+    ref = await accepted(store, session_id=uuid4())
+    await store.begin_step(begin(ref))
+    await store.record_reply(reply(ref, "?", a_call("c0"), a_call("c1"), needs=CallNeed.INPUT))
+    return ref
+
+
+class TestAborting:
+    async def test_a_transaction_that_fails_at_its_end_leaves_nothing(self, own: PostgresStore) -> None:
+        """1.1.1: a step is recorded or it is not."""
+        ref = await asking(own)
+        await own.steer(ref, "k", user("Hurry"))
+        asked = request_id(ref.execution_id, "c1")
+        notes = frozen_map({"a": 1})
+        end = settled(
+            ref, ExecutionStatus.COMPLETED, snapshot=notes, output=notes, stop_reason=StopReason.GUARD
+        )
+        last_of_all = [told("fatal")]
+        attempts: list[Callable[[], Awaitable[Any]]] = [
+            lambda: own.begin_step(begin(ref, 2, hears=1, events=telling(last_of_all))),
+            lambda: own.record_reply(reply(ref, "!", a_call("c2"), number=2, events=last_of_all)),
+            lambda: own.reserve_call(ref, "c0", 1, telling(last_of_all)),
+            lambda: own.record_call(answers(ref, answer("c0"), metadata=notes, events=last_of_all)),
+            lambda: own.resolve(ref, asked, Resolution("answer"), last_of_all),
+            lambda: own.settle(replace(end, events=last_of_all)),
+        ]
+        await run(
+            own,
+            "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS"
+            " $$ BEGIN RAISE EXCEPTION 'the disk is on fire'; END $$",
+        )
+        await run(own, "CREATE TRIGGER fail BEFORE INSERT ON agent_envelopes EXECUTE FUNCTION fail()")
+        before = await contents(own)
+
+        for attempt in attempts:
+            with pytest.raises(StoreError, match="refused a statement: the disk is on fire"):
+                await attempt()
+        assert await contents(own) == before
+
+        await run(own, "DROP TRIGGER fail ON agent_envelopes")
+        for attempt in attempts:
+            await attempt()
+            assert await contents(own) != before
+
+    async def test_a_connection_that_breaks_halfway_leaves_nothing(self, postgres: PostgresStore) -> None:
+        ref = await accepted(postgres)
+        await postgres.steer(ref, "k", user("Hurry"))
+        before = await contents(postgres)
+
+        def breaking(_: Material) -> Sequence[EventRecord]:
+            end_all_connections(postgres.engine)
+            return [told("step/1/started")]
+
+        with pytest.raises(DatabaseUnreachable, match="cannot be reached"):
+            await postgres.begin_step(begin(ref, hears=1, events=breaking))
+
+        assert await contents(postgres) == before
+        await stepped(postgres, ref)
+
+    async def test_an_activity_that_is_cancelled_halfway_leaves_nothing(
+        self, postgres: PostgresStore
+    ) -> None:
+        ref = await accepted(postgres)
+        before = await contents(postgres)
+
+        def cancelling(_: Material) -> Sequence[EventRecord]:
+            assert task.cancel()
+            return [told("step/1/started")]
+
+        task = asyncio.create_task(postgres.begin_step(begin(ref, events=cancelling)))
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+        assert await contents(postgres) == before
+        await stepped(postgres, ref)
+
+    async def test_idle_connections_that_broke_are_noticed_before_they_are_used(
+        self, postgres: PostgresStore
+    ) -> None:
+        ref = await accepted(postgres)
+        await asyncio.gather(*(postgres.execution(ref) for _ in range(5)))
+
+        end_all_connections(postgres.engine)
+
+        for _ in range(5):
+            assert await postgres.execution(ref)
+
+
+def end_all_connections(engine: AsyncEngine) -> None:
+    """As when the server is restarted."""
+    with administrator(engine) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+
+
+@contextmanager
+def administrator(engine: AsyncEngine) -> Generator[psycopg.Connection[Any]]:
+    """A connection of somebody else to the same database."""
+    url = engine.url.render_as_string(hide_password=False).replace("+psycopg", "")
+    with psycopg.connect(url) as connection:
+        yield connection
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("url", "reason"),
+        [
+            ("postgresql://me:secret@/everstep?host=/nowhere", "No such file or directory"),
+            ("postgresql://me:secret@127.0.0.1:1/everstep", "Connection refused"),
+        ],
+    )
+    async def test_a_server_that_is_not_there(self, url: str, reason: str) -> None:
+        engine = create_engine(url)
+        store = PostgresStore(engine)
+        ref = a_ref()
+
+        for attempt in (store.execution(ref), store.material(ref), store.steps(ref), store.accept(new(ref))):
+            with pytest.raises(DatabaseUnreachable, match="Check that it runs") as caught:
+                await attempt
+            assert reason in str(caught.value)
+            assert "secret" not in str(caught.value)
+
+        await engine.dispose()
+
+    async def test_a_database_that_is_not_there(self, database: str) -> None:
+        engine = create_engine(
+            make_url(database).set(database="nowhere").render_as_string(hide_password=False)
+        )
+
+        with pytest.raises(DatabaseUnreachable, match='database "nowhere" does not exist'):
+            await PostgresStore(engine).execution(a_ref())
+
+        await engine.dispose()
+
+    async def test_tables_that_are_not_there(self, empty_database: str) -> None:
+        engine = create_engine(empty_database)
+
+        with pytest.raises(SchemaOutdated, match="run `everstep db upgrade`"):
+            await PostgresStore(engine).accept(new(a_ref()))
+
+        await engine.dispose()
+
+    async def test_a_column_that_is_not_there(self, own: PostgresStore) -> None:
+        await run(own, "ALTER TABLE agent_executions DROP COLUMN plan")
+
+        with pytest.raises(SchemaOutdated, match="run `everstep db upgrade`"):
+            await own.accept(new(a_ref()))
+
+    @pytest.mark.parametrize("limit", ["lock_timeout", "statement_timeout"])
+    async def test_a_lock_that_somebody_holds_for_too_long(
+        self, postgres: PostgresStore, database: str, limit: str
+    ) -> None:
+        ref = await accepted(postgres)
+        timeouts = {"lock_timeout": 0.0, "statement_timeout": 0.0, limit: 0.05}
+        engine = create_engine(database, **timeouts)  # type: ignore[arg-type]
+
+        with administrator(postgres.engine) as connection:
+            connection.execute("SELECT FROM agent_executions FOR UPDATE")
+            with pytest.raises(DatabaseBusy, match="Try again"):
+                await PostgresStore(engine).begin_step(begin(ref))
+
+        await PostgresStore(engine).begin_step(begin(ref))
+        await engine.dispose()
+
+    async def test_a_pool_without_a_free_connection(self, postgres: PostgresStore, database: str) -> None:
+        ref = await accepted(postgres)
+        engine = create_engine(database, pool_size=1, max_overflow=0, pool_timeout=0.01)
+
+        async with engine.connect():
+            with pytest.raises(DatabaseBusy, match="every connection of this process's pool is taken"):
+                await PostgresStore(engine).execution(ref)
+
+        assert await PostgresStore(engine).execution(ref)
+        await engine.dispose()
+
+    async def test_a_number_that_no_column_holds(self, postgres: PostgresStore) -> None:
+        ref = await accepted(postgres)
+
+        with pytest.raises(InvalidInput, match="PostgreSQL cannot hold this value"):
+            await postgres.settle(settled(ref, ExecutionStatus.RUNNING, step_count=2**40))
+
+    async def test_a_rule_of_the_tables_that_is_broken(self, postgres: PostgresStore) -> None:
+        with pytest.raises(StoreError, match=r"refused a statement: new row .* violates check constraint"):
+            await postgres.settle(settled(await accepted(postgres), "odd"))  # type: ignore[arg-type]
+
+    async def test_another_rule_is_not_taken_for_a_call_id(self, own: PostgresStore) -> None:
+        await run(own, "ALTER TABLE agent_steps ADD CHECK (number < 7)")
+
+        with pytest.raises(StoreError, match="refused a statement: new row"):
+            await own.record_reply(reply(await accepted(own), number=7))
+
+    async def test_what_people_wrote_stands_in_no_error(self, postgres: PostgresStore) -> None:
+        ref = await accepted(postgres)
+
+        with pytest.raises(InvalidInput) as caught:
+            await postgres.settle(
+                settled(ref, ExecutionStatus.FAILED, error_message="a secret", step_count=2**40)
+            )
+
+        assert "a secret" not in repr(caught.value)
+        assert "a secret" not in repr(caught.value.__cause__)
+
+    async def test_a_stream_that_was_deleted_is_not_written_to_silently(
+        self, postgres: PostgresStore
+    ) -> None:
+        ref = await accepted(postgres)
+        await run(postgres, "DELETE FROM agent_streams")
+
+        with pytest.raises(StoreError, match=f"the stream {ref.stream_id} is gone"):
+            await postgres.settle(settled(ref, ExecutionStatus.RUNNING, events=[told("a")]))
+
+        row = await postgres.execution(ref)
+        assert row
+        assert row.status is ExecutionStatus.PENDING
+
+
+class TestReading:
+    async def test_what_a_later_version_wrote_is_ignored(self, postgres: PostgresStore) -> None:
+        """0.6: readers ignore what they do not know."""
+        ref = await asking(postgres)
+        await postgres.resolve(ref, request_id(ref.execution_id, "c1"), Resolution("answer", "yes"))
+        before = (
+            await postgres.steps(ref),
+            await postgres.material(ref),
+            await postgres.reserve_call(ref, "c1", 1),
+        )
+
+        for table, column in (
+            ("agent_steps", "facts"),
+            ("agent_executions", "agent_config"),
+            ("agent_requests", "resolution"),
+        ):
+            later = f'({column}::jsonb || \'{{"later": {{"a": 1}}}}\')::json'
+            await run(postgres, f"UPDATE {table} SET {column} = {later}")  # noqa: S608
+
+        assert await postgres.steps(ref) == (await changed_attempts(before[0]))
+        assert await postgres.material(ref) == before[1]
+        assert (await postgres.reserve_call(ref, "c1", 1)).resolution == before[2].resolution
+
+    @pytest.mark.parametrize(
+        ("column", "complaint"),
+        [
+            ("facts", "the facts of the step cannot be read"),
+            ("errors", "the errors of the step cannot be read"),
+        ],
+    )
+    async def test_what_cannot_be_understood_is_named(
+        self, postgres: PostgresStore, column: str, complaint: str
+    ) -> None:
+        ref = await asking(postgres)
+        await run(postgres, f"UPDATE agent_steps SET {column} = '[1]'")  # noqa: S608
+
+        with pytest.raises(InvalidInput, match=complaint):
+            await postgres.steps(ref)
+
+
+async def changed_attempts(steps: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The same steps after their second call was reserved."""
+    (step,) = steps
+    first, second = step.calls
+    return (replace(step, calls=(first, replace(second, state="reserved", attempts=1))),)
+
+
+# One statement more is one round trip more, for every step of every agent.
+STATEMENTS = {
+    "accept": 4,
+    "material": 2,
+    "begin_step": 4,
+    "note_partial": 1,
+    "note_failure": 1,
+    "record_reply": 3,
+    "reserve_call": 2,
+    "record_call": 2,
+    "record_call with metadata": 4,
+    "settle": 4,
+    "settle at the end": 9,
+    "steer": 1,
+    "open_requests": 1,
+    "request": 1,
+    "resolve": 2,
+    "execution": 1,
+    "executions": 1,
+    "steps": 3,
+    "transcript": 1,
+    "envelopes": 1,
+}
+
+
+class TestRoundTrips:
+    async def test_each_method_takes_so_many_statements(self, postgres: PostgresStore) -> None:
+        counted: dict[str, int] = {}
+
+        @event.listens_for(postgres.engine.sync_engine, "before_cursor_execute")
+        def count(*_: Any) -> None:  # pyright: ignore[reportUnusedFunction] -- SQLAlchemy calls it
+            counted[name] = counted.get(name, 0) + 1
+
+        ref = a_ref(session_id=uuid4())
+        asked = request_id(ref.execution_id, "c1")
+        said = frozen_map({"a": 1})
+        end = settled(
+            ref, ExecutionStatus.COMPLETED, "end", outcome=said, output=said, snapshot=said, is_final=True
+        )
+        calls: list[tuple[str, Callable[[], Awaitable[Any]]]] = [
+            ("accept", lambda: postgres.accept(new(ref))),
+            ("material", lambda: postgres.material(ref)),
+            ("begin_step", lambda: postgres.begin_step(begin(ref, events=telling([told("1")])))),
+            ("note_partial", lambda: postgres.note_partial(ref, 1, 1, "text")),
+            ("note_failure", lambda: postgres.note_failure(ref, 1, 1)),
+            (
+                "record_reply",
+                lambda: postgres.record_reply(
+                    reply(ref, "", *map(a_call, ("c0", "c1", "c2")), needs=CallNeed.INPUT, events=[told("2")])
+                ),
+            ),
+            ("open_requests", lambda: postgres.open_requests(ref)),
+            ("request", lambda: postgres.request(ref, asked)),
+            ("resolve", lambda: postgres.resolve(ref, asked, Resolution("answer"), [told("3")])),
+            ("reserve_call", lambda: postgres.reserve_call(ref, "c0", 1, telling([told("4")]))),
+            ("record_call", lambda: postgres.record_call(answers(ref, answer("c0"), events=[told("5")]))),
+            (
+                "record_call with metadata",
+                lambda: postgres.record_call(
+                    answers(ref, answer("c1"), metadata=said, events=[told("6")], index=1)
+                ),
+            ),
+            ("settle", lambda: postgres.settle(settled(ref, ExecutionStatus.PAUSED, events=[told("7")]))),
+            ("steer", lambda: postgres.steer(ref, "k", user("Hurry"))),
+            ("settle at the end", lambda: postgres.settle(replace(end, events=[told("8")]))),
+            ("execution", lambda: postgres.execution(ref)),
+            ("executions", lambda: postgres.executions(TENANT)),
+            ("steps", lambda: postgres.steps(ref)),
+            ("transcript", lambda: postgres.transcript(ref)),
+            ("envelopes", lambda: postgres.envelopes(TENANT, ref.stream_id)),
+        ]
+        for name, call in calls:  # noqa: B007 -- the listener reads it
+            await call()
+
+        assert counted == STATEMENTS
+
+
+# As documented; `?` is nullable. Beside these every table has a tenant_id, and executions some more.
+PUBLIC = {
+    "agent_sessions": (
+        "id uuid, user_id, related_type?, related_id?, initial_context_url?, title?, status, metadata json, "
+        "last_execution_id? uuid, last_snapshot_id? uuid, created_at time, updated_at time"
+    ),
+    "agent_session_messages": (
+        "id uuid, session_id uuid, role, content, agent_execution_id? uuid, related_type?, related_id?, "
+        "context_url?, metadata json, created_at time, sequence? number"
+    ),
+    "agent_executions": (
+        "id uuid, session_id? uuid, user_id?, agent_type, agent_config json, status, input json, "
+        "output json, last_snapshot_id? uuid, step_count number, token_usage number, token_breakdown json, "
+        "metadata json, error_message?, started_at? time, completed_at? time, created_at time, "
+        "updated_at time"
+    ),
+    "agent_state_snapshots": (
+        "id uuid, agent_execution_id uuid, parent_snapshot_id? uuid, agent_id? uuid, agent_name?, "
+        "step_number? number, is_final flag, debug_mode flag, state_json json, created_at time"
+    ),
+}
+KINDS = {
+    "text": "",
+    "integer": " number",
+    "bigint": " number",
+    "timestamp with time zone": " time",
+    "boolean": " flag",
+    "uuid": " uuid",
+    "json": " json",
+}
+
+
+class TestTables:
+    @pytest.mark.parametrize("table", PUBLIC)
+    async def test_the_public_tables_have_their_columns(self, postgres: PostgresStore, table: str) -> None:
+        """8.1: the columns are a contract."""
+        found = await rows(
+            postgres,
+            "SELECT column_name, is_nullable, data_type, datetime_precision FROM information_schema.columns"
+            " WHERE table_name = :name",
+            name=table,
+        )
+
+        columns = {f"{r.column_name}{'?' * (r.is_nullable == 'YES')}{KINDS[r.data_type]}" for r in found}
+        assert set(PUBLIC[table].split(", ")) <= columns
+        assert {r.datetime_precision for r in found if r.datetime_precision is not None} == {6}
+
+    async def test_every_row_names_its_tenant(self, postgres: PostgresStore) -> None:
+        found = await rows(
+            postgres,
+            "SELECT relname FROM pg_stat_user_tables WHERE relname <> 'agent_schema_version' AND NOT EXISTS"
+            " (SELECT FROM pg_attribute WHERE attrelid = relid AND attname = 'tenant_id' AND attnotnull)",
+        )
+
+        assert found == []
+
+    async def test_an_execution_is_stored_as_documented(self, postgres: PostgresStore) -> None:
+        """8.1, 8.2.3: literal columns, 4.2.1: literal forms of usage."""
+        ref = a_ref(session_id=uuid4())
+        await postgres.accept(
+            replace(
+                new(ref, "Hello", plan=frozen_map({"max_steps": 3})),
+                user_id="me",
+                metadata=frozen_map({"k": 1}),
+            )
+        )
+        await postgres.begin_step(begin(ref))
+        await postgres.record_reply(reply(ref, "Hi", tokens=7))
+        output = frozen_map({"response": "Hi", "stop_reason": "completed"})
+        await postgres.settle(
+            settled(
+                ref, ExecutionStatus.COMPLETED, output=output, stop_reason=StopReason.COMPLETED, step_count=1
+            )
+        )
+
+        (row,) = await rows(postgres, "SELECT * FROM agent_executions")
+
+        assert (row.tenant_id, row.session_id, row.user_id) == (TENANT, ref.session_id, "me")
+        assert (row.agent_type, row.agent_config["agent"], row.status) == ("helper", "helper", "completed")
+        assert row.input == {"messages": [{"role": "user", "content": "Hello"}]}
+        assert row.output == {"response": "Hi", "stop_reason": "completed"}
+        assert (row.step_count, row.token_usage) == (1, 7)
+        assert row.token_breakdown == {"input": 7, "output": 0, "cached": 0, "reasoning": 0, "total": 7}
+        assert row.metadata == {"stop_reason": "completed"}
+        assert row.agent_metadata == {"k": 1}
+        assert (row.stop_reason, row.plan) == ("completed", {"max_steps": 3})
+        assert row.created_at <= row.started_at <= row.completed_at <= row.updated_at
+
+    async def test_snapshots_form_a_chain_and_the_last_one_is_the_executions(
+        self, postgres: PostgresStore
+    ) -> None:
+        """8.1.3: one on a pause, and the final one."""
+        ref = await accepted(postgres)
+        await stepped(postgres, ref)
+        paused = frozen_map({"z": 1, "a": 2.0})
+        await postgres.settle(settled(ref, ExecutionStatus.PAUSED, snapshot=paused))
+        done = frozen_map({"status": "completed"})
+        await postgres.settle(
+            settled(ref, ExecutionStatus.COMPLETED, snapshot=done, is_final=True, step_count=4)
+        )
+
+        first, second = await rows(postgres, "SELECT * FROM agent_state_snapshots ORDER BY created_at")
+
+        agent_id = (await postgres.material(ref)).agent_id
+        assert (first.agent_execution_id, first.agent_id, first.agent_name) == (
+            ref.execution_id,
+            agent_id,
+            "helper",
+        )
+        assert (first.parent_snapshot_id, first.step_number, first.is_final) == (None, 1, False)
+        assert list(first.state_json.items()) == [("z", 1), ("a", 2.0)]
+        assert (second.parent_snapshot_id, second.step_number, second.is_final) == (first.id, 4, True)
+        assert (first.tenant_id, second.tenant_id, second.debug_mode) == (TENANT, TENANT, False)
+        assert (await rows(postgres, "SELECT last_snapshot_id FROM agent_executions"))[0][0] == second.id
+
+    async def test_the_end_of_an_execution_is_noted_in_its_session(self, postgres: PostgresStore) -> None:
+        """8.2.3: the session's `last_*`."""
+        session = await a_session(postgres)
+        ref = await accepted(postgres, session_id=session)
+        await postgres.settle(settled(ref, ExecutionStatus.PAUSED, snapshot=frozen_map({})))
+        (before,) = await rows(postgres, "SELECT * FROM agent_sessions")
+
+        await postgres.settle(settled(ref, ExecutionStatus.COMPLETED, snapshot=frozen_map({}), is_final=True))
+
+        (after,) = await rows(postgres, "SELECT * FROM agent_sessions")
+        (final,) = await rows(postgres, "SELECT id FROM agent_state_snapshots WHERE is_final")
+        assert (before.last_execution_id, before.last_snapshot_id) == (None, None)
+        assert (after.last_execution_id, after.last_snapshot_id) == (ref.execution_id, final.id)
+        assert after.updated_at > before.updated_at
+
+    async def test_a_session_of_another_tenant_is_no_place_for_an_execution(
+        self, postgres: PostgresStore
+    ) -> None:
+        session = await a_session(postgres, tenant="umbrella")
+
+        with pytest.raises(NotFound, match=f"There is no session {session}"):
+            await postgres.accept(new(a_ref(session_id=session)))
+
+    async def test_erasing_an_execution_erases_all_of_it(self, postgres: PostgresStore) -> None:
+        ref = await asking(postgres)
+        await postgres.steer(ref, "k", user("Hurry"))
+        await postgres.settle(
+            settled(ref, ExecutionStatus.COMPLETED, snapshot=frozen_map({"a": 1}), events=[told("a")])
+        )
+
+        await run(postgres, "DELETE FROM agent_executions")
+        await run(postgres, "DELETE FROM agent_streams")
+
+        left = {table for table, found in (await contents(postgres)).items() if found}
+        assert left == {"agent_schema_version"}
+
+    async def test_what_others_continue_cannot_be_erased_alone(self, postgres: PostgresStore) -> None:
+        first = await accepted(postgres)
+        second = await accepted(postgres, continues=first.execution_id)
+        erase = "DELETE FROM agent_executions WHERE id = ANY (:ids)"
+
+        with pytest.raises(Exception, match="agent_executions_continues_execution_id_fkey"):
+            await run(postgres, erase, ids=[first.execution_id])
+        await run(postgres, erase, ids=[first.execution_id, second.execution_id])
+
+    async def test_a_subagent_outlives_its_parents_row(self, postgres: PostgresStore) -> None:
+        parent = await accepted(postgres)
+        child = await accepted(postgres, parent_execution_id=parent.execution_id)
+
+        await run(postgres, "DELETE FROM agent_executions WHERE id = :id", id=parent.execution_id)
+
+        row = await postgres.execution(child)
+        assert row
+        assert row.parent_execution_id is None
+
+
+async def a_session(store: PostgresStore, tenant: str = TENANT) -> UUID:
+    session = uuid4()
+    await run(
+        store,
+        "INSERT INTO agent_sessions (id, tenant_id, user_id) VALUES (:id, :tenant, 'me')",
+        id=session,
+        tenant=tenant,
+    )
+    return session
+
+
+MANY = """
+    INSERT INTO agent_executions
+           (id, tenant_id, session_id, agent_type, agent_config, status, agent_id, created_at)
+    SELECT gen_random_uuid(), 'tenant ' || i % 5, gen_random_uuid(), 'helper', '{{}}',
+           CASE i % 3 WHEN 0 THEN 'completed' WHEN 1 THEN 'failed' ELSE 'running' END, gen_random_uuid(),
+           now() - i * interval '1 second'
+      FROM generate_series(1, {executions}) AS i;
+    INSERT INTO agent_steps (execution_id, tenant_id, number, attempt)
+    SELECT id, tenant_id, number, 1 FROM agent_executions, generate_series(1, 5) AS number;
+    INSERT INTO agent_transcript (execution_id, tenant_id, step, idx, role, content)
+    SELECT id, tenant_id, step, idx, 'user', '"text"'
+      FROM agent_executions, generate_series(1, 5) AS step, generate_series(0, 1) AS idx;
+    INSERT INTO agent_tool_calls (execution_id, tenant_id, call_id, step, idx, name, args, need, args_digest)
+    SELECT id, tenant_id, 'call ' || step, step, 0, 'look', '{{}}', 'input', ''
+      FROM agent_executions, generate_series(1, 5) AS step;
+    INSERT INTO agent_requests (id, tenant_id, execution_id, call_id, kind)
+    SELECT gen_random_uuid(), tenant_id, execution_id, call_id, 'input' FROM agent_tool_calls WHERE step = 1;
+    INSERT INTO agent_streams (stream_id, tenant_id) SELECT session_id, tenant_id FROM agent_executions;
+    INSERT INTO agent_envelopes (stream_id, seq, tenant_id, id, type, execution_id, payload)
+    SELECT session_id, seq, tenant_id, gen_random_uuid(), 'agent.status', id, '{{}}'
+      FROM agent_executions, generate_series(1, 5) AS seq;
+    INSERT INTO agent_envelopes (stream_id, seq, tenant_id, id, type, execution_id, payload)
+    SELECT session_id, seq, tenant_id, gen_random_uuid(), 'agent.status', id, '{{}}'
+      FROM (SELECT * FROM agent_executions ORDER BY created_at OFFSET {executions} / 2 LIMIT 1) AS busy,
+           generate_series(6, 5000) AS seq;
+    ANALYZE;
+"""
+
+
+class TestIndexes:
+    async def test_no_list_is_searched_from_end_to_end(self, own: PostgresStore) -> None:
+        """Among many others, each list is found by an index, and pages come sorted from it."""
+        with administrator(own.engine) as connection:
+            connection.execute(MANY.format(executions=5000).encode())
+        (some,) = await rows(own, "SELECT * FROM agent_executions ORDER BY created_at OFFSET 2500 LIMIT 1")
+        ref = ExecutionRef(some.id, some.tenant_id, some.session_id)
+        page = await own.executions(some.tenant_id, limit=20)
+        plans: list[str] = []
+
+        @event.listens_for(own.engine.sync_engine, "before_cursor_execute", retval=True)
+        def explain(*given: Any) -> tuple[str, Any]:  # pyright: ignore[reportUnusedFunction] -- SQLAlchemy calls it
+            _, cursor, statement, parameters, *_ = given
+            cursor.execute(f"EXPLAIN {statement}", parameters)
+            plans.append("\n".join(line for (line,) in cursor.fetchall()))
+            return statement, parameters
+
+        lists: dict[str, Callable[[], Awaitable[Any]]] = {
+            "executions": lambda: own.executions(some.tenant_id, cursor=page.cursor, limit=20),
+            "executions of a status": lambda: own.executions(
+                some.tenant_id, status=ExecutionStatus.FAILED, cursor=page.cursor, limit=20
+            ),
+            "envelopes": lambda: own.envelopes(some.tenant_id, some.session_id, after=2000, limit=100),
+            "transcript": lambda: own.transcript(ref),
+            "steps": lambda: own.steps(ref),
+            "open requests": lambda: own.open_requests(ref),
+        }
+        for name, read in lists.items():
+            plans.clear()
+            await read()
+            assert plans
+            for plan in plans:
+                assert "Seq Scan" not in plan, f"{name}:\n{plan}"
+                assert (
+                    name not in {"executions", "executions of a status", "envelopes"} or "Sort" not in plan
+                ), plan
+
+
+class TestUpgradesUnderway:
+    async def test_a_new_column_does_not_disturb_who_is_connected(self, own: PostgresStore) -> None:
+        """Statements are prepared, and a prepared `*` fails when it comes to mean more."""
+
+        async def whole_run() -> None:
+            ref = await asking(own)
+            await own.reserve_call(ref, "c0", 1, telling([told("a")]))
+            await own.record_call(answers(ref, answer("c0"), metadata=frozen_map({"a": 1})))
+            await own.settle(settled(ref, ExecutionStatus.PAUSED, events=[told("b")]))
+            await own.steer(ref, "k", user("Hurry"))
+            await own.resolve(ref, request_id(ref.execution_id, "c1"), Resolution("answer"), [told("c")])
+            await ended(own, ref)
+            await own.material(ref)
+            await own.steps(ref)
+            await own.executions(TENANT)
+            await own.envelopes(TENANT, ref.stream_id)
+
+        for _ in range(8):
+            await whole_run()
+        # By somebody else: a connection forgets what it prepared when it alters a table itself.
+        with administrator(own.engine) as connection:
+            for table in metadata.tables:
+                connection.execute(f"ALTER TABLE {table} ADD COLUMN later int".encode())
+        await whole_run()
+
+
+class TestWaiting:
+    """Who waits for somebody else's transaction has to see what that one did."""
+
+    async def once_blocked(
+        self, store: PostgresStore, holder: psycopg.Connection[Any], *work: Awaitable[Any]
+    ) -> Any:
+        """Begin this work, let go of the locks once all of it waits for them, and say what comes of it."""
+        tasks = [asyncio.ensure_future(each) for each in work]
+        waiting = (
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        )
+        async with asyncio.timeout(10):
+            while (await rows(store, waiting))[0][0] < len(tasks):
+                assert not any(task.done() for task in tasks)
+        holder.commit()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def test_of_attempts_at_once_one_reserves_a_call_with_certainty(
+        self, postgres: PostgresStore
+    ) -> None:
+        """1.1.3: the others know that it may have run."""
+        ref = await asking(postgres)
+        with administrator(postgres.engine) as holder:
+            holder.execute("SELECT FROM agent_tool_calls FOR UPDATE")
+            attempts = (postgres.reserve_call(ref, "c0", attempt) for attempt in (1, 2, 3))
+            reserved = await self.once_blocked(postgres, holder, *attempts)
+
+        assert sorted(each.is_uncertain for each in reserved) == [False, True, True]
+
+    async def test_a_call_that_gets_its_result_at_the_last_moment_keeps_it(
+        self, postgres: PostgresStore
+    ) -> None:
+        """1.1.3: exactly one result."""
+        ref = await asking(postgres)
+        with administrator(postgres.engine) as holder:
+            holder.execute(
+                "UPDATE agent_tool_calls SET state = 'done', result = '1', text = '1', success = true,"
+                " started_at = now(), completed_at = now(), seconds = 0 WHERE call_id = 'c0'"
+            )
+            end = settled(ref, ExecutionStatus.CANCELLED)
+            assert await self.once_blocked(postgres, holder, postgres.settle(end)) == [True]
+
+        records = [call.record for call in (await postgres.steps(ref))[0].calls]
+        assert [record.text for record in records if record] == ["1", "Error: Cancelled before it finished"]
+        # The first one's message belongs to whoever recorded its result.
+        assert texts(await postgres.transcript(ref))[2:] == ["Error: Cancelled before it finished"]
+
+    async def test_a_result_that_comes_while_the_call_is_closed_is_too_late(
+        self, postgres: PostgresStore
+    ) -> None:
+        """1.1.3: exactly one result."""
+        ref = await asking(postgres)
+        with administrator(postgres.engine) as holder:
+            holder.execute(
+                "UPDATE agent_tool_calls SET state = 'done', result = 'null', text = 'closed',"
+                " success = false, started_at = now(), completed_at = now(), seconds = 0 WHERE call_id = 'c0'"
+            )
+            record = answers(ref, answer("c0"), events=[told("done")])
+            (seen,) = await self.once_blocked(postgres, holder, postgres.record_call(record))
+
+        assert seen.text == "closed"
+        assert await postgres.envelopes(TENANT, ref.stream_id) == ()
+
+    @pytest.mark.parametrize("method", ["steer", "begin_step", "record_reply", "settle"])
+    async def test_what_comes_while_an_execution_ends_is_too_late(
+        self, postgres: PostgresStore, method: str
+    ) -> None:
+        """8.3.1: nothing that was accepted is dropped, so it is not accepted."""
+        ref = await accepted(postgres)
+        work: dict[str, Callable[[], Awaitable[Any]]] = {
+            "steer": lambda: postgres.steer(ref, "k", user("Hurry")),
+            "begin_step": lambda: postgres.begin_step(begin(ref)),
+            "record_reply": lambda: postgres.record_reply(reply(ref)),
+            "settle": lambda: postgres.settle(settled(ref, ExecutionStatus.RUNNING)),
+        }
+        with administrator(postgres.engine) as holder:
+            holder.execute("UPDATE agent_executions SET status = 'completed'")
+            (result,) = await self.once_blocked(postgres, holder, work[method]())
+
+        assert result is False if method == "settle" else isinstance(result, ExecutionEnded)
+        row = await postgres.execution(ref)
+        assert row
+        assert row.status is ExecutionStatus.COMPLETED
+
+    async def test_no_metadata_is_lost_while_somebody_else_writes_some(self, postgres: PostgresStore) -> None:
+        ref = await asking(postgres)
+        with administrator(postgres.engine) as holder:
+            holder.execute("""UPDATE agent_executions SET agent_metadata = '{"theirs": 1}'""")
+            record = answers(ref, answer("c0"), metadata=frozen_map({"ours": 2}))
+            await self.once_blocked(postgres, holder, postgres.record_call(record))
+
+        assert (await postgres.material(ref)).metadata == {"theirs": 1, "ours": 2}
+
+    async def test_a_retry_waits_for_the_attempt_that_is_recording(self, postgres: PostgresStore) -> None:
+        """1.1.1: and then returns what it recorded."""
+        ref = await accepted(postgres)
+        await postgres.begin_step(begin(ref))
+        given = reply(ref, "From the first attempt")
+        with administrator(postgres.engine) as holder:
+            holder.execute("SELECT FROM agent_executions FOR UPDATE")
+            holder.execute("UPDATE agent_steps SET facts = %s", [bodies.facts_written(given.facts)])
+            late = postgres.record_reply(reply(ref, "From the second", a_call(), attempt=2))
+            retry = postgres.begin_step(begin(ref, attempt=2))
+            facts, begun = await self.once_blocked(postgres, holder, late, retry)
+
+        assert facts == begun.recorded == given.facts
+
+
+class TestConcurrency:
+    async def test_numbers_have_no_gaps_when_several_processes_write(self, database: str) -> None:
+        """7.1.1: gapless and in the order of commits, whoever writes."""
+        engines = [create_engine(database, pool_size=25) for _ in range(2)]
+        stores = [PostgresStore(engine) for engine in engines]
+        session = uuid4()
+        refs = [await accepted(stores[0], session_id=session) for _ in range(50)]
+
+        async def whole_run(index: int) -> None:
+            store, other, ref = stores[index % 2], stores[1 - index % 2], refs[index]
+            await store.begin_step(begin(ref, events=telling([told("started")])))
+            calls = [a_call("c0"), a_call("c1")]
+            await other.record_reply(reply(ref, "Look", *calls, events=[told("replied")]))
+            await asyncio.gather(
+                *(
+                    each.record_call(answers(ref, answer(f"c{i}"), index=i, events=[told(f"done {i}")]))
+                    for i, each in enumerate(stores)
+                )
+            )
+            await asyncio.gather(
+                *(
+                    each.settle(settled(ref, ExecutionStatus.COMPLETED, "end", events=[told("ended")]))
+                    for each in stores
+                )
+            )
+
+        await asyncio.gather(*map(whole_run, range(50)))
+
+        stored = await stores[0].envelopes(TENANT, session)
+        assert [e.seq for e in stored] == list(range(1, 251))
+        assert sorted(stored, key=lambda e: e.created_at) == list(stored)
+        assert len({e.created_at for e in stored}) == 250
+        for engine in engines:
+            await engine.dispose()
+
+    async def test_the_conversation_of_a_thousand_messages_is_read_in_order(
+        self, postgres: PostgresStore
+    ) -> None:
+        ref = await accepted(postgres)
+        for number in range(1, 101):
+            said = tuple(user(f"{number}/{i}") for i in range(10))
+            await postgres.record_reply(replace(reply(ref, number=number), messages=said))
+        await ended(postgres, ref)
+
+        expected = ["Hello", *(f"{number}/{i}" for number in range(1, 101) for i in range(10))]
+        assert texts(await postgres.transcript(ref)) == expected

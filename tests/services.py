@@ -1,0 +1,43 @@
+"""The real servers, once per test session.
+
+A test whose marker says `loop_scope="session"` may also stop and start them. Others use what the
+fixture tells about them: their own event loop is not the one that the servers belong to.
+"""
+
+from collections.abc import AsyncGenerator, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+import pytest_asyncio
+
+from everstep.runtime.embedded import EmbeddedConfig, EmbeddedServices, embedded
+
+CARELESS: Final = {"fsync": "off"}
+"""PostgreSQL without waiting for the disk. What was committed survives a killed server, but no power cut;
+without `synchronous_commit` it would not even survive that."""
+
+
+@contextmanager
+def data_directory() -> Generator[Path]:
+    """One that goes when it is done with.
+
+    Not below pytest's: each session of pytest closes that one to other users, and under root PostgreSQL,
+    also one of another session, is such a user.
+    """
+    with TemporaryDirectory(prefix="everstep-test-") as folder:
+        yield Path(folder)
+
+
+def careless(data: Path) -> EmbeddedConfig:
+    """On free ports, without waiting for the disk."""
+    return EmbeddedConfig(data, temporal_port=0, ui_port=0, postgres_settings=CARELESS)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def services() -> AsyncGenerator[EmbeddedServices]:
+    """PostgreSQL and Temporal, on free ports and in a directory of their own."""
+    with data_directory() as data:
+        async with embedded(careless(data)) as running:
+            yield running

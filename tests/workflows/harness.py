@@ -1,0 +1,346 @@
+"""Executions on a real Temporal server and a real worker in this process, with models that are scripted.
+
+Nothing here sleeps: what the store learns is announced (`WatchedStore.until`), what only the server knows is
+asked for until a deadline (`eventually`).
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, cast
+from uuid import uuid4
+
+from temporalio.api.common.v1 import Payload
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.client import Client as TemporalClient
+from temporalio.worker import Worker, WorkflowRunner
+
+from activities.agent import AgentActivities
+from activities.failpoints import Strike, inert
+from agent_domain.builder import AgentBuilder
+from agent_domain.cached_context import InferenceRequest
+from agent_domain.definition import AgentDefinition
+from agent_domain.drivers import Model, OnText, ToolCallingDriver
+from agent_domain.messages import user
+from agent_domain.plan import ExecutionPlan
+from agent_domain.ports import ExecutionRef, ExecutionStore, NewExecution
+from agent_domain.status import ExecutionStatus
+from agent_domain.steps import InferenceResponse
+from agent_domain.testing import ScriptedModel, says
+from agent_domain.tools import Tool
+from everstep.client.client import Client, Execution, spec_of
+from everstep.runtime.agents import AgentBook
+from everstep.runtime.embedded import EmbeddedServices
+from everstep.runtime.settings import Settings
+from everstep.runtime.temporal import HEARTBEAT_THROTTLE, STICKY, connect
+from everstep.runtime.worker import make_worker
+from everstep.store.memory import MemoryStore
+from workflows.agent_execution import AgentExecution
+from workflows.contracts import ExecutionInput, ExecutionProgress, ExecutionResult, workflow_id
+
+DEADLINE = 20.0
+"""Far more than anything takes; whoever waits so long waits for what does not come."""
+
+
+class NoModels:
+    """For agents that bring their own model."""
+
+    def model(self, wanted: str | None = None) -> Model:
+        raise LookupError(f"these tests have no presets, also not {wanted}")
+
+
+def an_agent(
+    *script: InferenceResponse | str | Exception, tools: Sequence[Tool] = (), model: Model | None = None
+) -> AgentBuilder:
+    """One that answers as written down."""
+    driver = ToolCallingDriver(model or ScriptedModel(*script))
+    return AgentBuilder.new().with_name("agent").with_driver(driver).with_tools(tools)
+
+
+class HeldModel:
+    """Starts to write, and goes on when it is told to; says whether somebody hung up."""
+
+    def __init__(self, *script: InferenceResponse | str, holds: int = 1) -> None:
+        self.script = script or ("Done",)
+        self.holds = holds
+        """Which request is held; the others are answered at once."""
+        self.asked = 0
+        self.begun = asyncio.Event()
+        self.go_on = asyncio.Event()
+        self.was_closed = False
+        self.requests: list[InferenceRequest] = []
+
+    async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
+        self.asked += 1
+        self.requests.append(request)
+        entry = self.script[min(self.asked, len(self.script)) - 1]
+        on_text("Well, ")
+        if self.asked == self.holds:
+            self.begun.set()
+            try:
+                await self.go_on.wait()
+            except asyncio.CancelledError:
+                self.was_closed = True
+                raise
+        return says(entry) if isinstance(entry, str) else entry
+
+
+class WatchedStore:
+    """A store whose changes can be waited for, and which can be told to fail."""
+
+    def __init__(self, store: ExecutionStore | None = None) -> None:
+        self._store = store or MemoryStore()
+        self._changed = asyncio.Condition()
+        self._failures: dict[str, list[Exception]] = {}
+        self._gates: dict[str, tuple[asyncio.Event, asyncio.Event]] = {}
+
+    def fails(self, method: str, *errors: Exception) -> None:
+        """The next calls of this method raise these errors, without doing anything."""
+        self._failures.setdefault(method, []).extend(errors)
+
+    @asynccontextmanager
+    async def held(self, method: str) -> AsyncGenerator[asyncio.Event]:
+        """Calls of this method wait until the body is over; the event says that one does."""
+        waits, open_ = self._gates[method] = asyncio.Event(), asyncio.Event()
+        try:
+            yield waits
+        finally:
+            del self._gates[method]
+            open_.set()
+
+    async def until(self, met: Callable[[], Awaitable[bool]]) -> None:
+        """Come back once this is so."""
+        async with asyncio.timeout(DEADLINE), self._changed:
+            while not await met():
+                await self._changed.wait()
+
+    def __getattr__(self, name: str) -> Any:
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            if gate := self._gates.get(name):
+                gate[0].set()
+                await gate[1].wait()
+            if failures := self._failures.get(name):
+                raise failures.pop(0)
+            try:
+                return await getattr(self._store, name)(*args, **kwargs)
+            finally:
+                asyncio.get_running_loop().create_task(self._announce())
+
+        return call
+
+    async def _announce(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+
+async def eventually(asked: Callable[[], Awaitable[bool]]) -> None:
+    """Ask until it is so: where nobody tells."""
+    async with asyncio.timeout(DEADLINE):
+        while not await asked():  # noqa: ASYNC110 -- see above
+            await asyncio.sleep(0.01)
+
+
+@dataclass
+class Office:
+    """A client and a store; workers come and go."""
+
+    temporal: TemporalClient
+    store: WatchedStore
+    settings: Settings
+    agents: tuple[AgentDefinition, ...]
+
+    @property
+    def port(self) -> ExecutionStore:
+        """The store, as everybody else sees it."""
+        return cast("ExecutionStore", self.store)
+
+    @property
+    def client(self) -> Client:
+        """As a service uses it."""
+        known = {agent.descriptor.name: agent for agent in self.agents}
+        return Client(self.temporal, self.port, known, self.settings.task_queue)
+
+    def worker(self, *agents: AgentDefinition, strike: Strike = inert) -> Worker:
+        """One that knows these agents: by default all that can be started."""
+        book = AgentBook(agents or self.agents, NoModels())
+        return make_worker(self.temporal, self.port, book, self.settings, strike)
+
+    def worker_with(self, runner: WorkflowRunner) -> Worker:
+        """One that runs workflows in another way."""
+        activities = AgentActivities(self.port, AgentBook(self.agents, NoModels()))
+        return Worker(
+            self.temporal,
+            task_queue=self.settings.task_queue,
+            workflows=[AgentExecution],
+            activities=[activities.infer, activities.run_tool, activities.settle],
+            workflow_runner=runner,
+            sticky_queue_schedule_to_start_timeout=STICKY,
+            max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
+        )
+
+    async def start(self, message: Any = "Go", agent: str | None = None, **given: Any) -> Execution:
+        """Start an execution of the first agent, unless told of which."""
+        return await self.client.start(agent or self.agents[0].descriptor.name, message, **given)
+
+    async def start_directly(self, plan: ExecutionPlan | None = None) -> Execution:
+        """As a service does that knows only Temporal and our contracts.
+
+        While a local activity is under way, the workflow hears of nothing else until most of its task's time
+        is over: so there is less of that here.
+        """
+        ref = ExecutionRef(uuid4())
+        await self.store.accept(NewExecution(ref, spec_of(self.agents[0]), (user("Go"),)))
+        await self.temporal.start_workflow(
+            AgentExecution.run,
+            ExecutionInput(ref, plan or self.agents[0].plan()),
+            id=workflow_id(ref),
+            task_queue=self.settings.task_queue,
+            task_timeout=timedelta(seconds=1),
+        )
+        return Execution(self.client, ref)
+
+    async def run(self, message: Any = "Go", **given: Any) -> tuple[Execution, ExecutionResult]:
+        """Start an execution and wait for its end."""
+        execution = await self.start(message, **given)
+        return execution, await finished(execution)
+
+    async def until_status(self, execution: Execution, status: ExecutionStatus) -> None:
+        """Come back once it stands like this."""
+
+        async def stands() -> bool:
+            return (await execution.get()).status is status
+
+        await self.store.until(stands)
+
+    async def until_asked(self, execution: Execution) -> None:
+        """Come back once it waits for people."""
+        await self.until_status(execution, ExecutionStatus.PAUSED)
+
+    async def until_envelope(self, execution: Execution, kind: str) -> None:
+        """Come back once viewers were told of this."""
+
+        async def told() -> bool:
+            return kind in await self.envelope_types(execution)
+
+        await self.store.until(told)
+
+    async def envelope_types(self, execution: Execution) -> list[str]:
+        """What viewers were told, in order."""
+        ref = execution.ref
+        return [e.type for e in await self.store.envelopes(ref.tenant_id, ref.stream_id)]
+
+    async def said(self, execution: Execution) -> list[str]:
+        """The conversation, as text."""
+        return [message.text for message in await self.store.transcript(execution.ref)]
+
+    async def statuses(self, execution: Execution) -> list[str]:
+        """Where viewers were told that it stands, in order."""
+        ref = execution.ref
+        envelopes = await self.store.envelopes(ref.tenant_id, ref.stream_id)
+        return [e.payload["status"] for e in envelopes if e.type == "agent.status"]
+
+
+async def connected(services: EmbeddedServices) -> TemporalClient:
+    """A client, as our processes have one."""
+    return await connect(Settings(temporal_address=services.temporal_address))
+
+
+def an_office(temporal: TemporalClient, *agents: AgentBuilder | AgentDefinition) -> Office:
+    """On a task queue of its own, with nobody at work yet."""
+    definitions = tuple(a.definition() if isinstance(a, AgentBuilder) else a for a in agents)
+    settings = Settings(task_queue=f"test-{uuid4().hex}", graceful_shutdown_seconds=0.2)
+    return Office(temporal, WatchedStore(), settings, definitions)
+
+
+@asynccontextmanager
+async def at_work(
+    temporal: TemporalClient, *agents: AgentBuilder | AgentDefinition, strike: Strike = inert
+) -> AsyncGenerator[Office]:
+    """An office with a worker."""
+    office = an_office(temporal, *agents)
+    async with office.worker(strike=strike):
+        yield office
+
+
+async def finished(execution: Execution) -> ExecutionResult:
+    """How it ended."""
+    async with asyncio.timeout(DEADLINE):
+        return await execution.workflow.result()
+
+
+async def progress(execution: Execution) -> ExecutionProgress:
+    """Where its workflow says that it stands, also when it is over."""
+    return await execution.workflow.query(AgentExecution.state)
+
+
+# What histories tell.
+
+
+async def events_of(execution: Execution) -> list[HistoryEvent]:
+    """The history of its latest run."""
+    return [*(await execution.workflow.fetch_history()).events]
+
+
+async def runs_of(execution: Execution) -> list[list[HistoryEvent]]:
+    """The histories of all its runs, in order."""
+    runs, run_id = list[list[HistoryEvent]](), (await execution.workflow.describe()).run_id
+    while run_id:
+        handle = execution.client.temporal.get_workflow_handle(execution.workflow.id, run_id=run_id)
+        runs.insert(0, [*(await handle.fetch_history()).events])
+        run_id = runs[0][0].workflow_execution_started_event_attributes.continued_execution_run_id
+    return runs
+
+
+def of_type(events: Sequence[HistoryEvent], name: str) -> list[HistoryEvent]:
+    """The events of a type, such as `ACTIVITY_TASK_SCHEDULED`."""
+    return [event for event in events if event.event_type == EventType.Value(f"EVENT_TYPE_{name}")]
+
+
+def json_of(payload: Payload) -> Any:
+    """A value as it stands in history."""
+    return json.loads(payload.data)
+
+
+def scheduled(events: Sequence[HistoryEvent], activity: str) -> list[tuple[HistoryEvent, Any]]:
+    """When activities of a name were scheduled, and with what."""
+    found = [
+        (e, e.activity_task_scheduled_event_attributes) for e in of_type(events, "ACTIVITY_TASK_SCHEDULED")
+    ]
+    return [(e, json_of(a.input.payloads[0])) for e, a in found if a.activity_type.name == activity]
+
+
+def carried_out(events: Sequence[HistoryEvent]) -> list[str]:
+    """What the commands of a finished history were: the words of the table, without who decided."""
+    done: list[str] = []
+    names: dict[str, str] = {}
+    batch = -1
+    for event in events:
+        match EventType.Name(event.event_type).removeprefix("EVENT_TYPE_"):
+            case "ACTIVITY_TASK_SCHEDULED":
+                asked = event.activity_task_scheduled_event_attributes
+                given = json_of(asked.input.payloads[0])
+                if asked.activity_type.name == "infer":
+                    done.append(f"infer {given['number']}")
+                elif batch == asked.workflow_task_completed_event_id:
+                    done[-1] += f" {names[given['call_id']]}"
+                else:
+                    batch = asked.workflow_task_completed_event_id
+                    done.append(f"RunTools {names[given['call_id']]}")
+            case "ACTIVITY_TASK_COMPLETED":
+                result = json_of(event.activity_task_completed_event_attributes.result.payloads[0])
+                names |= {call["id"]: call["name"] for call in result.get("calls", ())}
+            case "WORKFLOW_EXECUTION_COMPLETED":
+                result = event.workflow_execution_completed_event_attributes.result
+                done.append(f"stop {json_of(result.payloads[0])['stop_reason']}")
+            case _:
+                pass
+    return done
+
+
+def seconds_between(earlier: HistoryEvent, later: HistoryEvent) -> float:
+    """What passed between two events, by the server's clock."""
+    return (later.event_time.ToDatetime() - earlier.event_time.ToDatetime()).total_seconds()

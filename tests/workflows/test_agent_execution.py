@@ -1,0 +1,670 @@
+"""What an execution does when tools, models, workers and the store behave, and when they do not."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, cast
+from uuid import uuid4
+
+import pytest
+import pytest_asyncio
+from temporalio import activity
+from temporalio.client import Client as TemporalClient, WorkflowFailureError
+from temporalio.exceptions import ApplicationError
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
+
+from activities import tool_calls
+from activities.agent import EFFECT_UNKNOWN, errors_of
+from activities.failpoints import Failpoint
+from agent_domain.definition import AgentDefinition
+from agent_domain.error_policy import ErrorPolicy
+from agent_domain.errors import (
+    InvalidInput,
+    ModelError,
+    ModelTimeout,
+    ModelUnavailable,
+    RateLimited,
+    ToolFailed,
+    UnknownName,
+)
+from agent_domain.function_tool import tool
+from agent_domain.plan import CriterionRef
+from agent_domain.ports import ExecutionRef, NotFound, Settlement, StepRow
+from agent_domain.status import AgentStatus, ExecutionStatus, StopReason
+from agent_domain.step_error import ErrorType
+from agent_domain.testing import MockTool, calls
+from agent_domain.tools import Effect, ToolContext, ToolOptions
+from agent_domain.values import EMPTY
+from everstep.client.client import Execution
+from everstep.inference.scripted import ScenarioModel, Script, ScriptedCall, ScriptedTurn
+from everstep.runtime.embedded import EmbeddedServices
+from tests.workflows.harness import (
+    Office,
+    an_agent,
+    an_office,
+    at_work,
+    connected,
+    events_of,
+    eventually,
+    finished,
+    of_type,
+    scheduled,
+    seconds_between,
+)
+from workflows import agent_execution
+from workflows.contracts import ExecutionResult, workflow_id
+
+FORGIVING = ErrorPolicy.ignore_tool_errors()
+
+
+class Died(Exception):
+    """An attempt ended in the middle, as if its worker had died."""
+
+
+class Lightning:
+    """Strikes at a failpoint, once; or where it is told to, in one execution each."""
+
+    def __init__(self, at: Failpoint | None = None) -> None:
+        self.at = at
+        self.each: dict[str, Failpoint] = {}
+        """By workflow id."""
+
+    def __call__(self, point: Failpoint) -> None:
+        workflow = activity.info().workflow_id or ""
+        if point is self.at:
+            self.at = None
+        elif self.each.get(workflow) is point:
+            del self.each[workflow]
+        else:
+            return
+        raise Died(point)
+
+
+async def results(execution: Execution) -> list[str]:
+    """What the model read of each call."""
+    return [c.record.text for step in await execution.steps() for c in step.calls if c.record]
+
+
+async def errors(execution: Execution) -> list[tuple[str | None, str | None]]:
+    """The kind of each error and whose it was."""
+    steps = await execution.steps()
+    return [(e.type, e.tool_name) for step in steps for e in errors_of(step)]
+
+
+class TestTools:
+    async def test_calls_of_one_response_run_at_the_same_time(self, temporal: TemporalClient) -> None:
+        """5.4.1: each as its own activity; their results stand in response order."""
+        meeting = asyncio.Barrier(2)
+        order = asyncio.Event()
+
+        @tool
+        async def first() -> str:
+            "Ends last."
+            await meeting.wait()
+            await order.wait()
+            return "one"
+
+        @tool
+        async def second() -> str:
+            "Ends first."
+            await meeting.wait()
+            order.set()
+            return "two"
+
+        agent = an_agent(calls(("first", {}), ("second", {})), "Done", tools=[first, second])
+        async with at_work(temporal, agent) as office:
+            execution, _ = await office.run()
+
+            assert await office.said(execution) == ["Go", "", "one", "two", "Done"]
+        assert len(scheduled(await events_of(execution), "run_tool")) == 2
+
+    async def test_an_agent_without_parallel_tools_runs_one_after_the_other(
+        self, temporal: TemporalClient
+    ) -> None:
+        """5.4.1: in response order."""
+        at_once: list[str] = []
+        seen: list[list[str]] = []
+
+        @tool
+        async def work(name: str) -> None:
+            "Works."
+            at_once.append(name)
+            await asyncio.to_thread(str)
+            seen.append([*at_once])
+            at_once.remove(name)
+
+        agent = an_agent(calls(*(("work", {"name": n}) for n in "abc")), "Done", tools=[work])
+        async with at_work(temporal, agent.with_parallel_tools(False)) as office:
+            await office.run()
+
+        assert seen == [["a"], ["b"], ["c"]]
+
+    async def test_a_quick_tool_is_a_local_activity(self, temporal: TemporalClient) -> None:
+        """1.1.3: it gets its two ids and has one recorded result, and costs no round trip to the server."""
+        seen: list[ToolContext] = []
+
+        class Quick(MockTool):
+            def call(self, args: dict[str, Any], context: ToolContext) -> Any:
+                seen.append(context)
+                return len(args["text"])
+
+        quick = Quick("quick", options=ToolOptions(quick=True))
+        agent = an_agent(calls(("quick", {"text": "four"})), "Done", tools=[quick])
+        async with at_work(temporal, agent) as office:
+            execution, _ = await office.run()
+            (step, _) = await execution.steps()
+
+            assert await results(execution) == ["4"]
+        assert [(c.execution_id, c.tool_call_id, c.step_number) for c in seen] == [
+            (execution.id, step.calls[0].call.id, 1)
+        ]
+        assert scheduled(await events_of(execution), "run_tool") == []
+
+    async def test_quick_and_regular_tools_of_one_response(self, temporal: TemporalClient) -> None:
+        """5.4.1: both kinds stand in response order."""
+        slow, quick = MockTool.returning("slow", "", "s"), MockTool("quick", options=ToolOptions(quick=True))
+        agent = an_agent(calls(("slow", {}), ("quick", {}), ("slow", {})), "Done", tools=[slow, quick])
+        async with at_work(temporal, agent) as office:
+            execution, result = await office.run()
+
+            assert await results(execution) == ["s", "null", "s"]
+        assert result.steps == 2
+
+    async def test_a_call_that_cannot_run_is_told_so(self, temporal: TemporalClient) -> None:
+        """5.4.3: the model reads it as the failure of its call."""
+
+        @tool
+        def look(where: str | None) -> str | None:
+            "Looks."
+            return where
+
+        turn = ScriptedTurn(
+            calls=(
+                ScriptedCall(name="nothing"),
+                ScriptedCall(name="look"),
+                ScriptedCall(name="look", arguments="[1]"),
+                ScriptedCall(name="look", args={"where": None}),
+            )
+        )
+        agent = an_agent(model=ScenarioModel(Script.of(turn, "Done")), tools=[look])
+        async with at_work(temporal, agent.with_error_policy(FORGIVING)) as office:
+            execution, _ = await office.run()
+
+            assert await results(execution) == [
+                "Error: No tool named 'nothing'. Choose from: look",
+                "Error: Required arguments are missing: where",
+                "Error: Pass the arguments as a JSON object",
+                "null",
+            ]
+
+
+def raises(error: BaseException) -> Callable[..., Any]:
+    def handler(**_args: object) -> None:
+        raise error
+
+    return handler
+
+
+async def gives_itself_up() -> None:
+    raise asyncio.CancelledError
+
+
+UNSTORABLE = "the result of {name} is of type object, which cannot be stored as JSON; "
+
+BAD_TOOLS: dict[str, tuple[Callable[..., Any], str]] = {
+    "told": (raises(ToolFailed("It is closed")), "It is closed"),
+    "raised": (raises(ValueError("bad value")), "bad value"),
+    "wordless": (raises(KeyError()), "KeyError"),
+    "stops": (raises(StopIteration()), "the tool '{name}' raised StopIteration"),
+    "exits": (raises(SystemExit("I quit")), "I quit"),
+    "cancels": (gives_itself_up, "CancelledError"),
+    "odd": (object, UNSTORABLE + "return text, numbers, lists, maps, a dataclass or a pydantic model"),
+    "nan": (lambda: float("nan"), "the result of {name} is nan, which JSON cannot hold; use null or text"),
+    "nul": (lambda: "a\0b", "the result of {name} contains a NUL character; remove it"),
+}
+
+
+class TestToolsThatFail:
+    async def test_whatever_a_tool_does_the_model_reads_it(self, temporal: TemporalClient) -> None:
+        """5.4.3: an exception in a tool is a failure with its message; the worker lives on."""
+        names = [*BAD_TOOLS, *(f"quick_{name}" for name in BAD_TOOLS)]
+        handlers = [handler for handler, _ in BAD_TOOLS.values()] * 2
+        tools = [
+            MockTool(name, handler=handler, options=ToolOptions(quick=name.startswith("quick")))
+            for name, handler in zip(names, handlers, strict=True)
+        ]
+        script = calls(*((name, EMPTY) for name in names))
+        agent = an_agent(script, "Done", tools=tools)
+        async with at_work(temporal, agent.with_error_policy(FORGIVING)) as office:
+            execution, result = await office.run()
+
+            texts = [text for _, text in BAD_TOOLS.values()] * 2
+            assert await results(execution) == [
+                f"Error: {text.format(name=name)}" for name, text in zip(names, texts, strict=True)
+            ]
+            assert await errors(execution) == [(None, name) for name in names]
+        assert (result.status, result.steps) == (AgentStatus.COMPLETED, 2)
+        assert [len(bad.calls) for bad in tools] == [1] * len(tools)
+
+    async def test_what_a_tool_said_is_why_the_execution_failed(self, temporal: TemporalClient) -> None:
+        """8.2.3: a failure sets `error_message`."""
+        bad = MockTool("bad", handler=raises(ToolFailed("It is closed")))
+        async with at_work(temporal, an_agent(calls(("bad", {})), tools=[bad])) as office:
+            execution, result = await office.run()
+
+            assert (await execution.get()).error_message == "It is closed"
+        assert (result.status, result.stop_reason) == (AgentStatus.FAILED, StopReason.ERROR)
+
+    async def test_a_tool_that_hangs_is_left_after_its_time(self, temporal: TemporalClient) -> None:
+        """3.4.2: a timeout, whether it waits in the loop or blocks a thread."""
+        over = threading.Event()
+
+        async def waits() -> None:
+            await asyncio.Event().wait()
+
+        limited = ToolOptions(timeout_seconds=0.05)
+        waiting = MockTool("waiting", handler=waits, options=limited)
+        blocking = MockTool("blocking", handler=over.wait, options=limited)
+        agent = an_agent(calls(("waiting", {}), ("blocking", {})), "Done", tools=[waiting, blocking])
+        async with at_work(temporal, agent) as office:
+            execution, result = await office.run()
+            over.set()
+
+            assert await results(execution) == [
+                "Error: The tool 'waiting' did not finish within 0.05s",
+                "Error: The tool 'blocking' did not finish within 0.05s",
+            ]
+            assert await errors(execution) == [
+                (ErrorType.TIMEOUT, "waiting"),
+                (ErrorType.TIMEOUT, "blocking"),
+            ]
+        assert (result.status, result.stop_reason) == (AgentStatus.FAILED, StopReason.ERROR)
+
+    async def test_a_quick_tool_that_is_not_quick_has_failed(
+        self, temporal: TemporalClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """1.1.3: Temporal would give the attempt up, and try it again for ever."""
+        monkeypatch.setattr(tool_calls, "QUICK_SECONDS", 0.05)
+
+        async def waits() -> None:
+            await asyncio.Event().wait()
+
+        slow = MockTool("slow", handler=waits, options=ToolOptions(quick=True, timeout_seconds=60))
+        async with at_work(temporal, an_agent(calls(("slow", {})), tools=[slow])) as office:
+            execution, _ = await office.run()
+
+            assert await results(execution) == ["Error: The tool 'slow' did not finish within 0.05s"]
+
+
+@dataclass(frozen=True)
+class Struck:
+    """Where the first attempt of something ends, and what comes of it."""
+
+    at: Failpoint
+    did: int
+    """How often the model was asked, or the tool ran."""
+    effect: Effect = Effect.IDEMPOTENT
+    quick: bool = False
+    is_unknown: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.at}-{self.effect}-{'quick' if self.quick else 'regular'}"
+
+
+MODEL_ATTEMPTS = [
+    Struck(Failpoint.INFER_BEFORE_MODEL, 1),
+    Struck(Failpoint.INFER_AFTER_RESPONSE, 2),
+    Struck(Failpoint.INFER_BEFORE_REPORT, 1),
+]
+TOOL_ATTEMPTS = [
+    replace(attempt, quick=quick)
+    for quick in (False, True)
+    for attempt in (
+        Struck(Failpoint.TOOL_AFTER_RESERVE, 1),
+        Struck(Failpoint.TOOL_AFTER_EFFECT, 2),
+        Struck(Failpoint.TOOL_BEFORE_REPORT, 1),
+        Struck(Failpoint.TOOL_AFTER_RESERVE, 0, Effect.AT_MOST_ONCE, is_unknown=True),
+        Struck(Failpoint.TOOL_AFTER_EFFECT, 1, Effect.AT_MOST_ONCE, is_unknown=True),
+        Struck(Failpoint.TOOL_BEFORE_REPORT, 1, Effect.AT_MOST_ONCE),
+    )
+]
+
+
+@dataclass(frozen=True)
+class Told:
+    """What an execution that was struck came to."""
+
+    did: int
+    said: list[str]
+    envelopes: list[str]
+    errors: list[tuple[str | None, str | None]]
+    result: ExecutionResult
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def told(services: EmbeddedServices) -> Mapping[Struck, Told]:
+    """All of them, at the same time."""
+    attempts = [*MODEL_ATTEMPTS, *TOOL_ATTEMPTS]
+    tools = {
+        struck: MockTool(
+            "work", handler=lambda: "worked", options=ToolOptions(effect=struck.effect, quick=struck.quick)
+        )
+        for struck in attempts
+    }
+    scripts = {struck: [] if struck in MODEL_ATTEMPTS else [calls(("work", {}))] for struck in attempts}
+    agents = [an_agent(*scripts[s], "Done", tools=[tools[s]]).with_name(str(s)) for s in attempts]
+    lightning = Lightning()
+
+    async def run(office: Office, struck: Struck, agent: AgentDefinition) -> Told:
+        id_, driver = uuid4(), cast("Any", agent.driver)
+        lightning.each[workflow_id(ExecutionRef(id_))] = struck.at
+        execution, result = await office.run(agent=str(struck), execution_id=id_)
+        return Told(
+            len(driver.model.requests) if struck in MODEL_ATTEMPTS else len(tools[struck].calls),
+            await office.said(execution),
+            await office.envelope_types(execution),
+            await errors(execution),
+            result,
+        )
+
+    forgiving = [agent.with_error_policy(FORGIVING) for agent in agents]
+    async with at_work(await connected(services), *forgiving, strike=lightning) as office:
+        running = (run(office, *each) for each in zip(attempts, office.agents, strict=True))
+        return dict(zip(attempts, await asyncio.gather(*running), strict=True))
+
+
+class TestSecondAttempts:
+    """A worker that dies is played by an attempt that ends where it would have died."""
+
+    @pytest.mark.parametrize("struck", MODEL_ATTEMPTS, ids=str)
+    def test_an_answer_that_was_recorded_is_not_asked_for_again(
+        self, told: Mapping[Struck, Told], struck: Struck
+    ) -> None:
+        """1.1.1, 1.1.3: the second attempt returns what the first one recorded; viewers are told once."""
+        known = told[struck]
+
+        assert known.did == struck.did
+        assert known.said == ["Go", "Done"]
+        assert known.envelopes == [
+            "agent.status",
+            "agent.step.started",
+            "agent.step.completed",
+            "agent.status",
+        ]
+        assert (known.result.status, known.result.steps) == (AgentStatus.COMPLETED, 1)
+
+    @pytest.mark.parametrize("struck", TOOL_ATTEMPTS, ids=str)
+    def test_a_call_has_one_result_whatever_became_of_its_first_attempt(
+        self, told: Mapping[Struck, Told], struck: Struck
+    ) -> None:
+        """1.1.3: an idempotent tool runs again; what became of another one the model is told."""
+        known = told[struck]
+
+        assert known.did == struck.did
+        assert known.said == ["Go", "", f"Error: {EFFECT_UNKNOWN}" if struck.is_unknown else "worked", "Done"]
+        assert known.errors == ([(ErrorType.UNKNOWN, "work")] if struck.is_unknown else [])
+        assert [kind for kind in known.envelopes if kind.startswith("agent.tool")] == [
+            "agent.tool.started",
+            "agent.tool.completed",
+        ]
+        assert (known.result.status, known.result.steps) == (AgentStatus.COMPLETED, 2)
+
+    async def test_an_end_that_could_not_be_written_is_written_later(self, temporal: TemporalClient) -> None:
+        """8.2.3: the final state is always written, once."""
+        async with at_work(
+            temporal, an_agent("Done"), strike=Lightning(Failpoint.SETTLE_BEFORE_COMMIT)
+        ) as office:
+            execution, _ = await office.run()
+
+            assert (await execution.get()).status is ExecutionStatus.COMPLETED
+            assert await office.statuses(execution) == ["processing", "completed"]
+
+    async def test_a_store_that_is_away_for_a_while_delays_and_doubles_nothing(
+        self, temporal: TemporalClient
+    ) -> None:
+        """1.1.3: whichever write it was that failed."""
+        script = Script.of(ScriptedTurn(calls=(ScriptedCall(name="work"),)), "Done")
+        agent = an_agent(model=ScenarioModel(script), tools=[MockTool("work")])
+        async with at_work(temporal, agent) as office:
+            for method in ("begin_step", "record_reply", "reserve_call", "record_call", "settle"):
+                office.store.fails(method, OSError("connection refused"))
+            execution, result = await office.run()
+
+            assert await office.said(execution) == ["Go", "", "null", "Done"]
+        assert (result.status, result.steps) == (AgentStatus.COMPLETED, 2)
+
+
+def judged_as(step: StepRow) -> str:
+    """The type of error that the error policy saw in the evaluation after the step."""
+    votes = step.outcome["evaluations"] if step.outcome else ()
+    return next(v["context"]["errorType"] for v in votes if v["criterion"] == "ErrorPolicyCriterion")
+
+
+class TestModelsThatFail:
+    async def test_a_busy_provider_is_asked_again_when_it_wishes(self, temporal: TemporalClient) -> None:
+        """3.5.1: in one step, waiting at least as long as `Retry-After` said."""
+        agent = an_agent(RateLimited("busy", 0.3), ModelUnavailable("away", 0.01), "Done")
+        async with at_work(temporal, agent) as office:
+            execution, result = await office.run()
+            events = await events_of(execution)
+
+        (asked, _), (began,) = scheduled(events, "infer")[0], of_type(events, "ACTIVITY_TASK_STARTED")
+        attempt = began.activity_task_started_event_attributes
+        assert (result.status, result.steps) == (AgentStatus.COMPLETED, 1)
+        assert attempt.attempt == 3
+        assert attempt.last_failure.application_failure_info.type == "ModelUnavailable"
+        delay = attempt.last_failure.application_failure_info.next_retry_delay
+        assert delay.ToTimedelta() == timedelta(seconds=0.01)
+        assert seconds_between(asked, began) >= 0.31
+
+    async def test_the_number_of_attempts_is_limited(self, temporal: TemporalClient) -> None:
+        """3.5.1: up to `with_max_retries(n)` attempts in all, one for n of 1 or less."""
+        limits = [-1, 0, 1, 2]
+        busy = RateLimited("busy", 0.01)
+        agents = [an_agent(busy).with_name(str(n)).with_max_retries(n) for n in limits]
+        async with at_work(temporal, *agents) as office:
+            ran = await asyncio.gather(*(office.run(agent=str(n)) for n in limits))
+            drivers: list[Any] = [agent.driver for agent in office.agents]
+
+            assert [len(driver.model.requests) for driver in drivers] == [1, 1, 1, 2]
+            for execution, result in ran:
+                assert (result.status, result.stop_reason) == (AgentStatus.FAILED, StopReason.ERROR)
+                assert await errors(execution) == [(ErrorType.RATE_LIMIT, None)]
+                assert (await execution.get()).error_message == "busy"
+
+    async def test_the_error_policy_judges_what_remained_of_a_failure(self, temporal: TemporalClient) -> None:
+        """3.5.1, 3.5.2: a step error of that type, which a policy may forgive; another step follows."""
+        failures: dict[Exception, str] = {
+            RateLimited("busy"): "rate_limit",
+            ModelTimeout("slow"): "timeout",
+            ModelUnavailable("away"): "model",
+            ModelError("refused"): "model",
+            ValueError("a bug in the driver"): "model",
+        }
+        policy = ErrorPolicy.retry_all(2)
+        agents = [
+            an_agent(error, "Done").with_name(str(error)).with_max_retries(1).with_error_policy(policy)
+            for error in failures
+        ]
+        async with at_work(temporal, *agents) as office:
+            ran = await asyncio.gather(*(office.run(agent=str(error)) for error in failures))
+            steps = [await execution.steps() for execution, _ in ran]
+
+        assert {(result.status, result.steps) for _, result in ran} == {(AgentStatus.COMPLETED, 2)}
+        assert [judged_as(failed) for failed, _ in steps] == list(failures.values())
+        assert [[e.message for e in failed.errors] for failed, _ in steps] == [[str(e)] for e in failures]
+        assert [(failed.messages, after.errors) for failed, after in steps] == [((), ())] * len(failures)
+
+    async def test_an_error_that_will_not_pass_is_not_tried_again(self, temporal: TemporalClient) -> None:
+        """3.5.2: a refused request becomes a step error at once."""
+        async with at_work(temporal, an_agent(ModelError("too long"), "Done")) as office:
+            _, result = await office.run()
+            driver: Any = office.agents[0].driver
+
+            assert len(driver.model.requests) == 1
+        assert result.stop_reason is StopReason.ERROR
+
+    async def test_crashes_are_no_failures_of_the_model(self, temporal: TemporalClient) -> None:
+        """3.5.1: attempts that died are not counted among those that the provider refused."""
+        agent = an_agent(RateLimited("busy", 0.01), "Done").with_max_retries(2)
+        async with at_work(temporal, agent, strike=Lightning(Failpoint.INFER_BEFORE_MODEL)) as office:
+            _, result = await office.run()
+
+        assert (result.status, result.steps) == (AgentStatus.COMPLETED, 1)
+
+    async def test_an_answer_that_no_store_can_hold_is_an_error_of_the_step(
+        self, temporal: TemporalClient
+    ) -> None:
+        """3.4.2: and not one that is paid for again and again."""
+        async with at_work(temporal, an_agent("a\0b")) as office:
+            _, result = await office.run()
+            driver: Any = office.agents[0].driver
+
+            assert len(driver.model.requests) == 1
+        assert (result.status, result.stop_reason) == (AgentStatus.FAILED, StopReason.ERROR)
+
+
+class TestWorkers:
+    async def test_an_agent_that_no_worker_knows_waits_visibly(self, temporal: TemporalClient) -> None:
+        """1.1.1: and goes on once a worker knows it."""
+        known, unknown = an_agent("Hello").with_name("known"), an_agent("Hello").with_name("unknown")
+        office = an_office(temporal, unknown, known)
+        async with office.worker(office.agents[1]):
+            execution = await office.start()
+
+            async def tells() -> bool:
+                pending = (await execution.workflow.describe()).raw_description.pending_activities
+                return any("No agent named 'unknown'" in p.last_failure.message for p in pending)
+
+            await eventually(tells)
+        async with office.worker():
+            assert (await finished(execution)).status is AgentStatus.COMPLETED
+
+    async def test_it_runs_in_the_sandbox_too(self, temporal: TemporalClient) -> None:
+        """1.1.2: what the workflow does is deterministic, says Temporal's sandbox."""
+        work = MockTool("work", options=ToolOptions(quick=True))
+        office = an_office(temporal, an_agent(calls(("work", {}), ("work", {})), "Done", tools=[work]))
+        async with office.worker_with(SandboxedWorkflowRunner()):
+            execution, result = await office.run()
+
+        assert (result.status, result.steps) == (AgentStatus.COMPLETED, 2)
+        assert of_type(await events_of(execution), "WORKFLOW_TASK_FAILED") == []
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A plan's criterion that nobody registered."""
+
+    def decide(self, state: object) -> Any:
+        raise NotImplementedError
+
+
+class TestWhatNobodyForesaw:
+    @pytest.mark.parametrize("nth", [1, 3])
+    async def test_an_exception_in_workflow_code_ends_the_execution_as_failed(
+        self, temporal: TemporalClient, monkeypatch: pytest.MonkeyPatch, nth: int
+    ) -> None:
+        """3.7.1, 8.2.3: written down like any other end; the workflow task does not fail for ever."""
+        decide, asked = agent_execution.decide, 0
+
+        def sometimes(*args: Any) -> Any:
+            nonlocal asked
+            asked += 1
+            if asked >= nth:
+                raise ZeroDivisionError("nobody foresaw this")
+            return decide(*args)
+
+        monkeypatch.setattr(agent_execution, "decide", sometimes)
+        agent = an_agent(calls(("work", {})), tools=[MockTool("work")])
+        async with at_work(temporal, agent) as office:
+            execution, result = await office.run()
+            row = await execution.get()
+
+            assert (await office.statuses(execution))[-1] == "failed"
+        assert (result.status, result.stop_reason) == (AgentStatus.FAILED, StopReason.ERROR)
+        assert (row.status, row.error_message) == (ExecutionStatus.FAILED, "nobody foresaw this")
+        assert of_type(await events_of(execution), "WORKFLOW_TASK_FAILED") == []
+
+    async def test_an_execution_that_somebody_else_ended_ends(self, temporal: TemporalClient) -> None:
+        """8.2.1: what an ended execution would write is refused, and not tried again for ever."""
+        office = an_office(temporal, an_agent("Done"))
+        execution = await office.start()
+        await office.store.settle(Settlement(execution.ref, "reconciler", ExecutionStatus.CANCELLED))
+        async with office.worker():
+            result = await finished(execution)
+
+        assert result.status is AgentStatus.FAILED
+        assert (await execution.get()).status is ExecutionStatus.CANCELLED
+
+    async def test_an_execution_that_is_gone_from_the_store_fails_visibly(
+        self, temporal: TemporalClient
+    ) -> None:
+        """8.2.3: there is nothing that its end could be written to."""
+        async with at_work(temporal, an_agent("Done")) as office:
+            gone = NotFound("execution", "any more")
+            office.store.fails("begin_step", gone)
+            office.store.fails("material", *[gone] * 4)
+            execution = await office.start()
+            with pytest.raises(WorkflowFailureError) as failure:
+                await finished(execution)
+
+        assert isinstance(failure.value.cause, ApplicationError)
+        assert "could not be written down" in str(failure.value.cause)
+
+    async def test_a_criterion_that_cannot_be_planned_is_refused_at_start(
+        self, temporal: TemporalClient
+    ) -> None:
+        """2.1.4: before anything is stored."""
+        agent = an_agent("Done").add_continuation_criteria(Broken())
+        office = an_office(temporal, agent)
+        id_ = uuid4()
+        with pytest.raises(InvalidInput, match="the criterion Broken is not registered"):
+            await office.start(execution_id=id_)
+
+        assert await office.store.execution(ExecutionRef(id_)) is None
+
+    async def test_a_criterion_that_no_worker_knows_ends_the_execution(
+        self, temporal: TemporalClient
+    ) -> None:
+        """2.2.7: for those who start workflows without our client."""
+        office = an_office(temporal, an_agent("Done"))
+        plan = office.agents[0].plan().model_copy(update={"criteria": (CriterionRef(name="nobody.knows"),)})
+        async with office.worker():
+            execution = await office.start_directly(plan)
+            result = await finished(execution)
+
+        assert result.stop_reason is StopReason.ERROR
+        assert "No criterion named 'nobody.knows'" in ((await execution.get()).error_message or "")
+
+
+class TestStarting:
+    async def test_the_same_id_starts_once(self, temporal: TemporalClient) -> None:
+        """1.1.4: one execution is one workflow id, however often it is asked for."""
+        id_ = uuid4()
+        async with at_work(temporal, an_agent("Done")) as office:
+            await finished(await office.start(execution_id=id_))
+            again = await office.start(execution_id=id_)
+            await finished(again)
+
+            assert await office.said(again) == ["Go", "Done"]
+
+    async def test_an_agent_that_the_client_does_not_know_is_refused(self, temporal: TemporalClient) -> None:
+        """10.2.1: with the names that it knows."""
+        with pytest.raises(UnknownName, match=r"No agent named 'nobody'\. Choose from: agent"):
+            await an_office(temporal, an_agent("Done")).start(agent="nobody")
+
+    async def test_whoever_asks_to_stop_before_the_first_step_runs_none(
+        self, temporal: TemporalClient
+    ) -> None:
+        """8.2.1: a cancelled execution that was pending never starts a step."""
+        office = an_office(temporal, an_agent("Done"))
+        execution = await office.start()
+        await execution.workflow.cancel()
+        async with office.worker():
+            result = await finished(execution)
+
+            assert (result.stop_reason, result.steps) == (StopReason.USER_REQUESTED, 0)
+            assert (await execution.get()).status is ExecutionStatus.CANCELLED
+            assert scheduled(await events_of(execution), "infer") == []

@@ -1,0 +1,558 @@
+"""People answer, allow, steer, pause and stop: what an execution does with it, and what it refuses."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.client import Client as TemporalClient
+
+from agent_domain.cached_context import InferenceRequest
+from agent_domain.capabilities.approvals import args_digest
+from agent_domain.drivers import OnText
+from agent_domain.errors import InvalidInput
+from agent_domain.function_tool import tool
+from agent_domain.ports import ExecutionEnded
+from agent_domain.state import CANCELLED_CALL
+from agent_domain.status import AgentStatus, ExecutionStatus, StopReason
+from agent_domain.step_error import ErrorType
+from agent_domain.step_facts import CallNeed
+from agent_domain.steps import InferenceResponse
+from agent_domain.testing import MockTool, calls, says
+from agent_domain.tools import ToolOptions
+from everstep.client.client import Execution, Refused
+from tests.workflows.harness import (
+    HeldModel,
+    Office,
+    an_agent,
+    at_work,
+    events_of,
+    finished,
+    of_type,
+    progress,
+    scheduled,
+    seconds_between,
+)
+
+
+def user_input(wait_seconds: float | None = None, handler: Callable[..., Any] | None = None) -> MockTool:
+    """A tool that people answer; what it does without an answer is up to the handler."""
+    options = ToolOptions(need=CallNeed.INPUT, wait_seconds=wait_seconds)
+    schema = {"type": "object", "properties": {"prompt": {"type": "string"}}, "required": ["prompt"]}
+    return MockTool("user_input", handler=handler, schema=schema, options=options)
+
+
+def asks(*prompts: str, **more: Any) -> InferenceResponse:
+    """A response that asks people."""
+    return calls(*(("user_input", {"prompt": prompt, **more}) for prompt in prompts))
+
+
+async def results(execution: Execution) -> list[tuple[str, bool]]:
+    """What the model read of each call, and whether it counts as a success."""
+    steps = await execution.steps()
+    return [(c.record.text, c.record.success) for step in steps for c in step.calls if c.record]
+
+
+class TestQuestions:
+    async def test_an_answer_becomes_the_result_of_the_call(self, temporal: TemporalClient) -> None:
+        """8.4.1, 8.5.2, 8.5.3: the same execution goes on in the same step."""
+        ask = user_input()
+        async with at_work(temporal, an_agent(asks("Which colour?"), "Done", tools=[ask])) as office:
+            execution = await office.start()
+            await office.until_asked(execution)
+            (request,) = await execution.requests()
+            row = await execution.get()
+            await execution.submit_input("Blue")
+            result = await finished(execution)
+
+            assert request.request["prompt"] == "Which colour?"
+            assert (row.status, row.step_count) == (ExecutionStatus.PAUSED, 0)
+            assert await results(execution) == [("Blue", True)]
+            assert await office.said(execution) == ["Go", "", "Blue", "Done"]
+            assert await office.statuses(execution) == ["processing", "paused", "processing", "completed"]
+            kinds = await office.envelope_types(execution)
+        told = kinds.index("agent.input.requested")
+        assert kinds[told + 1] == "agent.status"
+        assert result.steps == 2
+        assert ask.calls == []
+
+    async def test_an_answer_that_does_not_fit_is_refused_and_the_question_stays(
+        self, temporal: TemporalClient
+    ) -> None:
+        """8.5.4: nothing is stored, the execution stays paused."""
+        agent = an_agent(asks("Which?", choices=["Red", "Blue"]), "Done", tools=[user_input()])
+        async with at_work(temporal, agent) as office:
+            execution = await office.start()
+            await office.until_asked(execution)
+            with pytest.raises(InvalidInput, match=r"^Answer must be one of: Red, Blue$"):
+                await execution.submit_input("Green")
+
+            assert len(await execution.requests()) == 1
+            assert (await execution.get()).status is ExecutionStatus.PAUSED
+            await execution.submit_input(" Red ")
+            await finished(execution)
+            assert await results(execution) == [("Red", True)]
+        accepted = of_type(await events_of(execution), "WORKFLOW_EXECUTION_UPDATE_ACCEPTED")
+        assert len(accepted) == 1
+
+    async def test_several_questions_are_asked_one_after_the_other(self, temporal: TemporalClient) -> None:
+        """8.5.2: in response order; a message answers the oldest."""
+        agent = an_agent(asks("First?", "Second?"), "Done", tools=[user_input()])
+        async with at_work(temporal, agent) as office:
+            execution = await office.start()
+            for answer in ("one", "two"):
+                await office.until_asked(execution)
+                await execution.submit_input(answer)
+            await finished(execution)
+
+            assert await results(execution) == [("one", True), ("two", True)]
+            assert (await office.statuses(execution)).count("paused") == 2
+
+    async def test_nobody_answers_in_time(self, temporal: TemporalClient) -> None:
+        """8.5.5: the tool says what holds then: its default, or that it failed."""
+
+        def no_answer(**_args: object) -> str:
+            raise TimeoutError("No answer within 0.05s")
+
+        def default(**_args: object) -> str:
+            return "Blue"
+
+        with_default = an_agent(asks("?"), "Done", tools=[user_input(0.05, default)])
+        without = an_agent(asks("?"), tools=[user_input(0.05, no_answer)])
+        agents = with_default.with_name("with"), without.with_name("without")
+        async with at_work(temporal, *agents) as office:
+            (first, _), (second, failed) = await asyncio.gather(
+                office.run(agent="with"), office.run(agent="without")
+            )
+
+            assert await results(first) == [("Blue", True)]
+            assert await results(second) == [("Error: No answer within 0.05s", False)]
+            assert await first.requests() == ()
+            (step,) = await second.steps()
+        error = step.calls[0].record and step.calls[0].record.error
+        assert error
+        assert error.type is ErrorType.TIMEOUT
+        assert failed.stop_reason is StopReason.ERROR
+
+    async def test_an_answer_whose_news_was_lost_is_told_again(self, temporal: TemporalClient) -> None:
+        """8.5.3: the answer was stored, the execution did not hear of it: the same answer again helps."""
+        async with at_work(temporal, an_agent(asks("?"), "Done", tools=[user_input()])) as office:
+            execution = await office.start()
+            await office.until_asked(execution)
+            (request,) = await execution.requests()
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(Execution, "_update", nothing_happens)
+                await execution.submit_input("Blue")
+            await execution.submit_input("Blue", request_id=request.id)
+            await finished(execution)
+
+            assert await results(execution) == [("Blue", True)]
+
+
+async def nothing_happens(*_args: object) -> None:
+    """The process died before it told the workflow."""
+
+
+def delete(path: str) -> str:
+    """Deletes a file."""
+    return f"deleted {path}"
+
+
+def careful(*paths: str, also: list[tuple[str, dict[str, Any]]] | None = None) -> Any:
+    """An agent that deletes files, and asks before."""
+    script = calls(*(("delete", {"path": path}) for path in paths), *(also or []))
+    return an_agent(script, "Done", tools=[tool(delete)]).with_approval("delete", "always")
+
+
+async def approve(execution: Execution) -> None:
+    await execution.approve()
+
+
+async def deny(execution: Execution) -> None:
+    await execution.deny()
+
+
+async def deny_because(execution: Execution) -> None:
+    await execution.deny(reason=" Keep it ")
+
+
+async def edit(execution: Execution) -> None:
+    await execution.edit({"path": "b"})
+
+
+class TestApprovals:
+    @pytest.mark.parametrize(
+        ("decide", "text", "success"),
+        [
+            (approve, "deleted a", True),
+            (deny, "Denied by user", False),
+            (deny_because, "Denied by user: Keep it", False),
+            (edit, '[Arguments edited by user: {"path":"b"}]\ndeleted b', True),
+        ],
+    )
+    async def test_a_decision(
+        self,
+        temporal: TemporalClient,
+        decide: Callable[[Execution], Awaitable[None]],
+        text: str,
+        success: bool,
+    ) -> None:
+        """8.6.2: what runs, and what the model reads; a denial is no error for the error policy."""
+        async with at_work(temporal, careful("a")) as office:
+            execution = await office.start()
+            await office.until_asked(execution)
+            (request,) = await execution.requests()
+            await decide(execution)
+            result = await finished(execution)
+
+            assert (request.tool, request.args) == ("delete", {"path": "a"})
+            assert request.args_digest == args_digest("delete", {"path": "a"})
+            assert await results(execution) == [(text, success)]
+            assert [s.errors for s in await execution.steps()] == [(), ()]
+            kinds = [kind for kind in await office.envelope_types(execution) if "approval" in kind]
+        assert kinds == ["agent.approval.requested", "agent.approval.resolved"]
+        assert (result.status, result.steps) == (AgentStatus.COMPLETED, 2)
+
+    async def test_a_decision_holds_for_one_call_with_these_arguments_once(
+        self, temporal: TemporalClient
+    ) -> None:
+        """8.6.3: another digest, other arguments that do not fit, and a second decision are refused."""
+        async with at_work(temporal, careful("a", "b")) as office:
+            execution = await office.start()
+            await office.until_asked(execution)
+            first, second = await execution.requests()
+            with pytest.raises(Refused, match=r"^Approval does not match the pending call$"):
+                await execution.approve(first.id, args_digest=second.args_digest)
+            with pytest.raises(InvalidInput, match=r"^Required arguments are missing: path$"):
+                await execution.edit({}, first.id)
+            assert len(await execution.requests()) == 2
+
+            await execution.approve(first.id)
+            with pytest.raises(Refused, match=r"^Approval already resolved$"):
+                await execution.deny(first.id)
+            await execution.deny(second.id)
+            await finished(execution)
+
+            assert await results(execution) == [("deleted a", True), ("Denied by user", False)]
+
+    async def test_a_decision_while_another_call_still_runs(self, temporal: TemporalClient) -> None:
+        """8.6.2: it counts although nobody waited for it yet."""
+        runs, go_on = asyncio.Event(), asyncio.Event()
+
+        @tool
+        async def look() -> str:
+            "Looks, for long."
+            runs.set()
+            await go_on.wait()
+            return "seen"
+
+        agent = careful("a", also=[("look", {})]).with_tools([look])
+        async with at_work(temporal, agent) as office:
+            execution = await office.start()
+            await runs.wait()
+            await execution.approve()
+            go_on.set()
+            await finished(execution)
+
+            assert await results(execution) == [("deleted a", True), ("seen", True)]
+            assert "paused" not in await office.statuses(execution)
+
+    async def test_nobody_has_to_allow_anything_in_time(self, temporal: TemporalClient) -> None:
+        """8.4.1, 8.6.2: silence allows nothing, also where an answer may be late."""
+        ask = user_input(wait_seconds=0.001)
+        agent = an_agent(asks("?"), "Done", tools=[ask]).with_approval(ask.name, "always")
+        async with at_work(temporal, agent) as office:
+            execution = await office.start()
+            await office.until_asked(execution)
+            await execution.deny()
+            await finished(execution)
+
+        assert of_type(await events_of(execution), "TIMER_STARTED") == []
+        assert ask.calls == []
+
+    async def test_calls_that_need_nobody_run_meanwhile(self, temporal: TemporalClient) -> None:
+        """8.6.2: and results stand in response order."""
+        agent = careful("a", also=[("look", {})]).with_tools([MockTool.returning("look", "", "seen")])
+        async with at_work(temporal, agent) as office:
+            execution = await office.start()
+            await office.until_asked(execution)
+
+            assert await results(execution) == [("seen", True)]
+            await execution.approve()
+            await finished(execution)
+            assert await office.said(execution) == ["Go", "", "deleted a", "seen", "Done"]
+
+
+class TestSteering:
+    async def test_a_message_is_heard_at_the_next_boundary(self, temporal: TemporalClient) -> None:
+        """8.3.1: after the step is recorded, never between a call and its result; it asks for a step."""
+        model = HeldModel(calls(("look", {})), "Done", "Blue then", holds=1)
+        async with at_work(temporal, an_agent(model=model, tools=[MockTool("look")])) as office:
+            execution = await office.start()
+            await model.begun.wait()
+            await execution.steer("Blue, please")
+            model.go_on.set()
+            result = await finished(execution)
+
+            assert await office.said(execution) == ["Go", "", "null", "Blue, please", "Done"]
+        assert (result.steps, result.unheard) == (2, 0)
+
+    async def test_a_message_asks_for_one_more_step(self, temporal: TemporalClient) -> None:
+        """8.3.1: it counts as a continuation request."""
+        model = HeldModel("Red", "Blue", holds=1)
+        async with at_work(temporal, an_agent(model=model)) as office:
+            execution = await office.start()
+            await model.begun.wait()
+            await execution.steer("Blue, please", key="once")
+            await execution.steer("Blue, please", key="once")
+            model.go_on.set()
+            result = await finished(execution)
+            first, _ = await execution.steps()
+
+            assert await office.said(execution) == ["Go", "Red", "Blue, please", "Blue"]
+        assert first.outcome
+        assert first.outcome["resolvedBy"] == "ContinuationRequest"
+        assert (result.steps, result.unheard) == (2, 0)
+
+    async def test_a_message_that_a_guard_forbids_stays_unheard(self, temporal: TemporalClient) -> None:
+        """8.3.1: the boundary is evaluated without it, and the result says so."""
+        model = HeldModel("Red")
+        async with at_work(temporal, an_agent(model=model).with_max_steps(1)) as office:
+            execution = await office.start()
+            await model.begun.wait()
+            await execution.steer("Blue, please")
+            model.go_on.set()
+            result = await finished(execution)
+
+            assert await office.said(execution) == ["Go", "Red"]
+        assert (result.steps, result.unheard, result.stop_reason) == (1, 1, StopReason.COMPLETED)
+
+    async def test_a_message_to_an_end_that_is_being_written_is_refused(
+        self, temporal: TemporalClient
+    ) -> None:
+        """8.3.1: whoever sent it is told, so that it can become another execution's."""
+        async with at_work(temporal, an_agent("Done")) as office, office.store.held("settle") as settling:
+            execution = await office.start_directly()
+            await settling.wait()
+            with pytest.raises(Refused, match="the execution has ended"):
+                await execution.steer("Wait")
+
+
+class TestPausing:
+    async def test_a_paused_execution_finishes_its_work_and_waits(self, temporal: TemporalClient) -> None:
+        """8.4.1: then goes on where it stood."""
+        model = HeldModel(calls(("look", {})), "Done")
+        async with at_work(temporal, an_agent(model=model, tools=[MockTool("look")])) as office:
+            execution = await office.start()
+            await model.begun.wait()
+            await execution.pause()
+            model.go_on.set()
+            await office.until_asked(execution)
+            paused = await progress(execution)
+            asked = model.asked
+            await execution.resume()
+            result = await finished(execution)
+
+            assert await office.statuses(execution) == ["processing", "paused", "processing", "completed"]
+        assert (paused.status, paused.facts.is_paused, asked) == (ExecutionStatus.PAUSED, True, 1)
+        assert result.steps == 2
+
+    async def test_what_is_said_meanwhile_is_heard_later(self, temporal: TemporalClient) -> None:
+        """8.3.1: a paused execution hears at its next boundary too."""
+        model = HeldModel(calls(("look", {})), "Done")
+        async with at_work(temporal, an_agent(model=model, tools=[MockTool("look")])) as office:
+            execution = await office.start()
+            await model.begun.wait()
+            await execution.pause()
+            model.go_on.set()
+            await office.until_asked(execution)
+            await execution.steer("Look twice")
+            await execution.resume()
+            await finished(execution)
+
+            assert await office.said(execution) == ["Go", "", "null", "Look twice", "Done"]
+
+    async def test_only_what_is_paused_can_be_resumed(self, temporal: TemporalClient) -> None:
+        """8.2.1: to resume what runs is refused."""
+        model = HeldModel("Done")
+        async with at_work(temporal, an_agent(model=model)) as office:
+            execution = await office.start()
+            await model.begun.wait()
+            with pytest.raises(Refused, match="the execution is not paused"):
+                await execution.resume()
+            model.go_on.set()
+            await finished(execution)
+
+    async def test_an_answer_to_a_paused_execution_waits_until_it_is_resumed(
+        self, temporal: TemporalClient
+    ) -> None:
+        """8.5.3: the call has its answer, the pause goes on."""
+        async with at_work(temporal, an_agent(asks("?"), "Done", tools=[user_input()])) as office:
+            execution = await office.start()
+            await office.until_asked(execution)
+            await execution.pause()
+            await execution.submit_input("Blue")
+            facts = (await progress(execution)).facts
+            assert facts.is_paused
+            assert [call.need for call in facts.pending] == [CallNeed.RUN]
+            await execution.resume()
+            await finished(execution)
+
+            assert await results(execution) == [("Blue", True)]
+
+
+class Stubborn:
+    """A model that answers although somebody hung up."""
+
+    def __init__(self, answer: InferenceResponse) -> None:
+        self.answer = answer
+        self.begun = asyncio.Event()
+
+    async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
+        del request, on_text
+        self.begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            assert task
+            task.uncancel()
+        return self.answer
+
+
+async def by_update(execution: Execution) -> None:
+    await execution.cancel()
+
+
+async def by_temporal(execution: Execution) -> None:
+    await execution.workflow.cancel()
+
+
+def asked_to_stop(events: list[HistoryEvent]) -> HistoryEvent:
+    """When it was cancelled, one way or the other."""
+    ours = of_type(events, "WORKFLOW_EXECUTION_UPDATE_ACCEPTED")
+    return (ours or of_type(events, "WORKFLOW_EXECUTION_CANCEL_REQUESTED"))[0]
+
+
+async def cancelled(office: Office, execution: Execution) -> list[HistoryEvent]:
+    """Its history, once it has ended as cancelled."""
+    result, row = await finished(execution), await execution.get()
+    assert (result.status, result.stop_reason) == (AgentStatus.COMPLETED, StopReason.USER_REQUESTED)
+    assert (row.status, row.completed_at is None) == (ExecutionStatus.CANCELLED, False)
+    assert (await office.statuses(execution))[-1] == "cancelled"
+    return await events_of(execution)
+
+
+@pytest.mark.parametrize("cancel", [by_update, by_temporal])
+class TestCancelling:
+    async def test_during_a_stream(
+        self, temporal: TemporalClient, cancel: Callable[[Execution], Awaitable[None]]
+    ) -> None:
+        """8.2.1: the provider's connection is closed and the status written within a second."""
+        model = HeldModel("Never")
+        async with at_work(temporal, an_agent(model=model)) as office:
+            execution = await office.start()
+            await model.begun.wait()
+            await cancel(execution)
+            events = await cancelled(office, execution)
+
+            assert await office.said(execution) == ["Go"]
+        assert model.was_closed
+        assert seconds_between(asked_to_stop(events), events[-1]) < 1.0
+
+    async def test_during_a_tool(
+        self, temporal: TemporalClient, cancel: Callable[[Execution], Awaitable[None]]
+    ) -> None:
+        """1.1.5: its call gets a result all the same, and so do those that never ran."""
+        runs, was_closed = asyncio.Event(), asyncio.Event()
+
+        @tool
+        async def look() -> None:
+            "Looks for ever."
+            runs.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                was_closed.set()
+
+        agent = an_agent(calls(("look", {}), ("look", {})), tools=[look]).with_parallel_tools(False)
+        async with at_work(temporal, agent) as office:
+            execution = await office.start()
+            await runs.wait()
+            await cancel(execution)
+            await cancelled(office, execution)
+
+            assert await office.said(execution) == ["Go", "", CANCELLED_CALL, CANCELLED_CALL]
+        assert was_closed.is_set()
+
+    async def test_while_people_are_asked(
+        self, temporal: TemporalClient, cancel: Callable[[Execution], Awaitable[None]]
+    ) -> None:
+        """8.2.1: a paused execution may be cancelled; nobody needs to answer any more."""
+        async with at_work(temporal, an_agent(asks("?"), tools=[user_input()])) as office:
+            execution = await office.start()
+            await office.until_asked(execution)
+            await cancel(execution)
+            await cancelled(office, execution)
+
+            assert await execution.requests() == ()
+            assert await office.said(execution) == ["Go", "", CANCELLED_CALL]
+
+    async def test_after_a_pause_was_asked_for(
+        self, temporal: TemporalClient, cancel: Callable[[Execution], Awaitable[None]]
+    ) -> None:
+        """8.2.1: to stop outranks to wait."""
+        model = HeldModel("Never")
+        async with at_work(temporal, an_agent(model=model)) as office:
+            execution = await office.start()
+            await model.begun.wait()
+            await execution.pause()
+            await cancel(execution)
+            await cancelled(office, execution)
+
+            assert "paused" not in await office.statuses(execution)
+
+    async def test_when_the_answer_came_all_the_same(
+        self, temporal: TemporalClient, cancel: Callable[[Execution], Awaitable[None]]
+    ) -> None:
+        """8.2.1, 1.1.5: the calls in it are not run any more."""
+        model, look = Stubborn(calls(("look", {}))), MockTool("look")
+        async with at_work(temporal, an_agent(model=model, tools=[look])) as office:
+            execution = await office.start()
+            await model.begun.wait()
+            await cancel(execution)
+            events = await cancelled(office, execution)
+
+            assert await office.said(execution) == ["Go", "", CANCELLED_CALL]
+        assert scheduled(events, "run_tool") == []
+        assert look.calls == []
+
+    async def test_while_something_is_written_down(
+        self, temporal: TemporalClient, cancel: Callable[[Execution], Awaitable[None]]
+    ) -> None:
+        """8.2.3: that it ended is written whatever is cancelled meanwhile."""
+        async with at_work(temporal, an_agent(asks("?"), tools=[user_input()])) as office:
+            async with office.store.held("settle") as settling:
+                execution = await office.start_directly()
+                await settling.wait()
+                await cancel(execution)
+            await cancelled(office, execution)
+
+
+class TestEndedExecutions:
+    async def test_an_ended_execution_refuses_everything(self, temporal: TemporalClient) -> None:
+        """8.2.1: and says that it has ended."""
+        async with at_work(temporal, an_agent(says("Done"))) as office:
+            execution, _ = await office.run()
+            for late in (execution.pause(), execution.resume(), execution.cancel()):
+                with pytest.raises(Refused, match="The execution has ended"):
+                    await late
+            with pytest.raises(ExecutionEnded, match="has ended as completed"):
+                await execution.steer("Wait")
+            with pytest.raises(Refused, match="No question is open"):
+                await execution.submit_input("Blue")
+            with pytest.raises(Refused, match="No approval is open"):
+                await execution.approve()
+
+            assert await office.said(execution) == ["Go", "Done"]

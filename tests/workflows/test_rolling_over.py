@@ -1,0 +1,160 @@
+"""A long execution cuts its history at step boundaries; nothing is lost, and nothing starts anew."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
+
+import pytest
+import pytest_asyncio
+from temporalio.api.history.v1 import HistoryEvent
+
+from agent_domain.facts import ExecutionFacts
+from agent_domain.ports import StepRow, StoredEnvelope
+from agent_domain.status import AgentStatus, ExecutionStatus, StopReason
+from agent_domain.testing import DeterministicAgentDriver, MockTool, ScenarioStep
+from agent_domain.usage import Usage
+from everstep.client.client import Execution
+from everstep.runtime.embedded import EmbeddedServices
+from tests.workflows.harness import (
+    Office,
+    an_agent,
+    at_work,
+    connected,
+    json_of,
+    of_type,
+    progress,
+    runs_of,
+    scheduled,
+)
+from workflows import agent_execution
+from workflows.contracts import ExecutionResult
+
+STEPS = 300
+MOST_EVENTS = 90
+MESSAGES = [f"message {number}" for number in range(100)]
+WORKS_ON = ScenarioStep.tool_call("work", usage=Usage(output=1), execute_tools=False)
+
+
+@dataclass(frozen=True)
+class Rolled:
+    """All that is known of an execution in many runs."""
+
+    result: ExecutionResult
+    runs: Sequence[Sequence[HistoryEvent]]
+    facts: ExecutionFacts
+    steps: Sequence[StepRow]
+    said: Sequence[str]
+    envelopes: Sequence[StoredEnvelope]
+
+
+async def speak(execution: Execution, messages: Sequence[str]) -> None:
+    for message in messages:
+        await execution.steer(message)
+
+
+async def pause_after(office: Office, execution: Execution, steps: int) -> None:
+    async def has_come_there() -> bool:
+        return (await execution.get()).step_count >= steps
+
+    await office.store.until(has_come_there)
+    await execution.pause()
+    await office.until_status(execution, ExecutionStatus.PAUSED)
+    await execution.resume()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def rolled(services: EmbeddedServices) -> AsyncGenerator[Rolled]:
+    """Steps without an end, messages from four people at once, and two pauses."""
+    driver = DeterministicAgentDriver.from_steps(WORKS_ON)
+    agent = an_agent(tools=[MockTool("work")]).with_driver(driver).with_max_steps(STEPS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(agent_execution, "ROLL_OVER_EVENTS", MOST_EVENTS)
+        async with at_work(await connected(services), agent) as office:
+            execution = await office.start()
+            async with asyncio.TaskGroup() as people:
+                for person in range(4):
+                    people.create_task(speak(execution, MESSAGES[person::4]))
+                for steps in (20, 150):
+                    people.create_task(pause_after(office, execution, steps))
+            async with asyncio.timeout(120):
+                result = await execution.workflow.result()
+            ref, envelopes = execution.ref, list[StoredEnvelope]()
+            while more := await office.store.envelopes(ref.tenant_id, ref.stream_id, len(envelopes)):
+                envelopes += more
+            yield Rolled(
+                result,
+                await runs_of(execution),
+                (await progress(execution)).facts,
+                await execution.steps(),
+                await office.said(execution),
+                envelopes,
+            )
+
+
+class TestRollingOver:
+    def test_no_history_gets_long(self, rolled: Rolled) -> None:
+        """1.1.4: one execution is one workflow id, in many runs."""
+        assert len(rolled.runs) > STEPS * 6 / MOST_EVENTS
+        # What was under way when it got too long is still finished: a step, and who spoke meanwhile.
+        assert max(map(len, rolled.runs)) < MOST_EVENTS + 30
+
+    def test_steps_are_numbered_on(self, rolled: Rolled) -> None:
+        """1.1.4: and each is asked for once."""
+        asked = [given["number"] for run in rolled.runs for _, given in scheduled(run, "infer")]
+
+        assert asked == list(range(1, STEPS + 1))
+        assert [step.number for step in rolled.steps] == asked
+        assert (rolled.result.steps, rolled.result.usage) == (STEPS, Usage(output=STEPS))
+        assert (rolled.result.status, rolled.result.stop_reason) == (
+            AgentStatus.COMPLETED,
+            StopReason.STEPS_LIMIT,
+        )
+
+    def test_every_message_is_heard_once(self, rolled: Rolled) -> None:
+        """1.1.4, 8.3.1: also those that came while the history was cut."""
+        told = [text for text in rolled.said if text in MESSAGES]
+        hearing = [run for run in rolled.runs if of_type(run, "WORKFLOW_EXECUTION_UPDATE_ACCEPTED")]
+
+        assert sorted(told) == sorted(MESSAGES)
+        assert [[text for text in told if text in MESSAGES[person::4]] for person in range(4)] == [
+            MESSAGES[person::4] for person in range(4)
+        ]
+        assert rolled.result.unheard == 0
+        assert len(hearing) > 2
+
+    def test_positions_of_viewers_go_on(self, rolled: Rolled) -> None:
+        """1.1.4: `seq` has no gap, and time goes the same way."""
+        assert [envelope.seq for envelope in rolled.envelopes] == list(range(1, len(rolled.envelopes) + 1))
+        assert all(a.created_at < b.created_at for a, b in pairwise(rolled.envelopes))
+
+    def test_settlements_are_counted_on(self, rolled: Rolled) -> None:
+        """1.1.4, 8.4.1: a later pause is not taken for an earlier one."""
+        told = [e.payload["status"] for e in rolled.envelopes if e.type == "agent.status"]
+
+        assert told == ["processing", "paused", "processing", "paused", "processing", "stopped"]
+
+    def test_clocks_go_on(self, rolled: Rolled) -> None:
+        """1.1.4, 2.7.2: age and working time are those of the execution, not of its last run."""
+        began = rolled.runs[0][0].event_time.ToDatetime(tzinfo=UTC)
+        info = rolled.facts.state_info
+        worked = sum(step.facts.seconds for step in rolled.steps if step.facts)
+
+        assert info.started_at
+        assert abs((info.started_at - began).total_seconds()) < 5
+        assert info.cumulative_execution_seconds == pytest.approx(worked)
+
+    def test_only_facts_are_carried(self, rolled: Rolled) -> None:
+        """1.1.4: as much after three hundred steps as after ten."""
+        sizes = [
+            len(run[0].workflow_execution_started_event_attributes.input.payloads[0].data)
+            for run in rolled.runs[1:]
+        ]
+        last = json_of(rolled.runs[-1][0].workflow_execution_started_event_attributes.input.payloads[0])
+
+        assert max(sizes) - min(sizes) < 300
+        assert set(last) >= {"ref", "plan", "facts"}
+        assert datetime.fromisoformat(last["facts"]["state_info"]["started_at"]) == (
+            rolled.facts.state_info.started_at
+        )

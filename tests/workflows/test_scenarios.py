@@ -1,0 +1,141 @@
+"""The workflow is the third shell of the loop: it decides as the table says, and does what was decided."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+import pytest
+import pytest_asyncio
+from temporalio import workflow
+
+from agent_domain.definition import AgentDefinition
+from agent_domain.errors import ToolFailed
+from agent_domain.facts import ExecutionFacts
+from agent_domain.loop import Decision, Rules, decide
+from agent_domain.plan import REGISTERED
+from agent_domain.ports import ExecutionRow, StepRow
+from agent_domain.steps import InferenceResponse
+from agent_domain.testing import MockTool
+from agent_domain.tools import ToolCall
+from agent_domain.usage import Usage
+from everstep.runtime.embedded import EmbeddedServices
+from tests.scenarios import SCENARIOS, Scenario, Turn, described, drive
+from tests.workflows.harness import (
+    Office,
+    an_agent,
+    at_work,
+    carried_out,
+    connected,
+    events_of,
+    finished,
+    progress,
+)
+from workflows import agent_execution
+from workflows.contracts import ExecutionResult
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What is known of a scenario that the workflow went through."""
+
+    decisions: list[str]
+    commands: list[str]
+    result: ExecutionResult
+    facts: ExecutionFacts
+    row: ExecutionRow
+    steps: tuple[StepRow, ...]
+
+
+def fails(**_args: object) -> None:
+    raise ToolFailed("it does not work")
+
+
+def response(turn: Turn) -> InferenceResponse | Exception:
+    calls = tuple(ToolCall("", name) for name in turn.calls)
+    usage = Usage(output=turn.tokens)
+    return turn.raises or InferenceResponse("" if calls else "Done", calls, turn.finish_reason, usage)
+
+
+def agent_of(scenario: Scenario) -> AgentDefinition:
+    """One that plays the scenario; its model is asked once only, as the table knows no second try."""
+    tools = [MockTool("look"), MockTool("listen"), MockTool("bad", handler=fails)]
+    builder = an_agent(*map(response, scenario.turns), tools=tools).with_name(scenario.name)
+    builder.add_continuation_criteria(*map(REGISTERED.build, scenario.plan.criteria))
+    definition = builder.definition()
+    own = {"agent": scenario.name, "tools": definition.base_plan.tools, "model_attempts": 1}
+    return replace(definition, base_plan=scenario.plan.model_copy(update=own))
+
+
+def command_of(decision: str) -> str:
+    """What a decision makes the workflow do, without who decided."""
+    return decision.split(" for ", maxsplit=1)[0].split(" by ", maxsplit=1)[0]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def ran(services: EmbeddedServices) -> AsyncGenerator[Mapping[str, Ran]]:
+    """Every scenario, all at once."""
+    heard: dict[str, list[str]] = {}
+
+    def listening(facts: ExecutionFacts, rules: Rules, now: datetime) -> Decision:
+        decision = decide(facts, rules, now)
+        if not workflow.unsafe.is_replaying():
+            heard.setdefault(workflow.info().workflow_id, []).append(described(decision))
+        return decision
+
+    async def run(office: Office, scenario: Scenario) -> Ran:
+        execution = await office.start(agent=scenario.name)
+        result = await finished(execution)
+        return Ran(
+            heard[execution.workflow.id],
+            carried_out(await events_of(execution)),
+            result,
+            (await progress(execution)).facts,
+            await execution.get(),
+            tuple(await execution.steps()),
+        )
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(agent_execution, "decide", listening)
+        async with at_work(await connected(services), *map(agent_of, SCENARIOS)) as office:
+            all_of_them = await asyncio.gather(*(run(office, scenario) for scenario in SCENARIOS))
+    yield {scenario.name: each for scenario, each in zip(SCENARIOS, all_of_them, strict=True)}
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+class TestScenarios:
+    def test_the_workflow_decides_as_the_table_says(self, ran: Mapping[str, Ran], scenario: Scenario) -> None:
+        """1.1.2: every decision is a function of recorded facts, the same in every shell."""
+        assert ran[scenario.name].decisions == list(scenario.decisions)
+
+    def test_what_was_decided_is_all_that_is_done(self, ran: Mapping[str, Ran], scenario: Scenario) -> None:
+        """1.1.2, 5.4.1: the commands in history are the decisions, and there are no others."""
+        assert ran[scenario.name].commands == [command_of(told) for told in scenario.decisions]
+
+    def test_it_ends_as_the_table_says(self, ran: Mapping[str, Ran], scenario: Scenario) -> None:
+        """3.7.1: status and stop reason, in the workflow's result and in the store."""
+        result, row = ran[scenario.name].result, ran[scenario.name].row
+        assert (result.status, result.stop_reason) == (scenario.status, scenario.reason)
+        assert row.stop_reason is scenario.reason
+        assert row.output is not None
+        assert row.output["stop_reason"] == scenario.reason
+
+    def test_it_counts_as_bare_facts_count(self, ran: Mapping[str, Ran], scenario: Scenario) -> None:
+        """2.6.1, 2.6.2, 3.4.3: steps, tokens and failures."""
+        known, bare = ran[scenario.name], drive(scenario, lambda _decision: None)
+        facts, row = known.facts, known.row
+
+        assert (known.result.steps, known.result.usage) == (bare.step_count, bare.usage)
+        assert (facts.total_failures, facts.trailing_failures) == (
+            bare.total_failures,
+            bare.trailing_failures,
+        )
+        assert (row.step_count, row.usage["total"]) == (bare.step_count, bare.usage.total)
+        assert [step.number for step in known.steps] == list(range(1, bare.step_count + 1))
+
+    def test_the_trace_tells_why_each_step_followed(self, ran: Mapping[str, Ran], scenario: Scenario) -> None:
+        """2.1.3, 2.2.1: the outcome of each evaluation stands with the step that it judged."""
+        told = [step.outcome["resolvedBy"] for step in ran[scenario.name].steps if step.outcome]
+        judged = [d for d in scenario.decisions[1:] if d.startswith(("infer", "stop"))]
+
+        assert told == [name.rsplit(" ", maxsplit=1)[1] for name in judged]
