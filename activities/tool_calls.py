@@ -6,6 +6,10 @@ went wrong. The durable activities and the in-process runner both call tools her
 
 import asyncio
 import inspect
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import copy_context
 from typing import Any
 
 from activities.contracts import QUICK_SECONDS
@@ -52,8 +56,32 @@ async def _awaited(tool: Tool, args: dict[str, Any], context: ToolContext) -> An
     if inspect.iscoroutinefunction(call):
         result = tool.call(args, context)
     else:
-        result = await asyncio.to_thread(_called, tool, args, context)
+        result = await _in_thread(lambda: _called(tool, args, context))
     return await result if inspect.isawaitable(result) else result
+
+
+async def _in_thread(work: Callable[[], Any]) -> Any:
+    """In a thread of its own: no pool limits how many run, and nobody waits for one that was given up."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = loop.create_future()
+
+    def settle(result: Any, error: BaseException | None) -> None:
+        if not future.done():
+            _ = future.set_exception(error) if error else future.set_result(result)
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = context.run(work)
+        except BaseException as raised:  # noqa: BLE001 -- handed over to whoever waits
+            error = raised
+        # Given up, and the loop with it: there is nobody left to tell.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(settle, result, error)
+
+    context = copy_context()
+    threading.Thread(target=run, name="everstep tool", daemon=True).start()
+    return await future
 
 
 def _called(tool: Tool, args: dict[str, Any], context: ToolContext) -> Any:

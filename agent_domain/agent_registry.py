@@ -5,6 +5,7 @@ definitions replace earlier ones. Reading files is left to whoever has a file sy
 """
 
 from collections.abc import Iterable
+from typing import cast
 
 from agent_domain.agent_spec import AgentSpec
 from agent_domain.errors import InvalidInput, UnknownName
@@ -20,6 +21,8 @@ class AgentRegistry:
 
     def register(self, spec: AgentSpec, parent_tools: Iterable[str] | None = None) -> None:
         """Add the spec, or replace the one of its name; given parent tools, it must get by with those."""
+        if not isinstance(cast("object", spec), AgentSpec):
+            raise InvalidInput(f"{spec!r} is no AgentSpec; read one with from_markdown or from_json")
         problems = [] if parent_tools is None else spec.validate(parent_tools)
         if problems:
             raise InvalidInput("\n".join(problems))

@@ -22,7 +22,7 @@ from typing import Any, cast
 
 from agent_domain.errors import InvalidInput
 from agent_domain.front_matter import names_of, split_front_matter
-from agent_domain.values import FrozenDict, FrozenList, cut, frozen_map, parse_json, valid_text
+from agent_domain.values import FrozenDict, FrozenList, cut, frozen_map, listed, parse_json, valid_text
 
 ReadsYaml = Callable[[str], object]
 """Port: the value that a YAML text stands for; `ValueError` when the text is no valid YAML."""
@@ -74,7 +74,7 @@ class AgentSpec:
     @classmethod
     def from_markdown(cls, text: str, load_yaml: ReadsYaml) -> "AgentSpec":
         """The spec in front matter, its prompt in the body."""
-        front_matter, body = split_front_matter(text)
+        front_matter, body = split_front_matter(valid_text(text, "the agent"))
         if front_matter is None:
             raise InvalidInput(
                 "The text has no front matter; begin it with a line '---', the keys, and a line '---'"
@@ -97,7 +97,7 @@ class AgentSpec:
 
     def validate(self, parent_tools: Iterable[str]) -> list[str]:
         """What a parent with these tools could not give it, one text for each."""
-        known = frozenset(parent_tools)
+        known = listed(parent_tools, "the tools of the parent")
         lacking = [tool for tool in self.tools or () if tool not in known]
         return [f"Agent '{self.name}' asks for tool '{tool}', which its parent lacks" for tool in lacking]
 

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import isfinite
 from typing import Any, Literal, Protocol, Self, TypeVar, runtime_checkable
 
 from pydantic import ValidationError
@@ -110,7 +111,7 @@ class AgentBuilder:
         return self
 
     def with_max_retries(self, attempts: int) -> Self:
-        """How often a model call is tried in all when the provider fails; 1 or less: once."""
+        """How often a durable execution tries a model call in all when it fails; 1 or less: once."""
         self._model_attempts = max(1, _whole("with_max_retries", attempts))
         return self
 
@@ -129,7 +130,7 @@ class AgentBuilder:
     def with_tools(self, tools: Iterable[Tool] | Tool) -> Self:
         """These tools as well; one replaces an earlier of its name."""
         given = list(tools) if isinstance(tools, Iterable) else [tools]
-        self._tools = self._tools.merged(_of_type("with_tools", each, Tool, _HOW_TOOLS) for each in given)
+        self._tools = self._tools.merged(_usable(each) for each in given)
         return self
 
     def with_capability(self, capability: AgentCapability) -> Self:
@@ -140,7 +141,11 @@ class AgentBuilder:
         return self
 
     def with_approval(self, tool: str, approval: str | Sequence[Mapping[str, Any]]) -> Self:
-        """Whether calls of a tool wait for a person: never, always, or by rules."""
+        """Whether calls of a tool wait for a person: never, always, or by rules.
+
+        The tool may be added later; an approval of a tool that the agent does not have is refused
+        once the agent is defined.
+        """
         self._approvals[valid_text(tool, "the tool's name")] = parse_approval(approval)
         return self
 
@@ -215,6 +220,9 @@ class AgentBuilder:
 
     def definition(self) -> AgentDefinition:
         """What has been decided so far, as a value; the builder can go on."""
+        for name in self._approvals:
+            # A misspelt name would leave the tool that was meant without its guard.
+            self._tools.get(name)
         return AgentDefinition(
             descriptor=AgentDescriptor(self._name, self._description, self._tools.names, self._capabilities),
             base_plan=self._plan(),
@@ -262,6 +270,10 @@ class AgentBuilder:
     def _transformed(self, agent: Any) -> Any:
         for transform in self._built:
             agent = transform(agent)
+            if agent is None:
+                raise InvalidInput(
+                    f"the on_build function {transform!r} returned None; return the agent to use"
+                )
         return agent
 
 
@@ -287,6 +299,21 @@ def _whole(method: str, value: object) -> int:
 
 
 def _number(method: str, value: object) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise InvalidInput(f"{method} was given {value!r}; pass a number of seconds")
+    if not isinstance(value, int | float) or isinstance(value, bool) or not _is_finite(value):
+        raise InvalidInput(f"{method} was given {value!r}; pass a finite number of seconds")
     return value
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return isfinite(value)
+    except OverflowError:
+        return False
+
+
+def _usable(tool: object) -> Tool:
+    """A tool that can say what it is: whoever reads a broken one later would fail in the middle of a run."""
+    checked = _of_type("with_tools", tool, Tool, _HOW_TOOLS)
+    for part in ("name", "description", "schema"):
+        getattr(checked, part)
+    return checked

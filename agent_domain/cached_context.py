@@ -6,7 +6,7 @@ from typing import Any
 
 from agent_domain.errors import InvalidInput
 from agent_domain.messages import Messages, Role, as_messages, system
-from agent_domain.values import EMPTY, FrozenDict, freeze, frozen_map, valid_text
+from agent_domain.values import EMPTY, FrozenDict, freeze, frozen_map, listed, valid_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class CachedContext:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "messages", as_messages(self.messages))
-        object.__setattr__(self, "tools", freeze(list(self.tools), "tools"))
+        object.__setattr__(self, "tools", freeze(listed(self.tools, "tools"), "tools"))
         object.__setattr__(self, "tool_choice", freeze(self.tool_choice, "tool_choice") or None)
         object.__setattr__(self, "response_format", as_response_format(self.response_format))
 
@@ -67,7 +67,7 @@ class CachedContext:
 
     def with_system_prompt(self, prompt: str) -> "CachedContext":
         """The prompt before all cached messages; blank or repeated prompts change nothing."""
-        message = system(prompt.strip())
+        message = system(valid_text(prompt, "the system prompt").strip())
         if not message.content or message in self.messages:
             return self
         return replace(self, messages=(message, *self.messages))
@@ -78,7 +78,7 @@ class CachedContext:
 
     def with_tools(self, schemas: Iterable[Mapping[str, Any]]) -> "CachedContext":
         """The same with these tool schemas."""
-        return replace(self, tools=tuple(schemas))
+        return replace(self, tools=listed(schemas, "tools"))
 
     def to_dict(self) -> dict[str, Any]:
         """The written form."""

@@ -14,7 +14,7 @@ from agent_domain.errors import InvalidInput
 from agent_domain.status import StopReason
 from agent_domain.step_error import StepError
 from agent_domain.stop_signal import StopSignal
-from agent_domain.values import EMPTY, FrozenDict, frozen_map
+from agent_domain.values import EMPTY, FrozenDict, frozen_map, member
 
 
 class ContinuationDecision(StrEnum):
@@ -77,14 +77,16 @@ class ContinuationEvaluation:
 
     def __post_init__(self) -> None:
         # Coerced, so that the veto of a criterion that writes "forbid" is not overlooked.
-        object.__setattr__(self, "decision", ContinuationDecision(self.decision))
-        object.__setattr__(self, "stop_reason", self.stop_reason and StopReason(self.stop_reason))
+        object.__setattr__(self, "decision", _decision(self.decision))
+        reason = self.stop_reason and member(StopReason, self.stop_reason, "the stop reason of an evaluation")
+        object.__setattr__(self, "stop_reason", reason)
         object.__setattr__(self, "context", frozen_map(self.context, "the context of an evaluation"))
 
     @classmethod
     def from_decision(cls, criterion_class: str, decision: ContinuationDecision) -> "ContinuationEvaluation":
         """The vote with its default reason."""
-        return cls(criterion_class, decision, _DEFAULT_REASONS[decision].format(short_name(criterion_class)))
+        said = _DEFAULT_REASONS[_decision(decision)].format(short_name(criterion_class))
+        return cls(criterion_class, decision, said)
 
     @property
     def name(self) -> str:
@@ -112,6 +114,10 @@ class ContinuationEvaluation:
             data.get("context") or EMPTY,
             StopReason(stop_reason) if stop_reason else None,
         )
+
+
+def _decision(given: object) -> ContinuationDecision:
+    return member(ContinuationDecision, given, "the decision of an evaluation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +264,10 @@ class CallableCriterion:
 
     fn: Callable[[Any], ContinuationDecision]
 
+    def __post_init__(self) -> None:
+        if not callable(self.fn):
+            raise InvalidInput(f"when takes a function from state to decision, {self.fn!r} is none")
+
     def decide(self, state: Any) -> ContinuationDecision:
         """The decision alone."""
         return self.fn(state)
@@ -268,6 +278,8 @@ class ContinuationCriteria:
 
     def __init__(self, *criteria: Criterion[Any]) -> None:
         for criterion in criteria:
+            if isinstance(criterion, type):
+                raise InvalidInput(f"{criterion!r} is no criterion: pass an object of it, not the class")
             if not callable(getattr(criterion, "decide", None)):
                 raise InvalidInput(
                     f"{criterion!r} is no criterion: give it a method decide(state), "

@@ -14,7 +14,7 @@ from agent_domain.errors import InvalidInput
 from agent_domain.events import E, EventBus, Listener
 from agent_domain.result import Failure, Result, attempt
 from agent_domain.state import AgentState
-from agent_domain.values import EMPTY, FrozenDict, FrozenList, valid_text
+from agent_domain.values import EMPTY, FrozenDict, FrozenList, listed, valid_text
 
 RunnerT = TypeVar("RunnerT", bound="RunsAgent")
 DefinitionT = TypeVar("DefinitionT", bound="AbstractAgentDefinition")
@@ -24,7 +24,7 @@ class NameList(FrozenList):
     """Names in their order, without repeats; what is empty or no text is left out."""
 
     def __init__(self, entries: Iterable[object] = ()) -> None:
-        given = [entries] if isinstance(entries, str) else entries
+        given = [entries] if isinstance(entries, str) else listed(entries, "names")
         names = [valid_text(name, "a name") for name in given if isinstance(name, str) and name.strip()]
         super().__init__(dict.fromkeys(names))
 

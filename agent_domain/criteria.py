@@ -5,7 +5,7 @@ durable execution alike. Each is a frozen value; those without functions inside 
 execution's plan.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from agent_domain.continuation import (
 from agent_domain.error_policy import (
     ErrorHandlingDecision,
     ErrorPolicy,
+    as_policy,
     context_of,
     reason_for,
 )
@@ -24,7 +25,7 @@ from agent_domain.errors import InvalidInput
 from agent_domain.facts import CritiqueVerdict
 from agent_domain.status import StopReason
 from agent_domain.step_facts import StepType
-from agent_domain.values import frozen_map
+from agent_domain.values import frozen_map, number
 from agent_domain.views import ExecutionView
 
 FORBID, ALLOW, REQUEST, STOP = ContinuationDecision
@@ -68,8 +69,10 @@ class TokenUsageLimit:
 
 
 def _positive(seconds: float) -> None:
-    if not seconds > 0:
+    # Of nan the order matters: that it is not greater than zero is told first.
+    if isinstance(seconds, int | float) and not seconds > 0:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without types
         raise InvalidInput("Max seconds must be greater than zero.")
+    number(seconds, "Max seconds")
 
 
 @dataclass(frozen=True)
@@ -133,6 +136,8 @@ class FinishReasonCheck:
     reasons: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
+        if isinstance(self.reasons, str) or not isinstance(self.reasons, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidInput(f"finish reasons are a list of words, not {self.reasons!r}")
         object.__setattr__(self, "reasons", frozenset(map(str, self.reasons)))
 
     def decide(self, state: ExecutionView) -> ContinuationDecision:
@@ -146,6 +151,9 @@ class ErrorPolicyCriterion:
     """No step after an error that the policy does not forgive."""
 
     policy: ErrorPolicy = ErrorPolicy()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "policy", as_policy(self.policy))
 
     @classmethod
     def with_policy(cls, policy: ErrorPolicy) -> "ErrorPolicyCriterion":
@@ -170,6 +178,9 @@ class ToolCallPresenceCheck:
     """Another step while the model calls tools, or the error policy wants to try again."""
 
     policy: ErrorPolicy = ErrorPolicy()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "policy", as_policy(self.policy))
 
     def decide(self, state: ExecutionView) -> ContinuationDecision:
         """What it votes."""

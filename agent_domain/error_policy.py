@@ -1,13 +1,13 @@
 """What a failure means for the run: stop, try another step, or go on regardless."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any, Protocol
 
 from agent_domain.errors import InvalidInput
 from agent_domain.step_error import ErrorType, StepError
-from agent_domain.values import EMPTY, FrozenDict
+from agent_domain.values import EMPTY, FrozenDict, frozen_map
 
 
 class ErrorHandlingDecision(StrEnum):
@@ -31,6 +31,9 @@ class ErrorContext:
     message: str | None = None
     tool_name: str | None = None
     metadata: FrozenDict = EMPTY
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "metadata", frozen_map(self.metadata, "the metadata of an error"))
 
     @classmethod
     def none(cls) -> "ErrorContext":
@@ -101,6 +104,15 @@ class ErrorPolicy:
         """The written form."""
         decisions = {f"on_{kind}_error": str(self.decision_for(kind)) for kind in ErrorType}
         return decisions | {"max_retries": self.max_retries}
+
+
+def as_policy(given: object) -> ErrorPolicy:
+    """The policy, also from its written form, of which what it does not know is ignored."""
+    if isinstance(given, ErrorPolicy):
+        return given
+    written = frozen_map(given, "an error policy")
+    known = {field.name for field in fields(ErrorPolicy)}
+    return ErrorPolicy(**{name: value for name, value in written.items() if name in known})
 
 
 def _decision(name: str, given: str) -> ErrorHandlingDecision:

@@ -1,4 +1,4 @@
-"""Every exception that Everstep raises on purpose, sorted by who reads it.
+"""The exceptions that agents and their callers meet, sorted by who reads them.
 
     EverstepError
     ├── InvalidInput (ValueError)      the caller: what was passed is wrong, and what to change
@@ -11,6 +11,10 @@
         │   ├── ModelUnavailable       ... it cannot be reached, or broke off while answering
         │   └── InvalidModelOutput     ... it answered, but not in the agreed form
         └── ToolFailed                 the model: the text is its tool result
+
+Those of the ports stand in `agent_domain.ports` (`NotFound`, `StoreUnavailable`, `ExecutionEnded`), and what
+is particular to one adapter or process stands with it, such as `everstep.store.errors`. All of them are
+`EverstepError`s.
 
 What the model should read is never raised through the loop: a tool's exception becomes the
 result of its call.

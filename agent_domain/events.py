@@ -6,6 +6,7 @@ Attributes are snake_case; `to_dict()` gives the keys that other languages and l
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
+from inspect import iscoroutinefunction
 from typing import Any, ClassVar, TypeAlias, TypeVar, cast, overload
 from uuid import UUID
 
@@ -234,6 +235,9 @@ class EventBus:
         """Tell this one the events of a class; None changes nothing."""
         if fn is None:
             return
+        given = cast("object", cls)
+        if not (isinstance(given, type) and issubclass(given, Event)):
+            raise InvalidInput(f"on_event takes a class of events, not {given!r}")
         listener = _callable(fn)
 
         def only_these(event: Event) -> None:
@@ -260,4 +264,6 @@ F = TypeVar("F", bound=Callable[..., object])
 def _callable(fn: F) -> F:
     if not callable(fn):
         raise InvalidInput(f"a listener must be callable, {fn!r} is not")
+    if iscoroutinefunction(fn):
+        raise InvalidInput(f"a listener is told at once and cannot be awaited; make {fn!r} a plain function")
     return fn

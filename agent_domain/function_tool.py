@@ -5,20 +5,21 @@ import inspect
 import re
 import typing
 from collections.abc import Callable, Mapping
-from typing import Any, cast, overload
+from typing import Any, ClassVar, cast, overload
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import ArgsKwargs
 
 from agent_domain.capabilities.faults import faults
 from agent_domain.errors import InvalidInput, ToolFailed
-from agent_domain.tools import ToolContext, ToolOptions
-from agent_domain.values import FrozenDict, frozen_map, reading
+from agent_domain.tools import ToolContext, ToolOptions, as_options
+from agent_domain.values import FrozenDict, frozen_map, reading, valid_text
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _SECTION = re.compile(
     r"^(Args|Arguments|Parameters|Returns|Raises|Yields|Example|Examples|Note):\s*$", re.MULTILINE
 )
+_ARGUMENTS = re.compile(r"^(?:Args|Arguments|Parameters):[ \t]*\n", re.MULTILINE)
 _PARAMETER = re.compile(r"^\s{2,}\*{0,2}(\w+)\s*(?:\([^)]*\))?:\s*(.*(?:\n\s{6,}.*)*)", re.MULTILINE)
 
 
@@ -53,7 +54,8 @@ class FunctionTool:
         """The function as a tool, under its own name unless another is given."""
         if not callable(fn):
             raise InvalidInput(f"{fn!r} is no function; a tool needs one")
-        return cls(fn, name or getattr(fn, "__name__", ""), description or "", options or ToolOptions())
+        said = valid_text(description or "", "the tool's description")
+        return cls(fn, name or getattr(fn, "__name__", ""), said, as_options(options))
 
     def call(self, args: dict[str, Any], context: ToolContext) -> Any:
         """Check the arguments against the hints and call the function."""
@@ -74,10 +76,14 @@ class BaseTool:
     name: str
     description: str = ""
     options: ToolOptions = ToolOptions()
+    _is_named: ClassVar[bool] = False
+    """Whether a name was chosen, by the class or by one that it derives from."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if "__call__" in vars(cls) and not hasattr(cls, "name"):
+        if "name" in vars(cls):
+            cls._is_named = True
+        elif not cls._is_named and any("__call__" in vars(kind) for kind in cls.__mro__):
             cls.name = cls.__name__
 
     @functools.cached_property
@@ -236,7 +242,7 @@ def _untitled(schema: Any) -> Any:
 
 
 def _descriptions(docstring: str) -> dict[str, str]:
-    """What the `Args:` section says of each parameter."""
-    _, _, rest = docstring.partition("Args:\n")
-    section = _SECTION.split(rest, maxsplit=1)[0]
+    """What the `Args:` section, under any of its names, says of each parameter."""
+    _, *rest = _ARGUMENTS.split(docstring, maxsplit=1)
+    section = _SECTION.split("".join(rest), maxsplit=1)[0]
     return {name: " ".join(text.split()) for name, text in _PARAMETER.findall(section)}

@@ -6,7 +6,16 @@ from enum import StrEnum
 from typing import Any, TypeAlias, cast
 
 from agent_domain.errors import InvalidInput
-from agent_domain.values import EMPTY, FrozenDict, FrozenList, freeze, frozen_map, json_text, thaw, valid_text
+from agent_domain.values import (
+    EMPTY,
+    FrozenDict,
+    FrozenList,
+    freeze,
+    frozen_map,
+    json_text,
+    thaw,
+    valid_text,
+)
 
 
 class Role(StrEnum):
@@ -21,7 +30,7 @@ class Role(StrEnum):
     @classmethod
     def parse(cls, text: object) -> "Role":
         """The role of that name; whatever is unknown speaks as the user."""
-        return cls(text) if text in _ROLES else cls.USER
+        return cls(text) if isinstance(text, str) and text in _ROLES else cls.USER
 
 
 _ROLES = frozenset(Role)
@@ -142,6 +151,8 @@ def as_messages(given: "str | Message | Iterable[Message | Mapping[str, Any] | s
         return (as_message(given),)
     if isinstance(given, Mapping):
         raise InvalidInput("messages must be text, a message or a list of messages; wrap the map in a list")
+    if not isinstance(given, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without types
+        raise InvalidInput(f"messages must be text, a message or a list of them, not {type(given).__name__}")
     return tuple(as_message(each) for each in given)
 
 

@@ -8,9 +8,9 @@ Everstep and those that were registered can be planned.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import StrEnum
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from agent_domain.continuation import ContinuationCriteria, ContinuationDecision, Criterion
 from agent_domain.criteria import (
@@ -44,7 +44,7 @@ class CriterionRef(_Data):
     """A registered criterion and its parameters."""
 
     name: str
-    params: Mapping[str, Any] = EMPTY
+    params: Annotated[Mapping[str, Any], AfterValidator(frozen_map)] = EMPTY
 
 
 class CumulativeTimeout(_Data):
@@ -188,14 +188,40 @@ class CriterionRegistry:
                 f"the criterion {type(criterion).__name__} is not registered, so it can run in-process only; "
                 "for a durable execution register it (REGISTERED.register, @REGISTERED.function)"
             )
-        given = {f.name: getattr(criterion, f.name) for f in fields(cast("Any", criterion))}
+        given = _parameters(criterion)
         return CriterionRef(name=name, params=frozen_map(given, f"the parameters of {name}"))
+
+
+def _parameters(criterion: Criterion[Any]) -> dict[str, Any]:
+    """The fields; a function that was not given is no parameter."""
+    given = {f.name: (getattr(criterion, f.name), f.default) for f in fields(cast("Any", criterion))}
+    params = {name: value for name, (value, default) in given.items() if not value is default is None}
+    # Two kinds of values of our own criteria that are no JSON; both read it back.
+    match criterion:
+        case FinishReasonCheck(reasons):
+            return params | {"reasons": sorted(reasons)}
+        case ErrorPolicyCriterion(policy) | ToolCallPresenceCheck(policy):
+            return params | {"policy": policy.to_dict()}
+        case _:
+            return params
 
 
 REGISTERED = CriterionRegistry(
     {
         kind.__name__: kind
-        for kind in (ErrorPresenceCheck, RetryLimit, SelfCriticContinuationCheck, StopOnFinalDecision)
+        for kind in (
+            CumulativeExecutionTimeLimit,
+            ErrorPolicyCriterion,
+            ErrorPresenceCheck,
+            ExecutionTimeLimit,
+            FinishReasonCheck,
+            RetryLimit,
+            SelfCriticContinuationCheck,
+            StepsLimit,
+            StopOnFinalDecision,
+            TokenUsageLimit,
+            ToolCallPresenceCheck,
+        )
     }
 )
 """The criteria that every process of an installation knows; register your own at import time."""

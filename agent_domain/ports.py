@@ -388,7 +388,7 @@ class ExecutionStore(Protocol):
         ...
 
     async def settle(self, settlement: Settlement) -> bool:
-        """Change the execution's standing; False if this key was settled before."""
+        """Change the execution's standing; False if this key was settled before, or the execution ended."""
         ...
 
     async def steer(self, ref: ExecutionRef, key: str, message: Message) -> bool:

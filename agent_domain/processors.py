@@ -15,12 +15,21 @@ Processor: TypeAlias = Callable[[AgentState], AgentState | Awaitable[AgentState]
 """Looks at the state after a step joined the conversation, and may change it."""
 
 
-def given_back(result: object, by: object) -> AgentState:
-    """The state that a processor or hook returned; forgetting to return one is told as what it is."""
+def given_back(result: object, by: object, before: AgentState) -> AgentState:
+    """The state that a processor or hook returned, if it goes on from the one that it was given."""
+    name = getattr(by, "__name__", type(by).__name__)
     if not isinstance(result, AgentState):
-        name = getattr(by, "__name__", type(by).__name__)
         raise InvalidInput(f"{name} returned {type(result).__name__}; return the state to go on with")
+    if _under_way(result) != _under_way(before):
+        raise InvalidInput(
+            f"{name} returned a state of another execution; change the state that it was given, "
+            "and add messages with with_user_message(..., reset=False)"
+        )
     return result
+
+
+def _under_way(state: AgentState) -> tuple[object, ...]:
+    return state.execution.execution_id, state.facts.recorded_steps
 
 
 class AgentHook:

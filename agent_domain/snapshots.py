@@ -6,7 +6,7 @@ form is what another process needs to take the conversation up again.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from agent_domain.capabilities.limits import any_whole
@@ -90,6 +90,8 @@ class SlimAgentStateSerializer:
     """States as slim snapshots, and back as far as those reach."""
 
     def __init__(self, config: SlimSerializationConfig | None = None) -> None:
+        if not isinstance(cast("object", config), SlimSerializationConfig | None):
+            raise InvalidInput(f"the configuration is {config!r}; pass a SlimSerializationConfig")
         self.config = config or SlimSerializationConfig.standard()
 
     def serialize(

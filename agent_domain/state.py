@@ -48,7 +48,7 @@ class ExecutionData:
     """For hooks to pass notes from before to after; present while a step is under way."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class AgentState:
     """Everything about an agent at one moment. Every method returns a new state."""
 
@@ -60,6 +60,10 @@ class AgentState:
     metadata: FrozenDict = EMPTY
     cached_context: CachedContext = CachedContext()
     execution: ExecutionData = ExecutionData()
+
+    def __repr__(self) -> str:
+        # The whole of it can be many megabytes, and debuggers and asyncio ask for it unasked.
+        return f"<AgentState {self.agent_id} {self.status}, {self.step_count} steps>"
 
     @classmethod
     def empty(cls) -> "AgentState":

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from agent_domain.continuation import ContinuationOutcome
@@ -13,7 +13,16 @@ from agent_domain.step_facts import CallFacts, CallNeed, StepFacts, StepType, ty
 from agent_domain.stop_signal import StopSignal
 from agent_domain.tools import ToolCall, ToolExecution
 from agent_domain.usage import Usage
-from agent_domain.values import EMPTY, FrozenDict, FrozenList, frozen_map, moment, parse_moment
+from agent_domain.values import (
+    EMPTY,
+    FrozenDict,
+    FrozenList,
+    freeze,
+    frozen_map,
+    listed,
+    moment,
+    parse_moment,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +35,11 @@ class InferenceResponse:
     usage: Usage = Usage()
     items: FrozenList = FrozenList()
     """What the provider wants back unchanged with the next request, such as its reasoning."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tool_calls", tuple(listed(self.tool_calls, "the tool calls")))
+        if not isinstance(cast("object", self.items), FrozenList):
+            object.__setattr__(self, "items", freeze(listed(self.items, "the items"), "the items"))
 
     def to_dict(self) -> dict[str, Any]:
         """The written form."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from agent_domain.errors import InvalidInput
 from agent_domain.status import StopReason
 from agent_domain.values import EMPTY, FrozenDict, frozen_map
 
@@ -18,6 +19,9 @@ class StopSignal:
     source: str = ""
 
     def __post_init__(self) -> None:
+        if self.reason not in frozenset(StopReason):
+            known = ", ".join(StopReason)
+            raise InvalidInput(f"{self.reason!r} is no stop reason; use one of: {known}")
         object.__setattr__(self, "reason", StopReason(self.reason))
         object.__setattr__(self, "context", frozen_map(self.context, "the context of a stop signal"))
 

@@ -2,19 +2,20 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from agent_domain.cached_context import InferenceRequest
 from agent_domain.drivers import OnText, Reply, StepDriver, unheard
+from agent_domain.errors import InvalidInput
 from agent_domain.function_tool import valid_tool_name
 from agent_domain.messages import Messages, assistant
 from agent_domain.state import AgentState
 from agent_domain.step_error import StepError
 from agent_domain.step_facts import StepType
 from agent_domain.steps import AgentStep, InferenceResponse
-from agent_domain.tools import ToolCall, ToolContext, ToolOptions
+from agent_domain.tools import ToolCall, ToolContext, ToolOptions, as_options
 from agent_domain.usage import Usage
-from agent_domain.values import EMPTY, FrozenDict, frozen_map
+from agent_domain.values import EMPTY, FrozenDict, frozen_map, valid_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,13 @@ def calls(
     *made: tuple[str, Mapping[str, Any]], text: str = "", usage: Usage | None = None
 ) -> InferenceResponse:
     """A response that calls tools: `calls(("add", {"a": 1}), ("add", {"a": 2}))`."""
-    tool_calls = tuple(ToolCall("", name, frozen_map(args)) for name, args in made)
+    for each in made:
+        if not isinstance(cast("object", each), tuple) or len(each) != 2:  # noqa: PLR2004 -- a pair
+            raise InvalidInput(f'{each!r} is no call; pass pairs, as calls(("add", {{"a": 1}}))')
+    tool_calls = tuple(
+        ToolCall("", valid_text(name, "a tool's name"), frozen_map(args, f"the arguments of {name}"))
+        for name, args in made
+    )
     return InferenceResponse(text, tool_calls, "tool_calls", usage or Usage())
 
 
@@ -156,7 +163,7 @@ class MockTool:
         self.description = description
         self.handler = handler
         self.schema: FrozenDict = frozen_map(schema or _NO_PARAMETERS, f"the schema of '{name}'")
-        self.options = options or ToolOptions()
+        self.options = as_options(options)
         self.calls: list[dict[str, Any]] = []
 
     @classmethod

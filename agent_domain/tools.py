@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum, StrEnum
 from types import NoneType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 from uuid import UUID
 
 from pydantic import BaseModel
@@ -15,8 +15,10 @@ from agent_domain.errors import InvalidInput, UnknownName
 from agent_domain.step_error import StepError
 from agent_domain.step_facts import CallNeed
 from agent_domain.values import (
+    DOCUMENT_DEPTH,
     EMPTY,
     FrozenDict,
+    FrozenList,
     freeze,
     frozen_map,
     json_text,
@@ -98,6 +100,9 @@ class ToolExecution:
     note: str = ""
     """What the model reads before the result, such as that people changed the arguments."""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "result", _kept(self.result))
+
     def to_dict(self) -> dict[str, Any]:
         """The written form."""
         return {
@@ -138,6 +143,16 @@ class ToolExecution:
         if self.started_at is None or self.completed_at is None:
             return 0.0
         return (self.completed_at - self.started_at).total_seconds()
+
+
+def _kept(result: object) -> object:
+    """Lists and maps cannot be changed any more; those that are no plain JSON stay what they are."""
+    if not isinstance(result, list | dict) or isinstance(result, FrozenList | FrozenDict):
+        return cast("object", result)
+    try:
+        return freeze(cast("object", result), depth=-DOCUMENT_DEPTH)
+    except InvalidInput:
+        return cast("object", result)
 
 
 def result_value(result: object, tool: str = "the tool") -> Any:
@@ -230,8 +245,21 @@ class ToolOptions:
     """How long a person may take to answer; None for any time."""
 
     def __post_init__(self) -> None:
-        if self.timeout_seconds is not None and self.timeout_seconds <= 0:
-            raise InvalidInput("timeout_seconds must be greater than zero; leave it out for no limit")
+        for name in ("timeout_seconds", "wait_seconds"):
+            seconds = getattr(self, name)
+            if seconds is not None and not (isinstance(seconds, int | float) and seconds > 0):
+                raise InvalidInput(f"{name} must be a number greater than zero; leave it out for no limit")
+        if self.effect not in frozenset(Effect):
+            raise InvalidInput(f"{self.effect!r} is no effect; use one of: {', '.join(Effect)}")
+
+
+def as_options(given: object) -> ToolOptions:
+    """What somebody passed as options; None for the defaults."""
+    if given is None:
+        return ToolOptions()
+    if not isinstance(given, ToolOptions):
+        raise InvalidInput(f"the options of a tool are {given!r}; pass ToolOptions(...)")
+    return given
 
 
 def options_of(tool: Tool) -> ToolOptions:

@@ -75,9 +75,11 @@ class Usage:
     def from_dict(cls, data: Mapping[str, Any] | None) -> "Usage":
         """Read any of the written forms; the total is recomputed, alone it counts as input."""
         given = frozen_map(data or {}, "usage")
+        if given.get("token_breakdown"):
+            given = frozen_map(given["token_breakdown"], "token_breakdown")
         counts = FrozenDict({key: value for key, value in given.items() if value is not None})
         if not counts.keys() & _COUNTERS:
-            return cls(input=_first(counts, "total"))
+            return cls(input=_first(counts, "total", "token_usage"))
         reasoning = _first(counts, "reasoning")
         contained = max(0, _first(counts, "completion") - reasoning)
         output = _first(counts, "output") if "output" in counts else contained

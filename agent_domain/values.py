@@ -7,10 +7,12 @@ values that compare equal to plain lists and dictionaries but cannot be changed.
 
 import json
 import math
+import sys
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any, NoReturn, SupportsIndex, cast
+from enum import StrEnum
+from typing import Any, NoReturn, SupportsIndex, TypeVar, cast
 
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema
@@ -154,6 +156,34 @@ def valid_text(value: object, where: str) -> str:
     return _text(value, where)
 
 
+def number(value: object, where: str) -> float:
+    """The number, if it is a finite one."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise InvalidInput(f"{where} must be a number, not {type(value).__name__}")
+    # A whole number may be larger than any float; what is no number at all compares as false.
+    if not abs(value) <= sys.float_info.max:
+        raise InvalidInput(f"{where} must be finite; leave it out for no limit")
+    return value
+
+
+def listed(value: object, where: str) -> list[Any]:
+    """The entries of anything that has entries, but neither of text nor of a map."""
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise InvalidInput(f"{where} must be a list, not {type(cast('object', value)).__name__}")
+    return list(cast("Iterable[Any]", value))
+
+
+MemberT = TypeVar("MemberT", bound=StrEnum)
+
+
+def member(kind: type[MemberT], value: object, where: str) -> MemberT:
+    """The member of that value."""
+    try:
+        return kind(value)
+    except ValueError:
+        raise InvalidInput(f"{where} is {value!r}; use one of: {', '.join(kind)}") from None
+
+
 def storable(text: str) -> str:
     """Text that came from elsewhere, with what no store can hold written as an escape."""
     return text.replace("\x00", "\\x00").encode(errors="backslashreplace").decode()
@@ -181,7 +211,7 @@ def reading(what: str) -> Generator[None]:
         yield
     except InvalidInput as error:
         raise InvalidInput(f"{what} cannot be read: {error}") from None
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
         raise InvalidInput(f"{what} cannot be read: {type(error).__name__}: {error}") from error
 
 

@@ -18,6 +18,7 @@ def _public_names() -> dict[str, str]:
 
 
 _MODULE_OF = _public_names()
+__all__ = list(_MODULE_OF)  # pyright: ignore[reportUnsupportedDunderAll] -- the stub says what they are
 
 
 def __getattr__(name: str) -> Any:

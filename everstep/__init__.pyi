@@ -25,8 +25,24 @@ from agent_domain.contracts import (
     AgentDescriptor as AgentDescriptor,
     AgentFactory as AgentFactory,
 )
+from agent_domain.criteria import (
+    CumulativeExecutionTimeLimit as CumulativeExecutionTimeLimit,
+    ErrorPolicyCriterion as ErrorPolicyCriterion,
+    ErrorPresenceCheck as ErrorPresenceCheck,
+    ExecutionTimeLimit as ExecutionTimeLimit,
+    FinishReasonCheck as FinishReasonCheck,
+    ResponseContentCheck as ResponseContentCheck,
+    RetryLimit as RetryLimit,
+    SelfCriticContinuationCheck as SelfCriticContinuationCheck,
+    StepsLimit as StepsLimit,
+    StopOnFinalDecision as StopOnFinalDecision,
+    TokenUsageLimit as TokenUsageLimit,
+    ToolCallPresenceCheck as ToolCallPresenceCheck,
+)
 from agent_domain.drivers import (
     Model as Model,
+    OnText as OnText,
+    Reply as Reply,
     StepDriver as StepDriver,
     ToolCallingDriver as ToolCallingDriver,
 )
@@ -41,12 +57,28 @@ from agent_domain.errors import (
     AgentError as AgentError,
     EverstepError as EverstepError,
     InvalidInput as InvalidInput,
+    InvalidModelOutput as InvalidModelOutput,
+    ListenerFailed as ListenerFailed,
+    ModelError as ModelError,
+    ModelTimeout as ModelTimeout,
+    ModelUnavailable as ModelUnavailable,
+    RateLimited as RateLimited,
     ToolFailed as ToolFailed,
     UnknownName as UnknownName,
 )
 from agent_domain.events import (
+    AgentFailed as AgentFailed,
+    AgentFinished as AgentFinished,
+    AgentStateUpdated as AgentStateUpdated,
+    AgentStepCompleted as AgentStepCompleted,
+    AgentStepStarted as AgentStepStarted,
+    ContinuationEvaluated as ContinuationEvaluated,
     Event as Event,
     EventBus as EventBus,
+    StreamEventReceived as StreamEventReceived,
+    TokenUsageReported as TokenUsageReported,
+    ToolCallCompleted as ToolCallCompleted,
+    ToolCallStarted as ToolCallStarted,
 )
 from agent_domain.function_tool import (
     BaseTool as BaseTool,
@@ -54,6 +86,10 @@ from agent_domain.function_tool import (
     tool as tool,
 )
 from agent_domain.loop import (
+    Infer as Infer,
+    Rules as Rules,
+    RunTools as RunTools,
+    Stop as Stop,
     decide as decide,
 )
 from agent_domain.messages import (
@@ -70,6 +106,10 @@ from agent_domain.processors import (
 )
 from agent_domain.react import (
     ReActDriver as ReActDriver,
+)
+from agent_domain.result import (
+    Failure as Failure,
+    Success as Success,
 )
 from agent_domain.snapshots import (
     ContinuationAgentStateSerializer as ContinuationAgentStateSerializer,
@@ -104,7 +144,9 @@ from agent_domain.testing import (
 from agent_domain.tools import (
     Effect as Effect,
     Tool as Tool,
+    ToolCall as ToolCall,
     ToolContext as ToolContext,
+    ToolExecution as ToolExecution,
     ToolOptions as ToolOptions,
 )
 from agent_domain.usage import (

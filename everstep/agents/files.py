@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import yaml
 from yaml.composer import ComposerError
@@ -49,7 +49,7 @@ class AgentRegistry(agent_registry.AgentRegistry):
 
     def load_from_file(self, path: Path | str) -> AgentSpec:
         """Register the agent in the file; `InvalidInput` names the file."""
-        spec = read_agent(Path(path))
+        spec = read_agent(_path(path))
         self.register(spec)
         return spec
 
@@ -58,7 +58,7 @@ class AgentRegistry(agent_registry.AgentRegistry):
 
         A file that is no agent is logged as a warning and left out.
         """
-        for file in _agent_files(Path(path), recursive=recursive):
+        for file in _agent_files(_path(path), recursive=recursive):
             try:
                 self.load_from_file(file)
             except InvalidInput as error:
@@ -70,9 +70,9 @@ class AgentRegistry(agent_registry.AgentRegistry):
         Of equal names the first folder wins: `.everstep/agents/` of the project, then its
         `.claude/agents/`, then `.everstep/agents/` at home.
         """
-        root = Path.cwd() if project is None else Path(project)
+        root = Path.cwd() if project is None else _path(project)
         folders = [root / folder for folder in PROJECT_FOLDERS]
-        folders.append((Path.home() if home is None else Path(home)) / HOME_FOLDER)
+        folders.append((Path.home() if home is None else _path(home)) / HOME_FOLDER)
         # The last to register a name wins, so the first folder comes last.
         for folder in reversed(folders):
             self.load_from_directory(folder)
@@ -111,6 +111,15 @@ class _PlainLoader(yaml.SafeLoader):
         if self.check_event(yaml.AliasEvent):
             raise ComposerError(problem="aliases are not supported; write the value out")
         return super().compose_node(parent, index)
+
+
+def _path(given: object) -> Path:
+    if not isinstance(given, str | os.PathLike):
+        raise InvalidInput(f"a path must be text or a Path, not {type(given).__name__}")
+    path = Path(cast("str | os.PathLike[str]", given))
+    if "\x00" in str(path):
+        raise InvalidInput("a path contains a NUL character; remove it")
+    return path
 
 
 def _text(path: Path) -> str:

@@ -31,12 +31,12 @@ class HookObserver:
     def before(self, call: ToolCall) -> None:
         """A call is about to run."""
         for hook in self.hooks:
-            self.state = given_back(hook.before_tool(self.state, call), hook)
+            self.state = given_back(hook.before_tool(self.state, call), hook, self.state)
 
     def after(self, execution: ToolExecution) -> None:
         """A call has its result."""
         for hook in self.hooks:
-            self.state = given_back(hook.after_tool(self.state, execution), hook)
+            self.state = given_back(hook.after_tool(self.state, execution), hook, self.state)
 
 
 class LocalExecutor:

@@ -85,15 +85,13 @@ class LocalRunner:
 
     def has_next_step(self, state: AgentState) -> bool:
         """Whether `next_step` would take one; asking changes nothing and tells nobody."""
-        return not isinstance(decide(self._prepared(state), self.rules, self.clock.now()), Stop)
+        return not isinstance(decide(self._ready(state), self.rules, self.clock.now()), Stop)
 
     async def next_step(self, state: AgentState) -> AgentState:
         """One step more; a state that has ended stays as it is."""
         if state.status.is_terminal:
             return state
-        state = self._prepared(state)
-        if state.execution_started_at is None:
-            state = state.entered(self.clock.now())
+        state = self._ready(state)
         decision = self._opening(state)
         if not isinstance(decision, Stop):
             (*_, state), decision = await self._step(state)
@@ -105,6 +103,11 @@ class LocalRunner:
         """A run begins; one that had ended begins anew, in the same conversation."""
         state = state.for_continuation() if state.status.is_terminal else state
         return self._prepared(state).entered(self.clock.now())
+
+    def _ready(self, state: AgentState) -> AgentState:
+        """As a manual step begins: the first one starts the wall clock."""
+        state = self._prepared(state)
+        return state if state.execution_started_at else state.entered(self.clock.now())
 
     def _prepared(self, state: AgentState) -> AgentState:
         if state.is_paused:
@@ -172,7 +175,7 @@ class LocalRunner:
     async def _worked(self, state: AgentState) -> AgentState:
         """Ask the model, then run tools until every call is answered."""
         for hook in self.definition.hooks:
-            state = given_back(hook.before_step(state), hook)
+            state = given_back(hook.before_step(state), hook, state)
         if state.awaits_reply:
             state = await self._inferred(state)
         while state.pending:
@@ -187,7 +190,7 @@ class LocalRunner:
     async def _inferred(self, state: AgentState) -> AgentState:
         began = self.clock.seconds()
         if not isinstance(self.driver, StepDriver):
-            state = given_back(await self.driver.use_tools(state), self.driver)
+            state = given_back(await self.driver.use_tools(state), self.driver, state)
             return state.worked(self.clock.seconds() - began)
         heard = self.narrator.stream(state)
         reply = await self.driver.infer(state, heard.text)
@@ -214,9 +217,10 @@ class LocalRunner:
         began = self.clock.seconds()
         for processor in self.definition.processors:
             result = processor(state)
-            state = given_back(await result if inspect.isawaitable(result) else result, processor)
+            result = await result if inspect.isawaitable(result) else result
+            state = given_back(result, processor, state)
         for hook in self.definition.hooks:
-            state = given_back(hook.after_step(state), hook)
+            state = given_back(hook.after_step(state), hook, state)
         return state.worked(self.clock.seconds() - began)
 
     def _recorded(self, state: AgentState, outcome: ContinuationOutcome | None) -> AgentState:

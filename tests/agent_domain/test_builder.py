@@ -24,7 +24,7 @@ from agent_domain.criteria import (
 from agent_domain.definition import AgentDefinition
 from agent_domain.drivers import ToolCallingDriver
 from agent_domain.error_policy import ErrorPolicy
-from agent_domain.errors import InvalidInput
+from agent_domain.errors import InvalidInput, UnknownName
 from agent_domain.events import EventBus
 from agent_domain.finish_reason import FinishReason
 from agent_domain.function_tool import BaseTool
@@ -33,7 +33,7 @@ from agent_domain.plan import PlannedTool
 from agent_domain.processors import AgentHook
 from agent_domain.state import AgentState
 from agent_domain.testing import DeterministicAgentDriver, MockTool, ScriptedModel
-from agent_domain.tools import Effect, ToolOptions
+from agent_domain.tools import Effect, ToolContext, ToolOptions
 
 LOOK, FIND = MockTool("look"), MockTool("find")
 POLICY = ErrorPolicy.retry_all()
@@ -182,10 +182,15 @@ def test_processors_and_hooks_keep_their_order() -> None:
 
 def test_approvals_are_kept_by_tool() -> None:
     """11, 8.6.1: `never` unless said otherwise, the last word counts."""
-    definition = (
-        AgentBuilder.base().with_approval("look", "never").with_approval("look", "always").definition()
-    )
-    assert definition.approvals == {"look": ApprovalMode.ALWAYS}
+    builder = AgentBuilder.base().with_approval("look", "never").with_approval("look", "always")
+    assert builder.with_tools([LOOK]).definition().approvals == {"look": ApprovalMode.ALWAYS}
+
+
+def test_an_approval_of_a_tool_that_the_agent_lacks_is_refused() -> None:
+    """8.6.1: a misspelt name would let the calls that were meant run unasked."""
+    builder = AgentBuilder.base().with_tools([LOOK, FIND]).with_approval("looks", "always")
+    with pytest.raises(UnknownName, match=r"No tool named 'looks'\. Choose from: look, find"):
+        builder.definition()
 
 
 def test_tools_may_run_one_after_the_other() -> None:
@@ -352,12 +357,26 @@ BAD_INPUT: list[tuple[str, Callable[[Any], object], str]] = [
         lambda b: b.with_max_tokens(None),
         "with_max_tokens was given None; pass a whole number",
     ),
-    ("with_timeout", lambda b: b.with_timeout("5"), "with_timeout was given '5'; pass a number of seconds"),
-    ("with_timeout", lambda b: b.with_timeout(True), "pass a number of seconds"),
+    (
+        "with_timeout",
+        lambda b: b.with_timeout("5"),
+        "with_timeout was given '5'; pass a finite number of seconds",
+    ),
+    ("with_timeout", lambda b: b.with_timeout(True), "pass a finite number of seconds"),
     ("with_timeout", lambda b: b.with_timeout(0), "Max seconds must be greater than zero."),
-    ("with_timeout", lambda b: b.with_timeout(float("nan")), "Max seconds must be greater than zero."),
+    ("with_timeout", lambda b: b.with_timeout(float("nan")), "pass a finite number of seconds"),
     ("with_cumulative_timeout", lambda b: b.with_cumulative_timeout(-1), "greater than zero"),
-    ("with_cumulative_timeout", lambda b: b.with_cumulative_timeout("x"), "pass a number of seconds"),
+    ("with_cumulative_timeout", lambda b: b.with_cumulative_timeout("x"), "pass a finite number of seconds"),
+    (
+        "with_cumulative_timeout",
+        lambda b: b.with_cumulative_timeout(float("inf")),
+        "pass a finite number of seconds",
+    ),
+    (
+        "with_cumulative_timeout",
+        lambda b: b.with_cumulative_timeout(10**400),
+        "pass a finite number of seconds",
+    ),
     ("with_cumulative_timeout", lambda b: b.with_cumulative_timeout(5, "day"), "use execution or session"),
     ("with_cumulative_timeout", lambda b: b.with_cumulative_timeout(5, ["a"]), "use execution or session"),
     ("with_max_retries", lambda b: b.with_max_retries("5"), "pass a whole number"),
@@ -446,10 +465,36 @@ def test_what_was_built_goes_through_every_callback() -> None:
             return self._transformed(self.definition())
 
     seen: list[Any] = []
-    builder = Building.base().on_build(lambda agent: ("first", agent)).on_build(seen.append)
-    assert builder.build() is None
-    ((name, definition),) = seen
-    assert (name, definition) == ("first", builder.definition())
+
+    def second(given: Any) -> Any:
+        seen.append(given)
+        return ("second", given)
+
+    builder = Building.base().on_build(lambda agent: ("first", agent)).on_build(second)
+    expected = ("first", builder.definition())
+    assert builder.build() == ("second", expected)
+    assert seen == [expected]
+    with pytest.raises(InvalidInput, match="returned None; return the agent to use"):
+        builder.on_build(lambda _agent: None).build()
+
+
+class Undescribed:
+    """A tool whose schema cannot be read, and that says so to whoever asks."""
+
+    name = "undescribed"
+    description = "Does nothing"
+
+    @property
+    def schema(self) -> Any:
+        raise InvalidInput("the schema cannot be read")
+
+    def call(self, args: dict[str, Any], context: ToolContext) -> None: ...
+
+
+def test_a_tool_that_cannot_be_described_is_refused_by_the_builder() -> None:
+    """11: from Python 3.12 on, `isinstance` with a protocol no longer reads its properties."""
+    with pytest.raises(InvalidInput, match="the schema cannot be read"):
+        AgentBuilder.base().with_tools([Undescribed()])
 
 
 def test_a_single_criterion_may_be_a_function() -> None:

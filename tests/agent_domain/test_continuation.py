@@ -262,6 +262,22 @@ def test_votes_that_say_nothing_of_their_own_take_no_room_in_a_history() -> None
     }
 
 
+@pytest.mark.parametrize(
+    "own",
+    [{"stop_reason": StopReason.GUARD}, {"context": FrozenDict({"left": 0})}],
+    ids=["stop reason", "context"],
+)
+@pytest.mark.parametrize("decision", ContinuationDecision)
+def test_a_vote_with_the_usual_reason_keeps_what_else_it_says(
+    own: dict[str, Any], decision: ContinuationDecision
+) -> None:
+    """2.1.2, 2.1.3: its stop reason, or its context."""
+    vote = replace(ContinuationEvaluation.from_decision("Mine", decision), **own)
+    found = ContinuationOutcome(decision, decision is REQUEST, "Mine", StopReason.COMPLETED, (vote,))
+
+    assert expanded(compact(found)).evaluations == (vote,)
+
+
 @given(st.lists(evaluations, max_size=4), st.sampled_from(ContinuationDecision), st.sampled_from(StopReason))
 def test_an_outcome_in_few_bytes_says_the_same(
     votes: list[ContinuationEvaluation], decision: ContinuationDecision, reason: StopReason

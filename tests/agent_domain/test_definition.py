@@ -91,6 +91,7 @@ def test_a_criterion_that_is_not_registered_cannot_be_planned() -> None:
 
 LOOK = MockTool("look", schema={"type": "object", "required": ["at"]})
 ASK = MockTool("ask", options=ToolOptions(need=CallNeed.INPUT))
+FIND = MockTool("find")
 CHILD, DEAR_CHILD = (
     MockTool(name, options=ToolOptions(need=CallNeed.SUBAGENT)) for name in ("child", "dear_child")
 )
@@ -103,7 +104,8 @@ CHILD, DEAR_CHILD = (
         (a_call("look", at="secrets"), CallNeed.APPROVAL),
         (a_call("look"), CallNeed.RUN),
         (ToolCall("c1", "look", malformed="[1]"), CallNeed.RUN),
-        (a_call("find"), CallNeed.RUN),
+        (a_call("find"), CallNeed.APPROVAL),
+        (a_call("gone"), CallNeed.RUN),
         (a_call("ask"), CallNeed.INPUT),
         (a_call("child"), CallNeed.SUBAGENT),
         (a_call("dear_child"), CallNeed.APPROVAL),
@@ -113,7 +115,7 @@ def test_what_a_call_waits_for(call: ToolCall, need: CallNeed) -> None:
     """8.6.1, 8.6.2, 5.4.3: nobody is asked about a call that cannot run anyway, and approval comes first."""
     definition = a_definition(
         lambda b: (
-            b.with_tools([LOOK, ASK, CHILD, DEAR_CHILD])
+            b.with_tools([LOOK, FIND, ASK, CHILD, DEAR_CHILD])
             .with_approval("look", RULES)
             .with_approval("find", "always")
             .with_approval("dear_child", "always")
@@ -135,5 +137,7 @@ def test_what_a_call_waits_for(call: ToolCall, need: CallNeed) -> None:
 )
 def test_which_calls_need_approval(approval: Any, call: ToolCall, needed: bool) -> None:
     """8.6.1: `never` unless said otherwise."""
-    definition = a_definition(lambda b: b if approval is None else b.with_approval("look", approval))
+    definition = a_definition(
+        lambda b: b if approval is None else b.with_tools([LOOK]).with_approval("look", approval)
+    )
     assert definition.needs_approval(call) == needed

@@ -584,6 +584,35 @@ def test_a_class_without_a_name_goes_by_its_own() -> None:
     assert Renamed().to_tool_schema()["function"]["name"] == "renamed"
     assert Concrete().name == "Concrete"
 
+    class Derived(Concrete):
+        def __call__(self) -> None:
+            """Do otherwise."""
+
+    class Relying(Concrete):
+        """Does what its base does."""
+
+    class Forecast(Weather):
+        def __call__(self, city: str, context: ToolContext, days: int = 1) -> str:
+            """Tell what comes."""
+            return "sun"
+
+    assert (Derived().name, Relying().name) == ("Derived", "Relying")
+    assert (Forecast().name, Concrete().name) == ("weather", "Concrete")
+
+
+@pytest.mark.parametrize("title", ["Args", "Arguments", "Parameters"])
+def test_the_words_about_parameters_may_stand_under_any_of_three_titles(title: str) -> None:
+    """9.9.2: as in the `Args:` section."""
+
+    def look(place: str) -> str:
+        return place
+
+    look.__doc__ = f"Look.\n\n{title}:\n    place: Where to look.\n\nReturns:\n    place: What is there.\n"
+    made = tool(look)
+
+    assert made.description == "Look."
+    assert made.schema["properties"]["place"]["description"] == "Where to look."
+
 
 async def test_a_class_may_write_its_own_schema_and_take_any_arguments() -> None:
     """9.9.2: what the model was told is what its arguments are checked against."""

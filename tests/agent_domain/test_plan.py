@@ -354,8 +354,49 @@ def test_a_name_that_nobody_registered_is_refused_at_the_start() -> None:
 
     with pytest.raises(UnknownName, match=r"No criterion named 'Mystery'\. Choose from: acme\.budget$"):
         plan.rules(with_budget())
-    with pytest.raises(UnknownName, match="Choose from: ErrorPresenceCheck, RetryLimit, "):
+    with pytest.raises(UnknownName, match=r"Choose from: CumulativeExecutionTimeLimit, .*RetryLimit, "):
         plan.rules()
+
+
+@pytest.mark.parametrize(
+    "criterion",
+    [
+        CumulativeExecutionTimeLimit(8.5, "session"),
+        ErrorPolicyCriterion(ErrorPolicy.retry_all(2)),
+        ErrorPresenceCheck(),
+        ExecutionTimeLimit(300),
+        FinishReasonCheck(frozenset({"length", "stop"})),
+        RetryLimit(3),
+        SelfCriticContinuationCheck(1),
+        StepsLimit(3),
+        StopOnFinalDecision(),
+        TokenUsageLimit(9),
+        ToolCallPresenceCheck(ErrorPolicy.ignore_tool_errors()),
+    ],
+)
+def test_every_criterion_without_a_function_inside_can_be_planned(criterion: Any) -> None:
+    """2.6.3: it comes back as it was, through JSON."""
+    ref = CriterionRef.model_validate_json(REGISTERED.ref(criterion).model_dump_json())
+
+    assert REGISTERED.build(ref) == criterion
+    assert "resolver" not in ref.params
+
+
+def test_a_criterion_with_a_function_inside_cannot_be_planned() -> None:
+    """2.6.3: a function has no place in a history."""
+    with pytest.raises(InvalidInput, match=r"the parameters of StepsLimit\.resolver is of type function"):
+        REGISTERED.ref(StepsLimit(3, lambda _state: 1))
+
+
+def test_the_parameters_of_a_planned_criterion_cannot_be_changed() -> None:
+    """0.8."""
+    given = {"limits": [1, 2]}
+    ref = CriterionRef(name="Mine", params=given)
+    given["limits"].append(3)
+
+    assert ref.params == FrozenDict({"limits": [1, 2]})
+    with pytest.raises(TypeError, match="frozen"):
+        ref.params["limits"].append(3)
 
 
 @pytest.mark.parametrize("params", [{}, {"max_failures": 3, "colour": "red"}])

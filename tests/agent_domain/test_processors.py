@@ -22,7 +22,7 @@ def test_a_hook_changes_nothing_until_it_is_told_to() -> None:
 
 def test_a_state_is_given_back() -> None:
     """4.5.2."""
-    assert given_back(STATE, AgentHook()) is STATE
+    assert given_back(STATE, AgentHook(), STATE) is STATE
 
 
 class Processor:
@@ -47,5 +47,5 @@ def test_anything_else_is_told_by_the_name_of_who_returned_it(
 ) -> None:
     """4.3.4: it becomes the text of a failure step."""
     with pytest.raises(InvalidInput) as refused:
-        given_back(result, by)
+        given_back(result, by, STATE)
     assert str(refused.value) == complaint

@@ -231,6 +231,7 @@ PICTURE = {"type": "image", "url": "x" * 30}
         ("abcdef", 6, "abcdef"),
         ("abcdefg", 6, "abcdef..."),
         ("äöü検索🙂é", 6, "äöü検索🙂..."),
+        ("abcdefg", 1, "a..."),
         ("abcdefg", 0, "abcdefg"),
         ("abcdefg", -1, "abcdefg"),
         ("abcdefg", None, "abcdefg"),

@@ -289,7 +289,7 @@ def test_a_tool_declares_how_it_is_run_or_is_run_by_the_defaults() -> None:
 
 @pytest.mark.parametrize("seconds", [0, -1])
 def test_a_timeout_gives_time(seconds: float) -> None:
-    with pytest.raises(InvalidInput, match="timeout_seconds must be greater than zero"):
+    with pytest.raises(InvalidInput, match="timeout_seconds must be a number greater than zero"):
         ToolOptions(timeout_seconds=seconds)
 
 

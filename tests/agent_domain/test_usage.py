@@ -99,6 +99,12 @@ def test_every_form_can_be_read(usage: Usage) -> None:
         ({"cached": 7, "cacheWrite": 3, "cacheRead": 4}, Usage(cache_write=3, cache_read=4)),
         ({"input": 3, "total": 99}, Usage(input=3)),
         ({"total": 99}, Usage(input=99)),
+        ({"token_usage": 10}, Usage(input=10)),
+        ({"token_usage": 10, "token_breakdown": None}, Usage(input=10)),
+        (
+            {"token_usage": 10, "token_breakdown": {"input": 3, "output": 4, "cached": 1, "reasoning": 2}},
+            Usage(3, 4, cache_read=1, reasoning=2),
+        ),
         ({"total": 99, "input": None, "cost": 0.2}, Usage(input=99)),
         ({"cost": 0.2}, Usage()),
     ],

@@ -441,5 +441,13 @@ def test_a_complaint_about_data_keeps_its_words() -> None:
 
 
 def test_other_exceptions_pass_through_reading() -> None:
-    with pytest.raises(ZeroDivisionError), reading("the snapshot"):
-        raise ZeroDivisionError
+    with pytest.raises(RuntimeError), reading("the snapshot"):
+        raise RuntimeError
+
+
+def test_a_number_that_is_too_large_cannot_be_read() -> None:
+    with (
+        pytest.raises(InvalidInput, match="the snapshot cannot be read: OverflowError"),
+        reading("the snapshot"),
+    ):
+        float(10**400)

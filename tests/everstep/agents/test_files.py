@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -270,3 +271,10 @@ def test_arbitrary_markdown_is_read_or_refused(text: str) -> None:
     """10.1.2."""
     with suppress(InvalidInput):
         assert AgentSpec.from_markdown(text, load_yaml).name
+
+
+@pytest.mark.parametrize("path", [5, None, "a\0", "a\0.md"])
+@pytest.mark.parametrize("method", ["load_from_file", "load_from_directory"])
+def test_what_is_no_path_is_refused(method: str, path: Any) -> None:
+    with pytest.raises(InvalidInput, match="a path "):
+        getattr(AgentRegistry(), method)(path)

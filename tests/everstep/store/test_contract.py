@@ -364,6 +364,18 @@ class TestBeginningAStep:
         assert row
         assert row.status is ExecutionStatus.PAUSED
 
+    async def test_a_new_step_runs_even_if_nobody_came_to_say_so(self, store: ExecutionStore) -> None:
+        """1.2.1: steps run, so the execution is `running`."""
+        ref = await accepted(store)
+        await stepped(store, ref)
+        await store.settle(settled(ref, ExecutionStatus.PAUSED))
+
+        await store.begin_step(begin(ref, 2))
+
+        row = await store.execution(ref)
+        assert row
+        assert row.status is ExecutionStatus.RUNNING
+
 
 class TestThePartialText:
     async def test_late_joiners_see_what_was_said_so_far(self, store: ExecutionStore) -> None:

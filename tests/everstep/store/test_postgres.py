@@ -22,6 +22,7 @@ from agent_domain.ports import (
     Material,
     NotFound,
     Resolution,
+    StoreUnavailable,
     request_id,
 )
 from agent_domain.status import ExecutionStatus, StopReason
@@ -199,6 +200,7 @@ class TestErrors:
                 await attempt
             assert reason in str(caught.value)
             assert "secret" not in str(caught.value)
+            assert isinstance(caught.value, StoreUnavailable)
 
         await engine.dispose()
 
@@ -236,8 +238,9 @@ class TestErrors:
 
         with administrator(postgres.engine) as connection:
             connection.execute("SELECT FROM agent_executions FOR UPDATE")
-            with pytest.raises(DatabaseBusy, match="Try again"):
+            with pytest.raises(DatabaseBusy, match="Try again") as caught:
                 await PostgresStore(engine).begin_step(begin(ref))
+        assert isinstance(caught.value, StoreUnavailable)
 
         await PostgresStore(engine).begin_step(begin(ref))
         await engine.dispose()
