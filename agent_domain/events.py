@@ -264,6 +264,6 @@ F = TypeVar("F", bound=Callable[..., object])
 def _callable(fn: F) -> F:
     if not callable(fn):
         raise InvalidInput(f"a listener must be callable, {fn!r} is not")
-    if iscoroutinefunction(fn):
+    if iscoroutinefunction(fn) or iscoroutinefunction(type(fn).__call__):
         raise InvalidInput(f"a listener is told at once and cannot be awaited; make {fn!r} a plain function")
     return fn

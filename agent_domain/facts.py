@@ -95,6 +95,8 @@ class ExecutionFacts:
     recorded_steps: int = 0
     recorded_failures: int = 0
     trailing_recorded_failures: int = 0
+    unevaluated_failures: int = 0
+    """The failures in a row before the latest recorded step, if nothing was evaluated after it."""
     current_step: StepFacts | None = None
     """Kept after recording, until the next step has something to show."""
     is_recorded: bool = True
@@ -141,11 +143,21 @@ class ExecutionFacts:
 
     @property
     def trailing_failures(self) -> int:
-        """Failed steps in a row, up to and including the latest."""
+        """Failed steps in a row, up to and including the latest.
+
+        A step that was applied and then broken off by an exception ends no row: nothing was
+        evaluated after it, and the failure step that follows is its own. Otherwise a processor
+        that always raises would be retried for ever.
+        """
         step = self._unrecorded
         if step is None:
             return self.trailing_recorded_failures
-        return self.trailing_recorded_failures + 1 if step.has_errors else 0
+        return self._failures_before(step) + 1 if step.has_errors else 0
+
+    def _failures_before(self, step: StepFacts) -> int:
+        """The row of failures that this step goes on with or ends."""
+        unevaluated = self.unevaluated_failures if step.is_failure else 0
+        return max(unevaluated, self.trailing_recorded_failures)
 
     @property
     def total_failures(self) -> int:
@@ -228,11 +240,15 @@ class ExecutionFacts:
 
     def recorded(self, outcome: ContinuationOutcome | None) -> "ExecutionFacts":
         """The current step joins the recorded ones, with the outcome of the evaluation after it."""
+        unevaluated, step = self.unevaluated_failures, self._unrecorded
+        if step:
+            unevaluated = 0 if outcome else self._failures_before(step)
         return replace(
             self,
             recorded_steps=self.step_count,
             recorded_failures=self.total_failures,
             trailing_recorded_failures=self.trailing_failures,
+            unevaluated_failures=unevaluated,
             is_recorded=True,
             step_started_at=None,
             last_outcome=outcome or self.last_outcome,

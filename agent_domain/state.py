@@ -35,7 +35,7 @@ from agent_domain.values import (
 CANCELLED_CALL = "Error: Cancelled before it finished"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ExecutionData:
     """What belongs to one execution of the agent and goes when the next begins."""
 
@@ -46,6 +46,9 @@ class ExecutionData:
     current_step: AgentStep | None = None
     hook_context: FrozenDict | None = None
     """For hooks to pass notes from before to after; present while a step is under way."""
+
+    def __repr__(self) -> str:
+        return f"<ExecutionData {self.execution_id}, {len(self.step_executions)} steps recorded>"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -283,10 +286,10 @@ class AgentState:
         """Goes on in the same step; the wall clock starts anew."""
         return replace(self, facts=self.facts.resumed(now))
 
-    def with_step_started(self, at: datetime) -> "AgentState":
-        """A step begins; signals of the one before are gone."""
+    def with_step_started(self, at: datetime, hears: int = 0) -> "AgentState":
+        """A step begins, in which so many steered messages are heard; signals of the one before are gone."""
         execution = replace(self.execution, hook_context=EMPTY, started_at=self.execution.started_at or at)
-        return replace(self, facts=self.facts.step_started(at), execution=execution)
+        return replace(self, facts=self.facts.step_started(at, hears), execution=execution)
 
     def with_hook_context(self, context: Mapping[str, Any]) -> "AgentState":
         """The same with these notes for hooks."""
@@ -415,6 +418,7 @@ class AgentState:
             "agentId": str(self.agent_id) if self.agent_id else None,
             "parentAgentId": str(self.parent_agent_id) if self.parent_agent_id else None,
             "status": self.status,
+            "isPaused": self.is_paused,
             "usage": self.usage.to_dict(),
             "metadata": self.metadata,
             "stateInfo": self.state_info.to_dict(),
@@ -466,17 +470,28 @@ def _read_facts(
     data: FrozenDict, records: tuple[StepExecution, ...], current: AgentStep | None
 ) -> ExecutionFacts:
     """The counters follow from the steps; when the run was entered is never restored."""
-    failed = [record.step.has_errors for record in records]
-    trailing = next((n for n, has_errors in enumerate(reversed(failed)) if not has_errors), len(failed))
+    trailing, unevaluated = _failures_in_a_row(records)
     step, outcome = current or (records[-1].step if records else None), data.get("lastContinuationOutcome")
     return ExecutionFacts(
         status=AgentStatus(data.get("status", "in_progress")),
         state_info=StateInfo.from_dict(data.get("stateInfo") or EMPTY),
         usage=Usage.from_dict(data.get("usage")),
         recorded_steps=len(records),
-        recorded_failures=sum(failed),
+        recorded_failures=sum(record.step.has_errors for record in records),
         trailing_recorded_failures=trailing,
+        unevaluated_failures=unevaluated,
         current_step=step and step.facts(len(records) + (current is not None)),
         is_recorded=current is None,
+        is_paused=bool(data.get("isPaused")),
         last_outcome=ContinuationOutcome.from_dict(outcome) if outcome else None,
     )
+
+
+def _failures_in_a_row(records: tuple[StepExecution, ...]) -> tuple[int, int]:
+    """`trailing_recorded_failures` and `unevaluated_failures`, as recording one by one counts them."""
+    trailing = unevaluated = 0
+    for record in records:
+        before = max(trailing, unevaluated if record.step.is_failure else 0)
+        trailing = before + 1 if record.step.has_errors else 0
+        unevaluated = 0 if record.outcome else before
+    return trailing, unevaluated

@@ -34,7 +34,7 @@ class StepError:
     def of(cls, error: BaseException, tool_name: str | None = None) -> "StepError":
         """What is kept of an exception; without a message its class has to do."""
         name = type(error).__name__
-        return cls(storable(str(error)) or name, _type_of(error), tool_name, name)
+        return cls(storable(_words(error)) or name, _type_of(error), tool_name, name)
 
     def to_dict(self) -> dict[str, Any]:
         """The written form."""
@@ -55,6 +55,13 @@ class StepError:
             data.get("toolName"),
             data.get("exception"),
         )
+
+
+def _words(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 -- exceptions are anybody's code; one that cannot say what it is has no words
+        return ""
 
 
 def _type_of(error: BaseException) -> ErrorType | None:

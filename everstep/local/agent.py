@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from functools import cached_property
 from typing import Any, TypeVar
 
 from agent_domain.builder import AgentBuilder as DefinitionBuilder
 from agent_domain.contracts import AgentDescriptor
 from agent_domain.definition import AgentDefinition
 from agent_domain.errors import InvalidInput
-from agent_domain.events import E, EventBus, Listener
+from agent_domain.events import E, Event, EventBus, Listener
 from agent_domain.loop import Decision
 from agent_domain.messages import Message, user
 from agent_domain.state import AgentState
@@ -36,11 +37,15 @@ class Agent:
         self._listeners = EventBus()
         self._options: dict[str, Any] = {"clock": clock, "on_decision": on_decision}
 
-    @property
+    @cached_property
     def runner(self) -> LocalRunner:
-        """What runs it. The bus it was built with, which others may share, hears of everything first."""
-        events = EventBus([self._bus.emit, self._listeners.emit])
-        return LocalRunner(self.definition, events=events, **self._options)
+        """What runs it."""
+        return LocalRunner(self.definition, events=EventBus([self._tell]), **self._options)
+
+    def _tell(self, event: Event) -> None:
+        """The bus it was built with, which others may share, hears of everything first."""
+        self._bus.emit(event)
+        self._listeners.emit(event)
 
     def descriptor(self) -> AgentDescriptor:
         """What others are told about the agent."""

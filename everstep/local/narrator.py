@@ -127,13 +127,14 @@ class Narrator:
     def finished(self, state: AgentState, outcome: ContinuationOutcome) -> None:
         """The run has ended."""
         errors = tuple(message for step in state.steps for message in _messages(step))
+        latest = _messages(state.current_step) if state.current_step else ()
         if state.status is AgentStatus.FAILED:
             self.events.emit(
                 AgentFailed(
                     at=self.clock.now(),
                     agent_id=state.agent_id,
                     parent_agent_id=state.parent_agent_id,
-                    exception=errors[-1] if errors else outcome.resolved_by,
+                    exception=latest[-1] if latest else _reason(outcome),
                     status=state.status,
                     steps_completed=state.step_count,
                     total_usage=state.usage,
@@ -188,3 +189,9 @@ class Stream:
 
 def _messages(step: AgentStep) -> tuple[str, ...]:
     return tuple(error.message for error in step.errors)
+
+
+def _reason(outcome: ContinuationOutcome) -> str:
+    """Why the run failed although its last step did not: what the deciding vote says."""
+    vote = outcome.evaluation_for(outcome.resolved_by)
+    return vote.reason if vote else outcome.resolved_by

@@ -57,6 +57,12 @@ class LocalRunner:
         self.executor = LocalExecutor(definition, self.clock, self.events)
         self.narrator = Narrator(definition.tools.names, self.clock, self.events)
         if isinstance(self.driver, StepDriver):
+            # Here its phases are carried out one by one.
+            if type(self.driver).use_tools is not StepDriver.use_tools:
+                raise InvalidInput(
+                    f"{type(self.driver).__name__}.use_tools would never be called; override infer, said and "
+                    "answered, or do not derive the driver from StepDriver"
+                )
             self.driver.executor = self.executor
 
     async def run(self, state: AgentState) -> AgentState:
@@ -64,7 +70,7 @@ class LocalRunner:
         state = self._entered(state)
         decision = self._opening(state)
         while not isinstance(decision, Stop | AwaitResume):
-            (*_, state), decision = await self._step(state)
+            (*_, state), decision = await self._step(state, decision)
         return self._ended(state, decision)
 
     async def iterate(self, state: AgentState) -> AsyncGenerator[AgentState]:
@@ -72,7 +78,7 @@ class LocalRunner:
         state = self._entered(state)
         decision, taken_before = self._opening(state), state.step_count
         while not isinstance(decision, Stop | AwaitResume):
-            (*earlier, state), decision = await self._step(state)
+            (*earlier, state), decision = await self._step(state, decision)
             for each in earlier:
                 yield each
             # The final status is no item of its own, unless a criterion that raised is one step more.
@@ -94,7 +100,7 @@ class LocalRunner:
         state = self._ready(state)
         decision = self._opening(state)
         if not isinstance(decision, Stop):
-            (*_, state), decision = await self._step(state)
+            (*_, state), decision = await self._step(state, decision)
         return self._ended(state, decision)
 
     # Between steps.
@@ -140,16 +146,18 @@ class LocalRunner:
 
     # One step.
 
-    async def _step(self, state: AgentState) -> tuple[list[AgentState], Decision]:
+    async def _step(self, state: AgentState, opening: Decision) -> tuple[list[AgentState], Decision]:
         """Carry out one step, decide what follows, and record the step with that.
 
         What comes back is the state after it; and before that another one, if the step was complete when
         an exception came, which is a step of its own then.
         """
-        state = self._begun(state)
+        state = self._begun(state, opening.hears if isinstance(opening, Infer) else 0)
         began, complete = self.clock.seconds(), list[AgentState]()
         try:
             state = await self._worked(state)
+            if state.pending:
+                return [state], AwaitResume()
             state = await self._processed(state)
         except ListenerFailed:
             raise
@@ -165,21 +173,24 @@ class LocalRunner:
         outcome = following.outcome if isinstance(following, Infer | Stop) else None
         return [*complete, self._recorded(state, outcome)], following
 
-    def _begun(self, state: AgentState) -> AgentState:
-        state = state.with_step_started(self.clock.now())
+    def _begun(self, state: AgentState, hears: int) -> AgentState:
+        state = state.with_step_started(self.clock.now(), hears)
         if state.cached_context.is_empty:
             state = state.with_cached_context(self.definition.cached_context)
         self.narrator.step_started(state)
         return state
 
     async def _worked(self, state: AgentState) -> AgentState:
-        """Ask the model, then run tools until every call is answered."""
+        """Ask the model, then run tools until every call is answered, or a hook paused the run."""
         for hook in self.definition.hooks:
             state = given_back(hook.before_step(state), hook, state)
         if state.awaits_reply:
             state = await self._inferred(state)
         while state.pending:
-            state = await self._settled(state, self._decide(state))
+            decision = self._decide(state)
+            if isinstance(decision, AwaitResume):
+                return state
+            state = await self._settled(state, decision)
         if not state.is_applied:
             raise InvalidInput(
                 f"{type(self.driver).__name__}.use_tools returned a state without a new step; "

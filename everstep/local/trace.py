@@ -24,13 +24,14 @@ class Trace:
     def __init__(self, write: Callable[[str], object]) -> None:
         self.write = write
         self._text = ""
+        self._answers = False
         self._args: dict[str, Mapping[str, Any]] = {}
 
     def __call__(self, event: Event) -> None:
         """Write what the event means, if it means anything to people."""
         match event:
             case AgentStepStarted():
-                self._text = ""
+                self._text, self._answers = "", False
                 self.write(f"step {event.step_number}")
             case StreamEventReceived(is_complete=False):
                 self._text += event.content
@@ -43,6 +44,7 @@ class Trace:
             case AgentStepCompleted():
                 self._completed(event)
             case ContinuationEvaluated():
+                self._answered(event)
                 self._evaluated(event.outcome)
             case AgentFailed():
                 self.write(f"failed    {event.exception}")
@@ -60,6 +62,13 @@ class Trace:
     def _completed(self, event: AgentStepCompleted) -> None:
         for message in event.error_messages:
             self.write(f"  error   {message}")
+        self._answers = not (event.error_messages or event.has_tool_calls or self._text)
+
+    def _answered(self, event: ContinuationEvaluated) -> None:
+        """The answer of a driver that does not stream, once it is known."""
+        if self._answers and event.last_response:
+            self.write(f"  model   {event.last_response}")
+        self._answers = False
 
     def _evaluated(self, outcome: ContinuationOutcome) -> None:
         if outcome.should_continue:

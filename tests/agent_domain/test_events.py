@@ -309,3 +309,30 @@ def test_a_listener_may_register_another_while_it_is_told() -> None:
     assert heard == []
     bus.emit(FINISHED)
     assert heard == [FINISHED]
+
+
+async def later_on(_event: Event) -> None: ...
+
+
+class LaterOn:
+    """An object whose call has to be awaited."""
+
+    async def __call__(self, _event: Event) -> None: ...
+
+
+@pytest.mark.parametrize("listener", [later_on, LaterOn()], ids=["function", "object"])
+def test_a_listener_that_would_have_to_be_awaited_is_refused(listener: Any) -> None:
+    """4.6.3: it would never hear anything."""
+    bus = EventBus()
+    with pytest.raises(InvalidInput, match="a listener is told at once and cannot be awaited"):
+        bus.wiretap(listener)
+    with pytest.raises(InvalidInput, match=r"make .* a plain function"):
+        bus.on_event(AgentFinished, listener)
+    assert bus.listeners == []
+
+
+@pytest.mark.parametrize("kind", [str, "AgentFinished", (AgentFinished, AgentFailed), None])
+def test_listening_to_what_is_no_class_of_events_is_refused(kind: Any) -> None:
+    """4.6.3."""
+    with pytest.raises(InvalidInput, match="on_event takes a class of events, not "):
+        EventBus().on_event(kind, print)

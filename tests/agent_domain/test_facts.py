@@ -518,3 +518,17 @@ def test_what_is_no_state_info_is_refused() -> None:
     """4.1.6: a moment has to be one."""
     with pytest.raises(InvalidInput, match="startedAt is no ISO 8601 date"):
         StateInfo.from_dict({"startedAt": "yesterday"})
+
+
+def test_a_step_that_is_broken_off_ends_no_row_of_failures() -> None:
+    """3.4.3, 4.3.4: nothing was evaluated between it and its own failure step."""
+    failed = begun().failed(BOOM).recorded(GO_ON)
+    applied = failed.step_started(NOON).with_step(a_step())
+    assert applied.trailing_failures == 0
+    assert counted(applied.failed(BOOM)) == (3, 2, 2)
+    assert counted(applied.recorded(None).failed(BOOM)) == (3, 2, 2)
+    # A step that was evaluated, or is followed by one that went well, ends it.
+    assert counted(applied.recorded(GO_ON).failed(BOOM)) == (3, 2, 1)
+    went_well = applied.recorded(None).step_started(NOON).with_step(a_step()).recorded(GO_ON)
+    assert counted(went_well.step_started(NOON).failed(BOOM)) == (4, 2, 1)
+    assert applied.recorded(None).recorded(None) == applied.recorded(None)

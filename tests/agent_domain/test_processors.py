@@ -6,7 +6,8 @@ import pytest
 
 from agent_domain.errors import InvalidInput
 from agent_domain.processors import AgentHook, given_back
-from tests.agent_domain.state_words import a_call, a_state, answered
+from agent_domain.state import AgentState
+from tests.agent_domain.state_words import a_call, a_state, a_step, answered, having_taken
 
 STATE = a_state("Hello")
 
@@ -49,3 +50,22 @@ def test_anything_else_is_told_by_the_name_of_who_returned_it(
     with pytest.raises(InvalidInput) as refused:
         given_back(result, by, STATE)
     assert str(refused.value) == complaint
+
+
+@pytest.mark.parametrize(
+    "elsewhere",
+    [
+        AgentState.empty(),
+        STATE.for_continuation(),
+        STATE.with_user_message("More"),
+        having_taken(a_step("one"), state=STATE),
+    ],
+)
+def test_a_state_that_does_not_go_on_from_the_one_before_is_refused(elsewhere: AgentState) -> None:
+    """4.3.4: and what to do instead is said."""
+    with pytest.raises(
+        InvalidInput, match=r"returned a state of another execution; change the state that it"
+    ):
+        given_back(elsewhere, forgets, STATE)
+    more = STATE.with_user_message("More", reset=False)
+    assert given_back(more, forgets, STATE) is more

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import given, strategies as st
 
 from agent_domain.cached_context import CachedContext
 from agent_domain.continuation import ContinuationDecision, ContinuationEvaluation, ContinuationOutcome
@@ -597,6 +597,7 @@ def test_the_keys_of_the_full_state() -> None:
         "agentId": str(AGENT),
         "parentAgentId": str(PARENT),
         "status": "in_progress",
+        "isPaused": False,
         "usage": {"input": 2, "output": 0, "cache_write": 0, "cache_read": 0, "reasoning": 0},
         "metadata": {"a": 1},
         "messageStore": {
@@ -765,3 +766,34 @@ def test_an_exception_whose_text_cannot_be_stored_can_be_recorded() -> None:
     (read,) = AgentState.from_dict(as_stored(state)).steps
     assert read.errors_as_text.startswith("no file a")
     assert read.errors_as_text.endswith("b")
+
+
+def test_what_is_paused_is_paused_when_it_is_read() -> None:
+    """8.4.1: nobody else resumes it."""
+    assert AgentState.from_dict(as_stored(a_state("Hello").paused())).is_paused
+
+
+def test_a_large_state_is_told_in_a_line() -> None:
+    """4.1.1: debuggers and event loops ask for it unasked."""
+    state = having_taken(a_step("Hi" * 1000), state=a_state("Hello" * 1000))
+    assert repr(state) == f"<AgentState {AGENT} in_progress, 1 steps>"
+    assert repr(state.execution) == f"<ExecutionData {EXECUTION}, 1 steps recorded>"
+
+
+@given(st.lists(st.sampled_from(["fails", "breaks off", "succeeds", "by hand"]), max_size=6))
+def test_failures_in_a_row_are_counted_alike_when_they_are_read(history: list[str]) -> None:
+    """3.4.3, 4.1.7: while steps are recorded one by one, and from the records."""
+    state = a_state("Hello")
+    for what in history:
+        begun = state.with_step_started(AT)
+        step = a_step("Hi", number=state.step_count + 1)
+        match what:
+            case "fails":
+                state = begun.failed(StepError("odd"), AT).recorded(GOES_ON, AT)
+            case "breaks off":
+                state = begun.with_current_step(step).failed(StepError("odd"), AT).recorded(GOES_ON, AT)
+            case "succeeds":
+                state = begun.with_current_step(step).recorded(GOES_ON, AT)
+            case _:
+                state = state.record_step(step)
+    assert AgentState.from_dict(as_stored(state)).facts == without_transients(state).facts

@@ -82,3 +82,13 @@ def test_an_error_of_another_version_is_read() -> None:
     """0.6: unknown keys are skipped, missing ones are empty."""
     assert StepError.from_dict({"colour": "red"}) == StepError("")
     assert StepError.from_dict({"message": "no", "type": ""}) == StepError("no")
+
+
+def test_an_exception_that_cannot_say_what_it_is_is_told_by_its_name() -> None:
+    """4.3.4: exceptions are anybody's code."""
+
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise ValueError("no words")
+
+    assert StepError.of(Mute()) == StepError("Mute", exception="Mute")

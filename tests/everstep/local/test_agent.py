@@ -291,3 +291,9 @@ def test_a_driver_is_shared_with_nobody() -> None:
     driver = DeterministicAgentDriver.from_responses("one", "two")
     agents = [AgentBuilder.base().with_driver(driver).build() for _ in range(2)]
     assert [agent.run("Hello").final_response for agent in agents] == ["one", "one"]
+
+
+def test_an_agent_has_one_runner() -> None:
+    """4.4.4: its driver keeps the executor that it was given."""
+    agent = an_agent(*TWO_STEPS)
+    assert agent.runner is agent.runner

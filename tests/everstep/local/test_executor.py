@@ -1,8 +1,10 @@
 """Tool calls in this process: at the same time, each with one result."""
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
@@ -485,3 +487,53 @@ async def test_what_hooks_of_concurrent_calls_change_is_merged() -> None:
 async def test_without_calls_nothing_changes() -> None:
     """4.4.4."""
     assert await an_executor(plain).execute_tools([], BEGUN) == (BEGUN, ())
+
+
+async def test_as_many_blocking_tools_run_at_once_as_are_called() -> None:
+    """5.4.1: no pool limits them, and none waits for a thread while its deadline runs."""
+    many = 3 * ((os.cpu_count() or 1) + 4)
+    arrived = threading.Barrier(many, timeout=5)
+    look = MockTool("look", handler=lambda: bool(arrived.wait() + 1))
+    calls = [a_call("look", f"c{index}") for index in range(many)]
+    _, executions = await soon(an_executor(look).execute_tools(calls, BEGUN))
+    assert [execution.result for execution in executions] == [True] * many
+
+
+def test_nobody_waits_for_a_blocking_tool_that_was_given_up() -> None:
+    """3.4.2: neither the run nor the end of the process."""
+    may_end, threads = threading.Event(), list[threading.Thread]()
+
+    def blocks() -> None:
+        threads.append(threading.current_thread())
+        may_end.wait(30)
+
+    slow = MockTool("slow", handler=blocks, options=ToolOptions(timeout_seconds=0.02))
+    execution = asyncio.run(result_of(slow))
+    assert execution.text == "Error: The tool 'slow' did not finish within 0.02s"
+    assert [(thread.is_alive(), thread.daemon) for thread in threads] == [(True, True)]
+    # There is no loop any more that it could tell.
+    may_end.set()
+    threads[0].join(5)
+    assert not threads[0].is_alive()
+
+
+async def test_a_blocking_tool_ends_after_it_was_given_up() -> None:
+    """3.4.2: what it then says is not heard."""
+    may_end, has_ended = threading.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def blocks() -> None:
+        may_end.wait(5)
+        loop.call_soon_threadsafe(loop.call_soon, has_ended.set)
+
+    slow = MockTool("slow", handler=blocks, options=ToolOptions(timeout_seconds=0.02))
+    assert (await result_of(slow)).error is not None
+    may_end.set()
+    await soon(has_ended.wait())
+
+
+async def test_a_blocking_tool_sees_the_context_of_its_call() -> None:
+    """5.4.1: as in a pool."""
+    who = ContextVar[str]("who")
+    who.set("Ada")
+    assert (await result_of(MockTool("who", handler=who.get))).result == "Ada"

@@ -11,6 +11,7 @@ import pytest
 from agent_domain.builder import AgentBuilder
 from agent_domain.cached_context import CachedContext
 from agent_domain.continuation import ContinuationCriteria, ContinuationDecision
+from agent_domain.drivers import ToolCallingDriver
 from agent_domain.error_policy import ErrorHandlingDecision, ErrorPolicy
 from agent_domain.errors import InvalidInput, ListenerFailed, RateLimited
 from agent_domain.events import (
@@ -44,6 +45,7 @@ from tests.everstep.local.local_words import (
     AT,
     Heard,
     OwnDriver,
+    Script,
     WorkClock,
     a_model,
     a_runner,
@@ -252,17 +254,128 @@ async def test_an_iterator_that_is_paused_ends_with_the_state_to_resume() -> Non
     assert [(state.step_count, state.is_paused) for state in states] == [(1, True)]
 
 
-async def test_pausing_between_a_call_and_its_result_is_refused() -> None:
-    """1.1.5: no conversation keeps a call without a result."""
+class Pausing(AgentHook):
+    """Pauses the first step before its calls have run."""
 
-    class Pausing(AgentHook):
+    def __init__(self) -> None:
+        self.pauses = [True]
+
+    def before_step(self, state: AgentState) -> AgentState:
+        return state.paused() if self.pauses and self.pauses.pop() else state
+
+
+@pytest.mark.parametrize("how", ["run", "iterator", "by hand"])
+async def test_a_run_that_is_paused_within_a_step_comes_back_as_it_is(how: str) -> None:
+    """1.1.5, 1.1.6: the call waits, also in another process; once resumed it gets its one result."""
+    model = Script(calling("look"), "Done")
+    runner = a_runner(ToolCallingDriver(model), lambda b: with_look(b.add_hook(Pausing())))
+    match how:
+        case "run":
+            state = await soon(runner.run(asked()))
+        case "iterator":
+            (state,) = [each async for each in runner.iterate(asked())]
+        case _:
+            state = await soon(runner.next_step(asked()))
+    assert (state.is_paused, state.status, state.step_count) == (True, AgentStatus.IN_PROGRESS, 0)
+    assert state.messages == (user("Hello"),)
+    stored = AgentState.from_dict(state.to_dict())
+    assert (stored.is_paused, [call.id for call in stored.pending]) == (True, ["c1"])
+    done = await soon(runner.run(stored.resumed(AT)))
+    assert (done.status, done.step_count, model.turn) == (AgentStatus.COMPLETED, 2, 2)
+    assert [message.text for message in done.messages if message.is_tool] == ["seen"]
+
+
+async def test_a_hook_that_ends_the_run_between_a_call_and_its_result_is_told_so() -> None:
+    """1.1.5: no conversation keeps a call without a result; a stop signal would wait for it."""
+
+    class Ending(AgentHook):
         def before_step(self, state: AgentState) -> AgentState:
-            return state.paused()
+            return replace(state, facts=replace(state.facts, status=AgentStatus.COMPLETED))
 
-    state = await soon(a_runner(look_then_answer(), lambda b: with_look(b.add_hook(Pausing()))).run(asked()))
-    assert state.steps[0].is_failure
-    assert "cannot be followed by AwaitResume" in state.steps[0].errors_as_text
+    state = await soon(a_runner(look_then_answer(), lambda b: with_look(b.add_hook(Ending()))).run(asked()))
+    assert "a step with unanswered calls cannot be followed by Stop" in state.steps[0].errors_as_text
     assert not [message for message in state.messages if message.calls]
+
+
+def spoken_to(state: AgentState) -> AgentState:
+    return state.with_user_message("More")
+
+
+def begun_anew(_state: AgentState) -> AgentState:
+    return asked()
+
+
+@pytest.mark.parametrize("elsewhere", [spoken_to, begun_anew, AgentState.for_continuation])
+@pytest.mark.parametrize("where", ["before_step", "before_tool", "after_tool", "after_step", "a processor"])
+async def test_a_state_of_another_execution_is_refused(
+    elsewhere: Callable[[AgentState], AgentState], where: str
+) -> None:
+    """4.3.4: it becomes a failure step that says what to change."""
+
+    def build(builder: AgentBuilder) -> object:
+        if where == "a processor":
+            return with_look(builder.add_processor(elsewhere))
+        hook = AgentHook()
+
+        def leaves(state: AgentState, *_about: object) -> AgentState:
+            return elsewhere(state)
+
+        setattr(hook, where, leaves)
+        return with_look(builder.add_hook(hook))
+
+    state = await soon(a_runner(look_then_answer(), build).run(asked()))
+    assert (state.status, state.steps[-1].is_failure) == (AgentStatus.FAILED, True)
+    assert "returned a state of another execution" in state.steps[-1].errors_as_text
+    assert "with_user_message(..., reset=False)" in state.steps[-1].errors_as_text
+
+
+async def test_messages_that_were_steered_are_heard_once() -> None:
+    """8.3.1, 1.1.6: one step more hears them all, and no other follows for their sake."""
+    steering = [True]
+
+    def steers(state: AgentState) -> AgentState:
+        if not steering:
+            return state
+        steering.pop()
+        return replace(state, facts=state.facts.steered_by(2)).heard(user("One"), user("Two"))
+
+    driver = scripted(FINAL("Before"), FINAL("After"))
+    state = await soon(a_runner(driver, lambda b: b.add_processor(steers)).run(asked()))
+    assert (state.status, state.step_count, state.steered) == (AgentStatus.COMPLETED, 2, 0)
+    assert state.final_response == "After"
+
+
+async def test_a_processor_that_always_raises_uses_its_retries_up() -> None:
+    """3.4.3, 4.3.4: the step that it broke off ends no row of failures, so the second failure stops."""
+    policy = ErrorPolicy.retry_all(2)
+    runner = a_runner(
+        scripted(), lambda b: b.with_error_policy(policy).with_max_steps(20).add_processor(boom)
+    )
+    state = await soon(runner.run(asked()))
+    assert (state.status, state.step_count) == (AgentStatus.FAILED, 4)
+    assert state.trailing_failures == AgentState.from_dict(state.to_dict()).trailing_failures == 2
+
+
+async def test_an_old_session_may_have_a_next_step() -> None:
+    """4.5.3, 2.7: the wall clock counts from the first manual step, not from the session's beginning."""
+    clock = WorkClock()
+    runner = a_runner(scripted(), lambda b: b.with_timeout(10), clock=clock)
+    old = await runner.run(asked())
+    clock.works(11)
+    again = old.with_user_message("Again")
+    assert runner.has_next_step(again)
+    assert (await runner.next_step(again)).step_count == 1
+
+
+async def test_a_driver_in_two_phases_that_has_its_own_use_tools_is_refused() -> None:
+    """4.4.4: it would never be called."""
+
+    class Mixed(ToolCallingDriver):
+        async def use_tools(self, state: AgentState) -> AgentState:
+            return state
+
+    with pytest.raises(InvalidInput, match=r"Mixed\.use_tools would never be called; override infer"):
+        a_runner(Mixed(Script("Hello")))
 
 
 async def test_an_agent_without_a_driver_cannot_run() -> None:
@@ -513,18 +626,24 @@ async def test_what_a_failed_run_says() -> None:
     assert state.status is AgentStatus.FAILED
 
 
-async def test_a_run_that_fails_without_an_error_names_who_failed_it() -> None:
-    """4.6.1, 2.4.2."""
+@pytest.mark.parametrize(
+    ("message", "told"), [("disk full", "disk full"), ("", "StopSignal forbids another step")]
+)
+async def test_a_run_that_fails_without_an_error_says_why(message: str, told: str) -> None:
+    """4.6.1, 2.4.2: what the deciding vote says, and not what an earlier step forgave."""
+    signal = StopSignal(StopReason.ERROR, message)
+    driver = scripted(ScenarioStep.tool_call("missing"), FINAL("Done"))
 
-    class Failing(AgentHook):
-        def before_step(self, state: AgentState) -> AgentState:
-            return state.with_stop_signal(StopSignal(StopReason.ERROR, "disk full"))
+    def fails(state: AgentState) -> AgentState:
+        return state.with_stop_signal(signal) if state.step_count > 1 else state
+
+    def build(builder: AgentBuilder) -> object:
+        return builder.with_error_policy(ErrorPolicy.ignore_tool_errors()).add_processor(fails)
 
     heard = Heard()
-    await a_runner(scripted(), lambda b: b.add_hook(Failing()), heard=heard).run(asked())
-    assert heard.of(AgentFailed)[0].exception == "StopSignal"
-    signal = heard.of(ContinuationEvaluated)[0].stop_signal
-    assert signal == StopSignal(StopReason.ERROR, "disk full")
+    await a_runner(driver, build, heard=heard).run(asked())
+    assert heard.of(AgentFailed)[0].exception == told
+    assert heard.of(ContinuationEvaluated)[-1].stop_signal == signal
 
 
 # Exceptions.

@@ -1,0 +1,84 @@
+"""A run, told for people."""
+
+from collections.abc import Callable
+
+from agent_domain.builder import AgentBuilder
+from agent_domain.drivers import ToolCallingDriver
+from agent_domain.status import StopReason
+from agent_domain.stop_signal import StopSignal
+from agent_domain.testing import MockTool
+from everstep.local.trace import Trace
+from tests.everstep.local.local_words import (
+    OwnDriver,
+    Script,
+    a_runner,
+    asked,
+    calling,
+    says,
+)
+
+
+async def told(driver: object, build: Callable[[AgentBuilder], object] | None = None) -> list[str]:
+    lines = list[str]()
+
+    def listening(builder: AgentBuilder) -> None:
+        builder.with_tools([MockTool.returning("look", "Looks", "seen")])
+        if build:
+            build(builder)
+
+    runner = a_runner(driver, listening)
+    runner.events.wiretap(Trace(lines.append))
+    await runner.run(asked())
+    return lines
+
+
+async def test_a_run_is_told_line_by_line() -> None:
+    """4.6.3: what the model wrote, what ran, and why it went on or stopped."""
+    lines = await told(ToolCallingDriver(Script(calling("look", text="I look"), "Done")))
+    assert lines[:5] == [
+        "step 1",
+        "  model   I look",
+        "  tool    look() -> seen  [0 ms]",
+        "  next    another step: " + lines[3].split(": ", 1)[1],
+        "step 2",
+    ]
+    assert lines[5] == "  model   Done"
+    assert lines[6].startswith("stop      completed, decided by ")
+    assert lines[-1] == "ended     completed after 2 steps, 0 tokens"
+
+
+async def test_an_answer_that_was_not_streamed_is_told_once_it_is_known() -> None:
+    """4.6.3."""
+    lines = await told(OwnDriver(says("Done")))
+    assert lines[:2] == ["step 1", "  model   Done"]
+    assert lines[2].startswith("stop ")
+
+
+async def test_what_failed_is_told() -> None:
+    """4.6.3: a step that failed has no answer."""
+    lines = await told(ToolCallingDriver(Script(RuntimeError("boom"))))
+    assert lines[:2] == ["step 1", "  error   boom"]
+    assert "failed    boom" in lines
+    assert not any(line.startswith("  model") for line in lines)
+
+
+async def test_a_tool_that_failed_is_told_with_its_error() -> None:
+    """4.6.3."""
+    lines = await told(ToolCallingDriver(Script(calling("find"))))
+    assert lines[1] == "  tool    find() -> Error: No tool named 'find'. Choose from: look  [0 ms]"
+
+
+async def test_a_run_that_may_take_no_step_tells_no_answer() -> None:
+    """4.6.3."""
+    lines = await told(OwnDriver(says("Done")), lambda builder: builder.with_max_steps(0))
+    assert lines[0].startswith("stop      steps_limit")
+    assert lines[-1] == "ended     completed after 0 steps, 0 tokens"
+
+
+async def test_a_signal_is_told_as_why_a_run_failed() -> None:
+    """2.4.2, 4.6.3."""
+    signal = StopSignal(StopReason.ERROR, "disk is full")
+    lines = await told(
+        OwnDriver(says("Done")), lambda b: b.add_processor(lambda state: state.with_stop_signal(signal))
+    )
+    assert "failed    disk is full" in lines
