@@ -2,11 +2,14 @@
 
 import asyncio
 import json
+import logging
+import os
 import signal
-from collections.abc import Awaitable, Callable, Coroutine
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any, NoReturn, ParamSpec
 from uuid import uuid4
 
 import click
@@ -46,7 +49,7 @@ def command(fn: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
 @click.option("--data", type=click.Path(path_type=Path), help="Where the local installation keeps its data.")
 @click.option("--agents", help="Where your agents are: module:attribute.")
 @click.pass_context
-def main(context: click.Context, data: Path | None, agents: str | None) -> None:
+def commands(context: click.Context, data: Path | None, agents: str | None) -> None:
     """Durable AI agents: start a local installation, run agents, see what they did."""
     try:
         context.obj = Settings.read(data_dir=data, agents=agents)
@@ -57,7 +60,7 @@ def main(context: click.Context, data: Path | None, agents: str | None) -> None:
 # Processes.
 
 
-@main.command()
+@commands.command()
 @click.option("--temporal-port", default=7233, show_default=True, help="0 or a busy one: a free one.")
 @click.option("--ui-port", default=8233, show_default=True, help="0 or a busy one: a free one.")
 @click.option("--json", "as_json", is_flag=True, help="Print the addresses as one line of JSON.")
@@ -90,7 +93,7 @@ def _print_addresses(installation: Installation, as_json: bool) -> None:
     click.echo('\nIn another terminal: everstep run "What can you do?"      Ctrl-C stops everything here.')
 
 
-@main.command()
+@commands.command()
 @click.pass_obj
 @command
 async def worker(settings: Settings) -> None:
@@ -114,7 +117,7 @@ def _stopped_by_signals() -> asyncio.Event:
     return stop
 
 
-@main.group()
+@commands.group()
 def db() -> None:
     """The database."""
 
@@ -128,7 +131,7 @@ async def db_upgrade(settings: Settings) -> None:
     click.echo("the tables are up to date")
 
 
-@main.command()
+@commands.command()
 @click.pass_obj
 @command
 async def doctor(settings: Settings) -> None:
@@ -143,7 +146,7 @@ async def doctor(settings: Settings) -> None:
 # Executions.
 
 
-@main.command()
+@commands.command()
 @click.argument("message")
 @click.option("--agent", default="assistant", show_default=True, help="Which agent.")
 @click.option("--detach", is_flag=True, help="Start it, print its id and return.")
@@ -159,7 +162,7 @@ async def run(settings: Settings, message: str, agent: str, detach: bool) -> Non
         await _followed(installation, execution)
 
 
-@main.command()
+@commands.command()
 @click.argument("execution_id")
 @click.pass_obj
 @command
@@ -182,7 +185,7 @@ async def _followed(installation: Installation, execution: Execution) -> None:
         click.echo(line)
 
 
-@main.command()
+@commands.command()
 @click.argument("execution_id")
 @click.pass_obj
 @command
@@ -201,7 +204,7 @@ async def show(settings: Settings, execution_id: str) -> None:
     await _with_execution(settings, execution_id, shown)
 
 
-@main.command()
+@commands.command()
 @click.argument("execution_id")
 @click.pass_obj
 @command
@@ -216,7 +219,7 @@ async def trace(settings: Settings, execution_id: str) -> None:
     await _with_execution(settings, execution_id, shown)
 
 
-@main.command()
+@commands.command()
 @click.option("--status", type=click.Choice([status.value for status in ExecutionStatus]))
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 500))
 @click.option("--cursor", help="Where the last page ended.")
@@ -233,7 +236,7 @@ async def executions(settings: Settings, status: str | None, limit: int, cursor:
             click.echo(f"more: --cursor {page.cursor}")
 
 
-@main.command()
+@commands.command()
 @click.argument("execution_id")
 @click.argument("text")
 @click.option("--data", "data_text", help="The answer to a form, as JSON.")
@@ -245,7 +248,7 @@ async def answer(settings: Settings, execution_id: str, text: str, data_text: st
     await _with_execution(settings, execution_id, lambda _, e: e.submit_input(text, data=data))
 
 
-@main.command()
+@commands.command()
 @click.argument("execution_id")
 @click.option("--deny", is_flag=True, help="Do not let the call run.")
 @click.option("--reason", help="What the model is told when it is denied.")
@@ -268,7 +271,7 @@ async def approve(
     await _with_execution(settings, execution_id, decided)
 
 
-@main.command()
+@commands.command()
 @click.argument("execution_id")
 @click.argument("message")
 @click.pass_obj
@@ -279,7 +282,7 @@ async def steer(settings: Settings, execution_id: str, message: str) -> None:
 
 
 def _simple(name: str, text: str, act: Callable[[Execution], Awaitable[None]]) -> None:
-    @main.command(name, help=text)
+    @commands.command(name, help=text)
     @click.argument("execution_id")
     @click.pass_obj
     @command
@@ -301,5 +304,20 @@ async def _with_execution(
         await act(installation, installation.client.execution(execution_id))
 
 
-if __name__ == "__main__":
-    main()
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Do what the command line says, and leave.
+
+    Threads of Temporal's SDK outlive the worker that they served. When one of them returns to Python while
+    the interpreter ends, the process aborts, so that one stop in twelve looked like a crash. Everything is
+    closed and written by now: the process ends without the interpreter.
+    """
+    try:
+        commands(arguments, prog_name="everstep")
+    except SystemExit as left:
+        code = left.code if isinstance(left.code, int) else int(left.code is not None)
+    else:
+        code = 0
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -110,11 +110,8 @@ def running() -> Generator[Aimock]:
             try:
                 url = _address(process)
                 # Somebody has to read on, or it stops when the pipe is full.
-                reading = threading.Thread(target=deque, args=(process.stdout, 0), daemon=True)
-                reading.start()
+                threading.Thread(target=deque, args=(process.stdout, 0), daemon=True).start()
                 yield Aimock(url)
-                process.terminate()
-                reading.join()
             finally:
                 process.terminate()
 
