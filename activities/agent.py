@@ -68,6 +68,7 @@ from agent_domain.values import FrozenDict, frozen_map, json_text
 SNAPSHOT_STEPS = 20
 """As many steps as a slim snapshot tells of."""
 
+NOT_ALLOWED = "This call needs an approval, and nobody gave one"
 EFFECT_UNKNOWN = "The worker was lost while this tool ran: its effect is unknown, and it was not run again"
 
 
@@ -209,6 +210,10 @@ class AgentActivities:
         refusal = definition.tools.refusal(call)
         if refusal is not None:
             error = StepError(refusal, tool_name=call.name)
+            return ToolExecution(call, None, error, started, _now())
+        if reserved.resolution is None and definition.needs_approval(call):
+            # Whoever told the workflow otherwise: the store knows of no decision.
+            error = StepError(NOT_ALLOWED, tool_name=call.name)
             return ToolExecution(call, None, error, started, _now())
         tool = definition.tools.get(call.name)
         result, error = await outcome(tool, call, self._context(request, reserved))

@@ -5,6 +5,7 @@ that no text stands in a workflow's history. Every call can be repeated: the sam
 same key and the same answer change nothing the second time.
 """
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -49,6 +50,22 @@ from workflows.contracts import Answered, ExecutionInput, ExecutionResult, workf
 
 _KEYS = UUID("6f2c1f0e-0d0b-4d7e-9a53-7b1f1c5f6a10")
 """The namespace of ids that derive from callers' keys; it must never change."""
+
+
+PASSING = frozenset(
+    {
+        RPCStatusCode.ABORTED,
+        RPCStatusCode.CANCELLED,
+        RPCStatusCode.DEADLINE_EXCEEDED,
+        RPCStatusCode.RESOURCE_EXHAUSTED,
+        RPCStatusCode.UNAVAILABLE,
+        RPCStatusCode.UNKNOWN,
+    }
+)
+"""What Temporal answers, or its connection says, when asking again may help."""
+
+PASSING_SECONDS = 1.0
+"""How long to wait before asking again."""
 
 
 class Refused(EverstepError):
@@ -179,7 +196,13 @@ class Execution:
     async def result(self) -> ExecutionResult:
         """How it ended; waits for that, and survives outages meanwhile."""
         await self.get()
-        return await self.workflow.result()
+        while True:
+            try:
+                return await self.workflow.result()
+            except RPCError as error:
+                if error.status not in PASSING:
+                    raise
+            await asyncio.sleep(PASSING_SECONDS)
 
     async def requests(self) -> Sequence[RequestRow]:
         """The questions and approvals that people are asked for, oldest first."""
@@ -222,9 +245,11 @@ class Execution:
         request = await self._open(CallNeed.APPROVAL, request_id)
         decision = ApprovalDecision.parse({**decided, "args_digest": digest or request.args_digest})
         conflict = decision.conflict(request.args_digest, request.state is RequestState.RESOLVED)
-        if conflict:
+        if request.state is RequestState.RESOLVED:
+            # Only then: what nobody decided must not be told.
             with suppress(Refused):
                 await self._tell(request)
+        if conflict:
             raise Refused(conflict)
         await self._require_usable(request, decision)
         told = envelopes.approval_resolved(request.id, request.call_id, decision)

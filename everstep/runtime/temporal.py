@@ -85,6 +85,10 @@ def data_converter(payload_key: str | None = None) -> DataConverter:
     )
 
 
+KEEP_ALIVE = KeepAliveConfig(interval_millis=11_000, timeout_millis=3_000)
+"""The server closes a connection on which it is asked more often than every 10 seconds whether it lives."""
+
+
 async def connect(settings: Settings) -> Client:
     """A client; `TemporalUnreachable` says where nobody answered."""
     address = settings.required("temporal_address", "set TEMPORAL_ADDRESS, or run `everstep up`")
@@ -95,7 +99,7 @@ async def connect(settings: Settings) -> Client:
             api_key=settings.temporal_api_key,
             tls=settings.temporal_tls or None,
             data_converter=data_converter(settings.payload_key),
-            keep_alive_config=KeepAliveConfig(interval_millis=5_000, timeout_millis=3_000),
+            keep_alive_config=KEEP_ALIVE,
         )
     except (RPCError, RuntimeError) as error:
         raise TemporalUnreachable(

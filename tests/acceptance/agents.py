@@ -3,7 +3,7 @@
 What they do is written down in the worker's folder, line by line and for good before it goes on, so
 that what a killed worker did can be counted. They also tell where they are (`at`): there a failpoint
 can be armed (`EVERSTEP_TEST_FUSE`), once in the folder, and this worker can be held up until the test
-opens the gate (`EVERSTEP_TEST_GATE`).
+opens the gates (`EVERSTEP_TEST_GATES`, each for all executions or for those of one message).
 """
 
 import asyncio
@@ -25,10 +25,10 @@ from everstep.inference.scripted import Pace, Scenario, ScenarioModel, Script, S
 
 FOLDER = Path(os.environ.get("EVERSTEP_TEST_FOLDER", "."))
 FUSE = os.environ.get("EVERSTEP_TEST_FUSE")
-GATE = os.environ.get("EVERSTEP_TEST_GATE")
+GATES = frozenset(os.environ.get("EVERSTEP_TEST_GATES", "").split(";"))
 
 JOURNAL, ARMED, SPENT, OPEN = "journal", "armed", "spent", "open"
-"""Files in the folder: what was done; the failpoint's flag; that it was armed before; the open gate."""
+"""Files in the folder: what was done; the failpoint's flag; that it was armed before; the open gates."""
 
 
 def note(event: str, where: str, **told: Any) -> None:
@@ -53,11 +53,11 @@ def spark(where: str) -> None:
     (FOLDER / ARMED).touch()
 
 
-async def at(where: str) -> None:
-    """Be somewhere: held up, if the gate is here."""
+async def at(where: str, about: str = "") -> None:
+    """Be somewhere: held up, if there is a gate."""
     spark(where)
-    if where == GATE:
-        note("waiting", where)
+    if GATES & {where, f"{about}: {where}"}:
+        note("waiting", where, about=about)
         while not (FOLDER / OPEN).exists():  # noqa: ASYNC110 -- nobody tells another process
             await asyncio.sleep(0.02)
 
@@ -81,7 +81,7 @@ class WitnessedModel:
             on_text(text)
 
         note("asked", f"turn {turn}", about=about, last=conversation[-1].text)
-        await at(f"turn {turn}")
+        await at(f"turn {turn}", about)
         response = await self.model.respond(request, heard)
         note("answered", f"turn {turn}", about=about)
         spark(f"turn {turn} answered")

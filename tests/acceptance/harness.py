@@ -37,8 +37,9 @@ from tests.acceptance.agents import ARMED, JOURNAL, OPEN
 
 ROOT: Final = Path(__file__).parents[2]
 AGENTS: Final = "tests.acceptance.agents:agents"
-DEADLINE: Final = 60.0
-"""Seconds after which something will not happen any more. A crash costs 10, until it is noticed."""
+DEADLINE: Final = 90.0
+"""Seconds after which something will not happen any more. A crash is noticed after 10; a worker that hangs
+may keep for 10 each of the tasks that it had asked for."""
 
 LOOK: Final = 0.02
 """Seconds between two looks at what another process does: nobody tells."""
@@ -213,10 +214,10 @@ class Site:
         *,
         kill_at: Failpoint | None = None,
         fuse: str | None = None,
-        gate: str | None = None,
+        gates: str = "",
         grace: float = 60,
     ) -> Process:
-        """One more worker: `kill_at` where it dies, once armed at `fuse`; `gate` where it is held up."""
+        """One more worker: `kill_at` where it dies, once armed at `fuse`; `gates` where it is held up."""
         given = {
             "EVERSTEP_TASK_QUEUE": self.name,
             "EVERSTEP_AGENTS": AGENTS,
@@ -224,7 +225,7 @@ class Site:
             "EVERSTEP_TEST_FOLDER": str(self.folder),
             "EVERSTEP_FAILPOINT": f"{kill_at}:{self.folder / ARMED}" if kill_at else "",
             "EVERSTEP_TEST_FUSE": fuse or "",
-            "EVERSTEP_TEST_GATE": gate or "",
+            "EVERSTEP_TEST_GATES": gates,
         }
         log = self.folder / f"worker-{len(self.workers) + 1}.log"
         log.touch()
@@ -245,7 +246,7 @@ class Site:
             await execution.result()
         return await account(self.installation, execution)
 
-    def open_gate(self) -> None:
+    def open_gates(self) -> None:
         """Whoever is held up goes on."""
         (self.folder / OPEN).touch()
 
@@ -283,6 +284,15 @@ async def site(name: str, installation: Installation, folder: Path) -> AsyncGene
         yield made
     finally:
         await made.close()
+
+
+async def paused(execution: Execution) -> None:
+    """Wait until it waits for people."""
+
+    async def is_paused() -> bool:
+        return (await execution.get()).status is ExecutionStatus.PAUSED
+
+    await until("the execution is paused", is_paused)
 
 
 # Accounts.

@@ -16,7 +16,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any, NoReturn
 
-from everstep.cli.__main__ import entry
+from everstep.cli.main import main
 
 children: set[int] = set()
 
@@ -49,7 +49,7 @@ def become(order: dict[str, Any]) -> NoReturn:
     os.dup2(log, 2)
     os.environ.clear()
     os.environ.update(order["environment"])
-    entry(order["arguments"])
+    main(order["arguments"])
 
 
 def serve() -> None:

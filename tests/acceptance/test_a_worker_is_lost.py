@@ -8,6 +8,7 @@ import asyncio
 import signal
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeAlias
 
 import pytest
@@ -16,9 +17,10 @@ import pytest_asyncio
 from activities.agent import EFFECT_UNKNOWN
 from activities.failpoints import Failpoint
 from agent_domain.ports import Resolution
+from agent_domain.state import CANCELLED_CALL
 from agent_domain.status import ExecutionStatus
 from everstep.client.client import Execution, Refused
-from tests.acceptance.harness import Account, Installation, Site, elapsed, site, until
+from tests.acceptance.harness import Account, Installation, Site, elapsed, paused, site, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -126,15 +128,6 @@ async def at_rest(execution: Execution) -> None:
     await until("no worker has anything in hand", is_at_rest)
 
 
-async def paused(execution: Execution) -> None:
-    """Wait until it waits for people."""
-
-    async def is_paused() -> bool:
-        return (await execution.get()).status is ExecutionStatus.PAUSED
-
-    await until("the execution is paused", is_paused)
-
-
 @dataclass
 class People:
     """Three executions that wait for people: for an answer, for an approval, for going on."""
@@ -154,7 +147,7 @@ class People:
         held = await site.start("book")
         await site.reached("waiting", "look_up ran")
         await held.pause()
-        site.open_gate()
+        site.open_gates()
         people = cls(await site.start("ask"), await site.start("approve"), held)
         await asyncio.gather(*map(paused, people.all))
         return people
@@ -168,7 +161,7 @@ class People:
 
 async def nothing_happens(site: Site) -> Mapping[str, Played]:
     """What the other cases are compared with."""
-    await site.worker(gate="look_up ran")
+    await site.worker(gates="look_up ran")
     people = await People.needed(site)
     played = dict(await people.come(site))
     for message in ("book", "pay", "jot", "ring"):
@@ -178,7 +171,7 @@ async def nothing_happens(site: Site) -> Mapping[str, Played]:
 
 async def a_kill_while_nothing_runs(site: Site) -> Mapping[str, Played]:
     """All wait for people when the worker dies; there is another one when they come, or a little later."""
-    first = await site.worker(gate="look_up ran")
+    first = await site.worker(gates="look_up ran")
     people = await People.needed(site)
     await asyncio.gather(*map(at_rest, people.all))
     await first.kill()
@@ -187,12 +180,18 @@ async def a_kill_while_nothing_runs(site: Site) -> Mapping[str, Played]:
     return await coming
 
 
-async def a_kill_as_it_pauses(site: Site) -> Mapping[str, Played]:
-    """People see the question, but the server has not heard of it; they answer before it is asked again."""
+async def killed_as_it_pauses(site: Site) -> Execution:
+    """People see the question, and the server has not heard that it was asked."""
     first = await site.worker(kill_at=Failpoint.SETTLE_BEFORE_REPORT, fuse="turn 2 answered")
     execution = await site.start("ask")
     assert await first.death() == -signal.SIGKILL, first.log.read_text()
     await paused(execution)
+    return execution
+
+
+async def a_kill_as_it_pauses(site: Site) -> Mapping[str, Played]:
+    """People answer before the question is asked anew."""
+    execution = await killed_as_it_pauses(site)
     answering = asyncio.create_task(execution.submit_input("high"))
 
     async def is_answered() -> bool:
@@ -201,6 +200,15 @@ async def a_kill_as_it_pauses(site: Site) -> Mapping[str, Played]:
     await until("the answer is stored", is_answered)
     await site.worker()
     await answering
+    return {"": Played(await site.ended(execution), site)}
+
+
+async def a_cancel_as_it_pauses(site: Site) -> Mapping[str, Played]:
+    """People cancel, so that the question is not asked anew."""
+    execution = await killed_as_it_pauses(site)
+    cancelling = asyncio.create_task(execution.cancel())
+    await site.worker()
+    await cancelling
     return {"": Played(await site.ended(execution), site)}
 
 
@@ -229,11 +237,11 @@ async def stopping(site: Site) -> None:
 
 async def a_stop_during_a_call(site: Site) -> Mapping[str, Played]:
     """The call ends in time, and the next worker goes on from there."""
-    first = await site.worker(gate="turn 2")
+    first = await site.worker(gates="turn 2")
     execution = await site.start("book")
     await site.reached("waiting", "turn 2")
     await stopping(site)
-    site.open_gate()
+    site.open_gates()
     assert await first.death() == 0, first.log.read_text()
     assert site.count("answered", "turn 2") == 1
     await site.worker()
@@ -242,7 +250,7 @@ async def a_stop_during_a_call(site: Site) -> Mapping[str, Played]:
 
 async def a_stop_during_a_long_call(site: Site) -> Mapping[str, Played]:
     """The call does not end in time; a worker that is there takes it over at once."""
-    first = await site.worker(gate="turn 2", grace=0.5)
+    first = await site.worker(gates="turn 2", grace=0.5)
     execution = await site.start("book")
     await site.reached("waiting", "turn 2")
     await site.worker()
@@ -250,6 +258,42 @@ async def a_stop_during_a_long_call(site: Site) -> Mapping[str, Played]:
     seconds = await elapsed(site.ended(execution))
     assert await first.death() == 0, first.log.read_text()
     return {"": Played(await site.ended(execution), site, seconds)}
+
+
+async def hanging(site: Site) -> None:
+    """Hang the first worker while it stops: it holds what it does and, unlike others, asks for no more.
+
+    A worker that hangs otherwise is still given tasks, for ten seconds each and until the server notices.
+    """
+    await stopping(site)
+    await site.worker(gates="turn 3")
+    site.workers[0].signal(signal.SIGSTOP)
+
+
+async def a_hang_during_a_call(site: Site) -> Mapping[str, Played]:
+    """The worker wakes up when the execution is in the next step, and finishes its call."""
+    first = await site.worker(gates="turn 2")
+    execution = await site.start("book")
+    await site.reached("waiting", "turn 2")
+    await hanging(site)
+    await site.reached("waiting", "turn 3")
+    site.open_gates()
+    first.signal(signal.SIGCONT)
+    assert await first.death() == 0, first.log.read_text()
+    return {"": Played(await site.ended(execution), site)}
+
+
+async def a_hang_during_a_tool(site: Site) -> Mapping[str, Played]:
+    """The worker wakes up when the execution goes on without its result."""
+    first = await site.worker(gates="pay ran")
+    execution = await site.start("pay")
+    await site.reached("waiting", "pay ran")
+    await hanging(site)
+    await site.reached("waiting", "turn 3")
+    site.open_gates()
+    first.signal(signal.SIGCONT)
+    assert await first.death() == 0, first.log.read_text()
+    return {"": Played(await site.ended(execution), site)}
 
 
 CASES: Mapping[str, Case] = {
@@ -260,9 +304,12 @@ CASES: Mapping[str, Case] = {
             nothing_happens,
             a_kill_while_nothing_runs,
             a_kill_as_it_pauses,
+            a_cancel_as_it_pauses,
             a_kill_of_who_answers,
             a_stop_during_a_call,
             a_stop_during_a_long_call,
+            a_hang_during_a_call,
+            a_hang_during_a_tool,
         )
     },
 }
@@ -346,6 +393,14 @@ async def test_an_answer_is_heard_although_the_question_is_asked_anew(playing: P
     assert played.asked == played.answered == ONCE
 
 
+async def test_what_a_lost_worker_wrote_does_not_hide_how_it_ended(playing: Playing) -> None:
+    played = (await playing(a_cancel_as_it_pauses))[""]
+
+    assert played.account.status is ExecutionStatus.CANCELLED
+    assert played.account.told == CANCELLED_CALL
+    assert [row["state"] for row in played.account.rows["agent_requests"]] == ["resolved"]
+
+
 async def test_an_answer_is_heard_although_who_gave_it_did_not_tell(playing: Playing) -> None:
     played = await playing(a_kill_of_who_answers)
 
@@ -370,3 +425,41 @@ async def test_a_call_that_outlasts_the_grace_is_handed_over_at_once(playing: Pl
     assert played.answered == ONCE
     # Sooner than anybody would notice by the missing heartbeats.
     assert played.seconds < 10
+
+
+async def test_what_a_hung_worker_answers_late_changes_nothing(playing: Playing) -> None:
+    played = (await playing(a_hang_during_a_call))[""]
+
+    assert played.account == (await playing(nothing_happens))["book"].account
+    assert played.asked == {**ONCE, "turn 2": 2}
+    assert played.ran == {"look_up": 1, "book": 1}
+
+
+async def test_the_result_of_a_hung_tool_comes_too_late(playing: Playing) -> None:
+    played = (await playing(a_hang_during_a_tool))[""]
+
+    assert played.account.status is ExecutionStatus.COMPLETED
+    assert played.account.told == UNKNOWN
+    assert played.ran == {"look_up": 1, "pay": 1}
+    assert played.asked == played.answered == ONCE
+
+
+@pytest.mark.slow
+async def test_a_worker_that_hangs_without_warning_only_delays(
+    playing: Playing, installation: Installation, tmp_path: Path
+) -> None:
+    """It is still given tasks, for ten seconds each: as many at once as it had asked for."""
+    expected = (await playing(nothing_happens))["book"].account
+    async with site("a hang", installation, tmp_path / "site") as place:
+        first = await place.worker(gates="turn 2")
+        execution = await place.start("book")
+        await place.reached("waiting", "turn 2")
+        first.signal(signal.SIGSTOP)
+        await place.worker()
+        await place.ended(execution)
+        place.open_gates()
+        first.signal(signal.SIGCONT)
+
+        assert await first.stop() == 0, first.log.read_text()
+        assert await place.ended(execution) == expected
+        assert place.counted("ran") == {"look_up": 1, "book": 1}

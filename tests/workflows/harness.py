@@ -220,6 +220,14 @@ class Office:
         """Come back once it waits for people."""
         await self.until_status(execution, ExecutionStatus.PAUSED)
 
+    async def until_resumed(self, execution: Execution) -> None:
+        """Come back once it does not wait any more."""
+
+        async def goes_on() -> bool:
+            return (await execution.get()).status is not ExecutionStatus.PAUSED
+
+        await self.store.until(goes_on)
+
     async def until_envelope(self, execution: Execution, kind: str) -> None:
         """Come back once viewers were told of this."""
 

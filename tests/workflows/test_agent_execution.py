@@ -31,7 +31,7 @@ from agent_domain.errors import (
 )
 from agent_domain.function_tool import tool
 from agent_domain.plan import CriterionRef
-from agent_domain.ports import ExecutionRef, NotFound, Settlement, StepRow
+from agent_domain.ports import ExecutionRef, NotFound, Settlement, StepRow, StoreUnavailable
 from agent_domain.status import AgentStatus, ExecutionStatus, StopReason
 from agent_domain.step_error import ErrorType
 from agent_domain.testing import MockTool, calls
@@ -429,7 +429,7 @@ class TestSecondAttempts:
         agent = an_agent(model=ScenarioModel(script), tools=[MockTool("work")])
         async with at_work(temporal, agent) as office:
             for method in ("begin_step", "record_reply", "reserve_call", "record_call", "settle"):
-                office.store.fails(method, OSError("connection refused"))
+                office.store.fails(method, StoreUnavailable("connection refused"))
             execution, result = await office.run()
 
             assert await office.said(execution) == ["Go", "", "null", "Done"]

@@ -8,6 +8,7 @@ import pytest
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client as TemporalClient
 
+from activities.agent import NOT_ALLOWED
 from agent_domain.cached_context import InferenceRequest
 from agent_domain.capabilities.approvals import args_digest
 from agent_domain.drivers import OnText
@@ -34,6 +35,7 @@ from tests.workflows.harness import (
     scheduled,
     seconds_between,
 )
+from workflows.contracts import Answered
 
 
 def user_input(wait_seconds: float | None = None, handler: Callable[..., Any] | None = None) -> MockTool:
@@ -235,6 +237,18 @@ class TestApprovals:
             await finished(execution)
 
             assert await results(execution) == [("deleted a", True), ("Denied by user", False)]
+
+    async def test_only_what_is_stored_allows_a_call(self, temporal: TemporalClient) -> None:
+        """8.6.3: whoever can talk to the workflow cannot allow anything by that alone."""
+        async with at_work(temporal, careful("a")) as office:
+            execution = await office.start()
+            await office.until_asked(execution)
+            (request,) = await execution.requests()
+            workflow: Any = execution.workflow
+            await workflow.execute_update("resolve_approval", Answered(request.call_id))
+            await finished(execution)
+
+            assert await results(execution) == [(f"Error: {NOT_ALLOWED}", False)]
 
     async def test_a_decision_while_another_call_still_runs(self, temporal: TemporalClient) -> None:
         """8.6.2: it counts although nobody waited for it yet."""

@@ -32,7 +32,7 @@ from workflows import agent_execution
 from workflows.contracts import ExecutionResult
 
 STEPS = 300
-MOST_EVENTS = 90
+MOST_EVENTS = 300
 MESSAGES = [f"message {number}" for number in range(100)]
 WORKS_ON = ScenarioStep.tool_call("work", usage=Usage(output=1), execute_tools=False)
 
@@ -96,7 +96,7 @@ async def rolled(services: EmbeddedServices) -> AsyncGenerator[Rolled]:
 class TestRollingOver:
     def test_no_history_gets_long(self, rolled: Rolled) -> None:
         """1.1.4: one execution is one workflow id, in many runs."""
-        assert len(rolled.runs) > STEPS * 6 / MOST_EVENTS
+        assert len(rolled.runs) >= STEPS * 6 / MOST_EVENTS
         # What was under way when it got too long is still finished: a step, and who spoke meanwhile.
         assert max(map(len, rolled.runs)) < MOST_EVENTS + 30
 

@@ -1,0 +1,171 @@
+"""PostgreSQL and Temporal go away for a while and come back on their files; executions carry on.
+
+Four executions are under way when it happens: one waits for a model, one for a tool that must not run
+again, one for a person's answer, and one was paused between two steps. The model and the tool come to
+their end while the server is away.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+import pytest_asyncio
+
+from agent_domain.ports import StoreUnavailable
+from agent_domain.status import ExecutionStatus
+from everstep.client.client import Execution
+from everstep.runtime.embedded import EmbeddedServices, Service, embedded
+from tests.acceptance.harness import Account, Installation, Nursery, Site, installed, paused, site, until
+from tests.services import careless, data_directory
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+GATES = "book: turn 2;pay ran;jot: turn 1"
+
+Outage: TypeAlias = Callable[["UnderWay"], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class UnderWay:
+    """The executions, each where it waits, and the servers."""
+
+    site: Site
+    services: EmbeddedServices
+    model: Execution
+    tool: Execution
+    asking: Execution
+    held: Execution
+
+    @classmethod
+    async def arrived(cls, site: Site, services: EmbeddedServices) -> "UnderWay":
+        """All of them where they wait, and the gates still closed."""
+        await site.worker(gates=GATES)
+        held = await site.start("jot")
+        await site.reached("waiting", "turn 1")
+        await held.pause()
+        under_way = cls(
+            site, services, await site.start("book"), await site.start("pay"), await site.start("ask"), held
+        )
+        await site.reached("waiting", "turn 2")
+        await site.reached("waiting", "pay ran")
+        await paused(under_way.asking)
+        return under_way
+
+    async def accounts(self) -> Mapping[str, Account]:
+        """People come, and all of them end."""
+        await self.asking.submit_input("low")
+        await paused(self.held)
+        await self.held.resume()
+        executions = {"model": self.model, "tool": self.tool, "asking": self.asking, "held": self.held}
+        return {name: await self.site.ended(each) for name, each in executions.items()}
+
+    async def is_recorded(self) -> bool:
+        """Whether the model's answer and the tool's result are in the store."""
+        answered = (await self.model.steps())[-1].facts
+        (called,) = (await self.tool.steps())[-1].calls
+        return answered is not None and called.record is not None
+
+
+async def nothing(under_way: UnderWay) -> None:
+    """What the outages are compared with."""
+    under_way.site.open_gates()
+
+
+async def postgres_is_killed(under_way: UnderWay) -> None:
+    """The answer and the result cannot be written for a while."""
+    await under_way.services.postgres.kill()
+    under_way.site.open_gates()
+    await until("the worker has tried twice, for each", lambda: tries(under_way.site) >= 4)
+    with pytest.raises(StoreUnavailable, match="cannot be reached"):
+        await under_way.asking.get()
+    await under_way.services.postgres.start()
+
+
+def tries(site: Site) -> int:
+    """How often a worker could not write what must not be lost."""
+    return site.workers[0].log.read_text().count("the store is not there")
+
+
+async def temporal_is_killed(under_way: UnderWay) -> None:
+    """The answer and the result are written, and cannot be reported for a while."""
+    await under_way.services.temporal.kill()
+    under_way.site.open_gates()
+    await until("the answer and the result are recorded", under_way.is_recorded)
+    await under_way.services.temporal.start()
+
+
+async def away(service: Service, under_way: UnderWay, seconds: float) -> None:
+    """An outage of a certain length."""
+    await service.stop()
+    under_way.site.open_gates()
+    await asyncio.sleep(seconds)
+    await service.start()
+
+
+async def postgres_is_away_for_long(under_way: UnderWay) -> None:
+    """Longer than anything times out."""
+    await away(under_way.services.postgres, under_way, 20)
+
+
+async def temporal_is_away_for_long(under_way: UnderWay) -> None:
+    """Longer than anything times out."""
+    await away(under_way.services.temporal, under_way, 20)
+
+
+@dataclass(frozen=True)
+class Servers:
+    """An installation whose servers a test may kill."""
+
+    services: EmbeddedServices
+    installation: Installation
+    folder: Path
+
+    async def played(self, outage: Outage) -> tuple[Mapping[str, Account], Site]:
+        """How the executions end, and what the worker did."""
+        name = outage.__name__
+        async with site(name, self.installation, self.folder / name) as place:
+            under_way = await UnderWay.arrived(place, self.services)
+            await outage(under_way)
+            return await under_way.accounts(), place
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def servers(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Servers]:
+    """Servers of our own."""
+    with data_directory() as data:
+        async with (
+            embedded(careless(data)) as services,
+            installed(nursery, services, services.database_url) as installation,
+        ):
+            yield Servers(services, installation, tmp_path_factory.mktemp("sites"))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def undisturbed(servers: Servers) -> Mapping[str, Account]:
+    """How the executions end otherwise."""
+    accounts, _ = await servers.played(nothing)
+    return accounts
+
+
+@pytest.mark.parametrize(
+    "outage",
+    [
+        postgres_is_killed,
+        temporal_is_killed,
+        pytest.param(postgres_is_away_for_long, marks=pytest.mark.slow),
+        pytest.param(temporal_is_away_for_long, marks=pytest.mark.slow),
+    ],
+)
+async def test_nothing_is_lost_and_nothing_doubled(
+    servers: Servers, undisturbed: Mapping[str, Account], outage: Outage
+) -> None:
+    accounts, place = await servers.played(outage)
+
+    assert {account.status for account in accounts.values()} == {ExecutionStatus.COMPLETED}
+    assert accounts == undisturbed
+    # Each answer was paid for once, each tool ran once.
+    assert place.counted("asked") == place.counted("answered") == {"turn 1": 4, "turn 2": 4, "turn 3": 4}
+    assert place.counted("ran") == {"look_up": 4, "book": 1, "pay": 1, "jot": 1}

@@ -1,0 +1,127 @@
+"""What stands in history is read as it was written, also by later versions."""
+
+from dataclasses import MISSING, fields
+from typing import Any
+from uuid import UUID
+
+import pytest
+from temporalio.contrib.pydantic import pydantic_data_converter
+
+from activities.contracts import (
+    WRITTEN_WITHOUT_DEFAULTS,
+    InferInput,
+    PreviousStep,
+    ToolInput,
+    ToolOutput,
+)
+from agent_domain.errors import InvalidInput
+from agent_domain.ports import ExecutionRef
+from agent_domain.step_error import ErrorType, StepError
+from agent_domain.step_facts import CallFacts, CallNeed, StepFacts
+from agent_domain.tools import Effect
+from agent_domain.usage import Usage
+from agent_domain.values import frozen_map
+from everstep.runtime.temporal import data_converter
+
+REF = ExecutionRef(UUID(int=1))
+FULL_REF = ExecutionRef(UUID(int=1), "acme", UUID(int=2))
+STEP = StepFacts(1, (CallFacts("c1", "look"),), "tool_calls", Usage(12, 3), seconds=0.25)
+
+VALUES: list[tuple[Any, str]] = [
+    (
+        InferInput(REF, "agent", 1),
+        '{"ref":{"execution_id":"00000000-0000-0000-0000-000000000001"},"agent":"agent","number":1}',
+    ),
+    (
+        InferInput(
+            FULL_REF,
+            "agent",
+            2,
+            PreviousStep(True, 0, "tool_calls", Usage(12, 3), 1.5),
+            frozen_map({"by": "StepsLimit", "votes": []}),
+            hears=1,
+            model_attempts=1,
+        ),
+        '{"ref":{"execution_id":"00000000-0000-0000-0000-000000000001","tenant_id":"acme",'
+        '"session_id":"00000000-0000-0000-0000-000000000002"},"agent":"agent","number":2,'
+        '"previous":{"has_tool_calls":true,"finish_reason":"tool_calls","usage":{"input":12,"output":3},'
+        '"duration_ms":1.5},"outcome":{"by":"StepsLimit","votes":[]},"hears":1,"model_attempts":1}',
+    ),
+    (
+        ToolInput(REF, "agent", 1, "c1", Effect.AT_MOST_ONCE, CallNeed.INPUT),
+        '{"ref":{"execution_id":"00000000-0000-0000-0000-000000000001"},"agent":"agent","number":1,'
+        '"call_id":"c1","effect":"at_most_once","need":"input"}',
+    ),
+    (
+        ToolOutput(CallFacts("c1", "look", is_settled=True, error=StepError("", ErrorType.TIMEOUT)), 0.5),
+        '{"call":{"id":"c1","name":"look","is_settled":true,"error":{"message":"","type":"timeout"}},'
+        '"seconds":0.5}',
+    ),
+    (
+        STEP,
+        '{"number":1,"calls":[{"id":"c1","name":"look"}],"finish_reason":"tool_calls",'
+        '"usage":{"input":12,"output":3},"seconds":0.25}',
+    ),
+]
+
+
+@pytest.mark.parametrize(("value", "text"), VALUES, ids=lambda value: type(value).__name__)
+async def test_facts_are_written_briefly_and_read_as_they_were(value: Any, text: str) -> None:
+    """1.1.1: by us, and by whoever reads them with pydantic's converter."""
+    (payload,) = await data_converter().encode([value])
+
+    assert payload.data.decode() == text
+    assert await data_converter().decode([payload], [type(value)]) == [value]
+    assert await pydantic_data_converter.decode([payload], [type(value)]) == [value]
+
+
+@pytest.mark.parametrize(("value", "text"), VALUES, ids=lambda value: type(value).__name__)
+async def test_what_a_later_version_adds_is_ignored(value: Any, text: str) -> None:
+    """0.6: readers skip what they do not know."""
+    (payload,) = await data_converter().encode([value])
+    payload.data = (text[:-1] + ',"since":2}').encode()
+
+    assert await data_converter().decode([payload], [type(value)]) == [value]
+
+
+DEFAULTS: dict[type, dict[str, Any]] = {
+    InferInput: {"previous": None, "outcome": None, "hears": 0, "model_attempts": 3},
+    PreviousStep: {
+        "has_tool_calls": False,
+        "errors": 0,
+        "finish_reason": None,
+        "usage": Usage(),
+        "duration_ms": 0.0,
+    },
+    ToolInput: {"effect": Effect.IDEMPOTENT, "need": CallNeed.RUN},
+    ToolOutput: {},
+    StepFacts: {
+        "calls": (),
+        "finish_reason": None,
+        "usage": Usage(),
+        "pseudo_errors": (),
+        "own_errors": (),
+        "own_type": None,
+        "is_failure": False,
+        "seconds": 0.0,
+    },
+    CallFacts: {"need": CallNeed.RUN, "is_settled": False, "error": None},
+    StepError: {"type": None, "tool_name": None, "exception": None},
+    ExecutionRef: {"tenant_id": "default", "session_id": None},
+    Usage: {"input": 0, "output": 0, "cache_write": 0, "cache_read": 0, "reasoning": 0},
+}
+
+
+@pytest.mark.parametrize("kind", DEFAULTS, ids=lambda kind: kind.__name__)
+def test_no_default_of_what_is_left_out_ever_changes(kind: type) -> None:
+    """1.1.1: else what was left out yesterday would mean something else tomorrow. New fields may be added."""
+    known = {field.name: field.default for field in fields(kind) if field.default is not MISSING}
+
+    assert known.items() >= DEFAULTS[kind].items()
+    assert set(WRITTEN_WITHOUT_DEFAULTS) <= DEFAULTS.keys()
+
+
+def test_steps_are_counted_from_one() -> None:
+    """4.4.1: a step that does not exist cannot be asked for."""
+    with pytest.raises(InvalidInput):
+        InferInput(REF, "agent", 0)

@@ -1,0 +1,152 @@
+"""What an attempt writes beside its work, and what it does not give up to write."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from temporalio.testing import ActivityEnvironment
+
+from activities import partial_text, persistence, pulse as pulse_module
+from activities.contracts import InferInput
+from activities.failpoints import Failpoint, inert
+from activities.partial_text import PartialText
+from activities.persistence import until_written
+from activities.pulse import pulse
+from agent_domain.ports import ExecutionRef, NotFound, StoreUnavailable
+
+REQUEST = InferInput(ExecutionRef(uuid4()), "agent", 3)
+
+
+class Notes:
+    """A store that keeps partial texts, or is away first."""
+
+    def __init__(self, away: int = 0) -> None:
+        self.away = away
+        self.kept: list[tuple[int, int, str]] = []
+        self.noted = asyncio.Event()
+
+    async def note_partial(self, ref: ExecutionRef, number: int, attempt: int, text: str) -> None:
+        assert ref == REQUEST.ref
+        self.away -= 1
+        if self.away >= 0:
+            raise StoreUnavailable("not now")
+        self.kept.append((number, attempt, text))
+        self.noted.set()
+
+
+class TestPartialText:
+    @pytest.mark.parametrize("away", [0, 2])
+    async def test_the_text_so_far_is_kept_for_those_who_join_late(
+        self, monkeypatch: pytest.MonkeyPatch, away: int
+    ) -> None:
+        """7.8.4: under the number of the attempt; a store that is away for a while costs nothing else."""
+        monkeypatch.setattr(partial_text, "NOTE_SECONDS", 0.001)
+        store: Any = Notes(away)
+        struck: list[Failpoint] = []
+
+        async def stream() -> None:
+            text = PartialText(store, REQUEST, struck.append)
+            async with text.kept():
+                text.heard("Well, ")
+                text.heard("yes")
+                await store.noted.wait()
+
+        environment = ActivityEnvironment()
+        environment.info = replace(environment.info, attempt=2)
+        await asyncio.wait_for(environment.run(stream), 10)
+
+        assert store.kept == [(3, 2, "Well, yes")]
+        assert struck == [Failpoint.INFER_DURING_STREAM] * 2
+
+    async def test_what_was_not_said_is_not_written(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """7.8.4: nor is what was written already."""
+        monkeypatch.setattr(partial_text, "NOTE_SECONDS", 0)
+        store: Any = Notes()
+
+        async def stream() -> None:
+            text = PartialText(store, REQUEST, inert)
+            async with text.kept():
+                for _ in range(20):
+                    await asyncio.sleep(0)
+                assert store.kept == []
+                text.heard("Hm")
+                for _ in range(20):
+                    await asyncio.sleep(0)
+
+        await ActivityEnvironment().run(stream)
+
+        assert store.kept == [(3, 1, "Hm")]
+
+
+class TestPersistence:
+    async def test_what_was_paid_for_is_written_once_the_store_is_back(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """1.1.3: in the same attempt, with waits that grow up to a limit."""
+        waits: list[float] = []
+
+        async def at_once(seconds: float) -> None:
+            waits.append(seconds)
+
+        monkeypatch.setattr(persistence.asyncio, "sleep", at_once)
+        answers = iter([StoreUnavailable("away")] * 7)
+
+        async def write() -> str:
+            for away in answers:
+                raise away
+            return "written"
+
+        assert await ActivityEnvironment().run(until_written, write) == "written"
+        assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0])
+
+    async def test_other_errors_are_not_waited_out(self) -> None:
+        """1.1.3: only a store that is away comes back by itself."""
+
+        async def write() -> None:
+            raise NotFound("execution", "any more")
+
+        with pytest.raises(NotFound):
+            await ActivityEnvironment().run(until_written, write)
+
+
+class TestPulse:
+    async def test_it_beats_while_the_body_runs(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """8.2.1: a cancel comes back with a heartbeat."""
+        monkeypatch.setattr(pulse_module, "HEARTBEAT_SECONDS", 0)
+        beats: list[object] = []
+        often = asyncio.Event()
+
+        def beat(*_details: object) -> None:
+            beats.append(None)
+            if len(beats) == 3:
+                often.set()
+
+        async def work() -> int:
+            async with pulse():
+                await often.wait()
+            heard = len(beats)
+            for _ in range(10):
+                await asyncio.sleep(0)
+            return heard
+
+        environment = ActivityEnvironment()
+        environment.on_heartbeat = beat
+
+        assert await environment.run(work) == len(beats)
+
+    async def test_a_local_activity_has_no_pulse(self) -> None:
+        """1.1.3: it lives as long as its workflow's task."""
+        beats: list[object] = []
+
+        async def work() -> None:
+            async with pulse():
+                await asyncio.sleep(0)
+
+        environment = ActivityEnvironment()
+        environment.info = replace(environment.info, is_local=True)
+        environment.on_heartbeat = lambda *_details: beats.append(None)
+        await environment.run(work)
+
+        assert beats == []

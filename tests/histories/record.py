@@ -1,0 +1,65 @@
+"""Records histories: `python -m tests.histories.record [NAME ...]`; README.md says when.
+
+Without names, of those ways only that have no history yet.
+"""
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from temporalio.client import Client as TemporalClient, WorkflowHistory
+
+from everstep.runtime.embedded import embedded
+from tests.histories.ways import WAYS, cut_like
+from tests.services import careless, data_directory
+from tests.workflows.harness import connected, runs_of
+
+FOLDER = Path(__file__).parent
+
+
+def recorded(name: str) -> list[Path]:
+    """The histories of a way: one for each of its runs."""
+    return sorted(FOLDER.glob(f"{name}.*.json"))
+
+
+async def record(temporal: TemporalClient, name: str) -> None:
+    """Go this way, and write down what happened."""
+    for path in recorded(name):
+        path.unlink()
+    with pytest.MonkeyPatch.context() as patch:
+        cut_like(name, patch)
+        execution = await WAYS[name](temporal)
+    for number, run in enumerate(await runs_of(execution), 1):
+        history = tidied(json.loads(WorkflowHistory(execution.workflow.id, run).to_json()))
+        text = json.dumps(history, indent=1, ensure_ascii=False).replace(temporal.identity, "recorder")
+        (FOLDER / f"{name}.{number}.json").write_text(text + "\n", encoding="utf-8")
+
+
+def tidied(value: Any) -> Any:
+    """Without the places in our files where something was raised."""
+    match value:
+        case dict():
+            entries = cast("dict[str, Any]", value)
+            return {key: tidied(entry) for key, entry in entries.items() if key != "stackTrace"}
+        case list():
+            return [tidied(entry) for entry in cast("list[Any]", value)]
+        case _:
+            return value
+
+
+async def main(names: Iterable[str]) -> None:
+    """Record these ways, on a server of their own."""
+    with data_directory() as data:
+        async with embedded(careless(data)) as services:
+            temporal = await connected(services)
+            for name in names:
+                await record(temporal, name)
+                sys.stdout.write(f"{name}: {', '.join(path.name for path in recorded(name))}\n")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1:] or [name for name in WAYS if not recorded(name)]))

@@ -1,0 +1,73 @@
+"""Code that is about to run goes through every recorded history without choosing another command."""
+
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.client import WorkflowHistory
+from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, WorkflowRunner
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
+from temporalio.workflow import NondeterminismError
+
+from agent_domain.facts import ExecutionFacts
+from agent_domain.loop import Decision, Infer, Rules, RunTools, decide
+from everstep.runtime.temporal import data_converter
+from tests.histories.record import FOLDER, recorded
+from tests.histories.ways import WAYS, cut_like
+from workflows import agent_execution
+from workflows.agent_execution import AgentExecution
+
+HISTORIES = sorted(FOLDER.glob("*.json"))
+
+
+def read(path: Path) -> WorkflowHistory:
+    """A history as it was recorded."""
+    return WorkflowHistory.from_json(path.stem, json.loads(path.read_text(encoding="utf-8")))
+
+
+async def replay(path: Path, runner: WorkflowRunner, patch: pytest.MonkeyPatch) -> None:
+    """Go through a history again; raises where the code would do something else."""
+    cut_like(path.name.split(".", maxsplit=1)[0], patch)
+    replayer = Replayer(workflows=[AgentExecution], workflow_runner=runner, data_converter=data_converter())
+    await replayer.replay_workflow(read(path))
+
+
+@pytest.mark.parametrize(
+    "runner", [UnsandboxedWorkflowRunner(), SandboxedWorkflowRunner()], ids=["unsandboxed", "sandboxed"]
+)
+@pytest.mark.parametrize("path", HISTORIES, ids=lambda path: path.stem)
+async def test_a_recorded_execution_can_go_on(
+    path: Path, runner: WorkflowRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1.1.1, 1.1.2: what happened is reused, and the same decisions follow from it."""
+    await replay(path, runner, monkeypatch)
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_every_way_has_a_history(name: str) -> None:
+    """1.1.2: `python -m tests.histories.record` records those that have none."""
+    assert recorded(name), f"run: python -m tests.histories.record {name}"
+
+
+async def test_a_decision_that_has_changed_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1.1.2: else all of the above would prove nothing."""
+
+    def otherwise(facts: ExecutionFacts, rules: Rules, now: datetime) -> Decision:
+        decision = decide(facts, rules, now)
+        return Infer(facts.next_step_number) if isinstance(decision, RunTools) else decision
+
+    monkeypatch.setattr(agent_execution, "decide", otherwise)
+    with pytest.raises(NondeterminismError):
+        await replay(FOLDER / "parallel_tools.1.json", UnsandboxedWorkflowRunner(), monkeypatch)
+
+
+def test_the_executions_that_rolled_over_are_all_there() -> None:
+    """1.1.4: each run of one is a history of its own, and each but the last goes on in the next."""
+    ends: list[Any] = [read(path).events[-1] for path in recorded("rolled_over")]
+    kinds = [event.WhichOneof("attributes") for event in ends]
+
+    assert len(kinds) > 1
+    assert set(kinds[:-1]) == {"workflow_execution_continued_as_new_event_attributes"}
+    assert kinds[-1] == "workflow_execution_completed_event_attributes"

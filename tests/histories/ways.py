@@ -1,0 +1,233 @@
+"""The ways that an execution can take, each as an execution on a real server."""
+
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+import pytest
+from temporalio.client import Client as TemporalClient
+
+from agent_domain.builder import AgentBuilder
+from agent_domain.error_policy import ErrorPolicy
+from agent_domain.errors import ModelError, RateLimited, ToolFailed
+from agent_domain.plan import REGISTERED, CriterionRef
+from agent_domain.step_facts import CallNeed
+from agent_domain.steps import InferenceResponse
+from agent_domain.testing import MockTool, calls
+from agent_domain.tools import ToolOptions
+from everstep.client.client import Execution
+from tests import scenarios
+from tests.workflows.harness import HeldModel, an_agent, at_work, finished
+from workflows import activity_options, agent_execution
+
+Way: TypeAlias = Callable[[TemporalClient], Awaitable[Execution]]
+Act: TypeAlias = Callable[[Execution], Awaitable[object]]
+
+WAYS: dict[str, Way] = {}
+
+BROKEN = REGISTERED.build(CriterionRef(name="tests.broken"))
+assert scenarios  # which registers it
+
+MOST_EVENTS = {"rolled_over": 40}
+"""Where a history is cut earlier than usual: a thousand events would tell no more."""
+
+
+def cut_like(name: str, patch: pytest.MonkeyPatch) -> None:
+    """Let histories grow as long as where this one was recorded."""
+    for module in (activity_options, agent_execution):
+        patch.setattr(module, "ROLL_OVER_EVENTS", MOST_EVENTS.get(name, activity_options.ROLL_OVER_EVENTS))
+
+
+def way(go: Way) -> Way:
+    """A way, under the name of the function."""
+    WAYS[go.__name__] = go
+    return go
+
+
+def fails(**_args: object) -> None:
+    raise ToolFailed("it does not work")
+
+
+def having(*script: InferenceResponse | str | Exception, model: HeldModel | None = None) -> AgentBuilder:
+    """An agent with a tool of each kind."""
+    tools = [
+        MockTool("look"),
+        MockTool("quick", options=ToolOptions(quick=True)),
+        MockTool("bad", handler=fails),
+        MockTool("ask", options=ToolOptions(need=CallNeed.INPUT)),
+        MockTool("ask_briefly", options=ToolOptions(need=CallNeed.INPUT, wait_seconds=0.05)),
+    ]
+    return an_agent(*script, tools=tools, model=model)
+
+
+def calling(*names: str) -> InferenceResponse:
+    """A response that calls these tools."""
+    return calls(*((name, {"prompt": "?"}) for name in names))
+
+
+async def alone(temporal: TemporalClient, agent: AgentBuilder) -> Execution:
+    """Nobody takes part."""
+    async with at_work(temporal, agent) as office:
+        execution, _ = await office.run()
+        return execution
+
+
+async def with_people(temporal: TemporalClient, agent: AgentBuilder, *acts: Act) -> Execution:
+    """Whenever it waits, somebody does something."""
+    async with at_work(temporal, agent) as office:
+        execution = await office.start()
+        for act in acts:
+            await office.until_asked(execution)
+            await act(execution)
+            await office.until_resumed(execution)
+        await finished(execution)
+        return execution
+
+
+async def interrupted(temporal: TemporalClient, *acts: Act, says: InferenceResponse | str) -> Execution:
+    """While the model writes, somebody does something; and whenever it waits after that, it is resumed."""
+    model = HeldModel(says, "Done")
+    async with at_work(temporal, having(model=model)) as office:
+        execution = await office.start()
+        await model.begun.wait()
+        for act in acts:
+            await act(execution)
+        model.go_on.set()
+        if pause in acts:
+            await office.until_asked(execution)
+            await execution.resume()
+        await finished(execution)
+        return execution
+
+
+async def answer(execution: Execution) -> None:
+    await execution.submit_input("Blue")
+
+
+async def approve(execution: Execution) -> None:
+    await execution.approve()
+
+
+async def deny(execution: Execution) -> None:
+    await execution.deny(reason="No")
+
+
+async def edit(execution: Execution) -> None:
+    await execution.edit({"prompt": "!"})
+
+
+async def steer(execution: Execution) -> None:
+    await execution.steer("Blue, please")
+
+
+async def pause(execution: Execution) -> None:
+    await execution.pause()
+
+
+async def cancel(execution: Execution) -> None:
+    await execution.cancel()
+
+
+async def cancel_by_temporal(execution: Execution) -> None:
+    await execution.workflow.cancel()
+
+
+# By themselves.
+
+
+@way
+async def answered_at_once(temporal: TemporalClient) -> Execution:
+    return await alone(temporal, having("Done"))
+
+
+@way
+async def parallel_tools(temporal: TemporalClient) -> Execution:
+    return await alone(temporal, having(calling("look", "quick", "look"), calling("quick"), "Done"))
+
+
+@way
+async def sequential_tools(temporal: TemporalClient) -> Execution:
+    return await alone(temporal, having(calling("look", "quick"), "Done").with_parallel_tools(False))
+
+
+@way
+async def no_step(temporal: TemporalClient) -> Execution:
+    return await alone(temporal, having("Never").with_max_steps(0))
+
+
+@way
+async def steps_limit(temporal: TemporalClient) -> Execution:
+    return await alone(temporal, having(calling("look")).with_max_steps(2))
+
+
+@way
+async def failures_forgiven(temporal: TemporalClient) -> Execution:
+    script = (calling("bad"), RateLimited("busy", 0.01), ModelError("refused"), "Done")
+    return await alone(temporal, having(*script).with_error_policy(ErrorPolicy.retry_all(9)))
+
+
+@way
+async def failed(temporal: TemporalClient) -> Execution:
+    return await alone(temporal, having(calling("bad", "look")))
+
+
+@way
+async def criterion_raised(temporal: TemporalClient) -> Execution:
+    return await alone(temporal, having(calling("look")).add_continuation_criteria(BROKEN))
+
+
+@way
+async def unforeseen(temporal: TemporalClient) -> Execution:
+    async with at_work(temporal, having("Never")) as office:
+        plan = office.agents[0].plan().model_copy(update={"criteria": (CriterionRef(name="nobody.knows"),)})
+        execution = await office.start_directly(plan)
+        await finished(execution)
+        return execution
+
+
+@way
+async def rolled_over(temporal: TemporalClient) -> Execution:
+    return await alone(temporal, having(calling("look")).with_max_steps(7))
+
+
+# With people.
+
+
+@way
+async def questions_answered(temporal: TemporalClient) -> Execution:
+    return await with_people(temporal, having(calling("ask", "look", "ask"), "Done"), answer, answer)
+
+
+@way
+async def question_timed_out(temporal: TemporalClient) -> Execution:
+    return await alone(temporal, having(calling("ask_briefly"), "Done"))
+
+
+@way
+async def approvals_decided(temporal: TemporalClient) -> Execution:
+    agent = having(calling("look", "look", "look", "quick"), "Done").with_approval("look", "always")
+    return await with_people(temporal, agent, approve, deny, edit)
+
+
+@way
+async def steered(temporal: TemporalClient) -> Execution:
+    return await interrupted(temporal, steer, says="Red")
+
+
+@way
+async def paused_and_steered(temporal: TemporalClient) -> Execution:
+    return await interrupted(temporal, pause, steer, says=calling("look"))
+
+
+@way
+async def cancelled(temporal: TemporalClient) -> Execution:
+    return await interrupted(temporal, cancel, says="Never")
+
+
+@way
+async def cancelled_by_temporal(temporal: TemporalClient) -> Execution:
+    return await interrupted(temporal, cancel_by_temporal, says="Never")
+
+
+@way
+async def cancelled_while_paused(temporal: TemporalClient) -> Execution:
+    return await with_people(temporal, having(calling("ask")), cancel)

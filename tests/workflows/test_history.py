@@ -1,0 +1,211 @@
+"""What stands in Temporal: facts, and never a word of what people, models and tools say; little of it."""
+
+import asyncio
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.api.sdk.v1 import WorkflowMetadata
+from temporalio.client import Client as TemporalClient
+
+from agent_domain.cached_context import InferenceRequest
+from agent_domain.continuation import ContinuationDecision
+from agent_domain.drivers import OnText
+from agent_domain.error_policy import ErrorPolicy
+from agent_domain.errors import InvalidInput, ModelError, RateLimited, ToolFailed
+from agent_domain.messages import user
+from agent_domain.plan import REGISTERED
+from agent_domain.step_facts import CallNeed
+from agent_domain.steps import InferenceResponse
+from agent_domain.testing import MockTool, calls, says
+from agent_domain.tools import ToolOptions
+from agent_domain.usage import Usage
+from everstep.client.client import Execution
+from tests.workflows.harness import Office, an_agent, at_work, finished, of_type, runs_of
+from workflows import agent_execution
+
+SECRET = "Xyzzy"  # noqa: S105 -- a word to look for
+"""Every text below carries it, with the place where it stood."""
+
+
+def secret(place: str) -> str:
+    return f"{SECRET}-{place}"
+
+
+class Whisperer:
+    """A model that waits at its first request, and whose every word is a secret."""
+
+    def __init__(self, *script: InferenceResponse | Exception) -> None:
+        self.script = list(script)
+        self.begun, self.go_on = asyncio.Event(), asyncio.Event()
+
+    async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
+        del request
+        on_text(secret("streamed"))
+        self.begun.set()
+        await self.go_on.wait()
+        entry = self.script.pop(0)
+        if isinstance(entry, Exception):
+            raise entry
+        return entry
+
+
+@REGISTERED.function("tests.indiscreet")
+def indiscreet(state: Any, limit: int) -> ContinuationDecision:
+    """Raises once the steps are done."""
+    if state.step_count >= limit:
+        raise ValueError(secret("criterion"))
+    return ContinuationDecision.ALLOW
+
+
+def fails(**_args: object) -> None:
+    raise ToolFailed(secret("tool-error"))
+
+
+def tells(**_args: object) -> dict[str, str]:
+    return {secret("result-key"): secret("result")}
+
+
+def tools() -> list[MockTool]:
+    schema = {"type": "object", "description": secret("schema")}
+    return [
+        MockTool("look", secret("description"), tells, schema),
+        MockTool("quick", handler=tells, options=ToolOptions(quick=True)),
+        MockTool("quick_bad", handler=fails, options=ToolOptions(quick=True)),
+        MockTool("bad", handler=fails),
+        MockTool("odd", handler=lambda: {1, object()}),
+        MockTool("delete", handler=tells),
+        MockTool("user_input", options=ToolOptions(need=CallNeed.INPUT)),
+    ]
+
+
+async def told_and_asked(office: Office, model: Whisperer) -> Execution:
+    """An execution in which everybody says something, and everything goes wrong once."""
+    execution = await office.start(
+        [user(secret("prompt"))],
+        session_id=uuid4(),
+        user_id=secret("user"),
+        metadata={secret("metadata"): secret("metadata")},
+    )
+    await model.begun.wait()
+    await execution.steer(secret("steered"), key="steered")
+    for method in ("record_reply", "reserve_call", "record_call", "begin_step", "settle"):
+        office.store.fails(method, RuntimeError(secret(f"store-{method}")))
+    model.go_on.set()
+    await office.until_asked(execution)
+    with pytest.raises(InvalidInput):
+        await execution.submit_input(secret("unfit"))
+    await execution.submit_input(f" {secret('choice')} ")
+
+    async def asked_to_delete() -> bool:
+        return len(await execution.requests()) == 2
+
+    await office.store.until(asked_to_delete)
+    first, second = await execution.requests()
+    await execution.edit({"path": secret("edited")}, first.id)
+    await execution.deny(second.id, reason=secret("reason"))
+    await finished(execution)
+    return execution
+
+
+class TestPrivacy:
+    async def test_no_word_of_anybody_stands_in_temporal(
+        self, temporal: TemporalClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """1.1.4: no prompt, argument, result, answer, reason or message of an error, in any run."""
+        monkeypatch.setattr(agent_execution, "ROLL_OVER_EVENTS", 40)
+        args = {"path": secret("argument")}
+        everything = [(name, args) for name in ("look", "quick", "quick_bad", "bad")]
+        model = Whisperer(
+            says(secret("never-recorded")),
+            RateLimited(secret("rate-limit"), 0.01),
+            calls(*everything, text=secret("text")),
+            ModelError(secret("model-error")),
+            RuntimeError(secret("driver-error")),
+            calls(("odd", args)),
+            calls(("user_input", {"prompt": secret("question"), "choices": [secret("choice")]})),
+            calls(("delete", args), ("delete", args)),
+            says(secret("answer"), Usage(output=1)),
+        )
+        agent = an_agent(model=model, tools=tools()).with_error_policy(ErrorPolicy.retry_all(9))
+        agent.with_system_prompt(secret("system")).with_approval("delete", "always")
+        agent.add_continuation_criteria(REGISTERED.entries["tests.indiscreet"](limit=7))
+        async with at_work(temporal, agent) as office:
+            execution = await told_and_asked(office, model)
+            row, said = await execution.get(), await office.said(execution)
+            description = await execution.workflow.describe()
+            workflow: Any = execution.workflow
+            details = await workflow.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
+            runs = await runs_of(execution)
+
+        assert row.error_message == secret("criterion")
+        assert sum(SECRET in text for text in said) > 10
+        assert len(runs) > 1
+        found = [leak(event) for run in runs for event in run if SECRET.encode() in event.SerializeToString()]
+        assert found == []
+        assert SECRET.encode() not in description.raw_description.SerializeToString()
+        assert SECRET.encode() not in details.SerializeToString()
+
+    async def test_a_failing_attempt_says_of_what_kind_it_was(self, temporal: TemporalClient) -> None:
+        """1.1.3: for the operator; the worker's log has the rest."""
+        agent = an_agent(calls(("look", {})), tools=tools()).with_max_steps(1)
+        async with at_work(temporal, agent) as office:
+            for method in ("record_reply", "record_call", "settle"):
+                office.store.fails(method, RuntimeError(secret(method)))
+            execution, _ = await office.run()
+            (run,) = await runs_of(execution)
+
+        began = [e.activity_task_started_event_attributes for e in of_type(run, "ACTIVITY_TASK_STARTED")]
+        failures = [attempt.last_failure for attempt in began]
+        assert [failure.application_failure_info.type for failure in failures] == ["RuntimeError"] * 2
+        assert [failure.message for failure in failures] == ["the worker's log says why"] * 2
+        assert [leak(event) for event in run if SECRET.encode() in event.SerializeToString()] == []
+
+
+def leak(event: HistoryEvent) -> str:
+    """Where a word stands that should not."""
+    text = str(event)
+    place = text.index(SECRET)
+    return f"event {event.event_id}: {text[max(0, place - 200) : place + 60]}"
+
+
+async def bytes_per_activity(office: Office, said: str) -> tuple[float, int]:
+    """The size of a history, divided by its activities, local ones included."""
+    execution, _ = await office.run([user(said)], session_id=uuid4())
+    (run,) = await runs_of(execution)
+    activities = len(of_type(run, "ACTIVITY_TASK_SCHEDULED")) + len(of_type(run, "MARKER_RECORDED"))
+    return sum(len(event.SerializeToString()) for event in run) / activities, activities
+
+
+def looks(**_args: object) -> str:
+    return "x" * 2000
+
+
+class TestSize:
+    @pytest.mark.parametrize("quick", [False, True], ids=["regular", "quick"])
+    async def test_a_history_costs_the_same_whatever_is_said(
+        self, temporal: TemporalClient, quick: bool, record_property: Any
+    ) -> None:
+        """1.1.4: for 1 kB and for 1 MB of conversation, and less than 1.2 kB for an activity."""
+        look = MockTool("look", handler=looks, options=ToolOptions(quick=quick))
+        script = [calls(("look", {"where": "there"}), usage=Usage(1200, 340, 0, 900, 20))] * 15
+        agents = [
+            an_agent(*script, "Done", tools=[look])
+            .with_name(name)
+            .with_max_steps(100)
+            .with_max_tokens(1_000_000)
+            .with_timeout(300)
+            for name in ("little", "plenty")
+        ]
+        async with at_work(temporal, *agents) as office:
+            office.agents, (little, plenty) = office.agents[:1], office.agents
+            small, count = await bytes_per_activity(office, "x" * 1000)
+            office.agents = (plenty,)
+            large, _ = await bytes_per_activity(office, "x" * 1_000_000)
+            del little
+
+        record_property("bytes_per_activity", small)
+        assert count == 32
+        assert abs(large - small) < 10
+        assert max(small, large) < 1200

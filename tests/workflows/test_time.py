@@ -1,0 +1,102 @@
+"""Days pass in an instant: what waiting counts for, and what it does not."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from datetime import timedelta
+
+import pytest
+import pytest_asyncio
+from temporalio.testing import TimeSkippingConfig, WorkflowEnvironment
+
+from agent_domain.errors import RateLimited
+from agent_domain.status import AgentStatus, ExecutionStatus, StopReason
+from agent_domain.step_facts import CallNeed
+from agent_domain.testing import MockTool, calls
+from agent_domain.tools import ToolOptions
+from everstep.runtime.embedded.temporal import temporal_executable
+from everstep.runtime.temporal import data_converter
+from tests.workflows.harness import an_agent, at_work, events_of, finished, progress, seconds_between
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+WEEK = timedelta(days=7)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def hurried() -> AsyncGenerator[WorkflowEnvironment]:
+    """A server on which each workflow has a clock of its own, which runs ahead when it is told to."""
+    async with await WorkflowEnvironment.start_time_skipping_v2(
+        ts_config=TimeSkippingConfig(enabled=False),
+        dev_server_existing_path=str(temporal_executable()),
+        dev_server_extra_args=["--dynamic-config-value", "frontend.WorkflowTimeSkippingEnabled=true"],
+        dev_server_log_level="error",
+        data_converter=data_converter(),
+    ) as environment:
+        yield environment
+
+
+def user_input(wait_seconds: float | None = None) -> MockTool:
+    def nobody(**_args: object) -> str:
+        return "nobody said"
+
+    options = ToolOptions(need=CallNeed.INPUT, wait_seconds=wait_seconds)
+    return MockTool("user_input", handler=nobody, options=options)
+
+
+ASKS = calls(("user_input", {"prompt": "Which?"}))
+
+
+async def test_a_week_of_waiting_is_no_work_and_no_delay(hurried: WorkflowEnvironment) -> None:
+    """2.7.2, 2.7.3, 8.4.1: neither limit counts it: the wall clock starts anew at the answer."""
+    wall = an_agent(ASKS, ASKS, "Done", tools=[user_input()]).with_name("wall").with_timeout(300)
+    work = an_agent(ASKS, ASKS, "Done", tools=[user_input()]).with_name("work").with_cumulative_timeout(60)
+    async with at_work(hurried.client, wall, work) as office:
+        for agent in ("wall", "work"):
+            execution = await office.start(agent=agent)
+            for answer in ("Red", "Blue"):
+                await office.until_asked(execution)
+                await hurried.fast_forward(execution.workflow, WEEK)
+                await execution.submit_input(answer)
+                await office.until_resumed(execution)
+            result = await finished(execution)
+            info = (await progress(execution)).facts.state_info
+            events = await events_of(execution)
+
+            assert await office.said(execution) == ["Go", "", "Red", "", "Blue", "Done"]
+            assert (result.status, result.stop_reason) == (AgentStatus.COMPLETED, StopReason.COMPLETED)
+            assert result.steps == 3
+            assert 0 < info.cumulative_execution_seconds < 60
+            assert info.updated_at
+            assert info.started_at
+            assert info.updated_at - info.started_at > 2 * WEEK
+            assert seconds_between(events[0], events[-1]) > 2 * WEEK.total_seconds()
+
+
+async def test_a_question_waits_as_long_as_it_may(hurried: WorkflowEnvironment) -> None:
+    """8.5.5: and not longer: after a week the tool says what holds then."""
+    agent = an_agent(ASKS, "Done", tools=[user_input(WEEK.total_seconds())])
+    async with at_work(hurried.client, agent) as office:
+        execution = await office.start()
+        await office.until_asked(execution)
+        await hurried.fast_forward(execution.workflow, WEEK - timedelta(seconds=30))
+        assert (await execution.get()).status is ExecutionStatus.PAUSED
+        await hurried.fast_forward(execution.workflow, timedelta(minutes=1))
+        await finished(execution)
+
+        assert await office.said(execution) == ["Go", "", "nobody said", "Done"]
+
+
+async def test_back_off_counts_on_the_wall_and_not_as_work(hurried: WorkflowEnvironment) -> None:
+    """2.7.1: with a wall clock limit there is no further step, with a working time limit there is."""
+    busy, works = RateLimited("busy", 600), calls(("work", {}))
+    tools = [MockTool("work")]
+    wall = an_agent(busy, works, "Done", tools=tools).with_name("wall").with_timeout(300)
+    work = an_agent(busy, works, "Done", tools=tools).with_name("work").with_cumulative_timeout(300)
+    async with at_work(hurried.client, wall, work) as office:
+        executions = [await office.start(agent=agent) for agent in ("wall", "work")]
+        for execution in executions:
+            await hurried.fast_forward(execution.workflow, timedelta(seconds=601))
+        stopped, done = await asyncio.gather(*map(finished, executions))
+
+    assert (stopped.stop_reason, stopped.steps) == (StopReason.TIME_LIMIT, 1)
+    assert (done.stop_reason, done.steps) == (StopReason.COMPLETED, 2)
