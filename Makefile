@@ -32,8 +32,9 @@ check: $(READY)  ## Run all checks: format, lint, types, layers, rules without a
 	@$(BIN)/python $(BIN)/lint-imports --no-cache --no-logo
 	@$(BIN)/python -m tests.rules
 
-bench: $(READY)  ## Measure how fast the domain decides
+bench: $(READY)  ## Measure how fast the domain decides, and what durability costs
 	@$(BIN)/python bench/domain.py
+	@$(BIN)/python bench/engine.py
 
 fmt: $(READY)  ## Format, and mend what can be mended
 	@$(BIN)/ruff check --fix-only .

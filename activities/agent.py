@@ -4,16 +4,19 @@ Each writes what it did in one transaction, under a key, and returns facts. An a
 work recorded returns what is recorded: the model is not asked again, the tool not run again.
 """
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
+from itertools import takewhile
 from time import monotonic
-from typing import Any, Protocol
+from typing import Protocol, TypeAlias
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from activities import news
+from activities import calls, news
+from activities.calls import now
 from activities.contracts import (
     INFER,
     RUN_TOOL,
@@ -37,19 +40,19 @@ from agent_domain.drivers import StepDriver, replied
 from agent_domain.errors import RETRYABLE, UnknownName
 from agent_domain.facts import ExecutionFacts, StateInfo
 from agent_domain.messages import Messages
+from agent_domain.plan import PlannedTool
 from agent_domain.ports import (
     BeginStep,
-    CallRecord,
     CallToRecord,
     EventRecord,
     ExecutionRef,
     ExecutionStore,
     Material,
-    RecordCall,
     RecordReply,
     Reservation,
     Settlement,
     StepRow,
+    request_id,
 )
 from agent_domain.snapshots import SlimAgentStateSerializer, slim
 from agent_domain.state import AgentState, ExecutionData, final_response
@@ -63,12 +66,11 @@ from agent_domain.tools import (
     ToolContext,
     ToolExecution,
 )
-from agent_domain.values import FrozenDict, frozen_map, json_text
+from agent_domain.values import FrozenDict, frozen_map
 
 SNAPSHOT_STEPS = 20
 """As many steps as a slim snapshot tells of."""
 
-NOT_ALLOWED = "This call needs an approval, and nobody gave one"
 EFFECT_UNKNOWN = "The worker was lost while this tool ran: its effect is unknown, and it was not run again"
 
 
@@ -84,13 +86,29 @@ class Agents(Protocol):
         ...
 
 
+Ended: TypeAlias = Callable[[ExecutionRef], Awaitable[object]]
+"""Told of every execution that has ended."""
+
+
+async def nobody_waits(_ended: ExecutionRef) -> None:
+    """Where there are no sessions."""
+
+
 class AgentActivities:
     """Asks models, runs tools, writes down where an execution stands."""
 
-    def __init__(self, store: ExecutionStore, agents: Agents, strike: Strike = inert) -> None:
+    def __init__(
+        self,
+        store: ExecutionStore,
+        agents: Agents,
+        strike: Strike = inert,
+        *,
+        ended: Ended = nobody_waits,
+    ) -> None:
         self.store = store
         self.agents = agents
         self.strike = strike
+        self.ended = ended
 
     # Asking the model.
 
@@ -102,26 +120,42 @@ class AgentActivities:
             return await self._inferred(request)
 
     async def _inferred(self, request: InferInput) -> StepFacts:
-        definition = self._definition(request.agent)
+        definition = known(self.agents, request.agent)
         begun = await self.store.begin_step(
             BeginStep(
                 request.ref,
                 request.number,
                 activity.info().attempt,
-                outcome=request.outcome and frozen_map(expanded(request.outcome).to_dict()),
+                outcome=_told(request.outcome),
                 hears=request.hears,
                 events=news.step_begins(request, definition.tools.names),
             )
         )
         if begun.recorded:
-            return begun.recorded
+            return await self._with_quick_calls(request, begun.material, begun.recorded)
         self.strike(Failpoint.INFER_BEFORE_MODEL)
         driver = self.agents.driver(request.agent, begun.material.spec.llm_preset)
         state = step_state(request.ref, request.number, begun.material)
         state = await self._asked(request, driver, definition, state)
         self.strike(Failpoint.INFER_AFTER_RESPONSE)
         facts = await self._record_reply(request, driver, state)
+        facts = await self._with_quick_calls(request, begun.material, facts)
         self.strike(Failpoint.INFER_BEFORE_REPORT)
+        return facts
+
+    async def _with_quick_calls(self, request: InferInput, material: Material, facts: StepFacts) -> StepFacts:
+        """The step with those calls answered whose tools return at once: for them an activity is too much.
+
+        Each is reserved and recorded like any other. What has to wait, for people or for another call,
+        is left to the workflow.
+        """
+        planned = {tool["name"]: PlannedTool.model_validate(tool) for tool in material.plan.get("tools", ())}
+        is_parallel = material.plan.get("parallel_tools", True)
+        for calls_at_once in quick_calls(facts.pending, planned, is_parallel=is_parallel):
+            outputs = await asyncio.gather(
+                *(self._ran(_quick(request, call, planned[call.name])) for call in calls_at_once)
+            )
+            facts = facts.settled((output.call for output in outputs), max(o.seconds for o in outputs))
         return facts
 
     async def _asked(
@@ -135,9 +169,9 @@ class AgentActivities:
             return replied(driver, state, reply, _since(began), definition.need_of)
         except RETRYABLE as error:
             await self._again_unless_exhausted(request, error)
-            return state.failed(StepError.of(error), _now(), _since(began))
+            return state.failed(StepError.of(error), now(), _since(began))
         except Exception as error:  # noqa: BLE001 -- the error policy decides about it, in the workflow
-            return state.failed(StepError.of(error), _now(), _since(began))
+            return state.failed(StepError.of(error), now(), _since(began))
 
     async def _again_unless_exhausted(self, request: InferInput, error: Exception) -> None:
         """Leave the next try to Temporal, not before the provider wants it; crashes do not count."""
@@ -179,69 +213,39 @@ class AgentActivities:
             return await self._ran(request)
 
     async def _ran(self, request: ToolInput) -> ToolOutput:
-        definition = self._definition(request.agent)
+        definition = known(self.agents, request.agent)
         reserved = await self.store.reserve_call(
             request.ref, request.call_id, activity.info().attempt, news.call_begins
         )
-        if reserved.recorded is None:
-            self.strike(Failpoint.TOOL_AFTER_RESERVE)
-            execution = await self._executed(request, definition, reserved)
-            self.strike(Failpoint.TOOL_AFTER_EFFECT)
-            record = await self._record_call(request, reserved, execution)
-            self.strike(Failpoint.TOOL_BEFORE_REPORT)
-        else:
-            record = reserved.recorded
-        call = CallFacts(request.call_id, reserved.call.name, is_settled=True, error=_fact(record, reserved))
-        return ToolOutput(call, record.seconds)
-
-    def _context(self, request: ToolInput, reserved: Reservation) -> ToolContext:
-        return ToolContext(request.ref.execution_id, request.call_id, request.number, reserved.metadata)
+        if reserved.recorded:
+            return calls.output(reserved.call, reserved.recorded)
+        self.strike(Failpoint.TOOL_AFTER_RESERVE)
+        execution = await self._executed(request, definition, reserved)
+        self.strike(Failpoint.TOOL_AFTER_EFFECT)
+        record = await calls.record(
+            self.store,
+            self.agents.driver(request.agent, None),
+            calls.Place(request.ref, request.number, reserved.index),
+            execution,
+            success=execution.error is None and not calls.is_denied(reserved.resolution),
+        )
+        self.strike(Failpoint.TOOL_BEFORE_REPORT)
+        return calls.output(reserved.call, record)
 
     async def _executed(
         self, request: ToolInput, definition: AgentDefinition, reserved: Reservation
     ) -> ToolExecution:
-        started = _now()
+        started = now()
         if reserved.is_uncertain and request.effect is Effect.AT_MOST_ONCE:
             error = StepError(EFFECT_UNKNOWN, ErrorType.UNKNOWN, reserved.call.name)
-            return ToolExecution(reserved.call, None, error, started, _now())
-        call, note, answer = by_people(reserved)
-        if answer is not None:
-            return ToolExecution(call, answer, None, started, _now())
-        refusal = definition.tools.refusal(call)
-        if refusal is not None:
-            error = StepError(refusal, tool_name=call.name)
-            return ToolExecution(call, None, error, started, _now())
-        if reserved.resolution is None and definition.needs_approval(call):
-            # Whoever told the workflow otherwise: the store knows of no decision.
-            error = StepError(NOT_ALLOWED, tool_name=call.name)
-            return ToolExecution(call, None, error, started, _now())
-        tool = definition.tools.get(call.name)
-        result, error = await outcome(tool, call, self._context(request, reserved))
-        return ToolExecution(call, result, error, started, _now(), note)
-
-    async def _record_call(
-        self, request: ToolInput, reserved: Reservation, execution: ToolExecution
-    ) -> CallRecord:
-        record = CallRecord(
-            request.call_id,
-            execution.result,
-            execution.error,
-            execution.text,
-            execution.started_at or _now(),
-            execution.completed_at or _now(),
-            execution.seconds,
-            success=execution.error is None and not _is_denied(reserved),
-        )
-        driver = self.agents.driver(request.agent, None)
-        written = RecordCall(
-            request.ref,
-            request.number,
-            reserved.index,
-            record,
-            driver.answered(execution),
-            events=[news.call_ended(request.number, reserved.call, record)],
-        )
-        return await until_written(lambda: self.store.record_call(written))
+            return ToolExecution(reserved.call, None, error, started, now())
+        settled = calls.without_running(definition, reserved, started)
+        if settled:
+            return settled
+        call, note, _ = calls.by_people(reserved.call, reserved.resolution)
+        context = ToolContext(request.ref.execution_id, call.id, request.number, reserved.metadata)
+        result, error = await outcome(definition.tools.get(call.name), call, context)
+        return ToolExecution(call, result, error, started, now(), note)
 
     # Writing down.
 
@@ -260,7 +264,7 @@ class AgentActivities:
                 request.status,
                 step=request.step,
                 errors=_failures(request),
-                outcome=request.outcome and frozen_map(expanded(request.outcome).to_dict()),
+                outcome=_told(request.outcome),
                 stop_reason=request.stop_reason,
                 step_count=request.step_count,
                 usage=request.usage,
@@ -268,9 +272,11 @@ class AgentActivities:
                 output=_output(request, answer),
                 snapshot=await self._snapshot(request, material),
                 is_final=request.stop_reason is not None,
-                events=await self._news(request, answer, error),
+                events=await self._news(request, answer, error, material),
             )
         )
+        if request.stop_reason is not None:
+            await self.ended(request.ref)
         self.strike(Failpoint.SETTLE_BEFORE_REPORT)
 
     async def _error_message(self, request: SettleInput) -> str | None:
@@ -292,17 +298,51 @@ class AgentActivities:
         return frozen_map(SlimAgentStateSerializer().serialize(replace(state, facts=facts), steps))
 
     async def _news(
-        self, request: SettleInput, answer: str | None, error: str | None
+        self, request: SettleInput, answer: str | None, error: str | None, material: Material
     ) -> Sequence[EventRecord]:
+        if request.asks:
+            await self._ask(request)
         requests = await self.store.open_requests(request.ref) if request.waiting else ()
-        return news.settled(request, [r for r in requests if r.call_id in request.waiting], answer, error)
+        waiting = [row for row in requests if row.call_id in request.waiting]
+        return news.settled(request, waiting, answer, error, material)
 
-    def _definition(self, agent: str) -> AgentDefinition:
-        try:
-            return self.agents.definition(agent)
-        except UnknownName as error:
-            # Another worker, or the next deploy, may know it: the execution waits, visibly.
-            raise ApplicationError(str(error), type="UnknownAgent") from None
+    async def _ask(self, request: SettleInput) -> None:
+        """Open the questions of calls that people have just allowed; other questions are open already."""
+        definition = known(self.agents, request.agent)
+        for call_id in request.waiting:
+            allowed = await self.store.request(request.ref, request_id(request.ref.execution_id, call_id))
+            if allowed and allowed.kind is CallNeed.APPROVAL:
+                asked = ToolCall(call_id, allowed.tool, allowed.args)
+                edited, _, _ = calls.by_people(asked, allowed.resolution)
+                asked = asked if definition.tools.refusal(edited) else edited
+                await self.store.ask(request.ref, call_id, asked.args)
+
+
+def quick_calls(
+    pending: Sequence[CallFacts], planned: Mapping[str, PlannedTool], *, is_parallel: bool
+) -> list[tuple[CallFacts, ...]]:
+    """The calls that can be answered right away, in the groups in which they run at once."""
+
+    def is_quick(call: CallFacts) -> bool:
+        return call.need is CallNeed.RUN and call.name in planned and planned[call.name].quick
+
+    if is_parallel:
+        quick = tuple(filter(is_quick, pending))
+        return [quick] if quick else []
+    return [(call,) for call in takewhile(is_quick, pending)]
+
+
+def _quick(request: InferInput, call: CallFacts, tool: PlannedTool) -> ToolInput:
+    return ToolInput(request.ref, request.agent, request.number, call.id, tool.effect, tool.need)
+
+
+def known(agents: Agents, name: str) -> AgentDefinition:
+    """The agent, if this worker has it."""
+    try:
+        return agents.definition(name)
+    except UnknownName as error:
+        # Another worker, or the next deploy, may know it: the execution waits, visibly.
+        raise ApplicationError(str(error), type="UnknownAgent") from None
 
 
 def errors_of(row: StepRow) -> tuple[StepError, ...]:
@@ -322,35 +362,11 @@ def step_state(ref: ExecutionRef, number: int, material: Material) -> AgentState
     return AgentState(
         agent_id=material.agent_id,
         parent_agent_id=material.parent_agent_id,
-        facts=facts.step_started(_now()),
+        facts=facts.step_started(now()),
         metadata=material.metadata,
         cached_context=CachedContext.from_dict(material.spec.cached_context),
         execution=ExecutionData(ref.execution_id),
     ).with_messages(material.messages)
-
-
-def by_people(reserved: Reservation) -> tuple[ToolCall, str, Any]:
-    """The call as people left it, what the model is told first, and the result if no tool has to run."""
-    call, resolution = reserved.call, reserved.resolution
-    match resolution and resolution.kind:
-        case "answer":
-            return call, "", resolution and resolution.value
-        case "deny":
-            reason = ((resolution and resolution.reason) or "").strip()
-            return call, "", f"Denied by user: {reason}" if reason else "Denied by user"
-        case "edit":
-            args = frozen_map(resolution and resolution.value)
-            return (
-                replace(call, args=args, malformed=None),
-                f"[Arguments edited by user: {json_text(args)}]\n",
-                None,
-            )
-        case _:
-            return call, "", None
-
-
-def _is_denied(reserved: Reservation) -> bool:
-    return reserved.resolution is not None and reserved.resolution.kind == "deny"
 
 
 def calls_of(messages: Messages) -> list[ToolCall]:
@@ -364,16 +380,16 @@ def _to_record(call: ToolCall, need: CallNeed) -> CallToRecord:
     return CallToRecord(call, need, digest, call.args if need is CallNeed.INPUT else None)
 
 
-def _fact(record: CallRecord, reserved: Reservation) -> StepError | None:
-    """A failed call, without what it said."""
-    return record.error and replace(record.error, message="", tool_name=reserved.call.name)
-
-
 def _failures(request: SettleInput) -> Sequence[StepError]:
     """The errors of a step that only the workflow knows, with their message."""
     if request.step is None or request.failure is None:
         return ()
     return [replace(error, message=request.failure) for error in request.step.own_errors]
+
+
+def _told(outcome: FrozenDict | None) -> FrozenDict | None:
+    """An evaluation, in full."""
+    return None if outcome is None else frozen_map(expanded(outcome).to_dict())
 
 
 def _output(request: SettleInput, answer: str | None) -> FrozenDict | None:
@@ -389,8 +405,4 @@ def _current(state: AgentState) -> AgentStep:
 
 
 def _since(began: float) -> float:
-    return round(monotonic() - began, 6)
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
+    return round(monotonic() - began, 3)

@@ -8,6 +8,7 @@ What equals its default is not written there, which halves them: so no default e
 from dataclasses import dataclass
 
 from agent_domain.capabilities.limits import whole
+from agent_domain.plan import ExecutionPlan
 from agent_domain.ports import ExecutionRef
 from agent_domain.status import AgentStatus, ExecutionStatus, StopReason
 from agent_domain.step_facts import CallFacts, CallNeed, StepFacts
@@ -16,20 +17,10 @@ from agent_domain.usage import Usage
 from agent_domain.values import FrozenDict
 
 INFER, RUN_TOOL, SETTLE = "infer", "run_tool", "settle"
+SPAWN, REPORT, CLOSE = "spawn", "report", "close"
 
 QUICK_SECONDS = 5.0
 """A tool that is declared quick and takes longer has failed."""
-
-
-@dataclass(frozen=True, slots=True)
-class PreviousStep:
-    """What viewers are told of the step before, once the evaluation after it is known."""
-
-    has_tool_calls: bool = False
-    errors: int = 0
-    finish_reason: str | None = None
-    usage: Usage = Usage()
-    duration_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +30,6 @@ class InferInput:
     ref: ExecutionRef
     agent: str
     number: int
-    previous: PreviousStep | None = None
     outcome: FrozenDict | None = None
     """The evaluation after the step before, in its compact form."""
     hears: int = 0
@@ -70,6 +60,44 @@ class ToolOutput:
 
 
 @dataclass(frozen=True, slots=True)
+class SpawnInput:
+    """Accept the child that a call starts."""
+
+    ref: ExecutionRef
+    agent: str
+    number: int
+    call_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnOutput:
+    """What governs the child; or what became of the call, if it starts none."""
+
+    plan: ExecutionPlan | None = None
+    answered: ToolOutput | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReportInput:
+    """Give a call the result that its child's end is."""
+
+    ref: ExecutionRef
+    agent: str
+    number: int
+    call_id: str
+    seconds: float = 0.0
+    """How long the child worked."""
+
+
+@dataclass(frozen=True, slots=True)
+class CloseInput:
+    """Write down the end of a child that did not do so itself."""
+
+    ref: ExecutionRef
+    status: ExecutionStatus
+
+
+@dataclass(frozen=True, slots=True)
 class SettleInput:
     """Write down where an execution stands, when no model or tool call does."""
 
@@ -81,7 +109,8 @@ class SettleInput:
     """A step that no activity recorded: given up, or a failure."""
     failure: str | None = None
     """The operator's sentence about a failure that only the workflow saw."""
-    previous: PreviousStep | None = None
+    completes_step: bool = False
+    """Whether the last step is complete with this."""
     outcome: FrozenDict | None = None
     agent_status: AgentStatus = AgentStatus.IN_PROGRESS
     stop_reason: StopReason | None = None
@@ -89,6 +118,8 @@ class SettleInput:
     usage: Usage = Usage()
     waiting: tuple[str, ...] = ()
     """The calls that people are asked about."""
+    asks: bool = False
+    """Whether they are asked for answers; else whether the calls may run."""
 
 
 WRITTEN_WITHOUT_DEFAULTS = (InferInput, ToolInput, ToolOutput, StepFacts)

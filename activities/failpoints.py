@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 
 class Failpoint(StrEnum):
-    """Where an activity may be struck."""
+    """Where a process may be struck."""
 
     INFER_BEFORE_MODEL = "infer.before_model"
     INFER_DURING_STREAM = "infer.during_stream"
@@ -18,8 +18,14 @@ class Failpoint(StrEnum):
     TOOL_AFTER_RESERVE = "tool.after_reserve"
     TOOL_AFTER_EFFECT = "tool.after_effect"
     TOOL_BEFORE_REPORT = "tool.before_report"
+    SPAWN_AFTER_RESERVE = "spawn.after_reserve"
+    SPAWN_BEFORE_REPORT = "spawn.before_report"
+    REPORT_BEFORE_RECORD = "report.before_record"
+    REPORT_BEFORE_REPORT = "report.before_report"
     SETTLE_BEFORE_COMMIT = "settle.before_commit"
     SETTLE_BEFORE_REPORT = "settle.before_report"
+    API_AFTER_COMMIT = "api.after_commit"
+    API_BEFORE_ANSWER = "api.before_answer"
 
 
 Strike: TypeAlias = Callable[[Failpoint], None]

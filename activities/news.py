@@ -1,9 +1,11 @@
 """What viewers are told of what the activities did: drafts, stored in the same transaction."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from activities.contracts import InferInput, PreviousStep, SettleInput
-from agent_domain import envelopes
+from activities.contracts import InferInput, SettleInput
+from agent_domain import announcements, envelopes
+from agent_domain.announcements import Announcement
 from agent_domain.capabilities.questions import Question
 from agent_domain.ports import CallRecord, EventRecord, Material, RequestRow, Reservation
 from agent_domain.status import ExecutionStatus, WireStatus, ended
@@ -15,73 +17,98 @@ def step_begins(request: InferInput, tools: Sequence[str]) -> Callable[[Material
     """The step before is complete, this one begins; the first also says that the execution runs."""
 
     def told(material: Material) -> Sequence[EventRecord]:
-        first = (_status(request.number, WireStatus.PROCESSING, WireStatus.IDLE, 0),)
+        processing = _status(request.number, WireStatus.PROCESSING, WireStatus.IDLE, 0)
+        begins = envelopes.step_started(request.number, len(material.messages), tools)
         return (
-            *(first if request.number == 1 else ()),
-            *_completed(request.number - 1, request.previous),
-            envelopes.step_started(request.number, len(material.messages), tools),
+            *([_announcing(processing, announcements.started())] if request.number == 1 else []),
+            *(_completed(material) if request.outcome is not None else ()),
+            _announcing(begins, announcements.step_started(request.number)),
         )
 
     return told
 
 
-def _completed(number: int, step: PreviousStep | None) -> tuple[EventRecord, ...]:
-    if step is None:
+def _announcing(event: EventRecord, announcement: Announcement) -> EventRecord:
+    return replace(event, announces=announcement)
+
+
+def _completed(material: Material) -> tuple[EventRecord, ...]:
+    """The last step is complete; without one there is nothing to tell."""
+    before = material.before
+    if before is None:
         return ()
+    facts = before.facts
     record = envelopes.step_completed(
-        number,
-        has_tool_calls=step.has_tool_calls,
-        errors=step.errors,
-        finish_reason=step.finish_reason,
-        usage=step.usage,
-        duration_ms=step.duration_ms,
+        facts.number,
+        has_tool_calls=facts.has_tool_calls,
+        errors=before.errors,
+        finish_reason=facts.finish_reason,
+        usage=facts.usage,
+        duration_ms=before.duration_ms,
     )
-    return (record,)
+    tools = [call.name for call in facts.calls]
+    return (_announcing(record, announcements.step_completed(facts.number, material.max_steps, tools)),)
 
 
 def call_begins(reserved: Reservation) -> Sequence[EventRecord]:
     """A tool is about to run."""
     call = reserved.call
-    return [envelopes.tool_started(call.id, call.name, call.args, step_number=reserved.step_number)]
+    begins = envelopes.tool_started(call.id, call.name, call.args, step_number=reserved.step_number)
+    told = announcements.tool_called(call.name, begins.payload["args_summary"])
+    return [_announcing(begins, told)]
 
 
 def call_ended(number: int, call: ToolCall, record: CallRecord) -> EventRecord:
     """A call has its result."""
-    return envelopes.tool_completed(
+    error = record.error.message if record.error else None
+    ended = envelopes.tool_completed(
         call.id,
         call.name,
         step_number=number,
         success=record.success,
-        error=record.error.message if record.error else None,
+        error=error,
         duration_ms=record.seconds * 1000,
         result=record.result,
     )
+    told = announcements.tool_completed(call.name, error, ended.payload["result_summary"])
+    return _announcing(ended, told)
 
 
 def settled(
-    request: SettleInput, waiting: Sequence[RequestRow], answer: str | None, error: str | None
+    request: SettleInput,
+    waiting: Sequence[RequestRow],
+    answer: str | None,
+    error: str | None,
+    material: Material,
 ) -> Sequence[EventRecord]:
     """Questions first, then where the execution stands; a final status is the last that is told."""
     asked = [_asked(request.step_count + 1, row) for row in waiting]
-    return [*asked, *_completed(request.step_count, request.previous), _standing(request, answer, error)]
+    completed = _completed(material) if request.completes_step else ()
+    return [*asked, *completed, _standing(request, answer, error)]
 
 
 def _asked(number: int, row: RequestRow) -> EventRecord:
     if row.kind is CallNeed.INPUT:
         question = Question.parse(row.request)
-        return envelopes.input_requested(row.id, row.call_id, number, question, None)
-    return envelopes.approval_requested(row.id, row.call_id, number, row.tool, row.args)
+        asked = envelopes.input_requested(row.id, row.call_id, number, question, None)
+        told = announcements.input_requested(row.id, question.prompt, question.choices, question.schema)
+    else:
+        asked = envelopes.approval_requested(row.id, row.call_id, number, row.tool, row.args)
+        told = announcements.approval_requested(row.id, row.tool, row.args_digest)
+    return _announcing(asked, told)
 
 
 def _standing(request: SettleInput, answer: str | None, error: str | None) -> EventRecord:
+    told = None
     match request.status, request.stop_reason:
         case ExecutionStatus.PAUSED, _:
             status, previous = WireStatus.PAUSED, WireStatus.PROCESSING
         case _, None:
-            status, previous = WireStatus.PROCESSING, WireStatus.PAUSED
+            status, previous, told = WireStatus.PROCESSING, WireStatus.PAUSED, announcements.resumed()
         case _, reason:
             status, previous = ended(request.agent_status, reason).wire, WireStatus.PROCESSING
-    return envelopes.status_changed(
+            told = announcements.ended(status, reason, answer, error)
+    changed = envelopes.status_changed(
         status,
         previous,
         change=request.key,
@@ -89,6 +116,7 @@ def _standing(request: SettleInput, answer: str | None, error: str | None) -> Ev
         error_message=error,
         last_response=answer,
     )
+    return replace(changed, announces=told)
 
 
 def _status(number: int, status: WireStatus, previous: WireStatus, step_count: int) -> EventRecord:

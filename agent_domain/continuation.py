@@ -8,8 +8,9 @@ the order of the criteria matters only for who is named as the one that decided.
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
+from agent_domain.error_policy import NO_FAILURE
 from agent_domain.errors import InvalidInput
 from agent_domain.status import StopReason
 from agent_domain.step_error import StepError
@@ -179,12 +180,38 @@ def compact(outcome: ContinuationOutcome) -> FrozenDict:
     return frozen_map({key: value for key, value in told.items() if value != _USUAL.get(key)})
 
 
-_USUAL = {"decision": ContinuationDecision.REQUEST, "stop": StopReason.COMPLETED}
+_NO_FAILURE: Mapping[str, Any] = {
+    "errorType": "unknown",
+    "consecutiveFailures": 0,
+    "totalFailures": 0,
+    "maxRetries": 0,
+    "handling": "ignore",
+    "toolName": None,
+}
+
+_USUAL: Mapping[str, Any] = {
+    "decision": ContinuationDecision.REQUEST,
+    "by": "ToolCallPresenceCheck",
+    "stop": StopReason.COMPLETED,
+    # What the base set says after a step that called tools.
+    "votes": [
+        "StepsLimit",
+        "TokenUsageLimit",
+        "ExecutionTimeLimit",
+        "FinishReasonCheck",
+        ["ErrorPolicyCriterion"],
+        ["ToolCallPresenceCheck", "request"],
+    ],
+}
 
 
 def _compact_vote(vote: ContinuationEvaluation) -> list[Any] | str:
     """The name alone says that it allows, for no other reason than usual."""
     entry: list[Any] = [vote.name, vote.decision]
+    if vote.reason == NO_FAILURE and vote.context.keys() == _NO_FAILURE.keys():
+        # What an error policy says after nearly every step.
+        told = {key: value for key, value in vote.context.items() if value != _NO_FAILURE[key]}
+        return [vote.name, told] if told else [vote.name]
     plain = ContinuationEvaluation.from_decision(vote.name, vote.decision)
     if vote.reason == plain.reason and not vote.stop_reason and not vote.context:
         return vote.name if vote.decision is ContinuationDecision.ALLOW else entry
@@ -195,11 +222,20 @@ def expanded(data: Mapping[str, Any]) -> ContinuationOutcome:
     """The outcome that `compact` wrote."""
     told = {**_USUAL, **data}
     decision = ContinuationDecision(told["decision"])
-    # What a later version adds to an entry is ignored.
-    entries: list[list[Any]] = [[vote] if isinstance(vote, str) else vote for vote in told["votes"]]
-    votes = tuple(_expanded_vote(*entry[:5]) for entry in entries)
+    votes = tuple(_expanded_entry(entry) for entry in told["votes"])
     goes_on = decision is ContinuationDecision.REQUEST
     return ContinuationOutcome(decision, goes_on, str(told["by"]), StopReason(told["stop"]), votes)
+
+
+def _expanded_entry(entry: Any) -> ContinuationEvaluation:
+    if isinstance(entry, str):
+        return _expanded_vote(entry)
+    name, told = entry[0], entry[1] if len(entry) > 1 else EMPTY
+    if isinstance(told, Mapping):
+        context = frozen_map({**_NO_FAILURE, **cast("Mapping[str, Any]", told)})
+        return _expanded_vote(name, reason=NO_FAILURE, context=context)
+    # What a later version adds is ignored.
+    return _expanded_vote(*entry[:5])
 
 
 def _expanded_vote(

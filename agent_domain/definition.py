@@ -4,17 +4,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent_domain.cached_context import CachedContext
-from agent_domain.capabilities.approvals import Approval, ApprovalMode, needs_approval
+from agent_domain.capabilities.approvals import Approval, ApprovalMode, needs_approval, written
 from agent_domain.continuation import Criterion
 from agent_domain.contracts import AgentDescriptor
 from agent_domain.drivers import CanUseTools, StepDriver
 from agent_domain.events import EventBus
 from agent_domain.loop import Rules
 from agent_domain.plan import REGISTERED, CriterionRegistry, ExecutionPlan
+from agent_domain.ports import ExecutionSpec
 from agent_domain.processors import AgentHook, Processor
 from agent_domain.step_facts import CallNeed
 from agent_domain.tools import Toolbox, ToolCall, options_of
-from agent_domain.values import EMPTY, FrozenDict
+from agent_domain.values import EMPTY, FrozenDict, frozen_map
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,16 @@ class AgentDefinition:
         """What governs its durable executions; a criterion that is not registered is refused."""
         refs = tuple(registry.ref(criterion) for criterion in self.criteria)
         return self.base_plan.model_copy(update={"criteria": refs})
+
+    def spec(self) -> ExecutionSpec:
+        """What the row of each of its executions keeps of it."""
+        cached = self.cached_context.with_tools(self.tools.schemas)
+        return ExecutionSpec(
+            agent=self.descriptor.name,
+            llm_preset=self.llm_preset,
+            cached_context=frozen_map(cached.to_dict()),
+            approvals=frozen_map({name: written(approval) for name, approval in self.approvals.items()}),
+        )
 
     def need_of(self, call: ToolCall) -> CallNeed:
         """What a call waits for; one that cannot run anyway fails without asking anybody.

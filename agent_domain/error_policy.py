@@ -157,10 +157,14 @@ def _type_of(step: FailingStep) -> ErrorType:
     return ErrorType.UNKNOWN if unknown else ErrorType.TOOL
 
 
+NO_FAILURE = "No failure to handle"
+"""What a policy says after nearly every step."""
+
+
 def reason_for(context: ErrorContext, handling: ErrorHandlingDecision, max_retries: int) -> str:
     """The handling in a sentence, for traces."""
     if context.consecutive_failures == 0:
-        return "No failure to handle"
+        return NO_FAILURE
     kind = context.type[0].upper() + context.type[1:]
     counts = f"(failures in a row: {context.consecutive_failures}, max_retries: {max_retries})"
     if handling is IGNORE:

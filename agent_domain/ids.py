@@ -16,6 +16,11 @@ def call_id(execution_id: UUID, step_number: int, index: int) -> str:
     return f"call_{uuid5(execution_id, f'call/{step_number}/{index}').hex[:24]}"
 
 
+def subagent_id(execution_id: UUID, call_id: str) -> UUID:
+    """The id of the execution that a call starts."""
+    return uuid5(execution_id, f"subagent/{call_id}")
+
+
 def envelope_id(execution_id: UUID, key: str) -> UUID:
     """The id of the envelope that tells about `key` (such as `step/3/completed`)."""
     return uuid5(execution_id, f"envelope/{key}")

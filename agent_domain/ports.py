@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 from uuid import UUID, uuid5
 
 from pydantic import BaseModel, ConfigDict
 
+from agent_domain.announcements import Announcement
 from agent_domain.errors import EverstepError
 from agent_domain.messages import Message, Messages
 from agent_domain.status import ExecutionStatus, StopReason
@@ -23,6 +24,8 @@ from agent_domain.usage import Usage
 from agent_domain.values import EMPTY, FrozenDict
 
 DEFAULT_TENANT = "default"
+
+Row = TypeVar("Row")
 
 
 class NotFound(EverstepError, LookupError):
@@ -85,6 +88,16 @@ class NewExecution:
     parent_execution_id: UUID | None = None
     metadata: FrozenDict = EMPTY
     plan: FrozenDict = EMPTY
+    continues_until: int | None = None
+    """The last step of `continues` that belongs to the conversation; None for all of it."""
+    is_queued: bool = False
+    """Whether it has to wait for its turn in its session."""
+    queue_rank: int = 1
+    """Lower ones have their turn first."""
+    notes: FrozenDict = EMPTY
+    """What Everstep notes of its origin."""
+    task_queue: str | None = None
+    """Whose workers know its agent; children are at work where their parent is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +107,28 @@ class EventRecord:
     key: str
     type: str
     payload: Mapping[str, Any]
+    announces: Announcement | None = None
+    """The message that a session stores beside it."""
 
 
 def nothing_to_tell(_known: object) -> tuple[EventRecord, ...]:
     """Where viewers are told nothing."""
     return ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepBefore:
+    """The last step that the model answered, and how many of its calls failed since."""
+
+    facts: StepFacts
+    failed_calls: int = 0
+    duration_ms: float = 0.0
+    """From its start until now, or until it was complete."""
+
+    @property
+    def errors(self) -> int:
+        """How much went wrong in it."""
+        return len(self.facts.own_errors) or len(self.facts.pseudo_errors) + self.failed_calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +141,14 @@ class Material:
     metadata: FrozenDict
     agent_id: UUID
     parent_agent_id: UUID | None = None
+    plan: Mapping[str, Any] = EMPTY
+    """`ExecutionPlan`, as data: what governs the execution, whatever its worker's code says."""
+    before: StepBefore | None = None
+
+    @property
+    def max_steps(self) -> int | None:
+        """How many steps there may be."""
+        return self.plan.get("max_steps")
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +241,9 @@ class Reservation:
     is_uncertain: bool = False
     """An earlier attempt reserved the call and left no result: its effect is unknown."""
     resolution: Resolution | None = None
+    """What people decided about it or answered."""
+    answer: Resolution | None = None
+    """What they answered once they had allowed it to ask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +281,8 @@ class Settlement:
     cancelled_calls: Sequence[tuple[str, int, Messages]] = ()
     """Calls that end unanswered: id, place, and what the conversation says of them."""
     events: Sequence[EventRecord] = ()
+    only_pending: bool = False
+    """Only if the execution has not begun."""
 
 
 class RequestState(StrEnum):
@@ -283,6 +326,7 @@ class ExecutionRow:
     started_at: datetime | None
     completed_at: datetime | None
     parent_execution_id: UUID | None = None
+    user_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,6 +362,8 @@ class CallRow:
     state: str
     attempts: int
     record: CallRecord | None
+    index: int = 0
+    """Its place among the calls of its step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,16 +380,21 @@ class StoredEnvelope:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """Some executions, newest first, and where the next page begins."""
+class Page(Generic[Row]):
+    """Some rows in the order of their list, and where the next page begins."""
 
-    rows: tuple[ExecutionRow, ...]
+    rows: tuple[Row, ...]
     cursor: str | None = field(default=None)
 
 
 def request_id(execution_id: UUID, call_id: str) -> UUID:
     """The id of the question that a call asks."""
     return uuid5(execution_id, f"request/{call_id}")
+
+
+def question_id(execution_id: UUID, call_id: str) -> UUID:
+    """The id of the question that a call asks once people have allowed it."""
+    return uuid5(execution_id, f"question/{call_id}")
 
 
 class ExecutionStore(Protocol):
@@ -373,6 +424,10 @@ class ExecutionStore(Protocol):
         """Record what the model answered; what an earlier attempt recorded wins."""
         ...
 
+    async def ask(self, ref: ExecutionRef, call_id: str, request: FrozenDict) -> None:
+        """Open the question of a call that people have allowed; again changes nothing."""
+        ...
+
     async def reserve_call(
         self,
         ref: ExecutionRef,
@@ -391,7 +446,9 @@ class ExecutionStore(Protocol):
         """Change the execution's standing; False if this key was settled before, or the execution ended."""
         ...
 
-    async def steer(self, ref: ExecutionRef, key: str, message: Message) -> bool:
+    async def steer(
+        self, ref: ExecutionRef, key: str, message: Message, announces: Announcement | None = None
+    ) -> bool:
         """Keep a message for the next step boundary; False if this key was there before."""
         ...
 
@@ -420,7 +477,7 @@ class ExecutionStore(Protocol):
         status: ExecutionStatus | None = None,
         cursor: str | None = None,
         limit: int = 50,
-    ) -> Page:
+    ) -> Page[ExecutionRow]:
         """Executions, newest first."""
         ...
 

@@ -116,6 +116,11 @@ from agent_domain.snapshots import (
     SlimAgentStateSerializer as SlimAgentStateSerializer,
     SlimSerializationConfig as SlimSerializationConfig,
 )
+from agent_domain.spawning import (
+    CanSpawn as CanSpawn,
+    ChildEnd as ChildEnd,
+    Spawn as Spawn,
+)
 from agent_domain.state import (
     AgentState as AgentState,
 )

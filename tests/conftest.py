@@ -1,5 +1,6 @@
 """What every test runs under."""
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.services import services
@@ -11,3 +12,17 @@ __all__ = ["services"]
 # chose it, which is something else where the variable CI is set.
 settings.register_profile("everstep", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("everstep")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Name the marker of what takes too long for every day."""
+    config.addinivalue_line("markers", "slow: takes too long for every day; run with -m slow")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave those out, unless they are asked for."""
+    if "slow" in str(config.getoption("markexpr")):
+        return
+    left_out = [item for item in items if item.get_closest_marker("slow")]
+    items[:] = [item for item in items if item not in left_out]
+    config.hook.pytest_deselected(items=left_out)

@@ -57,6 +57,13 @@ QUICK_TOOL = LocalActivityConfig(
     retry_policy=_AGAIN,
     cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
 )
+# The store's part of a child's life.
+CHILD = ActivityConfig(
+    start_to_close_timeout=timedelta(minutes=1),
+    heartbeat_timeout=timedelta(seconds=10),
+    retry_policy=_AGAIN,
+    cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+)
 # Tries for ever: while the database is down the workflow waits, and a final state is always written.
 SETTLE = LocalActivityConfig(
     start_to_close_timeout=timedelta(seconds=20),

@@ -1,6 +1,7 @@
 """What clients say to the workflow, and what it answers. References only: bodies are in the store."""
 
 from dataclasses import dataclass
+from uuid import UUID
 
 from agent_domain.facts import ExecutionFacts
 from agent_domain.plan import ExecutionPlan
@@ -9,6 +10,7 @@ from agent_domain.status import AgentStatus, ExecutionStatus, StopReason
 from agent_domain.usage import Usage
 
 WORKFLOW = "AgentExecution"
+CHILD_STANDS = "child_stands"
 
 
 def workflow_id(ref: ExecutionRef) -> str:
@@ -28,6 +30,8 @@ class ExecutionInput:
     """Carried over when history was cut; None at the first start."""
     settlements: int = 0
     """How often the execution was settled so far."""
+    is_subagent: bool = False
+    """Whether another execution waits for this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,8 @@ class ExecutionResult:
     usage: Usage
     unheard: int = 0
     """Steered messages that came too late."""
+    seconds: float = 0.0
+    """How long it worked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +61,13 @@ class Answered:
     """A person has answered or decided about this call; what they said is in the store."""
 
     call_id: str
+    denied: bool = False
+    """Whether they said no; what the call may do, only the store decides."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChildStanding:
+    """A child waits for people, or goes on."""
+
+    execution_id: UUID
+    status: ExecutionStatus

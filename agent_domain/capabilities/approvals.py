@@ -61,6 +61,13 @@ def parse_approval(value: object) -> Approval:
     return tuple(_rule(number, entry) for number, entry in enumerate(cast("Sequence[object]", value), 1))
 
 
+def written(approval: Approval) -> Any:
+    """The approval as it was given, for `parse_approval`."""
+    if isinstance(approval, ApprovalMode):
+        return approval.value
+    return [rule.model_dump(mode="json") for rule in approval]
+
+
 def _rule(number: int, entry: object) -> ApprovalRule:
     try:
         return ApprovalRule.model_validate(entry)

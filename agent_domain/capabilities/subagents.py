@@ -10,6 +10,8 @@ from typing import Any, TypeAlias
 
 from agent_domain.capabilities.limits import any_whole, whole
 from agent_domain.errors import UnknownName
+from agent_domain.spawning import ChildEnd
+from agent_domain.status import ExecutionStatus
 from agent_domain.values import FrozenDict, frozen_map
 
 TOOL = "spawn_subagent"
@@ -56,6 +58,17 @@ def answered(name: str, response: str, policy: SubagentPolicy) -> str:
 def failed(name: str, error: str) -> str:
     """Return what the parent reads of a child that failed."""
     return f"Error: Subagent '{name}' failed: {error}"
+
+
+def reported(name: str, end: ChildEnd, policy: SubagentPolicy) -> str:
+    """Return what the parent reads of a child, however it ended."""
+    match end.status:
+        case ExecutionStatus.FAILED:
+            return failed(name, end.error or "It says nothing")
+        case ExecutionStatus.CANCELLED:
+            return failed(name, "It was cancelled")
+        case _:
+            return answered(name, end.response or "", policy)
 
 
 def unknown(name: str, names: Iterable[str]) -> str:

@@ -1,48 +1,107 @@
-"""Following an execution at a terminal: what is new, line by line, until it ends."""
+"""Following an execution at a terminal: what is new, as it becomes known, until it ends."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from time import monotonic
 
-from agent_domain.ports import StepRow
+from agent_domain.ports import ExecutionRow, RequestRow, StepRow
 from agent_domain.status import ExecutionStatus
 from everstep.cli import output
 from everstep.client.client import Execution
 
 LOOK_SECONDS = 0.2
-ENDED = {ExecutionStatus.COMPLETED, ExecutionStatus.FAILED, ExecutionStatus.CANCELLED}
+
+PATIENCE_SECONDS = 3.0
+"""After so long somebody should have picked it up."""
 
 
 async def followed(execution: Execution) -> AsyncGenerator[str]:
-    """Lines as they become known; ends with the execution."""
-    told: set[str] = set()
+    """Whole lines; ends with the execution."""
+    line = ""
+    async with aclosing(streamed(execution)) as texts:
+        async for text in texts:
+            *lines, line = (line + text).split("\n")
+            for whole in lines:
+                yield whole
+
+
+async def streamed(execution: Execution) -> AsyncGenerator[str]:
+    """Text as it becomes known, line ends included; ends with the execution."""
+    told, began, counted = _Told(), monotonic(), None
     while True:
         row = await execution.get()
-        fresh = [*_told(await execution.steps()), *_asked(await execution.requests(), str(execution.id))]
-        for key, line in fresh:
-            if key not in told:
-                told.add(key)
-                yield line
-        if row.status in ENDED:
-            return
+        # Nothing changes any more in steps that were over at the look before.
+        last = None if counted is None else row.step_count - counted + 2
+        for step in await execution.client.store.steps(execution.ref, last):
+            for text in told.of_step(step):
+                yield text
+        for request in await execution.requests():
+            for text in told.of_request(request, row):
+                yield text
+        if row.status is ExecutionStatus.PENDING and monotonic() - began > PATIENCE_SECONDS:
+            for text in told.once("nobody", [f"pending: {output.NOBODY}"]):
+                yield text
+        if row.status in output.ENDED:
+            break
+        counted = row.step_count
         await asyncio.sleep(LOOK_SECONDS)
+    for text in told.line_end():
+        yield text
 
 
-def _told(steps: Sequence[StepRow]) -> Iterator[tuple[str, str]]:
-    """Complete lines only: a step's, once the model has answered; a call's, once it has its result."""
-    for step in steps:
+class _Told:
+    """What was told already, so that only what is new is told."""
+
+    def __init__(self) -> None:
+        self._keys: set[str] = set()
+        self._said: dict[int, str] = {}
+        """What the model said, by step."""
+        self._in_line = False
+
+    def of_step(self, step: StepRow) -> Iterator[str]:
+        """The model's words as it writes them; a call once it has its result."""
+        head = f"step {step.number} {step.attempt}"
+        if head not in self._keys:
+            # A new attempt says everything anew.
+            self._said.pop(step.number, None)
+        yield from self.once(head, [output.step_head(step)])
+        yield from self._words(step)
         if step.facts is None:
-            yield f"{step.number}", f"step {step.number} ..."
-            continue
-        yield f"{step.number}", f"step {step.number}"
-        calls = iter(step.calls)
-        for index, line in enumerate(output.step_lines(step)):
-            is_call = line.startswith("  tool")
-            settled = next(calls).record is not None if is_call else True
-            if index and settled:
-                yield f"{step.number}/{line}", line
+            return
+        yield from self.line_end()
+        for call in step.calls:
+            if call.record:
+                yield from self.once(call.call.id, [output.call_line(call)])
+        for number, error in enumerate(step.errors):
+            yield from self.once(f"{head} {number}", [output.error_line(error)])
 
+    def _words(self, step: StepRow) -> Iterator[str]:
+        said, before = output.words(step), self._said.get(step.number, "")
+        if said == before:
+            return
+        if not said.startswith(before):
+            # What the model wrote is not what it is taken to have said.
+            yield from self.line_end()
+            before = ""
+        new = output.indented(said[len(before) :])
+        yield new if before else f"{output.MODEL}{new}"
+        self._said[step.number], self._in_line = said, True
 
-def _asked(requests: Sequence[output.RequestRow], execution: str) -> Iterator[tuple[str, str]]:
-    for request in requests:
-        for line in output.request_lines([request], execution):
-            yield f"{request.id}/{line}", line
+    def of_request(self, request: RequestRow, row: ExecutionRow) -> Iterator[str]:
+        """What people are asked."""
+        yield from self.once(str(request.id), output.request_lines([request], str(row.ref.execution_id)))
+
+    def once(self, key: str, lines: list[str] | Iterator[str]) -> Iterator[str]:
+        """Lines that are told once."""
+        if key in self._keys:
+            return
+        self._keys.add(key)
+        yield from self.line_end()
+        yield from (f"{line}\n" for line in lines)
+
+    def line_end(self) -> Iterator[str]:
+        """The end of a line that is being written."""
+        if self._in_line:
+            self._in_line = False
+            yield "\n"

@@ -1,6 +1,7 @@
 """The `everstep` command."""
 
 import asyncio
+import io
 import json
 import logging
 import os
@@ -9,23 +10,29 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Any, NoReturn, ParamSpec
-from uuid import uuid4
+from typing import Any, NoReturn, ParamSpec, TypeVar
+from uuid import UUID, uuid4
 
 import click
-from temporalio.service import RPCError
+from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError
 
 from agent_domain.errors import EverstepError, InvalidInput
+from agent_domain.ports import ExecutionRow, StoreUnavailable
 from agent_domain.status import ExecutionStatus
-from agent_domain.values import frozen_map, parse_json
+from agent_domain.values import cut, frozen_map, json_text, parse_json
 from everstep.cli import output
-from everstep.client.client import Execution
+from everstep.cli.complaints import complaint
+from everstep.client.client import Execution, Refused
 from everstep.runtime.doctor import examined
-from everstep.runtime.installation import Installation, local, opened, upgrade
+from everstep.runtime.installation import Installation, local, opened, register, upgrade
 from everstep.runtime.settings import Settings
 from everstep.runtime.worker import armed
 
 P = ParamSpec("P")
+T = TypeVar("T")
+
+HEARING_SECONDS = 10.0
+"""As long as a worker may take to hear what is said to an execution."""
 
 
 def command(fn: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
@@ -35,26 +42,53 @@ def command(fn: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             asyncio.run(fn(*args, **kwargs))
-        except EverstepError as error:
-            raise click.ClickException(str(error)) from error
-        except RPCError as error:
-            raise click.ClickException(f"Temporal does not do this now, try again: {error}") from error
+        except (click.ClickException, click.exceptions.Exit):
+            raise
         except KeyboardInterrupt:
             raise SystemExit(130) from None
+        except Exception as error:
+            if click.get_current_context().find_root().params["traceback"]:
+                raise
+            raise click.ClickException(complaint(error)) from error
 
     return run
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class Commands(click.Group):
+    """The commands; those about HTTP are loaded when they are asked for, as the others need no server."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All names."""
+        return sorted({*super().list_commands(ctx), "api", "keys"})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name."""
+        if cmd_name in ("api", "keys"):
+            from everstep.cli import http  # noqa: PLC0415 -- see above
+
+            return http.api if cmd_name == "api" else http.keys
+        return super().get_command(ctx, cmd_name)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--data", type=click.Path(path_type=Path), help="Where the local installation keeps its data.")
 @click.option("--agents", help="Where your agents are: module:attribute.")
+@click.option(
+    "--traceback", is_flag=True, help="Say where in the code it happened when something goes wrong."
+)
 @click.pass_context
-def commands(context: click.Context, data: Path | None, agents: str | None) -> None:
+def commands(context: click.Context, data: Path | None, agents: str | None, traceback: bool) -> None:
     """Durable AI agents: start a local installation, run agents, see what they did."""
+    del traceback
     try:
         context.obj = Settings.read(data_dir=data, agents=agents)
     except EverstepError as error:
-        raise click.ClickException(str(error)) from error
+        raise click.ClickException(complaint(error)) from error
+
+
+def say(text: object) -> None:
+    """Print a line."""
+    click.echo(output.visible(str(text)))
 
 
 # Processes.
@@ -63,14 +97,24 @@ def commands(context: click.Context, data: Path | None, agents: str | None) -> N
 @commands.command()
 @click.option("--temporal-port", default=7233, show_default=True, help="0 or a busy one: a free one.")
 @click.option("--ui-port", default=8233, show_default=True, help="0 or a busy one: a free one.")
+@click.option("--http-port", type=click.IntRange(0, 65535), help="8080, unless it is set; as the others.")
 @click.option("--json", "as_json", is_flag=True, help="Print the addresses as one line of JSON.")
 @click.pass_obj
 @command
-async def up(settings: Settings, temporal_port: int, ui_port: int, as_json: bool) -> None:
-    """Start Temporal, PostgreSQL and a worker; Ctrl-C stops them all."""
-    async with local(settings, temporal_port=temporal_port, ui_port=ui_port) as (installation, services):
-        _print_addresses(installation, as_json)
-        stop = _stopped_by_signals()
+async def up(
+    settings: Settings, temporal_port: int, ui_port: int, http_port: int | None, as_json: bool
+) -> None:
+    """Start Temporal, PostgreSQL, a worker and the HTTP API; Ctrl-C stops them all."""
+    from everstep.runtime.api import answering_locally  # noqa: PLC0415 -- most commands answer no HTTP
+
+    settings = settings.listening_on(http_port)
+    async with (
+        local(settings, temporal_port=temporal_port, ui_port=ui_port) as (installation, services),
+        answering_locally(installation) as api,
+    ):
+        # Before anybody is told that it runs, and may want to stop it.
+        stop = stopped_by_signals()
+        _print_addresses(installation, api.url, api.token, as_json)
         death = asyncio.ensure_future(services.died)
         death.add_done_callback(lambda _done: stop.set())
         await installation.work(stop)
@@ -79,12 +123,15 @@ async def up(settings: Settings, temporal_port: int, ui_port: int, as_json: bool
         death.cancel()
 
 
-def _print_addresses(installation: Installation, as_json: bool) -> None:
+def _print_addresses(installation: Installation, url: str, token: str | None, as_json: bool) -> None:
     settings = installation.settings
     if as_json:
         names = ("database_url", "temporal_address", "ui_url")
-        click.echo(json.dumps({name: getattr(settings, name) for name in names}))
+        addresses = {name: getattr(settings, name) for name in names}
+        click.echo(json.dumps({**addresses, "api_url": url, "token": token}))
         return
+    click.echo(f"HTTP API     {url}, explained at {url}/docs")
+    click.echo(f"token        {token or 'none needed: EVERSTEP_AUTH=off'}")
     click.echo(f"Temporal     {settings.temporal_address}")
     click.echo(f"Temporal UI  {settings.ui_url}")
     click.echo(f"PostgreSQL   {settings.database_url}")
@@ -99,12 +146,15 @@ def _print_addresses(installation: Installation, as_json: bool) -> None:
 async def worker(settings: Settings) -> None:
     """Run agents until told to stop; running model calls may finish."""
     async with opened(settings, "everstep worker") as installation:
-        names = ", ".join(installation.book.names)
+        names, strike = ", ".join(installation.book.names), armed(settings.failpoint)
+        # Before anybody is told that it works, and may want to stop it.
+        stop = stopped_by_signals()
         click.echo(f"working on '{installation.settings.task_queue}' for the agents {names}; Ctrl-C stops")
-        await installation.work(_stopped_by_signals(), armed(settings.failpoint))
+        await installation.work(stop, strike)
 
 
-def _stopped_by_signals() -> asyncio.Event:
+def stopped_by_signals() -> asyncio.Event:
+    """Set when this process is told to stop."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -126,9 +176,10 @@ def db() -> None:
 @click.pass_obj
 @command
 async def db_upgrade(settings: Settings) -> None:
-    """Bring the tables up to date; safe to repeat, and while others do."""
+    """Bring the tables up to date, and what Temporal searches by; safe to repeat, and while others do."""
     await upgrade(settings)
     click.echo("the tables are up to date")
+    click.echo(await register(settings))
 
 
 @commands.command()
@@ -136,11 +187,12 @@ async def db_upgrade(settings: Settings) -> None:
 @command
 async def doctor(settings: Settings) -> None:
     """Say what is wrong with this installation, and how to mend it."""
-    findings = [finding async for finding in examined(settings)]
-    for finding in findings:
-        click.echo(("ok     " if finding.is_good else "WRONG  ") + finding.text)
-    if not all(finding.is_good for finding in findings):
-        raise SystemExit(1)
+    is_well = True
+    async for finding in examined(settings):
+        say(("ok     " if finding.is_good else "WRONG  ") + finding.text)
+        is_well = is_well and finding.is_good
+    if not is_well:
+        raise click.exceptions.Exit(1)
 
 
 # Executions.
@@ -154,6 +206,7 @@ async def doctor(settings: Settings) -> None:
 @command
 async def run(settings: Settings, message: str, agent: str, detach: bool) -> None:
     """Start an execution and follow it; Ctrl-C only stops following."""
+    _require_text(message, "message")
     async with opened(settings, "everstep run") as installation:
         execution = await installation.client.start(agent, message, execution_id=uuid4())
         if detach:
@@ -168,21 +221,35 @@ async def run(settings: Settings, message: str, agent: str, detach: bool) -> Non
 @command
 async def follow(settings: Settings, execution_id: str) -> None:
     """Follow an execution that was started before."""
-    async with opened(settings, "everstep follow") as installation:
-        await _followed(installation, installation.client.execution(execution_id))
+    await _with_execution(settings, execution_id, _followed)
 
 
 async def _followed(installation: Installation, execution: Execution) -> None:
-    from everstep.cli.follow import followed  # noqa: PLC0415 -- the other commands do not need it
+    from everstep.cli.follow import streamed  # noqa: PLC0415 -- the other commands do not need it
 
     try:
-        async for line in followed(execution):
-            click.echo(line)
+        async for text in streamed(execution):
+            click.echo(output.visible(text), nl=False)
     except asyncio.CancelledError:
-        click.echo(f"\nIt goes on without you. Come back: everstep follow {execution.id}")
+        click.echo(f"\nIt goes on without you. Come back: {_come_back(execution)}")
         raise
-    for line in output.execution_lines(await execution.get(), installation.settings.ui_url):
-        click.echo(line)
+    except StoreUnavailable as error:
+        raise InvalidInput(f"{error}. It goes on without you; come back: {_come_back(execution)}") from error
+    row = await execution.get()
+    _print_execution(installation, row)
+    if row.status is not ExecutionStatus.COMPLETED:
+        raise click.exceptions.Exit(1)
+
+
+def _come_back(execution: Execution) -> str:
+    data = click.get_current_context().find_root().params["data"]
+    return f"everstep {f'--data {data} ' if data else ''}follow {execution.id}"
+
+
+def _print_execution(installation: Installation, row: ExecutionRow) -> None:
+    settings = installation.settings
+    for line in output.execution_lines(row, settings.ui_url, settings.temporal_namespace):
+        say(line)
 
 
 @commands.command()
@@ -193,13 +260,12 @@ async def show(settings: Settings, execution_id: str) -> None:
     """Show where an execution stands and what it did."""
 
     async def shown(installation: Installation, execution: Execution) -> None:
-        for line in output.execution_lines(await execution.get(), installation.settings.ui_url):
-            click.echo(line)
-        for line in output.request_lines(await execution.requests(), execution_id):
-            click.echo(line)
+        _print_execution(installation, await execution.get())
+        for line in output.request_lines(await execution.requests(), str(execution.id)):
+            say(line)
         for step in await execution.steps():
             for line in output.step_lines(step):
-                click.echo(line)
+                say(line)
 
     await _with_execution(settings, execution_id, shown)
 
@@ -214,7 +280,7 @@ async def trace(settings: Settings, execution_id: str) -> None:
     async def shown(_installation: Installation, execution: Execution) -> None:
         for step in await execution.steps():
             for line in (*output.step_lines(step), *output.vote_lines(step)):
-                click.echo(line)
+                say(line)
 
     await _with_execution(settings, execution_id, shown)
 
@@ -231,21 +297,26 @@ async def executions(settings: Settings, status: str | None, limit: int, cursor:
         wanted = ExecutionStatus(status) if status else None
         page = await installation.client.list(status=wanted, cursor=cursor, limit=limit)
         for row in page.rows:
-            click.echo(output.execution_line(row))
+            say(output.execution_line(row))
         if page.cursor:
             click.echo(f"more: --cursor {page.cursor}")
 
 
 @commands.command()
 @click.argument("execution_id")
-@click.argument("text")
-@click.option("--data", "data_text", help="The answer to a form, as JSON.")
+@click.argument("text", default="")
+@click.option("--data", "data_text", help="The answer to a form, as JSON; TEXT may then be left out.")
 @click.pass_obj
 @command
 async def answer(settings: Settings, execution_id: str, text: str, data_text: str | None) -> None:
     """Answer the oldest question of an execution."""
-    data = parse_json(data_text, "--data") if data_text else None
-    await _with_execution(settings, execution_id, lambda _, e: e.submit_input(text, data=data))
+    data = None if data_text is None else parse_json(data_text, "--data")
+
+    async def answered(_installation: Installation, execution: Execution) -> None:
+        request = await _heard(execution.submit_input(text, data=data))
+        say(f"answered: {request.request.get('prompt', '')}")
+
+    await _with_execution(settings, execution_id, answered)
 
 
 @commands.command()
@@ -259,14 +330,20 @@ async def approve(
     settings: Settings, execution_id: str, deny: bool, reason: str | None, args_text: str | None
 ) -> None:
     """Decide about the oldest call that waits for approval."""
+    if deny and args_text is not None:
+        raise click.UsageError("--deny and --args exclude each other: a denied call does not run")
+    if reason is not None and not deny:
+        raise click.UsageError("--reason says why a call is denied: give --deny, too")
+    args = None if args_text is None else frozen_map(parse_json(args_text, "--args"), "--args")
 
     async def decided(_installation: Installation, execution: Execution) -> None:
         if deny:
-            await execution.deny(reason=reason)
-        elif args_text:
-            await execution.edit(frozen_map(parse_json(args_text, "--args"), "--args"))
+            request, verdict = await _heard(execution.deny(reason=reason)), "denied"
+        elif args is not None:
+            request, verdict = await _heard(execution.edit(args)), "approved with other arguments"
         else:
-            await execution.approve()
+            request, verdict = await _heard(execution.approve()), "approved"
+        say(f"{verdict}: {request.tool} {json_text(request.args)}")
 
     await _with_execution(settings, execution_id, decided)
 
@@ -278,30 +355,88 @@ async def approve(
 @command
 async def steer(settings: Settings, execution_id: str, message: str) -> None:
     """Say something that is heard before the next step."""
-    await _with_execution(settings, execution_id, lambda _, e: e.steer(message))
+    _require_text(message, "message")
+    await _with_execution(settings, execution_id, lambda _, e: _heard(e.steer(message)))
+    click.echo("it is heard before the next step")
 
 
-def _simple(name: str, text: str, act: Callable[[Execution], Awaitable[None]]) -> None:
+def _simple(name: str, text: str, act: Callable[[Execution], Coroutine[Any, Any, str]]) -> None:
     @commands.command(name, help=text)
     @click.argument("execution_id")
     @click.pass_obj
     @command
     async def acted(settings: Settings, execution_id: str) -> None:
-        await _with_execution(settings, execution_id, lambda _, execution: act(execution))
+        async def known(_installation: Installation, execution: Execution) -> None:
+            row = await execution.get()
+            if row.status in output.ENDED:
+                raise Refused(f"The execution {execution.id} has ended as {row.status}")
+            click.echo(await act(execution))
+
+        await _with_execution(settings, execution_id, known)
 
     del acted
 
 
-_simple("cancel", "Stop an execution now; the step under way is given up.", Execution.cancel)
-_simple("pause", "Hold an execution still once the work under way is done.", Execution.pause)
-_simple("resume", "Let a paused execution go on.", Execution.resume)
+async def _cancel(execution: Execution) -> str:
+    try:
+        await _heard(execution.cancel())
+    except Unheard:
+        # Temporal keeps this for the next worker.
+        await execution.workflow.cancel()
+        return "no worker is there; it stops as soon as one is"
+    return "it stops"
+
+
+async def _pause(execution: Execution) -> str:
+    await _heard(execution.pause())
+    return "it holds still once the work under way is done"
+
+
+async def _resume(execution: Execution) -> str:
+    await _heard(execution.resume())
+    return "it goes on"
+
+
+_simple("cancel", "Stop an execution now; the step under way is given up.", _cancel)
+_simple("pause", "Hold an execution still once the work under way is done.", _pause)
+_simple("resume", "Let a paused execution go on.", _resume)
+
+
+class Unheard(EverstepError):
+    """No worker took in what was said to an execution."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            f"no worker heard this within {HEARING_SECONDS:g} seconds: `everstep doctor` says whether one is "
+            "there; then give the command again"
+        )
+
+
+async def _heard(told: Awaitable[T]) -> T:
+    """Tell an execution something; Temporal would wait for a worker for ever."""
+    try:
+        async with asyncio.timeout(HEARING_SECONDS):
+            return await told
+    except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError):
+        # The second is what the SDK makes of the first.
+        raise Unheard from None
+
+
+def _require_text(text: str, what: str) -> None:
+    if not text.strip():
+        raise InvalidInput(f"the {what} is empty; say something")
 
 
 async def _with_execution(
     settings: Settings, execution_id: str, act: Callable[[Installation, Execution], Awaitable[object]]
 ) -> None:
+    try:
+        known = UUID(execution_id)
+    except ValueError:
+        shown = repr(cut(execution_id, 50))
+        raise InvalidInput(f"{shown} is no execution id; `everstep executions` lists them") from None
     async with opened(settings) as installation:
-        await act(installation, installation.client.execution(execution_id))
+        await act(installation, installation.client.execution(known))
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -311,6 +446,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     the interpreter ends, the process aborts, so that one stop in twelve looked like a crash. Everything is
     closed and written by now: the process ends without the interpreter.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # What the terminal has no letters for is no reason to fail.
+            stream.reconfigure(errors="replace")
     try:
         commands(arguments, prog_name="everstep")
     except SystemExit as left:

@@ -4,11 +4,25 @@ from collections.abc import Iterator, Sequence
 
 from agent_domain.continuation import ContinuationOutcome
 from agent_domain.ports import CallRow, ExecutionRow, RequestRow, StepRow
+from agent_domain.status import ExecutionStatus
+from agent_domain.step_error import StepError
 from agent_domain.step_facts import CallNeed
 from agent_domain.summaries import args_summary
 from agent_domain.values import cut, json_text
 
+ENDED = frozenset({ExecutionStatus.COMPLETED, ExecutionStatus.FAILED, ExecutionStatus.CANCELLED})
+
 WIDTH = 200
+MODEL = "  model   "
+NOBODY = "no worker has picked it up; `everstep doctor` says whether one is there"
+
+_CONTROLS = {*range(0x20), *range(0x7F, 0xA0)} - {ord("\n"), ord("\t")}
+_VISIBLE = dict.fromkeys(_CONTROLS, "\N{REPLACEMENT CHARACTER}")
+
+
+def visible(text: str) -> str:
+    """The text without what a terminal would obey: models and tools must not move its cursor."""
+    return text.translate(_VISIBLE)
 
 
 def execution_line(row: ExecutionRow) -> str:
@@ -17,14 +31,16 @@ def execution_line(row: ExecutionRow) -> str:
     return f"{row.ref.execution_id}  {told}"
 
 
-def execution_lines(row: ExecutionRow, ui_url: str | None) -> Iterator[str]:
+def execution_lines(row: ExecutionRow, ui_url: str | None, namespace: str = "default") -> Iterator[str]:
     """One execution, with how it ended."""
     yield f"execution  {row.ref.execution_id}"
     yield f"agent      {row.agent}"
     yield f"status     {row.status}" + (f" ({row.stop_reason})" if row.stop_reason else "")
+    if row.status is ExecutionStatus.PENDING:
+        yield f"           {NOBODY}"
     yield f"steps      {row.step_count}, {row.usage.get('total', 0)} tokens"
     if ui_url:
-        yield f"temporal   {ui_url}/namespaces/default/workflows/agent-execution%2F{row.ref.execution_id}"
+        yield f"temporal   {ui_url}/namespaces/{namespace}/workflows/agent-execution%2F{row.ref.execution_id}"
     if row.error_message:
         yield f"error      {row.error_message}"
     if row.output and row.output.get("response"):
@@ -33,21 +49,41 @@ def execution_lines(row: ExecutionRow, ui_url: str | None) -> Iterator[str]:
 
 def step_lines(step: StepRow) -> Iterator[str]:
     """What a step did."""
-    yield f"step {step.number}" + (f"  (attempt {step.attempt})" if step.attempt > 1 else "")
-    said = [message.text for message in step.messages if message.is_assistant and message.text]
-    for text in said or ([step.partial_text] if step.partial_text else []):
-        yield f"  model   {cut(text, WIDTH)}"
-    for call in step.calls:
-        yield f"  tool    {_call(call)}"
-    for error in step.errors:
-        yield f"  error   {error.message}"
+    yield step_head(step)
+    if said := words(step):
+        yield f"{MODEL}{indented(cut(said, WIDTH))}"
+    yield from map(call_line, step.calls)
+    yield from map(error_line, step.errors)
 
 
-def _call(row: CallRow) -> str:
+def step_head(step: StepRow) -> str:
+    """Which step."""
+    return f"step {step.number}" + (f"  (attempt {step.attempt})" if step.attempt > 1 else "")
+
+
+def words(step: StepRow) -> str:
+    """What the model said, or has said so far."""
+    if step.facts is None:
+        return step.partial_text
+    return "\n".join(message.text for message in step.messages if message.is_assistant and message.text)
+
+
+def indented(text: str) -> str:
+    """The lines of a text below each other."""
+    return text.replace("\n", "\n" + " " * len(MODEL))
+
+
+def call_line(row: CallRow) -> str:
+    """A call, with its result or where it stands."""
     told = f"{row.call.name}({args_summary(row.call.args)})"
-    result = cut(row.record.text, WIDTH) if row.record else row.state
+    result = indented(cut(row.record.text, WIDTH)) if row.record else row.state
     again = f"  ({row.attempts} attempts)" if row.attempts > 1 else ""
-    return f"{told} -> {result}{again}"
+    return f"  tool    {told} -> {result}{again}"
+
+
+def error_line(error: StepError) -> str:
+    """What went wrong in a step."""
+    return f"  error   {indented(error.message)}"
 
 
 def vote_lines(step: StepRow) -> Iterator[str]:

@@ -8,7 +8,7 @@ same key and the same answer change nothing the second time.
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID, uuid4, uuid5
 
@@ -17,7 +17,8 @@ from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from agent_domain import envelopes
+from agent_domain import announcements, envelopes
+from agent_domain.announcements import NO_CONTEXT, Context
 from agent_domain.capabilities import approvals
 from agent_domain.capabilities.approvals import ApprovalDecision, Verdict
 from agent_domain.capabilities.questions import Answer, Question, SchemaCheck
@@ -25,12 +26,12 @@ from agent_domain.definition import AgentDefinition
 from agent_domain.envelopes import InputSource
 from agent_domain.errors import EverstepError, InvalidInput, UnknownName
 from agent_domain.messages import Message, Messages, as_messages, user
+from agent_domain.plan import ExecutionPlan
 from agent_domain.ports import (
     DEFAULT_TENANT,
     EventRecord,
     ExecutionRef,
     ExecutionRow,
-    ExecutionSpec,
     ExecutionStore,
     NewExecution,
     NotFound,
@@ -39,14 +40,16 @@ from agent_domain.ports import (
     RequestState,
     Resolution,
     StepRow,
+    question_id,
     request_id,
 )
 from agent_domain.status import ExecutionStatus
 from agent_domain.step_facts import CallNeed
 from agent_domain.tools import ToolCall
-from agent_domain.values import EMPTY, frozen_map
+from agent_domain.values import EMPTY, frozen_map, json_text
 from workflows.agent_execution import AgentExecution
 from workflows.contracts import Answered, ExecutionInput, ExecutionResult, workflow_id
+from workflows.search_attributes import at_start
 
 _KEYS = UUID("6f2c1f0e-0d0b-4d7e-9a53-7b1f1c5f6a10")
 """The namespace of ids that derive from callers' keys; it must never change."""
@@ -102,7 +105,7 @@ class Client:
         metadata: Mapping[str, Any] = EMPTY,
     ) -> "Execution":
         """Accept a message and start an execution for it; an id that was used before starts nothing new."""
-        definition = self._agent(agent)
+        definition = self.agent(agent)
         messages: Messages = (user(message),) if isinstance(message, str) else as_messages(message)
         ref = ExecutionRef(execution_id or uuid4(), self.tenant_id, session_id)
         # Criteria that no worker could find are refused here, before anything is stored.
@@ -111,27 +114,34 @@ class Client:
         await self.store.accept(
             NewExecution(
                 ref,
-                spec_of(definition),
+                definition.spec(),
                 messages,
                 user_id=user_id,
                 metadata=frozen_map(metadata, "metadata"),
                 plan=frozen_map(plan.model_dump(mode="json")),
+                task_queue=self.task_queue,
             )
         )
+        return await self.launch(ref, plan)
+
+    async def launch(
+        self, ref: ExecutionRef, plan: ExecutionPlan, task_queue: str | None = None
+    ) -> "Execution":
+        """Start the workflow of an accepted execution; one that was started before is left alone."""
         start = ExecutionInput(ref, plan, self.search_attributes)
-        try:
+        session = f" · session {ref.session_id}" if ref.session_id else ""
+        # It may have run, and be over: the same message was accepted before.
+        with suppress(WorkflowAlreadyStartedError):
             await self.temporal.start_workflow(
                 AgentExecution.run,
                 start,
                 id=workflow_id(ref),
-                task_queue=self.task_queue,
+                task_queue=task_queue or self.task_queue,
                 id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
                 id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-                static_summary=f"{agent}" + (f" · session {session_id}" if session_id else ""),
+                search_attributes=at_start(start),
+                static_summary=f"{plan.agent}{session}",
             )
-        except WorkflowAlreadyStartedError:
-            # It ran, and may be over: the same message was accepted before.
-            return Execution(self, ref)
         return Execution(self, ref)
 
     def derived_id(self, key: str) -> UUID:
@@ -154,11 +164,12 @@ class Client:
 
     async def list(
         self, *, status: ExecutionStatus | None = None, cursor: str | None = None, limit: int = 50
-    ) -> Page:
+    ) -> Page[ExecutionRow]:
         """Executions, newest first."""
         return await self.store.executions(self.tenant_id, status=status, cursor=cursor, limit=limit)
 
-    def _agent(self, name: str) -> AgentDefinition:
+    def agent(self, name: str) -> AgentDefinition:
+        """An agent that can be started from here; `UnknownName` lists them."""
         if name not in self.agents:
             raise UnknownName("agent", name, self.agents)
         return self.agents[name]
@@ -212,14 +223,23 @@ class Execution:
     # People.
 
     async def submit_input(
-        self, text: str = "", *, data: Any = None, request_id: UUID | None = None
+        self,
+        text: str = "",
+        *,
+        data: Any = None,
+        request_id: UUID | None = None,
+        message_id: UUID | None = None,
+        context: Context = NO_CONTEXT,
+        metadata: Mapping[str, Any] = EMPTY,
     ) -> RequestRow:
         """Answer its oldest question, or the one named; an answer that does not fit changes nothing."""
         request = await self._open(CallNeed.INPUT, request_id)
         question = Question.parse(request.request)
         result = question.result(Answer(text, data), self.client.check)
-        received = envelopes.input_received(request.id, request.call_id, 0, InputSource.USER, None)
-        await self._resolve(request, Resolution("answer", result), [received])
+        received = envelopes.input_received(request.id, request.call_id, 0, InputSource.USER, message_id)
+        noted = {**metadata, "request_id": str(request.id)}
+        said = announcements.input_received(text or json_text(data), message_id, noted, context)
+        await self._resolve(request, Resolution("answer", result), [replace(received, announces=said)])
         await self._tell(request)
         return request
 
@@ -248,7 +268,7 @@ class Execution:
         if request.state is RequestState.RESOLVED:
             # Only then: what nobody decided must not be told.
             with suppress(Refused):
-                await self._tell(request)
+                await self._tell(request, denied=is_denied(request.resolution))
         if conflict:
             raise Refused(conflict)
         await self._require_usable(request, decision)
@@ -257,7 +277,7 @@ class Execution:
         resolution = Resolution(decision.decision.value, value, decision.reason)
         if not await self._resolve(request, resolution, [told]):
             raise Refused(approvals.RESOLVED)
-        await self._tell(request)
+        await self._tell(request, denied=is_denied(resolution))
         return request
 
     async def _require_usable(self, request: RequestRow, decision: ApprovalDecision) -> None:
@@ -287,13 +307,14 @@ class Execution:
         """What is answered while its call has not begun: the execution may not have been told."""
         steps = await self.client.store.steps(self.ref, last=1)
         begun = [row.call.id for step in steps for row in step.calls if row.attempts == 0 and not row.record]
-        asked = [await self.client.store.request(self.ref, request_id(self.id, call)) for call in begun]
+        ids = [identity(self.id, call) for call in begun for identity in (request_id, question_id)]
+        asked = [await self.client.store.request(self.ref, id_) for id_ in ids]
         return [request for request in asked if request and request.kind is need]
 
-    async def _tell(self, request: RequestRow) -> None:
+    async def _tell(self, request: RequestRow, *, denied: bool = False) -> None:
         """Let the execution know that this is answered; it may know already."""
         update = "submit_input" if request.kind is CallNeed.INPUT else "resolve_approval"
-        await self._update(update, f"{request.kind}/{request.id}", Answered(request.call_id))
+        await self._update(update, f"{request.kind}/{request.id}", Answered(request.call_id, denied))
 
     async def _resolve(
         self, request: RequestRow, resolution: Resolution, events: Sequence[EventRecord]
@@ -305,7 +326,12 @@ class Execution:
         await self.get()
         key = key or str(uuid4())
         said = user(message) if isinstance(message, str) else message
-        await self.client.store.steer(self.ref, key, said)
+        heard = announcements.input_received(said.text, None)
+        await self.client.store.steer(self.ref, key, said, heard)
+        await self.hear(key)
+
+    async def hear(self, key: str) -> None:
+        """Let the execution know that a steered message waits in the store."""
         await self._update("steer", f"steer/{key}")
 
     async def pause(self) -> None:
@@ -337,23 +363,10 @@ class Execution:
             raise
 
 
+def is_denied(resolution: Resolution | None) -> bool:
+    """Whether a person said no."""
+    return resolution is not None and resolution.kind == Verdict.DENY
+
+
 def _words(need: CallNeed) -> str:
     return "question" if need is CallNeed.INPUT else "approval"
-
-
-def spec_of(definition: AgentDefinition) -> ExecutionSpec:
-    """What an execution's row keeps of its agent."""
-    cached = definition.cached_context.with_tools(definition.tools.schemas)
-    approvals_of = {name: _written(approval) for name, approval in definition.approvals.items()}
-    return ExecutionSpec(
-        agent=definition.descriptor.name,
-        llm_preset=definition.llm_preset,
-        cached_context=frozen_map(cached.to_dict()),
-        approvals=frozen_map(approvals_of),
-    )
-
-
-def _written(approval: approvals.Approval) -> Any:
-    if isinstance(approval, approvals.ApprovalMode):
-        return approval.value
-    return [rule.model_dump(mode="json") for rule in approval]

@@ -17,7 +17,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict
 from temporalio import activity
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from agent_domain.errors import EverstepError
 from agent_domain.ports import ExecutionRow
@@ -128,4 +128,10 @@ async def _acted(execution: Execution, request: ActRequest) -> None:
 
 def _refusal(error: EverstepError) -> ApplicationError:
     """What the service did wrong, or what stands against it; trying again would not help."""
-    return ApplicationError(str(error), type=type(error).__name__, non_retryable=True)
+    # Benign: the worker did what it should, and its log needs no stack trace.
+    return ApplicationError(
+        str(error),
+        type=type(error).__name__,
+        non_retryable=True,
+        category=ApplicationErrorCategory.BENIGN,
+    )

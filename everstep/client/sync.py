@@ -58,7 +58,7 @@ class SyncClient:
         """`Client.execution`."""
         return SyncExecution(self._do, self._client.execution(execution_id))
 
-    def list(self, **given: Any) -> Page:
+    def list(self, **given: Any) -> Page[ExecutionRow]:
         """`Client.list`."""
         return self._do(self._client.list(**given))
 

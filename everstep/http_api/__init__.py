@@ -1,7 +1,8 @@
-"""Answers HTTP: starts, reads, steers and cancels executions for applications and browsers.
+"""Answers HTTP: sessions, executions and the people who answer them, for applications and browsers.
 
-A route checks who asks and what was sent, calls one use case through a port and renders the answer; it
-decides nothing about agents and knows no tables.
+A route checks who asks and what was sent, calls one use case and renders the answer; it decides nothing
+about agents and knows no tables.
 
-May import ``workflows`` (to start and signal them), ``activities`` and ``agent_domain``; never the gateway.
+May import ``everstep.client`` and what lies below; never the packages that implement the store: it is
+given one. It does not know the gateway.
 """

@@ -10,6 +10,7 @@ from agent_domain.builder import AgentBuilder
 from agent_domain.definition import AgentDefinition
 from agent_domain.drivers import Model, StepDriver, ToolCallingDriver
 from agent_domain.errors import InvalidInput, UnknownName
+from agent_domain.spawning import brought, split
 
 
 class Models(Protocol):
@@ -38,10 +39,14 @@ class AgentBook:
         return tuple(self.agents)
 
     def definition(self, name: str) -> AgentDefinition:
-        """The agent of that name."""
-        if name not in self.agents:
-            raise UnknownName("agent", name, self.agents, verb="This process knows")
-        return self.agents[name]
+        """The agent of that name; `parent/name` is one that a tool of the parent brings along."""
+        if name in self.agents:
+            return self.agents[name]
+        if of := split(name):
+            definition = brought(self.definition(of[0]), of[1])
+            if definition:
+                return definition
+        raise UnknownName("agent", name, self.agents, verb="This process knows")
 
     def driver(self, name: str, preset: str | None) -> StepDriver:
         """The agent's own driver, or native tool calls with the preset's model."""

@@ -1,21 +1,46 @@
 """What is wrong with an installation, and how to mend it."""
 
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+from uuid import UUID, uuid4
 
-from temporalio.api.enums.v1 import TaskQueueType
+import httpx2
+from temporalio.api.enums.v1 import TaskQueueType, WorkerVersioningMode
 from temporalio.api.taskqueue.v1 import TaskQueue
-from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
-from temporalio.client import Client
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest, DescribeTaskQueueRequest
+from temporalio.client import ActivityFailureError
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ApplicationError, TimeoutError as NoAnswer
+from temporalio.service import RPCError, RPCStatusCode
 
 from agent_domain.errors import EverstepError
+from agent_domain.ports import ExecutionRow
 from agent_domain.status import ExecutionStatus
-from everstep.inference.presets import Presets
-from everstep.runtime.installation import HOW_TO_START, located, opened
+from everstep.client.front_door import ActRequest, Standing
+from everstep.inference.presets import Driver, Preset, Presets
+from everstep.runtime.agents import load_agents
+from everstep.runtime.codec import ENCODING, WrongPayloadKey
+from everstep.runtime.installation import HOW_TO_START, Installation, located, opened
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import connect
 from everstep.store.migrate import pending
+from workflows.contracts import ExecutionInput, workflow_id
+
+PATIENCE = timedelta(seconds=3)
+"""A worker that is there answers within milliseconds."""
+
+PROVIDER_SECONDS = 5.0
+
+VERSIONED = WorkerVersioningMode.WORKER_VERSIONING_MODE_VERSIONED
+"""Such workers are given only what belongs to their version; a question of ours may not."""
+
+NOBODY = UUID(int=0)
+"""An execution that does not exist: to be told so is an answer."""
+
+HOW_TO_WORK = "start one with `everstep worker`"
+SAME_KEY = "all processes need the same EVERSTEP_PAYLOAD_KEY"
 
 
 @dataclass(frozen=True)
@@ -33,62 +58,206 @@ async def examined(settings: Settings) -> AsyncGenerator[Finding]:
     except EverstepError as error:
         yield Finding(False, str(error))
         return
-    database = await _database(settings)
+    database = await _found(_database, settings)
     yield database
-    try:
-        client = await connect(settings)
-    except EverstepError as error:
-        yield Finding(False, str(error))
+    temporal = await _found(_temporal, settings)
+    yield temporal
+    models, agents = await _found(_models, settings), await _found(_agents, settings)
+    yield models
+    yield agents
+    if not temporal.is_good:
         return
-    yield Finding(True, f"Temporal answers at {settings.temporal_address}")
-    workers = await _workers(client, settings)
-    yield workers
-    yield _models(settings)
-    if database.is_good:
-        yield await _waiting(settings, has_workers=workers.is_good)
+    worker = await _found(_worker, settings)
+    yield worker
+    if not (database.is_good and models.is_good and agents.is_good):
+        # What is missing there keeps us from opening the installation, and was told.
+        return
+    try:
+        async with opened(settings, "everstep doctor") as installation:
+            yield await _payloads(installation)
+            for finding in await _waiting(installation, has_worker=worker.is_good):
+                yield finding
+    except (EverstepError, RPCError) as error:
+        yield Finding(False, str(error))
+
+
+async def _found(look: Callable[[Settings], Awaitable[Finding]], settings: Settings) -> Finding:
+    """What a look found; that it could not be taken is a finding, too."""
+    try:
+        return await look(settings)
+    except (EverstepError, RPCError) as error:
+        return Finding(False, str(error))
 
 
 async def _database(settings: Settings) -> Finding:
-    try:
-        missing = await pending(settings.required("database_url", HOW_TO_START))
-    except EverstepError as error:
-        return Finding(False, str(error))
+    missing = await pending(settings.required("database_url", HOW_TO_START))
     if missing:
         return Finding(False, f"the tables are out of date ({', '.join(missing)}): run `everstep db upgrade`")
     return Finding(True, "PostgreSQL answers, and its tables are up to date")
 
 
-async def _workers(client: Client, settings: Settings) -> Finding:
+async def _temporal(settings: Settings) -> Finding:
+    client = await connect(settings)
+    try:
+        await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=client.namespace))
+    except RPCError as error:
+        if error.status is not RPCStatusCode.NOT_FOUND:
+            raise
+        return Finding(
+            False,
+            f"Temporal at {settings.temporal_address} has no namespace '{client.namespace}': "
+            "create it, or check TEMPORAL_NAMESPACE",
+        )
+    return Finding(True, f"Temporal answers at {settings.temporal_address}")
+
+
+async def _worker(settings: Settings) -> Finding:
+    """Whether somebody works. Temporal remembers workers for minutes, so one of them is asked."""
+    client, queue = await connect(settings), settings.task_queue
     request = DescribeTaskQueueRequest(
         namespace=client.namespace,
-        task_queue=TaskQueue(name=settings.task_queue),
+        task_queue=TaskQueue(name=queue),
         task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
     )
-    response = await client.workflow_service.describe_task_queue(request)
-    if not response.pollers:
-        return Finding(
-            False, f"no worker listens on '{settings.task_queue}': start one with `everstep worker`"
-        )
-    return Finding(True, f"{len(response.pollers)} worker(s) listen on '{settings.task_queue}'")
-
-
-def _models(settings: Settings) -> Finding:
+    pollers = (await client.workflow_service.describe_task_queue(request)).pollers
+    if not pollers:
+        return Finding(False, f"no worker listens on '{queue}': {HOW_TO_WORK}")
+    if any(poller.deployment_options.worker_versioning_mode == VERSIONED for poller in pollers):
+        return Finding(True, f"workers of certain versions listen on '{queue}'")
     try:
-        presets = Presets.read(settings.presets, os.environ, settings.preset)
-        preset = presets.resolve()
-        preset.key(os.environ)
-    except EverstepError as error:
-        return Finding(False, str(error))
+        await client.execute_activity(
+            "everstep.act",
+            ActRequest(execution_id=NOBODY, act="show"),
+            id=f"everstep-doctor-{uuid4()}",
+            task_queue=queue,
+            result_type=Standing,
+            schedule_to_start_timeout=PATIENCE,
+            schedule_to_close_timeout=PATIENCE * 3,
+            retry_policy=RetryPolicy(maximum_attempts=1),
+        )
+    except ActivityFailureError as error:
+        return _answer(error.cause, queue)
+    except WrongPayloadKey:
+        return Finding(
+            False, f"the worker on '{queue}' has another payload_key than this process: {SAME_KEY}"
+        )
+    except RPCError as error:
+        if error.status is not RPCStatusCode.UNIMPLEMENTED:
+            raise
+    return Finding(True, f"a worker listens on '{queue}'")
+
+
+def _answer(said: BaseException | None, queue: str) -> Finding:
+    """What a worker's answer tells; that there is no such execution was to be expected."""
+    match said:
+        case NoAnswer():
+            seconds = f"{PATIENCE.total_seconds():g} seconds"
+            return Finding(False, f"no worker on '{queue}' answers within {seconds}: {HOW_TO_WORK}")
+        case ApplicationError(message="Failed decoding arguments" | "Encoded failure"):
+            return Finding(
+                False, f"the worker on '{queue}' has another payload_key than this process: {SAME_KEY}"
+            )
+        case ApplicationError(type="NotFound"):
+            return Finding(True, f"a worker answers on '{queue}'")
+        case _:
+            return Finding(False, f"a worker answers on '{queue}' that it cannot work: {said}")
+
+
+async def _models(settings: Settings) -> Finding:
+    presets = Presets.read(settings.presets, os.environ, settings.preset)
+    usual = presets.resolve()
+    for preset in presets.chain(usual):
+        if complaint := await _refusal(preset, preset.key(os.environ)):
+            return Finding(False, f"preset '{preset.name}': {complaint}")
     return Finding(
-        True, f"models: {', '.join(presets.names)}; '{preset.name}' answers unless an agent says else"
+        True, f"models: {', '.join(presets.names)}; '{usual.name}' answers unless an agent says else"
     )
 
 
-async def _waiting(settings: Settings, *, has_workers: bool) -> Finding:
+async def _refusal(preset: Preset, key: str | None) -> str | None:
+    """What the provider has against us. It is asked for the list of its models, which costs nothing."""
+    match preset.driver:
+        case Driver.SCRIPTED:
+            return None
+        case Driver.ANTHROPIC:
+            from everstep.inference.anthropic_messages import ADDRESS  # noqa: PLC0415 -- its SDK takes a second
+
+            address = f"{preset.base_url or ADDRESS}/v1/models"
+            headers = {"anthropic-version": "2023-06-01", "x-api-key": key or "none"}
+        case Driver.OPENAI | Driver.OPENAI_CHAT:
+            from everstep.inference.openai_client import ADDRESS  # noqa: PLC0415 -- its SDK takes a second
+
+            address = f"{preset.base_url or ADDRESS}/models"
+            headers = {"authorization": f"Bearer {key or 'none'}"}
+    try:
+        async with httpx2.AsyncClient(timeout=PROVIDER_SECONDS) as http:
+            answer = await http.get(address, headers=headers)
+    except httpx2.HTTPError as error:
+        return (
+            f"{address} cannot be reached ({error or type(error).__name__}): check the network and base_url"
+        )
+    if answer.status_code in {401, 403}:
+        where = f"the key in {preset.api_key_env}" if preset.api_key_env else "to answer without a key"
+        return f"the provider refuses {where} (HTTP {answer.status_code}): check it, or api_key_env"
+    # A server without such a list may do all the rest.
+    return None
+
+
+async def _agents(settings: Settings) -> Finding:
+    if settings.agents is None:
+        return Finding(True, "agents: only the demo agent; EVERSTEP_AGENTS names your own")
+    try:
+        names = [agent.descriptor.name for agent in load_agents(settings.agents)]
+    except EverstepError:
+        raise
+    except Exception as error:  # noqa: BLE001 -- anybody's module
+        return Finding(False, f"{settings.agents} cannot be imported: {type(error).__name__}: {error}")
+    return Finding(True, f"agents: {', '.join(names)}")
+
+
+async def _payloads(installation: Installation) -> Finding:
+    """Whether this process can read what the newest execution began with."""
+    good = Finding(True, "what Temporal stores can be read")
+    for row in (await installation.client.list(limit=1)).rows:
+        handle = installation.temporal.get_workflow_handle(workflow_id(row.ref))
+        try:
+            began = await anext(handle.fetch_history_events(page_size=1))
+            payloads = began.workflow_execution_started_event_attributes.input.payloads
+            if installation.settings.payload_key is None and payloads[0].metadata.get("encoding") == ENCODING:
+                return Finding(
+                    False, f"what Temporal stores is encrypted, and there is no key here: {SAME_KEY}"
+                )
+            await installation.temporal.data_converter.decode(payloads, [ExecutionInput])
+        except WrongPayloadKey:
+            return Finding(False, f"what Temporal stores was encrypted with another payload_key: {SAME_KEY}")
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise
+    return good
+
+
+async def _waiting(installation: Installation, *, has_worker: bool) -> Sequence[Finding]:
     """Executions that nobody has picked up are visible as such."""
-    async with opened(settings, "everstep doctor") as installation:
-        page = await installation.client.list(status=ExecutionStatus.PENDING, limit=100)
-    if not page.rows:
-        return Finding(True, "no execution waits to be picked up")
-    why = "they start as soon as a worker is free" if has_workers else "they wait for a worker"
-    return Finding(has_workers, f"{len(page.rows)} execution(s) are pending: {why}")
+    page = await installation.client.list(status=ExecutionStatus.PENDING, limit=100)
+    lost = [row for row in page.rows if not await _reached_temporal(installation, row)]
+    waiting, found = len(page.rows) - len(lost), list[Finding]()
+    if waiting:
+        why = "they start as soon as it is free" if has_worker else "they wait for a worker"
+        found.append(Finding(has_worker, f"{waiting} execution(s) are pending: {why}"))
+    if lost:
+        which = f"{lost[0].ref.execution_id}" + (" and others" if len(lost) > 1 else "")
+        why = "they wait for their session's turn, or for a worker to start them"
+        found.append(
+            Finding(has_worker, f"{len(lost)} execution(s) have not reached Temporal ({which}): {why}")
+        )
+    return found or [Finding(True, "no execution waits to be picked up")]
+
+
+async def _reached_temporal(installation: Installation, row: ExecutionRow) -> bool:
+    try:
+        await installation.temporal.get_workflow_handle(workflow_id(row.ref)).describe()
+    except RPCError as error:
+        if error.status is not RPCStatusCode.NOT_FOUND:
+            raise
+        return False
+    return True

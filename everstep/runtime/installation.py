@@ -8,22 +8,36 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from temporalio.client import Client as TemporalClient
+from temporalio.service import RPCError
 
 from activities.failpoints import Strike, inert
-from agent_domain.errors import InvalidInput
+from agent_domain.errors import EverstepError, InvalidInput
+from everstep.capabilities import json_schema
+from everstep.client import titles
 from everstep.client.client import Client
 from everstep.client.front_door import FrontDoor
+from everstep.client.reconciler import Reconciler
+from everstep.client.sessions import AllowedTypes, NoContexts, Sessions
+from everstep.client.titles import Titles
 from everstep.inference.models import Models
 from everstep.inference.presets import Presets
 from everstep.runtime.agents import AgentBook, load_agents
 from everstep.runtime.demo_agent import DEMO
-from everstep.runtime.embedded import EmbeddedConfig, EmbeddedServices, embedded, running
+from everstep.runtime.embedded import (
+    EmbeddedConfig,
+    EmbeddedServices,
+    embedded,
+    running,
+    search_attributes,
+)
+from everstep.runtime.local_secret import local_secret, made_secret
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import SEARCH_ATTRIBUTES, connect
-from everstep.runtime.worker import make_worker
+from everstep.runtime.worker import armed, make_worker
 from everstep.store import migrate
 from everstep.store.engine import create_engine
-from everstep.store.postgres import PostgresStore
+from everstep.store.keys import PostgresKeys
+from everstep.store.sessions import PostgresSessions
 
 HOW_TO_START = "start a local installation with `everstep up`, or set DATABASE_URL and TEMPORAL_ADDRESS"
 
@@ -40,6 +54,7 @@ def located(settings: Settings) -> Settings:
             "database_url": settings.database_url or local.database_url,
             "temporal_address": settings.temporal_address or local.temporal_address,
             "ui_url": settings.ui_url or local.ui_url,
+            "auth_secret": settings.auth_secret or local_secret(settings.data_dir),
         }
     )
 
@@ -49,13 +64,23 @@ async def upgrade(settings: Settings) -> None:
     await migrate.upgrade(located(settings).required("database_url", HOW_TO_START))
 
 
+async def register(settings: Settings) -> str:
+    """Tell Temporal what executions can be searched by; a sentence about what came of it."""
+    try:
+        await search_attributes.register(await connect(located(settings)), SEARCH_ATTRIBUTES)
+    except (EverstepError, RPCError) as error:
+        return f"the search attributes are not registered, run `everstep db upgrade` again later: {error}"
+    use = "" if settings.search_attributes else "; EVERSTEP_SEARCH_ATTRIBUTES=true makes use of them"
+    return f"Temporal knows the search attributes{use}"
+
+
 @dataclass(frozen=True)
 class Installation:
     """The parts of one installation, ready to be used."""
 
     settings: Settings
     temporal: TemporalClient
-    store: PostgresStore
+    store: PostgresSessions
     models: Models
 
     @cached_property
@@ -74,15 +99,51 @@ class Installation:
             self.book.agents,
             task_queue=self.settings.task_queue,
             search_attributes=self.settings.search_attributes,
+            check=json_schema.check,
         )
+
+    @property
+    def sessions(self) -> Sessions:
+        """Conversations, one execution after the other."""
+        types = frozenset(self.settings.related_types)
+        policy = AllowedTypes(types) if types else NoContexts()
+        strike = armed(self.settings.failpoint)
+        return Sessions(self.client, self.store, self.default_agent, policy, self.titles, strike)
+
+    @cached_property
+    def titles(self) -> Titles | None:
+        """Who makes titles for sessions, if there is a preset for that."""
+        is_there = titles.PRESET in self.models.presets.names
+        return Titles(self.models.model(titles.PRESET), self.store) if is_there else None
+
+    @cached_property
+    def reconciler(self) -> Reconciler:
+        """Who mends what lost processes left behind."""
+        return Reconciler(self.sessions)
+
+    @property
+    def default_agent(self) -> str:
+        """The agent of sessions that name none: the one that is set, else the first."""
+        return self.settings.default_agent or next(iter(self.book.agents))
+
+    @property
+    def keys(self) -> PostgresKeys:
+        """What the HTTP API keeps."""
+        return PostgresKeys(self.store.engine)
 
     async def work(self, stop: asyncio.Event, strike: Strike = inert) -> None:
         """Be a worker until told to stop; running model calls may finish."""
         worker = make_worker(
-            self.temporal, self.store, self.book, self.settings, strike, front_door=FrontDoor(self.client)
+            self.temporal,
+            self.store,
+            self.book,
+            self.settings,
+            strike,
+            front_door=FrontDoor(self.client),
+            ended=self.sessions.advance,
         )
         async with worker:
-            await stop.wait()
+            await self.reconciler.run(stop)
 
 
 @asynccontextmanager
@@ -98,6 +159,7 @@ async def local(
             "temporal_address": services.temporal_address,
             "ui_url": services.ui_url,
             "search_attributes": True,
+            "auth_secret": settings.auth_secret or made_secret(config.data),
         }
         settings = settings.model_copy(update=here)
         await upgrade(settings)
@@ -112,7 +174,10 @@ async def opened(settings: Settings, application: str = "everstep") -> AsyncGene
     models = Models(Presets.read(settings.presets, os.environ, settings.preset), os.environ)
     engine = create_engine(settings.required("database_url", HOW_TO_START), application_name=application)
     try:
-        yield Installation(settings, await connect(settings), PostgresStore(engine), models)
+        installation = Installation(settings, await connect(settings), PostgresSessions(engine), models)
+        yield installation
+        if installation.titles:
+            await installation.titles.aclose()
     finally:
         await engine.dispose()
         await models.aclose()

@@ -6,11 +6,12 @@ From the strongest to the weakest: arguments, environment (`EVERSTEP_...`, and t
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, Field, ValidationError
+from pydantic import AliasChoices, BeforeValidator, Field, ValidationError
 from pydantic_settings import (
     BaseSettings,
+    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
@@ -18,6 +19,18 @@ from pydantic_settings import (
 
 from agent_domain.capabilities.faults import faults
 from agent_domain.errors import InvalidInput
+
+
+def _words(value: object) -> object:
+    """A variable of the environment holds several, separated by commas."""
+    return (
+        tuple(word for part in value.split(",") if (word := part.strip()))
+        if isinstance(value, str)
+        else value
+    )
+
+
+Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_words)]
 
 
 class Settings(BaseSettings):
@@ -59,6 +72,30 @@ class Settings(BaseSettings):
     """Whether the Temporal server knows Everstep's search attributes."""
     agents: str | None = None
     """Where a worker finds its agents: `module:attribute`."""
+    default_agent: str | None = None
+    """The agent of sessions that name none; the first of the agents if this is not set."""
+    related_types: Words = ()
+    """What sessions and messages may be about: the related_types that are allowed."""
+    http_host: str = "127.0.0.1"
+    """Where the HTTP API listens; 0.0.0.0 for everybody who reaches this machine."""
+    http_port: int = Field(default=8080, ge=0, le=65535)
+    """0: a free one."""
+    auth: Literal["on", "off"] = "on"
+    """Off: whoever reaches the API may do everything."""
+    auth_secret: str | None = Field(default=None, min_length=32)
+    """What signs tokens (HS256), known to whoever issues them."""
+    auth_jwks_url: str | None = None
+    """Where an identity provider publishes the keys that sign its tokens."""
+    auth_issuer: str | None = None
+    """What a token has to name as `iss`, if anything."""
+    auth_audience: str | None = None
+    """What a token has to name as `aud`, if anything."""
+    allowed_origins: Words = ()
+    """The pages, beside those from the API's own address, that may use the API in a browser."""
+    broadcast_key: str = "everstep"
+    """The name of the gateway's application, in the words of Pusher's protocol."""
+    broadcast_secret: str | None = None
+    """What signs who may join a channel; without one it follows from `auth_secret`."""
     presets: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
     """Model settings by name: `[presets.NAME]` in everstep.toml."""
     preset: str | None = None
@@ -90,6 +127,10 @@ class Settings(BaseSettings):
             raise InvalidInput(f"the settings cannot be used: {faults(error)}") from None
         except ValueError as error:
             raise InvalidInput(f"everstep.toml cannot be read: {error}") from None
+
+    def listening_on(self, http_port: int | None) -> "Settings":
+        """The same with another port for the HTTP API, if one is given."""
+        return self if http_port is None else self.model_copy(update={"http_port": http_port})
 
     def required(self, name: str, how: str) -> str:
         """A setting that a process cannot do without."""

@@ -23,6 +23,7 @@ from agent_domain.errors import EverstepError
 from everstep.runtime.codec import AesGcmCodec
 from everstep.runtime.embedded import SearchAttributeType
 from everstep.runtime.settings import Settings
+from workflows import search_attributes
 
 MAX_PAYLOAD_BYTES = 64 * 1024
 """Only facts and references travel; something this large is a mistake."""
@@ -101,21 +102,27 @@ async def connect(settings: Settings) -> Client:
             data_converter=data_converter(settings.payload_key),
             keep_alive_config=KEEP_ALIVE,
         )
-    except (RPCError, RuntimeError) as error:
-        raise TemporalUnreachable(
-            f"no Temporal server answers at {address} ({error}); is it running, and is the address right?"
-        ) from error
+    except (RPCError, RuntimeError, ValueError) as error:
+        raise TemporalUnreachable(_why(address, str(error))) from error
+
+
+def _why(address: str, said: str) -> str:
+    """What to check, out of what the SDK's core prints of its own errors."""
+    if "Unauthenticated" in said or "PermissionDenied" in said:
+        return f"the Temporal server at {address} does not let this process in: check TEMPORAL_API_KEY"
+    if "InvalidContentType" in said:
+        return (
+            f"the Temporal server at {address} does not speak TLS, which a TEMPORAL_API_KEY asks for, "
+            "and so does EVERSTEP_TEMPORAL_TLS: unset them, or check the address"
+        )
+    known = {"ConnectionRefused": "the connection is refused", "dns error": "the name is not known"}
+    why = next((words for sign, words in known.items() if sign in said), " ".join(said.split()))
+    return f"no Temporal server answers at {address} ({why}); is it running, and is the address right?"
 
 
 STICKY = timedelta(seconds=2)
 # A cancel comes back with a heartbeat, and has to reach a stream in under a second.
 HEARTBEAT_THROTTLE = timedelta(seconds=0.5)
 
-SEARCH_ATTRIBUTES: dict[str, SearchAttributeType] = {
-    "EverstepTenant": "Keyword",
-    "EverstepAgent": "Keyword",
-    "EverstepStatus": "Keyword",
-    "EverstepStopReason": "Keyword",
-    "EverstepSession": "Keyword",
-}
+SEARCH_ATTRIBUTES: dict[str, SearchAttributeType] = {key.name: "Keyword" for key in search_attributes.ALL}
 """What executions can be searched by in Temporal; ids and fixed words only."""

@@ -9,8 +9,9 @@ from temporalio.client import Client
 from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkerDeploymentConfig
 
-from activities.agent import AgentActivities, Agents
+from activities.agent import AgentActivities, Agents, Ended, nobody_waits
 from activities.failpoints import Failpoint, Strike, inert
+from activities.subagents import SubagentActivities
 from agent_domain.errors import InvalidInput
 from agent_domain.ports import ExecutionStore
 from everstep.client.front_door import FrontDoor
@@ -27,19 +28,22 @@ def make_worker(
     strike: Strike = inert,
     *,
     front_door: FrontDoor | None = None,
+    ended: Ended = nobody_waits,
 ) -> Worker:
     """A worker that notices crashes and cancels quickly, and lets running model calls finish.
 
     Our workflows import nothing but pure, linted code, so they run outside of Temporal's sandbox,
     which costs a third of a worker's time; tests run them in the sandbox and under the replayer.
     """
-    activities = AgentActivities(store, agents, strike)
+    own = AgentActivities(store, agents, strike, ended=ended)
+    children = SubagentActivities(store, agents, strike)
+    activities = [own.infer, own.run_tool, own.settle, children.spawn, children.report, children.close]
     answered = [front_door.start, front_door.act] if front_door else []
     return Worker(
         client,
         task_queue=settings.task_queue,
         workflows=[AgentExecution],
-        activities=[activities.infer, activities.run_tool, activities.settle, *answered],
+        activities=[*activities, *answered],
         workflow_runner=UnsandboxedWorkflowRunner(),
         deployment_config=_deployment(settings),
         sticky_queue_schedule_to_start_timeout=STICKY,

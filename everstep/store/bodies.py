@@ -11,6 +11,7 @@ from uuid import UUID, uuid5
 
 from pydantic import TypeAdapter
 
+from agent_domain.announcements import Announcement
 from agent_domain.errors import InvalidInput
 from agent_domain.ids import envelope_id
 from agent_domain.messages import Message, Messages, Role
@@ -211,12 +212,39 @@ class News:
     id: UUID
     type: str
     payload: str
+    message: Announcement | None = None
+    """The message of a session that it announces; it has the same id."""
 
 
 def news(execution_id: UUID, events: Iterable[EventRecord]) -> tuple[News, ...]:
-    """The envelopes, each of them once."""
+    """The envelopes, each of them once; without what a session's readers are told."""
     once = {envelope_id(execution_id, event.key): event for event in events}
-    return tuple(
-        News(identity, str(event.type), encode(event.payload, f"the payload of {event.type}"))
-        for identity, event in once.items()
-    )
+    return tuple(_envelope(identity, event) for identity, event in once.items())
+
+
+def session_news(execution_id: UUID, events: Iterable[EventRecord]) -> tuple[News, ...]:
+    """The envelopes, each of them once, and after each what it announces."""
+    told: dict[UUID, News] = {}
+    for event in events:
+        identity = envelope_id(execution_id, event.key)
+        told[identity] = _envelope(identity, event)
+        if event.announces:
+            message = announced(execution_id, event.key, event.announces)
+            told[message.id] = message
+    return tuple(told.values())
+
+
+def announced(execution_id: UUID, key: str, message: Announcement) -> News:
+    """A message on its way into a session, and what is told of it; the time is that of the row."""
+    message_id = message.message_id or uuid5(execution_id, f"message/{key}")
+    payload = {
+        "message_id": str(message_id),
+        "event_type": message.event_type,
+        "content": message.content,
+        "metadata": message.metadata,
+    }
+    return News(message_id, message.event_type, encode(payload, "the message"), message)
+
+
+def _envelope(identity: UUID, event: EventRecord) -> News:
+    return News(identity, str(event.type), encode(event.payload, f"the payload of {event.type}"))

@@ -3,7 +3,7 @@
 import base64
 import binascii
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from uuid import UUID
 
 from agent_domain.errors import InvalidInput
@@ -18,6 +18,11 @@ class Cursor:
 
     created_at: datetime
     id: UUID
+
+    @classmethod
+    def first(cls) -> "Cursor":
+        """Before every row."""
+        return cls(datetime.min.replace(tzinfo=UTC), UUID(int=0))
 
     @property
     def text(self) -> str:

@@ -5,11 +5,12 @@ the pool, for the server to accept one, for a statement, for a lock, for an answ
 What the URL itself says (`?connect_timeout=1&options=...`) has precedence.
 """
 
+import select
 from collections.abc import Mapping
 from typing import Any, cast
 
-from sqlalchemy import URL, make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy import URL, event, make_url
+from sqlalchemy.exc import ArgumentError, DisconnectionError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
@@ -62,20 +63,31 @@ def create_engine(
     lock_timeout: float = 10,
 ) -> AsyncEngine:
     """An engine for a `PostgresStore`; times are in seconds. Whoever creates it disposes of it."""
-    return create_async_engine(
+    engine = create_async_engine(
         database_url(url),
         connect_args=_connect_args(url, application_name, statement_timeout, lock_timeout),
         pool_size=pool_size,
         max_overflow=max_overflow,
         pool_timeout=pool_timeout,
-        # A round trip for each use of a connection, and worth it: without it, the first call on each
-        # connection after a restart of the server fails.
-        pool_pre_ping=True,
         # Before load balancers and server processes that grew get tired of it.
         pool_recycle=1800,
         # Errors are logged and end up in workflow history; what was bound may be what people wrote.
         hide_parameters=True,
     )
+    event.listen(engine.sync_engine, "checkout", _refuse_if_spoken_to)
+    return engine
+
+
+def _refuse_if_spoken_to(connection: Any, _record: object, _proxy: object) -> None:
+    """A server says something unasked when it closes a connection: the pool then makes another one.
+
+    Without that, the first call on each connection after a restart of the server would fail. To ask whether
+    it still answers would be a round trip for each use of a connection.
+    """
+    poll = select.poll()
+    poll.register(connection.driver_connection.fileno(), select.POLLIN)
+    if poll.poll(0):
+        raise DisconnectionError("the server has closed the connection")
 
 
 def create_upgrade_engine(url: str) -> AsyncEngine:

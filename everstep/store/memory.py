@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from agent_domain.announcements import Announcement
 from agent_domain.errors import InvalidInput
 from agent_domain.messages import Message, Messages, tool_message
 from agent_domain.ports import (
@@ -35,9 +36,11 @@ from agent_domain.ports import (
     Reservation,
     Resolution,
     Settlement,
+    StepBefore,
     StepRow,
     StoredEnvelope,
     nothing_to_tell,
+    question_id,
     request_id,
 )
 from agent_domain.state import CANCELLED_CALL
@@ -50,6 +53,8 @@ from agent_domain.values import EMPTY, FrozenDict, freeze, frozen_map
 from everstep.store import bodies
 from everstep.store.bodies import ASKS_PEOPLE, TERMINAL, Line, encode
 from everstep.store.cursors import Cursor, page_size
+
+_MILLISECOND = timedelta(milliseconds=1)
 
 
 def _system_clock() -> datetime:
@@ -85,6 +90,7 @@ class _Call:
 class _Request:
     id: UUID
     call: _Call
+    kind: CallNeed
     request: FrozenDict
     created_at: datetime
     state: RequestState = RequestState.OPEN
@@ -105,9 +111,12 @@ class _Execution:
     parent_agent_id: UUID | None
     parent_execution_id: UUID | None
     continues: UUID | None
+    continues_until: int | None
     agent_metadata: FrozenDict
     metadata: FrozenDict
     created_at: datetime
+    user_id: str | None = None
+    plan: FrozenDict = EMPTY
     status: ExecutionStatus = ExecutionStatus.PENDING
     step_count: int = 0
     usage: FrozenDict = field(default_factory=lambda: frozen_map(Usage().to_breakdown()))
@@ -144,6 +153,7 @@ class _Execution:
             started_at=self.started_at,
             completed_at=self.completed_at,
             parent_execution_id=self.parent_execution_id,
+            user_id=self.user_id,
         )
 
 
@@ -183,14 +193,18 @@ class MemoryStore:
                 _kept(new.spec.model_dump(mode="json"), "the agent's definition")
             ),
             agent_id=continued.agent_id if continued else bodies.first_agent_id(ref.execution_id),
-            parent_agent_id=new.parent_agent_id or (continued.parent_agent_id if continued else None),
+            parent_agent_id=new.parent_agent_id
+            or (parent.agent_id if parent else None)
+            or (continued.parent_agent_id if continued else None),
             parent_execution_id=new.parent_execution_id,
             continues=new.continues,
+            continues_until=new.continues_until,
             agent_metadata=_kept(new.metadata, "the agent's metadata"),
-            metadata=_origin(parent),
+            metadata=_origin(parent).merged(new.notes),
             created_at=self._now(),
+            user_id=new.user_id or (parent.user_id if parent else None),
+            plan=_kept(new.plan, "the plan"),
         )
-        encode(new.plan, "the plan")
         execution.say(0, bodies.lines(new.messages))
         self._streams.setdefault(ref.stream_id, _Stream(ref.tenant_id))
         self._executions[ref.execution_id] = execution
@@ -206,12 +220,12 @@ class MemoryStore:
         known = execution.steps.get(begin.number)
         attempt = known.attempt if known else None
         if known and known.facts:
-            return BegunStep(self._material(execution), known.facts, attempt)
+            return BegunStep(self._material(execution, number=begin.number), known.facts, attempt)
         outcome = _optional(begin.outcome, "the outcome")
         heard = _hearing(execution, begin)
         said = bodies.lines([steered.message for steered, _ in heard])
         placed = [replace(line, idx=idx) for line, (_, idx) in zip(said, heard, strict=True)]
-        material = self._material(execution, tuple(map(_message, placed)))
+        material = self._material(execution, tuple(map(_message, placed)), begin.number)
         news = bodies.news(begin.ref.execution_id, begin.events(material))
 
         now = self._now()
@@ -280,6 +294,14 @@ class MemoryStore:
         self._append(execution, news)
         return reply.facts
 
+    async def ask(self, ref: ExecutionRef, call_id: str, request: FrozenDict) -> None:
+        """Open the question of a call that people have allowed; again changes nothing."""
+        execution, call = self._call(ref, call_id)
+        identity = question_id(ref.execution_id, call_id)
+        kept = _kept(request, "the request")
+        if call.record is None and identity not in execution.requests:
+            execution.requests[identity] = _Request(identity, call, CallNeed.INPUT, kept, self._now())
+
     async def reserve_call(
         self,
         ref: ExecutionRef,
@@ -290,6 +312,7 @@ class MemoryStore:
         """Take a call in hand before it has any effect."""
         execution, call = self._call(ref, call_id)
         asked = execution.requests.get(request_id(ref.execution_id, call_id))
+        question = execution.requests.get(question_id(ref.execution_id, call_id))
         reservation = Reservation(
             call=call.call,
             step_number=call.step,
@@ -298,6 +321,7 @@ class MemoryStore:
             recorded=call.record,
             is_uncertain=call.state == "reserved",
             resolution=asked.resolution if asked else None,
+            answer=question.resolution if question else None,
         )
         if call.record:
             return reservation
@@ -335,7 +359,7 @@ class MemoryStore:
     async def settle(self, settlement: Settlement) -> bool:
         """Change the execution's standing; False if this key was settled before, or the execution ended."""
         execution = self._existing(settlement.ref)
-        if execution.status in TERMINAL or settlement.key in execution.settlements:
+        if not _may_settle(execution, settlement):
             return False
         told = _prepared(settlement)
         closing = _closing(execution, settlement)
@@ -371,13 +395,17 @@ class MemoryStore:
         self._append(execution, news)
         return True
 
-    async def steer(self, ref: ExecutionRef, key: str, message: Message) -> bool:
+    async def steer(
+        self, ref: ExecutionRef, key: str, message: Message, announces: Announcement | None = None
+    ) -> bool:
         """Keep a message for the next step boundary; False if this key was there before."""
         execution = self._existing(ref)
         (line,) = bodies.lines((message,))
         if key in execution.steered:
             return False
         _refuse_ended(execution)
+        # There are no sessions here, so there is nobody to announce it to.
+        del announces
         execution.steered[key] = _Steered(_message(line))
         return True
 
@@ -423,7 +451,7 @@ class MemoryStore:
         status: ExecutionStatus | None = None,
         cursor: str | None = None,
         limit: int = 50,
-    ) -> Page:
+    ) -> Page[ExecutionRow]:
         """Executions, newest first."""
         size = page_size(limit)
         before = Cursor.parse(cursor) if cursor is not None else None
@@ -488,18 +516,22 @@ class MemoryStore:
         return execution, call
 
     def _conversation(self, execution: _Execution) -> Messages:
-        chain = [execution]
-        while continued := chain[-1].continues:
-            chain.append(self._executions[continued])
-        return tuple(each.said[place] for each in reversed(chain) for place in sorted(each.said))
+        said = [execution.said[place] for place in sorted(execution.said)]
+        while execution.continues:
+            until, execution = execution.continues_until, self._executions[execution.continues]
+            places = sorted(place for place in execution.said if until is None or place[0] <= until)
+            said[:0] = [execution.said[place] for place in places]
+        return tuple(said)
 
-    def _material(self, execution: _Execution, heard: Messages = ()) -> Material:
+    def _material(self, execution: _Execution, heard: Messages = (), number: int | None = None) -> Material:
         return Material(
             execution.spec,
             (*self._conversation(execution), *heard),
             execution.agent_metadata,
             execution.agent_id,
             execution.parent_agent_id,
+            execution.plan,
+            _before(execution, number, self._now()),
         )
 
     def _append(self, execution: _Execution, news: Iterable[bodies.News]) -> None:
@@ -560,7 +592,7 @@ def _told(step: int, idx: int, told: CallToRecord) -> _Call:
 
 def _request(reply: RecordReply, call: _Call, told: CallToRecord, now: datetime) -> _Request:
     identity = request_id(reply.ref.execution_id, call.call.id)
-    return _Request(identity, call, _kept(told.request or {}, "the request"), now)
+    return _Request(identity, call, call.need, _kept(told.request or {}, "the request"), now)
 
 
 def _request_row(ref: ExecutionRef, request: _Request) -> RequestRow:
@@ -569,7 +601,7 @@ def _request_row(ref: ExecutionRef, request: _Request) -> RequestRow:
         id=request.id,
         ref=ref,
         call_id=call.call.id,
-        kind=call.need,
+        kind=request.kind,
         state=request.state,
         tool=call.call.name,
         args=call.call.args,
@@ -582,9 +614,9 @@ def _request_row(ref: ExecutionRef, request: _Request) -> RequestRow:
 
 def _close_request(execution: _Execution, call: _Call) -> None:
     """Nobody needs to answer any more."""
-    request = execution.requests.get(request_id(execution.ref.execution_id, call.call.id))
-    if request:
-        request.state = RequestState.RESOLVED
+    for identity in (request_id, question_id):
+        if request := execution.requests.get(identity(execution.ref.execution_id, call.call.id)):
+            request.state = RequestState.RESOLVED
 
 
 @dataclass(frozen=True, slots=True)
@@ -621,6 +653,23 @@ def _closing(execution: _Execution, settlement: Settlement) -> list[tuple[_Call,
     return [(call, *_cancelled(call, told.get(call.call.id, ()))) for call in closing]
 
 
+def _before(execution: _Execution, number: int | None, now: datetime) -> StepBefore | None:
+    """The last step that was answered, or the one before a step that begins."""
+    answered = [step for step, known in execution.steps.items() if known.facts]
+    step = execution.steps.get(max(answered, default=0) if number is None else number - 1)
+    if step is None or step.facts is None:
+        return None
+    calls = [call for call in execution.calls.values() if call.step == step.facts.number]
+    failed = sum(call.record is not None and call.record.error is not None for call in calls)
+    return StepBefore(step.facts, failed, ((step.completed_at or now) - step.started_at) / _MILLISECOND)
+
+
+def _may_settle(execution: _Execution, settlement: Settlement) -> bool:
+    if settlement.only_pending and execution.status is not ExecutionStatus.PENDING:
+        return False
+    return execution.status not in TERMINAL and settlement.key not in execution.settlements
+
+
 def _cancelled(call: _Call, messages: Messages) -> tuple[str, tuple[Line, ...]]:
     said = messages or (tool_message(CANCELLED_CALL, call.call.id, call.call.name),)
     return said[-1].text, bodies.result_lines(said, call.idx)
@@ -650,5 +699,5 @@ def _step_row(execution: _Execution, number: int) -> StepRow:
         started_at=step.started_at,
         completed_at=step.completed_at,
         messages=tuple(execution.said[place] for place in sorted(execution.said) if place[0] == number),
-        calls=tuple(CallRow(call.call, call.state, call.attempts, call.record) for call in calls),
+        calls=tuple(CallRow(call.call, call.state, call.attempts, call.record, call.idx) for call in calls),
     )

@@ -10,7 +10,6 @@ from agent_domain.messages import export
 from agent_domain.ports import (
     BeginStep,
     CallToRecord,
-    EventRecord,
     ExecutionRef,
     NewExecution,
     RecordCall,
@@ -23,7 +22,7 @@ from agent_domain.step_facts import StepFacts
 from agent_domain.usage import Usage
 from agent_domain.values import EMPTY
 from everstep.store import bodies
-from everstep.store.bodies import ASKS_PEOPLE, TERMINAL, Line, encode, encode_optional
+from everstep.store.bodies import ASKS_PEOPLE, TERMINAL, Line, News, encode, encode_optional
 
 
 def whose(ref: ExecutionRef) -> dict[str, Any]:
@@ -36,19 +35,29 @@ def accepted(new: NewExecution, continued: Row[Any] | None, parent: Row[Any] | N
     origin = bodies.origin(parent.id, parent.last_snapshot_id) if parent else EMPTY
     return {
         "session_id": new.ref.session_id,
-        "user_id": new.user_id,
+        "user_id": new.user_id or (parent.user_id if parent else None),
         "agent": new.spec.agent,
         "spec": encode(new.spec.model_dump(mode="json"), "the agent's definition"),
         "input": encode({"messages": export(new.messages)}, "the input"),
         "breakdown": encode(Usage().to_breakdown()),
-        "metadata": encode(origin),
+        "metadata": encode(origin.merged(new.notes)),
         "agent_id": continued.agent_id if continued else bodies.first_agent_id(new.ref.execution_id),
-        "parent_agent_id": new.parent_agent_id or (continued.parent_agent_id if continued else None),
+        "parent_agent_id": new.parent_agent_id or _parent_agent_id(continued, parent),
         "parent_execution_id": new.parent_execution_id,
         "continues": new.continues,
+        "continues_until": new.continues_until,
+        "is_queued": new.is_queued,
+        "queue_rank": new.queue_rank,
+        "task_queue": new.task_queue or (parent.task_queue if parent else None),
         "plan": encode(new.plan, "the plan"),
         "agent_metadata": encode(new.metadata, "the agent's metadata"),
     }
+
+
+def _parent_agent_id(continued: Row[Any] | None, parent: Row[Any] | None) -> UUID | None:
+    if parent:
+        return parent.agent_id
+    return continued.parent_agent_id if continued else None
 
 
 def begun(begin: BeginStep) -> dict[str, Any]:
@@ -61,7 +70,7 @@ def begun(begin: BeginStep) -> dict[str, Any]:
     }
 
 
-def reply(reply: RecordReply, breakdown: dict[str, int]) -> dict[str, Any]:
+def reply(reply: RecordReply) -> dict[str, Any]:
     """What the model answered; a step with calls is complete once they are answered."""
     settled = [call.id for call in reply.facts.calls if call.is_settled]
     asking = [told for told in reply.calls if told.need in ASKS_PEOPLE and told.call.id not in settled]
@@ -73,7 +82,7 @@ def reply(reply: RecordReply, breakdown: dict[str, int]) -> dict[str, Any]:
         "errors": bodies.errors_written(reply.errors),
         "settled": settled,
         "tokens": reply.facts.usage.total,
-        "breakdown": encode(bodies.added(breakdown, reply.facts.usage)),
+        "breakdown": encode(reply.facts.usage.to_breakdown()),
         "step_count": reply.number if reply.facts.is_complete else reply.number - 1,
         **said(bodies.reply_lines(reply.messages)),
         **_told(reply.calls),
@@ -164,11 +173,18 @@ def said(lines: Iterable[Line]) -> dict[str, Any]:
     }
 
 
-def told(ref: ExecutionRef, events: Iterable[EventRecord]) -> dict[str, Any]:
-    """Envelopes, each of them once."""
-    news = bodies.news(ref.execution_id, events)
+def told(news: Sequence[News]) -> dict[str, Any]:
+    """Envelopes, and the messages of a session that are among them."""
+    messages = [item.message for item in news]
+    contexts = [message.context if message else None for message in messages]
     return {
         "ids": [item.id for item in news],
         "types": [item.type for item in news],
         "payloads": [item.payload for item in news],
+        "speakers": [message and str(message.role) for message in messages],
+        "contents": [message and message.content for message in messages],
+        "metadatas": [message and encode(message.metadata, "metadata") for message in messages],
+        "related_types": [context and context.related_type for context in contexts],
+        "related_ids": [context and context.related_id for context in contexts],
+        "urls": [context and context.url for context in contexts],
     }

@@ -11,10 +11,11 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Row, func, select
+from psycopg.errors import NotNullViolation
+from sqlalchemy import Row, select
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncConnection
 
+from agent_domain.announcements import Announcement
 from agent_domain.errors import InvalidInput
 from agent_domain.messages import Message, tool_message
 from agent_domain.ports import (
@@ -33,16 +34,19 @@ from agent_domain.ports import (
     Resolution,
     Settlement,
     nothing_to_tell,
+    question_id,
 )
 from agent_domain.state import CANCELLED_CALL
 from agent_domain.status import ExecutionStatus
 from agent_domain.step_facts import StepFacts
+from agent_domain.values import FrozenDict
 from everstep.store import bodies, parameters, rows, statements
-from everstep.store.bodies import TERMINAL, Line, encode
+from everstep.store.bodies import TERMINAL, Line, News, encode
 from everstep.store.errors import StoreError, translated
 from everstep.store.parameters import whose
-from everstep.store.reading import PostgresReader, conversation, found_execution
-from everstep.store.tables import envelopes, steps, tool_calls
+from everstep.store.reading import PostgresReader, found_execution, messages
+from everstep.store.tables import steps, tool_calls
+from everstep.store.transaction import Transaction, transaction
 
 
 class PostgresStore(PostgresReader):
@@ -50,32 +54,23 @@ class PostgresStore(PostgresReader):
 
     async def accept(self, new: NewExecution) -> ExecutionRow:
         """Store a pending execution; the same id again returns what is there."""
-        ref = new.ref
-        if new.continues == ref.execution_id:
-            raise InvalidInput("an execution cannot continue itself; give the new one another id")
         async with self._transaction() as connection:
-            continued = await self._named(connection, ref, new.continues)
-            parent = await self._named(connection, ref, new.parent_execution_id)
-            values = whose(ref) | parameters.accepted(new, continued, parent)
-            made = (await connection.execute(statements.ACCEPT, values)).first()
-            if made is None:
-                return await self._accepted_before(connection, ref)
-            await self._open_stream(connection, ref)
-            await self._say(connection, ref, [(0, line) for line in bodies.lines(new.messages)])
-            return rows.execution_row(made)
+            return await self._accept(connection, new)
 
     async def begin_step(self, begin: BeginStep) -> BegunStep:
         """Settle the step before, mark this one as started; a recorded one is returned as it is."""
         ref = begin.ref
         async with self._transaction() as connection:
-            execution = await self._locked(connection, ref)
+            locked, found, said = await connection.together(
+                (statements.LOCK_EXECUTION, whose(ref)),
+                (statements.BEGIN_STEP, whose(ref) | parameters.begun(begin)),
+                (statements.TRANSCRIPT, whose(ref)),
+            )
+            execution, known = _existing(ref, locked.first()), found.one()
             _refuse_ended(ref, execution)
-            known = (
-                await connection.execute(statements.BEGIN_STEP, whose(ref) | parameters.begun(begin))
-            ).first()
-            material = rows.material(execution, await conversation(connection, ref))
-            attempt: int | None = known.attempt if known else None
-            if known and known.facts is not None:
+            material = rows.material(execution, messages(said.all()), known)
+            attempt: int | None = known.attempt
+            if known.facts is not None:
                 return BegunStep(material, bodies.facts_read(known.facts), attempt)
             await self._append(connection, ref, execution.stream_id, begin.events(material))
             return BegunStep(material, None, attempt)
@@ -97,20 +92,29 @@ class PostgresStore(PostgresReader):
         """Record what the model answered; what an earlier attempt recorded wins."""
         ref = reply.ref
         async with self._transaction() as connection:
-            execution = await self._locked(connection, ref)
-            if execution.status in TERMINAL:
-                return await self._recorded_in_time(connection, reply, execution)
-            values = whose(ref) | parameters.reply(reply, execution.token_breakdown)
             try:
-                known = (await connection.execute(statements.RECORD_REPLY, values)).first()
+                locked, recorded = await connection.together(
+                    (statements.LOCK_EXECUTION, whose(ref)),
+                    (statements.RECORD_REPLY, whose(ref) | parameters.reply(reply)),
+                    last=not reply.events,
+                )
             except IntegrityError as error:
                 if not _is_taken_call_id(error):
                     raise
                 raise bodies.taken_call_id(reply) from None
+            execution, known = _existing(ref, locked.first()), recorded.first()
+            if execution.status in TERMINAL:
+                return await self._recorded_in_time(connection, reply, execution)
             if known:
                 return bodies.facts_read(known.facts)
             await self._append(connection, ref, execution.stream_id, reply.events)
             return reply.facts
+
+    async def ask(self, ref: ExecutionRef, call_id: str, request: FrozenDict) -> None:
+        """Open the question of a call that people have allowed; again changes nothing."""
+        identity = question_id(ref.execution_id, call_id)
+        values = {"call_id": call_id, "request_id": identity, "request": encode(request, "the request")}
+        await self._all(statements.ASK, whose(ref) | values)
 
     async def reserve_call(
         self,
@@ -153,7 +157,7 @@ class PostgresStore(PostgresReader):
         ref, status = settlement.ref, settlement.status
         async with self._transaction() as connection:
             execution = await self._locked(connection, ref)
-            if execution.status in TERMINAL:
+            if execution.status in TERMINAL or (settlement.only_pending and execution.status != "pending"):
                 return False
             once = whose(ref) | {"key": settlement.key, "status": str(status)}
             if (await connection.execute(statements.SETTLE_ONCE, once)).first() is None:
@@ -171,16 +175,32 @@ class PostgresStore(PostgresReader):
             await self._append(connection, ref, execution.stream_id, settlement.events)
             return True
 
-    async def steer(self, ref: ExecutionRef, key: str, message: Message) -> bool:
+    async def steer(
+        self, ref: ExecutionRef, key: str, message: Message, announces: Announcement | None = None
+    ) -> bool:
         """Keep a message for the next step boundary; False if this key was there before."""
+        async with self._transaction() as connection:
+            return await self._steer(connection, ref, key, message, announces)
+
+    async def _steer(
+        self,
+        connection: Transaction,
+        ref: ExecutionRef,
+        key: str,
+        message: Message,
+        announces: Announcement | None,
+    ) -> bool:
         (line,) = bodies.lines((message,))
         values = {"key": key, "role": line.role, "content": line.content, "metadata": line.metadata}
-        found = await self._all(statements.STEER, whose(ref) | values)
-        if not found:
+        found = (await connection.execute(statements.STEER, whose(ref) | values)).first()
+        if found is None:
             raise NotFound("execution", ref.execution_id)
-        if not found[0].is_known:
-            _refuse_ended(ref, found[0])
-        return found[0].is_kept
+        if found.is_kept and announces:
+            said = bodies.announced(ref.execution_id, f"steered/{key}", announces)
+            await self._publish(connection, ref, found.stream_id, [said])
+        if not found.is_known:
+            _refuse_ended(ref, found)
+        return found.is_kept
 
     async def resolve(
         self, ref: ExecutionRef, request_id: UUID, resolution: Resolution, events: Sequence[EventRecord] = ()
@@ -198,35 +218,45 @@ class PostgresStore(PostgresReader):
     # What the methods above consist of.
 
     @asynccontextmanager
-    async def _transaction(self) -> AsyncGenerator[AsyncConnection]:
+    async def _transaction(self) -> AsyncGenerator[Transaction]:
         with translated(self.engine.url):
-            async with self.engine.begin() as connection:
+            async with transaction(self._single) as connection:
                 yield connection
 
-    async def _locked(self, connection: AsyncConnection, ref: ExecutionRef) -> Row[Any]:
+    async def _locked(self, connection: Transaction, ref: ExecutionRef) -> Row[Any]:
         """The execution, which nobody else changes until this transaction ends."""
-        found = (await connection.execute(statements.LOCK_EXECUTION, whose(ref))).first()
-        if found is None:
-            raise NotFound("execution", ref.execution_id)
-        return found
+        return _existing(ref, (await connection.execute(statements.LOCK_EXECUTION, whose(ref))).first())
 
     async def _append(
-        self, connection: AsyncConnection, ref: ExecutionRef, stream_id: UUID, events: Iterable[EventRecord]
+        self, connection: Transaction, ref: ExecutionRef, stream_id: UUID, events: Iterable[EventRecord]
     ) -> None:
         """Tell viewers, last of all: from here to the commit the stream is ours alone."""
-        told = parameters.told(ref, events)
-        if not told["ids"]:
+        news = bodies.session_news(ref.execution_id, events)
+        await self._publish(connection, ref, stream_id, news, last=True)
+
+    async def _publish(
+        self,
+        connection: Transaction,
+        ref: ExecutionRef,
+        stream_id: UUID,
+        news: Sequence[News],
+        *,
+        last: bool = False,
+    ) -> None:
+        if not news:
             return
-        appended = await connection.execute(statements.APPEND, whose(ref) | told | {"stream_id": stream_id})
-        if appended.rowcount == 0:
-            known = select(func.count()).select_from(envelopes).where(envelopes.c.id.in_(told["ids"]))
-            if (await connection.execute(known)).scalar_one() < len(told["ids"]):
-                raise StoreError(
-                    f"the stream {stream_id} is gone; its session was deleted while an agent ran"
-                )
+        values = whose(ref) | parameters.told(news) | {"stream_id": stream_id}
+        try:
+            await connection.together((statements.APPEND, values), last=last)
+        except IntegrityError as error:
+            if not isinstance(error.orig, NotNullViolation):
+                raise
+            raise StoreError(
+                f"the stream {stream_id} is gone; its session was deleted while an agent ran"
+            ) from None
 
     async def _say(
-        self, connection: AsyncConnection, ref: ExecutionRef, said: Sequence[tuple[int, Line]]
+        self, connection: Transaction, ref: ExecutionRef, said: Sequence[tuple[int, Line]]
     ) -> None:
         """Messages at their places, each with its step."""
         if said:
@@ -235,8 +265,22 @@ class PostgresStore(PostgresReader):
 
     # Accepting.
 
+    async def _accept(self, connection: Transaction, new: NewExecution) -> ExecutionRow:
+        ref = new.ref
+        if new.continues == ref.execution_id:
+            raise InvalidInput("an execution cannot continue itself; give the new one another id")
+        continued = await self._named(connection, ref, new.continues)
+        parent = await self._named(connection, ref, new.parent_execution_id)
+        values = whose(ref) | parameters.accepted(new, continued, parent)
+        made = (await connection.execute(statements.ACCEPT, values)).first()
+        if made is None:
+            return await self._accepted_before(connection, ref)
+        await self._open_stream(connection, ref)
+        await self._say(connection, ref, [(0, line) for line in bodies.lines(new.messages)])
+        return rows.execution_row(made)
+
     async def _named(
-        self, connection: AsyncConnection, ref: ExecutionRef, execution_id: UUID | None
+        self, connection: Transaction, ref: ExecutionRef, execution_id: UUID | None
     ) -> Row[Any] | None:
         """Another execution of the same tenant, which this one names."""
         if execution_id is None:
@@ -246,13 +290,13 @@ class PostgresStore(PostgresReader):
             raise NotFound("execution", execution_id)
         return found
 
-    async def _accepted_before(self, connection: AsyncConnection, ref: ExecutionRef) -> ExecutionRow:
+    async def _accepted_before(self, connection: Transaction, ref: ExecutionRef) -> ExecutionRow:
         found = await found_execution(connection, ref)
         if found is None:
             raise InvalidInput(f"the execution id {ref.execution_id} is taken; draw another one")
         return rows.execution_row(found)
 
-    async def _open_stream(self, connection: AsyncConnection, ref: ExecutionRef) -> None:
+    async def _open_stream(self, connection: Transaction, ref: ExecutionRef) -> None:
         values = {"stream_id": ref.stream_id, "tenant_id": ref.tenant_id}
         await connection.execute(statements.OPEN_STREAM, values)
         if (await connection.execute(statements.OWNS_STREAM, values)).first() is None:
@@ -261,7 +305,7 @@ class PostgresStore(PostgresReader):
     # What an earlier attempt recorded.
 
     async def _recorded_in_time(
-        self, connection: AsyncConnection, reply: RecordReply, execution: Row[Any]
+        self, connection: Transaction, reply: RecordReply, execution: Row[Any]
     ) -> StepFacts:
         """The step, if it was recorded before the execution ended; later it is too late."""
         ref = reply.ref
@@ -273,9 +317,7 @@ class PostgresStore(PostgresReader):
             _refuse_ended(ref, execution)
         return bodies.facts_read(facts)
 
-    async def _recorded_before(
-        self, connection: AsyncConnection, ref: ExecutionRef, call_id: str
-    ) -> CallRecord:
+    async def _recorded_before(self, connection: Transaction, ref: ExecutionRef, call_id: str) -> CallRecord:
         wanted = select(tool_calls).where(
             tool_calls.c.execution_id == ref.execution_id,
             tool_calls.c.tenant_id == ref.tenant_id,
@@ -289,7 +331,7 @@ class PostgresStore(PostgresReader):
 
     # Settling.
 
-    async def _close_calls(self, connection: AsyncConnection, settlement: Settlement) -> None:
+    async def _close_calls(self, connection: Transaction, settlement: Settlement) -> None:
         """End the calls that will get no result, so that no conversation keeps one open."""
         told = {call_id: messages for call_id, _, messages in settlement.cancelled_calls}
         ends, step = settlement.status in TERMINAL, settlement.step
@@ -311,7 +353,7 @@ class PostgresStore(PostgresReader):
         await self._say(connection, settlement.ref, said)
 
     async def _settle_execution(
-        self, connection: AsyncConnection, settlement: Settlement, execution: Row[Any]
+        self, connection: Transaction, settlement: Settlement, execution: Row[Any]
     ) -> None:
         ref, state = settlement.ref, settlement.snapshot
         snapshot_id = None if state is None else bodies.snapshot_id(ref.execution_id, settlement.key)
@@ -328,9 +370,15 @@ class PostgresStore(PostgresReader):
                 "state": encode(state, "the snapshot"),
             }
             await connection.execute(statements.SNAPSHOT, whose(ref) | values)
-        if settlement.status in TERMINAL and execution.session_id:
+        if settlement.status in TERMINAL and execution.session_id and not execution.parent_execution_id:
             values = {"session_id": execution.session_id, "snapshot_id": snapshot_id}
             await connection.execute(statements.SETTLE_SESSION, whose(ref) | values)
+
+
+def _existing(ref: ExecutionRef, row: Row[Any] | None) -> Row[Any]:
+    if row is None:
+        raise NotFound("execution", ref.execution_id)
+    return row
 
 
 def _refuse_ended(ref: ExecutionRef, row: Row[Any]) -> None:

@@ -1,13 +1,13 @@
 """What is read from PostgreSQL, without changing anything."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from sqlalchemy import Executable, Row, Select, Table, select, tuple_
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from agent_domain.messages import Messages
 from agent_domain.ports import (
@@ -27,10 +27,15 @@ from everstep.store.cursors import Cursor, page_size
 from everstep.store.errors import translated
 from everstep.store.parameters import whose
 from everstep.store.tables import envelopes, executions, requests, steps, tool_calls, transcript
+from everstep.store.transaction import ONE_MOMENT, Transaction, transaction
+
+T = TypeVar("T")
 
 # What each reader needs of a row: the others are long.
-_ROW = [column for column in executions.c if column.name not in {"agent_config", "input", "plan"}]
-_MATERIAL = [executions.c[name] for name in ("agent_config", "agent_metadata", "agent_id", "parent_agent_id")]
+ROW = [column for column in executions.c if column.name not in {"agent_config", "input", "plan"}]
+_MATERIAL = [
+    executions.c[name] for name in ("agent_config", "agent_metadata", "agent_id", "parent_agent_id", "plan")
+]
 _STEP = [column for column in steps.c if column.name != "response"]
 
 
@@ -39,27 +44,29 @@ class PostgresReader:
 
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
-        # One statement is a transaction by itself and needs no BEGIN and COMMIT around it.
+        # One statement is a transaction by itself and needs no BEGIN and COMMIT around it. Where there are
+        # more of them, `transaction` sends these.
         self._single = engine.execution_options(isolation_level="AUTOCOMMIT")
-        # Several see the same moment.
-        self._snapshot = engine.execution_options(isolation_level="REPEATABLE READ")
 
     async def material(self, ref: ExecutionRef) -> Material:
         """What the next step would be made from."""
         with translated(self.engine.url):
-            async with self._snapshot.begin() as connection:
+            async with transaction(self._single, ONE_MOMENT) as connection:
                 row = (await connection.execute(_whose(select(*_MATERIAL), ref))).first()
                 if row is None:
                     raise NotFound("execution", ref.execution_id)
-                return rows.material(row, await conversation(connection, ref))
+                said, before = await connection.together(
+                    (statements.TRANSCRIPT, whose(ref)), (statements.STEP_BEFORE, whose(ref))
+                )
+                return rows.material(row, messages(said.all()), before.first())
 
     async def transcript(self, ref: ExecutionRef) -> Messages:
         """The conversation of an execution, what it continues included."""
-        return _messages(await self._all(statements.TRANSCRIPT, whose(ref)))
+        return messages(await self._all(statements.TRANSCRIPT, whose(ref)))
 
     async def execution(self, ref: ExecutionRef) -> ExecutionRow | None:
         """One execution, as it stands."""
-        found = await self._all(_whose(select(*_ROW), ref))
+        found = await self._all(_whose(select(*ROW), ref))
         return rows.execution_row(found[0]) if found else None
 
     async def executions(
@@ -69,22 +76,12 @@ class PostgresReader:
         status: ExecutionStatus | None = None,
         cursor: str | None = None,
         limit: int = 50,
-    ) -> Page:
+    ) -> Page[ExecutionRow]:
         """Executions, newest first."""
-        size = page_size(limit)
-        wanted = select(*_ROW).where(executions.c.tenant_id == tenant_id)
+        wanted = select(*ROW).where(executions.c.tenant_id == tenant_id)
         if status is not None:
             wanted = wanted.where(executions.c.status == str(status))
-        if cursor is not None:
-            last = Cursor.parse(cursor)
-            wanted = wanted.where(
-                tuple_(executions.c.created_at, executions.c.id) < (last.created_at, last.id)
-            )
-        newest_first = wanted.order_by(executions.c.created_at.desc(), executions.c.id.desc())
-        found = await self._all(newest_first.limit(size + 1))
-        page = tuple(map(rows.execution_row, found[:size]))
-        more = len(found) > size
-        return Page(page, Cursor(page[-1].created_at, page[-1].ref.execution_id).text if more else None)
+        return await self._newest(wanted, executions, rows.execution_row, cursor, limit)
 
     async def steps(self, ref: ExecutionRef, last: int | None = None) -> tuple[StepRow, ...]:
         """What an execution did, step by step; only its last steps, if so many are asked for."""
@@ -93,13 +90,13 @@ class PostgresReader:
         )
         latest = latest.order_by(steps.c.number.desc()).limit(last)
         with translated(self.engine.url):
-            async with self._snapshot.begin() as connection:
+            async with transaction(self._single, ONE_MOMENT) as connection:
                 found = (await connection.execute(latest)).all()[::-1]
                 first: int = found[0].number if found else 1
                 said = _by_step((await connection.execute(_since(transcript, ref, first))).all())
                 called = _by_step((await connection.execute(_since(tool_calls, ref, first))).all())
         return tuple(
-            rows.step_row(row, _messages(said.get(row.number, ())), called.get(row.number, ()))
+            rows.step_row(row, messages(said.get(row.number, ())), called.get(row.number, ()))
             for row in found
         )
 
@@ -124,6 +121,22 @@ class PostgresReader:
         found = await self._all(wanted.order_by(envelopes.c.seq).limit(page_size(limit)))
         return tuple(map(rows.stored_envelope, found))
 
+    async def _newest(
+        self,
+        wanted: Select[Any],
+        table: Table,
+        read: Callable[[Row[Any]], T],
+        cursor: str | None,
+        limit: int,
+    ) -> Page[T]:
+        """A page of a table that is listed from its newest row on."""
+        size, place = page_size(limit), tuple_(table.c.created_at, table.c.id)
+        if cursor is not None:
+            last = Cursor.parse(cursor)
+            wanted = wanted.where(place < (last.created_at, last.id))
+        newest_first = wanted.order_by(table.c.created_at.desc(), table.c.id.desc())
+        return paged(await self._all(newest_first.limit(size + 1)), size, read)
+
     async def _all(
         self, statement: Executable, parameters: Mapping[str, Any] | None = None
     ) -> Sequence[Row[Any]]:
@@ -132,21 +145,22 @@ class PostgresReader:
                 return (await connection.execute(statement, parameters)).all()
 
 
-async def found_execution(connection: AsyncConnection, ref: ExecutionRef) -> Row[Any] | None:
+async def found_execution(connection: Transaction, ref: ExecutionRef) -> Row[Any] | None:
     """The execution, without what is long about it."""
-    return (await connection.execute(_whose(select(*_ROW), ref))).first()
+    return (await connection.execute(_whose(select(*ROW), ref))).first()
 
 
-async def conversation(connection: AsyncConnection, ref: ExecutionRef) -> Messages:
+async def conversation(connection: Transaction, ref: ExecutionRef) -> Messages:
     """All that was said, what the execution continues included."""
-    return _messages((await connection.execute(statements.TRANSCRIPT, whose(ref))).all())
+    return messages((await connection.execute(statements.TRANSCRIPT, whose(ref))).all())
 
 
 def _whose(wanted: Select[Any], ref: ExecutionRef) -> Select[Any]:
     return wanted.where(executions.c.id == ref.execution_id, executions.c.tenant_id == ref.tenant_id)
 
 
-def _messages(said: Iterable[Row[Any]]) -> Messages:
+def messages(said: Iterable[Row[Any]]) -> Messages:
+    """What was said."""
     return tuple(bodies.message_read(row.role, row.content, row.metadata) for row in said)
 
 
@@ -160,12 +174,20 @@ def _by_step(found: Iterable[Row[Any]]) -> dict[int, tuple[Row[Any], ...]]:
     return {step: tuple(group) for step, group in groupby(found, attrgetter("step"))}
 
 
-def _requests(ref: ExecutionRef) -> Select[Any]:
+def paged(found: Sequence[Row[Any]], size: int, read: Callable[[Row[Any]], T]) -> Page[T]:
+    """As many rows as fit on a page, of one more than that."""
+    more = len(found) > size
+    cursor = Cursor(found[size - 1].created_at, found[size - 1].id).text if more else None
+    return Page(tuple(map(read, found[:size])), cursor)
+
+
+def questions() -> Select[Any]:
     """Questions with the calls that ask them."""
     asked = requests.join(tool_calls).join(executions, executions.c.id == requests.c.execution_id)
     columns = (tool_calls.c.name, tool_calls.c.args, tool_calls.c.args_digest, executions.c.session_id)
-    return (
-        select(requests, *columns)
-        .select_from(asked)
-        .where(requests.c.execution_id == ref.execution_id, requests.c.tenant_id == ref.tenant_id)
-    )
+    return select(requests, *columns).select_from(asked)
+
+
+def _requests(ref: ExecutionRef) -> Select[Any]:
+    whose = (requests.c.execution_id == ref.execution_id, requests.c.tenant_id == ref.tenant_id)
+    return questions().where(*whose)

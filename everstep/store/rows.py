@@ -16,6 +16,7 @@ from agent_domain.ports import (
     RequestRow,
     RequestState,
     Reservation,
+    StepBefore,
     StepRow,
     StoredEnvelope,
 )
@@ -43,15 +44,20 @@ def execution_row(row: Row[Any]) -> ExecutionRow:
         started_at=row.started_at,
         completed_at=row.completed_at,
         parent_execution_id=row.parent_execution_id,
+        user_id=row.user_id,
     )
 
 
-def material(row: Row[Any], messages: Messages) -> Material:
+def material(row: Row[Any], messages: Messages, before: Row[Any] | None) -> Material:
     """What a step is made from."""
     with reading("the agent's definition"):
         spec = ExecutionSpec.model_validate(row.agent_config)
     notes = bodies.document(row.agent_metadata, "the agent's metadata")
-    return Material(spec, messages, notes, row.agent_id, row.parent_agent_id)
+    step = None
+    if before is not None and before.facts_before is not None:
+        facts = bodies.facts_read(before.facts_before)
+        step = StepBefore(facts, before.failed_calls, float(before.milliseconds))
+    return Material(spec, messages, notes, row.agent_id, row.parent_agent_id, row.plan, step)
 
 
 def tool_call(row: Row[Any]) -> ToolCall:
@@ -77,7 +83,7 @@ def call_record(row: Row[Any]) -> CallRecord | None:
 
 def call_row(row: Row[Any]) -> CallRow:
     """A call as clients see it."""
-    return CallRow(tool_call(row), row.state, row.attempts, call_record(row))
+    return CallRow(tool_call(row), row.state, row.attempts, call_record(row), row.idx)
 
 
 def reservation(row: Row[Any]) -> Reservation:
@@ -90,6 +96,7 @@ def reservation(row: Row[Any]) -> Reservation:
         recorded=call_record(row),
         is_uncertain=row.state == "reserved",
         resolution=bodies.resolution_read(row.resolution),
+        answer=bodies.resolution_read(row.answer),
     )
 
 

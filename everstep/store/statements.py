@@ -14,14 +14,17 @@ from sqlalchemy import text
 ACCEPT = text("""
     INSERT INTO agent_executions AS execution
            (id, tenant_id, session_id, user_id, agent_type, agent_config, input, token_breakdown, metadata,
-            agent_id, parent_agent_id, parent_execution_id, continues_execution_id, plan, agent_metadata)
+            agent_id, parent_agent_id, parent_execution_id, continues_execution_id, continues_until, plan,
+            agent_metadata, task_queue, queue_rank, released_at)
     VALUES (:execution_id, :tenant_id, :session_id, :user_id, :agent, CAST(:spec AS json),
             CAST(:input AS json), CAST(:breakdown AS json), CAST(:metadata AS json), :agent_id,
-            :parent_agent_id, :parent_execution_id, :continues, CAST(:plan AS json),
-            CAST(:agent_metadata AS json))
+            :parent_agent_id, :parent_execution_id, :continues, :continues_until, CAST(:plan AS json),
+            CAST(:agent_metadata AS json), :task_queue, :queue_rank,
+            CASE WHEN NOT :is_queued THEN clock_timestamp() END)
         ON CONFLICT (id) DO NOTHING
  RETURNING id, tenant_id, session_id, agent_type, status, step_count, token_breakdown, stop_reason, output,
-           error_message, metadata, agent_metadata, created_at, started_at, completed_at, parent_execution_id
+           error_message, metadata, agent_metadata, created_at, started_at, completed_at, parent_execution_id,
+           user_id
 """)
 
 OPEN_STREAM = text("""
@@ -39,7 +42,8 @@ OWNS_STREAM = text("""
 
 LOCK_EXECUTION = text("""
     SELECT id, status, coalesce(session_id, id) AS stream_id, session_id, agent_type, agent_id,
-           parent_agent_id, agent_config, agent_metadata, metadata, token_breakdown, last_snapshot_id
+           parent_agent_id, agent_config, agent_metadata, metadata, token_breakdown, last_snapshot_id,
+           parent_execution_id, started_at, plan
       FROM agent_executions
      WHERE id = :execution_id AND tenant_id = :tenant_id
        FOR NO KEY UPDATE
@@ -47,10 +51,22 @@ LOCK_EXECUTION = text("""
 
 APPEND = text("""
     WITH told AS (
-        SELECT e.id, e.type, e.payload, row_number() OVER (ORDER BY e.place) AS place
-          FROM unnest(CAST(:ids AS uuid[]), CAST(:types AS text[]), CAST(:payloads AS text[]))
-               WITH ORDINALITY AS e(id, type, payload, place)
+        SELECT e.id, e.type, e.payload, e.speaker, e.content, e.metadata, e.related_type, e.related_id, e.url,
+               row_number() OVER (ORDER BY e.place) AS place
+          FROM unnest(CAST(:ids AS uuid[]), CAST(:types AS text[]), CAST(:payloads AS text[]),
+                      CAST(:speakers AS text[]), CAST(:contents AS text[]), CAST(:metadatas AS text[]),
+                      CAST(:related_types AS text[]), CAST(:related_ids AS text[]), CAST(:urls AS text[]))
+               WITH ORDINALITY
+               AS e(id, type, payload, speaker, content, metadata, related_type, related_id, url, place)
          WHERE NOT EXISTS (SELECT 1 FROM agent_envelopes known WHERE known.id = e.id)
+           -- A subagent speaks in its parent's session only when it needs somebody.
+           AND (e.speaker IS NULL OR EXISTS (
+                   SELECT 1
+                     FROM agent_sessions session
+                     JOIN agent_executions execution ON execution.id = :execution_id
+                    WHERE session.id = :stream_id
+                      AND (execution.parent_execution_id IS NULL
+                           OR e.type IN ('execution.paused', 'input.received'))))
     ), stream AS (
         -- Whoever waits here for another writer computes anew from what that one left behind.
         UPDATE agent_streams
@@ -61,21 +77,35 @@ APPEND = text("""
          WHERE stream_id = :stream_id AND tenant_id = :tenant_id AND news.count > 0
      RETURNING stream_id, head - news.count AS head,
                last_at - (news.count - 1) * interval '1 microsecond' AS first_at
+    ), placed AS (
+        SELECT told.*, stream.stream_id, stream.head + told.place AS seq,
+               stream.first_at + (told.place - 1) * interval '1 microsecond' AS created_at
+          FROM told LEFT JOIN stream ON true
+    ), said AS (
+        INSERT INTO agent_session_messages (id, tenant_id, session_id, role, content, agent_execution_id,
+                                            related_type, related_id, context_url, metadata, created_at,
+                                            sequence)
+        SELECT id, :tenant_id, stream_id, speaker, content,
+               CASE WHEN speaker <> 'user' THEN CAST(:execution_id AS uuid) END,
+               related_type, related_id, url, CAST(metadata AS json), created_at, seq
+          FROM placed
+         WHERE speaker IS NOT NULL
     )
     INSERT INTO agent_envelopes (stream_id, seq, tenant_id, id, type, execution_id, payload, created_at)
-    SELECT stream.stream_id, stream.head + told.place, :tenant_id, told.id, told.type, :execution_id,
-           CAST(told.payload AS json), stream.first_at + (told.place - 1) * interval '1 microsecond'
-      FROM told CROSS JOIN stream
+    SELECT stream_id, seq, :tenant_id, id, type, :execution_id, CAST(payload AS json), created_at
+      FROM placed
 """)
-"""An envelope that is stored already takes no number."""
+"""An envelope that is stored already takes no number; one whose stream is gone has no place and is refused.
+Messages of a session stand beside their envelopes."""
 
 TRANSCRIPT = text("""
     WITH RECURSIVE chain AS (
-        SELECT id, continues_execution_id, 0 AS depth
+        SELECT id, continues_execution_id, continues_until, CAST(NULL AS int) AS until, 0 AS depth
           FROM agent_executions
          WHERE id = :execution_id AND tenant_id = :tenant_id
      UNION ALL
-        SELECT earlier.id, earlier.continues_execution_id, chain.depth + 1
+        SELECT earlier.id, earlier.continues_execution_id, earlier.continues_until, chain.continues_until,
+               chain.depth + 1
           FROM chain
           JOIN agent_executions earlier ON earlier.id = chain.continues_execution_id
          WHERE earlier.tenant_id = :tenant_id
@@ -83,6 +113,7 @@ TRANSCRIPT = text("""
     SELECT said.role, said.content, said.metadata
       FROM chain
       JOIN agent_transcript said ON said.execution_id = chain.id AND said.tenant_id = :tenant_id
+     WHERE chain.until IS NULL OR said.step <= chain.until
      ORDER BY chain.depth DESC, said.step, said.idx
 """)
 
@@ -101,7 +132,10 @@ BEGIN_STEP = text("""
           FROM agent_steps
          WHERE execution_id = :execution_id AND number = :number
     ), fresh AS (
-        SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM known WHERE facts IS NOT NULL)
+        SELECT 1
+          FROM agent_executions
+         WHERE id = :execution_id AND tenant_id = :tenant_id AND status IN ('pending', 'running', 'paused')
+           AND NOT EXISTS (SELECT 1 FROM known WHERE facts IS NOT NULL)
     ), begun AS (
         INSERT INTO agent_steps AS step (execution_id, tenant_id, number, attempt)
         SELECT :execution_id, :tenant_id, :number, :attempt FROM fresh
@@ -141,9 +175,34 @@ BEGIN_STEP = text("""
         INSERT INTO agent_transcript (execution_id, step, idx, tenant_id, role, content, metadata)
         SELECT :execution_id, :number, idx, :tenant_id, role, content, metadata FROM hears
     )
-    SELECT attempt, facts FROM known
+    SELECT known.attempt, known.facts, before.facts AS facts_before, before.failed_calls, before.milliseconds
+      FROM (VALUES (1)) AS one
+      LEFT JOIN known ON true
+      LEFT JOIN (SELECT facts,
+                        extract(epoch FROM coalesce(completed_at, clock_timestamp()) - started_at) * 1000
+                        AS milliseconds,
+                        (SELECT count(*)
+                           FROM agent_tool_calls
+                          WHERE execution_id = :execution_id AND step = :number - 1 AND error IS NOT NULL)
+                        AS failed_calls
+                   FROM agent_steps
+                  WHERE execution_id = :execution_id AND number = :number - 1) AS before ON true
 """)
-"""Under the execution's lock. Returns the step as an earlier attempt left it."""
+"""Under the execution's lock. Returns the step as an earlier attempt left it, and the one before; writes
+nothing for an execution that has ended."""
+
+STEP_BEFORE = text("""
+    SELECT facts AS facts_before,
+           extract(epoch FROM coalesce(completed_at, clock_timestamp()) - started_at) * 1000 AS milliseconds,
+           (SELECT count(*)
+              FROM agent_tool_calls call
+             WHERE call.execution_id = :execution_id AND call.step = step.number
+               AND call.error IS NOT NULL) AS failed_calls
+      FROM agent_steps step
+     WHERE execution_id = :execution_id AND tenant_id = :tenant_id AND facts IS NOT NULL
+     ORDER BY number DESC
+     LIMIT 1
+""")
 
 RECORD_REPLY = text("""
     WITH known AS (
@@ -151,7 +210,10 @@ RECORD_REPLY = text("""
           FROM agent_steps
          WHERE execution_id = :execution_id AND number = :number AND facts IS NOT NULL
     ), fresh AS (
-        SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM known)
+        SELECT 1
+          FROM agent_executions
+         WHERE id = :execution_id AND tenant_id = :tenant_id AND status IN ('pending', 'running', 'paused')
+           AND NOT EXISTS (SELECT 1 FROM known)
     ), step AS (
         INSERT INTO agent_steps (execution_id, tenant_id, number, attempt, facts, response, errors)
         SELECT :execution_id, :tenant_id, :number, :attempt, CAST(:facts AS json), CAST(:response AS json),
@@ -178,32 +240,59 @@ RECORD_REPLY = text("""
                WITH ORDINALITY AS call(id, name, args, malformed, need, digest, place)
          WHERE call.id <> ALL (CAST(:settled AS text[]))
     ), asked AS (
-        INSERT INTO agent_requests (id, tenant_id, execution_id, call_id, kind, request)
-        SELECT asked.id, :tenant_id, :execution_id, asked.call_id, asked.kind, CAST(asked.request AS json)
+        INSERT INTO agent_requests (id, tenant_id, execution_id, user_id, call_id, kind, request)
+        SELECT asked.id, :tenant_id, :execution_id,
+               (SELECT user_id FROM agent_executions WHERE id = :execution_id),
+               asked.call_id, asked.kind, CAST(asked.request AS json)
           FROM fresh,
                unnest(CAST(:request_ids AS uuid[]), CAST(:asking AS text[]), CAST(:kinds AS text[]),
                       CAST(:requests AS text[])) AS asked(id, call_id, kind, request)
     ), execution AS (
         UPDATE agent_executions
-           SET token_usage = token_usage + :tokens, token_breakdown = CAST(:breakdown AS json),
+           SET token_usage = token_usage + :tokens,
+               token_breakdown = (
+                   SELECT json_object_agg(
+                              more.kind,
+                              coalesce(CAST(token_breakdown ->> more.kind AS bigint), 0)
+                              + CAST(more.count AS bigint))
+                     FROM json_each_text(CAST(:breakdown AS json)) AS more(kind, count)),
                step_count = greatest(step_count, :step_count), updated_at = clock_timestamp()
           FROM fresh
          WHERE id = :execution_id
     )
     SELECT facts FROM known
 """)
-"""Under the execution's lock. Returns what an earlier attempt recorded, and then writes nothing."""
+"""Under the execution's lock. Returns what an earlier attempt recorded, and then writes nothing; nor for an
+execution that has ended."""
+
+ASK = text("""
+    INSERT INTO agent_requests (id, tenant_id, execution_id, user_id, call_id, kind, request)
+    SELECT :request_id, call.tenant_id, call.execution_id, execution.user_id, call.call_id, 'input',
+           CAST(:request AS json)
+      FROM agent_tool_calls call
+      JOIN agent_executions execution ON execution.id = call.execution_id
+     WHERE call.execution_id = :execution_id AND call.call_id = :call_id AND call.tenant_id = :tenant_id
+       AND call.state <> 'done'
+        ON CONFLICT DO NOTHING
+ RETURNING id
+""")
 
 RESERVE_CALL = text("""
     WITH known AS (
         SELECT call.call_id, call.step, call.idx, call.name, call.args, call.malformed, call.state,
                call.result, call.text, call.error, call.success, call.started_at, call.completed_at,
                call.seconds, execution.status, execution.agent_metadata,
-               coalesce(execution.session_id, execution.id) AS stream_id, asked.resolution
+               coalesce(execution.session_id, execution.id) AS stream_id,
+               CASE WHEN allowed.id IS NULL THEN asked.resolution ELSE allowed.resolution END AS resolution,
+               CASE WHEN allowed.id IS NOT NULL THEN asked.resolution END AS answer
           FROM agent_tool_calls call
           JOIN agent_executions execution ON execution.id = call.execution_id
+          LEFT JOIN agent_requests allowed
+            ON allowed.execution_id = call.execution_id AND allowed.call_id = call.call_id
+               AND allowed.kind = 'approval'
           LEFT JOIN agent_requests asked
             ON asked.execution_id = call.execution_id AND asked.call_id = call.call_id
+               AND asked.kind = 'input'
          WHERE call.execution_id = :execution_id AND call.call_id = :call_id AND call.tenant_id = :tenant_id
            FOR NO KEY UPDATE OF call
     ), reserved AS (
@@ -289,7 +378,7 @@ NOTE_FAILURE = text("""
 
 STEER = text("""
     WITH execution AS (
-        SELECT id, status FROM agent_executions
+        SELECT id, status, coalesce(session_id, id) AS stream_id FROM agent_executions
          WHERE id = :execution_id AND tenant_id = :tenant_id
            FOR SHARE
     ), kept AS (
@@ -300,7 +389,7 @@ STEER = text("""
             ON CONFLICT (execution_id, key) DO NOTHING
      RETURNING key
     )
-    SELECT execution.status, EXISTS (SELECT 1 FROM kept) AS is_kept,
+    SELECT execution.status, execution.stream_id, EXISTS (SELECT 1 FROM kept) AS is_kept,
            EXISTS (SELECT 1 FROM agent_steered WHERE execution_id = :execution_id AND key = :key) AS is_known
       FROM execution
 """)

@@ -87,6 +87,8 @@ def _one_of(column: str, *words: str) -> CheckConstraint:
     return CheckConstraint(f"{column} IN ({listed})", name=column)
 
 
+_UNDER_WAY = "status IN ('pending', 'running', 'paused')"
+
 # The public four.
 
 sessions = Table(
@@ -107,7 +109,23 @@ sessions = Table(
     _at("updated_at"),
     PrimaryKeyConstraint("id"),
     _one_of("status", "active", "archived", "closed"),
+    Index("agent_sessions_newest", "tenant_id", *_NEWEST_FIRST),
     Index("agent_sessions_by_user", "tenant_id", "user_id", *_NEWEST_FIRST),
+    Index("agent_sessions_by_status", "tenant_id", "status", *_NEWEST_FIRST),
+    Index("agent_sessions_by_user_and_status", "tenant_id", "user_id", "status", *_NEWEST_FIRST),
+    Index(
+        "agent_sessions_by_related",
+        "tenant_id",
+        "related_type",
+        "related_id",
+        *_NEWEST_FIRST,
+        postgresql_where=text("related_type IS NOT NULL"),
+    ),
+    Index(
+        "agent_sessions_by_title",
+        text("to_tsvector('simple', coalesce(title, ''))"),
+        postgresql_using="gin",
+    ),
 )
 
 session_messages = Table(
@@ -158,6 +176,12 @@ executions = Table(
     Column("parent_agent_id", Uuid),
     Column("parent_execution_id", Uuid, ForeignKey("agent_executions.id", ondelete="SET NULL")),
     Column("continues_execution_id", Uuid, ForeignKey("agent_executions.id")),
+    # The last step of that one that belongs to the conversation; all of it if there is none.
+    Column("continues_until", Integer),
+    # Its place in its session's queue: lower ranks first; and when it left the queue.
+    Column("queue_rank", Integer, nullable=False, server_default=text("1")),
+    _optional_at("released_at"),
+    Column("task_queue", Text),
     Column("stop_reason", Text),
     _body("plan", "{}"),
     # The agent's own notes, apart from ours, so that neither overwrites the other.
@@ -167,6 +191,13 @@ executions = Table(
     Index("agent_executions_newest", "tenant_id", *_NEWEST_FIRST),
     Index("agent_executions_by_status", "tenant_id", "status", *_NEWEST_FIRST),
     Index("agent_executions_by_session", "session_id", *_NEWEST_FIRST),
+    Index("agent_executions_by_user", "tenant_id", "user_id", *_NEWEST_FIRST),
+    Index(
+        "agent_executions_under_way",
+        "session_id",
+        postgresql_where=text("session_id IS NOT NULL AND parent_execution_id IS NULL AND " + _UNDER_WAY),
+    ),
+    Index("agent_executions_unchanged", "updated_at", "id", postgresql_where=text(_UNDER_WAY)),
     Index(
         "agent_executions_by_parent",
         "parent_execution_id",
@@ -266,6 +297,8 @@ requests = Table(
     _id(),
     _tenant(),
     Column("execution_id", Uuid, nullable=False),
+    # The execution's, so that the questions to one person are found without looking at all others.
+    Column("user_id", Text),
     Column("call_id", Text, nullable=False),
     Column("kind", Text, nullable=False),
     Column("state", Text, nullable=False, server_default="open"),
@@ -274,7 +307,7 @@ requests = Table(
     _at(),
     _optional_at("resolved_at"),
     PrimaryKeyConstraint("id"),
-    UniqueConstraint("execution_id", "call_id"),
+    UniqueConstraint("execution_id", "call_id", "kind"),
     ForeignKeyConstraint(
         ["execution_id", "call_id"],
         ["agent_tool_calls.execution_id", "agent_tool_calls.call_id"],
@@ -282,6 +315,14 @@ requests = Table(
     ),
     _one_of("state", *RequestState),
     Index("agent_requests_open", "tenant_id", "created_at", "id", postgresql_where=text("state = 'open'")),
+    Index(
+        "agent_requests_open_by_user",
+        "tenant_id",
+        "user_id",
+        "created_at",
+        "id",
+        postgresql_where=text("state = 'open'"),
+    ),
 )
 
 steered = Table(
@@ -337,4 +378,38 @@ envelopes = Table(
     _at(),
     PrimaryKeyConstraint("stream_id", "seq"),
     UniqueConstraint("id"),
+)
+
+# What the HTTP API needs.
+
+answers = Table(
+    "agent_answers",
+    metadata,
+    _tenant(),
+    Column("user_id", Text, nullable=False),
+    Column("key", Text, nullable=False),
+    # Of the request that was answered: its key is for no other one.
+    Column("digest", Text, nullable=False),
+    Column("status", Integer, nullable=False),
+    _body("body"),
+    _at(),
+    PrimaryKeyConstraint("tenant_id", "user_id", "key"),
+    Index("agent_answers_oldest", "created_at"),
+)
+
+api_keys = Table(
+    "agent_api_keys",
+    metadata,
+    _id(),
+    _tenant(),
+    Column("name", Text, nullable=False),
+    Column("digest", Text, nullable=False),
+    Column("user_id", Text),
+    Column("scopes", ARRAY(Text), nullable=False, server_default=text("'{}'")),
+    _at(),
+    _optional_at("last_used_at"),
+    _optional_at("revoked_at"),
+    PrimaryKeyConstraint("id"),
+    UniqueConstraint("digest"),
+    Index("agent_api_keys_newest", "tenant_id", *_NEWEST_FIRST),
 )

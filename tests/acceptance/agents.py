@@ -17,10 +17,13 @@ from agent_domain.cached_context import InferenceRequest
 from agent_domain.drivers import Model, OnText, ToolCallingDriver
 from agent_domain.error_policy import ErrorPolicy
 from agent_domain.function_tool import tool
+from agent_domain.messages import user
+from agent_domain.spawning import ChildEnd, Spawn
 from agent_domain.step_facts import CallNeed
 from agent_domain.steps import InferenceResponse
 from agent_domain.tools import Effect, ToolContext, ToolOptions
 from agent_domain.usage import Usage
+from agent_domain.values import FrozenDict, frozen_map
 from everstep.inference.scripted import Pace, Scenario, ScenarioModel, Script, ScriptedCall, ScriptedTurn
 
 FOLDER = Path(os.environ.get("EVERSTEP_TEST_FOLDER", "."))
@@ -130,6 +133,28 @@ async def ask(prompt: str, choices: list[str]) -> str:
     raise AssertionError(prompt, choices)
 
 
+class Delegate:
+    """Hands a task over to another clerk."""
+
+    name = "delegate"
+    description = "Hand a task over to a clerk."
+    schema: FrozenDict = frozen_map(
+        {"type": "object", "properties": {"task": {"type": "string"}}, "required": ["task"]}
+    )
+    options = ToolOptions(need=CallNeed.SUBAGENT)
+
+    def call(self, args: dict[str, Any], context: ToolContext) -> Any:
+        raise AssertionError(args, context)
+
+    def spawn(self, args: dict[str, Any], context: ToolContext) -> Spawn:
+        del context
+        return Spawn("clerk", (user(args["task"]),))
+
+    def report(self, args: dict[str, Any], end: ChildEnd) -> str:
+        del args
+        return f"{end.status}: {end.response}"
+
+
 def _turns(name: str, **args: Any) -> tuple[ScriptedTurn, ...]:
     """Look something up, then this call, then an answer that takes a while."""
     return (
@@ -154,6 +179,7 @@ SCRIPT = Script(
         Scenario(when="approve", turns=_turns("transfer", euros=80)),
         Scenario(when="jot", turns=_turns("jot", text="Gare")),
         Scenario(when="ring", turns=_turns("ring", times=2)),
+        Scenario(when="delegate", turns=_turns("delegate", task="book")),
         Scenario(when="ask", turns=_turns("ask", prompt="Which floor?", choices=["high", "low"])),
     )
 )
@@ -170,7 +196,7 @@ def _agent(name: str, policy: ErrorPolicy) -> AgentBuilder:
         AgentBuilder.base()
         .with_name(name, "Books hotels")
         .with_system_prompt("You book hotels.")
-        .with_tools([look_up, book, pay, transfer, jot, ring, ask])
+        .with_tools([look_up, book, pay, transfer, jot, ring, ask, Delegate()])
         .with_approval("transfer", "always")
         .with_error_policy(policy)
         .with_driver(ToolCallingDriver(WitnessedModel(ScenarioModel(SCRIPT))))

@@ -1,28 +1,18 @@
 """One installation for all tests that leave its servers alone."""
 
 from collections.abc import AsyncGenerator
+from pathlib import Path
+from uuid import uuid4
 
 import psycopg
-import pytest
 import pytest_asyncio
 from sqlalchemy import make_url
 
+from everstep.http_api.api_keys import create_key
 from everstep.runtime.embedded import EmbeddedServices
+from everstep.store.keys import PostgresKeys
+from tests.acceptance.front import Front
 from tests.acceptance.harness import Installation, Nursery, installed
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Name the marker of what takes too long for every day."""
-    config.addinivalue_line("markers", "slow: takes too long for every day; run with -m slow")
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave those out, unless they are asked for."""
-    if "slow" in str(config.getoption("markexpr")):
-        return
-    left_out = [item for item in items if item.get_closest_marker("slow")]
-    items[:] = [item for item in items if item not in left_out]
-    config.hook.pytest_deselected(items=left_out)
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
@@ -40,3 +30,15 @@ async def installation(services: EmbeddedServices, nursery: Nursery) -> AsyncGen
     own = make_url(services.database_url).set(database="acceptance")
     async with installed(nursery, services, own.render_as_string(hide_password=False)) as installation:
         yield installation
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def front(installation: Installation, tmp_path: Path) -> AsyncGenerator[Front]:
+    """With a worker and a key."""
+    keys = PostgresKeys(installation.store.engine)
+    made = await create_key(keys, "people", tenant_id=f"front-{uuid4().hex}", user_id="ann")
+    front = Front(installation, tmp_path, made.secret, f"front-{uuid4().hex}")
+    await front.process("worker", says="working on")
+    yield front
+    for process in front.begun:
+        await process.kill()

@@ -16,7 +16,11 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any, NoReturn
 
+from everstep.cli import http
 from everstep.cli.main import main
+
+# It is imported only by those who need it, and they do.
+assert http
 
 children: set[int] = set()
 

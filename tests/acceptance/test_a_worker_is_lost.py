@@ -16,6 +16,7 @@ import pytest_asyncio
 
 from activities.agent import EFFECT_UNKNOWN
 from activities.failpoints import Failpoint
+from agent_domain.ids import subagent_id
 from agent_domain.ports import Resolution
 from agent_domain.state import CANCELLED_CALL
 from agent_domain.status import ExecutionStatus
@@ -228,6 +229,54 @@ async def a_kill_of_who_answers(site: Site) -> Mapping[str, Played]:
     return {name: Played(await site.ended(each), site) for name, each in executions.items()}
 
 
+async def delegated(site: Site) -> Execution:
+    """The child of an execution that hands its booking over."""
+    parent = await site.start("delegate")
+
+    async def called() -> bool:
+        return any(call.call.name == "delegate" for step in await parent.steps() for call in step.calls)
+
+    await until("the booking is handed over", called)
+    called_by = [call.call.id for step in await parent.steps() for call in step.calls]
+    return site.client.execution(subagent_id(parent.id, called_by[-1]))
+
+
+async def both(site: Site, child: Execution) -> Mapping[str, Played]:
+    """A child and its parent."""
+    parent = (await child.get()).parent_execution_id
+    assert parent
+    executions = {"parent": site.client.execution(parent), "child": child}
+    return {name: Played(await site.ended(each), site) for name, each in executions.items()}
+
+
+async def a_child_undisturbed(site: Site) -> Mapping[str, Played]:
+    """What the next case is compared with."""
+    await site.worker()
+    child = await delegated(site)
+    await until("the child is there", lambda: site.installation.store.execution(child.ref))
+    return await both(site, child)
+
+
+async def a_kill_while_a_child_works(site: Site) -> Mapping[str, Played]:
+    """The worker has parent and child in hand, and the child's tool has just had its effect."""
+    first = await site.worker(gates="book ran")
+    child = await delegated(site)
+    await site.reached("waiting", "book ran")
+    await first.kill()
+    site.open_gates()
+    await site.worker()
+    return await both(site, child)
+
+
+async def a_kill_as_a_child_is_accepted(site: Site) -> Mapping[str, Played]:
+    """The child is in the store, and the server has not heard of it."""
+    first = await site.worker(kill_at=Failpoint.SPAWN_BEFORE_REPORT, fuse="turn 2 answered")
+    child = await delegated(site)
+    assert await first.death() == -signal.SIGKILL, first.log.read_text()
+    await site.worker()
+    return await both(site, child)
+
+
 async def stopping(site: Site) -> None:
     """Tell the first worker to stop; it has heard."""
     first = site.workers[0]
@@ -306,6 +355,9 @@ CASES: Mapping[str, Case] = {
             a_kill_as_it_pauses,
             a_cancel_as_it_pauses,
             a_kill_of_who_answers,
+            a_child_undisturbed,
+            a_kill_while_a_child_works,
+            a_kill_as_a_child_is_accepted,
             a_stop_during_a_call,
             a_stop_during_a_long_call,
             a_hang_during_a_call,
@@ -407,6 +459,18 @@ async def test_an_answer_is_heard_although_who_gave_it_did_not_tell(playing: Pla
     assert played["answered"].account.status is ExecutionStatus.COMPLETED
     assert played["answered"].account.told == "high"
     assert played["approved"].account.told == "transferred 80"
+
+
+@pytest.mark.parametrize("case", [a_kill_while_a_child_works, a_kill_as_a_child_is_accepted])
+async def test_parent_and_child_end_as_if_no_worker_had_been_lost(playing: Playing, case: Case) -> None:
+    """1.1.1, 1.1.3, 9.6.2: and every answer is paid for once."""
+    played, expected = await playing(case), await playing(a_child_undisturbed)
+
+    assert played["parent"].account.told == "completed: Your room in the Hotel de la Gare is ready."
+    for each in ("parent", "child"):
+        assert played[each].account.status is ExecutionStatus.COMPLETED
+        assert played[each].account == expected[each].account
+    assert played["parent"].asked == played["parent"].answered == {"turn 1": 2, "turn 2": 2, "turn 3": 2}
 
 
 async def test_a_worker_that_is_stopped_finishes_its_model_call(playing: Playing) -> None:

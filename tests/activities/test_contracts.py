@@ -10,7 +10,6 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from activities.contracts import (
     WRITTEN_WITHOUT_DEFAULTS,
     InferInput,
-    PreviousStep,
     ToolInput,
     ToolOutput,
 )
@@ -37,15 +36,13 @@ VALUES: list[tuple[Any, str]] = [
             FULL_REF,
             "agent",
             2,
-            PreviousStep(True, 0, "tool_calls", Usage(12, 3), 1.5),
             frozen_map({"by": "StepsLimit", "votes": []}),
             hears=1,
             model_attempts=1,
         ),
         '{"ref":{"execution_id":"00000000-0000-0000-0000-000000000001","tenant_id":"acme",'
         '"session_id":"00000000-0000-0000-0000-000000000002"},"agent":"agent","number":2,'
-        '"previous":{"has_tool_calls":true,"finish_reason":"tool_calls","usage":{"input":12,"output":3},'
-        '"duration_ms":1.5},"outcome":{"by":"StepsLimit","votes":[]},"hears":1,"model_attempts":1}',
+        '"outcome":{"by":"StepsLimit","votes":[]},"hears":1,"model_attempts":1}',
     ),
     (
         ToolInput(REF, "agent", 1, "c1", Effect.AT_MOST_ONCE, CallNeed.INPUT),
@@ -85,14 +82,7 @@ async def test_what_a_later_version_adds_is_ignored(value: Any, text: str) -> No
 
 
 DEFAULTS: dict[type, dict[str, Any]] = {
-    InferInput: {"previous": None, "outcome": None, "hears": 0, "model_attempts": 3},
-    PreviousStep: {
-        "has_tool_calls": False,
-        "errors": 0,
-        "finish_reason": None,
-        "usage": Usage(),
-        "duration_ms": 0.0,
-    },
+    InferInput: {"outcome": None, "hears": 0, "model_attempts": 3},
     ToolInput: {"effect": Effect.IDEMPOTENT, "need": CallNeed.RUN},
     ToolOutput: {},
     StepFacts: {

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import pytest
 from hypothesis import given, strategies as st
 
+from agent_domain.builder import AgentBuilder
 from agent_domain.continuation import (
     CallableCriterion,
     CanExplainContinuation,
@@ -29,12 +30,14 @@ from agent_domain.criteria import (
     TokenUsageLimit,
     ToolCallPresenceCheck,
 )
+from agent_domain.drivers import ToolCallingDriver
 from agent_domain.error_policy import ErrorPolicy
 from agent_domain.errors import InvalidInput
 from agent_domain.facts import ExecutionFacts
 from agent_domain.status import AgentStatus, StopReason
 from agent_domain.step_error import ErrorType, StepError
 from agent_domain.stop_signal import StopSignal
+from agent_domain.testing import ScriptedModel
 from agent_domain.usage import Usage
 from agent_domain.values import EMPTY, FrozenDict, json_text
 from tests.agent_domain.executions import CANCEL, a_failed_step, a_step, after, an_answered_call, an_execution
@@ -1000,3 +1003,26 @@ def test_sets_within_sets_signals_and_requests_are_decided_by_the_table(
         casts.append(Cast("ContinuationRequest", "request"))
 
     agrees(ballots, state, reference(casts))
+
+
+def test_what_is_said_after_nearly_every_step_takes_no_room_at_all() -> None:
+    """2.1.3: after a step that called tools, under the limits of an agent that sets none."""
+    facts = an_execution(a_step(an_answered_call()))
+    plan = AgentBuilder.base().with_driver(ToolCallingDriver(ScriptedModel())).definition().plan()
+    found = plan.rules().criteria.evaluate(facts.at(after(1)))
+
+    assert found.should_continue
+    assert compact(found) == {}
+    assert expanded({}).to_dict() == found.to_dict()
+
+
+@pytest.mark.parametrize("told", [{}, {"maxRetries": 3}, {"totalFailures": 1, "errorType": "tool"}])
+def test_an_error_policy_that_has_nothing_to_handle_says_little(told: dict[str, Any]) -> None:
+    """2.1.3: what differs from the usual is kept."""
+    usual = expanded({}).evaluation_for("ErrorPolicyCriterion")
+    assert usual
+    vote = replace(usual, context=usual.context.merged(told))
+    found = ContinuationOutcome(REQUEST, True, "Mine", StopReason.COMPLETED, (vote,))
+
+    assert compact(found)["votes"] == [["ErrorPolicyCriterion", told] if told else ["ErrorPolicyCriterion"]]
+    assert expanded(compact(found)).to_dict() == found.to_dict()

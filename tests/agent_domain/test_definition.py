@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from agent_domain.builder import AgentBuilder
+from agent_domain.capabilities.approvals import parse_approval
 from agent_domain.continuation import ContinuationCriteria, ContinuationDecision
 from agent_domain.contracts import AgentDescriptor
 from agent_domain.criteria import ErrorPolicyCriterion, RetryLimit, StepsLimit, ToolCallPresenceCheck
@@ -87,6 +88,26 @@ def test_a_criterion_that_is_not_registered_cannot_be_planned() -> None:
         a_definition(lambda b: b.add_continuation_criteria(NEVER)).plan()
     with pytest.raises(InvalidInput, match="not registered"):
         a_definition(lambda b: b.add_continuation_criteria(RetryLimit(2))).plan(CriterionRegistry())
+
+
+def test_the_row_of_an_execution_keeps_what_may_not_travel() -> None:
+    """11: prompt, schemas, model and approvals, as JSON."""
+    definition = a_definition(
+        lambda b: (
+            b.with_name("helper")
+            .with_system_prompt("You help.")
+            .with_llm_preset("fast")
+            .with_tools([MockTool("look"), MockTool("find")])
+            .with_approval("look", RULES)
+            .with_approval("find", "always")
+        )
+    )
+    spec = definition.spec()
+    assert (spec.agent, spec.llm_preset) == ("helper", "fast")
+    assert [tool["function"]["name"] for tool in spec.cached_context["tools"]] == ["look", "find"]
+    assert "You help." in str(spec.cached_context)
+    assert parse_approval(spec.approvals["look"]) == parse_approval(RULES)
+    assert parse_approval(spec.approvals["find"]) == parse_approval("always")
 
 
 LOOK = MockTool("look", schema={"type": "object", "required": ["at"]})

@@ -4,7 +4,7 @@ from uuid import UUID
 
 from hypothesis import given, strategies as st
 
-from agent_domain.ids import call_id, envelope_id, step_id
+from agent_domain.ids import call_id, envelope_id, step_id, subagent_id
 
 EXECUTION = UUID("6f6d5f3c-6f3a-4d0e-9a53-0c6b9a6c0d11")
 OTHER = UUID("6f6d5f3c-6f3a-4d0e-9a53-0c6b9a6c0d12")
@@ -24,6 +24,7 @@ def test_ids_outlive_a_release() -> None:
     """1.1.2: stored rows are found under them."""
     assert step_id(EXECUTION, 1) == UUID("5e4440c8-3a93-50e9-923e-f1c507a7b383")
     assert call_id(EXECUTION, 1, 0) == "call_9ece42d98de453de83c470a1"
+    assert subagent_id(EXECUTION, "c1") == UUID("487f311d-0680-5011-84a5-ba4bf151d614")
     assert envelope_id(EXECUTION, "step/1/completed") == UUID("66d83ade-1a06-51d8-863c-b1547995e44f")
 
 

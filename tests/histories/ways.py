@@ -1,7 +1,7 @@
 """The ways that an execution can take, each as an execution on a real server."""
 
 from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 from temporalio.client import Client as TemporalClient
@@ -9,11 +9,14 @@ from temporalio.client import Client as TemporalClient
 from agent_domain.builder import AgentBuilder
 from agent_domain.error_policy import ErrorPolicy
 from agent_domain.errors import ModelError, RateLimited, ToolFailed
+from agent_domain.ids import subagent_id
+from agent_domain.messages import user
 from agent_domain.plan import REGISTERED, CriterionRef
+from agent_domain.spawning import ChildEnd, Spawn
 from agent_domain.step_facts import CallNeed
 from agent_domain.steps import InferenceResponse
 from agent_domain.testing import MockTool, calls
-from agent_domain.tools import ToolOptions
+from agent_domain.tools import ToolContext, ToolOptions
 from everstep.client.client import Execution
 from tests import scenarios
 from tests.workflows.harness import HeldModel, an_agent, at_work, finished
@@ -231,3 +234,55 @@ async def cancelled_by_temporal(temporal: TemporalClient) -> Execution:
 @way
 async def cancelled_while_paused(temporal: TemporalClient) -> Execution:
     return await with_people(temporal, having(calling("ask")), cancel)
+
+
+# With children.
+
+
+class Hire(MockTool):
+    """Hands the work over to an agent."""
+
+    def spawn(self, args: dict[str, Any], context: ToolContext) -> Spawn | str:
+        del context
+        return Spawn(args["prompt"], (user("Work"),)) if args["prompt"] != "?" else "Whom?"
+
+    def report(self, args: dict[str, Any], end: ChildEnd) -> str:
+        return f"{args['prompt']}: {end.response or end.status}"
+
+
+def a_boss(*whom: str) -> AgentBuilder:
+    """One that hands work over."""
+    script = calls(*(("hire", {"prompt": name}) for name in whom))
+    return an_agent(script, "Done", tools=[Hire("hire", options=ToolOptions(need=CallNeed.SUBAGENT))])
+
+
+async def with_hands(
+    temporal: TemporalClient, boss: AgentBuilder, *acts: Act, wanted: bool = False
+) -> Execution:
+    """Whenever all that work for it wait, somebody does something; the child that asks, if it is wanted."""
+    asking = having(calling("ask"), "Blue then").with_name("asking")
+    async with at_work(temporal, boss, asking, having("Three").with_name("hand")) as office:
+        execution = child = await office.start()
+        for act in acts:
+            await office.until_asked(execution)
+            (step,) = await execution.steps()
+            child = office.client.execution(subagent_id(execution.id, step.calls[0].call.id))
+            await act(child if act is answer else execution)
+            await office.until_resumed(execution)
+        await finished(execution)
+        return child if wanted else execution
+
+
+@way
+async def children(temporal: TemporalClient) -> Execution:
+    return await with_hands(temporal, a_boss("asking", "hand", "?"), answer)
+
+
+@way
+async def a_child(temporal: TemporalClient) -> Execution:
+    return await with_hands(temporal, a_boss("asking"), answer, wanted=True)
+
+
+@way
+async def children_cancelled(temporal: TemporalClient) -> Execution:
+    return await with_hands(temporal, a_boss("asking", "hand"), cancel)

@@ -10,7 +10,7 @@ from temporalio.common import RetryPolicy
 
 from everstep.runtime.embedded import EmbeddedServices
 from tests.workflows.harness import connected
-from workflows.activity_options import MODEL, QUICK_TOOL, SETTLE, TOOL
+from workflows.activity_options import CHILD, MODEL, QUICK_TOOL, SETTLE, TOOL
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -18,7 +18,7 @@ def impatient() -> Generator[None]:
     """Between two attempts passes next to no time, unless a provider wants it to."""
     soon = RetryPolicy(initial_interval=timedelta(milliseconds=10), backoff_coefficient=1.0)
     with pytest.MonkeyPatch.context() as patch:
-        for options in (MODEL, TOOL, QUICK_TOOL, SETTLE):
+        for options in (MODEL, TOOL, QUICK_TOOL, CHILD, SETTLE):
             patch.setitem(options, "retry_policy", soon)
         yield
 

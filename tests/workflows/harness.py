@@ -21,6 +21,7 @@ from temporalio.worker import Worker, WorkflowRunner
 
 from activities.agent import AgentActivities
 from activities.failpoints import Strike, inert
+from activities.subagents import SubagentActivities
 from agent_domain.builder import AgentBuilder
 from agent_domain.cached_context import InferenceRequest
 from agent_domain.definition import AgentDefinition
@@ -32,7 +33,7 @@ from agent_domain.status import ExecutionStatus
 from agent_domain.steps import InferenceResponse
 from agent_domain.testing import ScriptedModel, says
 from agent_domain.tools import Tool
-from everstep.client.client import Client, Execution, spec_of
+from everstep.client.client import Client, Execution
 from everstep.runtime.agents import AgentBook
 from everstep.runtime.embedded import EmbeddedServices
 from everstep.runtime.settings import Settings
@@ -89,6 +90,22 @@ class HeldModel:
         return says(entry) if isinstance(entry, str) else entry
 
 
+LOOKS = {
+    "envelopes",
+    "execution",
+    "executions",
+    "executions_of",
+    "material",
+    "messages",
+    "open_requests",
+    "request",
+    "session",
+    "steps",
+    "transcript",
+}
+"""What only reads."""
+
+
 class WatchedStore:
     """A store whose changes can be waited for, and which can be told to fail."""
 
@@ -128,7 +145,9 @@ class WatchedStore:
             try:
                 return await getattr(self._store, name)(*args, **kwargs)
             finally:
-                asyncio.get_running_loop().create_task(self._announce())
+                # Whoever waits looks again when something may have changed, and not because somebody looked.
+                if name not in LOOKS:
+                    asyncio.get_running_loop().create_task(self._announce())
 
         return call
 
@@ -152,6 +171,7 @@ class Office:
     store: WatchedStore
     settings: Settings
     agents: tuple[AgentDefinition, ...]
+    search_attributes: bool = False
 
     @property
     def port(self) -> ExecutionStore:
@@ -162,7 +182,13 @@ class Office:
     def client(self) -> Client:
         """As a service uses it."""
         known = {agent.descriptor.name: agent for agent in self.agents}
-        return Client(self.temporal, self.port, known, self.settings.task_queue)
+        return Client(
+            self.temporal,
+            self.port,
+            known,
+            self.settings.task_queue,
+            search_attributes=self.search_attributes,
+        )
 
     def worker(self, *agents: AgentDefinition, strike: Strike = inert) -> Worker:
         """One that knows these agents: by default all that can be started."""
@@ -171,12 +197,20 @@ class Office:
 
     def worker_with(self, runner: WorkflowRunner) -> Worker:
         """One that runs workflows in another way."""
-        activities = AgentActivities(self.port, AgentBook(self.agents, NoModels()))
+        book = AgentBook(self.agents, NoModels())
+        own, children = AgentActivities(self.port, book), SubagentActivities(self.port, book)
         return Worker(
             self.temporal,
             task_queue=self.settings.task_queue,
             workflows=[AgentExecution],
-            activities=[activities.infer, activities.run_tool, activities.settle],
+            activities=[
+                own.infer,
+                own.run_tool,
+                own.settle,
+                children.spawn,
+                children.report,
+                children.close,
+            ],
             workflow_runner=runner,
             sticky_queue_schedule_to_start_timeout=STICKY,
             max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
@@ -193,7 +227,7 @@ class Office:
         is over: so there is less of that here.
         """
         ref = ExecutionRef(uuid4())
-        await self.store.accept(NewExecution(ref, spec_of(self.agents[0]), (user("Go"),)))
+        await self.store.accept(NewExecution(ref, self.agents[0].spec(), (user("Go"),)))
         await self.temporal.start_workflow(
             AgentExecution.run,
             ExecutionInput(ref, plan or self.agents[0].plan()),

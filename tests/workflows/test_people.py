@@ -8,7 +8,7 @@ import pytest
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client as TemporalClient
 
-from activities.agent import NOT_ALLOWED
+from activities.calls import NOT_ALLOWED
 from agent_domain.cached_context import InferenceRequest
 from agent_domain.capabilities.approvals import args_digest
 from agent_domain.drivers import OnText

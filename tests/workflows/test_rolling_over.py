@@ -22,6 +22,7 @@ from tests.workflows.harness import (
     an_agent,
     at_work,
     connected,
+    eventually,
     json_of,
     of_type,
     progress,
@@ -31,10 +32,13 @@ from tests.workflows.harness import (
 from workflows import agent_execution
 from workflows.contracts import ExecutionResult
 
-STEPS = 300
-MOST_EVENTS = 300
-MESSAGES = [f"message {number}" for number in range(100)]
-WORKS_ON = ScenarioStep.tool_call("work", usage=Usage(output=1), execute_tools=False)
+STEPS = 1000
+MOST_EVENTS = agent_execution.ROLL_OVER_EVENTS
+SAYS = "word " * 40
+"""In each step: 200 kB of conversation in the end."""
+
+MESSAGES = [f"message {number}" for number in range(300)]
+WORKS_ON = ScenarioStep.tool_call("work", response=SAYS, usage=Usage(output=1), execute_tools=False)
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,8 @@ async def pause_after(office: Office, execution: Execution, steps: int) -> None:
     async def has_come_there() -> bool:
         return (await execution.get()).step_count >= steps
 
-    await office.store.until(has_come_there)
+    # Not `until`: what looks so often for so long would slow down what it waits for.
+    await eventually(has_come_there)
     await execution.pause()
     await office.until_status(execution, ExecutionStatus.PAUSED)
     await execution.resume()
@@ -69,28 +74,26 @@ async def rolled(services: EmbeddedServices) -> AsyncGenerator[Rolled]:
     """Steps without an end, messages from four people at once, and two pauses."""
     driver = DeterministicAgentDriver.from_steps(WORKS_ON)
     agent = an_agent(tools=[MockTool("work")]).with_driver(driver).with_max_steps(STEPS)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(agent_execution, "ROLL_OVER_EVENTS", MOST_EVENTS)
-        async with at_work(await connected(services), agent) as office:
-            execution = await office.start()
-            async with asyncio.TaskGroup() as people:
-                for person in range(4):
-                    people.create_task(speak(execution, MESSAGES[person::4]))
-                for steps in (20, 150):
-                    people.create_task(pause_after(office, execution, steps))
-            async with asyncio.timeout(120):
-                result = await execution.workflow.result()
-            ref, envelopes = execution.ref, list[StoredEnvelope]()
-            while more := await office.store.envelopes(ref.tenant_id, ref.stream_id, len(envelopes)):
-                envelopes += more
-            yield Rolled(
-                result,
-                await runs_of(execution),
-                (await progress(execution)).facts,
-                await execution.steps(),
-                await office.said(execution),
-                envelopes,
-            )
+    async with at_work(await connected(services), agent) as office:
+        execution = await office.start()
+        async with asyncio.TaskGroup() as people:
+            for person in range(4):
+                people.create_task(speak(execution, MESSAGES[person::4]))
+            for steps in (20, 200):
+                people.create_task(pause_after(office, execution, steps))
+        async with asyncio.timeout(120):
+            result = await execution.workflow.result()
+        ref, envelopes = execution.ref, list[StoredEnvelope]()
+        while more := await office.store.envelopes(ref.tenant_id, ref.stream_id, len(envelopes)):
+            envelopes += more
+        yield Rolled(
+            result,
+            await runs_of(execution),
+            (await progress(execution)).facts,
+            await execution.steps(),
+            await office.said(execution),
+            envelopes,
+        )
 
 
 class TestRollingOver:

@@ -10,6 +10,7 @@ from agent_domain.capabilities.approvals import (
     args_digest,
     needs_approval,
     parse_approval,
+    written,
 )
 from agent_domain.errors import InvalidInput
 from agent_domain.values import frozen_map
@@ -26,6 +27,14 @@ def a_decision(decision: str = "approve", **fields: Any) -> ApprovalDecision:
 
 
 # --- Which calls ---
+
+
+@pytest.mark.parametrize(
+    "given", ["never", "always", [{"tool": "x", "args": {"a": "b"}, "approval": "always"}]]
+)
+def test_an_approval_can_be_written_down(given: Any) -> None:
+    """8.6.1: as it was given."""
+    assert written(parse_approval(given)) == given
 
 
 def test_never_and_always_do_not_look_at_the_call() -> None:

@@ -14,9 +14,12 @@ from agent_domain.capabilities.subagents import (
     inherited_model,
     inherited_tools,
     parameters,
+    reported,
     unknown,
 )
 from agent_domain.errors import InvalidInput
+from agent_domain.spawning import ChildEnd
+from agent_domain.status import ExecutionStatus
 
 POLICY = SubagentPolicy()
 
@@ -30,6 +33,21 @@ def test_a_policy_that_means_nothing_is_refused() -> None:
     """9.6.1: the policy says what to change."""
     with pytest.raises(InvalidInput, match="max_depth is -1; pass a whole number of at least 0"):
         SubagentPolicy(max_depth=-1)
+
+
+@pytest.mark.parametrize(
+    ("end", "text"),
+    [
+        (ChildEnd(ExecutionStatus.COMPLETED, " Three "), "[Subagent: hand] Three"),
+        (ChildEnd(ExecutionStatus.COMPLETED), "[Subagent: hand] (no response)"),
+        (ChildEnd(ExecutionStatus.FAILED, error="too long"), "Error: Subagent 'hand' failed: too long"),
+        (ChildEnd(ExecutionStatus.FAILED), "Error: Subagent 'hand' failed: It says nothing"),
+        (ChildEnd(ExecutionStatus.CANCELLED), "Error: Subagent 'hand' failed: It was cancelled"),
+    ],
+)
+def test_every_end_has_a_text(end: ChildEnd, text: str) -> None:
+    """9.6.3: results, never failures."""
+    assert reported("hand", end, POLICY) == text
 
 
 def test_the_description_lists_the_agents_with_their_tools() -> None:

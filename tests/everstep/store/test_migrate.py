@@ -65,7 +65,7 @@ async def test_an_upgrade_that_fails_leaves_nothing(empty_database: str) -> None
         await upgrade(empty_database)
 
     assert await in_database(empty_database, tables) == {"agent_envelopes"}
-    assert await pending(empty_database) == ["0001_initial"]
+    assert await pending(empty_database) == ["0001_initial", "0002_sessions"]
 
 
 CATALOG = """

@@ -1,0 +1,111 @@
+"""A call of the ledger: what people and the tool's schema say before it runs, and its one result after."""
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from activities import news
+from activities.contracts import ToolOutput
+from activities.persistence import until_written
+from agent_domain.definition import AgentDefinition
+from agent_domain.drivers import StepDriver
+from agent_domain.ports import CallRecord, ExecutionRef, ExecutionStore, RecordCall, Reservation, Resolution
+from agent_domain.step_error import StepError
+from agent_domain.step_facts import CallFacts
+from agent_domain.tools import ToolCall, ToolExecution
+from agent_domain.values import frozen_map, json_text
+
+NOT_ALLOWED = "This call needs an approval, and nobody gave one"
+
+
+def by_people(
+    call: ToolCall, resolution: Resolution | None, answer: Resolution | None = None
+) -> tuple[ToolCall, str, Any]:
+    """The call as people left it, what the model is told first, and the result if no tool has to run."""
+    match resolution and resolution.kind:
+        case "answer":
+            return call, "", resolution and resolution.value
+        case "deny":
+            reason = ((resolution and resolution.reason) or "").strip()
+            return call, "", f"Denied by user: {reason}" if reason else "Denied by user"
+        case "edit":
+            args = frozen_map(resolution and resolution.value)
+            note = f"[Arguments edited by user: {json_text(args)}]\n"
+            return replace(call, args=args, malformed=None), note, answer and answer.value
+        case "approve":
+            return call, "", answer and answer.value
+        case _:
+            return call, "", None
+
+
+def without_running(
+    definition: AgentDefinition, reserved: Reservation, started: datetime
+) -> ToolExecution | None:
+    """The result of a call whose tool has no say: people have spoken, or it cannot or may not run."""
+    call, note, answer = by_people(reserved.call, reserved.resolution, reserved.answer)
+    if answer is not None:
+        return ToolExecution(call, answer, None, started, now(), note)
+    refusal = definition.tools.refusal(call)
+    if refusal is None and reserved.resolution is None and definition.needs_approval(call):
+        # Whoever told the workflow otherwise: the store knows of no decision.
+        refusal = NOT_ALLOWED
+    if refusal is None:
+        return None
+    return ToolExecution(call, None, StepError(refusal, tool_name=call.name), started, now())
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a result belongs."""
+
+    ref: ExecutionRef
+    step_number: int
+    index: int
+
+
+async def record(
+    store: ExecutionStore,
+    driver: StepDriver,
+    place: Place,
+    execution: ToolExecution,
+    *,
+    success: bool,
+    seconds: float | None = None,
+) -> CallRecord:
+    """Write the result down, with all that follows from it; what an earlier attempt recorded wins."""
+    call = execution.call
+    result = CallRecord(
+        call.id,
+        execution.result,
+        execution.error,
+        execution.text,
+        execution.started_at or now(),
+        execution.completed_at or now(),
+        execution.seconds if seconds is None else seconds,
+        success=success,
+    )
+    written = RecordCall(
+        place.ref,
+        place.step_number,
+        place.index,
+        result,
+        driver.answered(execution),
+        events=[news.call_ended(place.step_number, call, result)],
+    )
+    return await until_written(lambda: store.record_call(written))
+
+
+def is_denied(resolution: Resolution | None) -> bool:
+    """Whether a person said no."""
+    return resolution is not None and resolution.kind == "deny"
+
+
+def output(call: ToolCall, known: CallRecord) -> ToolOutput:
+    """What became of the call, without what it said."""
+    error = known.error and replace(known.error, message="", tool_name=call.name)
+    return ToolOutput(CallFacts(call.id, call.name, is_settled=True, error=error), known.seconds)
+
+
+def now() -> datetime:
+    """This moment."""
+    return datetime.now(UTC)

@@ -1,0 +1,188 @@
+"""Children of an execution: how one comes to be, what its parent reads of it, and an end for one without.
+
+The workflow runs the child itself, as a workflow of its own. Here is what the store has to know of that. The
+child's id follows from its call, so whoever spawns twice finds the first.
+"""
+
+from dataclasses import replace
+
+from temporalio import activity
+
+from activities import calls, news
+from activities.agent import Agents, known
+from activities.calls import now
+from activities.contracts import (
+    CLOSE,
+    REPORT,
+    SPAWN,
+    CloseInput,
+    ReportInput,
+    SpawnInput,
+    SpawnOutput,
+    ToolOutput,
+)
+from activities.discretion import discreet
+from activities.failpoints import Failpoint, Strike, inert
+from activities.pulse import pulse
+from agent_domain.closing import closed
+from agent_domain.definition import AgentDefinition
+from agent_domain.errors import InvalidInput
+from agent_domain.ports import (
+    CallRow,
+    ExecutionStore,
+    NotFound,
+    Reservation,
+    request_id,
+)
+from agent_domain.spawning import (
+    CanSpawn,
+    ChildEnd,
+    Spawn,
+    brought,
+    child_execution,
+    child_plan,
+    child_ref,
+    path,
+)
+from agent_domain.status import ExecutionStatus
+from agent_domain.step_error import StepError
+from agent_domain.tools import ToolCall, ToolContext, ToolExecution
+from agent_domain.values import thaw
+
+FROM_OUTSIDE = "Its workflow was ended from outside"
+CANNOT_SPAWN = "The tool declares need=SUBAGENT, so it needs the methods spawn and report"
+
+
+class SubagentActivities:
+    """Accepts children and reports of them."""
+
+    def __init__(self, store: ExecutionStore, agents: Agents, strike: Strike = inert) -> None:
+        self.store = store
+        self.agents = agents
+        self.strike = strike
+
+    @activity.defn(name=SPAWN)
+    @discreet
+    async def spawn(self, request: SpawnInput) -> SpawnOutput:
+        """The child, accepted and not begun; or the call's result, if there will be none."""
+        async with pulse():
+            return await self._spawned(request)
+
+    async def _spawned(self, request: SpawnInput) -> SpawnOutput:
+        definition = known(self.agents, request.agent)
+        reserved = await self.store.reserve_call(
+            request.ref, request.call_id, activity.info().attempt, news.call_begins
+        )
+        if reserved.recorded:
+            return SpawnOutput(answered=calls.output(reserved.call, reserved.recorded))
+        self.strike(Failpoint.SPAWN_AFTER_RESERVE)
+        execution = calls.without_running(definition, reserved, now())
+        if execution is None:
+            spawned = await self._asked(request, definition, reserved)
+            if isinstance(spawned, SpawnOutput):
+                self.strike(Failpoint.SPAWN_BEFORE_REPORT)
+                return spawned
+            execution = spawned
+        success = execution.error is None and not calls.is_denied(reserved.resolution)
+        return SpawnOutput(answered=await self._answered(request, reserved.index, execution, success=success))
+
+    async def _asked(
+        self, request: SpawnInput, definition: AgentDefinition, reserved: Reservation
+    ) -> SpawnOutput | ToolExecution:
+        """What the tool makes of the call."""
+        call, note, _ = calls.by_people(reserved.call, reserved.resolution)
+        tool, started = definition.tools.get(call.name), now()
+        context = ToolContext(request.ref.execution_id, call.id, request.number, reserved.metadata)
+        try:
+            if not isinstance(tool, CanSpawn):
+                raise InvalidInput(CANNOT_SPAWN)  # noqa: TRY301 -- the model reads it like what a tool raises
+            spawn = tool.spawn(thaw(call.args), context)
+        except Exception as error:  # noqa: BLE001 -- the model reads whatever a tool raises
+            return ToolExecution(call, None, StepError.of(error, call.name), started, now())
+        if isinstance(spawn, str):
+            return ToolExecution(call, spawn, None, started, now(), note)
+        try:
+            return await self._accepted(request, definition, spawn)
+        except InvalidInput as error:
+            return ToolExecution(call, None, StepError.of(error, call.name), started, now())
+
+    async def _accepted(self, request: SpawnInput, definition: AgentDefinition, spawn: Spawn) -> SpawnOutput:
+        own = brought(definition, spawn.agent)
+        agent = path(request.agent, spawn.agent) if own else spawn.agent
+        child = own or known(self.agents, agent)
+        plan = child_plan(spawn, child, agent)
+        plan.rules()
+        ref = child_ref(request.ref, request.call_id)
+        new = child_execution(spawn, child, plan, ref, request.ref.execution_id)
+        await self.store.accept(replace(new, task_queue=activity.info().task_queue))
+        return SpawnOutput(plan)
+
+    @activity.defn(name=REPORT)
+    @discreet
+    async def report(self, request: ReportInput) -> ToolOutput:
+        """The call's result, now that the child has ended."""
+        async with pulse():
+            return await self._reported(request)
+
+    async def _reported(self, request: ReportInput) -> ToolOutput:
+        definition = known(self.agents, request.agent)
+        told = await self._told(request)
+        if told.record:
+            return calls.output(told.call, told.record)
+        asked = await self.store.request(request.ref, request_id(request.ref.execution_id, request.call_id))
+        call, note, _ = calls.by_people(told.call, asked and asked.resolution)
+        end = ChildEnd.of(await self.store.execution(child_ref(request.ref, request.call_id)))
+        execution = replace(_read(definition, call, end), note=note)
+        self.strike(Failpoint.REPORT_BEFORE_RECORD)
+        success = execution.error is None
+        output = await self._answered(
+            request, told.index, execution, success=success, seconds=request.seconds
+        )
+        self.strike(Failpoint.REPORT_BEFORE_REPORT)
+        return output
+
+    async def _told(self, request: ReportInput) -> CallRow:
+        steps = await self.store.steps(request.ref, last=1)
+        found = (call for step in steps for call in step.calls if call.call.id == request.call_id)
+        call = next(found, None)
+        if call is None:
+            raise NotFound("call", request.call_id)
+        return call
+
+    async def _answered(
+        self,
+        request: SpawnInput | ReportInput,
+        index: int,
+        execution: ToolExecution,
+        *,
+        success: bool,
+        seconds: float | None = None,
+    ) -> ToolOutput:
+        driver = self.agents.driver(request.agent, None)
+        place = calls.Place(request.ref, request.number, index)
+        record = await calls.record(self.store, driver, place, execution, success=success, seconds=seconds)
+        return calls.output(execution.call, record)
+
+    @activity.defn(name=CLOSE)
+    @discreet
+    async def close(self, request: CloseInput) -> None:
+        """An end for a child that never began or whose workflow is gone; one that has ended stays so."""
+        why = FROM_OUTSIDE if request.status is ExecutionStatus.FAILED else None
+        async with pulse():
+            row = await self.store.execution(request.ref)
+            if row:
+                await self.store.settle(
+                    closed(request.ref, request.status, step_count=row.step_count, why=why)
+                )
+
+
+def _read(definition: AgentDefinition, call: ToolCall, end: ChildEnd) -> ToolExecution:
+    """What the model reads, as the tool puts it."""
+    started = now()
+    try:
+        tool = definition.tools.get(call.name)
+        if not isinstance(tool, CanSpawn):
+            raise InvalidInput(CANNOT_SPAWN)  # noqa: TRY301 -- the model reads it like what a tool raises
+        return ToolExecution(call, tool.report(thaw(call.args), end), None, started, now())
+    except Exception as error:  # noqa: BLE001 -- the model reads whatever a tool raises
+        return ToolExecution(call, None, StepError.of(error, call.name), started, now())

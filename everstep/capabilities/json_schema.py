@@ -1,0 +1,37 @@
+"""Whether data satisfies a JSON schema. Schemas come from models, so nothing that they name is fetched."""
+
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import jsonschema_rs
+
+from agent_domain.values import thaw
+
+MAX_TOLD = 3
+"""How many faults are told of: enough to mend an answer, and not a page."""
+
+
+def check(schema: Mapping[str, Any], data: Any) -> str | None:
+    """What does not fit, in words; None if everything does, and also what is wrong with the schema."""
+    try:
+        # Patterns are matched in linear time, whoever wrote them.
+        validator = jsonschema_rs.validator_for(
+            thaw(schema), retriever=_fetch_nothing, pattern_options=jsonschema_rs.RegexOptions()
+        )
+    except jsonschema_rs.ValidationError as error:
+        return f"the schema itself cannot be used: {error.message}"
+    except (ValueError, jsonschema_rs.ReferencingError) as error:
+        return f"the schema itself cannot be used: {error}"
+    faults = [
+        _told(error) for _, error in zip(range(MAX_TOLD), validator.iter_errors(thaw(data)), strict=False)
+    ]
+    return "; ".join(faults) or None
+
+
+def _told(error: jsonschema_rs.ValidationError) -> str:
+    place = "/".join(str(part) for part in error.instance_path)
+    return f"{place}: {error.message}" if place else error.message
+
+
+def _fetch_nothing(uri: str) -> NoReturn:
+    raise ValueError(f"{uri} is not fetched; write the schema out in full")

@@ -1,0 +1,191 @@
+"""Mends what lost processes and operators left behind between Temporal and the store.
+
+Each repair can be done twice, and by several processes at once: it is an idempotent write, or the start
+of a workflow under an id that only one can have. What was repaired is counted, and logged.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Final
+from uuid import UUID
+
+from temporalio.client import WorkflowExecutionStatus
+from temporalio.service import RPCError, RPCStatusCode
+
+from agent_domain.closing import closed
+from agent_domain.errors import EverstepError
+from agent_domain.ports import ExecutionRef
+from agent_domain.sessions import Launch
+from agent_domain.status import ExecutionStatus
+from everstep.client.client import Execution
+from everstep.client.sessions import Sessions
+from workflows.contracts import WORKFLOW
+
+log = logging.getLogger(__name__)
+
+GRACE: Final = 30.0
+"""Seconds that whoever is at work is given to do it."""
+EVERY: Final = 15.0
+LOOK_BACK: Final = timedelta(minutes=10)
+"""How far back ends of workflows are looked at again: visibility in Temporal may lag."""
+
+ABNORMAL: Final = {
+    WorkflowExecutionStatus.FAILED: (ExecutionStatus.FAILED, "Its workflow failed"),
+    WorkflowExecutionStatus.TERMINATED: (ExecutionStatus.FAILED, "Its workflow was terminated"),
+    WorkflowExecutionStatus.TIMED_OUT: (ExecutionStatus.FAILED, "Its workflow timed out"),
+    WorkflowExecutionStatus.CANCELED: (ExecutionStatus.CANCELLED, None),
+    WorkflowExecutionStatus.COMPLETED: (ExecutionStatus.FAILED, "Its workflow ended without writing it down"),
+}
+GONE: Final = (ExecutionStatus.FAILED, "Its workflow is not there any more")
+
+
+@dataclass
+class Repairs:
+    """How many of each kind."""
+
+    launched: int = 0
+    """Accepted executions whose workflow had never been started."""
+    released: int = 0
+    """Sessions in which a message waited although nothing was under way."""
+    closed: int = 0
+    """Executions that were under way for the store, and whose workflow had ended."""
+
+    def __bool__(self) -> bool:
+        return any(vars(self).values())
+
+    def __str__(self) -> str:
+        return ", ".join(f"{count} {kind}" for kind, count in vars(self).items())
+
+    def add(self, other: "Repairs") -> None:
+        """Count these as well."""
+        for kind, count in vars(other).items():
+            setattr(self, kind, getattr(self, kind) + count)
+
+
+@dataclass
+class Reconciler:
+    """Looks for what needs help, again and again."""
+
+    sessions: Sessions
+    grace: float = GRACE
+    total: Repairs = field(default_factory=Repairs)
+    """All repairs of this process."""
+    looked_at: datetime | None = None
+
+    @property
+    def task_queue(self) -> str:
+        """Where whoever is helped is at work: others look after the others."""
+        return self.sessions.client.task_queue
+
+    async def run(self, stop: asyncio.Event, every: float = EVERY) -> None:
+        """Until told to stop; an outage is waited out."""
+        while not stop.is_set():
+            try:
+                await self.once()
+            except (EverstepError, RPCError) as error:
+                log.warning("nothing was reconciled: %s", error)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), every)
+
+    async def once(self, *, thorough: bool = False) -> Repairs:
+        """One look; a thorough one asks Temporal for the workflow of every execution that is under way."""
+        repairs = Repairs()
+        async for launch in self._pending(repairs):
+            await self._launch(launch, repairs)
+        if thorough:
+            async for ref in self._under_way():
+                await self._close_if_ended(ref, repairs)
+        async for ref in self._ended_abnormally():
+            await self._close_if_ended(ref, repairs)
+        if repairs:
+            log.warning("reconciled: %s", repairs)
+        self.total.add(repairs)
+        return repairs
+
+    async def _pending(self, repairs: Repairs) -> AsyncIterator[Launch]:
+        seen, cursor = set[UUID](), None
+        while True:
+            stranded = await self.sessions.store.stranded(self.task_queue, self.grace, cursor)
+            for launch in stranded.launches:
+                if launch.ref.session_id:
+                    seen.add(launch.ref.session_id)
+                yield launch
+            for ref in stranded.orphans:
+                repairs.closed += await self.sessions.store.cancel_pending(ref)
+            for ref in stranded.queued:
+                if ref.session_id and ref.session_id not in seen:
+                    seen.add(ref.session_id)
+                    repairs.released += await self.sessions.advance(ref)
+            cursor = stranded.cursor
+            if cursor is None:
+                return
+
+    async def _launch(self, launch: Launch, repairs: Repairs) -> None:
+        status = await self._status(launch.ref)
+        if status is None:
+            await self.sessions.launch(launch)
+            log.warning("started the execution %s", launch.ref.execution_id)
+            repairs.launched += 1
+        elif status is not WorkflowExecutionStatus.RUNNING:
+            await self._close(launch.ref, status, repairs)
+
+    async def _under_way(self) -> AsyncIterator[ExecutionRef]:
+        cursor = None
+        while True:
+            stranded = await self.sessions.store.stranded(
+                self.task_queue, self.grace, cursor, pending_only=False
+            )
+            for ref in stranded.open:
+                yield ref
+            cursor = stranded.cursor
+            if cursor is None:
+                return
+
+    async def _ended_abnormally(self) -> AsyncIterator[ExecutionRef]:
+        """Executions whose workflow did not end by itself, since a little before the last look."""
+        now = datetime.now(UTC)
+        since = (self.looked_at or now - timedelta(days=1)) - LOOK_BACK
+        query = (
+            f"WorkflowType = '{WORKFLOW}' AND CloseTime > '{since.isoformat()}' "
+            "AND ExecutionStatus IN ('Failed', 'Terminated', 'TimedOut', 'Canceled')"
+        )
+        temporal = self.sessions.client.temporal
+        async for found in temporal.list_workflows(query):
+            if found.task_queue != self.task_queue:
+                continue
+            ref = await self.sessions.store.owner(UUID(found.id.rpartition("/")[2]))
+            if ref is None:
+                log.warning("the workflow %s ended as %s and belongs to no execution", found.id, found.status)
+                continue
+            yield ref
+        self.looked_at = now
+
+    async def _close_if_ended(self, ref: ExecutionRef, repairs: Repairs) -> None:
+        status = await self._status(ref)
+        if status is not WorkflowExecutionStatus.RUNNING:
+            await self._close(ref, status, repairs)
+
+    async def _close(
+        self, ref: ExecutionRef, status: WorkflowExecutionStatus | None, repairs: Repairs
+    ) -> None:
+        store = self.sessions.client.store
+        ends, why = GONE if status is None else ABNORMAL[status]
+        row = await store.execution(ref)
+        if row and await store.settle(closed(ref, ends, step_count=row.step_count, why=why)):
+            log.warning("closed the execution %s as %s: %s", ref.execution_id, ends, why)
+            repairs.closed += 1
+            await self.sessions.advance(ref)
+
+    async def _status(self, ref: ExecutionRef) -> WorkflowExecutionStatus | None:
+        """How its workflow stands; None if there is none."""
+        try:
+            described = await Execution(self.sessions.client, ref).workflow.describe()
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return None
+            raise
+        return described.status

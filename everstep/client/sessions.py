@@ -1,0 +1,276 @@
+"""Sessions, as services and the HTTP API use them: say something, and see what becomes of it.
+
+What is said is stored first, in one transaction with the execution that it begins; then the workflow is
+started, under an id that follows from the execution's. Whoever is lost in between is made up for by the
+next attempt with the same key, or by the reconciler.
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+from uuid import UUID, uuid4, uuid5
+
+from temporalio.service import RPCError
+
+from activities.failpoints import Failpoint, Strike, inert
+from agent_domain.announcements import NO_CONTEXT, Context
+from agent_domain.definition import AgentDefinition
+from agent_domain.errors import InvalidInput
+from agent_domain.plan import ExecutionPlan
+from agent_domain.ports import ExecutionRef, NotFound
+from agent_domain.sessions import (
+    ContextPolicy,
+    Launch,
+    NewMessage,
+    NewSession,
+    OnBusy,
+    Posted,
+    Route,
+    Scope,
+    SessionMessageRow,
+    SessionRow,
+    SessionStore,
+)
+from agent_domain.values import EMPTY, frozen_map, json_text, reading
+from everstep.client.client import Client, Execution, Refused
+from everstep.client.titles import Titles
+
+NAMES = UUID("b7f3a1de-3b1c-4c1e-8a55-0f5c8f3a9d21")
+"""The namespace of ids that derive from senders' keys; it must never change."""
+
+TRIES = 5
+"""How often a message may find that somebody else has just answered the question that it is for."""
+
+AGENT = "agent"
+"""Where a session's metadata names the agent that its messages go to."""
+
+
+class NoContexts:
+    """The policy where nothing is configured: no related things, and URLs as they come."""
+
+    async def checked(self, context: Context, scope: Scope) -> Context:
+        """Refuse what names a type."""
+        del scope
+        if context.related_type is not None:
+            raise InvalidInput(f"related_type '{context.related_type}' is not allowed; none is configured")
+        return context
+
+
+@dataclass(frozen=True)
+class AllowedTypes:
+    """Allows the related types that a list names, to everybody."""
+
+    types: frozenset[str]
+
+    async def checked(self, context: Context, scope: Scope) -> Context:
+        """Refuse every other type."""
+        del scope
+        if context.related_type is not None and context.related_type not in self.types:
+            allowed = ", ".join(sorted(self.types))
+            raise InvalidInput(
+                f"related_type '{context.related_type}' is not allowed; choose from: {allowed}"
+            )
+        return context
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a person says in a session. `key` makes it repeatable: the same one changes nothing."""
+
+    content: str
+    user_id: str
+    data: Any = None
+    """The answer to a form."""
+    request_id: UUID | None = None
+    """The question that it answers."""
+    on_busy: OnBusy = OnBusy.ENQUEUE
+    context: Context = NO_CONTEXT
+    agent: str | None = None
+    metadata: Mapping[str, Any] = EMPTY
+    key: str = field(default_factory=lambda: str(uuid4()))
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What became of it."""
+
+    message: SessionMessageRow
+    route: Route
+    execution_id: UUID
+
+
+@dataclass(frozen=True)
+class Sessions:
+    """The sessions of an installation."""
+
+    client: Client
+    store: SessionStore
+    default_agent: str
+    policy: ContextPolicy = field(default_factory=NoContexts)
+    titles: Titles | None = None
+    strike: Strike = inert
+
+    async def create(self, scope: Scope, new: NewSession) -> SessionRow:
+        """Make a session; its context is checked first."""
+        self._require_agent(new.metadata.get(AGENT))
+        return await self.store.create_session(
+            replace(new, context=await self.policy.checked(new.context, scope))
+        )
+
+    async def send(self, scope: Scope, session_id: UUID, said: Said) -> Sent:
+        """Say something in a session."""
+        session = await self.store.session(scope, session_id)
+        if session is None:
+            raise NotFound("session", session_id)
+        agent = said.agent or session.metadata.get(AGENT) or self.default_agent
+        message = await self._message(scope, session_id, said, agent)
+        sent = await self._sent(message, said)
+        if session.title is None and sent.route is Route.START:
+            self._entitle(message)
+        return sent
+
+    async def begin(self, scope: Scope, said: Said, title: str | None = None) -> tuple[SessionRow, Sent]:
+        """Say something in a session that is made for it."""
+        session_id = self._named(scope, said, "session")
+        message = await self._message(scope, session_id, said, said.agent or self.default_agent)
+        noted = {AGENT: said.agent} if said.agent else EMPTY
+        new = NewSession(session_id, scope.tenant_id, said.user_id, message.context, title, frozen_map(noted))
+        sent = await self._sent(replace(message, session=new), said)
+        session = await self.store.session(scope, session_id)
+        if session is None:
+            raise NotFound("session", session_id)
+        if title is None:
+            self._entitle(message)
+        return session, sent
+
+    async def cancel(self, ref: ExecutionRef) -> None:
+        """Cancel an execution, begun or not; the next of its session gets its turn."""
+        ref = await self._in_session(ref)
+        if await self.store.cancel_pending(ref):
+            # Its workflow may have been started a moment ago; it then ends without having done anything.
+            with suppress(RPCError):
+                await Execution(self.client, ref).workflow.cancel()
+        else:
+            await Execution(self.client, ref).cancel()
+        await self.advance(ref)
+
+    async def delete(self, scope: Scope, session_id: UUID) -> bool:
+        """Remove a session; `SessionBusy` while an execution of it is under way."""
+        return await self.store.delete_session(scope, session_id)
+
+    async def fork(
+        self, ref: ExecutionRef, step: int, content: str | None = None, key: str | None = None
+    ) -> Execution:
+        """Another execution that shares this one's conversation up to a step, and runs no tool again."""
+        ref = await self._in_session(ref)
+        new = uuid5(ref.execution_id, f"fork/{key or uuid4()}")
+        return await self.launch(await self.store.fork(ref, step, replace(ref, execution_id=new), content))
+
+    async def launch(self, launch: Launch) -> Execution:
+        """Start the workflow of a pending execution whose turn it is; again changes nothing."""
+        with reading("the execution's plan"):
+            plan = ExecutionPlan.model_validate(launch.plan)
+        return await self.client.launch(launch.ref, plan, launch.task_queue)
+
+    async def advance(self, ref: ExecutionRef) -> bool:
+        """Give the next execution of this one's session its turn and start it; whether there is one."""
+        if ref.session_id is None:
+            return False
+        try:
+            following = await self.store.release(ref.tenant_id, ref.session_id)
+        except NotFound:
+            # Executions may be told about in a session that was never made here.
+            return False
+        launch = following and await self.store.launch(following)
+        if launch:
+            await self.launch(launch)
+        return launch is not None
+
+    async def _in_session(self, ref: ExecutionRef) -> ExecutionRef:
+        """The execution with the session that it belongs to."""
+        row = await self.client.store.execution(ref)
+        if row is None:
+            raise NotFound("execution", ref.execution_id)
+        return row.ref
+
+    # What becomes of a message.
+
+    def _entitle(self, message: NewMessage) -> None:
+        if self.titles:
+            self.titles.ask(message.scope, message.session_id, message.content)
+
+    async def _sent(self, message: NewMessage, said: Said) -> Sent:
+        posted = await self.store.post(message)
+        for _ in range(TRIES):
+            if posted.message is not None:
+                self.strike(Failpoint.API_AFTER_COMMIT)
+                await self._carry_out(posted, message, said)
+                self.strike(Failpoint.API_BEFORE_ANSWER)
+                return Sent(posted.message, posted.route, posted.execution.execution_id)
+            await self._answer(posted, message, said)
+            # Now it is stored; or somebody was quicker, and it answers nothing any more.
+            posted = await self.store.post(message)
+        raise Refused("The question is being answered by somebody else; send the message again")
+
+    async def _answer(self, posted: Posted, message: NewMessage, said: Said) -> None:
+        with suppress(Refused):
+            await Execution(self.client, posted.execution).submit_input(
+                said.content,
+                data=said.data,
+                request_id=posted.question,
+                message_id=message.id,
+                context=message.context,
+                metadata=message.metadata,
+            )
+
+    async def _carry_out(self, posted: Posted, message: NewMessage, said: Said) -> None:
+        """What has to be done outside of the store; again changes nothing."""
+        match posted.route:
+            case Route.STEER:
+                await self._steer(posted.execution, str(message.id))
+            case Route.INTERRUPT if posted.cancels:
+                with suppress(Refused):
+                    await self.cancel(posted.cancels)
+            case Route.ANSWER:
+                # Whoever stored it may have been lost before the execution heard of it.
+                await self._answer(posted, message, said)
+                return
+            case _:
+                pass
+        await self.advance(posted.execution)
+
+    async def _steer(self, ref: ExecutionRef, key: str) -> None:
+        """An execution that has ended meanwhile does not hear it: then it begins one of its own."""
+        launch = await self.store.launch(ref)
+        if launch:
+            await self.launch(launch)
+        with suppress(Refused):
+            await Execution(self.client, ref).hear(key)
+
+    async def _message(self, scope: Scope, session_id: UUID, said: Said, agent: str) -> NewMessage:
+        definition = self._require_agent(agent)
+        plan = definition.plan()
+        plan.rules()
+        return NewMessage(
+            id=self._named(scope, said, "message"),
+            session_id=session_id,
+            scope=scope,
+            user_id=said.user_id,
+            content=said.content or (json_text(said.data) if said.data is not None else ""),
+            spec=definition.spec(),
+            plan=frozen_map(plan.model_dump(mode="json")),
+            execution_id=self._named(scope, said, "execution"),
+            task_queue=self.client.task_queue,
+            on_busy=said.on_busy,
+            context=await self.policy.checked(said.context, scope),
+            metadata=frozen_map(said.metadata, "metadata"),
+            request_id=said.request_id,
+        )
+
+    def _require_agent(self, name: str | None) -> AgentDefinition:
+        return self.client.agent(name or self.default_agent)
+
+    def _named(self, scope: Scope, said: Said, what: str) -> UUID:
+        """An id that follows from the sender's key, the same each time."""
+        return uuid5(NAMES, f"{scope.tenant_id}/{said.user_id}/{said.key}/{what}")

@@ -1,0 +1,73 @@
+"""Titles of sessions, by a model: asked beside everything else, and missed by nobody if there is none."""
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import UUID
+
+from agent_domain.cached_context import InferenceRequest
+from agent_domain.drivers import Model
+from agent_domain.errors import EverstepError
+from agent_domain.messages import system, user
+from agent_domain.sessions import MAX_TITLE, Scope, SessionStore, title_of
+
+log = logging.getLogger(__name__)
+
+PRESET: Final = "fast"
+"""The preset whose model is asked."""
+
+PROMPT: Final = (
+    "You name conversations. Answer with a title of at most six words for the conversation that begins "
+    "with the following message, in its language, without quotes and without a full stop. Do not answer "
+    "the message itself."
+)
+READS: Final = 2_000
+"""Characters of the message that the model reads."""
+PATIENCE: Final = 20.0
+"""Seconds until the first words stay the title."""
+
+
+@dataclass
+class Titles:
+    """Replaces the first words, which are a session's title until then, and only those."""
+
+    model: Model
+    store: SessionStore
+    _asked: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+
+    def ask(self, scope: Scope, session_id: UUID, content: str) -> None:
+        """Ask for one; whoever calls does not wait."""
+        task = asyncio.create_task(self._entitle(scope, session_id, content))
+        self._asked.add(task)
+        task.add_done_callback(self._asked.discard)
+
+    async def settled(self) -> None:
+        """Come back once nobody is being asked."""
+        await asyncio.gather(*self._asked)
+
+    async def aclose(self) -> None:
+        """Ask no longer."""
+        for task in self._asked:
+            task.cancel()
+        await asyncio.gather(*self._asked, return_exceptions=True)
+
+    async def _entitle(self, scope: Scope, session_id: UUID, content: str) -> None:
+        try:
+            async with asyncio.timeout(PATIENCE):
+                title = await self._title(content)
+            if title:
+                await self.store.retitle(scope, session_id, title_of(content), title)
+        except (EverstepError, TimeoutError) as error:
+            log.info(
+                "the session %s keeps its first words as its title: %s", session_id, type(error).__name__
+            )
+
+    async def _title(self, content: str) -> str:
+        request = InferenceRequest((system(PROMPT), user(content[:READS])))
+        response = await self.model.respond(request, _unheard)
+        return " ".join(response.text.split()).strip("\"'“”„«».")[:MAX_TITLE]
+
+
+def _unheard(_text: str) -> None:
+    """Nobody watches a title being written."""

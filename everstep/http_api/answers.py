@@ -1,0 +1,417 @@
+"""What clients are told."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Generic, Self, TypeVar
+from uuid import UUID
+
+from pydantic import Field
+
+from agent_domain.accounts import Account, Span
+from agent_domain.announcements import MessageRole
+from agent_domain.contracts import AgentDescriptor
+from agent_domain.ports import CallRow, ExecutionRow, Page, RequestRow, RequestState, StepRow
+from agent_domain.sessions import Route, SessionMessageRow, SessionRow, SessionStatus, SnapshotRow
+from agent_domain.status import ExecutionStatus, StopReason
+from agent_domain.step_error import StepError
+from agent_domain.step_facts import CallNeed
+from everstep.client.sessions import AGENT, Sent as Accepted
+from everstep.http_api import samples
+from everstep.http_api.samples import example
+from everstep.http_api.words import Moment, Told
+
+T = TypeVar("T")
+RowT = TypeVar("RowT")
+
+
+class Listed(Told, Generic[T]):
+    """A page of a list."""
+
+    items: list[T]
+    next_cursor: str | None = Field(
+        default=None, description="Where the next page begins; null: this is the last."
+    )
+
+
+def listed(page: Page[RowT], of: Callable[[RowT], T]) -> Listed[T]:
+    """A page of rows, as clients see them."""
+    return Listed(items=[of(row) for row in page.rows], next_cursor=page.cursor)
+
+
+class Session(Told):
+    """A conversation over many executions."""
+
+    model_config = example(samples.SESSION)
+
+    id: UUID
+    user_id: str
+    title: str | None
+    status: SessionStatus
+    agent: str | None
+    related_type: str | None
+    related_id: str | None
+    context_url: str | None
+    metadata: Mapping[str, Any]
+    last_execution_id: UUID | None
+    last_snapshot_id: UUID | None
+    created_at: Moment
+    updated_at: Moment
+
+    @classmethod
+    def of(cls, row: SessionRow) -> Self:
+        """What a row says."""
+        agent = row.metadata.get(AGENT)
+        return cls(
+            id=row.id,
+            user_id=row.user_id,
+            title=row.title,
+            status=row.status,
+            agent=agent if isinstance(agent, str) else None,
+            related_type=row.context.related_type,
+            related_id=row.context.related_id,
+            context_url=row.context.url,
+            metadata=row.metadata,
+            last_execution_id=row.last_execution_id,
+            last_snapshot_id=row.last_snapshot_id,
+            created_at=row.created_at,
+            updated_at=row.updated_at,
+        )
+
+
+class Message(Told):
+    """A stored message. What has the role `info` or `notification` may be folded away."""
+
+    model_config = example(samples.MESSAGE)
+
+    id: UUID
+    session_id: UUID
+    role: MessageRole
+    content: str
+    execution_id: UUID | None
+    related_type: str | None
+    related_id: str | None
+    context_url: str | None
+    metadata: Mapping[str, Any]
+    created_at: Moment
+
+    @classmethod
+    def of(cls, row: SessionMessageRow) -> Self:
+        """What a row says."""
+        return cls(
+            id=row.id,
+            session_id=row.session_id,
+            role=row.role,
+            content=row.content,
+            execution_id=row.execution_id,
+            related_type=row.context.related_type,
+            related_id=row.context.related_id,
+            context_url=row.context.url,
+            metadata=row.metadata,
+            created_at=row.created_at,
+        )
+
+
+class MessageAccepted(Told):
+    """A message was taken, and what it does."""
+
+    model_config = example(samples.ACCEPTED)
+
+    session_id: UUID
+    execution_id: UUID = Field(description="The execution that it begins, that hears it, or that had asked.")
+    route: Route = Field(description="Whether it begins an execution, waits, interrupts, steers or answers.")
+    message: Message
+
+    @classmethod
+    def of(cls, sent: Accepted) -> Self:
+        """What became of it."""
+        message = Message.of(sent.message)
+        return cls(
+            session_id=message.session_id, execution_id=sent.execution_id, route=sent.route, message=message
+        )
+
+
+class Request(Told):
+    """A question to people, or a call that waits for their approval."""
+
+    model_config = example(samples.REQUEST)
+
+    id: UUID
+    execution_id: UUID
+    session_id: UUID | None
+    kind: CallNeed = Field(description="`input` for a question, `approval` for a call.")
+    state: RequestState
+    tool: str
+    args: Mapping[str, Any]
+    args_digest: str = Field(description="What an approval has to send back.")
+    request: Mapping[str, Any] = Field(description="Of a question: its prompt, choices and schema.")
+    created_at: Moment
+
+    @classmethod
+    def of(cls, row: RequestRow) -> Self:
+        """What a row says."""
+        return cls(
+            id=row.id,
+            execution_id=row.ref.execution_id,
+            session_id=row.ref.session_id,
+            kind=row.kind,
+            state=row.state,
+            tool=row.tool,
+            args=row.args,
+            args_digest=row.args_digest,
+            request=row.request,
+            created_at=row.created_at,
+        )
+
+
+class Execution(Told):
+    """One run of an agent from its start to its stop reason."""
+
+    model_config = example(samples.EXECUTION)
+
+    id: UUID
+    session_id: UUID | None
+    parent_execution_id: UUID | None
+    user_id: str | None
+    agent: str
+    status: ExecutionStatus
+    stop_reason: StopReason | None
+    step_count: int
+    usage: Mapping[str, Any]
+    output: Mapping[str, Any] | None = Field(description="`response` and `stop_reason`, once it has ended.")
+    error_message: str | None
+    metadata: Mapping[str, Any]
+    created_at: Moment
+    started_at: Moment | None
+    completed_at: Moment | None
+
+    @classmethod
+    def of(cls, row: ExecutionRow) -> Self:
+        """What a row says."""
+        return cls(
+            id=row.ref.execution_id,
+            session_id=row.ref.session_id,
+            parent_execution_id=row.parent_execution_id,
+            user_id=row.user_id,
+            agent=row.agent,
+            status=row.status,
+            stop_reason=row.stop_reason,
+            step_count=row.step_count,
+            usage=row.usage,
+            output=row.output,
+            error_message=row.error_message,
+            metadata=row.metadata,
+            created_at=row.created_at,
+            started_at=row.started_at,
+            completed_at=row.completed_at,
+        )
+
+
+class ErrorTold(Told):
+    """Something that went wrong in a step."""
+
+    message: str
+    type: str | None
+    tool: str | None
+
+    @classmethod
+    def of(cls, error: StepError) -> Self:
+        """What a step's error says."""
+        return cls(message=error.message, type=error.type, tool=error.tool_name)
+
+
+class Call(Told):
+    """A tool call, and its result once it has one."""
+
+    id: str
+    tool: str
+    args: Mapping[str, Any]
+    state: str
+    attempts: int
+    result: Any = None
+    text: str | None = Field(default=None, description="What the model reads.")
+    success: bool | None = None
+    error: ErrorTold | None = None
+    started_at: Moment | None = None
+    completed_at: Moment | None = None
+
+    @classmethod
+    def of(cls, row: CallRow) -> Self:
+        """What a row says."""
+        call = cls(
+            id=row.call.id, tool=row.call.name, args=row.call.args, state=row.state, attempts=row.attempts
+        )
+        record = row.record
+        if record is None:
+            return call
+        told = {
+            "result": record.result,
+            "text": record.text,
+            "success": record.success,
+            "error": ErrorTold.of(record.error) if record.error else None,
+            "started_at": record.started_at,
+            "completed_at": record.completed_at,
+        }
+        return call.model_copy(update=told)
+
+
+class Step(Told):
+    """One exchange with the model, and the tool calls that followed from it."""
+
+    number: int
+    attempt: int
+    type: str | None = Field(description="Null while the model answers.")
+    finish_reason: str | None
+    usage: Mapping[str, int] | None
+    errors: list[ErrorTold]
+    messages: list[dict[str, Any]]
+    calls: list[Call]
+    partial_text: str = Field(description="What was said so far of an answer that is under way.")
+    started_at: Moment
+    completed_at: Moment | None
+    duration_ms: float | None
+
+    @classmethod
+    def of(cls, row: StepRow) -> Self:
+        """What a row says."""
+        facts = row.facts
+        return cls(
+            number=row.number,
+            attempt=row.attempt,
+            type=facts.step_type if facts else None,
+            finish_reason=facts.finish_reason if facts else None,
+            usage=facts.usage.to_wire() if facts else None,
+            errors=[ErrorTold.of(error) for error in row.errors],
+            messages=[message.to_dict() for message in row.messages],
+            calls=[Call.of(call) for call in row.calls],
+            partial_text=row.partial_text,
+            started_at=row.started_at,
+            completed_at=row.completed_at,
+            duration_ms=row.duration_ms,
+        )
+
+
+class Decision(Told):
+    """Why a step was followed by another, or by none: all votes, and what they came to."""
+
+    number: int
+    outcome: Mapping[str, Any] | None = Field(description="Null while the step is under way.")
+
+    @classmethod
+    def of(cls, row: StepRow) -> Self:
+        """What a row says."""
+        return cls(number=row.number, outcome=row.outcome)
+
+
+class Snapshot(Told):
+    """A stored state of an execution."""
+
+    id: UUID
+    execution_id: UUID
+    parent_snapshot_id: UUID | None
+    agent_name: str | None
+    step_number: int | None
+    is_final: bool
+    debug_mode: bool
+    state: Mapping[str, Any]
+    created_at: Moment
+
+    @classmethod
+    def of(cls, row: SnapshotRow) -> Self:
+        """What a row says."""
+        return cls(
+            id=row.id,
+            execution_id=row.execution_id,
+            parent_snapshot_id=row.parent_snapshot_id,
+            agent_name=row.agent_name,
+            step_number=row.step_number,
+            is_final=row.is_final,
+            debug_mode=row.debug_mode,
+            state=row.state,
+            created_at=row.created_at,
+        )
+
+
+class Agent(Told):
+    """An agent that can be started."""
+
+    name: str
+    description: str
+    tools: list[str]
+    capabilities: list[str]
+
+    @classmethod
+    def of(cls, descriptor: AgentDescriptor) -> Self:
+        """What others are told about it."""
+        return cls(
+            name=descriptor.name,
+            description=descriptor.description,
+            tools=[*descriptor.tools],
+            capabilities=[*descriptor.capabilities],
+        )
+
+
+class Agents(Told):
+    """The agents of an installation."""
+
+    items: list[Agent]
+    default: str = Field(description="Whom a message goes to that names none.")
+
+
+class AgentUsage(Told):
+    """What the executions of one agent consumed; tokens are counted once each."""
+
+    agent: str
+    executions: int
+    failed: int
+    steps: int
+    input: int
+    output: int
+    cached: int
+    reasoning: int
+    total: int
+
+
+class Usage(Told):
+    """What was consumed in a span of time."""
+
+    since: Moment
+    until: Moment
+    total_tokens: int
+    agents: list[AgentUsage]
+
+    @classmethod
+    def of(cls, span: Span, accounts: Sequence[Account]) -> Self:
+        """What was added up."""
+        return cls(
+            since=span.since,
+            until=span.until,
+            total_tokens=sum(account.total for account in accounts),
+            agents=[AgentUsage(**asdict(account)) for account in accounts],
+        )
+
+
+class ChannelAuth(Told):
+    """What a browser shows to the gateway."""
+
+    auth: str = Field(examples=["everstep:4f6a..."])
+
+
+class CheckTold(Told):
+    """One thing that the API cannot do without."""
+
+    name: str
+    ok: bool
+    detail: str = Field(default="", description="What to do if it is missing.")
+
+
+class Readiness(Told):
+    """Whether requests can be served."""
+
+    status: str = Field(examples=["ready"])
+    checks: list[CheckTold]
+
+
+class Health(Told):
+    """That the process answers."""
+
+    status: str = "ok"

@@ -1,0 +1,54 @@
+"""What the HTTP API is made of, and given."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from agent_domain.accounts import AccountStore
+from agent_domain.sessions import KeyStore
+from everstep.client.client import Client
+from everstep.client.sessions import Sessions
+from everstep.http_api.auth import Authenticate
+from everstep.http_api.callers import Caller
+from everstep.http_api.channels import Signer
+from everstep.http_api.metrics import Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that the API cannot do without, and whether it is there."""
+
+    name: str
+    is_good: bool
+    detail: str = ""
+    """What to do if it is not."""
+
+
+Checks = Callable[[], Awaitable[Sequence[Check]]]
+
+
+async def nothing_to_check() -> Sequence[Check]:
+    """Where nothing else is needed."""
+    return ()
+
+
+@dataclass(frozen=True)
+class Api:
+    """Everything that a route needs."""
+
+    sessions: Sessions
+    keys: KeyStore
+    accounts: AccountStore
+    authenticate: Authenticate
+    signer: Signer | None = None
+    """Lets browsers into channels of the gateway."""
+    checks: Checks = nothing_to_check
+    allowed_origins: Sequence[str] = ()
+    metrics: Metrics = field(default_factory=Metrics)
+
+    def client_for(self, caller: Caller) -> Client:
+        """The client of the caller's tenant."""
+        return replace(self.sessions.client, tenant_id=caller.tenant_id)
+
+    def sessions_for(self, caller: Caller) -> Sessions:
+        """The sessions of the caller's tenant."""
+        return replace(self.sessions, client=self.client_for(caller))

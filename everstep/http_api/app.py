@@ -1,0 +1,52 @@
+"""The application: routes, the edge that every request passes, and the pages that explain it."""
+
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+
+from everstep.http_api import pages, problems
+from everstep.http_api.api import Api
+from everstep.http_api.edge import MAX_BODY, Edge, Origins
+from everstep.http_api.problems import Problem
+from everstep.http_api.routes import broadcasting, catalogue, executions, health, sessions, usage
+
+_REFUSALS: Mapping[int | str, dict[str, Any]] = {
+    400: {"model": Problem, "description": "The body cannot be read."},
+    401: {"model": Problem, "description": "Nobody knows who asks."},
+    403: {"model": Problem, "description": "Whoever asks may not."},
+    404: {"model": Problem, "description": "There is none, or it is somebody else's."},
+    409: {"model": Problem, "description": "Something stands against it now."},
+    413: {"model": Problem, "description": "The body is too large."},
+    422: {"model": Problem, "description": "What was sent has to be changed."},
+    500: {"model": Problem, "description": "A fault of the server."},
+    503: {"model": Problem, "description": "Try again."},
+}
+
+
+def create_app(api: Api, *, max_body: int = MAX_BODY) -> FastAPI:
+    """The HTTP API, as an ASGI application."""
+    app = FastAPI(
+        title="Everstep",
+        version=version("everstep"),
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        generate_unique_id_function=_operation,
+    )
+    app.state.api = api
+    problems.install(app)
+    for module in (sessions, executions, catalogue, usage, broadcasting):
+        app.include_router(module.routes, responses={**_REFUSALS})
+    app.include_router(health.routes)
+    pages.install(app)
+    # The last one added is the first one passed.
+    app.add_middleware(Origins, allowed=api.allowed_origins)
+    app.add_middleware(Edge, metrics=api.metrics, max_body=max_body)
+    return app
+
+
+def _operation(route: APIRoute) -> str:
+    return route.name

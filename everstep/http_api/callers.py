@@ -1,0 +1,79 @@
+"""Who asks: a person with a token of an identity provider, or a service with a key of ours.
+
+Everything that a caller is shown belongs to the caller's tenant, and to the caller as a person, unless a
+scope says otherwise. There are two:
+
+- `sessions:all` opens the things of everybody in the tenant, and lets a service name the person it acts for;
+- `read-only` closes everything that changes something.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from agent_domain.errors import InvalidInput
+from agent_domain.ports import DEFAULT_TENANT
+from agent_domain.sessions import Scope, bounded
+from agent_domain.values import listed
+
+MAX_NAME = 200
+"""Characters of a tenant's and of a user's name."""
+
+
+class Grant(StrEnum):
+    """What a token or a key may do beside the usual."""
+
+    ALL_SESSIONS = "sessions:all"
+    READ_ONLY = "read-only"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Whoever sent a request."""
+
+    user_id: str
+    tenant_id: str = DEFAULT_TENANT
+    grants: frozenset[Grant] = field(default_factory=frozenset[Grant])
+
+    @classmethod
+    def named(cls, user_id: object, tenant_id: object, scopes: object) -> "Caller":
+        """A caller as a token or a key says; scopes that are none of ours are for others."""
+        names = scopes.split() if isinstance(scopes, str) else [*map(str, listed(scopes or (), "scope"))]
+        grants = frozenset(Grant(name) for name in names if name in tuple(Grant))
+        return cls(valid_name("sub", user_id), valid_name("tenant", tenant_id), grants)
+
+    @property
+    def may_write(self) -> bool:
+        """Whether anything may be changed."""
+        return Grant.READ_ONLY not in self.grants
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether the things of everybody in the tenant may be seen."""
+        return Grant.ALL_SESSIONS in self.grants
+
+    @property
+    def scope(self) -> Scope:
+        """Whose things may be seen."""
+        return Scope(self.tenant_id, None if self.sees_all else self.user_id)
+
+    def acts_for(self, user_id: str | None) -> str | None:
+        """The person whose things are made: the caller, or whom a service names; None if it may not."""
+        if user_id is None or user_id == self.user_id:
+            return self.user_id
+        return user_id if self.sees_all else None
+
+
+def valid_name(what: str, value: object) -> str:
+    """The name of a tenant, a person or a key."""
+    if not isinstance(value, str) or not value.strip():
+        raise InvalidInput(f"{what} has to be text that is not empty")
+    return bounded(what, value, MAX_NAME)
+
+
+def grants_of(names: Sequence[str]) -> tuple[str, ...]:
+    """The scopes that a key is to have."""
+    unknown = [name for name in names if name not in tuple(Grant)]
+    if unknown:
+        raise InvalidInput(f"there is no scope '{unknown[0]}'; use: {', '.join(Grant)}")
+    return tuple(dict.fromkeys(names))

@@ -1,0 +1,98 @@
+"""The keys of an identity provider, which changes them when it likes.
+
+They are fetched when they are first needed, again after a while, and at once when a token names a key that
+is not known, but not more often than every few seconds: anybody can send tokens that name unknown keys.
+While the provider cannot be reached, the keys that are known go on opening.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from time import monotonic
+from typing import Any, cast
+
+import httpx2
+import jwt
+
+from agent_domain.errors import InvalidInput
+from everstep.http_api.problems import unavailable
+
+logger = logging.getLogger(__name__)
+
+BY_PROVIDER = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA")
+
+LIFESPAN = 3600.0
+"""Seconds after which the keys are fetched again, so that one that was withdrawn opens nothing for ever."""
+COOLDOWN = 10.0
+"""Seconds between two fetches."""
+TIMEOUT = 5.0
+
+Fetch = Callable[[str], Awaitable[bytes]]
+
+
+async def fetched(url: str) -> bytes:
+    """The provider's document."""
+    async with httpx2.AsyncClient(timeout=TIMEOUT) as client:
+        response = await client.get(url)
+        response.raise_for_status()
+        return response.content
+
+
+class KeySet:
+    """The keys behind a URL."""
+
+    def __init__(self, url: str, fetch: Fetch = fetched, clock: Callable[[], float] = monotonic) -> None:
+        self.url = url
+        self._fetch = fetch
+        self._clock = clock
+        self._keys: Mapping[str, jwt.PyJWK] = {}
+        self._fetched_at = self._tried_at = float("-inf")
+        self._lock = asyncio.Lock()
+
+    async def key(self, key_id: object) -> jwt.PyJWK:
+        """The key of that id."""
+        if self._is_missing(key_id):
+            async with self._lock:
+                # Whoever waited finds what the first one fetched.
+                if self._is_missing(key_id) and self._clock() - self._tried_at >= COOLDOWN:
+                    await self._refresh()
+        if found := self._keys.get(str(key_id)):
+            return found
+        if not self._keys:
+            raise unavailable("The identity provider")
+        raise jwt.InvalidKeyError("no key of this id")
+
+    def _is_missing(self, key_id: object) -> bool:
+        return str(key_id) not in self._keys or self._clock() - self._fetched_at >= LIFESPAN
+
+    async def _refresh(self) -> None:
+        self._tried_at = self._clock()
+        try:
+            self._keys = read_keys(await self._fetch(self.url))
+            self._fetched_at = self._clock()
+        except (httpx2.HTTPError, OSError, InvalidInput) as error:
+            logger.warning("the keys at %s could not be fetched: %s", self.url, error)
+
+
+def read_keys(document: bytes) -> Mapping[str, jwt.PyJWK]:
+    """The keys of a document (RFC 7517) that sign tokens, by id; what it does not know is left out."""
+    try:
+        entries: Any = json.loads(document)["keys"]
+        found = [key for entry in entries if (key := _read_key(entry))]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise InvalidInput("the document holds no keys; check EVERSTEP_AUTH_JWKS_URL") from None
+    return {str(key.key_id): key for key in found}
+
+
+def _read_key(entry: Any) -> jwt.PyJWK | None:
+    if not isinstance(entry, dict):
+        return None
+    written = cast("dict[str, Any]", entry)
+    if written.get("use", "sig") != "sig" or not written.get("kid"):
+        return None
+    try:
+        key = jwt.PyJWK(written)
+    except jwt.PyJWTError:
+        return None
+    return key if key.algorithm_name in BY_PROVIDER else None

@@ -1,0 +1,234 @@
+"""Every answer that says no: a problem document (RFC 9457), titled and saying what to do.
+
+What is told is chosen here, error by error. What nobody foresaw, and whatever names a server, a statement
+or a line of code, goes to the log and never into an answer.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, cast
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError
+from temporalio.service import RPCError
+
+from agent_domain.capabilities.approvals import MISMATCH, RESOLVED
+from agent_domain.errors import EverstepError, InvalidInput
+from agent_domain.ports import ExecutionEnded, NotFound, StoreUnavailable
+from agent_domain.sessions import ContextForbidden, SessionBusy, SessionNotActive
+from agent_domain.values import cut, storable
+from everstep.client.client import PASSING, Refused
+
+logger = logging.getLogger(__name__)
+
+MEDIA_TYPE = "application/problem+json"
+
+LONGEST = 1000
+"""Characters of a detail: some quote what was sent."""
+
+
+class Fault(BaseModel):
+    """One thing that is wrong with a request."""
+
+    at: str = Field(examples=["body.on_busy"])
+    message: str = Field(examples=["Input should be 'enqueue', 'steer', 'interrupt' or 'reject'"])
+
+
+class Problem(BaseModel):
+    """Why a request was not answered as asked, and what to do."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str = Field(examples=["urn:everstep:problem:session-busy"])
+    title: str = Field(examples=["Session is busy"])
+    status: int = Field(examples=[409])
+    detail: str = Field(
+        examples=["Wait for the execution under way, or send the message with another on_busy than 'reject'"]
+    )
+    request_id: str | None = Field(default=None, examples=["0b6f1c9a4f3e4f0f9d0c6a2f3c1b7a55"])
+    errors: list[Fault] = Field(default_factory=list[Fault])
+
+
+class Refusal(EverstepError):
+    """An answer that says no."""
+
+    def __init__(
+        self,
+        status: int,
+        slug: str,
+        title: str,
+        detail: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        errors: Sequence[Mapping[str, str]] = (),
+    ) -> None:
+        self.status, self.slug, self.title, self.detail = status, slug, title, detail
+        self.headers, self.errors = dict(headers or {}), [*errors]
+        super().__init__(detail)
+
+
+def unauthorized(detail: str) -> Refusal:
+    """Nobody knows who asks."""
+    headers = {"WWW-Authenticate": 'Bearer realm="everstep"'}
+    return Refusal(401, "unauthorized", "Unauthorized", detail, headers=headers)
+
+
+def forbidden(detail: str) -> Refusal:
+    """Whoever asks may not."""
+    return Refusal(403, "forbidden", "Forbidden", detail)
+
+
+def unusable(detail: str, errors: Sequence[Mapping[str, str]] = ()) -> Refusal:
+    """What was sent has to be changed."""
+    return Refusal(422, "unusable", "The request cannot be used", detail, errors=errors)
+
+
+def unavailable(what: str) -> Refusal:
+    """The same request may be sent again."""
+    detail = f"{what} cannot serve this now; send the same request again, with the same Idempotency-Key"
+    return Refusal(503, "unavailable", "Try again", detail, headers={"Retry-After": "1"})
+
+
+def missing(kind: str, name: object) -> Refusal:
+    """There is none, or it is somebody else's."""
+    return Refusal(404, "not-found", "Not found", f"There is no {kind} {name}; check its id")
+
+
+def too_large(limit: int) -> Refusal:
+    """The body is over the limit."""
+    detail = f"A request's body has at most {limit} bytes; send less"
+    # What was not read stays in the connection, which serves nobody else after that.
+    return Refusal(413, "too-large", "The request is too large", detail, headers={"Connection": "close"})
+
+
+def too_slow() -> Refusal:
+    """The body does not arrive."""
+    detail = "The request's body did not arrive in time; send the same request again"
+    return Refusal(408, "too-slow", "The request took too long", detail, headers={"Connection": "close"})
+
+
+_CONFLICTS: Mapping[str, tuple[str, str]] = {
+    MISMATCH: ("approval-mismatch", "Read the request again and send the args_digest of what it shows"),
+    RESOLVED: ("approval-resolved", "Somebody has decided already; read the execution to see what follows"),
+}
+"""Refusals that a text names: what to do about them."""
+
+
+def refusal_of(error: Exception) -> Refusal:
+    """What an exception means to whoever sent the request."""
+    match error:
+        case Refusal():
+            return error
+        case ContextForbidden():
+            return forbidden(str(error))
+        case InvalidInput():
+            return unusable(str(error))
+        case NotFound():
+            return Refusal(404, "not-found", "Not found", f"{error}; check its id")
+        case _:
+            return _conflict(error) or _outage(error) or _unforeseen(error)
+
+
+def _conflict(error: Exception) -> Refusal | None:
+    """What stands against it now."""
+    match error:
+        case SessionBusy():
+            detail = (
+                "Wait for the execution under way, or send the message with another on_busy than 'reject'"
+            )
+            return Refusal(409, "session-busy", str(error), detail)
+        case SessionNotActive():
+            return Refusal(409, "session-not-active", "Session is not active", str(error))
+        case Refused() if str(error) in _CONFLICTS:
+            slug, what_to_do = _CONFLICTS[str(error)]
+            return Refusal(409, slug, str(error), what_to_do)
+        case Refused() | ExecutionEnded():
+            detail = f"{error}; read the execution to see where it stands"
+            return Refusal(409, "not-now", "The execution does not accept this now", detail)
+        case _:
+            return None
+
+
+def _outage(error: Exception) -> Refusal | None:
+    """What passes by itself."""
+    match error:
+        case StoreUnavailable():
+            logger.warning("the store is unavailable: %s", error)
+            return unavailable("The database")
+        case WorkflowUpdateRPCTimeoutOrCancelledError():
+            return unavailable("The execution's worker")
+        case RPCError() if error.status in PASSING:
+            logger.warning("Temporal is unavailable: %s", error)
+            return unavailable("Temporal")
+        case _:
+            return None
+
+
+def _unforeseen(error: Exception) -> Refusal:
+    logger.error("a request failed", exc_info=error)
+    detail = "This is a fault of the server, which its log tells about under this request's id"
+    return Refusal(500, "fault", "Internal error", detail)
+
+
+def rendered(refusal: Refusal, request_id: str | None) -> JSONResponse:
+    """The document."""
+    document: dict[str, Any] = {
+        "type": f"urn:everstep:problem:{refusal.slug}",
+        "title": refusal.title,
+        "status": refusal.status,
+        "detail": cut(storable(refusal.detail), LONGEST),
+        "request_id": request_id,
+    }
+    if refusal.errors:
+        document["errors"] = refusal.errors
+    return JSONResponse(document, refusal.status, refusal.headers, media_type=MEDIA_TYPE)
+
+
+def of_validation(error: RequestValidationError) -> Refusal:
+    """What is wrong with what was sent, place by place; what was sent is not repeated."""
+    faults = [
+        {"at": storable(".".join(map(str, fault["loc"]))), "message": storable(str(fault["msg"]))}
+        for fault in cast("Sequence[Mapping[str, Any]]", error.errors())
+    ]
+    first = "; ".join(f"{fault['at']}: {fault['message']}" for fault in faults[:3])
+    return unusable(f"Change what is named here and send it again: {first}", faults[:20])
+
+
+def of_http(error: HTTPException) -> Refusal:
+    """What the router found."""
+    status = HTTPStatus(error.status_code)
+    match status:
+        case HTTPStatus.NOT_FOUND:
+            detail = "There is nothing at this address; /docs lists what there is"
+        case HTTPStatus.METHOD_NOT_ALLOWED:
+            allowed = (error.headers or {}).get("Allow") or "what /docs lists"
+            detail = f"This address does not know the method; use {allowed}"
+        case HTTPStatus.BAD_REQUEST:
+            detail = "The body could not be read; send JSON in UTF-8"
+        case _:
+            detail = status.description or status.phrase
+    slug = status.phrase.lower().replace(" ", "-")
+    return Refusal(error.status_code, slug, status.phrase, detail, headers=error.headers)
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error with a problem document."""
+
+    def answer(request: Request, error: Exception) -> JSONResponse:
+        match error:
+            case RequestValidationError():
+                refusal = of_validation(error)
+            case HTTPException():
+                refusal = of_http(error)
+            case _:
+                refusal = refusal_of(error)
+        return rendered(refusal, getattr(request.state, "request_id", None))
+
+    for kind in (RequestValidationError, HTTPException, EverstepError, RPCError):
+        app.add_exception_handler(kind, answer)

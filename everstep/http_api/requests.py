@@ -1,0 +1,168 @@
+"""What clients send."""
+
+from typing import Annotated
+from uuid import UUID
+
+from pydantic import ConfigDict, Field
+
+from agent_domain.announcements import MAX_CONTEXT, Context
+from agent_domain.errors import InvalidInput
+from agent_domain.sessions import (
+    MAX_CONTENT,
+    MAX_TITLE,
+    OnBusy,
+    SessionStatus,
+)
+from agent_domain.values import EMPTY
+from everstep.http_api.callers import MAX_NAME
+from everstep.http_api.words import Json, Map, Sent, Text
+
+Title = Annotated[Text, Field(max_length=MAX_TITLE)]
+Content = Annotated[Text, Field(max_length=MAX_CONTENT)]
+AgentName = Annotated[Text, Field(max_length=MAX_NAME, description="One of GET /agent/agents.")]
+UserName = Annotated[
+    Text | None,
+    Field(max_length=MAX_NAME, description="For services with the scope `sessions:all`: for whom they act."),
+]
+ContextText = Annotated[Text | None, Field(max_length=MAX_CONTEXT)]
+
+
+class _AboutSomething(Sent):
+    """What names the thing that it is about."""
+
+    related_type: ContextText = Field(default=None, description="Which kind of thing it is about.")
+    related_id: ContextText = Field(default=None, description="Which one; needs a `related_type`.")
+    context_url: ContextText = Field(default=None, description="The page on which it was said.")
+
+    @property
+    def context(self) -> Context:
+        """What it is about."""
+        return Context(self.related_type, self.related_id, self.context_url)
+
+
+class NewSessionSent(_AboutSomething):
+    """A session to be made."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"title": "A trip to Bergen", "agent": "assistant"}]}
+    )
+
+    title: Title | None = Field(
+        default=None, description="Without one, the first words of the first message."
+    )
+    agent: AgentName | None = Field(default=None, description="Whom messages go to that name no agent.")
+    metadata: Map = EMPTY
+    user_id: UserName = None
+
+
+class SessionChangesSent(Sent):
+    """What is to be different about a session; what is left out stays."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"status": "archived"}]})
+
+    title: Title | None = None
+    status: SessionStatus | None = None
+    agent: AgentName | None = None
+    metadata: Map | None = Field(default=None, description="Merged into what is there; a null removes a key.")
+
+
+class _MessageSent(_AboutSomething):
+    content: Content = Field(examples=["Book me a train to Bergen"])
+    on_busy: OnBusy = Field(
+        default=OnBusy.ENQUEUE, description="What to do while an execution of the session is under way."
+    )
+    agent: AgentName | None = None
+    metadata: Map = EMPTY
+    user_id: UserName = None
+
+
+class MessageSent(_MessageSent):
+    """Something said in a session: the beginning of an execution, or the answer to a question."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"content": "Book me a train to Bergen"},
+                {"content": "Rather on Friday", "on_busy": "steer"},
+            ]
+        }
+    )
+
+    content: Content = ""
+    data: Json = Field(default=None, description="The answer to a form.")
+    request_id: UUID | None = Field(default=None, description="The question that it answers.")
+
+
+class FirstMessageSent(_MessageSent):
+    """Something said in a session that is made for it."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"content": "Book me a train to Bergen"}]})
+
+    title: Title | None = None
+
+
+class NewExecutionSent(Sent):
+    """An execution without a session."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"agent": "assistant", "content": "Summarise the news"}]}
+    )
+
+    content: Content
+    agent: AgentName | None = None
+    metadata: Map = EMPTY
+    user_id: UserName = None
+
+
+class AnswerSent(Sent):
+    """The answer to a question."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"text": "Friday"}]})
+
+    text: Content = ""
+    data: Json = Field(default=None, description="The answer to a form; its text may then be left out.")
+    request_id: UUID | None = Field(default=None, description="Which question; without it the oldest.")
+
+
+class SteerSent(Sent):
+    """Something to be heard before the next step."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"content": "Rather on Friday"}]})
+
+    content: Content = Field(min_length=1)
+
+
+class ForkSent(Sent):
+    """From where on another execution is to go its own way."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"step": 2, "content": "And if I fly instead?"}]}
+    )
+
+    step: int = Field(ge=0, le=1_000_000, description="The last step that both share.")
+    content: Content | None = Field(default=None, description="What is said instead of the last words.")
+
+
+class ChannelSent(Sent):
+    """A browser that wants to join a channel of the gateway."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "socket_id": "1234.5678",
+                    "channel_name": "private-agent.session.0190b4a6-4a53-7c2e-9a0e-0c7f6f1f7a10",
+                }
+            ]
+        }
+    )
+
+    socket_id: Text = Field(max_length=50)
+    channel_name: Text = Field(max_length=200)
+
+
+def require_words(content: str, what: str = "content") -> str:
+    """Text that says something."""
+    if not content.strip():
+        raise InvalidInput(f"{what} is empty; say something")
+    return content

@@ -1,0 +1,61 @@
+"""Who may join which channel of the gateway."""
+
+from typing import Annotated, Any
+from urllib.parse import parse_qsl
+
+from fastapi import Depends
+from pydantic import ValidationError
+from starlette.requests import Request
+
+from agent_domain.capabilities.faults import faults
+from everstep.http_api.answers import ChannelAuth
+from everstep.http_api.auth import READ, Who
+from everstep.http_api.channels import session_of
+from everstep.http_api.idempotency import Key
+from everstep.http_api.problems import Refusal, forbidden, unusable
+from everstep.http_api.requests import ChannelSent
+from everstep.http_api.routes.router import Given, router
+
+routes = router("broadcasting")
+
+_SCHEMA = ChannelSent.model_json_schema()
+_FORMS = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {"schema": _SCHEMA},
+            "application/x-www-form-urlencoded": {"schema": _SCHEMA},
+        },
+    }
+}
+
+
+async def _sent(request: Request) -> ChannelSent:
+    """What was sent: pusher-js sends a form, others send JSON."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    try:
+        if kind == "application/x-www-form-urlencoded":
+            form = dict(parse_qsl((await request.body()).decode(), keep_blank_values=True, max_num_fields=20))
+            return ChannelSent.model_validate(form)
+        data: Any = await request.json()
+        return ChannelSent.model_validate(data)
+    except ValidationError as error:
+        raise unusable(f"Change what is named here and send it again: {faults(error)}") from None
+    except (ValueError, RecursionError):
+        raise unusable("The body cannot be read; send JSON or a form, in UTF-8") from None
+
+
+@routes.post("/broadcasting/auth", openapi_extra={**_FORMS, READ: True})
+async def authorise_channel(
+    body: Annotated[ChannelSent, Depends(_sent)], api: Given, caller: Who, key: Key
+) -> ChannelAuth:
+    """Let a browser join the channel of a session that its user may read."""
+    del key
+    if api.signer is None:
+        detail = "No gateway is configured here; set EVERSTEP_BROADCAST_SECRET"
+        raise Refusal(503, "no-gateway", "No gateway", detail)
+    signature = api.signer.signature(body.socket_id, body.channel_name)
+    session_id = session_of(body.channel_name)
+    if await api.sessions.store.session(caller.scope, session_id) is None:
+        raise forbidden("This channel belongs to no session that you may read")
+    return ChannelAuth(auth=signature)

@@ -1,0 +1,24 @@
+"""What there is to do, and with whom."""
+
+from everstep.http_api.answers import Agent, Agents, Listed, Request, listed
+from everstep.http_api.auth import Who
+from everstep.http_api.routes.router import Given, router
+from everstep.http_api.words import Cursor, Limit
+
+routes = router("people and agents")
+
+
+@routes.get("/agent/inbox")
+async def read_inbox(api: Given, caller: Who, cursor: Cursor = None, limit: Limit = 50) -> Listed[Request]:
+    """List open questions and approvals of all executions, oldest first."""
+    return listed(await api.sessions.store.inbox(caller.scope, cursor=cursor, limit=limit), Request.of)
+
+
+@routes.get("/agent/agents")
+async def list_agents(api: Given, caller: Who) -> Agents:
+    """List the agents that can be started."""
+    del caller
+    known = api.sessions.client.agents.values()
+    return Agents(
+        items=[Agent.of(definition.descriptor) for definition in known], default=api.sessions.default_agent
+    )

@@ -1,0 +1,193 @@
+"""Executions: what they did, and what is done to them."""
+
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import Path, Query
+
+from agent_domain.capabilities.approvals import ApprovalDecision, Verdict
+from agent_domain.ports import Page, StepRow
+from agent_domain.sessions import ExecutionFilter
+from agent_domain.status import ExecutionStatus
+from agent_domain.step_facts import CallNeed
+from everstep.client.client import Execution as Handle
+from everstep.http_api.answers import Decision, Execution, Listed, Request, Snapshot, Step, listed
+from everstep.http_api.api import Api
+from everstep.http_api.auth import Who, user_of
+from everstep.http_api.callers import Caller
+from everstep.http_api.idempotency import Key
+from everstep.http_api.problems import missing
+from everstep.http_api.requests import AnswerSent, ForkSent, NewExecutionSent, SteerSent, require_words
+from everstep.http_api.routes.router import ExecutionId, Given, execution_of, router
+from everstep.http_api.words import Cursor, Limit
+
+routes = router("executions")
+
+After = Annotated[int, Query(ge=0, le=2**31 - 1, description="Only what comes after this step.")]
+
+
+@routes.post("/agent/executions", status_code=201)
+async def start_execution(body: NewExecutionSent, api: Given, caller: Who, key: Key) -> Execution:
+    """Start an execution without a session."""
+    execution = await api.client_for(caller).start(
+        body.agent or api.sessions.default_agent,
+        require_words(body.content),
+        execution_id=key.id("execution"),
+        user_id=user_of(caller, body.user_id),
+        metadata=body.metadata,
+    )
+    return Execution.of(await execution.get())
+
+
+@routes.get("/agent/executions")
+async def list_executions(
+    api: Given,
+    caller: Who,
+    session_id: UUID | None = None,
+    parent_execution_id: UUID | None = None,
+    status: ExecutionStatus | None = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> Listed[Execution]:
+    """List executions, newest first."""
+    wanted = ExecutionFilter(session_id, parent_execution_id, status)
+    page = await api.sessions.store.executions_of(caller.scope, wanted, cursor=cursor, limit=limit)
+    return listed(page, Execution.of)
+
+
+@routes.get("/agent/executions/{execution_id}")
+async def read_execution(execution_id: ExecutionId, api: Given, caller: Who) -> Execution:
+    """Read where an execution stands."""
+    row, _ = await execution_of(api, caller, execution_id)
+    return Execution.of(row)
+
+
+@routes.get("/agent/executions/{execution_id}/requests")
+async def list_requests(execution_id: ExecutionId, api: Given, caller: Who) -> Listed[Request]:
+    """List what an execution waits for people to answer, oldest first."""
+    _, execution = await execution_of(api, caller, execution_id)
+    return listed(Page(tuple(await execution.requests())), Request.of)
+
+
+@routes.get("/agent/executions/{execution_id}/steps")
+async def list_steps(
+    execution_id: ExecutionId, api: Given, caller: Who, after: After = 0, limit: Limit = 50
+) -> Listed[Step]:
+    """List what an execution did, step by step. `next_cursor` is the `after` of the next page."""
+    return listed(await _steps(api, caller, execution_id, after, limit), Step.of)
+
+
+@routes.get("/agent/executions/{execution_id}/trace")
+async def read_trace(
+    execution_id: ExecutionId, api: Given, caller: Who, after: After = 0, limit: Limit = 50
+) -> Listed[Decision]:
+    """List why each step was followed by another. `next_cursor` is the `after` of the next page."""
+    return listed(await _steps(api, caller, execution_id, after, limit), Decision.of)
+
+
+async def _steps(api: Api, caller: Caller, execution_id: UUID, after: int, limit: int) -> Page[StepRow]:
+    _, execution = await execution_of(api, caller, execution_id)
+    rows = [row for row in await execution.steps() if row.number > after]
+    more = str(rows[limit - 1].number) if len(rows) > limit else None
+    return Page(tuple(rows[:limit]), more)
+
+
+@routes.get("/agent/executions/{execution_id}/snapshots")
+async def list_snapshots(
+    execution_id: ExecutionId, api: Given, caller: Who, cursor: Cursor = None, limit: Limit = 50
+) -> Listed[Snapshot]:
+    """List the stored states of an execution, newest first."""
+    row, _ = await execution_of(api, caller, execution_id)
+    page = await api.sessions.store.snapshots(row.ref, cursor=cursor, limit=limit)
+    return listed(page, Snapshot.of)
+
+
+@routes.post("/agent/executions/{execution_id}/input")
+async def answer_question(
+    execution_id: ExecutionId, body: AnswerSent, api: Given, caller: Who, key: Key
+) -> Request:
+    """Answer the oldest question of an execution, or the one that is named."""
+    del key
+    _, execution = await execution_of(api, caller, execution_id)
+    await _require_request(execution, body.request_id, CallNeed.INPUT)
+    answered = execution.submit_input(body.text, data=body.data, request_id=body.request_id)
+    request = await answered
+    return Request.of(await execution.client.store.request(execution.ref, request.id) or request)
+
+
+@routes.post("/agent/executions/{execution_id}/approvals/{request_id}")
+async def decide(
+    execution_id: ExecutionId,
+    request_id: Annotated[UUID, Path(description="The request's id.")],
+    body: ApprovalDecision,
+    api: Given,
+    caller: Who,
+    key: Key,
+) -> Request:
+    """Let a call run, with its arguments or with others, or not."""
+    del key
+    _, execution = await execution_of(api, caller, execution_id)
+    await _require_request(execution, request_id, CallNeed.APPROVAL)
+    match body.decision:
+        case Verdict.APPROVE:
+            decided = execution.approve(request_id, args_digest=body.args_digest)
+        case Verdict.DENY:
+            decided = execution.deny(request_id, reason=body.reason, args_digest=body.args_digest)
+        case Verdict.EDIT:
+            decided = execution.edit(body.args or {}, request_id, args_digest=body.args_digest)
+    request = await decided
+    return Request.of(await execution.client.store.request(execution.ref, request.id) or request)
+
+
+@routes.post("/agent/executions/{execution_id}/steer")
+async def steer(execution_id: ExecutionId, body: SteerSent, api: Given, caller: Who, key: Key) -> Execution:
+    """Say something that is heard before the next step."""
+    _, execution = await execution_of(api, caller, execution_id)
+    await execution.steer(require_words(body.content), key=str(key.id("steer")))
+    return Execution.of(await execution.get())
+
+
+@routes.post("/agent/executions/{execution_id}/pause")
+async def pause(execution_id: ExecutionId, api: Given, caller: Who, key: Key) -> Execution:
+    """Hold an execution still once the work under way is done."""
+    del key
+    _, execution = await execution_of(api, caller, execution_id)
+    await execution.pause()
+    return Execution.of(await execution.get())
+
+
+@routes.post("/agent/executions/{execution_id}/resume")
+async def resume(execution_id: ExecutionId, api: Given, caller: Who, key: Key) -> Execution:
+    """Let a paused execution go on."""
+    del key
+    _, execution = await execution_of(api, caller, execution_id)
+    await execution.resume()
+    return Execution.of(await execution.get())
+
+
+@routes.post("/agent/executions/{execution_id}/cancel")
+async def cancel(execution_id: ExecutionId, api: Given, caller: Who, key: Key) -> Execution:
+    """Stop an execution now; the step under way is given up. One that was stopped before stays so."""
+    del key
+    row, execution = await execution_of(api, caller, execution_id)
+    if row.status is not ExecutionStatus.CANCELLED:
+        await api.sessions_for(caller).cancel(row.ref)
+    return Execution.of(await execution.get())
+
+
+@routes.post("/agent/executions/{execution_id}/fork", status_code=201)
+async def fork(execution_id: ExecutionId, body: ForkSent, api: Given, caller: Who, key: Key) -> Execution:
+    """Begin another execution that shares this one's conversation up to a step, and runs no tool again."""
+    row, _ = await execution_of(api, caller, execution_id)
+    if body.content is not None:
+        require_words(body.content)
+    forked = await api.sessions_for(caller).fork(row.ref, body.step, body.content, str(key.id("fork")))
+    return Execution.of(await forked.get())
+
+
+async def _require_request(execution: Handle, request_id: UUID | None, kind: CallNeed) -> None:
+    if request_id is None:
+        return
+    request = await execution.client.store.request(execution.ref, request_id)
+    if request is None or request.kind is not kind:
+        raise missing("question" if kind is CallNeed.INPUT else "approval", request_id)

@@ -1,0 +1,169 @@
+"""Sessions and what is said in them."""
+
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import Query, Response
+
+from agent_domain.capabilities.questions import Answer, Question
+from agent_domain.errors import UnknownName
+from agent_domain.sessions import ExecutionFilter, NewSession, SessionChanges, SessionFilter, SessionStatus
+from agent_domain.status import ExecutionStatus
+from agent_domain.step_facts import CallNeed
+from agent_domain.values import EMPTY, FrozenDict
+from everstep.client.sessions import AGENT, Said, Sent as Accepted
+from everstep.http_api.answers import Listed, Message, MessageAccepted, Session, listed
+from everstep.http_api.api import Api
+from everstep.http_api.auth import Who, acting, user_of
+from everstep.http_api.callers import Caller
+from everstep.http_api.idempotency import Key, RequestKey, reused
+from everstep.http_api.problems import missing
+from everstep.http_api.requests import (
+    FirstMessageSent,
+    MessageSent,
+    NewSessionSent,
+    SessionChangesSent,
+    require_words,
+)
+from everstep.http_api.routes.router import Given, SessionId, router, session_of
+from everstep.http_api.words import Cursor, Limit, Text
+
+routes = router("sessions")
+
+
+@routes.post("/agent/sessions", status_code=201)
+async def create_session(body: NewSessionSent, api: Given, caller: Who, key: Key) -> Session:
+    """Make a session, in which nothing is said yet."""
+    new = NewSession(
+        key.id("session"),
+        caller.tenant_id,
+        user_of(caller, body.user_id),
+        body.context,
+        body.title,
+        _with_agent(api, body.metadata, body.agent),
+    )
+    return Session.of(await api.sessions_for(caller).create(acting(caller, body.user_id), new))
+
+
+@routes.get("/agent/sessions")
+async def list_sessions(
+    api: Given,
+    caller: Who,
+    status: SessionStatus | None = None,
+    related_type: Text | None = None,
+    related_id: Text | None = None,
+    search: Annotated[
+        Text | None, Query(max_length=200, description="Words of the title; the last may be a beginning.")
+    ] = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> Listed[Session]:
+    """List sessions, newest first."""
+    wanted = SessionFilter(status, related_type, related_id, search)
+    page = await api.sessions.store.sessions(caller.scope, wanted, cursor=cursor, limit=limit)
+    return listed(page, Session.of)
+
+
+@routes.get("/agent/sessions/{session_id}")
+async def read_session(session_id: SessionId, api: Given, caller: Who) -> Session:
+    """Read a session."""
+    return Session.of(await session_of(api, caller, session_id))
+
+
+@routes.patch("/agent/sessions/{session_id}")
+async def change_session(session_id: SessionId, body: SessionChangesSent, api: Given, caller: Who) -> Session:
+    """Give a session another title, archive, close or reopen it, note something."""
+    metadata = body.metadata
+    if body.agent is not None:
+        metadata = _with_agent(api, metadata or EMPTY, body.agent)
+    changes = SessionChanges(body.title, body.status, metadata)
+    return Session.of(await api.sessions.store.change_session(caller.scope, session_id, changes))
+
+
+@routes.delete("/agent/sessions/{session_id}", status_code=204)
+async def delete_session(session_id: SessionId, api: Given, caller: Who) -> Response:
+    """Remove a session with everything that was said and done in it."""
+    if not await api.sessions_for(caller).delete(caller.scope, session_id):
+        raise missing("session", session_id)
+    return Response(status_code=204)
+
+
+@routes.get("/agent/sessions/{session_id}/messages")
+async def list_messages(
+    session_id: SessionId, api: Given, caller: Who, cursor: Cursor = None, limit: Limit = 50
+) -> Listed[Message]:
+    """List what was said in a session, newest first."""
+    page = await api.sessions.store.messages(caller.scope, session_id, cursor=cursor, limit=limit)
+    return listed(page, Message.of)
+
+
+@routes.post("/agent/sessions/{session_id}/messages", status_code=201)
+async def send_message(
+    session_id: SessionId, body: MessageSent, api: Given, caller: Who, key: Key
+) -> MessageAccepted:
+    """Say something in a session: begin an execution, answer its open question, steer or interrupt it."""
+    if body.data is None and not body.content.strip():
+        await _refuse_blank(api, caller, session_id, body.content)
+    scope = acting(caller, body.user_id)
+    # A service that names nobody speaks for whoever the session belongs to.
+    user_id = scope.user_id or (await session_of(api, caller, session_id)).user_id
+    said = _said(body, user_id, key, data=body.data, request_id=body.request_id)
+    return _accepted(api, said, await api.sessions_for(caller).send(scope, session_id, said))
+
+
+@routes.post("/agent/messages", status_code=201)
+async def begin_session(body: FirstMessageSent, api: Given, caller: Who, key: Key) -> MessageAccepted:
+    """Say something in a session that is made for it."""
+    require_words(body.content)
+    said = _said(body, user_of(caller, body.user_id), key)
+    _, sent = await api.sessions_for(caller).begin(acting(caller, body.user_id), said, body.title)
+    return _accepted(api, said, sent)
+
+
+async def _refuse_blank(api: Api, caller: Caller, session_id: UUID, content: str) -> None:
+    """Say what is wrong about saying nothing: where a question is open, that it is no answer."""
+    waiting = ExecutionFilter(session_id, status=ExecutionStatus.PAUSED)
+    page = await api.sessions.store.executions_of(caller.scope, waiting, limit=1)
+    for row in page.rows:
+        for request in await api.sessions.client.store.open_requests(row.ref):
+            if request.kind is CallNeed.INPUT:
+                Question.parse(request.request).result(Answer(content), api.sessions.client.check)
+    require_words(content)
+
+
+def _said(
+    body: MessageSent | FirstMessageSent,
+    user_id: str,
+    key: RequestKey,
+    *,
+    data: object = None,
+    request_id: UUID | None = None,
+) -> Said:
+    return Said(
+        body.content,
+        user_id,
+        data,
+        request_id,
+        body.on_busy,
+        body.context,
+        body.agent,
+        body.metadata,
+        str(key.id("message")),
+    )
+
+
+def _accepted(api: Api, said: Said, sent: Accepted) -> MessageAccepted:
+    if said.content and sent.message.content != said.content:
+        # The key named another message, whose sender was lost before its answer was kept.
+        raise reused()
+    api.metrics.accepted(sent.route)
+    return MessageAccepted.of(sent)
+
+
+def _with_agent(api: Api, metadata: FrozenDict, agent: str | None) -> FrozenDict:
+    """Metadata that names the agent; one that nobody knows is refused before anybody talks to it."""
+    if agent is None:
+        return metadata
+    if agent not in api.sessions.client.agents:
+        raise UnknownName("agent", agent, api.sessions.client.agents)
+    return metadata.merged({AGENT: agent})

@@ -1,0 +1,29 @@
+"""What was consumed."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+from fastapi import Query
+
+from agent_domain.accounts import Span
+from everstep.http_api.answers import Usage
+from everstep.http_api.auth import Who
+from everstep.http_api.routes.router import Given, router
+from everstep.http_api.words import Instant
+
+routes = router("usage")
+
+USUAL = timedelta(days=30)
+
+
+@routes.get("/agent/usage")
+async def read_usage(
+    api: Given,
+    caller: Who,
+    since: Annotated[Instant | None, Query(description="30 days before `until`, unless it is given.")] = None,
+    until: Annotated[Instant | None, Query(description="Now, unless it is given.")] = None,
+) -> Usage:
+    """Add up what the executions consumed that began in a span of time, agent by agent."""
+    end = until or datetime.now(UTC)
+    span = Span(since or end - USUAL, end)
+    return Usage.of(span, await api.accounts.accounts(caller.scope, span))

@@ -1,0 +1,82 @@
+"""Examples of what clients are told, for the pages that explain the API: one conversation, throughout."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pydantic import ConfigDict
+
+SESSION_ID: Final = "93bfb85c-abd7-5fa0-9085-89d8257d21b7"
+EXECUTION_ID: Final = "31315973-d894-5f15-b318-f0faa1249fb7"
+AT: Final = "2026-01-16T10:05:00.123456Z"
+LATER: Final = "2026-01-16T10:05:07.654321Z"
+
+_ABOUT: Final[Mapping[str, Any]] = {"related_type": None, "related_id": None, "context_url": None}
+
+
+def example(sample: Mapping[str, Any]) -> ConfigDict:
+    """The configuration of a model that has an example."""
+    return ConfigDict(frozen=True, json_schema_extra={"examples": [{**sample}]})
+
+
+SESSION: Final[Mapping[str, Any]] = {
+    "id": SESSION_ID,
+    "user_id": "ann",
+    "title": "A trip to Bergen",
+    "status": "active",
+    "agent": "travel-desk",
+    **_ABOUT,
+    "metadata": {"agent": "travel-desk"},
+    "last_execution_id": EXECUTION_ID,
+    "last_snapshot_id": None,
+    "created_at": AT,
+    "updated_at": LATER,
+}
+
+MESSAGE: Final[Mapping[str, Any]] = {
+    "id": "381af9b5-8752-5792-bb72-d7c67eedc972",
+    "session_id": SESSION_ID,
+    "role": "user",
+    "content": "Book me a train to Bergen",
+    "execution_id": None,
+    **_ABOUT,
+    "metadata": {},
+    "created_at": AT,
+}
+
+ACCEPTED: Final[Mapping[str, Any]] = {
+    "session_id": SESSION_ID,
+    "execution_id": EXECUTION_ID,
+    "route": "start",
+    "message": MESSAGE,
+}
+
+EXECUTION: Final[Mapping[str, Any]] = {
+    "id": EXECUTION_ID,
+    "session_id": SESSION_ID,
+    "parent_execution_id": None,
+    "user_id": "ann",
+    "agent": "travel-desk",
+    "status": "completed",
+    "stop_reason": "completed",
+    "step_count": 3,
+    "usage": {"input": 812, "output": 96, "cached": 0, "reasoning": 0, "total": 908},
+    "output": {"response": "Your train to Bergen is booked.", "stop_reason": "completed"},
+    "error_message": None,
+    "metadata": {"stop_reason": "completed"},
+    "created_at": AT,
+    "started_at": AT,
+    "completed_at": LATER,
+}
+
+REQUEST: Final[Mapping[str, Any]] = {
+    "id": "0c7f6f1f-7a10-5a4f-9a0e-4a530190b4a6",
+    "execution_id": EXECUTION_ID,
+    "session_id": SESSION_ID,
+    "kind": "approval",
+    "state": "open",
+    "tool": "book_train",
+    "args": {"train": "8:25 to Bergen"},
+    "args_digest": "5f2b0c3c0e5d6f0a4a9a3b1f7cf0a0c3f9f6f3a1f3f1f5b7d1c2b3a4958677f0",
+    "request": {},
+    "created_at": AT,
+}

@@ -1,0 +1,79 @@
+"""The process that answers HTTP."""
+
+import logging
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from everstep.http_api.api import Api
+from everstep.http_api.app import create_app
+from everstep.http_api.metrics import Metrics
+from everstep.runtime.access import door, local_token, signer
+from everstep.runtime.installation import Installation
+from everstep.runtime.readiness import Readiness
+from everstep.runtime.serving import serving
+from everstep.store.accounts import PostgresAccounts
+
+URL = "api-url"
+"""The file in which a local installation says where its API is."""
+
+
+def http_api(installation: Installation) -> Api:
+    """What the HTTP API of an installation is made of."""
+    settings, keys = installation.settings, installation.keys
+    return Api(
+        installation.sessions,
+        keys,
+        PostgresAccounts(installation.store.engine),
+        door(settings, keys),
+        signer(settings),
+        Readiness(settings, installation.temporal),
+        settings.allowed_origins,
+        Metrics(lambda: vars(installation.reconciler.total)),
+    )
+
+
+def answering(installation: Installation, *, or_any_port: bool = False) -> AbstractAsyncContextManager[str]:
+    """Answer HTTP meanwhile; the URL."""
+    settings, app = installation.settings, create_app(http_api(installation))
+    return serving(app, settings.http_host, settings.http_port, or_any=or_any_port)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalDoor:
+    """Where a local installation is entered, and with what."""
+
+    url: str
+    token: str | None
+    """None if it is not locked."""
+
+
+@asynccontextmanager
+async def answering_locally(installation: Installation) -> AsyncGenerator[LocalDoor]:
+    """Answer HTTP meanwhile, on the port that is set or a free one, and let other processes know where."""
+    settings = installation.settings
+    told = settings.data_dir / URL
+    async with answering(installation, or_any_port=True) as url:
+        told.write_text(url + "\n", encoding="utf-8")
+        try:
+            yield LocalDoor(url, None if settings.auth == "off" else local_token(settings))
+        finally:
+            told.unlink(missing_ok=True)
+
+
+def local_url(data: Path) -> str | None:
+    """Where the API of a local installation answers, if it does."""
+    try:
+        return (data / URL).read_text(encoding="utf-8").strip()
+    except OSError:
+        return None
+
+
+def log_requests() -> None:
+    """One line for each request, beside what else is worth knowing."""
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    logging.getLogger("everstep").setLevel(logging.INFO)

@@ -1,0 +1,33 @@
+"""Registering what workflows can be searched by."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from temporalio.api.enums.v1 import IndexedValueType
+from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
+from temporalio.client import Client
+
+from everstep.runtime.embedded.config import SearchAttributeType
+
+VALUE_TYPES: Final[dict[SearchAttributeType, IndexedValueType.ValueType]] = {
+    "Text": IndexedValueType.INDEXED_VALUE_TYPE_TEXT,
+    "Keyword": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
+    "Int": IndexedValueType.INDEXED_VALUE_TYPE_INT,
+    "Double": IndexedValueType.INDEXED_VALUE_TYPE_DOUBLE,
+    "Bool": IndexedValueType.INDEXED_VALUE_TYPE_BOOL,
+    "Datetime": IndexedValueType.INDEXED_VALUE_TYPE_DATETIME,
+    "KeywordList": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD_LIST,
+}
+
+
+async def register(client: Client, wanted: Mapping[str, SearchAttributeType]) -> None:
+    """Register those that the namespace does not know yet."""
+    known = await client.operator_service.list_search_attributes(
+        ListSearchAttributesRequest(namespace=client.namespace)
+    )
+    missing = wanted.keys() - known.custom_attributes.keys()
+    if missing:
+        types = {name: VALUE_TYPES[wanted[name]] for name in missing}
+        await client.operator_service.add_search_attributes(
+            AddSearchAttributesRequest(namespace=client.namespace, search_attributes=types)
+        )

@@ -1,0 +1,78 @@
+"""Whether an installation can serve requests: asked often, by whatever sends them."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from time import monotonic
+from typing import TypeVar
+
+from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
+from temporalio.client import Client
+
+from everstep.http_api.api import Check
+from everstep.runtime.settings import Settings
+from everstep.store.migrate import pending
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+PATIENCE = 3.0
+"""Seconds after which what was asked counts as absent."""
+FRESH = 1.0
+"""Seconds for which an answer holds: anybody may ask."""
+
+
+class Readiness:
+    """The database with its tables, Temporal, and a worker."""
+
+    def __init__(self, settings: Settings, temporal: Client) -> None:
+        self.settings = settings
+        self.temporal = temporal
+        self._lock = asyncio.Lock()
+        self._known: Sequence[Check] = ()
+        self._asked_at = float("-inf")
+
+    async def __call__(self) -> Sequence[Check]:
+        """How it stands."""
+        async with self._lock:
+            if monotonic() - self._asked_at >= FRESH:
+                database, temporal = await asyncio.gather(self._database(), self._temporal())
+                self._known = (*database, *temporal)
+                self._asked_at = monotonic()
+            return self._known
+
+    async def _database(self) -> Sequence[Check]:
+        missing = await _within(lambda: pending(self.settings.required("database_url", "set DATABASE_URL")))
+        if missing is None:
+            return [Check("database", False, "it cannot be reached; the log says why")]
+        is_up_to_date = not missing
+        told = "" if is_up_to_date else "the tables are out of date: run `everstep db upgrade`"
+        return [Check("database", True), Check("tables", is_up_to_date, told)]
+
+    async def _temporal(self) -> Sequence[Check]:
+        polled = await _within(self._polled)
+        if polled is None:
+            return [Check("temporal", False, "it cannot be reached; the log says why")]
+        told = "" if polled else "no worker listens: start one with `everstep worker`"
+        return [Check("temporal", True), Check("worker", polled, told)]
+
+    async def _polled(self) -> bool:
+        request = DescribeTaskQueueRequest(
+            namespace=self.temporal.namespace,
+            task_queue=TaskQueue(name=self.settings.task_queue),
+            task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+        )
+        response = await self.temporal.workflow_service.describe_task_queue(request)
+        return bool(response.pollers)
+
+
+async def _within(ask: Callable[[], Awaitable[T]]) -> T | None:
+    try:
+        async with asyncio.timeout(PATIENCE):
+            return await ask()
+    except Exception:
+        logger.warning("not ready", exc_info=True)
+        return None

@@ -1,0 +1,82 @@
+"""An ASGI application on a port."""
+
+import asyncio
+import socket
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from agent_domain.errors import InvalidInput
+
+GRACE = 10
+"""Seconds that requests under way are given when the process stops."""
+
+
+@asynccontextmanager
+async def serving(app: ASGIApp, host: str, port: int, *, or_any: bool = False) -> AsyncGenerator[str]:
+    """Answer meanwhile; the URL. A busy port is replaced by a free one where that will do."""
+    listener = _bound(host, port, or_any=or_any)
+    config = uvicorn.Config(
+        app,
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        ws="none",
+        timeout_graceful_shutdown=GRACE,
+    )
+    server = _Server(config)
+    running = asyncio.create_task(server.serve(sockets=[listener]))
+    up = asyncio.create_task(server.up.wait())
+    try:
+        await asyncio.wait((running, up), return_when=asyncio.FIRST_COMPLETED)
+        yield _url(host, listener.getsockname()[1])
+    finally:
+        up.cancel()
+        server.should_exit = True
+        await running
+        listener.close()
+
+
+class _Server(uvicorn.Server):
+    """One that says when it listens, and leaves signals to the process."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.up = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.up.set()
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+
+def _bound(host: str, port: int, *, or_any: bool) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except OSError as error:
+        raise InvalidInput(f"EVERSTEP_HTTP_HOST is '{host}', which is no address here: {error}") from None
+    listener = socket.socket(family, kind, protocol)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        if or_any and port:
+            return _bound(host, 0, or_any=False)
+        raise InvalidInput(
+            f"port {port} of {host} cannot be used: {error.strerror}; choose another one"
+        ) from None
+    return listener
+
+
+def _url(host: str, port: int) -> str:
+    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)  # noqa: S104 -- written, not listened on
+    return f"http://[{shown}]:{port}" if ":" in shown and "[" not in shown else f"http://{shown}:{port}"

@@ -1,0 +1,46 @@
+"""What executions consumed, added up by PostgreSQL."""
+
+from collections.abc import Sequence
+
+from sqlalchemy import BigInteger, ColumnElement, Integer, cast, func, select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from agent_domain.accounts import Account, Span
+from agent_domain.sessions import Scope
+from agent_domain.status import ExecutionStatus
+from everstep.store.errors import translated
+from everstep.store.tables import executions
+
+
+def _tokens(counter: str) -> ColumnElement[int]:
+    counted = cast(executions.c.token_breakdown[counter].as_string(), BigInteger)
+    return cast(func.coalesce(func.sum(counted), 0), BigInteger)
+
+
+_COUNTED = (
+    executions.c.agent_type,
+    func.count(),
+    func.count().filter(executions.c.status == str(ExecutionStatus.FAILED)),
+    cast(func.sum(executions.c.step_count), Integer),
+    *map(_tokens, ("input", "output", "cached", "reasoning", "total")),
+)
+
+
+class PostgresAccounts:
+    """Adds up."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self.engine = engine
+        self._single = engine.execution_options(isolation_level="AUTOCOMMIT")
+
+    async def accounts(self, scope: Scope, span: Span) -> Sequence[Account]:
+        """What was consumed, agent by agent."""
+        created = executions.c.created_at
+        wanted = select(*_COUNTED).where(executions.c.tenant_id == scope.tenant_id)
+        if scope.user_id is not None:
+            wanted = wanted.where(executions.c.user_id == scope.user_id)
+        within = wanted.where(created >= span.since, created < span.until)
+        by_agent = within.group_by(executions.c.agent_type).order_by(executions.c.agent_type)
+        with translated(self.engine.url):
+            async with self._single.connect() as connection:
+                return [Account(*row) for row in await connection.execute(by_agent)]

@@ -1,0 +1,160 @@
+"""The statements that sessions need, as SQL.
+
+Whatever changes a session's queue does so under the session's lock, which comes before all others.
+"""
+
+from sqlalchemy import text
+
+SESSION_COLUMNS = """
+    id, tenant_id, user_id, related_type, related_id, initial_context_url, title, status, metadata,
+    last_execution_id, last_snapshot_id, created_at, updated_at
+"""
+
+MAKE_SESSION = text("""
+    INSERT INTO agent_sessions (id, tenant_id, user_id, related_type, related_id, initial_context_url, title,
+                                metadata)
+    VALUES (:session_id, :tenant_id, :user_id, :related_type, :related_id, :url, :title,
+            CAST(:metadata AS json))
+        ON CONFLICT (id) DO NOTHING
+""")
+
+LOCK_SESSION = text(f"""
+    SELECT {SESSION_COLUMNS}
+      FROM agent_sessions
+     WHERE id = :session_id AND tenant_id = :tenant_id
+       AND (CAST(:user_id AS text) IS NULL OR user_id = :user_id)
+       FOR NO KEY UPDATE
+""")  # noqa: S608 -- our own column names
+
+CHANGE_SESSION = text(f"""
+    UPDATE agent_sessions
+       SET title = coalesce(CAST(:title AS text), title),
+           status = coalesce(CAST(:status AS text), status),
+           metadata = coalesce(CAST(:metadata AS json), metadata),
+           updated_at = clock_timestamp()
+     WHERE id = :session_id
+ RETURNING {SESSION_COLUMNS}
+""")  # noqa: S608 -- our own column names
+
+DELETE_SESSION = (
+    text("DELETE FROM agent_executions WHERE session_id = :session_id AND tenant_id = :tenant_id"),
+    text("DELETE FROM agent_streams WHERE stream_id = :session_id AND tenant_id = :tenant_id"),
+    text("DELETE FROM agent_sessions WHERE id = :session_id AND tenant_id = :tenant_id"),
+)
+
+UNDER_WAY = text("""
+    SELECT id, status, released_at IS NOT NULL AS is_released
+      FROM agent_executions
+     WHERE session_id = :session_id AND parent_execution_id IS NULL
+       AND status IN ('pending', 'running', 'paused')
+     ORDER BY released_at NULLS LAST, queue_rank, created_at, id
+""")
+"""What has its turn comes first, then the queue in its order."""
+
+OPEN_QUESTION = text("""
+    SELECT request.id, request.execution_id
+      FROM agent_requests request
+      JOIN agent_executions execution ON execution.id = request.execution_id
+      JOIN agent_tool_calls call
+        ON call.execution_id = request.execution_id AND call.call_id = request.call_id
+     WHERE execution.session_id = :session_id AND execution.status IN ('pending', 'running', 'paused')
+       AND request.state = 'open' AND request.kind = 'input'
+       AND (CAST(:request_id AS uuid) IS NULL OR request.id = :request_id)
+     ORDER BY request.created_at, call.step, call.idx
+     LIMIT 1
+""")
+
+UNHEARD = text("""
+    SELECT steered.execution_id, steered.key, steered.role, steered.content, steered.metadata
+      FROM agent_steered steered
+      JOIN agent_executions execution ON execution.id = steered.execution_id
+     WHERE execution.session_id = :session_id AND execution.parent_execution_id IS NULL
+       AND execution.status IN ('completed', 'failed', 'cancelled') AND steered.heard_at IS NULL
+     ORDER BY steered.position
+""")
+
+QUEUE_UNHEARD = text("""
+    WITH moved AS (
+        UPDATE agent_steered SET heard_at = 0
+         WHERE execution_id = :steered_id AND key = :key
+    )
+    INSERT INTO agent_executions (id, tenant_id, session_id, user_id, agent_type, agent_config, input,
+                                  token_breakdown, agent_id, plan, task_queue)
+    SELECT :execution_id, tenant_id, session_id, user_id, agent_type, agent_config, CAST(:input AS json),
+           CAST(:breakdown AS json), agent_id, plan, task_queue
+      FROM agent_executions
+     WHERE id = :steered_id
+        ON CONFLICT (id) DO NOTHING
+""")
+"""What a steered message says to an execution that ended without hearing it is said to one of its own."""
+
+RELEASE = text("""
+    WITH begun AS (
+        SELECT id, agent_id
+          FROM agent_executions
+         WHERE session_id = :session_id AND parent_execution_id IS NULL
+           AND started_at IS NOT NULL AND released_at IS NOT NULL
+         ORDER BY released_at DESC
+         LIMIT 1
+    )
+    UPDATE agent_executions
+       SET released_at = clock_timestamp(),
+           continues_execution_id = coalesce(continues_execution_id, (SELECT id FROM begun)),
+           agent_id = coalesce((SELECT agent_id FROM begun), agent_id),
+           updated_at = clock_timestamp()
+     WHERE id = :execution_id AND released_at IS NULL
+""")
+
+LAUNCH = text("""
+    SELECT id, tenant_id, session_id, plan, task_queue
+      FROM agent_executions
+     WHERE id = :execution_id AND tenant_id = :tenant_id AND status = 'pending' AND released_at IS NOT NULL
+""")
+
+STRANDED = text("""
+    SELECT waiting.id, waiting.tenant_id, waiting.session_id, waiting.status, waiting.plan,
+           waiting.task_queue, waiting.updated_at, waiting.released_at IS NOT NULL AS is_released,
+           waiting.parent_execution_id IS NOT NULL AS is_child
+      FROM agent_executions waiting
+      LEFT JOIN agent_executions parent ON parent.id = waiting.parent_execution_id
+     WHERE waiting.status IN ('pending', 'running', 'paused')
+       AND (NOT :pending_only OR waiting.status = 'pending')
+       -- A child is started by its parent and nobody else.
+       AND (waiting.status <> 'pending' OR waiting.parent_execution_id IS NULL
+            OR parent.status IN ('completed', 'failed', 'cancelled'))
+       AND waiting.task_queue = :task_queue
+       AND waiting.updated_at
+           < clock_timestamp() - CAST(:older_than AS double precision) * interval '1 second'
+       AND (waiting.updated_at, waiting.id) > (CAST(:after_at AS timestamptz), CAST(:after_id AS uuid))
+     ORDER BY waiting.updated_at, waiting.id
+     LIMIT :limit
+""")
+
+ORIGIN = text("""
+    SELECT user_id, agent_config, plan, task_queue, continues_execution_id, continues_until
+      FROM agent_executions
+     WHERE id = :execution_id AND tenant_id = :tenant_id
+""")
+
+COMPLETE_STEPS = text("""
+    SELECT coalesce(max(step.number), 0) AS last
+      FROM agent_steps step
+     WHERE step.execution_id = :execution_id AND step.tenant_id = :tenant_id AND step.facts IS NOT NULL
+       AND NOT EXISTS (SELECT 1
+                         FROM agent_tool_calls call
+                        WHERE call.execution_id = step.execution_id AND call.step <= step.number
+                          AND call.state <> 'done')
+""")
+
+BEGAN_WITH = text("""
+    SELECT role, content, metadata
+      FROM agent_transcript
+     WHERE execution_id = :execution_id AND tenant_id = :tenant_id AND step = 0
+     ORDER BY idx
+""")
+
+TOUCH_SESSION = text("""
+    UPDATE agent_sessions
+       SET title = coalesce(title, :title), updated_at = clock_timestamp()
+     WHERE id = :session_id
+""")

@@ -1,0 +1,510 @@
+"""Sessions in PostgreSQL: who speaks when, and what is kept of it.
+
+The queue of a session is changed under the session's lock, by `_queue`: what a message does is decided
+by `agent_domain.sessions.route`, and then whoever is first has its turn, if nobody else has it.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+from uuid import UUID, uuid5
+
+from sqlalchemy import Row, Select, func, literal_column, select, tuple_, update
+
+from agent_domain import announcements
+from agent_domain.announcements import Announcement, Context, MessageRole
+from agent_domain.closing import closed
+from agent_domain.errors import InvalidInput
+from agent_domain.messages import Message, Role, export, user
+from agent_domain.ports import (
+    ExecutionRef,
+    ExecutionRow,
+    ExecutionSpec,
+    NewExecution,
+    NotFound,
+    Page,
+    RequestRow,
+)
+from agent_domain.sessions import (
+    EVERY_SESSION,
+    ExecutionFilter,
+    Launch,
+    NewMessage,
+    NewSession,
+    Posted,
+    Route,
+    Scope,
+    SessionBusy,
+    SessionChanges,
+    SessionFilter,
+    SessionMessageRow,
+    SessionNotActive,
+    SessionRow,
+    SessionStatus,
+    SnapshotRow,
+    Stranded,
+    merged_metadata,
+    route,
+    title_of,
+)
+from agent_domain.status import ExecutionStatus
+from agent_domain.usage import Usage
+from agent_domain.values import frozen_map
+from everstep.store import bodies, rows, session_statements
+from everstep.store.bodies import encode
+from everstep.store.cursors import Cursor, page_size
+from everstep.store.parameters import whose
+from everstep.store.postgres import PostgresStore
+from everstep.store.reading import ROW, paged, questions
+from everstep.store.tables import executions, requests, session_messages, sessions, snapshots, steered
+from everstep.store.transaction import Transaction
+
+FIRST = Cursor.first()
+
+
+class PostgresSessions(PostgresStore):
+    """A store that keeps sessions, too."""
+
+    # Sessions.
+
+    async def create_session(self, new: NewSession) -> SessionRow:
+        """Make a session; the same id again returns what is there."""
+        async with self._transaction() as connection:
+            await self._make(connection, new)
+            return _session(await self._locked_session(connection, Scope(new.tenant_id, new.user_id), new.id))
+
+    async def session(self, scope: Scope, session_id: UUID) -> SessionRow | None:
+        """One session, if it may be seen."""
+        found = await self._all(_seen(select(sessions), scope).where(sessions.c.id == session_id))
+        return _session(found[0]) if found else None
+
+    async def sessions(
+        self,
+        scope: Scope,
+        wanted: SessionFilter = EVERY_SESSION,
+        *,
+        cursor: str | None = None,
+        limit: int = 50,
+    ) -> Page[SessionRow]:
+        """Sessions, newest first."""
+        query = _seen(select(sessions), scope)
+        for name in ("status", "related_type", "related_id"):
+            value = getattr(wanted, name)
+            if value is not None:
+                query = query.where(sessions.c[name] == str(value))
+        if wanted.search is not None:
+            title = func.to_tsvector(literal_column("'simple'"), func.coalesce(sessions.c.title, ""))
+            query = query.where(
+                title.op("@@")(func.to_tsquery(literal_column("'simple'"), _words(wanted.search)))
+            )
+        return await self._newest(query, sessions, _session, cursor, limit)
+
+    async def change_session(self, scope: Scope, session_id: UUID, changes: SessionChanges) -> SessionRow:
+        """Change a session."""
+        async with self._transaction() as connection:
+            kept = _session(await self._locked_session(connection, scope, session_id))
+            metadata = changes.metadata and merged_metadata(kept.metadata, changes.metadata)
+            values = {
+                "session_id": session_id,
+                "title": changes.title,
+                "status": changes.status and str(changes.status),
+                "metadata": None if metadata is None else encode(metadata, "metadata"),
+            }
+            changed = await connection.execute(session_statements.CHANGE_SESSION, values)
+            return _session(changed.one())
+
+    async def retitle(self, scope: Scope, session_id: UUID, old: str, new: str) -> bool:
+        """Give a session another title, if nobody has done so meanwhile."""
+        mine = (sessions.c.id == session_id, sessions.c.tenant_id == scope.tenant_id, sessions.c.title == old)
+        return bool(await self._all(update(sessions).where(*mine).values(title=new).returning(sessions.c.id)))
+
+    async def delete_session(self, scope: Scope, session_id: UUID) -> bool:
+        """Remove a session with everything in it; False if there is none."""
+        async with self._transaction() as connection:
+            try:
+                await self._locked_session(connection, scope, session_id)
+            except NotFound:
+                return False
+            if await self._queue(connection, scope.tenant_id, session_id):
+                raise SessionBusy
+            values = {"session_id": session_id, "tenant_id": scope.tenant_id}
+            for statement in session_statements.DELETE_SESSION:
+                await connection.execute(statement, values)
+            return True
+
+    async def messages(
+        self, scope: Scope, session_id: UUID, *, cursor: str | None = None, limit: int = 50
+    ) -> Page[SessionMessageRow]:
+        """Messages, newest first."""
+        if await self.session(scope, session_id) is None:
+            raise NotFound("session", session_id)
+        query = select(session_messages).where(session_messages.c.session_id == session_id)
+        return await self._newest(query, session_messages, _message, cursor, limit)
+
+    # Saying something.
+
+    async def post(self, message: NewMessage) -> Posted:
+        """Take a person's message; see `route`."""
+        async with self._transaction() as connection:
+            if message.session:
+                await self._make(connection, message.session)
+            session = await self._locked_session(connection, message.scope, message.session_id)
+            before = await self._posted(connection, message)
+            if before:
+                return before
+            if session.status != SessionStatus.ACTIVE:
+                raise SessionNotActive(SessionStatus(session.status))
+            queue = await self._queue(connection, message.scope.tenant_id, message.session_id)
+            question = await self._question(connection, message)
+            taken = route(busy=bool(queue), asked=question is not None, on_busy=message.on_busy)
+            current = queue[0] if queue else None
+            if question and taken is Route.ANSWER:
+                asking = _ref(message, question.execution_id)
+                return Posted(None, taken, asking, question=question.id)
+            if current and taken is Route.STEER:
+                return await self._steered(connection, message, _ref(message, current.id))
+            posted = await self._begun(connection, message, taken)
+            cancels = _ref(message, current.id) if current and taken is Route.INTERRUPT else None
+            return replace(posted, cancels=cancels)
+
+    async def launch(self, ref: ExecutionRef) -> Launch | None:
+        """What starts this execution, if it is pending and its turn."""
+        found = await self._all(session_statements.LAUNCH, whose(ref))
+        return _launch(found[0]) if found else None
+
+    async def release(self, tenant_id: str, session_id: UUID) -> ExecutionRef | None:
+        """Give the next queued execution its turn, if none is under way; the one whose turn it is."""
+        async with self._transaction() as connection:
+            await self._locked_session(connection, Scope(tenant_id), session_id)
+            queue = await self._queue(connection, tenant_id, session_id)
+            return ExecutionRef(queue[0].id, tenant_id, session_id) if queue else None
+
+    async def cancel_pending(self, ref: ExecutionRef) -> bool:
+        """Cancel an execution that has not begun; False if it has, or has ended."""
+        if await self.execution(ref) is None:
+            raise NotFound("execution", ref.execution_id)
+        return await self.settle(replace(closed(ref, ExecutionStatus.CANCELLED), only_pending=True))
+
+    # What is there.
+
+    async def inbox(self, scope: Scope, *, cursor: str | None = None, limit: int = 50) -> Page[RequestRow]:
+        """Open questions and approvals of all executions, oldest first."""
+        size = page_size(limit)
+        query = questions().where(requests.c.tenant_id == scope.tenant_id, requests.c.state == "open")
+        if scope.user_id is not None:
+            query = query.where(requests.c.user_id == scope.user_id)
+        if cursor is not None:
+            last = Cursor.parse(cursor)
+            query = query.where(tuple_(requests.c.created_at, requests.c.id) > (last.created_at, last.id))
+        found = await self._all(query.order_by(requests.c.created_at, requests.c.id).limit(size + 1))
+        return paged(found, size, rows.request_row)
+
+    async def executions_of(
+        self, scope: Scope, wanted: ExecutionFilter, *, cursor: str | None = None, limit: int = 50
+    ) -> Page[ExecutionRow]:
+        """Executions, newest first."""
+        query = select(*ROW).where(executions.c.tenant_id == scope.tenant_id)
+        if scope.user_id is not None:
+            query = query.where(executions.c.user_id == scope.user_id)
+        for name in ("session_id", "parent_execution_id", "status"):
+            value = getattr(wanted, name)
+            if value is not None:
+                query = query.where(executions.c[name] == value)
+        return await self._newest(query, executions, rows.execution_row, cursor, limit)
+
+    async def snapshots(
+        self, ref: ExecutionRef, *, cursor: str | None = None, limit: int = 50
+    ) -> Page[SnapshotRow]:
+        """Snapshots of an execution, newest first."""
+        query = select(snapshots).where(
+            snapshots.c.agent_execution_id == ref.execution_id, snapshots.c.tenant_id == ref.tenant_id
+        )
+        return await self._newest(query, snapshots, _snapshot, cursor, limit)
+
+    async def owner(self, execution_id: UUID) -> ExecutionRef | None:
+        """Whose execution this is."""
+        columns = (executions.c.id, executions.c.tenant_id, executions.c.session_id)
+        found = await self._all(select(*columns).where(executions.c.id == execution_id))
+        return _owner(found[0]) if found else None
+
+    async def stranded(
+        self,
+        task_queue: str,
+        older_than: float,
+        after: str | None = None,
+        limit: int = 100,
+        *,
+        pending_only: bool = True,
+    ) -> Stranded:
+        """What has not changed for this many seconds and may need help, of all tenants, longest first."""
+        last = Cursor.parse(after) if after else FIRST
+        values = {
+            "task_queue": task_queue,
+            "older_than": older_than,
+            "pending_only": pending_only,
+            "after_at": last.created_at,
+            "after_id": last.id,
+            "limit": limit,
+        }
+        found = await self._all(session_statements.STRANDED, values)
+        pending = [row for row in found if row.status == ExecutionStatus.PENDING]
+        return Stranded(
+            launches=[_launch(row) for row in pending if row.is_released and not row.is_child],
+            queued=[_owner(row) for row in pending if not row.is_released],
+            orphans=[_owner(row) for row in pending if row.is_child],
+            open=[_owner(row) for row in found if row.status != ExecutionStatus.PENDING],
+            cursor=Cursor(found[-1].updated_at, found[-1].id).text if len(found) == limit else None,
+        )
+
+    # Forks.
+
+    async def fork(
+        self, ref: ExecutionRef, step: int, new: ExecutionRef, content: str | None = None
+    ) -> Launch:
+        """A pending execution that shares the conversation up to a step, optionally with other last words."""
+        async with self._transaction() as connection:
+            if ref.session_id:
+                await self._locked_session(connection, Scope(ref.tenant_id), ref.session_id)
+                known = (await connection.execute(session_statements.LAUNCH, whose(new))).first()
+                if known:
+                    return _launch(known)
+                if await self._queue(connection, ref.tenant_id, ref.session_id):
+                    raise SessionBusy
+            origin = (await connection.execute(session_statements.ORIGIN, whose(ref))).first()
+            if origin is None:
+                raise NotFound("execution", ref.execution_id)
+            branch = await self._branch(connection, ref, origin, step, content)
+            await self._accept(connection, replace(branch, ref=new))
+            if content is not None and new.session_id:
+                await self._announce(connection, new, new.session_id, _began(user(content), new.execution_id))
+            return _launch((await connection.execute(session_statements.LAUNCH, whose(new))).one())
+
+    async def _branch(
+        self, connection: Transaction, ref: ExecutionRef, origin: Row[Any], step: int, content: str | None
+    ) -> NewExecution:
+        """What an execution begins with that goes another way after a step of this one."""
+        last: int = (await connection.execute(session_statements.COMPLETE_STEPS, whose(ref))).scalar_one()
+        if not 0 <= step <= last:
+            raise InvalidInput(f"step {step} cannot be forked from; pass a complete one, from 0 to {last}")
+        branch = NewExecution(
+            ref,
+            ExecutionSpec.model_validate(origin.agent_config),
+            (user(content),) if content is not None else (),
+            user_id=origin.user_id,
+            continues=ref.execution_id,
+            continues_until=step,
+            plan=frozen_map(origin.plan),
+            task_queue=origin.task_queue,
+            notes=frozen_map({"forked_from": str(ref.execution_id), "forked_step": step}),
+        )
+        if step > 0 or content is None:
+            return branch
+        # Other first words: what was said before them is shared, they are not.
+        began = (await connection.execute(session_statements.BEGAN_WITH, whose(ref))).all()
+        said = [bodies.message_read(row.role, row.content, row.metadata) for row in began]
+        last_user = max((place for place, m in enumerate(said) if m.role is Role.USER), default=len(said))
+        said[last_user : last_user + 1] = [user(content)]
+        return replace(
+            branch,
+            messages=tuple(said),
+            continues=origin.continues_execution_id,
+            continues_until=origin.continues_until,
+        )
+
+    # What the methods above consist of.
+
+    async def _make(self, connection: Transaction, new: NewSession) -> None:
+        values = {
+            "session_id": new.id,
+            "tenant_id": new.tenant_id,
+            "user_id": new.user_id,
+            "related_type": new.context.related_type,
+            "related_id": new.context.related_id,
+            "url": new.context.url,
+            "title": new.title,
+            "metadata": encode(new.metadata, "metadata"),
+        }
+        await connection.execute(session_statements.MAKE_SESSION, values)
+
+    async def _locked_session(self, connection: Transaction, scope: Scope, session_id: UUID) -> Row[Any]:
+        """The session, whose queue nobody else changes until this transaction ends."""
+        values = {"session_id": session_id, "tenant_id": scope.tenant_id, "user_id": scope.user_id}
+        found = (await connection.execute(session_statements.LOCK_SESSION, values)).first()
+        if found is None:
+            raise NotFound("session", session_id)
+        return found
+
+    async def _queue(self, connection: Transaction, tenant_id: str, session_id: UUID) -> Sequence[Row[Any]]:
+        """What is under way in the session: whose turn it is, then who waits, in order."""
+        values = {"session_id": session_id}
+        for unheard in (await connection.execute(session_statements.UNHEARD, values)).all():
+            await self._enqueue_unheard(connection, tenant_id, session_id, unheard)
+        queue = (await connection.execute(session_statements.UNDER_WAY, values)).all()
+        if queue and not queue[0].is_released:
+            await connection.execute(session_statements.RELEASE, values | {"execution_id": queue[0].id})
+        return queue
+
+    async def _enqueue_unheard(
+        self, connection: Transaction, tenant_id: str, session_id: UUID, unheard: Row[Any]
+    ) -> None:
+        """What an execution did not hear before it ended begins one of its own."""
+        ref = ExecutionRef(uuid5(unheard.execution_id, f"steered/{unheard.key}"), tenant_id, session_id)
+        message = bodies.message_read(unheard.role, unheard.content, unheard.metadata)
+        values = whose(ref) | {
+            "steered_id": unheard.execution_id,
+            "key": unheard.key,
+            "input": encode({"messages": export([message])}),
+            "breakdown": encode(Usage().to_breakdown()),
+        }
+        await connection.execute(session_statements.QUEUE_UNHEARD, values)
+        await self._say(connection, ref, [(0, line) for line in bodies.lines([message])])
+        await self._announce(connection, ref, session_id, {"queued": announcements.queued()})
+
+    async def _announce(
+        self,
+        connection: Transaction,
+        ref: ExecutionRef,
+        session_id: UUID,
+        told: Mapping[str, Announcement],
+    ) -> None:
+        news = [bodies.announced(ref.execution_id, key, message) for key, message in told.items()]
+        await self._publish(connection, ref, session_id, news)
+
+    async def _question(self, connection: Transaction, message: NewMessage) -> Row[Any] | None:
+        """The open question that the message may answer: the one it names, or the oldest."""
+        values = {"session_id": message.session_id, "request_id": message.request_id}
+        found = (await connection.execute(session_statements.OPEN_QUESTION, values)).first()
+        if found is None and message.request_id is not None:
+            raise NotFound("open question", message.request_id)
+        return found
+
+    async def _posted(self, connection: Transaction, message: NewMessage) -> Posted | None:
+        """What became of the message when it was posted before."""
+        wanted = select(session_messages).where(
+            session_messages.c.id == message.id, session_messages.c.session_id == message.session_id
+        )
+        found = (await connection.execute(wanted)).first()
+        if found is None:
+            return None
+        began = select(executions.c.id, executions.c.released_at).where(
+            executions.c.id == message.execution_id
+        )
+        execution = (await connection.execute(began)).first()
+        if execution:
+            taken = Route.QUEUE if execution.released_at is None else Route.START
+            return Posted(_message(found), taken, _ref(message, execution.id))
+        heard = select(steered.c.execution_id).where(steered.c.key == str(message.id))
+        hearing = (await connection.execute(heard)).scalar()
+        if hearing:
+            return Posted(_message(found), Route.STEER, _ref(message, hearing))
+        question = UUID(found.metadata["request_id"])
+        asked = select(requests.c.execution_id).where(requests.c.id == question)
+        asking = (await connection.execute(asked)).scalar_one()
+        return Posted(_message(found), Route.ANSWER, _ref(message, asking), question=question)
+
+    async def _steered(self, connection: Transaction, message: NewMessage, ref: ExecutionRef) -> Posted:
+        said = announcements.input_received(message.content, message.id, message.metadata, message.context)
+        await self._steer(connection, ref, str(message.id), user(message.content), said)
+        return Posted(await self._stored(connection, message), Route.STEER, ref)
+
+    async def _begun(self, connection: Transaction, message: NewMessage, taken: Route) -> Posted:
+        ref = _ref(message, message.execution_id)
+        new = NewExecution(
+            ref,
+            message.spec,
+            (user(message.content),),
+            user_id=message.user_id,
+            plan=message.plan,
+            task_queue=message.task_queue,
+            is_queued=True,
+            queue_rank=0 if taken is Route.INTERRUPT else 1,
+        )
+        await self._accept(connection, new)
+        said = announcements.message_received(message.content, message.id, message.metadata, message.context)
+        told = {f"said/{message.id}": said, "queued": announcements.queued()}
+        await self._announce(connection, ref, message.session_id, told)
+        await connection.execute(
+            session_statements.TOUCH_SESSION,
+            {"session_id": message.session_id, "title": title_of(message.content)},
+        )
+        await self._queue(connection, ref.tenant_id, message.session_id)
+        return Posted(await self._stored(connection, message), taken, ref)
+
+    async def _stored(self, connection: Transaction, message: NewMessage) -> SessionMessageRow:
+        found = await connection.execute(select(session_messages).where(session_messages.c.id == message.id))
+        return _message(found.one())
+
+
+def _began(message: Message, execution_id: UUID) -> Mapping[str, Announcement]:
+    """What a session is told of an execution that begins with other words."""
+    said = announcements.message_received(message.text, uuid5(execution_id, "message"))
+    return {"said": said, "queued": announcements.queued()}
+
+
+def _seen(query: Select[Any], scope: Scope) -> Select[Any]:
+    query = query.where(sessions.c.tenant_id == scope.tenant_id)
+    return query if scope.user_id is None else query.where(sessions.c.user_id == scope.user_id)
+
+
+def _words(search: str) -> str:
+    """The words of a search as a query: all of them, and the last may be the beginning of one."""
+    words = re.findall(r"\w+", search)
+    if not words:
+        raise InvalidInput("the search has no word; send at least one")
+    return " & ".join(f"'{word}'" for word in words) + ":*"
+
+
+def _ref(message: NewMessage, execution_id: UUID) -> ExecutionRef:
+    return ExecutionRef(execution_id, message.scope.tenant_id, message.session_id)
+
+
+def _session(row: Row[Any]) -> SessionRow:
+    return SessionRow(
+        row.id,
+        row.tenant_id,
+        row.user_id,
+        Context(row.related_type, row.related_id, row.initial_context_url),
+        row.title,
+        SessionStatus(row.status),
+        bodies.document(row.metadata, "the session's metadata"),
+        row.last_execution_id,
+        row.last_snapshot_id,
+        row.created_at,
+        row.updated_at,
+    )
+
+
+def _message(row: Row[Any]) -> SessionMessageRow:
+    return SessionMessageRow(
+        row.id,
+        row.session_id,
+        MessageRole(row.role),
+        row.content,
+        row.agent_execution_id,
+        Context(row.related_type, row.related_id, row.context_url),
+        bodies.document(row.metadata, "the message's metadata"),
+        row.created_at,
+    )
+
+
+def _snapshot(row: Row[Any]) -> SnapshotRow:
+    return SnapshotRow(
+        row.id,
+        row.agent_execution_id,
+        row.parent_snapshot_id,
+        row.agent_name,
+        row.step_number,
+        row.is_final,
+        row.debug_mode,
+        bodies.document(row.state_json, "the snapshot"),
+        row.created_at,
+    )
+
+
+def _owner(row: Row[Any]) -> ExecutionRef:
+    return ExecutionRef(row.id, row.tenant_id, row.session_id)
+
+
+def _launch(row: Row[Any]) -> Launch:
+    return Launch(_owner(row), bodies.document(row.plan, "the plan"), row.task_queue)

@@ -1,0 +1,84 @@
+"""The agents of these tests: commands know them by name, and a worker in the tests' process runs them."""
+
+import asyncio
+from typing import Any
+
+from agent_domain.builder import AgentBuilder
+from agent_domain.cached_context import InferenceRequest
+from agent_domain.drivers import OnText, ToolCallingDriver
+from agent_domain.function_tool import tool
+from agent_domain.steps import InferenceResponse
+from agent_domain.testing import says
+from everstep.capabilities.user_input import UseUserInput
+from everstep.inference.scripted import Scenario, ScenarioModel, Script, ScriptedCall, ScriptedTurn
+
+
+@tool
+async def transfer(euros: int) -> str:
+    """Transfer money."""
+    return f"transferred {euros}"
+
+
+@tool
+async def shout() -> str:
+    """Tries to clear the screen."""
+    return "\x1b[2Jboo"
+
+
+def _calls(name: str, **args: Any) -> tuple[ScriptedTurn, ...]:
+    call = ScriptedCall(name=name, args=args)
+    return ScriptedTurn(text="Let me see.", calls=(call,)), ScriptedTurn(text="It is done.")
+
+
+FORM = {"type": "object", "properties": {"day": {"type": "string"}}, "required": ["day"]}
+
+SCRIPT = Script(
+    scenarios=(
+        Scenario(when="choose", turns=_calls("user_input", prompt="Which floor?", choices=["high", "low"])),
+        Scenario(when="fill in", turns=_calls("user_input", prompt="Which day?", schema=FORM)),
+        Scenario(when="pay", turns=_calls("transfer", euros=80)),
+        Scenario(when="shout", turns=_calls("shout")),
+        Scenario(when="hello", turns=(ScriptedTurn(text="Hello!"),)),
+    )
+)
+
+
+class Hesitant:
+    """Begins to speak, and goes on when it is told to."""
+
+    def __init__(self) -> None:
+        self.go_on = asyncio.Event()
+        self.heard: list[str] = []
+
+    async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
+        self.heard = [message.text for message in request.messages]
+        if request.messages[-1].text == "Never mind":
+            return says("Fine.")
+        on_text("Let me think")
+        await self.go_on.wait()
+        on_text(" about it.")
+        return says("Let me think about it.")
+
+
+class Broken:
+    """Cannot answer."""
+
+    async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
+        raise ValueError("The model is on strike")
+
+
+hesitant = Hesitant()
+
+agents = [
+    AgentBuilder.base()
+    .with_name("clerk", "Does what it is told")
+    .with_tools([transfer, shout])
+    .with_approval("transfer", "always")
+    .with_capability(UseUserInput())
+    .with_driver(ToolCallingDriver(ScenarioModel(SCRIPT))),
+    AgentBuilder.base()
+    .with_name("hesitant", "Takes its time")
+    .with_timeout(3600)
+    .with_driver(ToolCallingDriver(hesitant)),
+    AgentBuilder.base().with_name("broken", "Fails").with_driver(ToolCallingDriver(Broken())),
+]

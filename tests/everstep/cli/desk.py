@@ -1,0 +1,111 @@
+"""Where commands are given: servers, a database, a task queue, and whether somebody works on it."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import psycopg
+from click.testing import CliRunner, Result
+from sqlalchemy import make_url
+
+from agent_domain.drivers import Model
+from everstep.cli.main import commands
+from everstep.client.client import Client, Execution
+from everstep.client.front_door import FrontDoor
+from everstep.runtime.agents import AgentBook, load_agents
+from everstep.runtime.embedded import EmbeddedServices
+from everstep.runtime.settings import Settings
+from everstep.runtime.worker import make_worker
+from tests.acceptance.harness import Installation, paused
+
+AGENTS = "tests.everstep.cli.agents:agents"
+
+ELSEWHERE = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "TEMPORAL_API_KEY", "EVERSTEP_PAYLOAD_KEY")
+
+
+class NoModels:
+    """Our agents bring their own."""
+
+    def model(self, wanted: str | None = None) -> Model:
+        raise LookupError(wanted)
+
+
+async def a_database(services: EmbeddedServices, name: str) -> str:
+    """An empty one."""
+    url = services.database_url.replace("+psycopg", "")
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+        await connection.execute(f"CREATE DATABASE {name}".encode())
+    return make_url(services.database_url).set(database=name).render_as_string(hide_password=False)
+
+
+@dataclass(frozen=True)
+class Desk:
+    """Gives commands."""
+
+    installation: Installation
+    queue: str
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a process needs to know."""
+        return self.installation.environment(EVERSTEP_TASK_QUEUE=self.queue, EVERSTEP_AGENTS=AGENTS)
+
+    @property
+    def client(self) -> Client:
+        """Starts executions, without a command."""
+        known = {agent.descriptor.name: agent for agent in load_agents(AGENTS)}
+        return Client(self.installation.temporal, self.installation.store, known, task_queue=self.queue)
+
+    async def does(self, *arguments: object, **environment: str | None) -> Result:
+        """What a command prints and how it ends; its errors stand in the output, too."""
+        told: dict[str, str | None] = {**dict.fromkeys(ELSEWHERE), **self.environment, **environment}
+        # In a thread: the command has an event loop of its own.
+        return await asyncio.to_thread(_invoked, [*map(str, arguments)], told)
+
+    async def says(self, *arguments: object, **environment: str | None) -> str:
+        """What a command prints that goes well."""
+        result = await self.does(*arguments, **environment)
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    async def complains(self, *arguments: object, **environment: str | None) -> str:
+        """The one line of a command that fails."""
+        usage, complaint = _complaint(await self.does(*arguments, **environment), 1)
+        assert usage == []
+        return complaint
+
+    async def misused(self, *arguments: object) -> str:
+        """The line about a command that is not used as it should be, which click says after how it is."""
+        usage, complaint = _complaint(await self.does(*arguments), 2)
+        assert usage[0].startswith("Usage: everstep ")
+        assert "--help' for help." in usage[1]
+        return complaint
+
+    async def waiting(self, message: str) -> Execution:
+        """An execution that waits for people."""
+        execution = await self.client.start("clerk", message)
+        await paused(execution)
+        return execution
+
+    @asynccontextmanager
+    async def at_work(self) -> AsyncGenerator[None]:
+        """With a worker, in this process."""
+        settings = Settings(task_queue=self.queue, graceful_shutdown_seconds=0.2)
+        book = AgentBook(self.client.agents.values(), NoModels())
+        store, door = self.installation.store, FrontDoor(self.client)
+        async with make_worker(self.installation.temporal, store, book, settings, front_door=door):
+            yield
+
+
+def _invoked(arguments: list[str], environment: dict[str, str | None]) -> Result:
+    return CliRunner().invoke(commands, arguments, env=environment, prog_name="everstep")
+
+
+def _complaint(result: Result, code: int) -> tuple[list[str], str]:
+    assert result.exit_code == code, result.output
+    assert isinstance(result.exception, SystemExit), result.exception
+    assert result.stdout == ""
+    *usage, complaint = result.stderr.splitlines()
+    assert complaint.startswith("Error: "), result.stderr
+    return usage, complaint.removeprefix("Error: ")

@@ -1,0 +1,424 @@
+"""What the command's subcommands do, and what they say when they cannot."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+import click
+import pytest
+
+from agent_domain.status import ExecutionStatus
+from everstep.cli import main
+from everstep.cli.main import commands
+from tests.acceptance.harness import Installation, until
+from tests.everstep.cli.agents import hesitant
+from tests.everstep.cli.desk import Desk
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+UNKNOWN = UUID(int=1)
+
+# All that is said to one execution, without the id.
+ABOUT_ONE = (
+    ("show",),
+    ("trace",),
+    ("follow",),
+    ("answer", "high"),
+    ("approve",),
+    ("approve", "--deny"),
+    ("steer", "Hurry"),
+    ("cancel",),
+    ("pause",),
+    ("resume",),
+)
+
+
+def all_commands(group: click.Group, *path: str) -> Iterator[tuple[str, ...]]:
+    yield path
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if isinstance(command, click.Group):
+            yield from all_commands(command, *path, name)
+        else:
+            yield *path, name
+
+
+# Help.
+
+
+@pytest.mark.parametrize("path", [*all_commands(commands)], ids=" ".join)
+async def test_every_command_says_what_it_does(desk: Desk, path: tuple[str, ...]) -> None:
+    said = await desk.says(*path, "--help")
+
+    usage, _, about = said.partition("\n\n")
+    assert usage.startswith("Usage: ")
+    assert about.strip().splitlines()[0].endswith((".", ",", ":"))
+
+
+async def test_help_needs_no_installation(desk: Desk) -> None:
+    assert "Durable AI agents" in await desk.says("-h", DATABASE_URL="nonsense", TEMPORAL_ADDRESS="nonsense")
+
+
+# Starting and looking.
+
+
+async def test_a_run_shows_what_happens_and_how_it_ended(desk: Desk) -> None:
+    said = await desk.says("run", "hello", "--agent", "clerk")
+
+    assert said.startswith("step 1\n  model   Hello!\nexecution  ")
+    assert "status     completed (completed)" in said
+    assert "answer     Hello!" in said
+
+
+async def test_a_detached_run_prints_its_id_and_nothing_else(desk: Desk) -> None:
+    said = await desk.says("run", "hello", "--agent", "clerk", "--detach")
+
+    execution = desk.client.execution(UUID(said.strip()))
+    await execution.result()
+
+
+async def test_an_execution_that_failed_fails_its_command(desk: Desk) -> None:
+    result = await desk.does("run", "hello", "--agent", "broken")
+
+    assert result.exit_code == 1
+    assert "The model is on strike" in result.output
+    assert "status     failed (error)" in result.output
+
+
+async def test_an_execution_is_shown_with_its_steps(desk: Desk) -> None:
+    execution = await desk.waiting("pay")
+    before = await desk.says("show", execution.id)
+    await execution.approve()
+    await execution.result()
+    after = await desk.says("show", execution.id)
+
+    assert "status     paused" in before
+    assert 'approval   transfer {"euros":80}' in before
+    assert f"everstep approve {execution.id}" in before
+    assert "  tool    transfer(euros: 80) -> transferred 80" in after
+    assert "answer     It is done." in after
+    assert "approval" not in after
+
+
+async def test_a_trace_says_who_decided(desk: Desk) -> None:
+    execution = await desk.client.start("clerk", "shout")
+    await execution.result()
+
+    said = await desk.says("trace", execution.id)
+
+    assert "  another step, decided by ToolCallPresenceCheck" in said
+    assert "  stop: completed, decided by ToolCallPresenceCheck" in said
+    assert "    allow   StepsLimit: StepsLimit does not object to another step" in said
+
+
+async def test_what_a_tool_says_cannot_steer_the_terminal(desk: Desk) -> None:
+    said = await desk.says("run", "shout", "--agent", "clerk")
+
+    assert "boo" in said
+    assert "\x1b" not in said
+
+
+async def test_executions_are_listed_page_by_page(desk: Desk) -> None:
+    started = [await desk.client.start("clerk", "hello") for _ in range(3)]
+    for execution in started:
+        await execution.result()
+
+    first = (await desk.says("executions", "--limit", 2)).splitlines()
+    cursor = first[2].removeprefix("more: --cursor ")
+    second = (await desk.says("executions", "--limit", 1, "--cursor", cursor)).splitlines()
+
+    assert [line.split()[0] for line in (*first[:2], second[0])] == [str(e.id) for e in reversed(started)]
+    assert first[0].split()[1:5] == ["completed", "clerk", "1", "steps"]
+
+
+async def test_executions_are_listed_by_where_they_stand(desk: Desk) -> None:
+    execution = await desk.waiting("choose")
+
+    listed = (await desk.says("executions", "--status", "paused", "--limit", 500)).splitlines()
+    await execution.cancel()
+    await execution.result()
+    cancelled = (await desk.says("executions", "--status", "cancelled", "--limit", 500)).splitlines()
+
+    assert str(execution.id) in {line.split()[0] for line in listed}
+    assert {line.split()[1] for line in listed} == {"paused"}
+    assert str(execution.id) in {line.split()[0] for line in cancelled}
+
+
+# People.
+
+
+async def test_a_question_is_answered(desk: Desk) -> None:
+    """8.5.3"""
+    execution = await desk.waiting("choose")
+
+    assert await desk.says("answer", execution.id, "high") == "answered: Which floor?\n"
+
+    await execution.result()
+    assert "-> high" in await desk.says("show", execution.id)
+
+
+async def test_an_answer_that_does_not_fit_changes_nothing(desk: Desk) -> None:
+    """8.5.4"""
+    execution = await desk.waiting("choose")
+
+    assert await desk.complains("answer", execution.id, "middle") == "Answer must be one of: high, low"
+    assert await desk.complains("answer", execution.id, "") == "Answer must be one of: high, low"
+    assert (await execution.get()).status is ExecutionStatus.PAUSED
+    await execution.cancel()
+
+
+async def test_a_form_is_filled_in(desk: Desk) -> None:
+    """8.5.3"""
+    execution = await desk.waiting("fill in")
+
+    await desk.says("answer", execution.id, "--data", '{"day":"Friday"}')
+
+    await execution.result()
+    assert '-> {"day":"Friday"}' in await desk.says("show", execution.id)
+
+
+async def test_a_call_is_approved_as_it_was_shown(desk: Desk) -> None:
+    """8.6.2"""
+    execution = await desk.waiting("pay")
+
+    assert await desk.says("approve", execution.id) == 'approved: transfer {"euros":80}\n'
+
+    await execution.result()
+    assert "-> transferred 80" in await desk.says("show", execution.id)
+
+
+async def test_a_call_is_denied_with_a_reason(desk: Desk) -> None:
+    """8.6.2"""
+    execution = await desk.waiting("pay")
+
+    said = await desk.says("approve", execution.id, "--deny", "--reason", "too much")
+
+    assert said == 'denied: transfer {"euros":80}\n'
+    await execution.result()
+    assert "-> Denied by user: too much" in await desk.says("show", execution.id)
+
+
+async def test_a_call_is_approved_with_other_arguments(desk: Desk) -> None:
+    """8.6.2"""
+    execution = await desk.waiting("pay")
+
+    await desk.says("approve", execution.id, "--args", '{"euros":8}')
+
+    await execution.result()
+    shown = await desk.says("show", execution.id)
+    assert '[Arguments edited by user: {"euros":8}]' in shown
+    assert "transferred 8\n" in shown
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        (("--args", "{"), "--args is no JSON"),
+        (("--args", ""), "--args is no JSON"),
+        (("--args", "[1]"), "--args"),
+        (("--args", "{}"), "Required arguments are missing: euros"),
+    ],
+)
+async def test_arguments_that_cannot_be_used_approve_nothing(
+    desk: Desk, given: tuple[str, ...], complaint: str
+) -> None:
+    """8.6.2"""
+    execution = await desk.waiting("pay")
+
+    assert complaint in await desk.complains("approve", execution.id, *given)
+    assert len(await execution.requests()) == 1
+    await execution.cancel()
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        (("--deny", "--args", "{}"), "exclude each other"),
+        (("--reason", "too much"), "give --deny, too"),
+    ],
+)
+async def test_an_approval_that_contradicts_itself_decides_nothing(
+    desk: Desk, given: tuple[str, ...], complaint: str
+) -> None:
+    execution = await desk.waiting("pay")
+
+    assert complaint in await desk.misused("approve", execution.id, *given)
+    assert len(await execution.requests()) == 1
+    await execution.cancel()
+
+
+async def test_an_approval_is_used_once(desk: Desk) -> None:
+    """8.6.3"""
+    execution = await desk.waiting("pay")
+    await desk.says("approve", execution.id)
+    await execution.result()
+
+    assert await desk.complains("approve", execution.id) == "No approval is open"
+    assert await desk.complains("answer", execution.id, "high") == "No question is open"
+
+
+@pytest.mark.usefixtures("unhurried")
+async def test_an_execution_is_steered_paused_and_resumed(desk: Desk) -> None:
+    """8.3.1, 8.4.1"""
+    execution = await desk.client.start("hesitant", "Think")
+
+    async def thinks() -> bool:
+        return bool(await execution.steps())
+
+    await until("it thinks", thinks)
+    await desk.says("pause", execution.id)
+    await desk.says("steer", execution.id, "Never mind")
+    hesitant.go_on.set()
+
+    async def is_paused() -> bool:
+        return (await execution.get()).status is ExecutionStatus.PAUSED
+
+    await until("it is paused", is_paused)
+    await desk.says("resume", execution.id)
+    await execution.result()
+    assert hesitant.heard == ["Think", "Let me think about it.", "Never mind"]
+    assert "answer     Fine." in await desk.says("show", execution.id)
+
+
+@pytest.mark.usefixtures("unhurried")
+async def test_an_execution_is_cancelled(desk: Desk) -> None:
+    """8.2.1"""
+    execution = await desk.client.start("hesitant", "Think")
+
+    await desk.says("cancel", execution.id)
+
+    await execution.result()
+    assert "status     cancelled (user_requested)" in await desk.says("show", execution.id)
+    ended = f"The execution {execution.id} has ended as cancelled"
+    for act in (("cancel",), ("pause",), ("resume",), ("steer", "Hurry")):
+        assert await desk.complains(act[0], execution.id, *act[1:]) == ended
+    assert (await desk.does("follow", execution.id)).exit_code == 1
+
+
+async def test_without_a_worker_nobody_waits_for_ever(
+    installation: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """8.2.1: what is cancelled meanwhile never starts."""
+    monkeypatch.setattr(main, "HEARING_SECONDS", 0.5)
+    desk = Desk(installation, "deaf")
+    execution = await desk.client.start("clerk", "hello")
+
+    for act in (("pause",), ("steer", "Hurry")):
+        complaint = await desk.complains(act[0], execution.id, *act[1:])
+        assert complaint.startswith("no worker heard this within 0.5 seconds: `everstep doctor` says")
+    cancelled = await desk.says("cancel", execution.id)
+
+    assert cancelled == "no worker is there; it stops as soon as one is\n"
+    async with desk.at_work():
+        await execution.result()
+    row = await execution.get()
+    assert (row.status, row.step_count) == (ExecutionStatus.CANCELLED, 0)
+
+
+# What cannot be used.
+
+
+@pytest.mark.parametrize("command", ABOUT_ONE, ids=" ".join)
+async def test_an_unknown_execution_is_said_to_be_unknown(desk: Desk, command: tuple[str, ...]) -> None:
+    name, *rest = command
+
+    assert await desk.complains(name, UNKNOWN, *rest) == f"There is no execution {UNKNOWN}"
+
+
+@pytest.mark.parametrize("command", ABOUT_ONE, ids=" ".join)
+async def test_what_is_no_id_is_refused_before_anything_is_asked(
+    desk: Desk, command: tuple[str, ...]
+) -> None:
+    name, *rest = command
+    nowhere = {"TEMPORAL_ADDRESS": "127.0.0.1:9", "DATABASE_URL": "postgresql://127.0.0.1:9/x"}
+
+    for text in ("12", "", "x" * 100_000):
+        complaint = await desk.complains(name, text, *rest, **nowhere)
+        assert "is no execution id; `everstep executions` lists them" in complaint
+        assert len(complaint) < 200
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("run", "hello", "--agent", "nobody"), "No agent named 'nobody'. Choose from: clerk"),
+        (("run", ""), "the message is empty; say something"),
+        (("run", " \n "), "the message is empty; say something"),
+        (("run", "\ud800"), "message text contains half of a surrogate pair; send valid Unicode"),
+        (("steer", UNKNOWN, ""), "the message is empty; say something"),
+        (("answer", UNKNOWN, "--data", "{"), "--data is no JSON"),
+        (("answer", UNKNOWN, "--data", ""), "--data is no JSON"),
+        (("answer", UNKNOWN, "--data", "[" * 100_000), "--data is no JSON"),
+        (("answer", UNKNOWN, "--data", "NaN"), "--data"),
+        (("executions", "--cursor", "xx"), "the cursor cannot be read"),
+        (("--agents", "json:loads", "run", "hello"), "it should hold an AgentBuilder"),
+        (("--agents", "nowhere:agents", "run", "hello"), "the module of 'nowhere:agents' cannot be imported"),
+        (("--agents", "nowhere", "run", "hello"), "write module:attribute"),
+    ],
+)
+async def test_what_cannot_be_used_is_refused_in_a_line(
+    desk: Desk, arguments: tuple[str, ...], complaint: str
+) -> None:
+    assert complaint in await desk.complains(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("executions", "--status", "happy"), "'happy' is not one of 'pending', 'running', 'paused'"),
+        (("executions", "--limit", "0"), "0 is not in the range"),
+        (("run",), "Missing argument 'MESSAGE'"),
+        (("run", "--agnt", "x"), "Did you mean '--agent'?"),
+        (("start",), "No such command 'start'"),
+    ],
+)
+async def test_what_is_misspelled_is_named(desk: Desk, arguments: tuple[str, ...], complaint: str) -> None:
+    assert complaint in await desk.misused(*arguments)
+
+
+async def test_a_long_message_is_kept_whole(desk: Desk) -> None:
+    """No message travels through Temporal, so its size is not Temporal's business."""
+    execution = desk.client.execution((await desk.says("run", "hello" * 100_000, "--detach")).strip())
+
+    (said, *_) = await desk.installation.store.transcript(execution.ref)
+    assert len(said.text) == 500_000
+    await execution.cancel()
+
+
+@pytest.mark.parametrize(
+    ("environment", "complaint"),
+    [
+        ({"TEMPORAL_ADDRESS": "127.0.0.1:9"}, "no Temporal server answers at 127.0.0.1:9 (the connection is"),
+        ({"DATABASE_URL": "postgresql://127.0.0.1:9/x"}, "Check that it runs and that the database URL is"),
+        ({"DATABASE_URL": "sqlite://x"}, "the database URL is for sqlite; Everstep needs postgresql://..."),
+        ({"TEMPORAL_NAMESPACE": "elsewhere"}, "check TEMPORAL_NAMESPACE"),
+        ({"TEMPORAL_API_KEY": "secret"}, "does not speak TLS, which a TEMPORAL_API_KEY asks for"),
+        ({"EVERSTEP_PAYLOAD_KEY": "short"}, "payload_key must be 32 random bytes in base64"),
+        ({"EVERSTEP_PRESET": "best"}, "No preset named 'best'"),
+        ({"EVERSTEP_SEARCH_ATTRIBUTES": "perhaps"}, "the settings cannot be used: search_attributes"),
+    ],
+)
+async def test_what_is_not_there_is_named_with_what_to_do(
+    desk: Desk, environment: dict[str, str], complaint: str
+) -> None:
+    assert complaint in await desk.complains("run", "hello", "--agent", "clerk", **environment)
+
+
+async def test_without_an_installation_the_command_says_how_to_start_one(desk: Desk, tmp_path: Path) -> None:
+    nothing = {"DATABASE_URL": None, "TEMPORAL_ADDRESS": None}
+
+    complaint = await desk.complains("--data", tmp_path, "run", "hello", **nothing)
+
+    assert "start a local installation with `everstep up`" in complaint
+
+
+async def test_what_nobody_foresaw_is_a_line_with_a_way_to_see_more(desk: Desk, tmp_path: Path) -> None:
+    held = {"DATABASE_URL": None, "TEMPORAL_ADDRESS": None}
+    (tmp_path / "lock").symlink_to("lock")
+
+    complaint = await desk.complains("--data", tmp_path, "run", "hello", **held)
+    raised = await desk.does("--data", tmp_path, "--traceback", "run", "hello", **held)
+
+    assert complaint == f"{tmp_path}/lock: Too many levels of symbolic links"
+    assert isinstance(raised.exception, OSError)

@@ -1,0 +1,204 @@
+"""`everstep doctor` finds what is wrong, and says how to mend it."""
+
+import asyncio
+import base64
+import json
+import os
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from agent_domain.messages import user
+from agent_domain.ports import ExecutionRef, ExecutionSpec, NewExecution
+from everstep.runtime.embedded import EmbeddedServices
+from everstep.runtime.settings import Settings
+from everstep.runtime.temporal import connect
+from tests.acceptance.harness import Nursery, installed
+from tests.everstep.cli.desk import Desk, a_database
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def complaints(desk: Desk, *options: object, **environment: str | None) -> list[str]:
+    """What it finds wrong."""
+    result = await desk.does(*options, "doctor", **environment)
+    lines = result.stdout.splitlines()
+    assert result.stderr == ""
+    assert all(line.startswith(("ok     ", "WRONG  ")) for line in lines), result.output
+    wrong = [line.removeprefix("WRONG  ") for line in lines if line.startswith("WRONG")]
+    assert (result.exit_code, isinstance(result.exception, SystemExit)) == (bool(wrong), bool(wrong))
+    return wrong
+
+
+def a_key() -> str:
+    return base64.b64encode(os.urandom(32)).decode()
+
+
+@asynccontextmanager
+async def elsewhere(desk: Desk, services: EmbeddedServices, name: str) -> AsyncGenerator[Desk]:
+    """A desk with a database of its own, and nobody at work."""
+    async with installed(desk.installation.nursery, services, await a_database(services, name)) as own:
+        yield Desk(own, name)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def desk(nursery: Nursery, services: EmbeddedServices) -> AsyncGenerator[Desk]:
+    """One with which all is well."""
+    async with installed(nursery, services, await a_database(services, "well")) as own:
+        desk = Desk(own, "well")
+        async with desk.at_work():
+            # It works by now.
+            await (await desk.client.start("clerk", "hello")).result()
+            yield desk
+
+
+async def test_an_installation_that_works_has_nothing_wrong(desk: Desk) -> None:
+    said = await desk.says("doctor")
+
+    assert [line[:7] for line in said.splitlines()] == ["ok     "] * 7
+    assert "a worker answers on 'well'" in said
+
+
+async def test_a_missing_installation_is_told_with_how_to_start_one(desk: Desk, tmp_path: Path) -> None:
+    (wrong,) = await complaints(desk, "--data", tmp_path, DATABASE_URL=None, TEMPORAL_ADDRESS=None)
+
+    assert "start a local installation with `everstep up`, or set DATABASE_URL and TEMPORAL_ADDRESS" in wrong
+
+
+@pytest.mark.parametrize(
+    ("environment", "complaint"),
+    [
+        ({"TEMPORAL_ADDRESS": "127.0.0.1:9"}, "no Temporal server answers at 127.0.0.1:9 (the connection is"),
+        ({"TEMPORAL_ADDRESS": "nowhere.invalid:7233"}, "no Temporal server answers at nowhere.invalid:7233"),
+        ({"TEMPORAL_NAMESPACE": "other"}, "has no namespace 'other': create it, or check TEMPORAL_NAMESPACE"),
+        ({"TEMPORAL_API_KEY": "secret"}, "does not speak TLS, which a TEMPORAL_API_KEY asks for"),
+        ({"DATABASE_URL": "postgresql://127.0.0.1:9/x"}, "cannot be reached"),
+        ({"DATABASE_URL": "nonsense"}, "use postgresql://user:password@host:5432/name"),
+        ({"EVERSTEP_PAYLOAD_KEY": "short"}, "payload_key must be 32 random bytes in base64; make one with"),
+        ({"EVERSTEP_PRESET": "best"}, "No preset named 'best'. Choose from: openai"),
+        ({"EVERSTEP_PRESET": "openai"}, "preset 'openai' needs a key; set OPENAI_API_KEY"),
+        ({"EVERSTEP_AGENTS": "nowhere:agents"}, "the module of 'nowhere:agents' cannot be imported"),
+    ],
+)
+async def test_it_names_what_is_wrong_and_looks_at_all_the_rest(
+    desk: Desk, environment: dict[str, str], complaint: str
+) -> None:
+    wrong = await complaints(desk, **environment)
+
+    assert complaint in wrong[0]
+    assert len(wrong) == 1
+
+
+async def test_tables_that_are_missing_are_told_with_the_command_that_makes_them(
+    desk: Desk, services: EmbeddedServices
+) -> None:
+    database = {"DATABASE_URL": await a_database(services, "without_tables")}
+
+    (wrong,) = await complaints(desk, **database)
+    assert wrong.startswith("the tables are out of date (")
+    assert wrong.endswith("): run `everstep db upgrade`")
+
+    assert (await desk.says("db", "upgrade", **database)).startswith("the tables are up to date\n")
+    assert await complaints(desk, **database) == []
+
+
+async def test_without_a_worker_it_says_so_and_what_waits_for_one(
+    desk: Desk, services: EmbeddedServices
+) -> None:
+    async with elsewhere(desk, services, "unattended") as unattended:
+        execution = await unattended.client.start("clerk", "hello")
+
+        assert await complaints(unattended) == [
+            "no worker listens on 'unattended': start one with `everstep worker`",
+            "1 execution(s) are pending: they wait for a worker",
+        ]
+
+        async with unattended.at_work():
+            await execution.result()
+            assert await complaints(unattended) == []
+
+        # Temporal remembers the worker for minutes.
+        assert await complaints(unattended) == [
+            "no worker on 'unattended' answers within 3 seconds: start one with `everstep worker`"
+        ]
+
+
+async def test_an_execution_that_never_reached_temporal_is_told_of(
+    desk: Desk, services: EmbeddedServices
+) -> None:
+    async with elsewhere(desk, services, "lost") as place:
+        ref = ExecutionRef(place.client.derived_id("lost"))
+        spec = ExecutionSpec(agent="clerk")
+        await place.installation.store.accept(NewExecution(ref, spec, (user("hello"),)))
+
+        _, wrong = await complaints(place)
+
+        assert wrong == (
+            f"1 execution(s) have not reached Temporal ({ref.execution_id}): "
+            "they wait for their session's turn, or for a worker to start them"
+        )
+
+
+async def test_a_worker_with_another_payload_key_is_found_out(desk: Desk, services: EmbeddedServices) -> None:
+    async with elsewhere(desk, services, "keyed") as place:
+        key = a_key()
+        address = place.installation.temporal_address
+        keyed = replace(
+            place.installation,
+            temporal=await connect(Settings(temporal_address=address, payload_key=key)),
+        )
+        other = "the worker on 'keyed' has another payload_key than this process"
+        async with Desk(keyed, "keyed").at_work():
+            # It works by now.
+            await (await Desk(keyed, "keyed").client.start("clerk", "hello")).result()
+            for wrong_key in (a_key(), None):
+                wrong, _ = await complaints(place, EVERSTEP_PAYLOAD_KEY=wrong_key)
+                assert wrong.startswith(other)
+            assert await complaints(place, EVERSTEP_PAYLOAD_KEY=key) == []
+
+        # Without a worker, what was written before tells it.
+        alone = Desk(place.installation, "keyless")
+        written = [(await complaints(alone, EVERSTEP_PAYLOAD_KEY=each))[1:] for each in (key, a_key(), None)]
+        assert [[finding.split(":")[0] for finding in findings] for findings in written] == [
+            [],
+            ["what Temporal stores was encrypted with another payload_key"],
+            ["what Temporal stores is encrypted, and there is no key here"],
+        ]
+
+
+@asynccontextmanager
+async def a_provider(key: str) -> AsyncGenerator[tuple[str, list[str]]]:
+    """Lists its models to whoever has the key; its address, and what it was asked for."""
+    asked = list[str]()
+
+    async def served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        asked.append(head.split()[1])
+        status = "200 OK" if key in head else "401 Unauthorized"
+        writer.write(f"HTTP/1.1 {status}\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{{}}".encode())
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(served, "127.0.0.1", 0) as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", asked
+
+
+@pytest.mark.parametrize("driver", ["openai", "openai-chat", "anthropic"])
+async def test_a_key_that_the_provider_refuses_is_found_out(desk: Desk, driver: str) -> None:
+    async with a_provider("sk-right") as (address, asked):
+        preset = {"driver": driver, "model": "m", "base_url": address, "api_key_env": "OUR_KEY"}
+        given = {"EVERSTEP_PRESETS": json.dumps({"ours": preset}), "EVERSTEP_PRESET": "ours"}
+
+        assert await complaints(desk, **given, OUR_KEY="sk-right") == []
+        assert await complaints(desk, **given, OUR_KEY="sk-wrong") == [
+            "preset 'ours': the provider refuses the key in OUR_KEY (HTTP 401): check it, or api_key_env"
+        ]
+        assert set(asked) == {"/v1/models" if driver == "anthropic" else "/models"}
+
+    (wrong,) = await complaints(desk, **given, OUR_KEY="sk-right")
+    assert wrong.startswith(f"preset 'ours': {address}")
+    assert "cannot be reached" in wrong

@@ -1,0 +1,84 @@
+"""The commands about the HTTP API: its process, and keys."""
+
+import json
+import re
+import signal
+from pathlib import Path
+from uuid import uuid4
+
+import httpx2
+import pytest
+
+from tests.acceptance.harness import Nursery, until
+from tests.everstep.cli.desk import Desk
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def test_a_key_is_made_listed_and_revoked(desk: Desk) -> None:
+    made = await desk.says("keys", "create", "shop", "--scope", "sessions:all", "--tenant", "acme")
+    secret = made.splitlines()[0]
+    assert re.fullmatch(r"esk_[\w-]{43}", secret)
+
+    listed = await desk.says("keys", "list", "--tenant", "acme")
+    (key_id,) = re.findall(r"^(\S+)  shop \(sessions:all\)  never used$", listed, re.MULTILINE)
+    assert f"everstep keys revoke {key_id}" in made
+    assert secret not in listed
+    assert await desk.says("keys", "list") == ""
+
+    assert "no key" in await desk.complains("keys", "revoke", key_id)
+    assert await desk.says("keys", "revoke", key_id, "--tenant", "acme") == "it opens nothing any more\n"
+    assert "  revoked 20" in await desk.says("keys", "list", "--tenant", "acme")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("create", "x", "--scope", "all"), "there is no scope 'all'; use: sessions:all, read-only"),
+        (("create", "x" * 201), "name has 201 characters; send at most 200"),
+        (("revoke", "7"), "'7' is no key id; `everstep keys list` lists them"),
+    ],
+)
+async def test_what_keys_cannot_do_is_said(desk: Desk, arguments: tuple[str, ...], complaint: str) -> None:
+    assert await desk.complains("keys", *arguments) == complaint
+
+
+async def test_the_api_answers_until_it_is_told_to_stop(desk: Desk, nursery: Nursery, tmp_path: Path) -> None:
+    key = (await desk.says("keys", "create", "curl", "--user", "ann")).splitlines()[0]
+    log = tmp_path / "log"
+    log.touch()
+    process = await nursery.start("api", "--port", "0", log=log, environment=desk.environment)
+    await until("it answers", lambda: process.ended.done() or "answering at" in log.read_text())
+    assert process.code is None, log.read_text()
+    url = re.findall(r"answering at (\S+),", log.read_text())[0]
+
+    async with httpx2.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {key}"}) as ann:
+        assert (await ann.get("/readyz")).json()["status"] == "ready"
+        sent = (await ann.post("/agent/messages", json={"content": "hello"})).json()
+        asked = f"/agent/executions/{sent['execution_id']}"
+
+        async def has_ended() -> bool:
+            return (await ann.get(asked)).json()["status"] == "completed"
+
+        await until("it is answered", has_ended)
+        await ann.get(f"/agent/sessions/{uuid4()}", headers={"X-Request-Id": "r-1"})
+        counted = (await ann.get("/metrics")).text
+    process.signal(signal.SIGTERM)
+
+    assert await process.death() == 0, log.read_text()
+    assert 'everstep_repairs_total{repair="launched"}' in counted
+    (line,) = re.findall(r'request (\{"request_id":"r-1".*\})', log.read_text())
+    assert json.loads(line)["status"] == 404
+    assert "Traceback" not in log.read_text()
+    with pytest.raises(httpx2.ConnectError):
+        httpx2.get(url)
+
+
+async def test_a_port_that_cannot_be_used_is_said_to_be(desk: Desk, nursery: Nursery, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.touch()
+    given = {**desk.environment, "EVERSTEP_HTTP_HOST": "203.0.113.1"}
+    process = await nursery.start("api", "--port", "1", log=log, environment=given)
+
+    assert await process.death() == 1
+    assert log.read_text().splitlines()[-1].startswith("Error: port 1 of 203.0.113.1 cannot be used: ")

@@ -1,0 +1,39 @@
+"""What the commands print."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from agent_domain.messages import assistant
+from agent_domain.ports import StepRow
+from agent_domain.step_error import StepError
+from agent_domain.step_facts import StepFacts
+from everstep.cli.output import step_lines, visible
+
+AT = datetime(2026, 1, 16, 10, 5, tzinfo=UTC)
+
+
+def a_step(attempt: int = 1, **told: str) -> StepRow:
+    errors = (StepError(told["error"]),) if "error" in told else ()
+    said = (assistant(told["said"]),) if "said" in told else ()
+    facts = StepFacts(number=2) if said or errors else None
+    return StepRow(2, attempt, facts, errors, None, told.get("partial", ""), AT, None, said)
+
+
+@pytest.mark.parametrize(
+    ("step", "lines"),
+    [
+        (a_step(), ["step 2"]),
+        (a_step(partial="Let me"), ["step 2", "  model   Let me"]),
+        (a_step(3, said="Two\nlines"), ["step 2  (attempt 3)", "  model   Two\n          lines"]),
+        (a_step(said="x" * 300), ["step 2", f"  model   {'x' * 200}..."]),
+        (a_step(error="It broke"), ["step 2", "  error   It broke"]),
+    ],
+)
+def test_a_step_is_shown_in_lines(step: StepRow, lines: list[str]) -> None:
+    assert [*step_lines(step)] == lines
+
+
+def test_a_terminal_is_sent_nothing_to_obey() -> None:
+    assert visible("a\tb\nc 東京 👩‍🚀") == "a\tb\nc 東京 👩‍🚀"
+    assert visible("\x1b[2J\r\x07\x9b\x7f") == "�[2J����"

@@ -1,0 +1,146 @@
+"""The command as a process: what it streams, and how it ends when it is told to."""
+
+import asyncio
+import json
+import re
+import signal
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from agent_domain.status import ExecutionStatus
+from everstep.runtime.embedded import running
+from everstep.runtime.embedded.processes import command_lines
+from tests.acceptance.harness import Nursery, Process, environment, until
+from tests.everstep.cli.agents import hesitant
+from tests.everstep.cli.desk import Desk
+from tests.services import data_directory
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def started(nursery: Nursery, *arguments: str, log: Path, environment: Mapping[str, str]) -> Process:
+    """Its log can be read at once."""
+    log.touch()
+    return await nursery.start(*arguments, log=log, environment=environment)
+
+
+@pytest.mark.usefixtures("unhurried")
+async def test_who_stops_following_is_told_how_to_come_back(
+    desk: Desk, nursery: Nursery, tmp_path: Path
+) -> None:
+    given = ("run", "Think", "--agent", "hesitant")
+    process = await started(nursery, *given, log=tmp_path / "log", environment=desk.environment)
+
+    # The model has not answered yet, and what it said so far is there.
+    await until("it streams", lambda: "  model   Let me think" in process.log.read_text())
+    process.signal(signal.SIGINT)
+
+    assert await process.death() == 130
+    said = process.log.read_text()
+    assert said.startswith("step 1\n  model   Let me think\nIt goes on without you. Come back: ")
+    back = re.search(r"everstep (follow) (\S+)\n$", said)
+    assert back
+    execution = desk.client.execution(UUID(back[2]))
+    assert (await execution.get()).status is ExecutionStatus.RUNNING
+    following = asyncio.create_task(desk.says(*back.groups()))
+    hesitant.go_on.set()
+    assert (await following).startswith("step 1\n  model   Let me think about it.\nexecution  ")
+
+
+async def test_an_execution_that_nobody_picks_up_is_told_of(
+    desk: Desk, nursery: Nursery, tmp_path: Path
+) -> None:
+    lonely = {**desk.environment, "EVERSTEP_TASK_QUEUE": "lonely"}
+    given = ("--data", str(tmp_path), "run", "hello", "--agent", "clerk")
+    process = await started(nursery, *given, log=tmp_path / "log", environment=lonely)
+    await until("it tells", lambda: "pending: no worker has picked it up" in process.log.read_text())
+    process.signal(signal.SIGINT)
+
+    assert await process.death() == 130
+    back = re.search(rf"everstep --data {tmp_path} follow (\S+)\n$", process.log.read_text())
+    assert back
+    assert "no worker has picked it up; `everstep doctor` says" in await desk.says("show", back[1])
+    await desk.client.execution(back[1]).workflow.terminate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_worker_stops_when_it_is_told_to(
+    desk: Desk, nursery: Nursery, tmp_path: Path, number: signal.Signals
+) -> None:
+    given = {**desk.environment, "EVERSTEP_TASK_QUEUE": "stops"}
+    worker = await started(nursery, "worker", log=tmp_path / "log", environment=given)
+    await until("it works", lambda: "working on 'stops' for the agents" in worker.log.read_text())
+    worker.signal(number)
+
+    assert await worker.death() == 0, worker.log.read_text()
+    said = worker.log.read_text()
+    assert "stopping; running model calls may finish" in said.splitlines()
+    assert "Traceback" not in said
+
+
+async def test_a_worker_that_cannot_work_says_why(desk: Desk, nursery: Nursery, tmp_path: Path) -> None:
+    given = {**desk.environment, "TEMPORAL_NAMESPACE": "elsewhere"}
+    worker = await started(nursery, "worker", log=tmp_path / "log", environment=given)
+
+    assert await worker.death() == 1
+    said = worker.log.read_text()
+    # Temporal's core may have warned before.
+    assert said.splitlines()[-1] == (
+        "Error: Temporal knows no such namespace, or does not show it here; check TEMPORAL_NAMESPACE"
+    )
+    assert "Traceback" not in said
+
+
+async def left_of(data: Path, *addresses: str) -> list[object]:
+    """What is there of a local installation: processes, open ports, a lock, a socket."""
+    found: list[object] = [line for line in (await command_lines()).values() if str(data) in line]
+    for address in addresses:
+        host, port = address.removeprefix("http://").split(":")
+        with suppress(ConnectionRefusedError):
+            _, writer = await asyncio.open_connection(host, int(port))
+            writer.close()
+            found.append(address)
+    return [*found, *([running(data)] if running(data) else []), *(data / "run").glob("*")]
+
+
+async def test_a_local_installation_leaves_nothing_behind(nursery: Nursery, tmp_path: Path) -> None:
+    with data_directory() as folder:
+        data, nothing = folder / "fresh", environment()
+        given = (
+            "--data",
+            str(data),
+            "up",
+            "--temporal-port",
+            "0",
+            "--ui-port",
+            "0",
+            "--http-port",
+            "0",
+            "--json",
+        )
+        up = await started(nursery, *given, log=tmp_path / "up", environment=nothing)
+        await until("it is up", lambda: up.ended.done() or "\n" in up.log.read_text())
+        assert up.code is None, up.log.read_text()
+        addresses = json.loads(up.log.read_text())
+        assert addresses.keys() == {"database_url", "temporal_address", "ui_url", "api_url", "token"}
+        ports = addresses["temporal_address"], addresses["ui_url"]
+        assert len(await left_of(data, *ports)) > 4
+
+        ran = await started(
+            nursery, "--data", str(data), "run", "Hello", log=tmp_path / "run", environment=nothing
+        )
+        assert await ran.death() == 0, ran.log.read_text()
+        assert "I am the scripted demo model" in ran.log.read_text()
+        doctor = await started(
+            nursery, "--data", str(data), "doctor", log=tmp_path / "doctor", environment=nothing
+        )
+        assert await doctor.death() == 0, doctor.log.read_text()
+
+        up.signal(signal.SIGINT)
+        assert await up.death() == 0, up.log.read_text()
+        assert "stopping; running model calls may finish" in up.log.read_text().splitlines()
+        assert await left_of(data, *ports) == []

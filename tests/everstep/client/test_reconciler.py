@@ -1,0 +1,171 @@
+"""What lost processes and operators left behind is mended, once."""
+
+import asyncio
+import logging
+from dataclasses import replace
+from uuid import uuid4
+
+import pytest
+from temporalio.client import Client as TemporalClient
+
+from agent_domain.errors import EverstepError
+from agent_domain.messages import user
+from agent_domain.ports import BeginStep, ExecutionRef, ExecutionSpec, NewExecution
+from agent_domain.sessions import ExecutionFilter, Route
+from agent_domain.status import ExecutionStatus
+from everstep.client.reconciler import Repairs
+from everstep.store.sessions import PostgresSessions
+from tests.everstep.client.parlour import Parlour, a_parlour, receiving
+from tests.workflows.harness import HeldModel, an_agent, eventually
+
+EVERY = ExecutionFilter()
+NEW = NewExecution(ExecutionRef(uuid4()), ExecutionSpec(agent="agent"), (user("Go"),))
+
+
+class Lost(Exception):
+    """The process dies here."""
+
+
+async def accepted_and_lost(parlour: Parlour, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    """A message is stored, and whoever took it is lost before the workflow starts."""
+    session_id = await parlour.session()
+
+    async def dies(*_: object) -> None:
+        raise Lost
+
+    with monkeypatch.context() as patch:
+        patch.setattr("everstep.client.client.Client.launch", dies)
+        with pytest.raises(Lost):
+            await parlour.say(session_id, key=key)
+    (row,) = await parlour.executions(session_id)
+    assert row.status is ExecutionStatus.PENDING
+
+
+async def test_an_accepted_message_is_started_by_somebody_else(
+    temporal: TemporalClient, store: PostgresSessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """8.2.2: what was accepted runs, once."""
+    async with receiving(temporal, store, an_agent("Done")) as parlour:
+        await accepted_and_lost(parlour, monkeypatch, "once")
+        both = await asyncio.gather(parlour.reconciler.once(), parlour.reconciler.once())
+        (row,) = (await parlour.port.executions_of(parlour.scope, EVERY)).rows
+        await parlour.over(row.ref.execution_id)
+
+        assert 1 <= sum(repairs.launched for repairs in both) <= 2
+        assert await parlour.heard(row.ref.execution_id) == ["Hello", "Done"]
+        assert not await parlour.reconciler.once()
+
+
+async def test_an_accepted_message_is_started_when_it_is_said_again(
+    temporal: TemporalClient, store: PostgresSessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """8.2.2"""
+    async with receiving(temporal, store, an_agent("Done")) as parlour:
+        await accepted_and_lost(parlour, monkeypatch, "once")
+        (row,) = (await parlour.port.executions_of(parlour.scope, EVERY)).rows
+        assert row.ref.session_id
+        sent = await parlour.say(row.ref.session_id, key="once")
+        await parlour.over(sent)
+
+        assert sent.execution_id == row.ref.execution_id
+        assert len(await parlour.executions(row.ref.session_id)) == 1
+
+
+async def test_a_message_that_waits_for_nothing_gets_its_turn(
+    temporal: TemporalClient, store: PostgresSessions
+) -> None:
+    """8.3.1: although the worker was lost that should have given it."""
+    model = HeldModel("One", "Two")
+    parlour = a_parlour(temporal, store, an_agent(model=model))
+    async with parlour.worker(forgetful=True):
+        session_id = await parlour.session()
+        first = await parlour.say(session_id)
+        await model.begun.wait()
+        second = await parlour.say(session_id, "And?")
+        model.go_on.set()
+        await parlour.over(first)
+        assert second.route is Route.QUEUE
+        repairs = await parlour.reconciler.once()
+        await parlour.over(second)
+
+        assert repairs == Repairs(released=1)
+        assert await parlour.heard(second) == ["Hello", "One", "And?", "Two"]
+
+
+async def test_an_execution_whose_workflow_was_ended_is_closed(
+    temporal: TemporalClient, store: PostgresSessions, caplog: pytest.LogCaptureFixture
+) -> None:
+    """8.2.3: and the next message of its session gets its turn."""
+    model = HeldModel("One", "Two")
+    async with receiving(temporal, store, an_agent(model=model)) as parlour:
+        session_id = await parlour.session()
+        first = await parlour.say(session_id)
+        await model.begun.wait()
+        second = await parlour.say(session_id, "And?")
+        await parlour.execution(first).workflow.terminate("by an operator")
+        reconciler = parlour.reconciler
+
+        async def is_closed() -> bool:
+            return (await reconciler.once()).closed == 1
+
+        with caplog.at_level(logging.WARNING):
+            await eventually(is_closed)
+        model.go_on.set()
+        await parlour.over(second)
+        row = await parlour.execution(first).get()
+
+        assert (row.status, row.error_message) == (ExecutionStatus.FAILED, "Its workflow was terminated")
+        assert "Its workflow was terminated" in await parlour.contents(session_id, "notification")
+        assert f"closed the execution {first.execution_id} as failed" in caplog.text
+        assert reconciler.total.closed == 1
+
+
+async def test_a_thorough_look_finds_what_temporal_has_forgotten(
+    temporal: TemporalClient, store: PostgresSessions
+) -> None:
+    """Such as when its database was lost."""
+    parlour = a_parlour(temporal, store, an_agent())
+    session_id = await parlour.session()
+    sent = await parlour.say(session_id)
+    ref = (await parlour.execution(sent).get()).ref
+    await parlour.execution(sent).workflow.terminate()
+    async with parlour.worker():
+        other = replace(ref, execution_id=uuid4())
+        await store.accept(replace(NEW, ref=other, task_queue=parlour.settings.task_queue))
+        await store.begin_step(BeginStep(other, 1, 1, None))
+
+        assert (await parlour.reconciler.once(thorough=True)).closed >= 1
+        row = await store.execution(other)
+        assert row
+        assert (row.status, row.error_message) == (
+            ExecutionStatus.FAILED,
+            "Its workflow is not there any more",
+        )
+
+
+async def test_an_outage_is_waited_out(
+    temporal: TemporalClient, store: PostgresSessions, caplog: pytest.LogCaptureFixture
+) -> None:
+    parlour = a_parlour(temporal, store, an_agent())
+    parlour.store.fails("stranded", EverstepError("the database is away"))
+    reconciler, stop, seen = parlour.reconciler, asyncio.Event(), list[int]()
+
+    async def looks_twice() -> bool:
+        seen.append(1)
+        return reconciler.looked_at is not None
+
+    running = asyncio.create_task(reconciler.run(stop, every=0.01))
+    await eventually(looks_twice)
+    stop.set()
+    await running
+
+    assert "nothing was reconciled: the database is away" in caplog.text
+
+
+def test_repairs_are_told_in_words() -> None:
+    repairs = Repairs(launched=1)
+    repairs.add(Repairs(closed=2))
+
+    assert str(repairs) == "1 launched, 0 released, 2 closed"
+    assert repairs
+    assert not Repairs()

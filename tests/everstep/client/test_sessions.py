@@ -1,0 +1,477 @@
+"""Conversations with agents, on real servers: what becomes of what people say."""
+
+import asyncio
+from itertools import pairwise
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from temporalio.client import Client as TemporalClient
+
+from agent_domain.announcements import Context
+from agent_domain.builder import AgentBuilder
+from agent_domain.error_policy import ErrorPolicy
+from agent_domain.errors import InvalidInput, UnknownName
+from agent_domain.ports import NotFound
+from agent_domain.sessions import (
+    OnBusy,
+    Route,
+    Scope,
+    SessionBusy,
+    SessionChanges,
+    SessionNotActive,
+    SessionStatus,
+)
+from agent_domain.status import ExecutionStatus, StopReason
+from agent_domain.testing import MockTool, calls
+from everstep.capabilities.user_input import UseUserInput
+from everstep.client.client import Refused
+from everstep.client.sessions import AllowedTypes
+from everstep.store.sessions import PostgresSessions
+from tests.everstep.client.parlour import Parlour, a_parlour, receiving, said
+from tests.workflows.harness import HeldModel, an_agent, eventually
+
+
+def answering() -> AgentBuilder:
+    """An agent that counts its answers."""
+    return an_agent("One", "Two", "Three")
+
+
+def sees(**_args: object) -> str:
+    return "it"
+
+
+async def held(parlour: Parlour, model: HeldModel) -> tuple[UUID, UUID]:
+    """A session in which an agent thinks: the session, the execution."""
+    session_id = await parlour.session()
+    sent = await parlour.say(session_id)
+    await model.begun.wait()
+    return session_id, sent.execution_id
+
+
+class TestSaying:
+    async def test_a_run_is_told_in_its_session(
+        self, temporal: TemporalClient, store: PostgresSessions
+    ) -> None:
+        """7.7.1, 8.2.3: all that the table names, in the order in which it happened."""
+        agent = an_agent(
+            calls(("look", {"where": "there"}), ("fail", {})),
+            "Seen.",
+            tools=[MockTool("look", handler=sees), MockTool("fail", handler=lambda: 1 / 0)],
+        )
+        agent.with_max_steps(5).with_error_policy(ErrorPolicy.retry_all(3))
+        async with receiving(temporal, store, agent) as parlour:
+            session_id = await parlour.session()
+            row = await parlour.over(await parlour.say(session_id, "Look!"))
+            messages = await parlour.messages(session_id)
+            envelopes = await parlour.store.envelopes(parlour.scope.tenant_id, session_id)
+            session = await parlour.port.session(parlour.scope, session_id)
+
+        about_tools = {m.content for m in messages if m.metadata.get("tool") in {"look", "fail"}}
+        told = [(m.role, m.content) for m in messages if m.content not in about_tools]
+        assert told == [
+            ("user", "Look!"),
+            ("info", "Execution queued"),
+            ("info", "Execution started"),
+            ("info", "Started step 1"),
+            ("info", "Completed step 1 of 5"),
+            ("info", "Started step 2"),
+            ("info", "Completed step 2 of 5"),
+            ("assistant", "Seen."),
+        ]
+        by_tool = [(m.role, m.metadata["tool"]) for m in messages if m.content in about_tools]
+        assert sorted(by_tool) == [
+            ("info", "fail"),
+            ("info", "look"),
+            ("info", "look"),
+            ("notification", "fail"),
+        ]
+        assert {m.execution_id for m in messages[1:]} == {row.ref.execution_id}
+        assert messages[-1].metadata == {"stop_reason": "completed"}
+        assert row.output == {"response": "Seen.", "stop_reason": "completed"}
+        assert session
+        assert (session.title, session.last_execution_id) == ("Look!", row.ref.execution_id)
+        assert [e.seq for e in envelopes] == list(range(1, len(envelopes) + 1))
+        times = [e.created_at for e in envelopes]
+        assert times == sorted(set(times))
+
+    async def test_the_conversation_goes_on(self, temporal: TemporalClient, store: PostgresSessions) -> None:
+        """8.2.4"""
+        async with receiving(temporal, store, answering()) as parlour:
+            session_id = await parlour.session()
+            await parlour.over(await parlour.say(session_id, "First"))
+            second = await parlour.say(session_id, "Second")
+            await parlour.over(second)
+
+            assert (await parlour.heard(second))[:3] == ["First", "One", "Second"]
+
+    async def test_a_message_may_make_its_session(
+        self, temporal: TemporalClient, store: PostgresSessions
+    ) -> None:
+        """8.2.2: and said again with the same key, it makes no other one."""
+        async with receiving(temporal, store, answering()) as parlour:
+            message = said("Hello there")
+            begun = [await parlour.sessions.begin(parlour.scope, message) for _ in range(2)]
+            await parlour.over(begun[0][1])
+            (session, sent), (session_again, again) = begun
+
+            assert session.id == session_again.id
+            assert (sent.message, sent.execution_id) == (again.message, again.execution_id)
+            assert len(await parlour.executions(session.id)) == 1
+            assert session.title == "Hello there"
+
+    async def test_a_session_may_have_an_agent_of_its_own(
+        self, temporal: TemporalClient, store: PostgresSessions
+    ) -> None:
+        other = an_agent("I am the other").with_name("other")
+        async with receiving(temporal, store, answering(), other) as parlour:
+            session, _ = await parlour.sessions.begin(parlour.scope, said(agent="other"))
+            await parlour.over((await parlour.executions(session.id))[0].ref.execution_id)
+            await parlour.over(await parlour.say(session.id, "Who are you?"))
+            await parlour.over(await parlour.say(session.id, "And now?", agent="agent"))
+
+            answers = await parlour.contents(session.id, "assistant")
+            assert answers == ["I am the other", "I am the other", "One"]
+
+    @pytest.mark.parametrize(
+        ("fields", "error", "told"),
+        [
+            ({"agent": "nobody"}, UnknownName, "No agent named 'nobody'. Choose from: agent"),
+            ({"content": "  "}, InvalidInput, "content is empty; say something"),
+            ({"content": "x" * 200_001}, InvalidInput, "content has 200001 characters; send at most"),
+            ({"content": "\0"}, InvalidInput, "NUL"),
+            (
+                {"context": Context("ticket", "1")},
+                InvalidInput,
+                "related_type 'ticket' is not allowed; none is configured",
+            ),
+        ],
+    )
+    async def test_what_cannot_be_taken_changes_nothing(
+        self,
+        temporal: TemporalClient,
+        store: PostgresSessions,
+        *,
+        fields: dict[str, Any],
+        error: type[Exception],
+        told: str,
+    ) -> None:
+        """8.2.2"""
+        parlour = a_parlour(temporal, store, answering())
+        session_id = await parlour.session()
+        with pytest.raises(error, match=told):
+            await parlour.say(session_id, **fields)
+
+        assert await parlour.messages(session_id) == []
+        assert await parlour.executions(session_id) == []
+
+    async def test_a_list_names_what_sessions_may_be_about(self) -> None:
+        """8.2.2"""
+        policy = AllowedTypes(frozenset({"ticket", "order"}))
+        context = Context("ticket", "1", "https://example.org")
+
+        assert await policy.checked(context, Scope()) == context
+        with pytest.raises(
+            InvalidInput, match="related_type 'user' is not allowed; choose from: order, ticket"
+        ):
+            await policy.checked(Context("user", "1"), Scope())
+
+    async def test_a_session_that_is_closed_hears_nothing(
+        self, temporal: TemporalClient, store: PostgresSessions
+    ) -> None:
+        """8.2.2"""
+        parlour = a_parlour(temporal, store, answering())
+        session_id = await parlour.session()
+        await parlour.port.change_session(
+            parlour.scope, session_id, SessionChanges(status=SessionStatus.CLOSED)
+        )
+        with pytest.raises(SessionNotActive):
+            await parlour.say(session_id)
+        with pytest.raises(NotFound):
+            await parlour.say(uuid4())
+
+
+class TestBusy:
+    async def test_messages_wait_for_their_turn(
+        self, temporal: TemporalClient, store: PostgresSessions
+    ) -> None:
+        """8.3.1: `enqueue`"""
+        model = HeldModel("One", "Two", "Three")
+        async with receiving(temporal, store, an_agent(model=model)) as parlour:
+            session_id, first = await held(parlour, model)
+            waiting = [await parlour.say(session_id, content) for content in ("And?", "Then?")]
+            statuses = [row.status for row in await parlour.executions(session_id)]
+            model.go_on.set()
+            for sent in (first, *waiting):
+                await parlour.over(sent)
+
+            assert [sent.route for sent in waiting] == [Route.QUEUE] * 2
+            assert statuses == ["running", "pending", "pending"]
+            assert await parlour.heard(waiting[1]) == ["Hello", "One", "And?", "Two", "Then?", "Three"]
+
+    async def test_of_many_at_once_each_is_heard_in_its_turn(
+        self, temporal: TemporalClient, store: PostgresSessions
+    ) -> None:
+        """8.3.1: in arrival order, and never two at once."""
+        async with receiving(temporal, store, an_agent(*["Yes"] * 60)) as parlour:
+            session_id = await parlour.session()
+            await asyncio.gather(*(parlour.say(session_id, f"Message {n}") for n in range(60)))
+            arrived = await parlour.contents(session_id, "user")
+            executions = await parlour.executions(session_id)
+            for execution in executions:
+                await parlour.execution(execution.ref.execution_id).result()
+
+            rows = sorted(await parlour.executions(session_id), key=lambda row: row.started_at or 0)
+            assert len(rows) == len(set(arrived)) == 60
+            assert {row.status for row in rows} == {ExecutionStatus.COMPLETED}
+            assert [
+                (await parlour.store.material(row.ref)).messages[-2].text for row in rows[::12]
+            ] == arrived[::12]
+            for earlier, later in pairwise(rows):
+                assert earlier.completed_at
+                assert later.started_at
+                assert earlier.completed_at < later.started_at
+
+    async def test_a_steered_message_is_heard_in_the_next_step(
+        self, temporal: TemporalClient, store: PostgresSessions
+    ) -> None:
+        """8.3.1: `steer`, after the step is recorded and as a request to go on."""
+        model = HeldModel("One", "Two")
+        async with receiving(temporal, store, an_agent(model=model)) as parlour:
+            session_id, first = await held(parlour, model)
+            sent = await parlour.say(session_id, "Shorter!", on_busy=OnBusy.STEER)
+            model.go_on.set()
+            await parlour.over(first)
+
+            assert (sent.route, sent.execution_id) == (Route.STEER, first)
+            assert await parlour.heard(first) == ["Hello", "One", "Shorter!", "Two"]
+            assert await parlour.contents(session_id, "user") == ["Hello", "Shorter!"]
+
+    async def test_what_a_guard_forbids_to_hear_is_said_again_by_itself(
+        self, temporal: TemporalClient, store: PostgresSessions
+    ) -> None:
+        """8.3.1: the steered message becomes an `enqueue`."""
+        model = HeldModel("One", "Two")
+        async with receiving(temporal, store, an_agent(model=model).with_max_steps(1)) as parlour:
+            session_id, first = await held(parlour, model)
+            await parlour.say(session_id, "Shorter!", on_busy=OnBusy.STEER)
+            model.go_on.set()
+            row = await parlour.over(first)
+
+            async def is_queued() -> bool:
+                return len(await parlour.executions(session_id)) == 2
+
+            await eventually(is_queued)
+            _, second = await parlour.executions(session_id)
+            await parlour.over(second.ref.execution_id)
+
+            assert row.stop_reason is StopReason.COMPLETED
+            assert await parlour.heard(first) == ["Hello", "One"]
+            assert await parlour.heard(second.ref.execution_id) == ["Hello", "One", "Shorter!", "Two"]
+
+    async def test_who_interrupts_is_heard_at_once(
+        self, temporal: TemporalClient, store: PostgresSessions
+    ) -> None:
+        """8.3.1: `interrupt`: ahead of what waits."""
+        model = HeldModel("One", "Two", "Three")
+        async with receiving(temporal, store, an_agent(model=model)) as parlour:
+            session_id, first = await held(parlour, model)
+            queued = await parlour.say(session_id, "Later")
+            urgent = await parlour.say(session_id, "Stop!", on_busy=OnBusy.INTERRUPT)
+            row = await parlour.until(first, ExecutionStatus.CANCELLED)
+            await parlour.over(urgent)
+            await parlour.over(queued)
+
+            assert model.was_closed
+            assert row.stop_reason is StopReason.USER_REQUESTED
+            assert await parlour.heard(queued) == ["Hello", "Stop!", "Two", "Later", "Three"]
+
+    async def test_who_does_not_want_to_wait_is_told(
+        self, temporal: TemporalClient, store: PostgresSessions
+    ) -> None:
+        """8.3.1: `reject`"""
+        model = HeldModel()
+        async with receiving(temporal, store, an_agent(model=model)) as parlour:
+            session_id, first = await held(parlour, model)
+            with pytest.raises(SessionBusy, match="Session is busy"):
+                await parlour.say(session_id, "Now!", on_busy=OnBusy.REJECT)
+            model.go_on.set()
+            await parlour.over(first)
+
+            assert await parlour.contents(session_id, "user") == ["Hello"]
+
+
+ASKS_TO_CHOOSE = calls(("user_input", {"prompt": "Which?", "choices": ["Red", "Blue"]}))
+ASKS_FOR_A_FORM = calls(
+    ("user_input", {"prompt": "When?", "schema": {"type": "object", "required": ["day"]}})
+)
+
+
+class TestAnswering:
+    async def test_the_next_message_is_the_answer(
+        self, temporal: TemporalClient, store: PostgresSessions
+    ) -> None:
+        """8.5.2, 8.5.3, 8.5.4: one that does not fit changes nothing."""
+        agent = an_agent(ASKS_TO_CHOOSE, ASKS_FOR_A_FORM, "Done").with_capability(UseUserInput())
+        async with receiving(temporal, store, agent) as parlour:
+            session_id = await parlour.session()
+            sent = await parlour.say(session_id, "Paint it")
+            await parlour.until(sent, ExecutionStatus.PAUSED)
+            before = await parlour.messages(session_id)
+            with pytest.raises(InvalidInput, match="Answer must be one of: Red, Blue"):
+                await parlour.say(session_id, "Green")
+            assert await parlour.messages(session_id) == before
+            answer = await parlour.say(session_id, " Red ")
+
+            async def asked_again() -> bool:
+                requests = await parlour.execution(sent).requests()
+                return [r.request["prompt"] for r in requests] == ["When?"]
+
+            await parlour.store.until(asked_again)
+            await parlour.until(sent, ExecutionStatus.PAUSED)
+            with pytest.raises(InvalidInput, match='does not match the schema: "day" is a required'):
+                await parlour.say(session_id, "{}")
+            await parlour.say(session_id, "", data={"day": "Friday"})
+            await parlour.over(sent)
+            messages = await parlour.messages(session_id)
+
+            assert (answer.route, answer.execution_id) == (Route.ANSWER, sent.execution_id)
+            assert await parlour.heard(sent) == ["Paint it", "", "Red", "", '{"day":"Friday"}', "Done"]
+            told = [(m.role, m.content) for m in messages if m.role in {"user", "assistant"}]
+            assert told == [
+                ("user", "Paint it"),
+                ("assistant", "Which?"),
+                ("user", " Red "),
+                ("assistant", "When?"),
+                ("user", '{"day":"Friday"}'),
+                ("assistant", "Done"),
+            ]
+            question = messages[before.index(before[-1])]
+            assert question.metadata.keys() == {"request_id", "choices", "schema"}
+            assert "Execution resumed" in [m.content for m in messages]
+
+    async def test_an_answer_that_comes_again_changes_nothing(
+        self, temporal: TemporalClient, store: PostgresSessions
+    ) -> None:
+        """1.1.3"""
+        agent = an_agent(ASKS_TO_CHOOSE, "Done").with_capability(UseUserInput())
+        async with receiving(temporal, store, agent) as parlour:
+            session_id = await parlour.session()
+            sent = await parlour.say(session_id)
+            await parlour.until(sent, ExecutionStatus.PAUSED)
+            answers = [await parlour.say(session_id, "Red", key="once") for _ in range(2)]
+            await parlour.over(sent)
+            late = await parlour.say(session_id, "Red", key="once")
+
+            assert answers == [late, late]
+            assert await parlour.contents(session_id, "user") == ["Hello", "Red"]
+
+    async def test_of_two_answers_one_counts(self, temporal: TemporalClient, store: PostgresSessions) -> None:
+        """8.5.3: the other one is a message like any."""
+        agent = an_agent(ASKS_TO_CHOOSE, "Done", "Fine").with_capability(UseUserInput())
+        async with receiving(temporal, store, agent) as parlour:
+            session_id = await parlour.session()
+            sent = await parlour.say(session_id)
+            await parlour.until(sent, ExecutionStatus.PAUSED)
+            both = await asyncio.gather(parlour.say(session_id, "Red"), parlour.say(session_id, "Blue"))
+            for execution in await parlour.executions(session_id):
+                await parlour.over(execution.ref.execution_id)
+
+            assert len(await parlour.contents(session_id, "user")) == 3
+            assert Route.ANSWER in {sent.route for sent in both}
+
+    async def test_a_question_that_is_named_must_be_open(
+        self, temporal: TemporalClient, store: PostgresSessions
+    ) -> None:
+        """8.5.3"""
+        parlour = a_parlour(temporal, store, answering())
+        session_id = await parlour.session()
+        with pytest.raises(NotFound, match="There is no open question"):
+            await parlour.say(session_id, "Red", request_id=uuid4())
+
+
+class TestCancelling:
+    async def test_what_waits_is_cancelled_and_what_follows_is_not(
+        self, temporal: TemporalClient, store: PostgresSessions
+    ) -> None:
+        """8.2.1"""
+        model = HeldModel("One", "Two")
+        async with receiving(temporal, store, an_agent(model=model)) as parlour:
+            session_id, first = await held(parlour, model)
+            second, third = [await parlour.say(session_id, content) for content in ("Second", "Third")]
+            await parlour.sessions.cancel(parlour.execution(second).ref)
+            await parlour.sessions.cancel(parlour.execution(first).ref)
+            await parlour.over(third)
+
+            statuses = [row.status for row in await parlour.executions(session_id)]
+            assert statuses == ["cancelled", "cancelled", "completed"]
+            assert await parlour.heard(third) == ["Hello", "Third", "Two"]
+            assert (await parlour.contents(session_id)).count("Execution cancelled") == 2
+
+    async def test_what_was_started_and_has_not_begun_does_nothing(
+        self, temporal: TemporalClient, store: PostgresSessions
+    ) -> None:
+        """8.2.1: there is no worker yet; when one comes, nothing is left to do."""
+        model = HeldModel()
+        parlour = a_parlour(temporal, store, an_agent(model=model))
+        session_id = await parlour.session()
+        sent = await parlour.say(session_id)
+        execution = parlour.execution(sent)
+        await parlour.sessions.cancel(execution.ref)
+        async with parlour.worker():
+            await execution.workflow.result()
+
+        assert model.asked == 0
+        assert (await execution.get()).status is ExecutionStatus.CANCELLED
+        assert (await parlour.contents(session_id)).count("Execution cancelled") == 1
+
+    async def test_what_is_over_cannot_be_cancelled(
+        self, temporal: TemporalClient, store: PostgresSessions
+    ) -> None:
+        """8.2.1"""
+        async with receiving(temporal, store, answering()) as parlour:
+            sent = await parlour.say(await parlour.session())
+            await parlour.over(sent)
+            await parlour.execution(sent).workflow.result()
+            with pytest.raises(Refused, match="has ended"):
+                await parlour.sessions.cancel(parlour.execution(sent).ref)
+
+    async def test_a_session_is_deleted_when_nothing_is_under_way(
+        self, temporal: TemporalClient, store: PostgresSessions
+    ) -> None:
+        model = HeldModel()
+        async with receiving(temporal, store, an_agent(model=model)) as parlour:
+            session_id, first = await held(parlour, model)
+            with pytest.raises(SessionBusy):
+                await parlour.sessions.delete(parlour.scope, session_id)
+            await parlour.sessions.cancel(parlour.execution(first).ref)
+            await parlour.until(first, ExecutionStatus.CANCELLED)
+
+            assert await parlour.sessions.delete(parlour.scope, session_id)
+            assert await parlour.port.session(parlour.scope, session_id) is None
+
+
+class TestForks:
+    async def test_another_way_from_a_step_runs_no_tool_again(
+        self, temporal: TemporalClient, store: PostgresSessions
+    ) -> None:
+        """1.1.3: what was done is shared."""
+        looked = list[int]()
+
+        def looks(**_args: object) -> str:
+            looked.append(1)
+            return "seen"
+
+        look = MockTool("look", handler=looks)
+        agent = an_agent(calls(("look", {})), "A cat", "Two cats", tools=[look])
+        async with receiving(temporal, store, agent) as parlour:
+            session_id = await parlour.session()
+            sent = await parlour.say(session_id, "What is there?")
+            await parlour.over(sent)
+            fork = await parlour.sessions.fork(parlour.execution(sent).ref, 1, "How many?")
+            row = await parlour.over(fork.id)
+
+            assert looked == [1]
+            assert await parlour.heard(fork.id) == ["What is there?", "", "seen", "How many?", "Two cats"]
+            assert row.metadata["forked_from"] == str(sent.execution_id)
+            assert await parlour.contents(session_id, "user") == ["What is there?", "How many?"]

@@ -1,0 +1,49 @@
+"""The API on the real servers, in a database of its own that its tests share: each has its own tenant."""
+
+from collections.abc import AsyncGenerator
+
+import psycopg
+import pytest_asyncio
+from sqlalchemy import make_url
+
+from everstep.runtime.embedded import EmbeddedServices
+from everstep.store.migrate import upgrade
+from tests.everstep.http_api.house import House, Let, Person, a_house, door_of
+from tests.workflows.harness import connected
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def http_database(services: EmbeddedServices) -> str:
+    """A database with empty tables."""
+    with psycopg.connect(services.database_url.replace("+psycopg", ""), autocommit=True) as connection:
+        connection.execute("CREATE DATABASE http_api")
+    url = make_url(services.database_url).set(database="http_api").render_as_string(hide_password=False)
+    await upgrade(url)
+    return url
+
+
+@pytest_asyncio.fixture
+async def house(http_database: str, services: EmbeddedServices) -> AsyncGenerator[House]:
+    """The API, with nobody at work."""
+    async with a_house(http_database, await connected(services)) as house:
+        yield house
+
+
+@pytest_asyncio.fixture
+async def let(house: House) -> AsyncGenerator[Let]:
+    """Lets people in."""
+    async with door_of(house) as let:
+        yield let
+
+
+@pytest_asyncio.fixture
+async def ann(let: Let) -> Person:
+    """Somebody without scopes."""
+    return await let("ann")
+
+
+@pytest_asyncio.fixture
+async def work(house: House) -> AsyncGenerator[None]:
+    """A worker in this process."""
+    async with house.at_work():
+        yield

@@ -1,0 +1,184 @@
+"""An installation that answers HTTP in this process, on the real PostgreSQL and the real Temporal."""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+import httpx2
+from fastapi import FastAPI
+from temporalio.client import Client as TemporalClient
+
+from agent_domain.drivers import Model
+from everstep.capabilities import json_schema
+from everstep.client.client import Client
+from everstep.client.sessions import AllowedTypes, Sessions
+from everstep.http_api.api import Api
+from everstep.http_api.app import create_app
+from everstep.http_api.auth import Doorkeeper
+from everstep.http_api.channels import Signer
+from everstep.http_api.tokens import Tokens, signed
+from everstep.runtime.agents import AgentBook, load_agents
+from everstep.runtime.settings import Settings
+from everstep.runtime.worker import make_worker
+from everstep.store.accounts import PostgresAccounts
+from everstep.store.engine import create_engine
+from everstep.store.keys import PostgresKeys
+from everstep.store.sessions import PostgresSessions
+from tests.workflows.harness import eventually
+
+AGENTS = "tests.everstep.http_api.clerk:agents"
+SECRET = "a secret of the tests, which everybody knows"  # noqa: S105 -- no secret
+ORIGIN = "https://shop.example"
+
+Answer = httpx2.Response
+
+
+class NoModels:
+    """Our agents bring their own."""
+
+    def model(self, wanted: str | None = None) -> Model:
+        raise LookupError(wanted)
+
+
+@dataclass(frozen=True)
+class House:
+    """Tenants come and go: each test has one of its own."""
+
+    sessions: Sessions
+    keys: PostgresKeys
+    settings: Settings
+    tenant: str = field(default_factory=lambda: f"tenant-{uuid4().hex}")
+
+    @property
+    def api(self) -> Api:
+        """As the process has it."""
+        return Api(
+            self.sessions,
+            self.keys,
+            PostgresAccounts(self.keys.engine),
+            Doorkeeper(Tokens(SECRET), self.keys),
+            Signer("everstep", "hush"),
+            allowed_origins=(ORIGIN,),
+        )
+
+    def token(self, user_id: str, *scopes: str, tenant: str | None = None) -> str:
+        """What lets somebody in."""
+        return signed(SECRET, user_id, tenant or self.tenant, " ".join(scopes))
+
+    @asynccontextmanager
+    async def at_work(self) -> AsyncGenerator[None]:
+        """With a worker, in this process."""
+        client = self.sessions.client
+        book = AgentBook(client.agents.values(), NoModels())
+        async with make_worker(
+            client.temporal, client.store, book, self.settings, ended=self.sessions.advance
+        ):
+            yield
+
+
+@dataclass(frozen=True)
+class Person:
+    """Somebody who talks to the API."""
+
+    http: httpx2.AsyncClient
+    house: House
+    app: FastAPI
+
+    async def get(self, path: str, **query: Any) -> Any:
+        """What is at an address."""
+        return _good(await self.http.get(path, params=query))
+
+    async def post(self, path: str, body: Any = None, *, key: str | None = None) -> Any:
+        """What comes of a request that goes well."""
+        return _good(await self.posts(path, body, key=key))
+
+    async def posts(self, path: str, body: Any = None, *, key: str | None = None) -> Answer:
+        """What comes of a request."""
+        headers = {"Idempotency-Key": key} if key else {}
+        return await self.http.post(path, json=body, headers=headers)
+
+    async def session(self, **given: Any) -> str:
+        """A new session."""
+        return (await self.post("/agent/sessions", given))["id"]
+
+    async def says(self, session: str, content: str, **given: Any) -> Any:
+        """What becomes of something said in a session."""
+        return await self.post(f"/agent/sessions/{session}/messages", {"content": content, **given})
+
+    async def starts(self, content: str) -> str:
+        """A new execution without a session."""
+        return (await self.post("/agent/executions", {"content": content}))["id"]
+
+    async def until(self, execution: str, *statuses: str) -> Any:
+        """An execution, once it stands like this."""
+
+        async def stands() -> bool:
+            return (await self.get(f"/agent/executions/{execution}"))["status"] in statuses
+
+        await eventually(stands)
+        return await self.get(f"/agent/executions/{execution}")
+
+    async def asked(self, execution: str) -> Any:
+        """What an execution waits for."""
+        await self.until(execution, "paused")
+        return (await self.get(f"/agent/executions/{execution}/requests"))["items"][0]
+
+
+def _good(answer: Answer) -> Any:
+    assert answer.status_code < 300, (answer.status_code, answer.text)
+    return answer.json() if answer.content else None
+
+
+def refused(answer: Answer, status: int, *words: str) -> Any:
+    """The problem document of an answer that says no."""
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    problem = answer.json()
+    assert problem["status"] == status
+    assert problem["request_id"] == answer.headers["x-request-id"]
+    for word in words:
+        assert word in f"{problem['title']}\n{problem['detail']}\n{problem.get('errors')}", problem
+    return problem
+
+
+Let = Callable[..., Awaitable[Person]]
+
+
+@asynccontextmanager
+async def door_of(house: House) -> AsyncGenerator[Let]:
+    """Lets people in: by name and scopes, into this test's tenant unless another is named."""
+    app = create_app(house.api)
+    async with AsyncExitStack() as stack:
+
+        async def let(user_id: str = "ann", *scopes: str, tenant: str | None = None) -> Person:
+            token = house.token(user_id, *scopes, tenant=tenant)
+            http = visitor(app, {"Authorization": f"Bearer {token}"})
+            return Person(await stack.enter_async_context(http), house, app)
+
+        yield let
+
+
+def visitor(app: FastAPI, headers: dict[str, str] | None = None) -> httpx2.AsyncClient:
+    """Somebody who sends requests."""
+    transport = httpx2.ASGITransport(app)
+    return httpx2.AsyncClient(transport=transport, base_url="http://api.test", headers=headers)
+
+
+@asynccontextmanager
+async def a_house(
+    database: str, temporal: TemporalClient, tenant: str | None = None
+) -> AsyncGenerator[House]:
+    """A house on this database."""
+    engine = create_engine(database)
+    settings = Settings(task_queue=f"test-{uuid4().hex}", graceful_shutdown_seconds=0.2)
+    known = {agent.descriptor.name: agent for agent in load_agents(AGENTS)}
+    store = PostgresSessions(engine)
+    client = Client(temporal, store, known, settings.task_queue, check=json_schema.check)
+    sessions = Sessions(client, store, "clerk", AllowedTypes(frozenset({"order", "ticket"})))
+    try:
+        house = House(sessions, PostgresKeys(engine), settings)
+        yield House(sessions, house.keys, settings, tenant) if tenant else house
+    finally:
+        await engine.dispose()

@@ -1,0 +1,234 @@
+"""Whatever is sent, at whatever address: an answer that the API describes, and never a fault of the server.
+
+Requests are made up from the API's own description, right ones and wrong ones, and go to a real server.
+"""
+
+import asyncio
+import json
+import re
+import threading
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, Final
+from urllib.parse import quote
+
+import httpx2
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings, strategies as st
+from schemathesis import GenerationMode
+from schemathesis.specs.openapi import checks
+
+from everstep.http_api.app import create_app
+from everstep.http_api.metrics import Metrics
+from everstep.runtime.embedded import EmbeddedServices
+from everstep.runtime.serving import serving
+from tests.everstep.http_api.house import a_house
+from tests.workflows.harness import connected
+
+A_FEW: Final = 8
+"""Requests of each kind at each address: some four hundred in all."""
+MANY: Final = 210
+"""So that it is ten thousand."""
+
+OTHERS: Final[Any] = [
+    getattr(checks, kind) for kind in ("positive_data_acceptance", "negative_data_rejection")
+]
+"""What schemathesis would say about what is taken."""
+
+TRACES: Final = re.compile(
+    r"Traceback|File \"|\.py\b|SELECT |INSERT |psycopg|sqlalchemy|asyncio", re.IGNORECASE
+)
+"""What tells of the inside."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """The API on a port, with somebody in it."""
+
+    url: str
+    headers: Mapping[str, str]
+    ids: Mapping[str, str]
+    document: Mapping[str, Any]
+
+    def request(
+        self, method: str, path: str, content: bytes, kind: str = "application/json"
+    ) -> httpx2.Response:
+        """Anything at all."""
+        headers = {**self.headers, "Content-Type": kind}
+        return httpx2.request(method, self.url + path, content=content, headers=headers, timeout=30)
+
+
+@pytest.fixture(scope="module")
+def server(http_database: str, services: EmbeddedServices) -> Generator[Server]:
+    """In a thread of its own, as its callers wait for its answers."""
+    ready, stop = threading.Event(), asyncio.Event()
+    made = dict[str, Any]()
+
+    async def serve() -> None:
+        made["loop"] = asyncio.get_running_loop()
+        async with a_house(http_database, await connected(services)) as house, house.at_work():
+            headers = {"Authorization": f"Bearer {house.token('ann')}"}
+            async with serving(create_app(house.api), "127.0.0.1", 0) as url:
+                async with httpx2.AsyncClient(base_url=url, headers=headers) as ann:
+                    made["server"] = Server(
+                        url, headers, await _belongings(ann), (await ann.get("/openapi.json")).json()
+                    )
+                ready.set()
+                await stop.wait()
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    assert ready.wait(30)
+    yield made["server"]
+    made["loop"].call_soon_threadsafe(stop.set)
+    thread.join(30)
+
+
+async def _belongings(ann: httpx2.AsyncClient) -> Mapping[str, str]:
+    """Real ids: what is sent to nothing tries little."""
+    asked = (await ann.post("/agent/messages", json={"content": "book"})).json()
+    path = f"/agent/executions/{asked['execution_id']}/requests"
+    while not (waiting := (await ann.get(path)).json()["items"]):  # noqa: ASYNC110 -- nobody tells
+        await asyncio.sleep(0.02)
+    return {
+        "session_id": asked["session_id"],
+        "execution_id": asked["execution_id"],
+        "request_id": waiting[0]["id"],
+    }
+
+
+def kinds() -> list[tuple[str, GenerationMode]]:
+    """Every address, with right requests and, where there is something to get wrong, with wrong ones."""
+    nobody: Any = SimpleNamespace(allowed_origins=(), metrics=Metrics())
+    document = create_app(nobody).openapi()
+    described = {
+        f"{method.upper()} {path}": operation
+        for path, operations in document["paths"].items()
+        for method, operation in operations.items()
+    }
+    right = [(label, GenerationMode.POSITIVE) for label in described]
+    takes = [label for label, given in described.items() if given.keys() & {"parameters", "requestBody"}]
+    return right + [(label, GenerationMode.NEGATIVE) for label in takes]
+
+
+def tried(server: Server, label: str, mode: GenerationMode, count: int) -> None:
+    """Send so many requests of a kind to an address."""
+    method, path = label.split(" ")
+    # Its types say less than pyright asks for.
+    schema: Any = schemathesis.openapi.from_dict({**server.document})
+    operation = schema[path][method]
+    names = re.findall(r"{(\w+)}", path)
+    real = {name: server.ids[name] for name in names} or None
+    cases: st.SearchStrategy[Any] = operation.as_strategy(generation_mode=mode)
+    if real and (method, path) != ("DELETE", "/agent/sessions/{session_id}"):
+        cases = cases | operation.as_strategy(generation_mode=mode, path_parameters=real)
+    session = requests.Session()
+
+    @settings(
+        max_examples=count,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+    )
+    @given(cases)
+    def send(case: Any) -> None:
+        response = case.call(base_url=server.url, session=session, headers={**server.headers}, timeout=30)
+        # Statuses, content types and bodies are as described. What is taken is for other tests to say.
+        case.validate_response(response, excluded_checks=OTHERS)
+        assert path == "/metrics" or not TRACES.search(response.text), response.text
+
+    send()
+
+
+@pytest.mark.parametrize(("label", "mode"), kinds())
+def test_made_up_requests_are_answered(server: Server, label: str, mode: GenerationMode) -> None:
+    tried(server, label, mode, A_FEW)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("label", "mode"), kinds())
+def test_ten_thousand_made_up_requests_are_answered(server: Server, label: str, mode: GenerationMode) -> None:
+    tried(server, label, mode, MANY)
+
+
+# What is no request as described at all.
+
+JSON_VALUES: Final = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(st.characters()), inner, max_size=4),
+    max_leaves=20,
+)
+
+DEEP: Final = st.integers(1, 30_000).map(lambda depth: b'{"content": "x", "metadata": ' + b'{"a":' * depth)
+
+CONTENTS: Final = st.binary(max_size=200) | JSON_VALUES.map(lambda value: json.dumps(value).encode()) | DEEP
+
+FIELDS: Final = st.fixed_dictionaries(
+    {"content": st.text(st.characters(), min_size=1)},
+    optional={
+        "metadata": st.dictionaries(st.text(st.characters()), JSON_VALUES, max_size=3),
+        "title": st.text(st.characters()),
+        "context_url": st.text(st.characters()),
+        "agent": st.sampled_from(["clerk", "other", "assistant"]),
+    },
+)
+
+IDS: Final = st.text(st.characters(), min_size=1).map(
+    lambda text: quote(text.encode(errors="replace"), safe="")
+)
+
+LINES: Final = settings(max_examples=60, derandomize=True, database=None, deadline=None)
+
+
+@LINES
+@given(content=CONTENTS, path=st.sampled_from(["/agent/sessions", "/agent/messages", "/broadcasting/auth"]))
+def test_any_body_is_answered(server: Server, content: bytes, path: str) -> None:
+    is_told(server.request("POST", path, content))
+
+
+@LINES
+@given(fields=FIELDS)
+def test_whatever_is_said_is_told_again_as_it_was_said(server: Server, fields: dict[str, Any]) -> None:
+    answer = server.request("POST", "/agent/messages", json.dumps(fields).encode())
+
+    is_told(answer)
+    if answer.status_code < 300:
+        message = answer.json()["message"]
+        assert message["content"] == fields["content"]
+        assert message["metadata"] == fields.get("metadata", {})
+
+
+@LINES
+@given(id_=IDS, path=st.sampled_from(["/agent/sessions/{}", "/agent/executions/{}/steps", "/{}", "/docs/{}"]))
+def test_any_address_is_answered(server: Server, id_: str, path: str) -> None:
+    is_told(server.request("GET", path.format(id_), b""))
+
+
+@LINES
+@given(
+    name=st.sampled_from(
+        ["Authorization", "Idempotency-Key", "X-Request-Id", "Origin", "Content-Type", "Host"]
+    ),
+    value=st.binary(max_size=60).filter(lambda value: not re.search(rb"[\x00-\x08\n-\x1f\x7f]", value)),
+)
+def test_any_header_is_answered(server: Server, name: str, value: bytes) -> None:
+    headers: dict[Any, Any] = {**server.headers, "Content-Type": "application/json", name: value.strip()}
+
+    answer = httpx2.post(f"{server.url}/agent/messages", headers=headers, content=b'{"content": "x"}')
+
+    if answer.status_code != 400 or answer.headers["content-type"].startswith("application"):
+        is_told(answer)
+
+
+def is_told(answer: httpx2.Response) -> None:
+    """An answer that says no says it properly."""
+    assert answer.status_code < 500, answer.text
+    assert not TRACES.search(answer.text), answer.text
+    if answer.status_code >= 400:
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert answer.json()["detail"]

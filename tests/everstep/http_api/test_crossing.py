@@ -1,0 +1,155 @@
+"""Nobody sees or touches what is somebody else's, at any address that the API has.
+
+The addresses come from the API's own description: a new one is tried without anybody remembering to.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+from uuid import uuid4
+
+import httpx2
+import pytest
+
+from everstep.http_api.app import create_app
+from everstep.http_api.requests import ForkSent
+from tests.everstep.http_api.house import House, Let, Person
+
+EVERYBODYS = {"/agent/agents", "/healthz", "/readyz", "/metrics"}
+"""Where everybody is told the same."""
+
+MAKES = {("post", "/agent/sessions"), ("post", "/agent/messages"), ("post", "/agent/executions")}
+"""Where everybody makes something of their own."""
+
+BODIES: Mapping[str, Any] = {
+    "MessageSent": {"content": "Let me in"},
+    "SessionChangesSent": {"title": "Mine"},
+    "AnswerSent": {"text": "Friday"},
+    "SteerSent": {"content": "Come to me"},
+    "ForkSent": {"step": 0},
+    "ApprovalDecision": {"decision": "approve", "args_digest": "{digest}"},
+}
+"""A body that would do, by the name of its schema; a new schema needs one here."""
+
+
+class Belongings:
+    """What there is of somebody, and what no answer to anybody else may hold."""
+
+    def __init__(self, ids: Mapping[str, str], words: tuple[str, ...]) -> None:
+        self.ids = ids
+        self.words = words
+
+    def requests(self, document: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+        """Every request that names them: method, address, body."""
+        for path, operations in document["paths"].items():
+            for method, operation in operations.items():
+                if path in EVERYBODYS or (method, path) in MAKES:
+                    continue
+                yield method, self._address(path), self._body(path, operation)
+
+    def _address(self, path: str) -> str:
+        names = re.findall(r"{(\w+)}", path)
+        assert set(names) <= set(self.ids), f"{path}: say in this test which id it takes"
+        return path.format(**self.ids)
+
+    def _body(self, path: str, operation: Mapping[str, Any]) -> Any:
+        if path == "/broadcasting/auth":
+            return {"socket_id": "1.2", "channel_name": f"private-agent.session.{self.ids['session_id']}"}
+        content = operation.get("requestBody", {}).get("content", {}).get("application/json")
+        if content is None:
+            return None
+        name = content["schema"]["$ref"].rpartition("/")[2]
+        assert name in BODIES, f"{name}: say in this test which body would do"
+        body = {**BODIES[name]}
+        if "args_digest" in body:
+            body["args_digest"] = self.ids["digest"]
+        return body
+
+
+async def belongings(person: Person) -> Belongings:
+    """A session with a question, and a call that waits for approval."""
+    session = await person.session(title="My treasure", metadata={"note": "My treasure"})
+    asked = (await person.says(session, "ask about My treasure"))["execution_id"]
+    await person.asked(asked)
+    booking = await person.session()
+    booked = (await person.says(booking, "book My treasure"))["execution_id"]
+    request = await person.asked(booked)
+    ids = {"session_id": session, "execution_id": booked, "request_id": request["id"]}
+    ids["digest"] = request["args_digest"]
+    return Belongings(ids, ("My treasure", "Harbour Inn", "Which day", asked, booked, session, booking))
+
+
+async def tried(stranger: Person, theirs: Belongings) -> None:
+    """Whoever it is gets nothing, and changes nothing."""
+    count = 0
+    for method, address, body in theirs.requests(await stranger.get("/openapi.json")):
+        count += 1
+        given = httpx2.Request(method, "http://x", json=body) if body is not None else None
+        headers = {"Content-Type": "application/json"} if given else {}
+        content = given.content if given else None
+        answer = await stranger.http.request(method.upper(), address, content=content, headers=headers)
+        told = answer.text.replace(address, "")
+        if "{" not in address and answer.status_code == 200:
+            # A list: of one's own things, and there are none.
+            told_of: list[Any] = [value for value in answer.json().values() if isinstance(value, list)]
+            assert told_of == [[]], (method, address, answer.text)
+        else:
+            assert answer.status_code in (403, 404), (method, address, answer.status_code, answer.text)
+        for word in theirs.words:
+            # That there is none of the id that was named may be said.
+            if word not in address and word not in theirs.ids.values():
+                assert word not in told, (method, address, answer.text)
+    assert count > 15
+
+
+async def standing(person: Person, theirs: Belongings) -> Any:
+    """All that there is, to see whether it changed."""
+    session, execution = theirs.ids["session_id"], theirs.ids["execution_id"]
+    return [
+        await person.get(f"/agent/sessions/{session}"),
+        await person.get(f"/agent/sessions/{session}/messages"),
+        await person.get(f"/agent/executions/{execution}"),
+        await person.get("/agent/executions"),
+        await person.get("/agent/inbox"),
+    ]
+
+
+async def test_another_user_and_another_tenant_get_nothing(let: Let, work: None) -> None:
+    ann = await let("ann")
+    theirs = await belongings(ann)
+    before = await standing(ann, theirs)
+
+    await tried(await let("ben"), theirs)
+    await tried(await let("ann", tenant=f"far-{uuid4().hex}"), theirs)
+    await tried(await let("robot", "sessions:all", tenant=f"far-{uuid4().hex}"), theirs)
+
+    assert await standing(ann, theirs) == before
+    del work
+
+
+async def test_lists_cannot_be_asked_for_somebody_elses(let: Let, work: None) -> None:
+    ann, ben = await let("ann"), await let("ben")
+    theirs = await belongings(ann)
+
+    for query in (
+        {"session_id": theirs.ids["session_id"]},
+        {"parent_execution_id": theirs.ids["execution_id"]},
+    ):
+        assert (await ben.get("/agent/executions", **query))["items"] == []
+    cursor = (await ann.get("/agent/sessions", limit=1))["next_cursor"]
+    assert (await ben.get("/agent/sessions", cursor=cursor))["items"] == []
+    assert (await ben.get("/agent/sessions", search="treasure"))["items"] == []
+    del work
+
+
+async def test_a_new_address_would_be_noticed(house: House) -> None:
+    """An endpoint that forgets to ask whose it is does not pass."""
+    app = create_app(house.api)
+
+    @app.post("/agent/new/{thing_id}")
+    async def new(thing_id: str, body: ForkSent) -> str:
+        return f"{thing_id} {body}"
+
+    belonging = Belongings({"session_id": "x", "execution_id": "x", "request_id": "x", "digest": "x"}, ())
+    with pytest.raises(AssertionError, match="which id it takes"):
+        list(belonging.requests(app.openapi()))

@@ -1,0 +1,59 @@
+"""Many at once."""
+
+import asyncio
+from datetime import datetime
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from tests.everstep.http_api.house import Let, Person
+
+
+async def executions(person: Person, session: str) -> list[Any]:
+    """All of a session, oldest first."""
+    page = await person.get("/agent/executions", session_id=session, limit=200)
+    assert page["next_cursor"] is None
+    return page["items"][::-1]
+
+
+@pytest.mark.parametrize("crowd", [30, pytest.param(200, marks=pytest.mark.slow)])
+async def test_messages_that_come_at_once_are_answered_one_after_the_other(
+    ann: Person, work: None, crowd: int
+) -> None:
+    """8.3.1"""
+    session = await ann.session()
+    path = f"/agent/sessions/{session}/messages"
+    sent = await asyncio.gather(
+        *(ann.posts(path, {"content": f"Message {n}"}, key=f"key-{n}") for n in range(crowd))
+    )
+    assert {answer.status_code for answer in sent} == {201}
+
+    async def all_ended() -> bool:
+        return {e["status"] for e in await executions(ann, session)} == {"completed"}
+
+    # A minute is long, and they are many.
+    async with asyncio.timeout(120):
+        while not await all_ended():  # noqa: ASYNC110 -- nobody tells
+            await asyncio.sleep(0.2)
+    ended = await executions(ann, session)
+    assert len(ended) == crowd
+    assert {e["id"] for e in ended} == {answer.json()["execution_id"] for answer in sent}
+    spans = [
+        (datetime.fromisoformat(e["started_at"]), datetime.fromisoformat(e["completed_at"])) for e in ended
+    ]
+    for (_, end), (start, _) in pairwise(spans):
+        assert end <= start
+    del work
+
+
+async def test_many_people_at_once_are_all_answered(let: Let) -> None:
+    people = [await let(f"person-{number}") for number in range(20)]
+
+    async def busy(person: Person) -> None:
+        for number in range(10):
+            sent = await person.post("/agent/messages", {"content": f"Hello {number}"}, key=f"key-{number}")
+            await person.get(f"/agent/sessions/{sent['session_id']}/messages")
+        assert len((await person.get("/agent/sessions"))["items"]) == 10
+
+    await asyncio.gather(*map(busy, people))

@@ -1,0 +1,382 @@
+"""Who is let in: tokens, keys, and pages in browsers."""
+
+import base64
+import hmac
+import json
+import logging
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from jwt.algorithms import ECAlgorithm, RSAAlgorithm
+
+from agent_domain.errors import InvalidInput
+from agent_domain.ports import DEFAULT_TENANT
+from everstep.http_api.api_keys import PREFIX, create_key, digest_of
+from everstep.http_api.auth import ANYBODY, Doorkeeper, open_door
+from everstep.http_api.callers import Caller, Grant
+from everstep.http_api.jwks import COOLDOWN, LIFESPAN, KeySet
+from everstep.http_api.problems import Refusal
+from everstep.http_api.tokens import LEEWAY, Tokens
+from tests.everstep.http_api.house import ORIGIN, SECRET, House, Person, refused, visitor
+
+RSA_KEYS = [rsa.generate_private_key(65537, 2048) for _ in range(2)]
+EC_KEY = ec.generate_private_key(ec.SECP256R1())
+URL = "https://id.example/jwks"
+
+
+def claims(**given: Any) -> dict[str, Any]:
+    soon = datetime.now(UTC) + timedelta(minutes=5)
+    return {"sub": "ann", "tenant": "acme", "exp": soon} | given
+
+
+def by_secret(payload: Mapping[str, Any], secret: str = SECRET, algorithm: str = "HS256") -> str:
+    return jwt.encode({**payload}, secret, algorithm)
+
+
+async def refusal(tokens: Tokens, token: str) -> str:
+    with pytest.raises(Refusal) as raised:
+        await tokens.caller(token)
+    assert raised.value.status == 401
+    return raised.value.detail
+
+
+async def test_a_token_says_who_asks() -> None:
+    caller = await Tokens(SECRET).caller(by_secret(claims(scope="openid sessions:all profile")))
+
+    assert caller == Caller("ann", "acme", frozenset({Grant.ALL_SESSIONS}))
+
+
+async def test_scopes_may_be_a_list_and_a_tenant_may_be_left_out() -> None:
+    payload = claims(scope=["read-only"])
+    del payload["tenant"]
+
+    caller = await Tokens(SECRET).caller(by_secret(payload))
+
+    assert caller == Caller("ann", DEFAULT_TENANT, frozenset({Grant.READ_ONLY}))
+
+
+@pytest.mark.parametrize(
+    ("payload", "words"),
+    [
+        ({"exp": datetime.now(UTC) - timedelta(seconds=LEEWAY + 5)}, "expired"),
+        ({"exp": None}, "not valid"),
+        ({"exp": "soon"}, "not valid"),
+        ({"exp": 1e300}, "sub"),
+        ({"sub": None}, "not valid"),
+        ({"sub": ""}, "sub"),
+        ({"sub": "x" * 201}, "sub"),
+        ({"sub": "a\x00"}, "sub"),
+        ({"sub": ["ann"]}, "not valid"),
+        ({"tenant": 7}, "tenant"),
+        ({"tenant": None}, "tenant"),
+        ({"scope": 7}, "scope"),
+        ({"nbf": datetime.now(UTC) + timedelta(hours=1)}, "not valid"),
+    ],
+)
+async def test_a_token_that_does_not_say_it_is_refused(payload: dict[str, Any], words: str) -> None:
+    told = claims(**payload)
+    if payload == {"exp": 1e300}:
+        told["sub"] = ""
+
+    token = by_secret({name: value for name, value in told.items() if value is not None or name == "tenant"})
+    assert words in await refusal(Tokens(SECRET), token)
+
+
+async def test_a_token_may_be_a_little_late() -> None:
+    late = claims(exp=datetime.now(UTC) - timedelta(seconds=LEEWAY - 10))
+
+    assert (await Tokens(SECRET).caller(by_secret(late))).user_id == "ann"
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        "",
+        "x",
+        "a.b.c",
+        "é" * 20,
+        by_secret(claims(), "another secret that is long enough for it"),
+        by_secret(claims(), SECRET * 2, algorithm="HS384"),
+        jwt.encode(claims(), "", "none"),
+        jwt.encode(claims(), RSA_KEYS[0], "RS256"),
+        "eyJhbGciOiJIUzI1NiJ9" + "." + "W" * 4000 + ".x",
+        "x" * 9000,
+    ],
+)
+async def test_a_token_of_somebody_else_is_refused(token: str) -> None:
+    await refusal(Tokens(SECRET), token)
+
+
+async def test_issuer_and_audience_are_checked_where_they_are_set() -> None:
+    tokens = Tokens(SECRET, issuer="https://id.example", audience="everstep")
+    right = {"iss": "https://id.example", "aud": "everstep"}
+
+    assert (await tokens.caller(by_secret(claims(**right)))).user_id == "ann"
+    for wrong in ({}, {**right, "iss": "https://evil.example"}, {**right, "aud": "shop"}):
+        await refusal(tokens, by_secret(claims(**wrong)))
+
+
+def test_a_short_secret_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="32 bytes"):
+        Tokens("x" * 31)
+
+
+# Keys of an identity provider.
+
+
+class Provider:
+    """Publishes keys, and counts who looks."""
+
+    def __init__(self, *keys: tuple[str, Any]) -> None:
+        self.keys = [*keys]
+        self.looks = 0
+        self.now = 0.0
+        self.is_down = False
+
+    async def fetch(self, url: str) -> bytes:
+        assert url == URL
+        self.looks += 1
+        if self.is_down:
+            raise OSError("nobody answers")
+        return json.dumps(
+            {"keys": [{**json.loads(_jwk(key)), "kid": kid} for kid, key in self.keys]}
+        ).encode()
+
+    @property
+    def tokens(self) -> Tokens:
+        return Tokens(keys=KeySet(URL, self.fetch, lambda: self.now))
+
+
+def _jwk(key: Any) -> str:
+    public = key.public_key()
+    return RSAAlgorithm.to_jwk(public) if isinstance(key, RSAPrivateKey) else ECAlgorithm.to_jwk(public)
+
+
+def by_key(key: Any, kid: str | None, algorithm: str = "RS256", **given: Any) -> str:
+    return jwt.encode(claims(**given), key, algorithm, headers={"kid": kid} if kid else None)
+
+
+async def test_a_providers_keys_are_fetched_once() -> None:
+    provider = Provider(("one", RSA_KEYS[0]), ("two", EC_KEY))
+    tokens = provider.tokens
+
+    for _ in range(3):
+        assert (await tokens.caller(by_key(RSA_KEYS[0], "one"))).user_id == "ann"
+        assert (await tokens.caller(by_key(EC_KEY, "two", "ES256"))).user_id == "ann"
+
+    assert provider.looks == 1
+
+
+async def test_a_new_key_is_fetched_at_once_but_not_by_everybody() -> None:
+    provider = Provider(("one", RSA_KEYS[0]))
+    tokens = provider.tokens
+    await tokens.caller(by_key(RSA_KEYS[0], "one"))
+    provider.keys = [("two", RSA_KEYS[1])]
+
+    await refusal(tokens, by_key(RSA_KEYS[1], "two"))
+    provider.now += COOLDOWN
+    assert (await tokens.caller(by_key(RSA_KEYS[1], "two"))).user_id == "ann"
+    for number in range(20):
+        await refusal(tokens, by_key(RSA_KEYS[1], f"unknown {number}"))
+
+    assert provider.looks == 2
+
+
+async def test_a_withdrawn_key_opens_nothing_after_a_while() -> None:
+    provider = Provider(("one", RSA_KEYS[0]), ("two", RSA_KEYS[1]))
+    tokens = provider.tokens
+    await tokens.caller(by_key(RSA_KEYS[0], "one"))
+    provider.keys = [("two", RSA_KEYS[1])]
+    provider.now += LIFESPAN
+
+    await refusal(tokens, by_key(RSA_KEYS[0], "one"))
+
+
+async def test_known_keys_open_while_the_provider_is_away() -> None:
+    provider = Provider(("one", RSA_KEYS[0]))
+    tokens = provider.tokens
+    await tokens.caller(by_key(RSA_KEYS[0], "one"))
+    provider.is_down, provider.now = True, LIFESPAN
+
+    assert (await tokens.caller(by_key(RSA_KEYS[0], "one"))).user_id == "ann"
+
+
+async def test_without_any_key_the_provider_is_said_to_be_away() -> None:
+    provider = Provider()
+    provider.is_down = True
+
+    with pytest.raises(Refusal) as raised:
+        await provider.tokens.caller(by_key(RSA_KEYS[0], "one"))
+
+    assert raised.value.status == 503
+
+
+async def test_a_public_key_is_no_secret_to_sign_with() -> None:
+    """The confusion of algorithms: a token that is signed with what everybody knows."""
+    provider = Provider(("one", RSA_KEYS[0]))
+    public = _jwk(RSA_KEYS[0]).encode()
+    # By hand: the library does not sign with such a thing.
+    head, body, _ = by_secret(claims()).split(".")
+    signature = hmac.new(public, f"{head}.{body}".encode(), "sha256").digest()
+    forged = f"{head}.{body}.{base64.urlsafe_b64encode(signature).decode().rstrip('=')}"
+
+    assert "not valid" in await refusal(provider.tokens, forged)
+    await refusal(provider.tokens, by_key(RSA_KEYS[0], "one", "RS512"))
+    await refusal(provider.tokens, by_key(RSA_KEYS[0], None))
+    await refusal(provider.tokens, by_secret(claims()))
+
+
+@pytest.mark.parametrize(
+    "document",
+    [b"", b"[]", b'{"keys": 1}', b'{"keys": [1, {"kid": "x"}, {"kty": "RSA", "kid": "y"}]}', b"[" * 9000],
+)
+async def test_what_is_no_document_of_keys_opens_nothing(document: bytes) -> None:
+    async def fetch(_url: str) -> bytes:
+        return document
+
+    with pytest.raises(Refusal):
+        await Tokens(keys=KeySet(URL, fetch)).caller(by_key(RSA_KEYS[0], "one"))
+
+
+# Keys of services.
+
+
+async def test_a_key_is_shown_once_and_stored_as_a_digest(house: House) -> None:
+    made = await create_key(house.keys, "shop", tenant_id=house.tenant, scopes=["sessions:all"])
+
+    kept = (await house.keys.keys(house.tenant))[0]
+    assert made.secret.startswith(PREFIX)
+    assert kept.name == "shop"
+    assert kept.last_used_at is None
+    assert made.secret not in str(kept)
+    assert await house.keys.key(digest_of(made.secret))
+    caller = await Doorkeeper(None, house.keys)(f"Bearer {made.secret}")
+    assert caller == Caller(f"key:{made.key.id}", house.tenant, frozenset({Grant.ALL_SESSIONS}))
+    assert (await house.keys.keys(house.tenant))[0].last_used_at is not None
+
+
+async def test_a_key_may_act_for_one_person(house: House) -> None:
+    made = await create_key(house.keys, "phone", tenant_id=house.tenant, user_id="ann")
+
+    assert await Doorkeeper(None, house.keys)(f"bearer  {made.secret}") == Caller("ann", house.tenant)
+
+
+async def test_a_revoked_key_opens_nothing(house: House) -> None:
+    made = await create_key(house.keys, "shop", tenant_id=house.tenant)
+    door = Doorkeeper(None, house.keys)
+    await door(f"Bearer {made.secret}")
+
+    assert not await house.keys.revoke_key("another tenant", made.key.id)
+    await door(f"Bearer {made.secret}")
+    assert await house.keys.revoke_key(house.tenant, made.key.id)
+    with pytest.raises(Refusal, match="not any more"):
+        await door(f"Bearer {made.secret}")
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "words"),
+    [
+        ("x", {"scopes": ["all"]}, "no scope 'all'"),
+        ("x" * 201, {}, "name"),
+        (" ", {}, "name"),
+        ("x", {"tenant_id": ""}, "tenant"),
+        ("x", {"user_id": "a\x00"}, "NUL"),
+    ],
+)
+async def test_a_key_needs_words_that_are_known(house: House, name: str, given: Any, words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        await create_key(house.keys, name, **given)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        None,
+        "",
+        "Bearer",
+        "Bearer ",
+        "Basic YTpi",
+        "x",
+        f"Bearer {PREFIX}x",
+        f"Bearer {PREFIX}{'x' * 43}",
+        "Bearer x",
+    ],
+)
+async def test_nobody_is_let_in_without_a_key_or_token(house: House, header: str | None) -> None:
+    with pytest.raises(Refusal) as raised:
+        await Doorkeeper(None, house.keys)(header)
+
+    assert raised.value.status == 401
+
+
+async def test_an_open_door_is_said_to_be_one(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        caller = await open_door()(None)
+
+    assert caller is ANYBODY
+    assert "EVERSTEP_AUTH=off" in caplog.text
+
+
+# At the door of the API.
+
+
+async def test_every_address_but_three_asks_who_it_is(ann: Person) -> None:
+    async with visitor(ann.app) as stranger:
+        for path, operations in (await ann.get("/openapi.json"))["paths"].items():
+            for method in operations:
+                answer = await stranger.request(method.upper(), path.replace("{", "").replace("}", ""))
+                if path in ("/healthz", "/readyz", "/metrics"):
+                    assert answer.status_code == 200
+                else:
+                    refused(answer, 401, "Authorization: Bearer")
+                    assert answer.headers["www-authenticate"].startswith("Bearer")
+
+
+async def test_a_read_only_token_changes_nothing(ann: Person, house: House) -> None:
+    session = await ann.session()
+    token = house.token("ann", "read-only")
+    async with visitor(ann.app, {"Authorization": f"Bearer {token}"}) as reader:
+        for path, operations in (await ann.get("/openapi.json"))["paths"].items():
+            for method in operations.keys() - {"get"}:
+                if path != "/broadcasting/auth":
+                    address = path.format(session_id=session, execution_id=uuid4(), request_id=uuid4())
+                    refused(await reader.request(method.upper(), address, json={}), 403, "read-only")
+        assert (await reader.get(f"/agent/sessions/{session}")).status_code == 200
+        channel = {"socket_id": "1.2", "channel_name": f"private-agent.session.{session}"}
+        assert (await reader.post("/broadcasting/auth", json=channel)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "origin", ["https://evil.example", "null", f"{ORIGIN}.evil.example", "http://shop.example", "x"]
+)
+async def test_a_page_from_elsewhere_is_refused(ann: Person, origin: str) -> None:
+    answer = await ann.http.get("/agent/sessions", headers={"Origin": origin})
+
+    refused(answer, 403, "EVERSTEP_ALLOWED_ORIGINS")
+    assert "access-control-allow-origin" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    "origin", [ORIGIN, "https://SHOP.example", "http://api.test", "https://api.test:443"]
+)
+async def test_known_pages_may_use_the_api(ann: Person, origin: str) -> None:
+    answer = await ann.http.get("/agent/sessions", headers={"Origin": origin})
+
+    assert answer.status_code == 200
+    if "shop" in origin.lower():
+        assert answer.headers["access-control-allow-origin"] == origin.lower()
+        assert "Idempotency-Replayed" in answer.headers["access-control-expose-headers"]
+
+
+async def test_a_browser_may_ask_first(ann: Person) -> None:
+    async with visitor(ann.app) as browser:
+        answer = await browser.options("/agent/sessions", headers={"Origin": ORIGIN})
+
+    assert answer.status_code == 204
+    assert "Idempotency-Key" in answer.headers["access-control-allow-headers"]

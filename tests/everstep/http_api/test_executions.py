@@ -1,0 +1,274 @@
+"""Executions over HTTP: what they did, and people who answer, approve and stop them."""
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from everstep.http_api import idempotency
+from tests.everstep.http_api.house import Let, Person, refused
+
+
+async def test_a_question_is_answered_by_one_of_its_choices(ann: Person, work: None) -> None:
+    """8.5.3, 8.5.4"""
+    execution = await ann.starts("ask me")
+    question = await ann.asked(execution)
+    path = f"/agent/executions/{execution}/input"
+
+    assert question["request"]["choices"] == ["Monday", "Friday"]
+    for text, complaint in (("Sunday", "Answer must be one of: Monday, Friday"), ("", "Answer must be")):
+        refused(await ann.posts(path, {"text": text}), 422, complaint)
+    assert (await ann.get(f"/agent/executions/{execution}"))["status"] == "paused"
+    assert (await ann.post(path, {"text": " Friday "}))["state"] == "resolved"
+    ended = await ann.until(execution, "completed")
+    assert ended["output"]["response"] == "So be it: Friday"
+    refused(await ann.posts(path, {"text": "Friday"}), 409)
+    del work
+
+
+async def test_the_next_message_of_a_session_answers_its_question(ann: Person, work: None) -> None:
+    """8.5.3"""
+    session = await ann.session()
+    asked = await ann.says(session, "ask me")
+    await ann.asked(asked["execution_id"])
+
+    path = f"/agent/sessions/{session}/messages"
+    refused(await ann.posts(path, {"content": "Sunday"}), 422, "Answer must be one of: Monday, Friday")
+    answered = await ann.says(session, "Friday")
+
+    assert answered["route"] == "answer"
+    assert answered["execution_id"] == asked["execution_id"]
+    ended = await ann.until(asked["execution_id"], "completed")
+    assert ended["output"]["response"] == "So be it: Friday"
+    del work
+
+
+@pytest.mark.parametrize(
+    ("question", "complaint"),
+    [
+        ("ask", "Answer must be one of: Monday, Friday"),
+        ("wonder", "Answer cannot be empty"),
+        ("form", "Answer does not match the schema: "),
+    ],
+)
+async def test_nothing_is_no_answer(ann: Person, work: None, question: str, complaint: str) -> None:
+    """8.5.4"""
+    session = await ann.session()
+    execution = (await ann.says(session, question))["execution_id"]
+    await ann.asked(execution)
+
+    refused(await ann.posts(f"/agent/sessions/{session}/messages", {"content": " "}), 422, complaint)
+    refused(await ann.posts(f"/agent/executions/{execution}/input", {"text": " "}), 422, complaint)
+    assert (await ann.get(f"/agent/executions/{execution}"))["status"] == "paused"
+    del work
+
+
+async def test_a_form_is_answered_by_its_data(ann: Person, work: None) -> None:
+    """8.5.3"""
+    session = await ann.session()
+    execution = (await ann.says(session, "form"))["execution_id"]
+    await ann.asked(execution)
+    path = f"/agent/sessions/{session}/messages"
+
+    refused(await ann.posts(path, {"data": {"seats": "two"}}), 422, "Answer does not match the schema: ")
+    answered = await ann.post(path, {"data": {"seats": 2}})
+
+    assert answered["route"] == "answer"
+    ended = await ann.until(execution, "completed")
+    assert ended["output"]["response"] == 'So be it: {"seats":2}'
+    refused(await ann.posts(path, {"content": " "}), 422, "say something")
+    del work
+
+
+async def test_a_call_runs_once_it_is_approved(ann: Person, work: None) -> None:
+    """8.6.2, 8.6.3"""
+    execution = await ann.starts("book")
+    request = await ann.asked(execution)
+    path = f"/agent/executions/{execution}/approvals/{request['id']}"
+    right = {"decision": "approve", "args_digest": request["args_digest"]}
+
+    wrong = refused(await ann.posts(path, {**right, "args_digest": "0" * 64}), 409)
+    assert wrong["title"] == "Approval does not match the pending call"
+    refused(await ann.posts(path, {**right, "args": {"hotel": "x"}}), 422, "send args with the decision")
+    refused(await ann.posts(path, {"decision": "approve"}), 422, "args_digest")
+    decided = await ann.post(path, right)
+    again = refused(await ann.posts(path, right), 409)
+
+    assert decided["state"] == "resolved"
+    assert again["title"] == "Approval already resolved"
+    ended = await ann.until(execution, "completed")
+    assert ended["output"]["response"] == "So be it: a room at Harbour Inn"
+    del work
+
+
+@pytest.mark.parametrize(
+    ("decision", "response"),
+    [
+        ({"decision": "deny", "reason": "too dear"}, "So be it: Denied by user: too dear"),
+        (
+            {"decision": "edit", "args": {"hotel": "Quay"}},
+            'So be it: [Arguments edited by user: {"hotel":"Quay"}]\na room at Quay',
+        ),
+    ],
+)
+async def test_a_call_is_denied_or_changed(
+    ann: Person, work: None, decision: dict[str, Any], response: str
+) -> None:
+    """8.6.2"""
+    execution = await ann.starts("book")
+    request = await ann.asked(execution)
+
+    path = f"/agent/executions/{execution}/approvals/{request['id']}"
+    await ann.post(path, {**decision, "args_digest": request["args_digest"]})
+
+    assert (await ann.until(execution, "completed"))["output"]["response"] == response
+    del work
+
+
+async def test_a_request_is_of_one_kind_and_of_one_execution(ann: Person, work: None) -> None:
+    asking, booking = await ann.starts("ask me"), await ann.starts("book")
+    question, approval = await ann.asked(asking), await ann.asked(booking)
+
+    decision = {"decision": "approve", "args_digest": approval["args_digest"]}
+    for execution, request in ((asking, question["id"]), (asking, approval["id"]), (booking, str(uuid4()))):
+        refused(await ann.posts(f"/agent/executions/{execution}/approvals/{request}", decision), 404)
+    answer = {"text": "Friday", "request_id": approval["id"]}
+    refused(await ann.posts(f"/agent/executions/{booking}/input", answer), 404)
+    refused(await ann.posts(f"/agent/executions/{booking}/input", {"text": "Friday"}), 409)
+    del work
+
+
+async def test_the_inbox_lists_what_waits_over_all_sessions(let: Let, work: None) -> None:
+    """8.4.1"""
+    ann, ben, service = await let("ann"), await let("ben"), await let("robot", "sessions:all")
+    session = await ann.session()
+    first = (await ann.says(session, "ask me"))["execution_id"]
+    await ann.asked(first)
+    second = await ann.starts("book")
+    await ann.asked(second)
+    third = await ben.starts("book")
+    await ben.asked(third)
+
+    async def inbox(person: Person, **query: Any) -> list[str]:
+        return [request["execution_id"] for request in (await person.get("/agent/inbox", **query))["items"]]
+
+    assert await inbox(ann) == [first, second]
+    assert await inbox(ben) == [third]
+    assert await inbox(service) == [first, second, third]
+    page = await service.get("/agent/inbox", limit=2)
+    assert await inbox(service, cursor=page["next_cursor"]) == [third]
+    del work
+
+
+async def test_steps_and_votes_are_told(ann: Person, work: None) -> None:
+    execution = await ann.starts("book")
+    request = await ann.asked(execution)
+    path = f"/agent/executions/{execution}"
+    approval = {"decision": "approve", "args_digest": request["args_digest"]}
+    await ann.post(f"{path}/approvals/{request['id']}", approval)
+    await ann.until(execution, "completed")
+
+    first, second = (await ann.get(f"{path}/steps"))["items"]
+    assert (first["number"], first["type"], second["type"]) == (1, "tool_execution", "final")
+    assert first["calls"][0]["tool"] == "book"
+    assert first["calls"][0]["result"] == "a room at Harbour Inn"
+    page = await ann.get(f"{path}/steps", limit=1)
+    assert [step["number"] for step in page["items"]] == [1]
+    page = await ann.get(f"{path}/steps", after=page["next_cursor"])
+    assert [step["number"] for step in page["items"]] == [2]
+    assert page["next_cursor"] is None
+    votes = (await ann.get(f"{path}/trace"))["items"]
+    assert [vote["outcome"]["shouldContinue"] for vote in votes] == [True, False]
+    assert votes[0]["outcome"]["evaluations"][0]["criterion"]
+    del work
+
+
+async def test_the_final_snapshot_is_there_and_a_fork_goes_its_own_way(ann: Person, work: None) -> None:
+    """8.1.3"""
+    session = await ann.session()
+    first = (await ann.says(session, "One"))["execution_id"]
+    await ann.until(first, "completed")
+    path = f"/agent/executions/{first}"
+
+    snapshots = (await ann.get(f"{path}/snapshots"))["items"]
+    assert snapshots[0]["is_final"]
+    fork = await ann.post(f"{path}/fork", {"step": 0, "content": "Another one"}, key="fork-1")
+    again = await ann.post(f"{path}/fork", {"step": 0, "content": "Another one"}, key="fork-1")
+    assert again["id"] == fork["id"] != first
+    ended = await ann.until(fork["id"], "completed")
+    assert ended["output"]["response"] == "You said: Another one"
+    refused(await ann.posts(f"{path}/fork", {"step": 7}), 422)
+    refused(await ann.posts(f"{path}/fork", {"step": -1}), 422)
+    del work
+
+
+async def test_an_execution_is_cancelled_begun_or_not(ann: Person, work: None) -> None:
+    """8.2.1"""
+    session = await ann.session()
+    begun = (await ann.says(session, "book"))["execution_id"]
+    await ann.until(begun, "paused")
+    waiting = (await ann.says(session, "Later"))["execution_id"]
+
+    cancelled = await ann.post(f"/agent/executions/{waiting}/cancel")
+    assert (cancelled["status"], cancelled["started_at"]) == ("cancelled", None)
+    await ann.post(f"/agent/executions/{begun}/cancel")
+    ended = await ann.until(begun, "cancelled")
+    assert ended["stop_reason"] == "user_requested"
+    assert (await ann.post(f"/agent/executions/{begun}/cancel"))["status"] == "cancelled"
+    del work
+
+
+async def test_an_execution_is_paused_steered_and_resumed(ann: Person, work: None) -> None:
+    execution = await ann.starts("book")
+    await ann.asked(execution)
+    path = f"/agent/executions/{execution}"
+
+    await ann.post(f"{path}/pause")
+    await ann.post(f"{path}/steer", {"content": "Make it quick"}, key="steer-1")
+    await ann.post(f"{path}/resume")
+    refused(await ann.posts(f"{path}/steer", {"content": " "}), 422)
+
+    await ann.post(f"{path}/cancel")
+    await ann.until(execution, "cancelled")
+    refused(await ann.posts(f"{path}/pause"), 409, "read the execution")
+    refused(await ann.posts(f"{path}/steer", {"content": "x"}), 409)
+    del work
+
+
+async def test_what_ended_cannot_be_cancelled(ann: Person, work: None) -> None:
+    execution = await ann.starts("Hello")
+    await ann.until(execution, "completed")
+
+    refused(await ann.posts(f"/agent/executions/{execution}/cancel"), 409)
+    del work
+
+
+@pytest.mark.parametrize("key", [None, "k-1"])
+async def test_an_execution_without_a_worker_is_not_waited_for(
+    ann: Person, monkeypatch: pytest.MonkeyPatch, key: str | None
+) -> None:
+    async with ann.house.at_work():
+        session = await ann.session()
+        execution = (await ann.says(session, "ask me"))["execution_id"]
+        await ann.asked(execution)
+    monkeypatch.setattr(idempotency, "PATIENCE", 0.5)
+
+    pause = await ann.posts(f"/agent/executions/{execution}/pause", key=key)
+    answer = await ann.posts(f"/agent/sessions/{session}/messages", {"content": "Friday"}, key=f"{key}-2")
+
+    for refusal in (pause, answer):
+        refused(refusal, 503, "same Idempotency-Key")
+    monkeypatch.undo()
+    async with ann.house.at_work():
+        again = await ann.posts(f"/agent/sessions/{session}/messages", {"content": "Friday"}, key=f"{key}-2")
+        assert again.json()["route"] == "answer"
+        await ann.post(f"/agent/executions/{execution}/resume")
+        assert (await ann.until(execution, "completed"))["output"]["response"] == "So be it: Friday"
+
+
+async def test_agents_are_listed(ann: Person) -> None:
+    listed = await ann.get("/agent/agents")
+
+    assert listed["default"] == "clerk"
+    assert [agent["name"] for agent in listed["items"]] == ["clerk", "other"]
+    assert "book" in listed["items"][0]["tools"]

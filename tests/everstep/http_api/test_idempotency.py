@@ -1,0 +1,107 @@
+"""The same request with the same key is carried out once, and answered alike."""
+
+import asyncio
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from agent_domain.sessions import Answered
+from tests.everstep.http_api.house import House, Let, Person, refused
+
+REPLAYED = "idempotency-replayed"
+
+
+async def test_the_same_request_again_gets_the_same_answer(ann: Person) -> None:
+    body = {"content": "Hello"}
+    first = await ann.posts("/agent/messages", body, key="k-1")
+    again = await ann.posts("/agent/messages", body, key="k-1")
+
+    assert (first.status_code, again.status_code) == (201, 201)
+    assert first.json() == again.json()
+    assert REPLAYED not in first.headers
+    assert again.headers[REPLAYED] == "true"
+    assert len((await ann.get("/agent/sessions"))["items"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [("/agent/messages", {"content": "Other"}), ("/agent/executions", {"content": "Hello"})],
+)
+async def test_another_request_under_the_key_is_refused(ann: Person, path: str, body: Any) -> None:
+    await ann.post("/agent/messages", {"content": "Hello"}, key="k-1")
+
+    problem = refused(await ann.posts(path, body, key="k-1"), 422, "draw a new one")
+
+    assert problem["type"] == "urn:everstep:problem:key-reused"
+
+
+async def test_a_key_belongs_to_whoever_sent_it(let: Let) -> None:
+    ann, ben, far = await let("ann"), await let("ben"), await let("ann", tenant=f"far-{uuid4().hex}")
+
+    made = {
+        (await p.post("/agent/messages", {"content": "x"}, key="k-1"))["session_id"] for p in (ann, ben, far)
+    }
+
+    assert len(made) == 3
+
+
+async def test_the_same_requests_at_once_do_one_thing(ann: Person, house: House) -> None:
+    body = {"content": "Hello"}
+    answers = await asyncio.gather(*(ann.posts("/agent/messages", body, key="k-1") for _ in range(20)))
+
+    assert {answer.status_code for answer in answers} == {201}
+    assert len({answer.json()["execution_id"] for answer in answers}) == 1
+    assert len((await ann.get("/agent/executions"))["items"]) == 1
+    del house
+
+
+async def test_what_was_refused_may_be_sent_again(ann: Person) -> None:
+    session = await ann.session()
+    path = f"/agent/sessions/{session}"
+    await ann.http.patch(path, json={"status": "closed"})
+    refused(await ann.posts(f"{path}/messages", {"content": "x"}, key="k-1"), 409)
+    await ann.http.patch(path, json={"status": "active"})
+
+    assert (await ann.posts(f"{path}/messages", {"content": "x"}, key="k-1")).status_code == 201
+
+
+async def test_whoever_was_lost_before_the_answer_was_kept_finds_the_same(
+    ann: Person, house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def lost(*_name: str, **_given: Any) -> Answered:
+        raise SystemError("the process dies here")
+
+    body = {"content": "Hello"}
+    with monkeypatch.context() as patch:
+        patch.setattr("everstep.store.keys.PostgresKeys.remember", lost)
+        refused(await ann.posts("/agent/messages", body, key="k-1"), 500)
+    first = (await ann.get("/agent/sessions"))["items"]
+
+    again = await ann.post("/agent/messages", body, key="k-1")
+
+    assert [session["id"] for session in first] == [again["session_id"]]
+    assert len((await ann.get("/agent/executions"))["items"]) == 1
+    del house
+
+
+async def test_such_a_key_names_no_other_message(ann: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def lost(*_name: str, **_given: Any) -> Answered:
+        raise SystemError("the process dies here")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("everstep.store.keys.PostgresKeys.remember", lost)
+        refused(await ann.posts("/agent/messages", {"content": "Hello"}, key="k-1"), 500)
+
+    refused(await ann.posts("/agent/messages", {"content": "Other"}, key="k-1"), 422, "draw a new one")
+
+
+@pytest.mark.parametrize("key", ["two words", "x" * 201, "\x7f"])
+async def test_a_key_that_cannot_be_used_is_refused(ann: Person, key: str) -> None:
+    refused(await ann.posts("/agent/messages", {"content": "x"}, key=key), 422, "Idempotency-Key")
+
+
+async def test_every_post_takes_a_key(ann: Person) -> None:
+    for path, operations in (await ann.get("/openapi.json"))["paths"].items():
+        if post := operations.get("post"):
+            assert "idempotency-key" in [p["name"] for p in post["parameters"]], path

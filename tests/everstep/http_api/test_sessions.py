@@ -1,0 +1,193 @@
+"""Sessions over HTTP: made, listed, changed, removed, and talked in."""
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tests.everstep.http_api.house import Let, Person, refused
+
+
+async def test_a_message_makes_a_session_and_is_answered(ann: Person, work: None) -> None:
+    """8.2.2, 8.2.3"""
+    sent = await ann.post("/agent/messages", {"content": "Hello", "agent": "other"})
+    ended = await ann.until(sent["execution_id"], "completed")
+
+    assert sent["route"] == "start"
+    assert sent["message"]["role"] == "user"
+    assert sent["message"]["content"] == "Hello"
+    assert ended["output"]["response"] == "You said: Hello"
+    assert ended["session_id"] == sent["session_id"]
+    said = await ann.get(f"/agent/sessions/{sent['session_id']}/messages")
+    contents = [message["content"] for message in reversed(said["items"])]
+    assert contents[0] == "Hello"
+    assert "Execution queued" in contents
+    assert contents[-1] == "You said: Hello"
+    session = await ann.get(f"/agent/sessions/{sent['session_id']}")
+    assert session["last_execution_id"] == sent["execution_id"]
+    assert session["agent"] == "other"
+    assert session["title"] == "Hello"
+    del work
+
+
+async def test_a_session_is_talked_in(ann: Person, work: None) -> None:
+    """8.2.4"""
+    session = await ann.session(title="A trip")
+    first = await ann.says(session, "One")
+    await ann.until(first["execution_id"], "completed")
+    second = await ann.says(session, "Two")
+    await ann.until(second["execution_id"], "completed")
+
+    listed = await ann.get("/agent/executions", session_id=session)
+    assert [e["id"] for e in listed["items"]] == [second["execution_id"], first["execution_id"]]
+    del work
+
+
+async def test_a_session_is_made_read_changed_and_removed(ann: Person) -> None:
+    """8.1"""
+    made = await ann.post("/agent/sessions", {"title": "A trip", "metadata": {"colour": "red"}})
+    path = f"/agent/sessions/{made['id']}"
+
+    assert await ann.get(path) == made
+    assert made["created_at"].endswith("Z")
+    changed = (
+        await ann.http.patch(
+            path, json={"title": "Another", "agent": "other", "metadata": {"colour": None, "size": 3}}
+        )
+    ).json()
+    assert changed["title"] == "Another"
+    assert changed["agent"] == "other"
+    assert changed["metadata"] == {"agent": "other", "size": 3}
+    assert (await ann.http.delete(path)).status_code == 204
+    refused(await ann.http.get(path), 404, made["id"])
+    refused(await ann.http.delete(path), 404)
+    refused(await ann.http.patch(path, json={"title": "x"}), 404)
+
+
+async def test_a_message_may_come_when_the_session_is_busy(ann: Person, work: None) -> None:
+    """8.3.1"""
+    session = await ann.session()
+    first = await ann.says(session, "book")
+    await ann.until(first["execution_id"], "paused")
+
+    problem = refused(
+        await ann.posts(f"/agent/sessions/{session}/messages", {"content": "x", "on_busy": "reject"}), 409
+    )
+    assert problem["title"] == "Session is busy"
+    queued = await ann.says(session, "Later")
+    assert queued["route"] == "queue"
+    assert (await ann.until(queued["execution_id"], "pending"))["started_at"] is None
+    at_once = await ann.says(session, "Now", on_busy="interrupt")
+    assert at_once["route"] == "interrupt"
+    await ann.until(first["execution_id"], "cancelled")
+    await ann.until(at_once["execution_id"], "completed")
+    await ann.until(queued["execution_id"], "completed")
+    del work
+
+
+async def test_a_session_that_is_not_active_takes_no_message(ann: Person) -> None:
+    """8.2.2"""
+    session = await ann.session()
+    await ann.http.patch(f"/agent/sessions/{session}", json={"status": "archived"})
+
+    answer = await ann.posts(f"/agent/sessions/{session}/messages", {"content": "x"})
+
+    refused(answer, 409, "archived")
+
+
+async def test_a_session_is_about_what_is_allowed(ann: Person) -> None:
+    """8.2.2"""
+    about = {"related_type": "order", "related_id": "17", "context_url": "https://shop.example/orders/17"}
+    made = await ann.post("/agent/sessions", about)
+    refused(await ann.posts("/agent/sessions", {"related_type": "person"}), 422, "person", "order, ticket")
+    refused(await ann.posts("/agent/messages", {"content": "x", "related_type": "person"}), 422, "person")
+    refused(await ann.posts("/agent/sessions", {"related_id": "17"}), 422, "related_type")
+
+    assert {name: made[name] for name in about} == about
+    found = await ann.get("/agent/sessions", related_type="order", related_id="17")
+    assert [session["id"] for session in found["items"]] == [made["id"]]
+    assert (await ann.get("/agent/sessions", related_type="order", related_id="18"))["items"] == []
+
+
+async def test_sessions_are_listed_page_by_page_newest_first(ann: Person) -> None:
+    made = [await ann.session(title=f"Session {number}") for number in range(5)]
+
+    seen, cursor = list[str](), None
+    while True:
+        page = await ann.get("/agent/sessions", limit=2, **({"cursor": cursor} if cursor else {}))
+        seen += [session["id"] for session in page["items"]]
+        assert len(page["items"]) <= 2
+        if (cursor := page["next_cursor"]) is None:
+            break
+
+    assert seen == made[::-1]
+
+
+async def test_sessions_are_found_by_title_and_status(ann: Person) -> None:
+    bergen = await ann.session(title="A trip to Bergen")
+    oslo = await ann.session(title="A trip to Oslo")
+    await ann.http.patch(f"/agent/sessions/{oslo}", json={"status": "closed"})
+
+    async def found(**query: Any) -> list[str]:
+        return [session["id"] for session in (await ann.get("/agent/sessions", **query))["items"]]
+
+    assert await found(search="trip berg") == [bergen]
+    assert await found(search="oslo") == [oslo]
+    assert await found(search="oslo", status="active") == []
+    assert await found(status="closed") == [oslo]
+    refused(await ann.http.get("/agent/sessions", params={"search": "':* & | !"}), 422, "word")
+
+
+async def test_a_service_acts_for_the_people_of_its_tenant(let: Let) -> None:
+    service, ann, ben = await let("robot", "sessions:all"), await let("ann"), await let("ben")
+
+    session = await service.session(user_id="ann")
+
+    assert (await ann.get(f"/agent/sessions/{session}"))["user_id"] == "ann"
+    refused(await ben.http.get(f"/agent/sessions/{session}"), 404)
+    refused(await ben.posts("/agent/sessions", {"user_id": "ann"}), 403, "sessions:all")
+    as_ben = {"content": "x", "user_id": "ben"}
+    refused(await service.posts(f"/agent/sessions/{session}/messages", as_ben), 404)
+    sent = await service.says(session, "On behalf of whoever it is")
+    assert (await ann.get(f"/agent/executions/{sent['execution_id']}"))["user_id"] == "ann"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "words"),
+    [
+        ("/agent/sessions", {"colour": "red"}, ["body.colour", "Extra inputs"]),
+        ("/agent/sessions", {"title": "x" * 201}, ["body.title"]),
+        ("/agent/sessions", {"title": "a\x00b"}, ["NUL"]),
+        ("/agent/sessions", {"agent": "nobody"}, ["nobody", "clerk, other"]),
+        ("/agent/sessions", [], ["body"]),
+        ("/agent/messages", {"content": " "}, ["say something"]),
+        ("/agent/messages", {}, ["body.content"]),
+        ("/agent/messages", {"content": "x" * 200_001}, ["body.content"]),
+        ("/agent/messages", {"content": "x", "on_busy": "wait"}, ["enqueue"]),
+        ("/agent/messages", {"content": "x", "request_id": str(uuid4())}, ["body.request_id"]),
+        ("/agent/executions", {"content": "x", "agent": "nobody"}, ["nobody"]),
+        ("/agent/executions", {"content": ""}, ["say something"]),
+    ],
+)
+async def test_what_cannot_be_used_is_refused_with_its_place(
+    ann: Person, path: str, body: Any, words: list[str]
+) -> None:
+    refused(await ann.posts(path, body), 422, *words)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "limit=0",
+        "limit=201",
+        "limit=many",
+        "cursor=%00",
+        "cursor=x",
+        "status=open",
+        "search=%00",
+        "stauts=active",
+        "=1",
+    ],
+)
+async def test_a_list_refuses_what_it_does_not_know(ann: Person, query: str) -> None:
+    refused(await ann.http.get(f"/agent/sessions?{query}"), 422)

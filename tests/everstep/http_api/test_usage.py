@@ -1,0 +1,61 @@
+"""What was consumed."""
+
+import pytest
+
+from everstep.http_api.metrics import Metrics
+from tests.everstep.http_api.house import Let, Person, refused
+
+
+async def test_executions_are_added_up_agent_by_agent(let: Let, work: None) -> None:
+    ann, ben, service = await let("ann"), await let("ben"), await let("robot", "sessions:all")
+    for person, agent in ((ann, "clerk"), (ann, "clerk"), (ann, "other"), (ben, "other")):
+        sent = await person.post("/agent/messages", {"content": "Hello", "agent": agent})
+        await person.until(sent["execution_id"], "completed")
+
+    async def counted(person: Person) -> list[tuple[str, int, int]]:
+        usage = await person.get("/agent/usage")
+        return [(told["agent"], told["executions"], told["steps"]) for told in usage["agents"]]
+
+    assert await counted(ann) == [("clerk", 2, 2), ("other", 1, 1)]
+    assert await counted(ben) == [("other", 1, 1)]
+    assert await counted(service) == [("clerk", 2, 2), ("other", 2, 2)]
+    del work
+
+
+async def test_only_what_began_in_the_span_is_counted(ann: Person) -> None:
+    begun = await ann.post("/agent/executions", {"content": "Hello"})
+    at = begun["created_at"]
+
+    within = await ann.get("/agent/usage", since=at)
+    before = await ann.get("/agent/usage", until=at)
+
+    assert [told["executions"] for told in within["agents"]] == [1]
+    assert before["agents"] == []
+    assert before["until"] == at
+    assert before["total_tokens"] == 0
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("since=2026-01-02T00:00:00Z&until=2026-01-01T00:00:00Z", "earlier"),
+        ("since=2024-01-01T00:00:00Z&until=2026-01-01T00:00:00Z", "366 days"),
+        ("since=2026-01-02T00:00:00", "timezone"),
+        ("since=yesterday", "query.since"),
+        ("until=0001-01-01T00:00:00Z&since=9999-12-31T23:59:59Z", "earlier"),
+    ],
+)
+async def test_a_span_that_is_none_is_refused(ann: Person, query: str, words: str) -> None:
+    refused(await ann.http.get(f"/agent/usage?{query}"), 422, words)
+
+
+async def test_the_span_may_lie_far_away(ann: Person) -> None:
+    far = await ann.get("/agent/usage", until="0001-01-01T00:00:00Z")
+
+    assert far["until"] == "2000-01-01T00:00:00.000000Z"
+
+
+def test_repairs_are_told() -> None:
+    text = Metrics(lambda: {"launched": 2}).text().decode()
+
+    assert 'everstep_repairs_total{repair="launched"} 2.0' in text

@@ -1,0 +1,62 @@
+"""A durable execution is cancelled while a provider streams its answer, through the provider's own SDK."""
+
+import asyncio
+from datetime import UTC, datetime
+
+from agent_domain.status import ExecutionStatus
+from everstep.client.client import Execution
+from everstep.runtime.embedded import EmbeddedServices
+from tests.everstep.inference.counterparts import WireCounterpart
+from tests.everstep.inference.dialects import Answer
+from tests.everstep.inference.wire_server import Break, WireServer
+from tests.workflows.harness import (
+    an_agent,
+    at_work,
+    connected,
+    events_of,
+    eventually,
+    finished,
+    of_type,
+    seconds_between,
+)
+
+
+async def moment_of_hanging_up(server: WireServer) -> datetime:
+    """When the server saw its connection close."""
+    await server.hung_up.wait()
+    return datetime.now(UTC)
+
+
+async def has_heard_something(execution: Execution) -> bool:
+    """Whether the worker is in the middle of the stream, and not only about to ask."""
+    return any(step.partial_text for step in await execution.steps())
+
+
+async def test_a_cancel_closes_the_providers_connection_within_a_second(
+    wire: WireCounterpart, services: EmbeddedServices
+) -> None:
+    """8.2.1: and the status is written within a second, too."""
+    events = wire.dialect.events(Answer(("Well, ", "let me ", "think.")))
+    wire.server.answers((*events[: wire.dialect.closing(events)], Break.STALL))
+    hanging_up = asyncio.create_task(moment_of_hanging_up(wire.server))
+    async with at_work(await connected(services), an_agent(model=wire.model())) as office:
+        execution = await office.start()
+        await eventually(lambda: has_heard_something(execution))
+        assert not wire.server.hung_up.is_set()
+
+        called = datetime.now(UTC)
+        await execution.cancel()
+        await finished(execution)
+        async with asyncio.timeout(10):
+            closed = await hanging_up
+        row, history = await execution.get(), await events_of(execution)
+
+        assert row.status is ExecutionStatus.CANCELLED
+        assert row.completed_at
+        assert (closed - called).total_seconds() < 1
+        assert (row.completed_at - called).total_seconds() < 1
+        (heard,) = of_type(history, "WORKFLOW_EXECUTION_UPDATE_ACCEPTED")
+        assert seconds_between(heard, history[-1]) < 1
+        # Nobody asked again.
+        assert len(wire.server.requests) == 1
+        assert await office.said(execution) == ["Go"]

@@ -1,0 +1,88 @@
+"""Whether requests can be served."""
+
+from collections.abc import AsyncGenerator, Sequence
+
+import psycopg
+import pytest
+import pytest_asyncio
+from sqlalchemy import make_url
+from temporalio.client import Client
+
+from everstep.http_api.api import Check
+from everstep.runtime import readiness
+from everstep.runtime.embedded import EmbeddedServices
+from everstep.runtime.readiness import Readiness
+from everstep.runtime.settings import Settings
+from everstep.store.migrate import upgrade
+from tests.workflows.harness import an_agent, at_work, connected, eventually
+
+NAME = "readiness"
+
+
+@pytest_asyncio.fixture
+async def empty(services: EmbeddedServices) -> AsyncGenerator[str]:
+    """A database without tables."""
+    url = services.database_url.replace("+psycopg", "")
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {NAME}".encode())
+        yield make_url(services.database_url).set(database=NAME).render_as_string(hide_password=False)
+        connection.execute(f"DROP DATABASE {NAME} WITH (FORCE)".encode())
+
+
+@pytest_asyncio.fixture
+async def temporal(services: EmbeddedServices) -> Client:
+    """Connected as our processes are."""
+    return await connected(services)
+
+
+def missing(checks: Sequence[Check]) -> list[str]:
+    """What is not there."""
+    return [check.name for check in checks if not check.is_good]
+
+
+async def asked(database: str, temporal: Client, task_queue: str = "nobody") -> list[str]:
+    """What is missing, as a process finds that begins now."""
+    return missing(await Readiness(Settings(database_url=database, task_queue=task_queue), temporal)())
+
+
+async def test_all_that_is_needed_is_looked_for(empty: str, temporal: Client) -> None:
+    assert await asked(empty, temporal) == ["tables", "worker"]
+
+    await upgrade(empty)
+    async with at_work(temporal, an_agent("Hello")) as office:
+        queue = office.settings.task_queue
+
+        async def is_ready() -> bool:
+            return await asked(empty, temporal, queue) == []
+
+        await eventually(is_ready)
+
+
+async def test_servers_that_are_away_are_named(empty: str, temporal: Client) -> None:
+    nowhere = "postgresql+psycopg://postgres:hush@127.0.0.1:9/x"
+    checks = await Readiness(Settings(database_url=nowhere), temporal)()
+
+    assert "database" in missing(checks)
+    # Whoever asks is anybody.
+    assert not any("hush" in check.detail or "127.0.0.1" in check.detail for check in checks)
+    away = await Client.connect("127.0.0.1:9", lazy=True)
+    assert await asked(empty, away) == ["tables", "temporal"]
+
+
+async def test_many_who_ask_are_given_one_answer(
+    empty: str, temporal: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+
+    async def pending(_url: str) -> list[str]:
+        nonlocal looks
+        looks += 1
+        return []
+
+    monkeypatch.setattr(readiness, "pending", pending)
+    monkeypatch.setattr(readiness, "FRESH", 60.0)
+    ready = Readiness(Settings(database_url=empty), temporal)
+    for _ in range(5):
+        await ready()
+
+    assert looks == 1

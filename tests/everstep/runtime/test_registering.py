@@ -1,0 +1,32 @@
+"""Telling Temporal what executions can be searched by."""
+
+import pytest
+
+from everstep.runtime.embedded import EmbeddedServices
+from everstep.runtime.installation import register
+from everstep.runtime.settings import Settings
+
+
+@pytest.mark.parametrize(
+    ("is_used", "text"),
+    [
+        (True, "Temporal knows the search attributes"),
+        (False, "Temporal knows the search attributes; EVERSTEP_SEARCH_ATTRIBUTES=true makes use of them"),
+    ],
+)
+async def test_they_are_registered_once(services: EmbeddedServices, is_used: bool, text: str) -> None:
+    """1.2.1: by as many as like to, as often as they like."""
+    settings = Settings(
+        database_url=services.database_url,
+        temporal_address=services.temporal_address,
+        search_attributes=is_used,
+    )
+    assert [await register(settings) for _ in range(2)] == [text] * 2
+
+
+async def test_a_server_that_does_not_answer_is_asked_later(services: EmbeddedServices) -> None:
+    """1.2.1: the database is upgraded all the same."""
+    settings = Settings(database_url=services.database_url, temporal_address="127.0.0.1:9")
+    assert (await register(settings)).startswith(
+        "the search attributes are not registered, run `everstep db upgrade` again later: no Temporal server"
+    )

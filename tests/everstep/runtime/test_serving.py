@@ -1,0 +1,119 @@
+"""The API on a port: where it listens, what it reads, and how it stops."""
+
+import asyncio
+import socket
+from collections.abc import AsyncGenerator
+
+import httpx2
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from agent_domain.errors import InvalidInput
+from everstep.http_api.edge import Edge
+from everstep.http_api.metrics import Metrics
+from everstep.runtime.serving import serving
+
+
+async def echo(scope: Scope, receive: Receive, send: Send) -> None:
+    """Says how much it was sent."""
+    assert scope["type"] == "http"
+    size, more = 0, True
+    while more:
+        message = await receive()
+        size, more = size + len(message.get("body", b"")), message.get("more_body", False)
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": str(size).encode()})
+
+
+async def test_it_answers_at_its_url_and_then_no_more() -> None:
+    async with serving(echo, "127.0.0.1", 0) as url:
+        async with httpx2.AsyncClient() as client:
+            answer = await client.post(url, content=b"12345")
+        assert answer.text == "5"
+        assert "server" not in answer.headers
+
+    async with httpx2.AsyncClient() as client:
+        with pytest.raises(httpx2.ConnectError):
+            await client.get(url)
+
+
+async def test_a_busy_port_is_replaced_where_that_will_do() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(InvalidInput, match=f"port {port} of 127.0.0.1 cannot be used"):
+            async with serving(echo, "127.0.0.1", port):
+                pass
+        async with serving(echo, "127.0.0.1", port, or_any=True) as url:
+            assert str(port) not in url
+
+
+async def test_a_host_that_is_none_is_said_to_be() -> None:
+    with pytest.raises(InvalidInput, match="EVERSTEP_HTTP_HOST"):
+        async with serving(echo, "no such host.invalid", 0):
+            pass
+
+
+async def test_listening_everywhere_is_told_as_an_address_that_works() -> None:
+    async with serving(echo, "0.0.0.0", 0) as url, httpx2.AsyncClient() as client:  # noqa: S104 -- a test
+        assert url.startswith("http://127.0.0.1:")
+        assert (await client.get(url)).text == "0"
+
+
+async def test_a_request_under_way_is_answered_before_it_stops() -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        begun.set()
+        await go_on.wait()
+        await echo(scope, receive, send)
+
+    async with httpx2.AsyncClient() as client:
+        async with serving(slow, "127.0.0.1", 0) as url:
+            answer = asyncio.create_task(client.post(url, content=b"x"))
+            await begun.wait()
+            asyncio.get_running_loop().call_later(0.2, go_on.set)
+        assert (await answer).text == "1"
+
+
+async def chunked(size: int) -> AsyncGenerator[bytes]:
+    """A body that does not say how long it is."""
+    for _ in range(size // 10):
+        yield b"x" * 10
+
+
+async def test_a_chunked_body_is_limited_on_the_wire() -> None:
+    async with serving(Edge(echo, Metrics(), 100), "127.0.0.1", 0) as url, httpx2.AsyncClient() as client:
+        assert (await client.post(url, content=chunked(100))).text == "100"
+        answer = await client.post(url, content=chunked(110))
+
+    assert answer.status_code == 413
+    assert answer.headers["connection"] == "close"
+
+
+async def test_a_body_has_to_arrive_in_time() -> None:
+    edge = Edge(echo, Metrics(), 100, patience=0.05)
+    async with serving(edge, "127.0.0.1", 0) as url:
+        host, port = url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\nhalf")
+        answer = (await reader.read()).decode()
+        writer.close()
+        await writer.wait_closed()
+
+    assert answer.startswith("HTTP/1.1 408 ")
+    assert "send the same request again" in answer
+
+
+async def test_who_hangs_up_while_sending_leaves_no_trace(caplog: pytest.LogCaptureFixture) -> None:
+    metrics = Metrics()
+    async with serving(Edge(echo, metrics, 100), "127.0.0.1", 0) as url:
+        host, port = url.removeprefix("http://").split(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\nhalf")
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    assert 'status="499"' in metrics.text().decode()
+    assert "everstep_http_requests_in_progress 0.0" in metrics.text().decode()
+    assert "Traceback" not in caplog.text

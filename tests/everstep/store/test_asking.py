@@ -1,0 +1,71 @@
+"""Calls that ask people a question once people have allowed them: two requests of one call."""
+
+from agent_domain.ports import ExecutionRef, ExecutionStore, RequestState, Resolution, question_id, request_id
+from agent_domain.status import ExecutionStatus
+from agent_domain.step_facts import CallNeed
+from agent_domain.values import frozen_map
+from tests.everstep.store.store_words import a_call, accepted, answers, begin, ended, reply
+
+QUESTION = frozen_map({"prompt": "Tea?"})
+
+
+async def allowed(store: ExecutionStore) -> ExecutionRef:
+    """A call that people have allowed, and which now asks them."""
+    ref = await accepted(store)
+    await store.begin_step(begin(ref))
+    await store.record_reply(reply(ref, "?", a_call("c1"), needs=CallNeed.APPROVAL))
+    await store.resolve(ref, request_id(ref.execution_id, "c1"), Resolution("approve"))
+    await store.ask(ref, "c1", QUESTION)
+    return ref
+
+
+async def test_an_allowed_call_asks_once(store: ExecutionStore) -> None:
+    """8.6.2, 8.5.2."""
+    ref = await allowed(store)
+    await store.ask(ref, "c1", frozen_map({"prompt": "Coffee?"}))
+
+    (row,) = await store.open_requests(ref)
+
+    assert row == await store.request(ref, question_id(ref.execution_id, "c1"))
+    assert (row.kind, row.state, row.request) == (CallNeed.INPUT, RequestState.OPEN, QUESTION)
+    decided = await store.request(ref, request_id(ref.execution_id, "c1"))
+    assert decided
+    assert (decided.kind, decided.resolution) == (CallNeed.APPROVAL, Resolution("approve"))
+
+
+async def test_decision_and_answer_are_both_known(store: ExecutionStore) -> None:
+    """8.5.3, 8.6.2."""
+    ref = await allowed(store)
+    before = await store.reserve_call(ref, "c1", 1)
+    await store.resolve(ref, question_id(ref.execution_id, "c1"), Resolution("answer", "yes"))
+    after = await store.reserve_call(ref, "c1", 2)
+
+    assert (before.resolution, before.answer) == (Resolution("approve"), None)
+    assert (after.resolution, after.answer) == (Resolution("approve"), Resolution("answer", "yes"))
+
+
+async def test_an_answer_does_not_allow_the_call(store: ExecutionStore) -> None:
+    """8.6.3: only a decision does."""
+    ref = await accepted(store)
+    await store.begin_step(begin(ref))
+    await store.record_reply(reply(ref, "?", a_call("c1"), needs=CallNeed.APPROVAL))
+    await store.ask(ref, "c1", QUESTION)
+    await store.resolve(ref, question_id(ref.execution_id, "c1"), Resolution("answer", "yes"))
+
+    reserved = await store.reserve_call(ref, "c1", 1)
+
+    assert (reserved.resolution, reserved.answer) == (None, Resolution("answer", "yes"))
+
+
+async def test_a_question_closes_with_its_call(store: ExecutionStore) -> None:
+    """8.5.5, 1.1.5: by a result, or by the end of the execution."""
+    first, second = await allowed(store), await allowed(store)
+    await store.record_call(answers(first))
+    await ended(store, second, ExecutionStatus.CANCELLED)
+    await store.ask(first, "c1", QUESTION)
+
+    assert await store.open_requests(first) == ()
+    assert await store.open_requests(second) == ()
+    closed = await store.request(first, question_id(first.execution_id, "c1"))
+    assert closed
+    assert (closed.state, closed.resolution) == (RequestState.RESOLVED, None)

@@ -1,0 +1,29 @@
+"""Executions that others have started: what they inherit, and how calls know their places."""
+
+from agent_domain.ports import ExecutionStore
+from agent_domain.step_facts import CallNeed
+from tests.everstep.store.store_words import a_call, a_ref, accepted, begin, new, reply
+
+
+async def test_a_child_belongs_to_its_parent(store: ExecutionStore) -> None:
+    """8.1.2: its execution and its agent; one that continues a child stays its parent's."""
+    parent = await accepted(store)
+    child, later = a_ref(), a_ref()
+    row = await store.accept(new(child, parent_execution_id=parent.execution_id))
+    await store.accept(new(later, continues=child.execution_id))
+
+    assert row.parent_execution_id == parent.execution_id
+    assert row.metadata["parent_execution_id"] == str(parent.execution_id)
+    agent_id = (await store.material(parent)).agent_id
+    assert (await store.material(child)).parent_agent_id == agent_id
+    assert (await store.material(later)).parent_agent_id == agent_id
+
+
+async def test_a_call_knows_its_place(store: ExecutionStore) -> None:
+    """5.4.1: among all calls of its response."""
+    ref = await accepted(store)
+    await store.begin_step(begin(ref))
+    await store.record_reply(reply(ref, "?", a_call("c1"), a_call("c2"), needs=CallNeed.SUBAGENT))
+    (step,) = await store.steps(ref)
+
+    assert [(call.call.id, call.index) for call in step.calls] == [("c1", 0), ("c2", 1)]

@@ -1,0 +1,782 @@
+"""Sessions in PostgreSQL: who speaks when, in which order, and what is kept of it."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import Any, TypeAlias
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+import pytest_asyncio
+from sqlalchemy import event
+
+from agent_domain import announcements
+from agent_domain.announcements import Context, MessageRole
+from agent_domain.errors import InvalidInput
+from agent_domain.ports import EventRecord, ExecutionEnded, ExecutionRef, ExecutionSpec, NotFound, Resolution
+from agent_domain.sessions import (
+    ExecutionFilter,
+    NewMessage,
+    NewSession,
+    OnBusy,
+    Route,
+    Scope,
+    SessionBusy,
+    SessionChanges,
+    SessionFilter,
+    SessionNotActive,
+    SessionStatus,
+    title_of,
+)
+from agent_domain.status import ExecutionStatus, StopReason
+from agent_domain.step_facts import CallNeed
+from agent_domain.values import frozen_map
+from everstep.store.engine import create_engine
+from everstep.store.sessions import PostgresSessions
+from tests.everstep.store.store_words import (
+    OTHERS,
+    TENANT,
+    a_call,
+    accepted,
+    begin,
+    ended,
+    reply,
+    settled,
+    stepped,
+    texts,
+    told,
+)
+
+ANN, BOB = "ann", "bob"
+HERS = Scope(TENANT, ANN)
+ALL = Scope(TENANT)
+
+
+@pytest_asyncio.fixture
+async def store(database: str) -> AsyncGenerator[PostgresSessions]:
+    engine = create_engine(database)
+    yield PostgresSessions(engine)
+    await engine.dispose()
+
+
+async def a_session(store: PostgresSessions, user: str = ANN, **fields: Any) -> UUID:
+    new = NewSession(uuid4(), fields.pop("tenant", TENANT), user, **fields)
+    return (await store.create_session(new)).id
+
+
+def said(
+    session_id: UUID, content: str = "Hello", on_busy: OnBusy = OnBusy.ENQUEUE, **fields: Any
+) -> NewMessage:
+    fields = {"id": uuid4(), "execution_id": uuid4(), "scope": HERS, "user_id": ANN} | fields
+    return NewMessage(
+        session_id=session_id,
+        content=content,
+        on_busy=on_busy,
+        spec=ExecutionSpec(agent="helper"),
+        plan=frozen_map({"agent": "helper", "max_steps": 5}),
+        task_queue="desk",
+        **fields,
+    )
+
+
+async def begun(store: PostgresSessions, session_id: UUID, content: str = "Hello") -> ExecutionRef:
+    """An execution of the session that runs."""
+    posted = await store.post(said(session_id, content))
+    await store.begin_step(begin(posted.execution))
+    return posted.execution
+
+
+async def over(store: PostgresSessions, ref: ExecutionRef, answer: str = "Hi") -> None:
+    """An execution that ran and has ended."""
+    await stepped(store, ref, 1, answer)
+    await ended(store, ref)
+
+
+async def turn(store: PostgresSessions, session_id: UUID) -> UUID | None:
+    """Whose turn it is."""
+    ref = await store.release(TENANT, session_id)
+    return ref and ref.execution_id
+
+
+class TestSessions:
+    async def test_one_is_made_once(self, store: PostgresSessions) -> None:
+        """8.1: with what it is about."""
+        context = Context("ticket", "42", "https://example.org/tickets/42")
+        new = NewSession(uuid4(), TENANT, ANN, context, "Trip", frozen_map({"a": 1}))
+        made = await store.create_session(new)
+
+        assert await store.create_session(replace(new, title="Other")) == made
+        assert (made.user_id, made.context, made.title) == (ANN, context, "Trip")
+        assert (made.status, made.metadata) == (SessionStatus.ACTIVE, {"a": 1})
+        assert await store.session(HERS, made.id) == made
+
+    async def test_nobody_else_sees_it(self, store: PostgresSessions) -> None:
+        session_id = await a_session(store)
+        for scope in (Scope(TENANT, BOB), Scope(OTHERS, ANN), Scope(OTHERS)):
+            assert await store.session(scope, session_id) is None
+            assert (await store.sessions(scope)).rows == ()
+            assert not await store.delete_session(scope, session_id)
+            for refused in (
+                store.change_session(scope, session_id, SessionChanges("Mine")),
+                store.messages(scope, session_id),
+                store.post(said(session_id, scope=scope)),
+            ):
+                with pytest.raises(NotFound, match="There is no session"):
+                    await refused
+        assert await store.session(ALL, session_id)
+
+    async def test_an_id_that_another_has_taken_is_no_session(self, store: PostgresSessions) -> None:
+        session_id = await a_session(store)
+        with pytest.raises(NotFound):
+            await store.create_session(NewSession(session_id, OTHERS, BOB))
+
+    async def test_they_are_listed_page_by_page(self, store: PostgresSessions) -> None:
+        made = [await a_session(store, title=f"Number {number}") for number in range(5)]
+        found, cursor = list[UUID](), None
+        while True:
+            page = await store.sessions(HERS, cursor=cursor, limit=2)
+            found += [row.id for row in page.rows]
+            cursor = page.cursor
+            if cursor is None:
+                break
+        assert found == made[::-1]
+
+    @pytest.mark.parametrize(
+        ("wanted", "titles"),
+        [
+            (SessionFilter(status=SessionStatus.ARCHIVED), ["Old trip"]),
+            (SessionFilter(related_type="ticket"), ["Trip to Rome", "Rome again"]),
+            (SessionFilter(related_type="ticket", related_id="2"), ["Trip to Rome"]),
+            (SessionFilter(search="rome"), ["Trip to Rome", "Rome again"]),
+            (SessionFilter(search="rome tr"), ["Trip to Rome"]),
+            (SessionFilter(search="'ro & !:*"), ["Trip to Rome", "Rome again"]),
+            (SessionFilter(search="paris"), []),
+        ],
+    )
+    async def test_they_are_found(
+        self, store: PostgresSessions, wanted: SessionFilter, titles: list[str]
+    ) -> None:
+        old = await a_session(store, title="Old trip")
+        await store.change_session(ALL, old, SessionChanges(status=SessionStatus.ARCHIVED))
+        await a_session(store, title="Rome again", context=Context("ticket", "1"))
+        await a_session(store, title="Trip to Rome", context=Context("ticket", "2"))
+        await a_session(store)
+
+        assert [row.title for row in (await store.sessions(HERS, wanted)).rows] == titles
+
+    async def test_a_search_needs_a_word(self, store: PostgresSessions) -> None:
+        with pytest.raises(InvalidInput, match="the search has no word; send at least one"):
+            await store.sessions(HERS, SessionFilter(search="!?"))
+
+    async def test_what_is_not_named_stays(self, store: PostgresSessions) -> None:
+        session_id = await a_session(store, title="Trip", metadata=frozen_map({"a": 1, "b": 2}))
+        changes = SessionChanges(metadata=frozen_map({"a": None, "c": 3}))
+        changed = await store.change_session(HERS, session_id, changes)
+
+        assert (changed.title, changed.status) == ("Trip", SessionStatus.ACTIVE)
+        assert changed.metadata == {"b": 2, "c": 3}
+        assert changed.updated_at > changed.created_at
+
+    async def test_one_goes_with_everything_in_it(self, store: PostgresSessions) -> None:
+        session_id = await a_session(store)
+        ref = await begun(store, session_id)
+        with pytest.raises(SessionBusy):
+            await store.delete_session(HERS, session_id)
+        await over(store, ref)
+        await over(store, await begun(store, session_id, "And then?"))
+
+        assert await store.delete_session(HERS, session_id)
+        assert await store.session(HERS, session_id) is None
+        assert await store.execution(ref) is None
+        assert await store.envelopes(TENANT, session_id) == ()
+        assert not await store.delete_session(HERS, session_id)
+
+
+class TestPosting:
+    async def test_a_message_begins_an_execution(self, store: PostgresSessions) -> None:
+        """8.2.4: at once, if nothing is under way."""
+        session_id = await a_session(store)
+        message = said(session_id, "Book a trip", context=Context(url="https://example.org"))
+        posted = await store.post(message)
+
+        assert posted.route is Route.START
+        assert posted.message
+        assert (posted.message.role, posted.message.content) == (MessageRole.USER, "Book a trip")
+        assert posted.message.context.url == "https://example.org"
+        assert posted.message.execution_id is None
+        launch = await store.launch(posted.execution)
+        assert launch
+        assert launch.plan["max_steps"] == 5
+        assert texts(await store.transcript(posted.execution)) == ["Book a trip"]
+        session = await store.session(HERS, session_id)
+        assert session
+        assert session.title == "Book a trip"
+
+    async def test_a_message_makes_its_session(self, store: PostgresSessions) -> None:
+        """8.2.2: or neither is there."""
+        session_id = uuid4()
+        new = NewSession(session_id, TENANT, ANN, title="Mine")
+        await store.post(said(session_id, session=new))
+        with pytest.raises(NotFound):
+            await store.post(said(session_id, scope=Scope(TENANT, BOB), session=replace(new, user_id=BOB)))
+
+        session = await store.session(HERS, session_id)
+        assert session
+        assert session.title == "Mine"
+
+    async def test_the_conversation_goes_on(self, store: PostgresSessions) -> None:
+        """8.2.4: with what was said before, except what never began."""
+        session_id = await a_session(store)
+        await over(store, await begun(store, session_id, "One"), "First")
+        never = await store.post(said(session_id, "Never mind"))
+        assert await store.cancel_pending(never.execution)
+        await over(store, await begun(store, session_id, "Two"), "Second")
+        third = await store.post(said(session_id, "Three"))
+
+        heard = texts(await store.transcript(third.execution))
+        assert heard == ["One", "First", "Two", "Second", "Three"]
+
+    @pytest.mark.parametrize("status", [SessionStatus.ARCHIVED, SessionStatus.CLOSED])
+    async def test_only_an_active_session_hears(self, store: PostgresSessions, status: SessionStatus) -> None:
+        """8.2.2"""
+        session_id = await a_session(store)
+        await store.change_session(HERS, session_id, SessionChanges(status=status))
+        with pytest.raises(SessionNotActive, match=f"The session is {status}; make it active again"):
+            await store.post(said(session_id))
+        assert (await store.messages(HERS, session_id)).rows == ()
+
+    async def test_what_waits_is_heard_in_its_order(self, store: PostgresSessions) -> None:
+        """8.3.1: `enqueue`"""
+        session_id = await a_session(store)
+        first = await begun(store, session_id)
+        waiting = [await store.post(said(session_id, f"Message {number}")) for number in range(3)]
+
+        assert {posted.route for posted in waiting} == {Route.QUEUE}
+        assert [await store.launch(posted.execution) for posted in waiting] == [None] * 3
+        ref = first
+        for posted in waiting:
+            assert await turn(store, session_id) == ref.execution_id
+            await over(store, ref)
+            ref = posted.execution
+            assert await turn(store, session_id) == ref.execution_id
+            assert await store.launch(ref)
+        heard = texts(await store.transcript(ref))
+        assert heard == ["Hello", "Hi", "Message 0", "Hi", "Message 1", "Hi", "Message 2"]
+
+    async def test_who_comes_late_does_not_overtake_the_queue(self, store: PostgresSessions) -> None:
+        """8.3.1: not even in the moment after an execution has ended."""
+        session_id = await a_session(store)
+        first = await begun(store, session_id)
+        waiting = await store.post(said(session_id, "I was first"))
+        await over(store, first)
+        late = await store.post(said(session_id, "Me too"))
+
+        assert late.route is Route.QUEUE
+        assert await turn(store, session_id) == waiting.execution.execution_id
+
+    async def test_a_steered_message_goes_to_what_is_under_way(self, store: PostgresSessions) -> None:
+        """8.3.1: `steer`"""
+        session_id = await a_session(store)
+        first = await begun(store, session_id)
+        posted = await store.post(said(session_id, "Hurry", OnBusy.STEER))
+        assert (posted.route, posted.execution) == (Route.STEER, first)
+        await stepped(store, first)
+        await store.begin_step(begin(first, 2, hears=1))
+
+        assert texts(await store.transcript(first)) == ["Hello", "Hi", "Hurry"]
+        assert len((await store.executions_of(ALL, ExecutionFilter(session_id))).rows) == 1
+
+    async def test_what_an_execution_did_not_hear_begins_one_of_its_own(
+        self, store: PostgresSessions
+    ) -> None:
+        """8.3.1: nothing that was accepted is dropped."""
+        session_id = await a_session(store)
+        first = await begun(store, session_id)
+        queued = await store.post(said(session_id, "Later"))
+        await store.post(said(session_id, "Hurry", OnBusy.STEER))
+        await over(store, first)
+        assert await turn(store, session_id) == queued.execution.execution_id
+        await over(store, queued.execution)
+        following = await store.release(TENANT, session_id)
+
+        assert following
+        assert texts(await store.transcript(following)) == ["Hello", "Hi", "Later", "Hi", "Hurry"]
+        launch = await store.launch(following)
+        assert launch
+        assert launch.plan["max_steps"] == 5
+        await over(store, following)
+        assert await turn(store, session_id) is None
+
+    async def test_who_interrupts_comes_next(self, store: PostgresSessions) -> None:
+        """8.3.1: `interrupt`: ahead of what waits, after what is cancelled."""
+        session_id = await a_session(store)
+        first = await begun(store, session_id)
+        await store.post(said(session_id, "Later"))
+        urgent = await store.post(said(session_id, "Stop that", OnBusy.INTERRUPT))
+
+        assert (urgent.route, urgent.cancels) == (Route.INTERRUPT, first)
+        assert await turn(store, session_id) == first.execution_id
+        await ended(store, first, ExecutionStatus.CANCELLED)
+        assert await turn(store, session_id) == urgent.execution.execution_id
+
+    async def test_who_does_not_want_to_wait_is_told(self, store: PostgresSessions) -> None:
+        """8.3.1: `reject`: nothing is stored."""
+        session_id = await a_session(store)
+        await begun(store, session_id)
+        before = await store.messages(HERS, session_id)
+        with pytest.raises(SessionBusy, match=r"^Session is busy$"):
+            await store.post(said(session_id, on_busy=OnBusy.REJECT))
+
+        assert await store.messages(HERS, session_id) == before
+
+    @pytest.mark.parametrize("on_busy", OnBusy)
+    async def test_a_message_that_comes_again_changes_nothing(
+        self, store: PostgresSessions, on_busy: OnBusy
+    ) -> None:
+        """1.1.3"""
+        session_id = await a_session(store)
+        if on_busy is not OnBusy.REJECT:
+            await begun(store, session_id)
+        message = said(session_id, on_busy=on_busy)
+        first = await store.post(message)
+        before = await store.envelopes(TENANT, session_id)
+        again = await store.post(message)
+
+        assert (again.message, again.execution) == (first.message, first.execution)
+        assert await store.envelopes(TENANT, session_id) == before
+
+    async def test_of_many_at_once_one_begins(self, store: PostgresSessions) -> None:
+        """8.3.1: in arrival order, and never two at once; 7.7.1: every one is told of once, in order."""
+        session_id = await a_session(store)
+        posted = await asyncio.gather(*(store.post(said(session_id, f"m{n}")) for n in range(200)))
+
+        assert sorted(each.route for each in posted) == [Route.QUEUE] * 199 + [Route.START]
+        arrived = [m.content for m in await every_message(store, session_id) if m.role is MessageRole.USER]
+        assert len(arrived) == 200
+        heard = list[str]()
+        while ref := await store.release(TENANT, session_id):
+            await store.begin_step(begin(ref))
+            heard.append(texts(await store.transcript(ref))[-1])
+            await ended(store, ref)
+            if len(heard) == 20:
+                break
+        assert heard == arrived[:20]
+        numbers = [envelope.seq for envelope in await store.envelopes(TENANT, session_id)]
+        assert numbers == list(range(1, len(numbers) + 1))
+
+
+async def every_message(store: PostgresSessions, session_id: UUID) -> list[Any]:
+    """Oldest first."""
+    found, cursor = list[Any](), None
+    while True:
+        page = await store.messages(ALL, session_id, cursor=cursor, limit=100)
+        found += page.rows
+        cursor = page.cursor
+        if cursor is None:
+            return found[::-1]
+
+
+async def asking(
+    store: PostgresSessions, session_id: UUID, *prompts: str, need: CallNeed = CallNeed.INPUT
+) -> ExecutionRef:
+    """An execution that asks all this."""
+    ref = await begun(store, session_id)
+    for number, prompt in enumerate(prompts):
+        call = a_call(f"c{number}", "user_input", prompt=prompt)
+        if number:
+            await store.begin_step(begin(ref, number + 1))
+        request = frozen_map({"prompt": prompt})
+        await store.record_reply(reply(ref, "", call, number=number + 1, needs=need, request=request))
+    await store.settle(settled(ref, ExecutionStatus.PAUSED))
+    return ref
+
+
+class TestQuestions:
+    async def test_the_next_message_is_an_answer(self, store: PostgresSessions) -> None:
+        """8.5.3: to the oldest question, or the one that it names; nothing is stored before it is checked."""
+        session_id = await a_session(store)
+        ref = await asking(store, session_id, "Which?", "When?")
+        first, second = await store.open_requests(ref)
+        oldest = await store.post(said(session_id, "Red"))
+        named = await store.post(said(session_id, "Now", request_id=second.id))
+
+        assert (oldest.route, oldest.execution, oldest.question) == (Route.ANSWER, ref, first.id)
+        assert named.question == second.id
+        assert oldest.message is None
+        assert len((await store.messages(HERS, session_id)).rows) == 2
+
+    async def test_a_question_that_is_not_open_cannot_be_answered(self, store: PostgresSessions) -> None:
+        """8.5.3"""
+        session_id = await a_session(store)
+        await asking(store, session_id, "Which?")
+        with pytest.raises(NotFound, match="There is no open question"):
+            await store.post(said(session_id, "Red", request_id=uuid4()))
+
+    async def test_who_interrupts_does_not_answer(self, store: PostgresSessions) -> None:
+        """8.3.1"""
+        session_id = await a_session(store)
+        ref = await asking(store, session_id, "Which?")
+        posted = await store.post(said(session_id, "Stop", OnBusy.INTERRUPT))
+
+        assert (posted.route, posted.cancels) == (Route.INTERRUPT, ref)
+
+    async def test_an_approval_is_no_question(self, store: PostgresSessions) -> None:
+        """8.6.2: it is decided by its digest only."""
+        session_id = await a_session(store)
+        await asking(store, session_id, "rm -rf", need=CallNeed.APPROVAL)
+
+        assert (await store.post(said(session_id, "Yes"))).route is Route.QUEUE
+
+    async def test_an_answer_is_a_message_of_the_session(self, store: PostgresSessions) -> None:
+        """7.7.1: `input.received`; posted again, it is known."""
+        session_id = await a_session(store)
+        ref = await asking(store, session_id, "Which?")
+        (request,) = await store.open_requests(ref)
+        message = said(session_id, "Red")
+        heard = announcements.input_received("Red", message.id, {"request_id": str(request.id)})
+        event = EventRecord("received", "agent.input.received", {}, heard)
+        assert await store.resolve(ref, request.id, Resolution("answer", "Red"), [event])
+        again = await store.post(message)
+
+        assert again.message
+        assert (again.route, again.message.content, again.question) == (Route.ANSWER, "Red", request.id)
+
+    async def test_everybody_has_an_inbox(self, store: PostgresSessions) -> None:
+        """8.4.1: open questions and approvals, oldest first, over all sessions."""
+        refs = [await asking(store, await a_session(store), f"Question {n}") for n in range(3)]
+        approval = await asking(store, await a_session(store), "rm", need=CallNeed.APPROVAL)
+        first, rest = await store.inbox(HERS, limit=1), list[Any]()
+        cursor = first.cursor
+        while cursor:
+            page = await store.inbox(HERS, cursor=cursor, limit=2)
+            rest += page.rows
+            cursor = page.cursor
+
+        assert [row.ref for row in (*first.rows, *rest)] == [*refs, approval]
+        assert (await store.inbox(Scope(TENANT, BOB))).rows == ()
+        assert (await store.inbox(Scope(OTHERS))).rows == ()
+        assert len((await store.inbox(ALL)).rows) == 4
+
+
+class TestMessages:
+    async def test_what_happens_is_told_in_the_session(self, store: PostgresSessions) -> None:
+        """7.7.1: once, beside the envelope that tells the same, in one order."""
+        session_id = await a_session(store)
+        ref = await begun(store, session_id)
+        event = replace(told("step/1"), announces=announcements.step_started(1))
+        for _ in range(2):
+            await store.settle(settled(ref, ExecutionStatus.RUNNING, key="once", events=[event]))
+        messages = await every_message(store, session_id)
+        envelopes = await store.envelopes(TENANT, session_id)
+
+        assert [(m.role, m.content) for m in messages] == [
+            ("user", "Hello"),
+            ("info", "Execution queued"),
+            ("info", "Started step 1"),
+        ]
+        assert [m.execution_id for m in messages] == [None, ref.execution_id, ref.execution_id]
+        assert [e.type for e in envelopes] == [
+            "message.received",
+            "execution.queued",
+            "agent.status",
+            "step.started",
+        ]
+        announced = [e for e in envelopes if e.type != "agent.status"]
+        assert [e.id for e in announced] == [m.id for m in messages]
+        assert [e.created_at for e in announced] == [m.created_at for m in messages]
+        assert announced[-1].payload == {
+            "message_id": str(messages[-1].id),
+            "event_type": "step.started",
+            "content": "Started step 1",
+            "metadata": {"step_number": 1},
+        }
+
+    async def test_a_subagent_speaks_up_only_when_it_needs_somebody(self, store: PostgresSessions) -> None:
+        """8.1.2: its steps are told of as envelopes, under its own id."""
+        session_id = await a_session(store)
+        parent = await begun(store, session_id)
+        child = await accepted(store, session_id=session_id, parent_execution_id=parent.execution_id)
+        begins = replace(told("begins"), announces=announcements.step_started(1))
+        asks = replace(told("asks"), announces=announcements.input_requested(uuid4(), "Which?", (), None))
+        await store.settle(settled(child, ExecutionStatus.PAUSED, events=[begins, asks]))
+
+        contents = [m.content for m in await every_message(store, session_id)]
+        assert contents == ["Hello", "Execution queued", "Which?"]
+        await ended(store, child)
+        session = await store.session(HERS, session_id)
+        assert session
+        assert session.last_execution_id is None
+
+    async def test_where_there_is_no_session_nothing_is_said(self, store: PostgresSessions) -> None:
+        ref = await accepted(store)
+        event = replace(told("begins"), announces=announcements.started())
+        await store.settle(settled(ref, ExecutionStatus.RUNNING, events=[event]))
+
+        assert [e.type for e in await store.envelopes(TENANT, ref.execution_id)] == ["agent.status"]
+
+    async def test_they_are_read_page_by_page(self, store: PostgresSessions) -> None:
+        """7.8.3: by their time, then by their id."""
+        session_id = await a_session(store)
+        await asyncio.gather(*(store.post(said(session_id, f"m{n}")) for n in range(5)))
+        page = await store.messages(HERS, session_id, limit=3)
+        rest = await store.messages(HERS, session_id, cursor=page.cursor, limit=50)
+
+        messages = [*page.rows, *rest.rows]
+        assert len({m.id for m in messages}) == 10
+        assert messages == sorted(messages, key=lambda m: (m.created_at, m.id), reverse=True)
+
+
+class TestCancelling:
+    async def test_what_has_not_begun_never_begins(self, store: PostgresSessions) -> None:
+        """8.2.1"""
+        session_id = await a_session(store)
+        posted = await store.post(said(session_id))
+        assert await store.cancel_pending(posted.execution)
+        assert not await store.cancel_pending(posted.execution)
+        row = await store.execution(posted.execution)
+
+        assert row
+        assert (row.status, row.stop_reason) == (ExecutionStatus.CANCELLED, StopReason.USER_REQUESTED)
+        assert await store.launch(posted.execution) is None
+        with pytest.raises(ExecutionEnded):
+            await store.begin_step(begin(posted.execution))
+        contents = [m.content for m in await every_message(store, session_id)]
+        assert contents == ["Hello", "Execution queued", "Execution cancelled"]
+
+    async def test_what_has_begun_is_not_cancelled_like_that(self, store: PostgresSessions) -> None:
+        ref = await begun(store, await a_session(store))
+
+        assert not await store.cancel_pending(ref)
+        with pytest.raises(NotFound):
+            await store.cancel_pending(replace(ref, tenant_id=OTHERS))
+
+
+async def three_steps(store: PostgresSessions, session_id: UUID | None) -> ExecutionRef:
+    """An execution of three steps, the first with a call."""
+    ref = await begun(store, session_id) if session_id else await accepted(store, "Hello")
+    await stepped(store, ref, 1, "", a_call("c1"))
+    await stepped(store, ref, 2, "Two")
+    await stepped(store, ref, 3, "Three")
+    await ended(store, ref)
+    return ref
+
+
+def another(ref: ExecutionRef) -> ExecutionRef:
+    return replace(ref, execution_id=uuid4())
+
+
+class TestForks:
+    @pytest.mark.parametrize(
+        ("step", "content", "heard"),
+        [
+            (0, None, ["Hello"]),
+            (0, "Good day", ["Good day"]),
+            (1, None, ["Hello", "", "found"]),
+            (2, "And now?", ["Hello", "", "found", "Two", "And now?"]),
+            (3, None, ["Hello", "", "found", "Two", "Three"]),
+        ],
+    )
+    async def test_it_shares_what_was_said(
+        self, store: PostgresSessions, step: int, content: str | None, heard: list[str]
+    ) -> None:
+        """8.1.2: up to a step, and says where it comes from."""
+        origin = await three_steps(store, None)
+        launch = await store.fork(origin, step, another(origin), content)
+        row = await store.execution(launch.ref)
+
+        assert texts(await store.transcript(launch.ref)) == heard
+        assert row
+        assert row.metadata == {"forked_from": str(origin.execution_id), "forked_step": step}
+        assert row.status is ExecutionStatus.PENDING
+        assert await store.steps(launch.ref) == ()
+
+    async def test_other_first_words_keep_the_conversation_before(self, store: PostgresSessions) -> None:
+        session_id = await a_session(store)
+        await over(store, await begun(store, session_id, "One"), "First")
+        second = await begun(store, session_id, "Two")
+        await over(store, second, "Second")
+        launch = await store.fork(second, 0, another(second), "Deux")
+        await over(store, launch.ref, "Deuxième")
+        third = await store.post(said(session_id, "Three"))
+
+        assert texts(await store.transcript(launch.ref))[:3] == ["One", "First", "Deux"]
+        assert texts(await store.transcript(third.execution)) == [
+            "One",
+            "First",
+            "Deux",
+            "Deuxième",
+            "Three",
+        ]
+
+    async def test_again_it_is_the_same(self, store: PostgresSessions) -> None:
+        """1.1.3"""
+        session_id = await a_session(store)
+        origin = await three_steps(store, session_id)
+        new = another(origin)
+        first = await store.fork(origin, 1, new, "Else")
+
+        assert await store.fork(origin, 1, new, "Else") == first
+        contents = [m.content for m in await every_message(store, session_id)]
+        assert contents == ["Hello", "Execution queued", "Else", "Execution queued"]
+
+    async def test_only_from_a_complete_step(self, store: PostgresSessions) -> None:
+        ref = await accepted(store)
+        await stepped(store, ref, 1, "One")
+        await store.begin_step(begin(ref, 2))
+        await store.record_reply(reply(ref, "", a_call("open"), number=2))
+        for step in (-1, 2, 3):
+            with pytest.raises(InvalidInput, match=f"step {step} cannot be forked from.*from 0 to 1$"):
+                await store.fork(ref, step, another(ref))
+
+    async def test_not_beside_what_is_under_way(self, store: PostgresSessions) -> None:
+        session_id = await a_session(store)
+        origin = await three_steps(store, session_id)
+        await begun(store, session_id)
+        with pytest.raises(SessionBusy):
+            await store.fork(origin, 1, another(origin))
+
+    async def test_not_of_what_is_somebody_elses(self, store: PostgresSessions) -> None:
+        origin = await three_steps(store, None)
+        with pytest.raises(NotFound):
+            await store.fork(replace(origin, tenant_id=OTHERS), 1, replace(another(origin), tenant_id=OTHERS))
+
+
+class TestLists:
+    async def test_executions(self, store: PostgresSessions) -> None:
+        session_id = await a_session(store)
+        ref = await begun(store, session_id)
+        child = await accepted(store, session_id=session_id, parent_execution_id=ref.execution_id)
+        wanted: Mapping[str, tuple[ExecutionFilter, list[ExecutionRef]]] = {
+            "all": (ExecutionFilter(), [child, ref]),
+            "session": (ExecutionFilter(session_id), [child, ref]),
+            "children": (ExecutionFilter(parent_execution_id=ref.execution_id), [child]),
+            "running": (ExecutionFilter(status=ExecutionStatus.RUNNING), [ref]),
+            "none": (ExecutionFilter(uuid4()), []),
+        }
+        for name, (filter_, refs) in wanted.items():
+            page = await store.executions_of(HERS, filter_)
+            assert [row.ref for row in page.rows] == refs, name
+        assert (await store.executions_of(Scope(TENANT, BOB), ExecutionFilter())).rows == ()
+
+    async def test_snapshots(self, store: PostgresSessions) -> None:
+        """8.1.3"""
+        ref = await accepted(store)
+        for number, status in enumerate((ExecutionStatus.PAUSED, ExecutionStatus.COMPLETED)):
+            state = frozen_map({"number": number})
+            await store.settle(settled(ref, status, snapshot=state, is_final=number == 1))
+        page = await store.snapshots(ref)
+
+        assert [(row.state, row.is_final) for row in page.rows] == [
+            ({"number": 1}, True),
+            ({"number": 0}, False),
+        ]
+        assert page.rows[0].parent_snapshot_id == page.rows[1].id
+        assert (await store.snapshots(replace(ref, tenant_id=OTHERS))).rows == ()
+
+
+class TestStranded:
+    async def test_what_a_lost_process_left_is_found(self, store: PostgresSessions) -> None:
+        """1.1.1: and who helps it goes on from where the last look ended."""
+        session_id = await a_session(store)
+        launched = (await store.post(said(session_id))).execution
+        queued = (await store.post(said(session_id))).execution
+        running = await begun(store, await a_session(store))
+        done = await begun(store, await a_session(store))
+        await over(store, done)
+        assert await store.stranded("desk", 3600) == await store.stranded("elsewhere", 0)
+
+        over_now = await begun(store, await a_session(store))
+        lost = await accepted(store, parent_execution_id=over_now.execution_id)
+        await accepted(store, parent_execution_id=running.execution_id)
+        await over(store, over_now)
+
+        found, cursor = list[Any](), None
+        while True:
+            look = await store.stranded("desk", 0, cursor, limit=1, pending_only=False)
+            found += [("launch", launch.ref) for launch in look.launches]
+            found += [("queued", ref) for ref in look.queued]
+            found += [("orphan", ref) for ref in look.orphans]
+            found += [("open", ref) for ref in look.open]
+            cursor = look.cursor
+            if cursor is None:
+                break
+        assert sorted(found, key=str) == sorted(
+            [("launch", launched), ("queued", queued), ("orphan", lost), ("open", running)], key=str
+        )
+
+
+MANY = """
+    INSERT INTO agent_sessions (id, tenant_id, user_id, related_type, related_id, title, status, created_at)
+    SELECT gen_random_uuid(), 'tenant ' || i % 3, 'user ' || i % 50, CASE WHEN i % 10 = 0 THEN 'ticket' END,
+           CASE WHEN i % 10 = 0 THEN i::text END, 'Trip number ' || i,
+           CASE WHEN i % 100 = 0 THEN 'archived' ELSE 'active' END, now() - i * interval '1 second'
+      FROM generate_series(1, 20000) AS i;
+    INSERT INTO agent_session_messages (id, tenant_id, session_id, role, content, created_at)
+    SELECT gen_random_uuid(), tenant_id, id, 'user', 'text', created_at + n * interval '1 second'
+      FROM agent_sessions, generate_series(1, 5) AS n;
+    INSERT INTO agent_executions (id, tenant_id, session_id, user_id, agent_type, agent_config, status,
+                                  agent_id, created_at, updated_at, released_at)
+    SELECT gen_random_uuid(), tenant_id, id, user_id, 'helper', '{}',
+           CASE i % 100 WHEN 0 THEN 'pending' WHEN 1 THEN 'paused' ELSE 'completed' END, gen_random_uuid(),
+           created_at, created_at, created_at
+      FROM (SELECT *, row_number() OVER () AS i FROM agent_sessions) AS session;
+    INSERT INTO agent_tool_calls (execution_id, tenant_id, call_id, step, idx, name, args, need, args_digest)
+    SELECT id, tenant_id, 'call', 1, 0, 'user_input', '{}', 'input', '' FROM agent_executions;
+    INSERT INTO agent_requests (id, tenant_id, execution_id, user_id, call_id, kind, created_at)
+    SELECT gen_random_uuid(), tenant_id, id, user_id, 'call', 'input', created_at FROM agent_executions;
+    ANALYZE;
+"""
+
+Read: TypeAlias = Callable[[PostgresSessions, Scope, UUID], Awaitable[object]]
+
+LISTS: Mapping[str, Read] = {
+    "sessions": lambda store, scope, _: store.sessions(scope, limit=20),
+    "sessions of a status": lambda store, scope, _: store.sessions(
+        scope, SessionFilter(status=SessionStatus.ARCHIVED), limit=20
+    ),
+    "sessions about something": lambda store, scope, _: store.sessions(
+        scope, SessionFilter(related_type="ticket", related_id="100"), limit=20
+    ),
+    "inbox": lambda store, scope, _: store.inbox(scope, limit=20),
+    "executions": lambda store, scope, _: store.executions_of(scope, ExecutionFilter(), limit=20),
+    "executions of a session": lambda store, scope, session_id: store.executions_of(
+        scope, ExecutionFilter(session_id), limit=20
+    ),
+    "messages": lambda store, scope, session_id: store.messages(scope, session_id, limit=20),
+    # Found, and then sorted: there are few.
+    "stranded": lambda store, _, __: store.stranded("desk", 1, limit=20),
+    "search": lambda store, scope, _: store.sessions(scope, SessionFilter(search="trip 1999"), limit=20),
+}
+
+
+async def test_no_list_is_searched_from_end_to_end(own_database: str) -> None:
+    """Each first page comes from an index, for one user and for a service that sees all of a tenant."""
+    engine = create_engine(own_database)
+    store, plans = PostgresSessions(engine), list[str]()
+    with psycopg.connect(own_database.replace("+psycopg", ""), autocommit=True) as connection:
+        connection.execute(MANY.encode())
+    (session,) = (await store.sessions(Scope("tenant 0", "user 0"), limit=1)).rows
+
+    @event.listens_for(engine.sync_engine, "before_cursor_execute", retval=True)
+    def explain(*given: Any) -> tuple[str, Any]:  # pyright: ignore[reportUnusedFunction] -- SQLAlchemy calls it
+        _, cursor, statement, parameters, *_ = given
+        cursor.execute(f"EXPLAIN {statement}", parameters)
+        plans.append("\n".join(line for (line,) in cursor.fetchall()))
+        return statement, parameters
+
+    for scope in (Scope("tenant 0", "user 0"), Scope("tenant 0")):
+        for name, read in LISTS.items():
+            plans.clear()
+            await read(store, scope, session.id)
+            assert plans
+            for plan in plans:
+                assert "Seq Scan" not in plan, f"{name} of {scope}:\n{plan}"
+                assert name in {"search", "stranded"} or "Sort" not in plan, f"{name} of {scope}:\n{plan}"
+    await engine.dispose()
+
+
+def test_a_title_is_taken_from_the_first_words() -> None:
+    assert title_of("  Book\na trip ") == "Book a trip"
+    assert title_of("word " * 20) == "word word word word word word word word word word word word…"
+    assert title_of("x" * 80) == "x" * 60 + "…"

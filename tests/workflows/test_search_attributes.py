@@ -1,0 +1,100 @@
+"""What executions can be found by in Temporal: where they stand, whose they are, and why they ended."""
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import uuid4
+
+import pytest_asyncio
+from temporalio.client import Client as TemporalClient
+
+from agent_domain.testing import MockTool, calls
+from everstep.client.client import Execution
+from everstep.runtime.embedded.search_attributes import register
+from everstep.runtime.temporal import SEARCH_ATTRIBUTES
+from tests.workflows.harness import Office, an_agent, at_work, events_of, eventually, finished, of_type
+from tests.workflows.test_people import asks, user_input
+from tests.workflows.test_subagents import a_boss, a_hand, child_of, hires
+
+
+@pytest_asyncio.fixture(autouse=True)
+async def known(temporal: TemporalClient) -> None:
+    """As `everstep up` and `everstep db upgrade` leave the server; again changes nothing."""
+    for _ in range(2):
+        await register(temporal, SEARCH_ATTRIBUTES)
+
+
+async def found(office: Office, query: str) -> set[str]:
+    """The workflows of an office that a query finds."""
+    ours = f"TaskQueue = '{office.settings.task_queue}' AND {query}"
+    return {workflow.id async for workflow in office.temporal.list_workflows(ours)}
+
+
+async def until_found(office: Office, query: str, *executions: Execution) -> None:
+    """Wait until a query finds exactly these; the server needs a moment."""
+    wanted = {execution.workflow.id for execution in executions}
+
+    async def is_so() -> bool:
+        return await found(office, query) == wanted
+
+    await eventually(is_so)
+
+
+async def attributes_of(execution: Execution) -> Mapping[str, object]:
+    """What it can be found by."""
+    described: Any = await execution.workflow.describe()
+    pairs = described.typed_search_attributes.search_attributes
+    return {pair.key.name: pair.value for pair in pairs if pair.key.name in SEARCH_ATTRIBUTES}
+
+
+async def test_an_execution_is_found_by_where_it_stands(temporal: TemporalClient) -> None:
+    """1.2.1, 8.2.1: while it runs, while it waits, and once it has ended."""
+    agent = an_agent(asks("?"), "Done", tools=[user_input()])
+    async with at_work(temporal, agent) as office:
+        office.search_attributes = True
+        session = uuid4()
+        execution = await office.start(session_id=session)
+        await office.until_asked(execution)
+        await until_found(office, "EverstepStatus = 'paused'", execution)
+        await until_found(office, "EverstepStatus = 'running'")
+        await execution.submit_input("Blue")
+        await finished(execution)
+        await until_found(office, "EverstepStopReason = 'completed'", execution)
+        await until_found(office, f"EverstepSession = '{session}'", execution)
+
+        assert await attributes_of(execution) == {
+            "EverstepTenant": "default",
+            "EverstepAgent": "agent",
+            "EverstepStatus": "completed",
+            "EverstepStopReason": "completed",
+            "EverstepSession": str(session),
+        }
+
+
+async def test_only_what_has_changed_is_told(temporal: TemporalClient) -> None:
+    """1.1.4: each word costs an event."""
+    agent = an_agent(calls(("look", {})), "Done", tools=[MockTool("look")])
+    async with at_work(temporal, agent) as office:
+        office.search_attributes = True
+        execution, _ = await office.run()
+
+    assert len(of_type(await events_of(execution), "UPSERT_WORKFLOW_SEARCH_ATTRIBUTES")) == 1
+
+
+async def test_a_server_that_does_not_know_them_is_told_nothing(temporal: TemporalClient) -> None:
+    """1.1.4: unless the settings say that it does."""
+    async with at_work(temporal, an_agent("Done")) as office:
+        execution, _ = await office.run()
+
+        assert await attributes_of(execution) == {}
+    assert of_type(await events_of(execution), "UPSERT_WORKFLOW_SEARCH_ATTRIBUTES") == []
+
+
+async def test_children_are_found_too(temporal: TemporalClient) -> None:
+    """9.6.2: under their own agent, in the session of their parent."""
+    async with at_work(temporal, a_boss(hires("hand"), "Thanks"), a_hand("Three")) as office:
+        office.search_attributes = True
+        session = uuid4()
+        execution, _ = await office.run(session_id=session)
+        child = await child_of(office, execution)
+        await until_found(office, f"EverstepSession = '{session}'", execution, child)
+        await until_found(office, "EverstepAgent = 'hand' AND EverstepStatus = 'completed'", child)

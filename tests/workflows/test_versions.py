@@ -1,0 +1,135 @@
+"""New versions of a worker: what has begun stays where it began, what begins goes to the current one.
+
+The commands are those of docs/deployment.md, carried out by the program that they name.
+"""
+
+import asyncio
+import json
+from typing import Any
+from uuid import uuid4
+
+from temporalio.client import Client as TemporalClient
+
+from agent_domain.builder import AgentBuilder
+from agent_domain.testing import MockTool
+from everstep.client.client import Execution
+from everstep.inference.scripted import ScenarioModel, Script, ScriptedCall, ScriptedTurn
+from everstep.runtime.agents import AgentBook
+from everstep.runtime.embedded.temporal import temporal_executable
+from everstep.runtime.worker import make_worker
+from tests.workflows.harness import NoModels, Office, an_agent, an_office, eventually, finished
+from tests.workflows.test_people import user_input
+from tests.workflows.test_subagents import Hire, child_of
+
+BUILT = uuid4().hex[:8]
+
+
+def agents(build: str) -> tuple[AgentBuilder, AgentBuilder]:
+    """As they are in this build: a boss, who first asks and then hires, and a hand."""
+    asking = ScriptedTurn(calls=(ScriptedCall(name="user_input", args={"prompt": "?"}),))
+    hiring = ScriptedTurn(calls=(ScriptedCall(name="hire", args={"who": "hand"}),))
+    model = ScenarioModel(Script.of(asking, hiring, f"Done by {build}"))
+    boss = an_agent(model=model, tools=[user_input(), Hire()])
+    return boss.with_name("boss"), an_agent(f"I am {build}", tools=[MockTool("look")]).with_name("hand")
+
+
+def worker(office: Office, build: str) -> Any:
+    """A worker process of a build."""
+    settings = office.settings.model_copy(update={"build_id": build})
+    book = AgentBook([agent.definition() for agent in agents(build)], NoModels())
+    return make_worker(office.temporal, office.port, book, settings)
+
+
+async def temporal_says(office: Office, *command: str) -> tuple[int, str]:
+    """Carry out a command of the `temporal` program; how it ended, and what it said."""
+    address = office.temporal.service_client.config.target_host
+    process = await asyncio.create_subprocess_exec(
+        temporal_executable(),
+        *command,
+        "--address",
+        address,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    said, _ = await process.communicate()
+    return process.returncode or 0, said.decode()
+
+
+async def make_current(office: Office, build: str) -> None:
+    """What an operator does once the workers of a build have started."""
+    command = ("set-current-version", "--deployment-name", "everstep", "--build-id", build, "--yes")
+
+    async def is_current() -> bool:
+        # Refused until the server has heard of the workers.
+        code, _ = await temporal_says(
+            office, "worker", "deployment", *command, "--ignore-missing-task-queues"
+        )
+        return code == 0
+
+    await eventually(is_current)
+
+
+async def said_last(office: Office, execution: Execution) -> str:
+    return (await office.said(execution))[-1]
+
+
+async def test_an_execution_stays_on_the_build_that_it_began_on(temporal: TemporalClient) -> None:
+    """1.1.1, 1.1.2: with its children, while new ones begin on the current build."""
+    a, b = f"{BUILT}-a", f"{BUILT}-b"
+    office = an_office(temporal, *agents("nobody"))
+    async with worker(office, a):
+        await make_current(office, a)
+        first = await office.start()
+        await office.until_asked(first)
+        async with worker(office, b):
+            await make_current(office, b)
+            second = await office.start()
+            await office.until_asked(second)
+            for execution in (first, second):
+                await execution.submit_input("Blue")
+                await finished(execution)
+
+            assert await said_last(office, first) == f"Done by {a}"
+            assert await said_last(office, await child_of(office, first)) == f"I am {a}"
+            assert await said_last(office, second) == f"Done by {b}"
+            assert await said_last(office, await child_of(office, second)) == f"I am {b}"
+
+
+async def test_an_execution_can_be_moved_to_another_build(temporal: TemporalClient) -> None:
+    """1.1.1: where the workers of its own are gone for good."""
+    c, d = f"{BUILT}-c", f"{BUILT}-d"
+    office = an_office(temporal, *agents("nobody"))
+    async with worker(office, c):
+        await make_current(office, c)
+        execution = await office.start()
+        await office.until_asked(execution)
+    async with worker(office, d):
+        await make_current(office, d)
+        code, said = await temporal_says(
+            office,
+            *("workflow", "update-options", "--workflow-id", execution.workflow.id),
+            *("--versioning-override-behavior", "pinned"),
+            *("--versioning-override-deployment-name", "everstep", "--versioning-override-build-id", d),
+        )
+        assert code == 0, said
+        await execution.submit_input("Blue")
+        await finished(execution)
+
+        assert await said_last(office, execution) == f"Done by {d}"
+
+
+async def test_how_much_still_runs_on_a_build_can_be_seen(temporal: TemporalClient) -> None:
+    """1.1.1: whoever stops its workers too early leaves executions waiting."""
+    e, f = f"{BUILT}-e", f"{BUILT}-f"
+    office = an_office(temporal, *agents("nobody"))
+    async with worker(office, e), worker(office, f):
+        await make_current(office, e)
+        execution = await office.start()
+        await office.until_asked(execution)
+        await make_current(office, f)
+        command = ("describe-version", "--deployment-name", "everstep", "--build-id", e, "--output", "json")
+        code, said = await temporal_says(office, "worker", "deployment", *command)
+        await execution.cancel()
+
+        assert code == 0, said
+        assert json.loads(said)["drainageInfo"]["drainageStatus"] == "draining", said

@@ -1,0 +1,156 @@
+"""Children: calls that are executions of their own, each a child workflow.
+
+A child's id follows from its call, so that whoever is lost and begins again finds it. An execution waits for
+all children of a step, whatever becomes of it meanwhile: one that is cancelled cancels them first, and ends
+after them.
+"""
+
+import asyncio
+from typing import Any, TypeVar
+from uuid import UUID
+
+from temporalio import workflow
+from temporalio.exceptions import (
+    ActivityError,
+    ChildWorkflowError,
+    FailureError,
+    WorkflowAlreadyStartedError,
+)
+from temporalio.workflow import ChildWorkflowCancellationType, ChildWorkflowHandle, ParentClosePolicy
+
+with workflow.unsafe.imports_passed_through():
+    from activities.contracts import CloseInput, ReportInput, SpawnInput, ToolOutput
+    from activities.subagents import SubagentActivities
+    from agent_domain.plan import ExecutionPlan
+    from agent_domain.ports import ExecutionRef
+    from agent_domain.spawning import child_ref
+    from agent_domain.status import ExecutionStatus
+    from agent_domain.step_facts import CallFacts
+    from workflows.activity_options import CHILD
+    from workflows.contracts import (
+        CHILD_STANDS,
+        WORKFLOW,
+        ChildStanding,
+        ExecutionInput,
+        ExecutionResult,
+        workflow_id,
+    )
+    from workflows.search_attributes import at_start
+    from workflows.standing import Standing, together
+
+T = TypeVar("T")
+
+
+class Children(Standing):
+    """The part of an execution that others carry out."""
+
+    def __init__(self, start: ExecutionInput) -> None:
+        super().__init__(start)
+        self.children: dict[UUID, ExecutionStatus] = {}
+        """Where those stand that have not ended."""
+
+    async def run_subagents(self, calls: tuple[CallFacts, ...]) -> None:
+        """Run these calls as executions of their own, all at once."""
+        number = self.step.number
+        self.describe(f"waiting for {', '.join(call.name for call in calls)} of step {number}")
+        # No task that a cancel interrupts: each call hears of it, and sees its child to its end.
+        ending = asyncio.ensure_future(together(*(self.run_subagent(number, call) for call in calls)))
+        await self.stand_as_they_do(ending)
+        try:
+            outputs = await ending
+        except ActivityError as error:
+            if not self.is_cancelled:
+                await self.fail(error)
+            return
+        answered = [output for output in outputs if output]
+        if answered and not self.is_cancelled:
+            settled = self.step.settled(
+                (output.call for output in answered), max(output.seconds for output in answered)
+            )
+            self.facts = self.facts.with_step(settled)
+
+    async def stand_as_they_do(self, ending: asyncio.Future[Any]) -> None:
+        """Be paused while all that could go on waits for people."""
+
+        def is_paused() -> bool:
+            return bool(self.children) and set(self.children.values()) == {ExecutionStatus.PAUSED}
+
+        while True:
+            await workflow.wait_condition(lambda: ending.done() or is_paused())
+            if ending.done():
+                return
+            await self.settle(ExecutionStatus.PAUSED)
+            await workflow.wait_condition(lambda: ending.done() or not is_paused())
+            self.facts = self.facts.entered(workflow.now())
+            await self.settle(ExecutionStatus.RUNNING)
+
+    async def run_subagent(self, number: int, call: CallFacts) -> ToolOutput | None:
+        """One call: accept the child, wait for its end, report of it; nothing is reported once cancelled."""
+        ref, agent = self.start.ref, self.plan.agent
+        child, summary = child_ref(ref, call.id), f"step {number} · {call.name}"
+        self.children[child.execution_id] = ExecutionStatus.RUNNING
+        try:
+            spawn = SpawnInput(ref, agent, number, call.id)
+            spawned = await self.unless_cancelled(
+                workflow.start_activity_method(SubagentActivities.spawn, spawn, summary=summary, **CHILD)
+            )
+            if spawned and spawned.plan is None:
+                return spawned.answered
+            ended = await self.ended(child, spawned.plan if spawned else None)
+            self.children[child.execution_id] = ExecutionStatus.RUNNING
+            if self.is_cancelled:
+                return None
+            report = ReportInput(ref, agent, number, call.id, ended.seconds if ended else 0.0)
+            summary = f"{summary} · report"
+            return await self.unless_cancelled(
+                workflow.start_activity_method(SubagentActivities.report, report, summary=summary, **CHILD)
+            )
+        finally:
+            del self.children[child.execution_id]
+
+    async def ended(self, child: ExecutionRef, plan: ExecutionPlan | None) -> ExecutionResult | None:
+        """How a child ended. Where it does not write that down itself, somebody has to."""
+        ended = await self.lived(child, plan) if plan and not self.is_cancelled else None
+        if ended is None:
+            status = ExecutionStatus.CANCELLED if self.is_cancelled else ExecutionStatus.FAILED
+            await workflow.execute_activity_method(
+                SubagentActivities.close, CloseInput(child, status), summary="end the child", **CHILD
+            )
+        return ended
+
+    async def lived(self, child: ExecutionRef, plan: ExecutionPlan) -> ExecutionResult | None:
+        """Run a child to its end; None if something else than itself ended it."""
+        start = ExecutionInput(child, plan, self.start.search_attributes, is_subagent=True)
+        try:
+            handle: ChildWorkflowHandle[Any, ExecutionResult] = await workflow.start_child_workflow(
+                WORKFLOW,
+                start,
+                id=workflow_id(child),
+                result_type=ExecutionResult,
+                cancellation_type=ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
+                # Also if an operator ends us, it writes down its own end.
+                parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
+                search_attributes=at_start(start),
+                static_summary=plan.agent,
+            )
+            return await self.unless_cancelled(handle)
+        except (ChildWorkflowError, WorkflowAlreadyStartedError):
+            return None
+
+    async def unless_cancelled(self, work: asyncio.Task[T]) -> T | None:
+        """What comes of it. A cancel reaches it, and it ends before we go on."""
+        await workflow.wait_condition(lambda: work.done() or self.is_cancelled)
+        if not work.done():
+            work.cancel()
+        try:
+            return await work
+        except (FailureError, asyncio.CancelledError):
+            if not self.is_cancelled:
+                raise
+            return None
+
+    @workflow.signal(name=CHILD_STANDS)
+    def child_stands(self, standing: ChildStanding) -> None:
+        """A child waits for people, or goes on."""
+        if standing.execution_id in self.children:
+            self.children[standing.execution_id] = standing.status

@@ -1,0 +1,39 @@
+"""What executions can be searched by in Temporal; ids and fixed words only."""
+
+from temporalio.common import (
+    SearchAttributeKey,
+    SearchAttributePair,
+    SearchAttributeUpdate,
+    TypedSearchAttributes,
+)
+
+from agent_domain.status import ExecutionStatus, StopReason
+from workflows.contracts import ExecutionInput
+
+TENANT = SearchAttributeKey.for_keyword("EverstepTenant")
+AGENT = SearchAttributeKey.for_keyword("EverstepAgent")
+STATUS = SearchAttributeKey.for_keyword("EverstepStatus")
+STOP_REASON = SearchAttributeKey.for_keyword("EverstepStopReason")
+SESSION = SearchAttributeKey.for_keyword("EverstepSession")
+
+ALL = (TENANT, AGENT, STATUS, STOP_REASON, SESSION)
+
+
+def at_start(start: ExecutionInput) -> TypedSearchAttributes:
+    """What an execution begins with; nothing, if the server would not know it."""
+    if not start.search_attributes:
+        return TypedSearchAttributes.empty
+    session = start.ref.session_id
+    return TypedSearchAttributes(
+        [
+            SearchAttributePair(TENANT, start.ref.tenant_id),
+            SearchAttributePair(AGENT, start.plan.agent),
+            SearchAttributePair(STATUS, ExecutionStatus.RUNNING.value),
+            *([SearchAttributePair(SESSION, str(session))] if session else []),
+        ]
+    )
+
+
+def changed(status: ExecutionStatus, reason: StopReason | None) -> list[SearchAttributeUpdate[str]]:
+    """What is different once it stands elsewhere."""
+    return [STATUS.value_set(status.value), *([STOP_REASON.value_set(reason.value)] if reason else [])]
