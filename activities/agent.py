@@ -120,7 +120,6 @@ class AgentActivities:
             return await self._inferred(request)
 
     async def _inferred(self, request: InferInput) -> StepFacts:
-        definition = known(self.agents, request.agent)
         begun = await self.store.begin_step(
             BeginStep(
                 request.ref,
@@ -128,33 +127,54 @@ class AgentActivities:
                 activity.info().attempt,
                 outcome=_told(request.outcome),
                 hears=request.hears,
-                events=news.step_begins(request, definition.tools.names),
+                events=lambda material: news.step_begins(
+                    request, known(self.agents, material.spec.agent).tools.names, material
+                ),
             )
         )
+        definition = known(self.agents, begun.material.spec.agent)
         if begun.recorded:
-            return await self._with_quick_calls(request, begun.material, begun.recorded)
+            return await self._with_quick_calls(request, begun.material, begun.recorded, {})
         self.strike(Failpoint.INFER_BEFORE_MODEL)
-        driver = self.agents.driver(request.agent, begun.material.spec.llm_preset)
+        driver = self.agents.driver(begun.material.spec.agent, begun.material.spec.llm_preset)
         state = step_state(request.ref, request.number, begun.material)
         state = await self._asked(request, driver, definition, state)
         self.strike(Failpoint.INFER_AFTER_RESPONSE)
         facts = await self._record_reply(request, driver, state)
-        facts = await self._with_quick_calls(request, begun.material, facts)
+        made = {call.id: (index, call) for index, call in enumerate(_current(state).tool_calls)}
+        facts = await self._with_quick_calls(request, begun.material, facts, made)
         self.strike(Failpoint.INFER_BEFORE_REPORT)
         return facts
 
-    async def _with_quick_calls(self, request: InferInput, material: Material, facts: StepFacts) -> StepFacts:
+    async def _with_quick_calls(
+        self,
+        request: InferInput,
+        material: Material,
+        facts: StepFacts,
+        made: Mapping[str, tuple[int, ToolCall]],
+    ) -> StepFacts:
         """The step with those calls answered whose tools return at once: for them an activity is too much.
 
-        Each is reserved and recorded like any other. What has to wait, for people or for another call,
-        is left to the workflow.
+        What has to wait, for people or for another call, is left to the workflow. `made` are the calls as
+        this attempt heard of them: one that may run twice needs no reservation, as nobody else can have
+        begun it, and whoever finds no result runs it again anyway.
         """
+
+        async def ran(call: CallFacts) -> ToolOutput:
+            tool = planned[call.name]
+            needed = ToolInput(
+                request.ref, material.spec.agent, request.number, call.id, tool.effect, tool.need
+            )
+            if call.id not in made or tool.effect is not Effect.IDEMPOTENT:
+                return await self._ran(needed)
+            index, called = made[call.id]
+            unreserved = Reservation(called, request.number, index, material.metadata)
+            return await self._ran_reserved(needed, unreserved, news.call_begins(unreserved))
+
         planned = {tool["name"]: PlannedTool.model_validate(tool) for tool in material.plan.get("tools", ())}
         is_parallel = material.plan.get("parallel_tools", True)
         for calls_at_once in quick_calls(facts.pending, planned, is_parallel=is_parallel):
-            outputs = await asyncio.gather(
-                *(self._ran(_quick(request, call, planned[call.name])) for call in calls_at_once)
-            )
+            outputs = await asyncio.gather(*map(ran, calls_at_once))
             facts = facts.settled((output.call for output in outputs), max(o.seconds for o in outputs))
         return facts
 
@@ -213,12 +233,18 @@ class AgentActivities:
             return await self._ran(request)
 
     async def _ran(self, request: ToolInput) -> ToolOutput:
-        definition = known(self.agents, request.agent)
         reserved = await self.store.reserve_call(
             request.ref, request.call_id, activity.info().attempt, news.call_begins
         )
         if reserved.recorded:
             return calls.output(reserved.call, reserved.recorded)
+        return await self._ran_reserved(request, reserved)
+
+    async def _ran_reserved(
+        self, request: ToolInput, reserved: Reservation, began: Sequence[EventRecord] = ()
+    ) -> ToolOutput:
+        """The call's result, recorded; `began` is what nobody was told of it yet."""
+        definition = known(self.agents, request.agent)
         self.strike(Failpoint.TOOL_AFTER_RESERVE)
         execution = await self._executed(request, definition, reserved)
         self.strike(Failpoint.TOOL_AFTER_EFFECT)
@@ -228,6 +254,7 @@ class AgentActivities:
             calls.Place(request.ref, request.number, reserved.index),
             execution,
             success=execution.error is None and not calls.is_denied(reserved.resolution),
+            began=began,
         )
         self.strike(Failpoint.TOOL_BEFORE_REPORT)
         return calls.output(reserved.call, record)
@@ -332,10 +359,6 @@ def quick_calls(
     return [(call,) for call in takewhile(is_quick, pending)]
 
 
-def _quick(request: InferInput, call: CallFacts, tool: PlannedTool) -> ToolInput:
-    return ToolInput(request.ref, request.agent, request.number, call.id, tool.effect, tool.need)
-
-
 def known(agents: Agents, name: str) -> AgentDefinition:
     """The agent, if this worker has it."""
     try:
@@ -405,4 +428,4 @@ def _current(state: AgentState) -> AgentStep:
 
 
 def _since(began: float) -> float:
-    return round(monotonic() - began, 3)
+    return round(monotonic() - began, 6)

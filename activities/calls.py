@@ -1,5 +1,6 @@
 """A call of the ledger: what people and the tool's schema say before it runs, and its one result after."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -9,7 +10,15 @@ from activities.contracts import ToolOutput
 from activities.persistence import until_written
 from agent_domain.definition import AgentDefinition
 from agent_domain.drivers import StepDriver
-from agent_domain.ports import CallRecord, ExecutionRef, ExecutionStore, RecordCall, Reservation, Resolution
+from agent_domain.ports import (
+    CallRecord,
+    EventRecord,
+    ExecutionRef,
+    ExecutionStore,
+    RecordCall,
+    Reservation,
+    Resolution,
+)
 from agent_domain.step_error import StepError
 from agent_domain.step_facts import CallFacts
 from agent_domain.tools import ToolCall, ToolExecution
@@ -71,6 +80,7 @@ async def record(
     *,
     success: bool,
     seconds: float | None = None,
+    began: Sequence[EventRecord] = (),
 ) -> CallRecord:
     """Write the result down, with all that follows from it; what an earlier attempt recorded wins."""
     call = execution.call
@@ -90,7 +100,7 @@ async def record(
         place.index,
         result,
         driver.answered(execution),
-        events=[news.call_ended(place.step_number, call, result)],
+        events=[*began, news.call_ended(place.step_number, call, result)],
     )
     return await until_written(lambda: store.record_call(written))
 

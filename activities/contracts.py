@@ -28,7 +28,6 @@ class InferInput:
     """Ask the model for a step."""
 
     ref: ExecutionRef
-    agent: str
     number: int
     outcome: FrozenDict | None = None
     """The evaluation after the step before, in its compact form."""

@@ -1,6 +1,6 @@
 """What viewers are told of what the activities did: drafts, stored in the same transaction."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from activities.contracts import InferInput, SettleInput
@@ -13,19 +13,15 @@ from agent_domain.step_facts import CallNeed
 from agent_domain.tools import ToolCall
 
 
-def step_begins(request: InferInput, tools: Sequence[str]) -> Callable[[Material], Sequence[EventRecord]]:
+def step_begins(request: InferInput, tools: Sequence[str], material: Material) -> Sequence[EventRecord]:
     """The step before is complete, this one begins; the first also says that the execution runs."""
-
-    def told(material: Material) -> Sequence[EventRecord]:
-        processing = _status(request.number, WireStatus.PROCESSING, WireStatus.IDLE, 0)
-        begins = envelopes.step_started(request.number, len(material.messages), tools)
-        return (
-            *([_announcing(processing, announcements.started())] if request.number == 1 else []),
-            *(_completed(material) if request.outcome is not None else ()),
-            _announcing(begins, announcements.step_started(request.number)),
-        )
-
-    return told
+    processing = _status(request.number, WireStatus.PROCESSING, WireStatus.IDLE, 0)
+    begins = envelopes.step_started(request.number, len(material.messages), tools)
+    return (
+        *([_announcing(processing, announcements.started())] if request.number == 1 else []),
+        *(_completed(material) if request.outcome is not None else ()),
+        _announcing(begins, announcements.step_started(request.number)),
+    )
 
 
 def _announcing(event: EventRecord, announcement: Announcement) -> EventRecord:

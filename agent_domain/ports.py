@@ -122,7 +122,7 @@ class StepBefore:
 
     facts: StepFacts
     failed_calls: int = 0
-    duration_ms: float = 0.0
+    duration_ms: float = field(default=0.0, compare=False)
     """From its start until now, or until it was complete."""
 
     @property
@@ -212,6 +212,8 @@ class Resolution:
     """`answer`, `default`, `approve`, `deny` or `edit`."""
     value: Any = None
     reason: str | None = None
+    key: str | None = None
+    """Who says so again under the same key, has been heard."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,15 +88,16 @@ def route(*, busy: bool, asked: bool, on_busy: OnBusy) -> Route:
         return Route.ANSWER
     if not busy:
         return Route.START
-    match on_busy:
-        case OnBusy.ENQUEUE:
-            return Route.QUEUE
-        case OnBusy.STEER:
-            return Route.STEER
-        case OnBusy.INTERRUPT:
-            return Route.INTERRUPT
-        case OnBusy.REJECT:
-            raise SessionBusy
+    if on_busy is OnBusy.REJECT:
+        raise SessionBusy
+    return _WHEN_BUSY[on_busy]
+
+
+_WHEN_BUSY = {
+    OnBusy.ENQUEUE: Route.QUEUE,
+    OnBusy.STEER: Route.STEER,
+    OnBusy.INTERRUPT: Route.INTERRUPT,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,7 +429,7 @@ class KeyStore(Protocol):
         ...
 
     async def key(self, digest: str) -> ApiKey | None:
-        """The key with this digest, and that it was used now; revoked ones too."""
+        """The key with this digest, revoked ones too; notes, to the minute, that it was used."""
         ...
 
     async def keys(self, tenant_id: str) -> Sequence[ApiKey]:

@@ -101,7 +101,6 @@ class AgentExecution(People, Children):
             self.facts = facts.step_started(workflow.now(), decision.hears)
         request = InferInput(
             ref=self.start.ref,
-            agent=self.plan.agent,
             number=decision.number,
             outcome=compact(decision.outcome) if decision.outcome and decision.number > 1 else None,
             hears=decision.hears,

@@ -243,24 +243,37 @@ class Execution:
         await self._tell(request)
         return request
 
-    async def approve(self, request_id: UUID | None = None, *, args_digest: str | None = None) -> RequestRow:
+    async def approve(
+        self, request_id: UUID | None = None, *, args_digest: str | None = None, key: str | None = None
+    ) -> RequestRow:
         """Let the call run with exactly the arguments that were shown."""
-        return await self._decide(request_id, args_digest, {"decision": Verdict.APPROVE})
+        return await self._decide(request_id, args_digest, {"decision": Verdict.APPROVE}, key)
 
     async def deny(
-        self, request_id: UUID | None = None, *, reason: str | None = None, args_digest: str | None = None
+        self,
+        request_id: UUID | None = None,
+        *,
+        reason: str | None = None,
+        args_digest: str | None = None,
+        key: str | None = None,
     ) -> RequestRow:
         """Do not let the call run; the model reads why."""
-        return await self._decide(request_id, args_digest, {"decision": Verdict.DENY, "reason": reason})
+        decided = {"decision": Verdict.DENY, "reason": reason}
+        return await self._decide(request_id, args_digest, decided, key)
 
     async def edit(
-        self, args: Mapping[str, Any], request_id: UUID | None = None, *, args_digest: str | None = None
+        self,
+        args: Mapping[str, Any],
+        request_id: UUID | None = None,
+        *,
+        args_digest: str | None = None,
+        key: str | None = None,
     ) -> RequestRow:
         """Let the call run with other arguments."""
-        return await self._decide(request_id, args_digest, {"decision": Verdict.EDIT, "args": args})
+        return await self._decide(request_id, args_digest, {"decision": Verdict.EDIT, "args": args}, key)
 
     async def _decide(
-        self, request_id: UUID | None, digest: str | None, decided: Mapping[str, Any]
+        self, request_id: UUID | None, digest: str | None, decided: Mapping[str, Any], key: str | None
     ) -> RequestRow:
         request = await self._open(CallNeed.APPROVAL, request_id)
         decision = ApprovalDecision.parse({**decided, "args_digest": digest or request.args_digest})
@@ -269,12 +282,15 @@ class Execution:
             # Only then: what nobody decided must not be told.
             with suppress(Refused):
                 await self._tell(request, denied=is_denied(request.resolution))
+            if key is not None and request.resolution and request.resolution.key == key:
+                # It was this very decision; only its answer was lost.
+                return request
         if conflict:
             raise Refused(conflict)
         await self._require_usable(request, decision)
         told = envelopes.approval_resolved(request.id, request.call_id, decision)
         value = decision.args if decision.decision is Verdict.EDIT else None
-        resolution = Resolution(decision.decision.value, value, decision.reason)
+        resolution = Resolution(decision.decision.value, value, decision.reason, key)
         if not await self._resolve(request, resolution, [told]):
             raise Refused(approvals.RESOLVED)
         await self._tell(request, denied=is_denied(resolution))

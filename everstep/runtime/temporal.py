@@ -24,6 +24,7 @@ from everstep.runtime.codec import AesGcmCodec
 from everstep.runtime.embedded import SearchAttributeType
 from everstep.runtime.settings import Settings
 from workflows import search_attributes
+from workflows.contracts import ExecutionInput
 
 MAX_PAYLOAD_BYTES = 64 * 1024
 """Only facts and references travel; something this large is a mistake."""
@@ -37,7 +38,9 @@ class TemporalUnreachable(EverstepError):
     """The Temporal server does not answer; the message says what to check."""
 
 
-_SHORT: dict[type, TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in WRITTEN_WITHOUT_DEFAULTS}
+_SHORT: dict[type, TypeAdapter[Any]] = {
+    kind: TypeAdapter(kind) for kind in (*WRITTEN_WITHOUT_DEFAULTS, ExecutionInput)
+}
 
 
 class _BriefJson(PydanticJSONPlainPayloadConverter):
@@ -48,7 +51,9 @@ class _BriefJson(PydanticJSONPlainPayloadConverter):
         adapter = _SHORT.get(type(value))
         if adapter is None:
             return super().to_payload(value)
-        data = adapter.dump_json(value, exclude_defaults=True)
+        # What governs an execution is written out, whatever the defaults are; only what is not there is not.
+        is_start = isinstance(value, ExecutionInput)
+        data = adapter.dump_json(value, exclude_defaults=not is_start, exclude_none=is_start)
         return Payload(metadata={"encoding": self.encoding.encode()}, data=data)
 
 

@@ -110,6 +110,8 @@ def taken_call_id(reply: RecordReply) -> InvalidInput:
 def resolution_written(resolution: Resolution) -> str:
     """What a person said, as JSON text."""
     told = {"kind": resolution.kind, "value": resolution.value, "reason": resolution.reason}
+    if resolution.key is not None:
+        told["key"] = resolution.key
     return encode(told, "the resolution")
 
 
@@ -118,7 +120,8 @@ def resolution_read(data: Any) -> Resolution | None:
     if data is None:
         return None
     with reading("the resolution"):
-        return Resolution(str(data["kind"]), freeze(data.get("value")), data.get("reason"))
+        value, reason = freeze(data.get("value")), data.get("reason")
+        return Resolution(str(data["kind"]), value, reason, data.get("key"))
 
 
 # Executions.

@@ -1,10 +1,11 @@
 """What the HTTP API keeps in PostgreSQL beside sessions: first answers, and the keys of services."""
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Executable, Row, func, select, update
+from sqlalchemy import Executable, Row, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -55,10 +56,16 @@ class PostgresKeys:
         await self._all(insert(api_keys).values(**values).returning(api_keys.c.id))
 
     async def key(self, digest: str) -> ApiKey | None:
-        """The key with this digest, and that it was used now; revoked ones too."""
-        used = update(api_keys).where(api_keys.c.digest == digest)
-        found = await self._all(used.values(last_used_at=func.clock_timestamp()).returning(*api_keys.c))
-        return _key(found[0]) if found else None
+        """The key with this digest, revoked ones too; notes, to the minute, that it was used."""
+        found = await self._all(select(api_keys).where(api_keys.c.digest == digest))
+        if not found:
+            return None
+        # To the minute: a busy key is not written to by every request.
+        lately = func.clock_timestamp() - timedelta(minutes=1)
+        unused = or_(api_keys.c.last_used_at.is_(None), api_keys.c.last_used_at < lately)
+        used = update(api_keys).where(api_keys.c.id == found[0].id, unused)
+        await self._all(used.values(last_used_at=func.clock_timestamp()).returning(api_keys.c.id))
+        return _key(found[0])
 
     async def keys(self, tenant_id: str) -> Sequence[ApiKey]:
         """All keys of a tenant, newest first."""

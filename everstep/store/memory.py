@@ -350,6 +350,7 @@ class MemoryStore:
         news = bodies.news(record.ref.execution_id, record.events)
 
         call.state, call.record, call.started_at = "done", kept, kept.started_at
+        call.attempts = max(call.attempts, 1)
         execution.agent_metadata = execution.agent_metadata.merged(metadata)
         execution.say(call.step, lines)
         _close_request(execution, call)

@@ -310,9 +310,9 @@ RESERVE_CALL = text("""
 RECORD_CALL = text("""
     WITH done AS (
         UPDATE agent_tool_calls
-           SET state = 'done', result = CAST(:result AS json), text = :text, error = CAST(:error AS json),
-               success = :success, started_at = :started_at, completed_at = :completed_at,
-               seconds = :seconds
+           SET state = 'done', attempts = greatest(attempts, 1), result = CAST(:result AS json),
+               text = :text, error = CAST(:error AS json), success = :success, started_at = :started_at,
+               completed_at = :completed_at, seconds = :seconds
          WHERE execution_id = :execution_id AND call_id = :call_id AND tenant_id = :tenant_id
            AND state <> 'done'
      RETURNING step, need

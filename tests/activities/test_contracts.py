@@ -28,20 +28,19 @@ STEP = StepFacts(1, (CallFacts("c1", "look"),), "tool_calls", Usage(12, 3), seco
 
 VALUES: list[tuple[Any, str]] = [
     (
-        InferInput(REF, "agent", 1),
-        '{"ref":{"execution_id":"00000000-0000-0000-0000-000000000001"},"agent":"agent","number":1}',
+        InferInput(REF, 1),
+        '{"ref":{"execution_id":"00000000-0000-0000-0000-000000000001"},"number":1}',
     ),
     (
         InferInput(
             FULL_REF,
-            "agent",
             2,
             frozen_map({"by": "StepsLimit", "votes": []}),
             hears=1,
             model_attempts=1,
         ),
         '{"ref":{"execution_id":"00000000-0000-0000-0000-000000000001","tenant_id":"acme",'
-        '"session_id":"00000000-0000-0000-0000-000000000002"},"agent":"agent","number":2,'
+        '"session_id":"00000000-0000-0000-0000-000000000002"},"number":2,'
         '"outcome":{"by":"StepsLimit","votes":[]},"hears":1,"model_attempts":1}',
     ),
     (
@@ -114,4 +113,4 @@ def test_no_default_of_what_is_left_out_ever_changes(kind: type) -> None:
 def test_steps_are_counted_from_one() -> None:
     """4.4.1: a step that does not exist cannot be asked for."""
     with pytest.raises(InvalidInput):
-        InferInput(REF, "agent", 0)
+        InferInput(REF, 0)

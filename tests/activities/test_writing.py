@@ -16,7 +16,7 @@ from activities.persistence import until_written
 from activities.pulse import pulse
 from agent_domain.ports import ExecutionRef, NotFound, StoreUnavailable
 
-REQUEST = InferInput(ExecutionRef(uuid4()), "agent", 3)
+REQUEST = InferInput(ExecutionRef(uuid4()), 3)
 
 
 class Notes:

@@ -230,9 +230,11 @@ class TestApprovals:
                 await execution.edit({}, first.id)
             assert len(await execution.requests()) == 2
 
-            await execution.approve(first.id)
-            with pytest.raises(Refused, match=r"^Approval already resolved$"):
-                await execution.deny(first.id)
+            approved = await execution.approve(first.id, key="mine")
+            assert (await execution.approve(first.id, key="mine")).id == approved.id
+            for key in ("hers", None):
+                with pytest.raises(Refused, match=r"^Approval already resolved$"):
+                    await execution.deny(first.id, key=key)
             await execution.deny(second.id)
             await finished(execution)
 

@@ -125,16 +125,16 @@ async def decide(
     key: Key,
 ) -> Request:
     """Let a call run, with its arguments or with others, or not."""
-    del key
     _, execution = await execution_of(api, caller, execution_id)
     await _require_request(execution, request_id, CallNeed.APPROVAL)
+    bound = {"args_digest": body.args_digest, "key": str(key.id("decision"))}
     match body.decision:
         case Verdict.APPROVE:
-            decided = execution.approve(request_id, args_digest=body.args_digest)
+            decided = execution.approve(request_id, **bound)
         case Verdict.DENY:
-            decided = execution.deny(request_id, reason=body.reason, args_digest=body.args_digest)
+            decided = execution.deny(request_id, reason=body.reason, **bound)
         case Verdict.EDIT:
-            decided = execution.edit(body.args or {}, request_id, args_digest=body.args_digest)
+            decided = execution.edit(body.args or {}, request_id, **bound)
     request = await decided
     return Request.of(await execution.client.store.request(execution.ref, request.id) or request)
 

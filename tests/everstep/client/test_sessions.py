@@ -1,6 +1,7 @@
 """Conversations with agents, on real servers: what becomes of what people say."""
 
 import asyncio
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 from uuid import UUID, uuid4
@@ -175,6 +176,21 @@ class TestSaying:
             InvalidInput, match="related_type 'user' is not allowed; choose from: order, ticket"
         ):
             await policy.checked(Context("user", "1"), Scope())
+
+    async def test_what_a_message_is_about_is_no_business_of_the_agent(
+        self, temporal: TemporalClient, store: PostgresSessions
+    ) -> None:
+        """8.1.1: it is kept with the message."""
+        async with receiving(temporal, store, answering()) as parlour:
+            policy = AllowedTypes(frozenset({"ticket"}))
+            parlour.sessions = replace(parlour.sessions, policy=policy)
+            about = Context("ticket", "42", "https://example.org/tickets/42")
+            session_id = await parlour.session(context=about)
+            sent = await parlour.say(session_id, "Hello", context=about)
+            await parlour.over(sent)
+
+            assert sent.message.context == about
+            assert await parlour.heard(sent) == ["Hello", "One"]
 
     async def test_a_session_that_is_closed_hears_nothing(
         self, temporal: TemporalClient, store: PostgresSessions
