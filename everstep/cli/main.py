@@ -55,11 +55,11 @@ def command(fn: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
 
 
 class Commands(click.Group):
-    """The commands; those about HTTP are loaded when they are asked for, as the others need no server."""
+    """The commands; those about HTTP are loaded when they are asked for, as the others need none of it."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All names."""
-        return sorted({*super().list_commands(ctx), "api", "keys"})
+        return sorted({*super().list_commands(ctx), "api", "chat", "keys", "sessions"})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of that name."""
@@ -67,6 +67,10 @@ class Commands(click.Group):
             from everstep.cli import http  # noqa: PLC0415 -- see above
 
             return http.api if cmd_name == "api" else http.keys
+        if cmd_name in ("chat", "sessions"):
+            from everstep.cli import chat  # noqa: PLC0415 -- see above
+
+            return chat.chat if cmd_name == "chat" else chat.sessions
         return super().get_command(ctx, cmd_name)
 
 

@@ -1,0 +1,164 @@
+"""The HTTP API, as the commands that are its clients reach it."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import chain, repeat
+from time import monotonic
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import click
+import httpx2
+from pydantic import BaseModel, ValidationError
+
+from agent_domain.errors import EverstepError, InvalidInput
+from everstep.http_api.problems import Problem
+from everstep.runtime.access import local_token
+from everstep.runtime.api import local_url
+from everstep.runtime.local_secret import local_secret
+from everstep.runtime.settings import Settings
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+F = TypeVar("F", bound=Callable[..., Any])
+
+PATIENCE_SECONDS = 120.0
+"""As long as an API that has answered before may be away."""
+TIMEOUT = httpx2.Timeout(30, connect=5)
+"""The API itself answers within 15 seconds."""
+LONGEST_WAIT = 5.0
+
+_PASSING = frozenset({408, 429, 502, 503, 504})
+_LOCKED = frozenset({401, 403})
+_HERE = frozenset({"localhost", "127.0.0.1", "::1"})
+_HOW = "start a local installation with `everstep up`, or name another API (--url, EVERSTEP_API_URL)"
+
+_TRY_AGAIN = "try again; `everstep doctor` says what is wrong with an installation"
+
+
+class Declined(EverstepError):
+    """The API said no."""
+
+    def __init__(self, status: int, text: str) -> None:
+        self.status = status
+        super().__init__(text)
+
+
+class Silent(EverstepError):
+    """The API does not answer, or not now."""
+
+
+def api_options(command: F) -> F:
+    """Where the API is, and what opens it."""
+    token = click.option(
+        "--token", envvar="EVERSTEP_API_TOKEN", help="A token or key; else EVERSTEP_API_TOKEN, or our own."
+    )
+    url = click.option(
+        "--url", envvar="EVERSTEP_API_URL", help="Of the API; else EVERSTEP_API_URL, or the local one."
+    )
+    return url(token(command))
+
+
+@dataclass
+class Remote:
+    """Sends requests, again and again while the API is away; each POST has a key, so it counts once."""
+
+    http: httpx2.AsyncClient
+    where: Callable[[], str]
+    tell: Callable[[str], object] = field(default=lambda text: click.echo(text, err=True))
+    """Says how it goes."""
+    has_answered: bool = False
+
+    async def get(self, kind: type[ModelT], path: str, **query: object) -> ModelT:
+        """What is at an address."""
+        given = {name: str(value) for name, value in query.items() if value is not None}
+        return _read(kind, await self._answered("GET", path, params=given))
+
+    async def post(self, kind: type[ModelT], path: str, body: Mapping[str, Any]) -> ModelT:
+        """What comes of something sent."""
+        headers = {"Idempotency-Key": str(uuid4())}
+        return _read(kind, await self._answered("POST", path, json=body, headers=headers))
+
+    async def _answered(self, method: str, path: str, **given: Any) -> httpx2.Response:
+        deadline, in_trouble = monotonic() + PATIENCE_SECONDS, False
+        for wait in _waits():
+            url = self.where()
+            try:
+                answer = await self.http.request(method, url + path, **given)
+            except httpx2.RequestError as error:
+                trouble, how = f"nobody answers at {url} ({str(error) or type(error).__name__})", _HOW
+            else:
+                if answer.status_code not in _PASSING:
+                    if in_trouble:
+                        self.tell("the API answers again")
+                    self.has_answered = True
+                    return answer
+                trouble, how = f"{url} cannot serve this now ({answer.status_code})", _TRY_AGAIN
+            if not self.has_answered or monotonic() + wait > deadline:
+                raise Silent(f"{trouble}; {how}")
+            if not in_trouble:
+                self.tell(f"{trouble}; trying again")
+            in_trouble = True
+            await asyncio.sleep(wait)
+        raise AssertionError("the waits do not end")
+
+
+def _waits() -> Iterator[float]:
+    return chain((0.1, 0.2, 0.5, 1.0, 2.0), repeat(LONGEST_WAIT))
+
+
+def _read(kind: type[ModelT], answer: httpx2.Response) -> ModelT:
+    stranger = f"{answer.url} does not answer as Everstep's API does ({answer.status_code}); check the URL"
+    try:
+        if answer.is_success:
+            return kind.model_validate_json(answer.content)
+        problem = Problem.model_validate_json(answer.content)
+    except ValidationError:
+        raise InvalidInput(stranger) from None
+    how = "; the token is given by --token or EVERSTEP_API_TOKEN" if answer.status_code in _LOCKED else ""
+    raise Declined(answer.status_code, f"{problem.detail}{how}")
+
+
+@asynccontextmanager
+async def reached(settings: Settings, url: str | None, token: str | None) -> AsyncGenerator[Remote]:
+    """The API that is named, or the local one."""
+    local = local_url(settings.data_dir)
+    # A local token is for the local API and nobody else.
+    is_local = not url or url.rstrip("/") == local
+    first = _checked(url or local)
+    if is_local and not token:
+        secret = settings.auth_secret or local_secret(settings.data_dir)
+        token = local_token(settings.model_copy(update={"auth_secret": secret}))
+    # A proxy knows no way to this machine.
+    http = httpx2.AsyncClient(
+        headers=_opening(token), timeout=TIMEOUT, trust_env=httpx2.URL(first).host not in _HERE
+    )
+
+    def where() -> str:
+        # A local installation that was started again may answer elsewhere.
+        return (is_local and local_url(settings.data_dir)) or first
+
+    async with http:
+        yield Remote(http, where)
+
+
+def _checked(url: str | None) -> str:
+    if not url:
+        raise InvalidInput(f"no API is known here: {_HOW}")
+    try:
+        parsed = httpx2.URL(url)
+    except httpx2.InvalidURL:
+        parsed = None
+    if parsed is None or parsed.scheme not in ("http", "https") or not parsed.host:
+        raise InvalidInput(f"'{url}' is no URL of an API; write it like http://127.0.0.1:8080")
+    return url.rstrip("/")
+
+
+def _opening(token: str | None) -> dict[str, str]:
+    if not token:
+        return {}
+    token = token.strip()
+    if not token.isascii() or not token.isprintable():
+        raise InvalidInput("the token has characters that no token has; copy it again")
+    return {"Authorization": f"Bearer {token}"}
