@@ -110,8 +110,12 @@ def running() -> Generator[Aimock]:
             try:
                 url = _address(process)
                 # Somebody has to read on, or it stops when the pipe is full.
-                threading.Thread(target=deque, args=(process.stdout, 0), daemon=True).start()
+                reading = threading.Thread(target=deque, args=(process.stdout, 0), daemon=True)
+                reading.start()
                 yield Aimock(url)
+                # Its reader ends with it, before the pipe is closed under it.
+                process.terminate()
+                reading.join()
             finally:
                 process.terminate()
 
