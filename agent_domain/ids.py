@@ -13,7 +13,7 @@ def step_id(execution_id: UUID, number: int) -> UUID:
 
 def call_id(execution_id: UUID, step_number: int, index: int) -> str:
     """An id for a tool call whose model gave none."""
-    return f"call_{uuid5(execution_id, f'call/{step_number}/{index}').hex[:24]}"
+    return f"call_{uuid5(execution_id, f'call/{step_number}/{index}').hex[:12]}"
 
 
 def subagent_id(execution_id: UUID, call_id: str) -> UUID:

@@ -108,7 +108,7 @@ class AgentExecution(People, Children):
         )
         self.describe(f"asking the model for step {decision.number}")
         step = await workflow.execute_activity_method(
-            AgentActivities.infer, request, summary=f"step {decision.number} · model", **MODEL
+            AgentActivities.infer, request, summary=f"step {decision.number}", **MODEL
         )
         self.facts = self.facts.with_step(step)
 

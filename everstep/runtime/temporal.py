@@ -1,7 +1,7 @@
 """The connection to Temporal: how values are written there, and how fast a dead link is noticed."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import timedelta
 from typing import Any
 
@@ -51,9 +51,12 @@ class _BriefJson(PydanticJSONPlainPayloadConverter):
         adapter = _SHORT.get(type(value))
         if adapter is None:
             return super().to_payload(value)
-        # What governs an execution is written out, whatever the defaults are; only what is not there is not.
-        is_start = isinstance(value, ExecutionInput)
-        data = adapter.dump_json(value, exclude_defaults=not is_start, exclude_none=is_start)
+        if isinstance(value, ExecutionInput):
+            # Its plan is written out, whatever the defaults are: they may change.
+            usual = {f.name for f in fields(value) if getattr(value, f.name) == f.default}
+            data = adapter.dump_json(value, exclude=usual, exclude_none=True)
+        else:
+            data = adapter.dump_json(value, exclude_defaults=True)
         return Payload(metadata={"encoding": self.encoding.encode()}, data=data)
 
 

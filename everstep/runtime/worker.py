@@ -4,6 +4,7 @@ import os
 import signal
 from datetime import timedelta
 from importlib.metadata import version
+from typing import TypedDict
 
 from temporalio.client import Client
 from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
@@ -45,7 +46,7 @@ def make_worker(
         workflows=[AgentExecution],
         activities=[*activities, *answered],
         workflow_runner=UnsandboxedWorkflowRunner(),
-        deployment_config=_deployment(settings),
+        **_version(settings),
         sticky_queue_schedule_to_start_timeout=STICKY,
         max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
         default_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
@@ -53,15 +54,23 @@ def make_worker(
     )
 
 
-def _deployment(settings: Settings) -> WorkerDeploymentConfig:
+class _Version(TypedDict, total=False):
+    """How a worker says which code it runs."""
+
+    build_id: str
+    deployment_config: WorkerDeploymentConfig
+
+
+def _version(settings: Settings) -> _Version:
     """With a build id, executions stay on the version that they began with."""
-    # Without any, every start reads and hashes the code of all modules, for a second of a core.
-    deployed = WorkerDeploymentVersion("everstep", settings.build_id or version("everstep"))
     if settings.build_id is None:
-        return WorkerDeploymentConfig(deployed, use_worker_versioning=False)
-    return WorkerDeploymentConfig(
+        # Without any, every start reads and hashes the code of all modules, for a second of a core.
+        return _Version(build_id=version("everstep"))
+    deployed = WorkerDeploymentVersion("everstep", settings.build_id)
+    config = WorkerDeploymentConfig(
         deployed, use_worker_versioning=True, default_versioning_behavior=VersioningBehavior.PINNED
     )
+    return _Version(deployment_config=config)
 
 
 def armed(spec: str | None) -> Strike:
