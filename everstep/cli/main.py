@@ -187,14 +187,21 @@ async def db_upgrade(settings: Settings) -> None:
 
 
 @commands.command()
+@click.option(
+    "--repair", is_flag=True, help="If all is well: mend what lost processes and operators left behind."
+)
 @click.pass_obj
 @command
-async def doctor(settings: Settings) -> None:
+async def doctor(settings: Settings, repair: bool) -> None:
     """Say what is wrong with this installation, and how to mend it."""
     is_well = True
     async for finding in examined(settings):
         say(("ok     " if finding.is_good else "WRONG  ") + finding.text)
         is_well = is_well and finding.is_good
+    if repair and is_well:
+        async with opened(settings) as installation:
+            repairs = await installation.reconciler.once(thorough=True)
+        say(f"mended  {repairs}" if repairs else "nothing was left behind")
     if not is_well:
         raise click.exceptions.Exit(1)
 

@@ -332,7 +332,7 @@ TABLES: Final = {
 DIFFERS: Final = re.compile(r".*(_at|At|[sS]econds|duration_?[mM]s|attempts?)|epoch|timestamp|task_queue")
 """Keys of what may differ: when, how long, and at which attempt."""
 
-AN_ID: Final = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}|call_[0-9a-f]{24}")
+AN_ID: Final = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}|call_[0-9a-f]{12}")
 
 
 async def account(installation: Installation, execution: Execution) -> Account:

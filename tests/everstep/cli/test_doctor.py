@@ -17,7 +17,7 @@ from agent_domain.ports import ExecutionRef, ExecutionSpec, NewExecution
 from everstep.runtime.embedded import EmbeddedServices
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import connect
-from tests.acceptance.harness import Nursery, installed
+from tests.acceptance.harness import Nursery, installed, until
 from tests.everstep.cli.desk import Desk, a_database
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -54,6 +54,22 @@ async def desk(nursery: Nursery, services: EmbeddedServices) -> AsyncGenerator[D
             # It works by now.
             await (await desk.client.start("clerk", "hello")).result()
             yield desk
+
+
+async def test_what_an_operator_left_behind_is_mended(nursery: Nursery, services: EmbeddedServices) -> None:
+    """8.2.3: an execution whose workflow is gone is closed; once."""
+    async with installed(nursery, services, await a_database(services, "mended")) as own:
+        desk = Desk(own, "mended")
+        async with desk.at_work():
+            execution = await desk.waiting("pay")
+            await execution.workflow.terminate("by an operator")
+
+            async def is_mended() -> bool:
+                return "mended  0 launched, 0 released, 1 closed" in await desk.says("doctor", "--repair")
+
+            await until("Temporal tells that it has ended", is_mended)
+            assert (await execution.get()).error_message == "Its workflow was terminated"
+            assert "nothing was left behind" in await desk.says("doctor", "--repair")
 
 
 async def test_an_installation_that_works_has_nothing_wrong(desk: Desk) -> None:
