@@ -21,7 +21,7 @@ from agent_domain import announcements, envelopes
 from agent_domain.announcements import NO_CONTEXT, Context
 from agent_domain.capabilities import approvals
 from agent_domain.capabilities.approvals import ApprovalDecision, Verdict
-from agent_domain.capabilities.questions import Answer, Question, SchemaCheck
+from agent_domain.capabilities.questions import Answer, Question
 from agent_domain.definition import AgentDefinition
 from agent_domain.envelopes import InputSource
 from agent_domain.errors import EverstepError, InvalidInput, UnknownName
@@ -47,6 +47,7 @@ from agent_domain.status import ExecutionStatus
 from agent_domain.step_facts import CallNeed
 from agent_domain.tools import ToolCall
 from agent_domain.values import EMPTY, frozen_map, json_text
+from everstep.capabilities import json_schema
 from workflows.agent_execution import AgentExecution
 from workflows.contracts import Answered, ExecutionInput, ExecutionResult, workflow_id
 from workflows.search_attributes import at_start
@@ -75,12 +76,6 @@ class Refused(EverstepError):
     """The execution does not accept this now; the message says why."""
 
 
-def no_schema_check(schema: Mapping[str, Any], data: Any) -> str | None:
-    """Accepts any form; give the client a validator to have them checked."""
-    del schema, data
-    return None
-
-
 @dataclass(frozen=True)
 class Client:
     """Everstep, as a service uses it."""
@@ -92,7 +87,6 @@ class Client:
     task_queue: str = "everstep"
     tenant_id: str = DEFAULT_TENANT
     search_attributes: bool = False
-    check: SchemaCheck = no_schema_check
 
     async def start(
         self,
@@ -235,7 +229,7 @@ class Execution:
         """Answer its oldest question, or the one named; an answer that does not fit changes nothing."""
         request = await self._open(CallNeed.INPUT, request_id)
         question = Question.parse(request.request)
-        result = question.result(Answer(text, data), self.client.check)
+        result = question.result(Answer(text, data), json_schema.check)
         received = envelopes.input_received(request.id, request.call_id, 0, InputSource.USER, message_id)
         noted = {**metadata, "request_id": str(request.id)}
         said = announcements.input_received(text or json_text(data), message_id, noted, context)

@@ -12,7 +12,6 @@ from temporalio.service import RPCError
 
 from activities.failpoints import Strike, inert
 from agent_domain.errors import EverstepError, InvalidInput
-from everstep.capabilities import json_schema
 from everstep.client import titles
 from everstep.client.client import Client
 from everstep.client.front_door import FrontDoor
@@ -99,7 +98,6 @@ class Installation:
             self.book.agents,
             task_queue=self.settings.task_queue,
             search_attributes=self.settings.search_attributes,
-            check=json_schema.check,
         )
 
     @property

@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from agent_domain.builder import AgentBuilder
-from agent_domain.capabilities.questions import TOOL, Question, SchemaCheck, UserInputPolicy
+from agent_domain.capabilities.questions import TOOL, Question, UserInputPolicy
 from agent_domain.errors import InvalidInput
 from agent_domain.step_facts import CallNeed
 from agent_domain.tools import Effect, ToolContext, ToolOptions
 from agent_domain.values import FrozenDict, frozen_map
+from everstep.capabilities import json_schema
 
 DESCRIPTION = "Ask the user a question and wait for the answer. Use it when only the user can know or decide."
 
@@ -29,12 +30,6 @@ SCHEMA: FrozenDict = frozen_map(
 )
 
 
-def unchecked(schema: Any, data: Any) -> str | None:
-    """Accept any form: whoever takes the answer has checked it."""
-    del schema, data
-    return None
-
-
 class UserInputTool:
     """What is called when nobody answered in time; an answer itself becomes the result directly."""
 
@@ -42,9 +37,8 @@ class UserInputTool:
     description = DESCRIPTION
     schema = SCHEMA
 
-    def __init__(self, policy: UserInputPolicy, check: SchemaCheck = unchecked) -> None:
+    def __init__(self, policy: UserInputPolicy) -> None:
         self.policy = policy
-        self.check = check
         self.options = ToolOptions(
             effect=Effect.IDEMPOTENT, need=CallNeed.INPUT, wait_seconds=policy.timeout_seconds
         )
@@ -60,7 +54,7 @@ class UserInputTool:
     def call(self, args: dict[str, Any], context: ToolContext) -> Any:
         """The default answer, or a failure that says how long was waited."""
         del context
-        result = self.policy.default_result(Question.parse(args), self.check)
+        result = self.policy.default_result(Question.parse(args), json_schema.check)
         if result is None:
             raise TimeoutError(self.policy.no_answer)
         return result

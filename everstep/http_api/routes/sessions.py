@@ -11,6 +11,7 @@ from agent_domain.sessions import ExecutionFilter, NewSession, SessionChanges, S
 from agent_domain.status import ExecutionStatus
 from agent_domain.step_facts import CallNeed
 from agent_domain.values import EMPTY, FrozenDict
+from everstep.capabilities import json_schema
 from everstep.client.sessions import AGENT, Said, Sent as Accepted
 from everstep.http_api.answers import Listed, Message, MessageAccepted, Session, listed
 from everstep.http_api.api import Api
@@ -127,7 +128,7 @@ async def _refuse_blank(api: Api, caller: Caller, session_id: UUID, content: str
     for row in page.rows:
         for request in await api.sessions.client.store.open_requests(row.ref):
             if request.kind is CallNeed.INPUT:
-                Question.parse(request.request).result(Answer(content), api.sessions.client.check)
+                Question.parse(request.request).result(Answer(content), json_schema.check)
     require_words(content)
 
 

@@ -57,6 +57,22 @@ def test_after_the_timeout_the_default_answer_is_the_result() -> None:
     assert definition.tools.get("user_input").call(dict(call.args), CONTEXT) == "Monday"
 
 
+@pytest.mark.parametrize(("default", "fits"), [({"day": "Monday"}, True), ({"night": 1}, False)])
+def test_a_default_has_to_satisfy_the_form(default: dict[str, object], fits: bool) -> None:
+    """8.5.5"""
+    form = {"type": "object", "required": ["day"]}
+    definition, call = asking(UseUserInput(30, default), prompt="Which day?", schema=form)
+
+    def asked() -> object:
+        return definition.tools.get("user_input").call(dict(call.args), CONTEXT)
+
+    if fits:
+        assert asked() == default
+    else:
+        with pytest.raises(TimeoutError, match=r"^No answer within 30s$"):
+            asked()
+
+
 @pytest.mark.parametrize("default", [None, "Sunday"])
 def test_without_a_fitting_default_the_call_fails(default: str | None) -> None:
     """8.5.5"""

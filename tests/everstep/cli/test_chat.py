@@ -21,7 +21,6 @@ from click.testing import CliRunner, Result
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agent_domain.values import EMPTY
-from everstep.capabilities import json_schema
 from everstep.cli import chat, remote
 from everstep.cli.main import commands
 from everstep.client.client import Client
@@ -131,7 +130,7 @@ async def room(installation: Installation, tmp_path: Path) -> AsyncGenerator[Roo
     store, settings = PostgresSessions(engine), Settings(task_queue=f"chat-{uuid4().hex}")
     settings = settings.model_copy(update={"graceful_shutdown_seconds": 0.2})
     known = {agent.descriptor.name: agent for agent in load_agents(AGENTS)}
-    client = Client(installation.temporal, store, known, settings.task_queue, check=json_schema.check)
+    client = Client(installation.temporal, store, known, settings.task_queue)
     house = House(Sessions(client, store, "clerk"), PostgresKeys(engine), settings)
     room = Room(house, tmp_path)
     async with house.at_work():

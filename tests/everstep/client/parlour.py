@@ -14,7 +14,6 @@ from agent_domain.builder import AgentBuilder
 from agent_domain.ports import ExecutionRow
 from agent_domain.sessions import ExecutionFilter, NewSession, Scope, SessionMessageRow, SessionStore
 from agent_domain.status import ExecutionStatus
-from everstep.capabilities import json_schema
 from everstep.client.client import Client, Execution
 from everstep.client.reconciler import Reconciler
 from everstep.client.sessions import Said, Sent, Sessions
@@ -121,7 +120,6 @@ def a_parlour(temporal: TemporalClient, store: PostgresSessions, *agents: AgentB
         {agent.descriptor.name: agent for agent in definitions},
         task_queue=name,
         tenant_id=name,
-        check=json_schema.check,
     )
     sessions = Sessions(client, watched, definitions[0].descriptor.name)
     settings = Settings(task_queue=name, graceful_shutdown_seconds=0.2)

@@ -11,7 +11,6 @@ from fastapi import FastAPI
 from temporalio.client import Client as TemporalClient
 
 from agent_domain.drivers import Model
-from everstep.capabilities import json_schema
 from everstep.client.client import Client
 from everstep.client.sessions import AllowedTypes, Sessions
 from everstep.http_api.api import Api
@@ -175,7 +174,7 @@ async def a_house(
     settings = Settings(task_queue=f"test-{uuid4().hex}", graceful_shutdown_seconds=0.2)
     known = {agent.descriptor.name: agent for agent in load_agents(AGENTS)}
     store = PostgresSessions(engine)
-    client = Client(temporal, store, known, settings.task_queue, check=json_schema.check)
+    client = Client(temporal, store, known, settings.task_queue)
     sessions = Sessions(client, store, "clerk", AllowedTypes(frozenset({"order", "ticket"})))
     try:
         house = House(sessions, PostgresKeys(engine), settings)
