@@ -81,6 +81,7 @@ async def record(
     success: bool,
     seconds: float | None = None,
     began: Sequence[EventRecord] = (),
+    attempt: int = 1,
 ) -> CallRecord:
     """Write the result down, with all that follows from it; what an earlier attempt recorded wins."""
     call = execution.call
@@ -101,6 +102,7 @@ async def record(
         result,
         driver.answered(execution),
         events=[*began, news.call_ended(place.step_number, call, result)],
+        attempt=attempt,
     )
     return await until_written(lambda: store.record_call(written))
 

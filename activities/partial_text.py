@@ -6,9 +6,8 @@ from contextlib import asynccontextmanager
 
 from temporalio import activity
 
-from activities.contracts import InferInput
 from activities.failpoints import Failpoint, Strike
-from agent_domain.ports import ExecutionStore, StoreUnavailable
+from agent_domain.ports import BeginStep, ExecutionStore, StoreUnavailable
 
 NOTE_SECONDS = 1.0
 """So often the text is written down: a row per token would drown the store."""
@@ -17,9 +16,9 @@ NOTE_SECONDS = 1.0
 class PartialText:
     """The text of one attempt at a step."""
 
-    def __init__(self, store: ExecutionStore, request: InferInput, strike: Strike) -> None:
+    def __init__(self, store: ExecutionStore, begin: BeginStep, strike: Strike) -> None:
         self.store = store
-        self.request = request
+        self.begin = begin
         self.strike = strike
         self.text = ""
 
@@ -34,22 +33,22 @@ class PartialText:
 
         Beside the heartbeats and not with them: a store that hangs must not make the worker look dead.
         """
-        noting = asyncio.create_task(self._note(activity.info().attempt))
+        noting = asyncio.create_task(self._note())
         try:
             yield
         finally:
             noting.cancel()
             await asyncio.gather(noting, return_exceptions=True)
 
-    async def _note(self, attempt: int) -> None:
-        noted, request = 0, self.request
+    async def _note(self) -> None:
+        noted, begin = 0, self.begin
         while True:
             await asyncio.sleep(NOTE_SECONDS)
             if len(self.text) == noted:
                 continue
             text = self.text
             try:
-                await self.store.note_partial(request.ref, request.number, attempt, text)
+                await self.store.note_partial(begin.ref, begin.number, begin.attempt, text)
                 noted = len(text)
             except StoreUnavailable as error:
                 activity.logger.warning("the text so far is not kept: %s", error)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from temporalio import activity
 
 from activities import calls, news
-from activities.agent import Agents, known
+from activities.agents import Agents, known
 from activities.calls import now
 from activities.contracts import (
     CLOSE,

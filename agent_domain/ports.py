@@ -202,6 +202,8 @@ class RecordReply:
     messages: Messages
     calls: Sequence[CallToRecord] = ()
     events: Sequence[EventRecord] = ()
+    begins: BeginStep | None = None
+    """The beginning of the step, if nobody has written it; viewers are told of it by this reply's events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +261,7 @@ class RecordCall:
     messages: Messages
     metadata: FrozenDict = EMPTY
     events: Sequence[EventRecord] = ()
+    attempt: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,6 +413,10 @@ class ExecutionStore(Protocol):
         """What the next step would be made from."""
         ...
 
+    async def preview_step(self, ref: ExecutionRef, number: int) -> BegunStep:
+        """What `begin_step` returns for a step that hears nobody; nothing is written."""
+        ...
+
     async def begin_step(self, begin: BeginStep) -> BegunStep:
         """Settle the step before, mark this one as started; a recorded one is returned as it is."""
         ...
@@ -428,6 +435,10 @@ class ExecutionStore(Protocol):
 
     async def ask(self, ref: ExecutionRef, call_id: str, request: FrozenDict) -> None:
         """Open the question of a call that people have allowed; again changes nothing."""
+        ...
+
+    async def preview_call(self, ref: ExecutionRef, call_id: str) -> Reservation:
+        """What `reserve_call` returns; nothing is written."""
         ...
 
     async def reserve_call(

@@ -10,7 +10,9 @@ from temporalio.client import Client
 from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkerDeploymentConfig
 
-from activities.agent import AgentActivities, Agents, Ended, nobody_waits
+from activities.agent import AgentActivities
+from activities.agents import Agents, Ended, nobody_waits
+from activities.beginnings import MOMENT
 from activities.failpoints import Failpoint, Strike, inert
 from activities.subagents import SubagentActivities
 from agent_domain.errors import InvalidInput
@@ -30,13 +32,14 @@ def make_worker(
     *,
     front_door: FrontDoor | None = None,
     ended: Ended = nobody_waits,
+    moment: float = MOMENT,
 ) -> Worker:
     """A worker that notices crashes and cancels quickly, and lets running model calls finish.
 
     Our workflows import nothing but pure, linted code, so they run outside of Temporal's sandbox,
     which costs a third of a worker's time; tests run them in the sandbox and under the replayer.
     """
-    own = AgentActivities(store, agents, strike, ended=ended)
+    own = AgentActivities(store, agents, strike, ended=ended, moment=moment)
     children = SubagentActivities(store, agents, strike)
     activities = [own.infer, own.run_tool, own.settle, children.spawn, children.report, children.close]
     answered = [front_door.start, front_door.act] if front_door else []

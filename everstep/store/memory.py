@@ -214,13 +214,18 @@ class MemoryStore:
         """What the next step would be made from."""
         return self._material(self._existing(ref))
 
+    async def preview_step(self, ref: ExecutionRef, number: int) -> BegunStep:
+        """What `begin_step` returns for a step that hears nobody; nothing is written."""
+        execution = self._open(ref)
+        step, material = execution.steps.get(number), self._material(execution, number=number)
+        return BegunStep(material, step.facts, step.attempt) if step else BegunStep(material)
+
     async def begin_step(self, begin: BeginStep) -> BegunStep:
         """Settle the step before, mark this one as started; a recorded one is returned as it is."""
+        known = await self.preview_step(begin.ref, begin.number)
+        if known.recorded:
+            return known
         execution = self._open(begin.ref)
-        known = execution.steps.get(begin.number)
-        attempt = known.attempt if known else None
-        if known and known.facts:
-            return BegunStep(self._material(execution, number=begin.number), known.facts, attempt)
         outcome = _optional(begin.outcome, "the outcome")
         heard = _hearing(execution, begin)
         said = bodies.lines([steered.message for steered, _ in heard])
@@ -228,23 +233,29 @@ class MemoryStore:
         material = self._material(execution, tuple(map(_message, placed)), begin.number)
         news = bodies.news(begin.ref.execution_id, begin.events(material))
 
-        now = self._now()
-        step = execution.steps.setdefault(begin.number, _Step(now, begin.attempt))
+        for steered, _ in heard:
+            steered.heard_at = begin.number
+        execution.say(begin.number, placed)
+        self._begin(execution, begin, outcome)
+        self._append(execution, news)
+        return replace(known, material=material)
+
+    def _begin(
+        self, execution: _Execution, begin: BeginStep, outcome: FrozenDict | None, seconds_ago: float = 0.0
+    ) -> None:
+        now, known = self._now(), execution.steps.get(begin.number)
+        started_at = now - timedelta(seconds=seconds_ago)
+        step = execution.steps.setdefault(begin.number, _Step(started_at, begin.attempt))
         if begin.attempt > step.attempt:
             step.attempt, step.partial_text = begin.attempt, ""
         if previous := execution.steps.get(begin.number - 1):
             previous.outcome = previous.outcome or outcome
             previous.completed_at = previous.completed_at or now
-        for steered, _ in heard:
-            steered.heard_at = begin.number
-        execution.say(begin.number, placed)
         # A new step runs, whatever a worker wrote that was lost; one that is begun again may be paused.
         if execution.status is ExecutionStatus.PENDING or known is None:
             execution.status = ExecutionStatus.RUNNING
         execution.started_at = execution.started_at or now
         execution.step_count = max(execution.step_count, begin.number - 1)
-        self._append(execution, news)
-        return BegunStep(material, None, attempt)
 
     async def note_partial(self, ref: ExecutionRef, number: int, attempt: int, text: str) -> None:
         """Keep the text so far of a step under way, for those who join late."""
@@ -282,8 +293,11 @@ class MemoryStore:
         encode(reply.response, "the response")
         lines = bodies.reply_lines(reply.messages)
         news = bodies.news(reply.ref.execution_id, reply.events)
+        outcome = _optional(reply.begins and reply.begins.outcome, "the outcome")
 
-        step = execution.steps.setdefault(reply.number, _Step(now))
+        if reply.begins:
+            self._begin(execution, reply.begins, outcome, reply.facts.seconds)
+        step = execution.steps.setdefault(reply.number, _Step(now, reply.attempt))
         step.attempt, step.facts, step.errors, step.partial_text = reply.attempt, facts, errors, ""
         execution.say(reply.number, lines)
         execution.calls |= {call.call.id: call for call in calls}
@@ -302,18 +316,14 @@ class MemoryStore:
         if call.record is None and identity not in execution.requests:
             execution.requests[identity] = _Request(identity, call, CallNeed.INPUT, kept, self._now())
 
-    async def reserve_call(
-        self,
-        ref: ExecutionRef,
-        call_id: str,
-        attempt: int,
-        events: Callable[[Reservation], Sequence[EventRecord]] = nothing_to_tell,
-    ) -> Reservation:
-        """Take a call in hand before it has any effect."""
+    async def preview_call(self, ref: ExecutionRef, call_id: str) -> Reservation:
+        """What `reserve_call` returns; nothing is written."""
         execution, call = self._call(ref, call_id)
         asked = execution.requests.get(request_id(ref.execution_id, call_id))
         question = execution.requests.get(question_id(ref.execution_id, call_id))
-        reservation = Reservation(
+        if call.record is None:
+            _refuse_ended(execution)
+        return Reservation(
             call=call.call,
             step_number=call.step,
             index=call.idx,
@@ -323,9 +333,19 @@ class MemoryStore:
             resolution=asked.resolution if asked else None,
             answer=question.resolution if question else None,
         )
-        if call.record:
+
+    async def reserve_call(
+        self,
+        ref: ExecutionRef,
+        call_id: str,
+        attempt: int,
+        events: Callable[[Reservation], Sequence[EventRecord]] = nothing_to_tell,
+    ) -> Reservation:
+        """Take a call in hand before it has any effect."""
+        reservation = await self.preview_call(ref, call_id)
+        if reservation.recorded:
             return reservation
-        _refuse_ended(execution)
+        execution, call = self._call(ref, call_id)
         news = bodies.news(ref.execution_id, events(reservation))
 
         call.state, call.attempts = "reserved", max(call.attempts + 1, attempt)
@@ -350,7 +370,7 @@ class MemoryStore:
         news = bodies.news(record.ref.execution_id, record.events)
 
         call.state, call.record, call.started_at = "done", kept, kept.started_at
-        call.attempts = max(call.attempts, 1)
+        call.attempts = max(call.attempts, record.attempt)
         execution.agent_metadata = execution.agent_metadata.merged(metadata)
         execution.say(call.step, lines)
         _close_request(execution, call)

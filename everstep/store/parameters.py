@@ -60,9 +60,10 @@ def _parent_agent_id(continued: Row[Any] | None, parent: Row[Any] | None) -> UUI
     return continued.parent_agent_id if continued else None
 
 
-def begun(begin: BeginStep) -> dict[str, Any]:
-    """A step that begins."""
+def begun(begin: BeginStep, seconds_ago: float = 0.0) -> dict[str, Any]:
+    """A step that begins, or has begun a while ago."""
     return {
+        "seconds_ago": seconds_ago,
         "number": begin.number,
         "attempt": begin.attempt,
         "outcome": encode_optional(begin.outcome, "the outcome"),
@@ -122,6 +123,7 @@ def result(given: RecordCall) -> dict[str, Any]:
         "started_at": record.started_at,
         "completed_at": record.completed_at,
         "seconds": record.seconds,
+        "attempt": given.attempt,
         **said(bodies.result_lines(given.messages, given.index)),
     }
 

@@ -46,7 +46,7 @@ from everstep.store.errors import StoreError, translated
 from everstep.store.parameters import whose
 from everstep.store.reading import PostgresReader, found_execution, messages
 from everstep.store.tables import steps, tool_calls
-from everstep.store.transaction import Transaction, transaction
+from everstep.store.transaction import Answer, Transaction, transaction
 
 
 class PostgresStore(PostgresReader):
@@ -57,6 +57,18 @@ class PostgresStore(PostgresReader):
         async with self._transaction() as connection:
             return await self._accept(connection, new)
 
+    async def preview_step(self, ref: ExecutionRef, number: int) -> BegunStep:
+        """What `begin_step` returns for a step that hears nobody; nothing is written."""
+        async with self._transaction() as connection:
+            # The conversation first: it cannot hold an answer that the step does not show yet.
+            said, found, seen = await connection.together(
+                (statements.TRANSCRIPT, whose(ref)),
+                (statements.PREVIEW_STEP, whose(ref) | {"number": number}),
+                (statements.EXECUTION, whose(ref)),
+                last=True,
+            )
+            return _begun(ref, seen, found, said)
+
     async def begin_step(self, begin: BeginStep) -> BegunStep:
         """Settle the step before, mark this one as started; a recorded one is returned as it is."""
         ref = begin.ref
@@ -66,14 +78,11 @@ class PostgresStore(PostgresReader):
                 (statements.BEGIN_STEP, whose(ref) | parameters.begun(begin)),
                 (statements.TRANSCRIPT, whose(ref)),
             )
-            execution, known = _existing(ref, locked.first()), found.one()
-            _refuse_ended(ref, execution)
-            material = rows.material(execution, messages(said.all()), known)
-            attempt: int | None = known.attempt
-            if known.facts is not None:
-                return BegunStep(material, bodies.facts_read(known.facts), attempt)
-            await self._append(connection, ref, execution.stream_id, begin.events(material))
-            return BegunStep(material, None, attempt)
+            begun = _begun(ref, locked, found, said)
+            if begun.recorded is None:
+                stream_id = locked.one().stream_id
+                await self._append(connection, ref, stream_id, begin.events(begun.material))
+            return begun
 
     async def note_partial(self, ref: ExecutionRef, number: int, attempt: int, text: str) -> None:
         """Keep the text so far of a step under way, for those who join late."""
@@ -90,14 +99,15 @@ class PostgresStore(PostgresReader):
 
     async def record_reply(self, reply: RecordReply) -> StepFacts:
         """Record what the model answered; what an earlier attempt recorded wins."""
-        ref = reply.ref
+        ref, begins = reply.ref, reply.begins
+        asked = [(statements.LOCK_EXECUTION, whose(ref))]
+        if begins:
+            begun = parameters.begun(begins, seconds_ago=reply.facts.seconds)
+            asked.append((statements.BEGIN_STEP, whose(ref) | begun))
+        asked.append((statements.RECORD_REPLY, whose(ref) | parameters.reply(reply)))
         async with self._transaction() as connection:
             try:
-                locked, recorded = await connection.together(
-                    (statements.LOCK_EXECUTION, whose(ref)),
-                    (statements.RECORD_REPLY, whose(ref) | parameters.reply(reply)),
-                    last=not reply.events,
-                )
+                locked, *_, recorded = await connection.together(*asked, last=not reply.events)
             except IntegrityError as error:
                 if not _is_taken_call_id(error):
                     raise
@@ -116,6 +126,13 @@ class PostgresStore(PostgresReader):
         values = {"call_id": call_id, "request_id": identity, "request": encode(request, "the request")}
         await self._all(statements.ASK, whose(ref) | values)
 
+    async def preview_call(self, ref: ExecutionRef, call_id: str) -> Reservation:
+        """What `reserve_call` returns; nothing is written."""
+        async with self._transaction() as connection:
+            values = whose(ref) | {"call_id": call_id}
+            (found,) = await connection.together((statements.PREVIEW_CALL, values), last=True)
+            return _reservation(ref, call_id, found.first())
+
     async def reserve_call(
         self,
         ref: ExecutionRef,
@@ -127,11 +144,8 @@ class PostgresStore(PostgresReader):
         async with self._transaction() as connection:
             values = whose(ref) | {"call_id": call_id, "attempt": attempt}
             call = (await connection.execute(statements.RESERVE_CALL, values)).first()
-            if call is None:
-                raise NotFound("call", call_id)
-            reservation = rows.reservation(call)
+            reservation = _reservation(ref, call_id, call)
             if reservation.recorded is None:
-                _refuse_ended(ref, call)
                 await self._append(connection, ref, call.stream_id, events(reservation))
             return reservation
 
@@ -385,6 +399,25 @@ def _refuse_ended(ref: ExecutionRef, row: Row[Any]) -> None:
     status = ExecutionStatus(row.status)
     if status in TERMINAL:
         raise ExecutionEnded(ref.execution_id, status)
+
+
+def _begun(ref: ExecutionRef, found: Answer, known: Answer, said: Answer) -> BegunStep:
+    """A step that begins, or what is recorded of it."""
+    execution, step = _existing(ref, found.first()), known.one()
+    _refuse_ended(ref, execution)
+    material = rows.material(execution, messages(said.all()), step)
+    recorded = None if step.facts is None else bodies.facts_read(step.facts)
+    return BegunStep(material, recorded, step.attempt)
+
+
+def _reservation(ref: ExecutionRef, call_id: str, call: Row[Any] | None) -> Reservation:
+    """A call that may run, or what is recorded of it."""
+    if call is None:
+        raise NotFound("call", call_id)
+    reservation = rows.reservation(call)
+    if reservation.recorded is None:
+        _refuse_ended(ref, call)
+    return reservation
 
 
 def _cancelled(call: Row[Any]) -> tuple[Message, ...]:

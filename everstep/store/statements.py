@@ -40,14 +40,17 @@ OWNS_STREAM = text("""
        AND NOT EXISTS (SELECT 1 FROM agent_sessions WHERE id = :stream_id AND tenant_id <> :tenant_id)
 """)
 
-LOCK_EXECUTION = text("""
+_EXECUTION = """
     SELECT id, status, coalesce(session_id, id) AS stream_id, session_id, agent_type, agent_id,
            parent_agent_id, agent_config, agent_metadata, metadata, token_breakdown, last_snapshot_id,
            parent_execution_id, started_at, plan
       FROM agent_executions
      WHERE id = :execution_id AND tenant_id = :tenant_id
-       FOR NO KEY UPDATE
-""")
+"""
+
+EXECUTION = text(_EXECUTION)
+
+LOCK_EXECUTION = text(f"{_EXECUTION} FOR NO KEY UPDATE")
 
 APPEND = text("""
     WITH told AS (
@@ -126,19 +129,40 @@ SAY = text("""
            AS said(step, idx, role, content, metadata)
 """)
 
-BEGIN_STEP = text("""
+_KNOWN_STEP = """
     WITH known AS (
         SELECT attempt, facts
           FROM agent_steps
          WHERE execution_id = :execution_id AND number = :number
-    ), fresh AS (
+    )"""
+
+_STEP_AND_BEFORE = """
+    SELECT known.attempt, known.facts, before.facts AS facts_before, before.failed_calls, before.milliseconds
+      FROM (VALUES (1)) AS one
+      LEFT JOIN known ON true
+      LEFT JOIN (SELECT facts,
+                        extract(epoch FROM coalesce(completed_at, clock_timestamp()) - started_at) * 1000
+                        AS milliseconds,
+                        (SELECT count(*)
+                           FROM agent_tool_calls
+                          WHERE execution_id = :execution_id AND step = :number - 1 AND error IS NOT NULL)
+                        AS failed_calls
+                   FROM agent_steps
+                  WHERE execution_id = :execution_id AND number = :number - 1) AS before ON true
+"""
+
+PREVIEW_STEP = text(_KNOWN_STEP + _STEP_AND_BEFORE)
+
+BEGIN_STEP = text(f"""{_KNOWN_STEP}, fresh AS (
         SELECT 1
           FROM agent_executions
          WHERE id = :execution_id AND tenant_id = :tenant_id AND status IN ('pending', 'running', 'paused')
            AND NOT EXISTS (SELECT 1 FROM known WHERE facts IS NOT NULL)
     ), begun AS (
-        INSERT INTO agent_steps AS step (execution_id, tenant_id, number, attempt)
-        SELECT :execution_id, :tenant_id, :number, :attempt FROM fresh
+        INSERT INTO agent_steps AS step (execution_id, tenant_id, number, attempt, started_at)
+        SELECT :execution_id, :tenant_id, :number, :attempt,
+               clock_timestamp() - CAST(:seconds_ago AS double precision) * interval '1 second'
+          FROM fresh
             ON CONFLICT (execution_id, number) DO UPDATE
            SET attempt = greatest(step.attempt, excluded.attempt),
                partial_text = CASE WHEN excluded.attempt > step.attempt THEN '' ELSE step.partial_text END
@@ -175,19 +199,7 @@ BEGIN_STEP = text("""
         INSERT INTO agent_transcript (execution_id, step, idx, tenant_id, role, content, metadata)
         SELECT :execution_id, :number, idx, :tenant_id, role, content, metadata FROM hears
     )
-    SELECT known.attempt, known.facts, before.facts AS facts_before, before.failed_calls, before.milliseconds
-      FROM (VALUES (1)) AS one
-      LEFT JOIN known ON true
-      LEFT JOIN (SELECT facts,
-                        extract(epoch FROM coalesce(completed_at, clock_timestamp()) - started_at) * 1000
-                        AS milliseconds,
-                        (SELECT count(*)
-                           FROM agent_tool_calls
-                          WHERE execution_id = :execution_id AND step = :number - 1 AND error IS NOT NULL)
-                        AS failed_calls
-                   FROM agent_steps
-                  WHERE execution_id = :execution_id AND number = :number - 1) AS before ON true
-""")
+    {_STEP_AND_BEFORE}""")  # noqa: S608 -- our own words
 """Under the execution's lock. Returns the step as an earlier attempt left it, and the one before; writes
 nothing for an execution that has ended."""
 
@@ -277,8 +289,7 @@ ASK = text("""
  RETURNING id
 """)
 
-RESERVE_CALL = text("""
-    WITH known AS (
+_KNOWN_CALL = """
         SELECT call.call_id, call.step, call.idx, call.name, call.args, call.malformed, call.state,
                call.result, call.text, call.error, call.success, call.started_at, call.completed_at,
                call.seconds, execution.status, execution.agent_metadata,
@@ -294,7 +305,12 @@ RESERVE_CALL = text("""
             ON asked.execution_id = call.execution_id AND asked.call_id = call.call_id
                AND asked.kind = 'input'
          WHERE call.execution_id = :execution_id AND call.call_id = :call_id AND call.tenant_id = :tenant_id
-           FOR NO KEY UPDATE OF call
+"""
+
+PREVIEW_CALL = text(_KNOWN_CALL)
+
+RESERVE_CALL = text(f"""
+    WITH known AS ({_KNOWN_CALL} FOR NO KEY UPDATE OF call
     ), reserved AS (
         UPDATE agent_tool_calls call
            SET state = 'reserved', attempts = greatest(call.attempts + 1, :attempt),
@@ -304,13 +320,13 @@ RESERVE_CALL = text("""
            AND known.state <> 'done' AND known.status IN ('pending', 'running', 'paused')
     )
     SELECT * FROM known
-""")
+""")  # noqa: S608 -- our own words
 """Returns the call as it was before."""
 
 RECORD_CALL = text("""
     WITH done AS (
         UPDATE agent_tool_calls
-           SET state = 'done', attempts = greatest(attempts, 1), result = CAST(:result AS json),
+           SET state = 'done', attempts = greatest(attempts, :attempt), result = CAST(:result AS json),
                text = :text, error = CAST(:error AS json), success = :success, started_at = :started_at,
                completed_at = :completed_at, seconds = :seconds
          WHERE execution_id = :execution_id AND call_id = :call_id AND tenant_id = :tenant_id

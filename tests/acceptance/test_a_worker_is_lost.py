@@ -14,8 +14,8 @@ from typing import TypeAlias
 import pytest
 import pytest_asyncio
 
-from activities.agent import EFFECT_UNKNOWN
 from activities.failpoints import Failpoint
+from activities.running import EFFECT_UNKNOWN
 from agent_domain.ids import subagent_id
 from agent_domain.ports import Resolution
 from agent_domain.state import CANCELLED_CALL

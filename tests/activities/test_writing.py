@@ -1,6 +1,7 @@
 """What an attempt writes beside its work, and what it does not give up to write."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
@@ -9,14 +10,14 @@ import pytest
 from temporalio.testing import ActivityEnvironment
 
 from activities import partial_text, persistence, pulse as pulse_module
-from activities.contracts import InferInput
+from activities.beginnings import begun
 from activities.failpoints import Failpoint, inert
 from activities.partial_text import PartialText
 from activities.persistence import until_written
 from activities.pulse import pulse
-from agent_domain.ports import ExecutionRef, NotFound, StoreUnavailable
+from agent_domain.ports import BeginStep, ExecutionRef, NotFound, StoreUnavailable
 
-REQUEST = InferInput(ExecutionRef(uuid4()), 3)
+BEGIN = BeginStep(ExecutionRef(uuid4()), 3, 2, None)
 
 
 class Notes:
@@ -28,7 +29,7 @@ class Notes:
         self.noted = asyncio.Event()
 
     async def note_partial(self, ref: ExecutionRef, number: int, attempt: int, text: str) -> None:
-        assert ref == REQUEST.ref
+        assert ref == BEGIN.ref
         self.away -= 1
         if self.away >= 0:
             raise StoreUnavailable("not now")
@@ -47,15 +48,13 @@ class TestPartialText:
         struck: list[Failpoint] = []
 
         async def stream() -> None:
-            text = PartialText(store, REQUEST, struck.append)
+            text = PartialText(store, BEGIN, struck.append)
             async with text.kept():
                 text.heard("Well, ")
                 text.heard("yes")
                 await store.noted.wait()
 
-        environment = ActivityEnvironment()
-        environment.info = replace(environment.info, attempt=2)
-        await asyncio.wait_for(environment.run(stream), 10)
+        await asyncio.wait_for(ActivityEnvironment().run(stream), 10)
 
         assert store.kept == [(3, 2, "Well, yes")]
         assert struck == [Failpoint.INFER_DURING_STREAM] * 2
@@ -66,7 +65,7 @@ class TestPartialText:
         store: Any = Notes()
 
         async def stream() -> None:
-            text = PartialText(store, REQUEST, inert)
+            text = PartialText(store, BEGIN, inert)
             async with text.kept():
                 for _ in range(20):
                     await asyncio.sleep(0)
@@ -77,7 +76,7 @@ class TestPartialText:
 
         await ActivityEnvironment().run(stream)
 
-        assert store.kept == [(3, 1, "Hm")]
+        assert store.kept == [(3, 2, "Hm")]
 
 
 class TestPersistence:
@@ -109,6 +108,99 @@ class TestPersistence:
 
         with pytest.raises(NotFound):
             await ActivityEnvironment().run(until_written, write)
+
+
+class Beginnings:
+    """Notes that something began; it can be made to wait, or to fail."""
+
+    def __init__(self) -> None:
+        self.began = asyncio.Event()
+        self.may_end = asyncio.Event()
+        self.is_written = False
+        self.was_given_up = False
+        self.error: Exception | None = None
+
+    async def write(self) -> None:
+        self.began.set()
+        try:
+            await self.may_end.wait()
+        except asyncio.CancelledError:
+            self.was_given_up = True
+            raise
+        if self.error:
+            raise self.error
+        self.is_written = True
+
+
+async def in_an_activity(work: Callable[[], Awaitable[None]]) -> None:
+    await asyncio.wait_for(ActivityEnvironment().run(work), 10)
+
+
+class TestBeginnings:
+    async def test_what_is_over_in_a_moment_leaves_its_beginning_to_its_end(self) -> None:
+        """1.1.3: it is written once, whole."""
+        noted = Beginnings()
+
+        async def work() -> None:
+            async with begun(noted.write, 60) as is_begun:
+                await asyncio.sleep(0)
+            assert not is_begun.is_set()
+
+        await in_an_activity(work)
+        assert not noted.began.is_set()
+
+    async def test_what_takes_longer_is_seen_to_have_begun(self) -> None:
+        """1.1.3: and its end comes after its beginning."""
+        noted = Beginnings()
+
+        async def work() -> None:
+            async with begun(noted.write, 0) as is_begun:
+                await noted.began.wait()
+                asyncio.get_running_loop().call_soon(noted.may_end.set)
+                assert not noted.is_written
+            assert noted.is_written
+            assert is_begun.is_set()
+
+        await in_an_activity(work)
+
+    async def test_what_is_written_is_not_written_again(self) -> None:
+        """1.1.3: such as a reservation, which comes first."""
+        noted = Beginnings()
+
+        async def work() -> None:
+            async with begun(noted.write, 0, is_written=True) as is_begun:
+                for _ in range(10):
+                    await asyncio.sleep(0)
+            assert is_begun.is_set()
+
+        await in_an_activity(work)
+        assert not noted.began.is_set()
+
+    async def test_what_was_given_up_begins_no_more(self) -> None:
+        """1.1.5: neither now nor later."""
+        noted = Beginnings()
+
+        async def work() -> None:
+            async with begun(noted.write, 0):
+                await noted.began.wait()
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await in_an_activity(work)
+        assert noted.was_given_up
+
+    async def test_an_execution_that_ended_meanwhile_is_heard_of(self) -> None:
+        """8.2.1: the end of such a step is of no use."""
+        noted = Beginnings()
+        noted.error = NotFound("execution", "any more")
+
+        async def work() -> None:
+            async with begun(noted.write, 0):
+                await noted.began.wait()
+                noted.may_end.set()
+
+        with pytest.raises(NotFound):
+            await in_an_activity(work)
 
 
 class TestPulse:

@@ -20,6 +20,7 @@ from temporalio.client import Client as TemporalClient
 from temporalio.worker import Worker, WorkflowRunner
 
 from activities.agent import AgentActivities
+from activities.beginnings import MOMENT
 from activities.failpoints import Strike, inert
 from activities.subagents import SubagentActivities
 from agent_domain.builder import AgentBuilder
@@ -98,6 +99,8 @@ LOOKS = {
     "material",
     "messages",
     "open_requests",
+    "preview_call",
+    "preview_step",
     "request",
     "session",
     "steps",
@@ -190,10 +193,10 @@ class Office:
             search_attributes=self.search_attributes,
         )
 
-    def worker(self, *agents: AgentDefinition, strike: Strike = inert) -> Worker:
+    def worker(self, *agents: AgentDefinition, strike: Strike = inert, moment: float = MOMENT) -> Worker:
         """One that knows these agents: by default all that can be started."""
         book = AgentBook(agents or self.agents, NoModels())
-        return make_worker(self.temporal, self.port, book, self.settings, strike)
+        return make_worker(self.temporal, self.port, book, self.settings, strike, moment=moment)
 
     def worker_with(self, runner: WorkflowRunner) -> Worker:
         """One that runs workflows in another way."""
@@ -300,11 +303,14 @@ def an_office(temporal: TemporalClient, *agents: AgentBuilder | AgentDefinition)
 
 @asynccontextmanager
 async def at_work(
-    temporal: TemporalClient, *agents: AgentBuilder | AgentDefinition, strike: Strike = inert
+    temporal: TemporalClient,
+    *agents: AgentBuilder | AgentDefinition,
+    strike: Strike = inert,
+    moment: float = MOMENT,
 ) -> AsyncGenerator[Office]:
     """An office with a worker."""
     office = an_office(temporal, *agents)
-    async with office.worker(strike=strike):
+    async with office.worker(strike=strike, moment=moment):
         yield office
 
 

@@ -16,8 +16,9 @@ from temporalio.exceptions import ApplicationError
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from activities import tool_calls
-from activities.agent import EFFECT_UNKNOWN, errors_of
 from activities.failpoints import Failpoint
+from activities.material import errors_of
+from activities.running import EFFECT_UNKNOWN
 from agent_domain.definition import AgentDefinition
 from agent_domain.error_policy import ErrorPolicy
 from agent_domain.errors import (
@@ -343,9 +344,11 @@ class Told:
     result: ExecutionResult
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def told(services: EmbeddedServices) -> Mapping[Struck, Told]:
-    """All of them, at the same time."""
+@pytest_asyncio.fixture(
+    scope="module", loop_scope="module", params=[0.0, 60.0], ids=["announced", "over at once"]
+)
+async def told(services: EmbeddedServices, request: pytest.FixtureRequest) -> Mapping[Struck, Told]:
+    """All of them, at the same time; beginnings are written at once, or with what came of them."""
     attempts = [*MODEL_ATTEMPTS, *TOOL_ATTEMPTS]
     tools = {
         struck: MockTool(
@@ -370,7 +373,9 @@ async def told(services: EmbeddedServices) -> Mapping[Struck, Told]:
         )
 
     forgiving = [agent.with_error_policy(FORGIVING) for agent in agents]
-    async with at_work(await connected(services), *forgiving, strike=lightning) as office:
+    async with at_work(
+        await connected(services), *forgiving, strike=lightning, moment=request.param
+    ) as office:
         running = (run(office, *each) for each in zip(attempts, office.agents, strict=True))
         return dict(zip(attempts, await asyncio.gather(*running), strict=True))
 
@@ -428,7 +433,7 @@ class TestSecondAttempts:
         script = Script.of(ScriptedTurn(calls=(ScriptedCall(name="work"),)), "Done")
         agent = an_agent(model=ScenarioModel(script), tools=[MockTool("work")])
         async with at_work(temporal, agent) as office:
-            for method in ("begin_step", "record_reply", "reserve_call", "record_call", "settle"):
+            for method in ("preview_step", "record_reply", "preview_call", "record_call", "settle"):
                 office.store.fails(method, StoreUnavailable("connection refused"))
             execution, result = await office.run()
 
@@ -604,7 +609,7 @@ class TestWhatNobodyForesaw:
         """8.2.3: there is nothing that its end could be written to."""
         async with at_work(temporal, an_agent("Done")) as office:
             gone = NotFound("execution", "any more")
-            office.store.fails("begin_step", gone)
+            office.store.fails("preview_step", gone)
             office.store.fails("material", *[gone] * 4)
             execution = await office.start()
             with pytest.raises(WorkflowFailureError) as failure:

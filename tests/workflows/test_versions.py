@@ -105,13 +105,18 @@ async def test_an_execution_can_be_moved_to_another_build(temporal: TemporalClie
         await office.until_asked(execution)
     async with worker(office, d):
         await make_current(office, d)
-        code, said = await temporal_says(
-            office,
-            *("workflow", "update-options", "--workflow-id", execution.workflow.id),
-            *("--versioning-override-behavior", "pinned"),
-            *("--versioning-override-deployment-name", "everstep", "--versioning-override-build-id", d),
-        )
-        assert code == 0, said
+
+        async def is_moved() -> bool:
+            # Refused until the server has heard that this build serves the queue.
+            code, _ = await temporal_says(
+                office,
+                *("workflow", "update-options", "--workflow-id", execution.workflow.id),
+                *("--versioning-override-behavior", "pinned"),
+                *("--versioning-override-deployment-name", "everstep", "--versioning-override-build-id", d),
+            )
+            return code == 0
+
+        await eventually(is_moved)
         await execution.submit_input("Blue")
         await finished(execution)
 

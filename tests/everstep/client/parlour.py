@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 from temporalio.client import Client as TemporalClient
 from temporalio.worker import Worker
 
-from activities.agent import nobody_waits
+from activities.agents import nobody_waits
 from agent_domain.builder import AgentBuilder
 from agent_domain.ports import ExecutionRow
 from agent_domain.sessions import ExecutionFilter, NewSession, Scope, SessionMessageRow, SessionStore

@@ -300,6 +300,30 @@ class TestBeginningAStep:
         assert (await store.steps(ref), await store.transcript(ref), await store.execution(ref)) == before
         assert await keys_told(store, ref) == []
 
+    async def test_a_preview_shows_what_would_begin_and_writes_nothing(self, store: ExecutionStore) -> None:
+        """1.1.1: a recorded step is returned, too."""
+        ref = await accepted(store, "Hello")
+        await stepped(store, ref)
+        before = await store.steps(ref), await store.transcript(ref), await store.execution(ref)
+
+        first, second = await store.preview_step(ref, 1), await store.preview_step(ref, 2)
+
+        assert (first.recorded, first.previous_attempt) == (reply(ref).facts, 1)
+        assert (second.recorded, second.previous_attempt) == (None, None)
+        assert (await store.steps(ref), await store.transcript(ref), await store.execution(ref)) == before
+        assert second == await store.begin_step(begin(ref, 2))
+        assert await store.preview_step(ref, 2) == replace(second, previous_attempt=1)
+
+    async def test_of_an_execution_that_has_ended_there_is_no_preview(self, store: ExecutionStore) -> None:
+        """8.2.1: nor of one that is not there."""
+        ref = await accepted(store)
+        await ended(store, ref)
+
+        with pytest.raises(ExecutionEnded):
+            await store.preview_step(ref, 1)
+        with pytest.raises(NotFound):
+            await store.preview_step(of_another_tenant(ref), 1)
+
     async def test_viewers_are_told_what_the_step_is_made_from(self, store: ExecutionStore) -> None:
         ref = await accepted(store, "Hello", "Are you there?")
 
@@ -567,15 +591,68 @@ class TestRecordingAReply:
         (step,) = await store.steps(ref)
         assert (step.number, step.attempt) == (1, 3)
 
+    @pytest.mark.parametrize("first_written", [False, True])
+    async def test_a_reply_may_bring_the_beginning_along(
+        self, store: ExecutionStore, *, first_written: bool
+    ) -> None:
+        """8.2.3: what is over in a moment is written once, whole; also if it was begun meanwhile."""
+        ref = await accepted(store)
+        await stepped(store, ref)
+        second = begin(ref, 2, 3, outcome=OUTCOME, events=telling(news("begins")))
+        if first_written:
+            await store.begin_step(second)
+
+        given = replace(
+            reply(ref, "Done", number=2, attempt=3, events=news("begins", "replied")), begins=second
+        )
+        assert await store.record_reply(given) == given.facts
+        assert await store.record_reply(given) == given.facts
+
+        one, two = await store.steps(ref)
+        assert (one.outcome, one.completed_at is not None) == (OUTCOME, True)
+        assert (two.facts, two.attempt) == (given.facts, 3)
+        assert texts(await store.transcript(ref)) == ["Hello", "Hi", "Done"]
+        assert await keys_told(store, ref) == ["begins", "replied"]
+
+    async def test_a_step_that_was_begun_with_its_reply_took_as_long_as_the_model(
+        self, store: ExecutionStore
+    ) -> None:
+        """8.2.3: and it starts the execution."""
+        ref = await accepted(store)
+        given = reply(ref)
+
+        await store.record_reply(replace(given, begins=begin(ref)))
+        await store.begin_step(begin(ref, 2))
+
+        (first, _), row = await store.steps(ref), await store.execution(ref)
+        assert first.duration_ms
+        assert first.duration_ms >= given.facts.seconds * 1000
+        assert row
+        assert (row.status, row.started_at is not None) == (ExecutionStatus.RUNNING, True)
+
+    async def test_a_reply_that_comes_after_the_end_begins_nothing(self, store: ExecutionStore) -> None:
+        """1.1.5: nor is the step before judged once more."""
+        ref = await accepted(store)
+        await stepped(store, ref)
+        await ended(store, ref, ExecutionStatus.CANCELLED)
+        before = await store.steps(ref), await store.execution(ref)
+
+        late = replace(reply(ref, number=2), begins=begin(ref, 2, outcome=OUTCOME), events=news("begins"))
+        with pytest.raises(ExecutionEnded):
+            await store.record_reply(late)
+
+        assert (await store.steps(ref), await store.execution(ref)) == before
+        assert await keys_told(store, ref) == []
+
     async def test_a_call_id_is_used_once_in_an_execution(self, store: ExecutionStore) -> None:
         """1.1.3: each call has its own result, so the ids have to differ."""
         ref = await accepted(store)
         await stepped(store, ref, 1, "Look", a_call("call_0"))
-        await store.begin_step(begin(ref, 2))
         before = await store.steps(ref), await store.transcript(ref), await store.execution(ref)
 
+        again = reply(ref, "Again", a_call("call_0"), number=2)
         with pytest.raises(InvalidInput, match=r"a call of step 2 \(call_0\) has the id of another one"):
-            await store.record_reply(reply(ref, "Again", a_call("call_0"), number=2))
+            await store.record_reply(replace(again, begins=begin(ref, 2)))
 
         assert (await store.steps(ref), await store.transcript(ref), await store.execution(ref)) == before
 
@@ -649,6 +726,19 @@ class TestReservingACall:
         assert await store.reserve_call(ref, "c1", 1) == Reservation(
             a_call("c1", path="x"), 1, 1, frozen_map({"topic": "tea"})
         )
+
+    async def test_a_preview_says_the_same_and_reserves_nothing(
+        self, store: ExecutionStore, ref: ExecutionRef
+    ) -> None:
+        """1.1.3: for tools that may run twice."""
+        previewed = [await store.preview_call(ref, "c1") for _ in range(2)]
+
+        assert previewed == [await store.reserve_call(ref, "c1", 1)] * 2
+        record = await store.record_call(answers(ref, answer("c1"), index=1))
+        assert (await store.preview_call(ref, "c1")).recorded == record
+        for unknown in (replace(ref, tenant_id=OTHERS), await accepted(store)):
+            with pytest.raises(NotFound, match="There is no call c1"):
+                await store.preview_call(unknown, "c1")
 
     async def test_a_reservation_without_a_result_leaves_the_effect_unknown(
         self, store: ExecutionStore, ref: ExecutionRef
@@ -785,6 +875,16 @@ class TestRecordingACall:
         assert texts(await store.transcript(ref)) == ["Hello", "Look", "first"]
         assert (await store.material(ref)).metadata == {"by": "first"}
         assert await keys_told(store, ref) == ["done"]
+
+    async def test_a_call_that_nobody_reserved_may_be_answered(self, store: ExecutionStore) -> None:
+        """1.1.3: its result says by which attempt."""
+        ref = await accepted(store)
+        await store.record_reply(reply(ref, "Look", a_call("c1")))
+
+        await store.record_call(replace(answers(ref), attempt=2))
+
+        call = (await store.steps(ref))[0].calls[0]
+        assert (call.state, call.attempts, call.record) == ("done", 2, answer())
 
     async def test_of_results_at_once_one_wins_and_all_see_it(self, store: ExecutionStore) -> None:
         """1.1.3: each call has exactly one recorded result."""

@@ -1,0 +1,40 @@
+"""The agents that activities work for, as a port."""
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeAlias
+
+from temporalio.exceptions import ApplicationError
+
+from agent_domain.definition import AgentDefinition
+from agent_domain.drivers import StepDriver
+from agent_domain.errors import UnknownName
+from agent_domain.ports import ExecutionRef
+
+
+class Agents(Protocol):
+    """The agents that a worker can run."""
+
+    def definition(self, name: str) -> AgentDefinition:
+        """The agent of that name; `UnknownName` if this worker has none."""
+        ...
+
+    def driver(self, name: str, preset: str | None) -> StepDriver:
+        """How steps of that agent talk to a model: the preset's, or the agent's default."""
+        ...
+
+
+Ended: TypeAlias = Callable[[ExecutionRef], Awaitable[object]]
+"""Told of every execution that has ended."""
+
+
+async def nobody_waits(_ended: ExecutionRef) -> None:
+    """Where there are no sessions."""
+
+
+def known(agents: Agents, name: str) -> AgentDefinition:
+    """The agent, if this worker has it."""
+    try:
+        return agents.definition(name)
+    except UnknownName as error:
+        # Another worker, or the next deploy, may know it: the execution waits, visibly.
+        raise ApplicationError(str(error), type="UnknownAgent") from None

@@ -1,0 +1,152 @@
+"""Asking the model for a step: what it answers is recorded once, and paid for once."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from time import monotonic
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from activities import news
+from activities.agents import Agents, known
+from activities.beginnings import begun
+from activities.calls import now
+from activities.contracts import InferInput
+from activities.failpoints import Failpoint, Strike
+from activities.material import evaluation, step_state
+from activities.partial_text import PartialText
+from activities.persistence import until_written
+from activities.running import Running
+from agent_domain.capabilities.approvals import args_digest
+from agent_domain.definition import AgentDefinition
+from agent_domain.drivers import StepDriver, replied
+from agent_domain.errors import RETRYABLE
+from agent_domain.ports import BeginStep, CallToRecord, EventRecord, ExecutionStore, Material, RecordReply
+from agent_domain.state import AgentState
+from agent_domain.step_error import StepError
+from agent_domain.step_facts import CallNeed, StepFacts
+from agent_domain.steps import AgentStep, InferenceResponse
+from agent_domain.tools import ToolCall
+from agent_domain.values import frozen_map
+
+
+class Asking:
+    """Asks the model, and has those of its calls run that need no activity of their own."""
+
+    def __init__(
+        self, store: ExecutionStore, agents: Agents, running: Running, strike: Strike, moment: float
+    ) -> None:
+        self.store = store
+        self.agents = agents
+        self.running = running
+        self.strike = strike
+        self.moment = moment
+
+    async def answered(self, request: InferInput) -> StepFacts:
+        """The step's answer; the one that is recorded, if there is one."""
+        begin = self._beginning(request)
+        # Which messages a step hears is decided together with its beginning.
+        is_written = request.hears > 0
+        if is_written:
+            found = await self.store.begin_step(begin)
+        else:
+            found = await self.store.preview_step(request.ref, request.number)
+        spec = found.material.spec
+        definition = known(self.agents, spec.agent)
+        if found.recorded:
+            return await self.running.with_quick(request, found.material, found.recorded, {})
+        self.strike(Failpoint.INFER_BEFORE_MODEL)
+        driver = self.agents.driver(spec.agent, spec.llm_preset)
+        state = step_state(request.ref, request.number, found.material)
+        write = partial(self.store.begin_step, begin)
+        async with begun(write, self.moment, is_written=is_written) as is_begun:
+            step = _current(await self._asked(begin, request.model_attempts, driver, definition, state))
+        self.strike(Failpoint.INFER_AFTER_RESPONSE)
+        reply = _reply(begin, driver, step)
+        if not is_begun.is_set():
+            reply = replace(reply, begins=begin, events=begin.events(found.material))
+        facts = await until_written(partial(self.store.record_reply, reply))
+        made = {call.id: (index, call) for index, call in enumerate(step.tool_calls)}
+        facts = await self.running.with_quick(request, found.material, facts, made)
+        self.strike(Failpoint.INFER_BEFORE_REPORT)
+        return facts
+
+    def _beginning(self, request: InferInput) -> BeginStep:
+        def told(material: Material) -> Sequence[EventRecord]:
+            tools = known(self.agents, material.spec.agent).tools.names
+            return news.step_begins(request, tools, material)
+
+        return BeginStep(
+            request.ref,
+            request.number,
+            activity.info().attempt,
+            outcome=evaluation(request.outcome),
+            hears=request.hears,
+            events=told,
+        )
+
+    async def _asked(
+        self,
+        begin: BeginStep,
+        model_attempts: int,
+        driver: StepDriver,
+        definition: AgentDefinition,
+        state: AgentState,
+    ) -> AgentState:
+        """The state after the model answered, or after it failed for good."""
+        text, began = PartialText(self.store, begin, self.strike), monotonic()
+        try:
+            async with text.kept():
+                reply = await driver.infer(state, text.heard)
+            return replied(driver, state, reply, _since(began), definition.need_of)
+        except RETRYABLE as error:
+            await self._again_unless_exhausted(begin, model_attempts, error)
+            return state.failed(StepError.of(error), now(), _since(began))
+        except Exception as error:  # noqa: BLE001 -- the error policy decides about it, in the workflow
+            return state.failed(StepError.of(error), now(), _since(began))
+
+    async def _again_unless_exhausted(self, begin: BeginStep, model_attempts: int, error: Exception) -> None:
+        """Leave the next try to Temporal, not before the provider wants it; crashes do not count."""
+        await self.store.begin_step(begin)
+        failures = await self.store.note_failure(begin.ref, begin.number, begin.attempt)
+        if failures >= model_attempts:
+            return
+        wait = getattr(error, "retry_after", None)
+        # The message may quote the prompt, and this one would stand in workflow history.
+        raise ApplicationError(
+            f"the model call failed ({failures} of {model_attempts} attempts)",
+            type=type(error).__name__,
+            next_retry_delay=timedelta(seconds=wait) if wait else None,
+        ) from None
+
+
+def _to_record(call: ToolCall, need: CallNeed) -> CallToRecord:
+    digest = args_digest(call.name, call.args)
+    return CallToRecord(call, need, digest, call.args if need is CallNeed.INPUT else None)
+
+
+def _reply(begin: BeginStep, driver: StepDriver, step: AgentStep) -> RecordReply:
+    """What the model answered, or that it failed, as it is recorded."""
+    response = step.inference_response or InferenceResponse()
+    return RecordReply(
+        begin.ref,
+        begin.number,
+        begin.attempt,
+        step.facts(begin.number),
+        step.errors,
+        frozen_map(response.to_dict()),
+        () if step.is_failure else driver.said(step),
+        [_to_record(call, CallNeed(step.needs[call.id])) for call in step.tool_calls],
+    )
+
+
+def _current(state: AgentState) -> AgentStep:
+    if state.current_step is None:
+        raise ApplicationError("the driver returned no step", non_retryable=True)
+    return state.current_step
+
+
+def _since(began: float) -> float:
+    return round(monotonic() - began, 6)

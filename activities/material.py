@@ -1,0 +1,48 @@
+"""What the store holds of an execution, as steps, processors and snapshots know it."""
+
+from activities.calls import now
+from agent_domain.cached_context import CachedContext
+from agent_domain.continuation import expanded
+from agent_domain.facts import ExecutionFacts, StateInfo
+from agent_domain.messages import Messages
+from agent_domain.ports import ExecutionRef, Material, StepRow
+from agent_domain.state import AgentState, ExecutionData
+from agent_domain.step_error import StepError
+from agent_domain.step_facts import CallFacts, StepFacts
+from agent_domain.tools import ToolCall
+from agent_domain.values import FrozenDict, frozen_map
+
+
+def step_state(ref: ExecutionRef, number: int, material: Material) -> AgentState:
+    """The state in which a step begins, as drivers and processors know it."""
+    facts = ExecutionFacts(recorded_steps=number - 1, state_info=StateInfo(material.agent_id))
+    return AgentState(
+        agent_id=material.agent_id,
+        parent_agent_id=material.parent_agent_id,
+        facts=facts.step_started(now()),
+        metadata=material.metadata,
+        cached_context=CachedContext.from_dict(material.spec.cached_context),
+        execution=ExecutionData(ref.execution_id),
+    ).with_messages(material.messages)
+
+
+def calls_of(messages: Messages) -> list[ToolCall]:
+    """The calls that a conversation tells of."""
+    entries = [entry for message in messages for entry in message.calls]
+    return [ToolCall.from_text(e["id"], e["function"]["name"], e["function"]["arguments"]) for e in entries]
+
+
+def errors_of(row: StepRow) -> tuple[StepError, ...]:
+    """The step's own errors, or else those of its failing calls."""
+    return row.errors or tuple(call.record.error for call in row.calls if call.record and call.record.error)
+
+
+def answered(row: StepRow, facts: StepFacts) -> StepFacts:
+    """The facts that the model's reply left, with what became of its calls since."""
+    known = ((call.call, call.record) for call in row.calls if call.record)
+    return facts.settled(CallFacts(call.id, call.name, error=record.error) for call, record in known)
+
+
+def evaluation(outcome: FrozenDict | None) -> FrozenDict | None:
+    """An evaluation, in full."""
+    return None if outcome is None else frozen_map(expanded(outcome).to_dict())
