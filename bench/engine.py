@@ -361,8 +361,8 @@ def print_ratios(sides: Mapping[str, Side]) -> bool:
 
 
 METHODS: Final = {
-    "an inference": (TURNS, ("begin_step", "record_reply", "note_partial", "note_failure")),
-    "a tool call": (CALLS, ("reserve_call", "record_call")),
+    "an inference": (TURNS, ("preview_step", "begin_step", "record_reply", "note_partial", "note_failure")),
+    "a tool call": (CALLS, ("preview_call", "reserve_call", "record_call")),
 }
 
 

@@ -17,6 +17,7 @@ from agent_domain.ports import (
     Settlement,
     request_id,
 )
+from agent_domain.state import CANCELLED_CALL
 from agent_domain.status import ExecutionStatus
 from agent_domain.step_facts import StepFacts
 from agent_domain.usage import Usage
@@ -145,6 +146,42 @@ def judged(settlement: Settlement) -> dict[str, Any]:
     }
 
 
+def settles_once(settlement: Settlement) -> dict[str, Any]:
+    """Which change it is, and when it may be made."""
+    return {
+        "key": settlement.key,
+        "status": str(settlement.status),
+        "only_pending": settlement.only_pending,
+    }
+
+
+def closes(settlement: Settlement) -> dict[str, Any]:
+    """The calls that will get no result."""
+    told = settlement.cancelled_calls
+    return {
+        "call_ids": [call_id for call_id, _, _ in told],
+        "texts": [messages[-1].text if messages else CANCELLED_CALL for _, _, messages in told],
+        "cancelled": CANCELLED_CALL,
+        "every": settlement.status in TERMINAL,
+        "step": settlement.step.number if settlement.step else None,
+    }
+
+
+def snapshot(
+    settlement: Settlement, execution: Row[Any], snapshot_id: UUID, step_count: int
+) -> dict[str, Any]:
+    """The state, and what it is a state of."""
+    return {
+        "snapshot_id": snapshot_id,
+        "parent_snapshot_id": execution.last_snapshot_id,
+        "agent_id": execution.agent_id,
+        "agent_name": execution.agent_type,
+        "step_number": step_count,
+        "is_final": settlement.is_final,
+        "state": encode(settlement.snapshot, "the snapshot"),
+    }
+
+
 def settled(settlement: Settlement, metadata: dict[str, Any], snapshot_id: UUID | None) -> dict[str, Any]:
     """Where an execution stands; what is not told stays as it is."""
     status, usage, reason = settlement.status, settlement.usage, settlement.stop_reason
@@ -184,8 +221,8 @@ def told(news: Sequence[News]) -> dict[str, Any]:
         "types": [item.type for item in news],
         "payloads": [item.payload for item in news],
         "speakers": [message and str(message.role) for message in messages],
-        "contents": [message and message.content for message in messages],
-        "metadatas": [message and encode(message.metadata, "metadata") for message in messages],
+        "spoken": [message and message.content for message in messages],
+        "spoken_metadatas": [message and encode(message.metadata, "metadata") for message in messages],
         "related_types": [context and context.related_type for context in contexts],
         "related_ids": [context and context.related_id for context in contexts],
         "urls": [context and context.url for context in contexts],

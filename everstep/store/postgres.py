@@ -46,7 +46,7 @@ from everstep.store.errors import StoreError, translated
 from everstep.store.parameters import whose
 from everstep.store.reading import PostgresReader, found_execution, messages
 from everstep.store.tables import steps, tool_calls
-from everstep.store.transaction import Answer, Transaction, transaction
+from everstep.store.transaction import Answer, Asked, Transaction, transaction
 
 
 class PostgresStore(PostgresReader):
@@ -104,10 +104,11 @@ class PostgresStore(PostgresReader):
         if begins:
             begun = parameters.begun(begins, seconds_ago=reply.facts.seconds)
             asked.append((statements.BEGIN_STEP, whose(ref) | begun))
-        asked.append((statements.RECORD_REPLY, whose(ref) | parameters.reply(reply)))
+        told = parameters.told(bodies.session_news(ref.execution_id, reply.events))
+        asked.append((statements.RECORD_REPLY, whose(ref) | parameters.reply(reply) | told))
         async with self._transaction() as connection:
             try:
-                locked, *_, recorded = await connection.together(*asked, last=not reply.events)
+                locked, *_, recorded = await self._telling(connection, ref, *asked, last=True)
             except IntegrityError as error:
                 if not _is_taken_call_id(error):
                     raise
@@ -115,10 +116,7 @@ class PostgresStore(PostgresReader):
             execution, known = _existing(ref, locked.first()), recorded.first()
             if execution.status in TERMINAL:
                 return await self._recorded_in_time(connection, reply, execution)
-            if known:
-                return bodies.facts_read(known.facts)
-            await self._append(connection, ref, execution.stream_id, reply.events)
-            return reply.facts
+            return bodies.facts_read(known.facts) if known else reply.facts
 
     async def ask(self, ref: ExecutionRef, call_id: str, request: FrozenDict) -> None:
         """Open the question of a call that people have allowed; again changes nothing."""
@@ -151,42 +149,42 @@ class PostgresStore(PostgresReader):
 
     async def record_call(self, record: RecordCall) -> CallRecord:
         """Record a call's result; what an earlier attempt recorded wins."""
-        ref = record.ref
+        ref, notes = record.ref, None
+        told = parameters.told(bodies.session_news(ref.execution_id, record.events))
+        result = (statements.RECORD_CALL, whose(ref) | parameters.result(record) | told)
         async with self._transaction() as connection:
-            # The execution before the call, always: `settle` takes them in this order too.
-            notes = (await self._locked(connection, ref)).agent_metadata if record.metadata else None
-            done = (
-                await connection.execute(statements.RECORD_CALL, whose(ref) | parameters.result(record))
-            ).first()
-            if done is None:
+            if record.metadata:
+                # The execution before the call, always: `settle` takes them in this order too.
+                notes = (await self._locked(connection, ref)).agent_metadata
+            (done,) = await self._telling(connection, ref, result, last=notes is None)
+            if done.first() is None:
                 return await self._recorded_before(connection, ref, record.record.call_id)
             if notes is not None:
                 merged = encode({**notes, **record.metadata}, "the agent's metadata")
                 await connection.execute(statements.NOTE_METADATA, whose(ref) | {"metadata": merged})
-            await self._append(connection, ref, done.stream_id, record.events)
             return record.record
 
     async def settle(self, settlement: Settlement) -> bool:
         """Change the execution's standing; False if this key was settled before, or the execution ended."""
-        ref, status = settlement.ref, settlement.status
+        ref = settlement.ref
         async with self._transaction() as connection:
-            execution = await self._locked(connection, ref)
-            if execution.status in TERMINAL or (settlement.only_pending and execution.status != "pending"):
+            locked, first = await connection.together(
+                (statements.LOCK_EXECUTION, whose(ref)),
+                (statements.SETTLE_ONCE, whose(ref) | parameters.settles_once(settlement)),
+            )
+            execution = _existing(ref, locked.first())
+            if first.first() is None:
                 return False
-            once = whose(ref) | {"key": settlement.key, "status": str(status)}
-            if (await connection.execute(statements.SETTLE_ONCE, once)).first() is None:
-                return False
-            if settlement.step:
-                await connection.execute(
-                    statements.RECORD_STEP, whose(ref) | parameters.failed(settlement, settlement.step)
-                )
-            await self._close_calls(connection, settlement)
-            if settlement.outcome is not None or status in TERMINAL:
-                await connection.execute(
-                    statements.COMPLETE_STEPS, whose(ref) | parameters.judged(settlement)
-                )
-            await self._settle_execution(connection, settlement, execution)
-            await self._append(connection, ref, execution.stream_id, settlement.events)
+            is_kept = settlement.snapshot is not None
+            snapshot_id = bodies.snapshot_id(ref.execution_id, settlement.key) if is_kept else None
+            closed, *_, standing = await connection.together(
+                *_settling(settlement, execution.metadata, snapshot_id)
+            )
+            said = _saying(ref, _ended_calls(settlement, closed.all()))
+            kept = _keeping(settlement, execution, snapshot_id, standing.scalar_one())
+            told = parameters.told(bodies.session_news(ref.execution_id, settlement.events))
+            news = (statements.APPEND, whose(ref) | told | {"stream_id": execution.stream_id})
+            await self._telling(connection, ref, *said, *kept, news, last=True)
             return True
 
     async def steer(
@@ -260,13 +258,19 @@ class PostgresStore(PostgresReader):
         if not news:
             return
         values = whose(ref) | parameters.told(news) | {"stream_id": stream_id}
+        await self._telling(connection, ref, (statements.APPEND, values), last=last)
+
+    async def _telling(
+        self, connection: Transaction, ref: ExecutionRef, *asked: Asked, last: bool = False
+    ) -> list[Answer]:
+        """Statements of which one tells viewers something."""
         try:
-            await connection.together((statements.APPEND, values), last=last)
+            return await connection.together(*asked, last=last)
         except IntegrityError as error:
             if not isinstance(error.orig, NotNullViolation):
                 raise
             raise StoreError(
-                f"the stream {stream_id} is gone; its session was deleted while an agent ran"
+                f"the stream of execution {ref.execution_id} is gone; its session was deleted while it ran"
             ) from None
 
     async def _say(
@@ -274,8 +278,7 @@ class PostgresStore(PostgresReader):
     ) -> None:
         """Messages at their places, each with its step."""
         if said:
-            values = parameters.said(line for _, line in said) | {"steps": [step for step, _ in said]}
-            await connection.execute(statements.SAY, whose(ref) | values)
+            await connection.together(*_saying(ref, said))
 
     # Accepting.
 
@@ -343,51 +346,6 @@ class PostgresStore(PostgresReader):
             raise NotFound("call", call_id)
         return record
 
-    # Settling.
-
-    async def _close_calls(self, connection: Transaction, settlement: Settlement) -> None:
-        """End the calls that will get no result, so that no conversation keeps one open."""
-        told = {call_id: messages for call_id, _, messages in settlement.cancelled_calls}
-        ends, step = settlement.status in TERMINAL, settlement.step
-        if not (told or ends or step):
-            return
-        values = {
-            "call_ids": list(told),
-            "texts": [messages[-1].text if messages else CANCELLED_CALL for messages in told.values()],
-            "cancelled": CANCELLED_CALL,
-            "every": ends,
-            "step": step.number if step else None,
-        }
-        closed = (await connection.execute(statements.CLOSE_CALLS, whose(settlement.ref) | values)).all()
-        said = [
-            (call.step, line)
-            for call in closed
-            for line in bodies.result_lines(told.get(call.call_id) or _cancelled(call), call.idx)
-        ]
-        await self._say(connection, settlement.ref, said)
-
-    async def _settle_execution(
-        self, connection: Transaction, settlement: Settlement, execution: Row[Any]
-    ) -> None:
-        ref, state = settlement.ref, settlement.snapshot
-        snapshot_id = None if state is None else bodies.snapshot_id(ref.execution_id, settlement.key)
-        values = parameters.settled(settlement, execution.metadata, snapshot_id)
-        step_count = (await connection.execute(statements.SETTLE_EXECUTION, whose(ref) | values)).scalar_one()
-        if snapshot_id:
-            values = {
-                "snapshot_id": snapshot_id,
-                "parent_snapshot_id": execution.last_snapshot_id,
-                "agent_id": execution.agent_id,
-                "agent_name": execution.agent_type,
-                "step_number": step_count,
-                "is_final": settlement.is_final,
-                "state": encode(state, "the snapshot"),
-            }
-            await connection.execute(statements.SNAPSHOT, whose(ref) | values)
-        if settlement.status in TERMINAL and execution.session_id and not execution.parent_execution_id:
-            values = {"session_id": execution.session_id, "snapshot_id": snapshot_id}
-            await connection.execute(statements.SETTLE_SESSION, whose(ref) | values)
-
 
 def _existing(ref: ExecutionRef, row: Row[Any] | None) -> Row[Any]:
     if row is None:
@@ -418,6 +376,50 @@ def _reservation(ref: ExecutionRef, call_id: str, call: Row[Any] | None) -> Rese
     if reservation.recorded is None:
         _refuse_ended(ref, call)
     return reservation
+
+
+def _settling(settlement: Settlement, notes: dict[str, Any], snapshot_id: UUID | None) -> list[Asked]:
+    """What a settlement changes: calls first, the execution itself last."""
+    ref = settlement.ref
+    changes = [(statements.CLOSE_CALLS, parameters.closes(settlement))]
+    if settlement.step:
+        changes.append((statements.RECORD_STEP, parameters.failed(settlement, settlement.step)))
+    if settlement.outcome is not None or settlement.status in TERMINAL:
+        changes.append((statements.COMPLETE_STEPS, parameters.judged(settlement)))
+    changes.append((statements.SETTLE_EXECUTION, parameters.settled(settlement, notes, snapshot_id)))
+    return [(statement, whose(ref) | values) for statement, values in changes]
+
+
+def _keeping(
+    settlement: Settlement, execution: Row[Any], snapshot_id: UUID | None, step_count: int
+) -> list[Asked]:
+    """The snapshot, and what its session knows of its last execution."""
+    ref, asked = settlement.ref, list[Asked]()
+    if snapshot_id:
+        values = parameters.snapshot(settlement, execution, snapshot_id, step_count)
+        asked.append((statements.SNAPSHOT, whose(ref) | values))
+    if settlement.status in TERMINAL and execution.session_id and not execution.parent_execution_id:
+        values = {"session_id": execution.session_id, "snapshot_id": snapshot_id}
+        asked.append((statements.SETTLE_SESSION, whose(ref) | values))
+    return asked
+
+
+def _saying(ref: ExecutionRef, said: Sequence[tuple[int, Line]]) -> list[Asked]:
+    """Messages at their places, each with its step."""
+    if not said:
+        return []
+    values = parameters.said(line for _, line in said) | {"steps": [step for step, _ in said]}
+    return [(statements.SAY, whose(ref) | values)]
+
+
+def _ended_calls(settlement: Settlement, closed: Sequence[Row[Any]]) -> list[tuple[int, Line]]:
+    """What the conversation says of calls that will get no result, so that it keeps none open."""
+    told = {call_id: messages for call_id, _, messages in settlement.cancelled_calls}
+    return [
+        (call.step, line)
+        for call in closed
+        for line in bodies.result_lines(told.get(call.call_id) or _cancelled(call), call.idx)
+    ]
 
 
 def _cancelled(call: Row[Any]) -> tuple[Message, ...]:

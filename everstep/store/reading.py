@@ -33,9 +33,6 @@ T = TypeVar("T")
 
 # What each reader needs of a row: the others are long.
 ROW = [column for column in executions.c if column.name not in {"agent_config", "input", "plan"}]
-_MATERIAL = [
-    executions.c[name] for name in ("agent_config", "agent_metadata", "agent_id", "parent_agent_id", "plan")
-]
 _STEP = [column for column in steps.c if column.name != "response"]
 
 
@@ -52,13 +49,16 @@ class PostgresReader:
         """What the next step would be made from."""
         with translated(self.engine.url):
             async with transaction(self._single, ONE_MOMENT) as connection:
-                row = (await connection.execute(_whose(select(*_MATERIAL), ref))).first()
-                if row is None:
-                    raise NotFound("execution", ref.execution_id)
-                said, before = await connection.together(
-                    (statements.TRANSCRIPT, whose(ref)), (statements.STEP_BEFORE, whose(ref))
+                execution, said, before = await connection.together(
+                    (statements.EXECUTION, whose(ref)),
+                    (statements.TRANSCRIPT, whose(ref)),
+                    (statements.STEP_BEFORE, whose(ref)),
+                    last=True,
                 )
-                return rows.material(row, messages(said.all()), before.first())
+        row = execution.first()
+        if row is None:
+            raise NotFound("execution", ref.execution_id)
+        return rows.material(row, messages(said.all()), before.first())
 
     async def transcript(self, ref: ExecutionRef) -> Messages:
         """The conversation of an execution, what it continues included."""

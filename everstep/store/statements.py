@@ -52,39 +52,43 @@ EXECUTION = text(_EXECUTION)
 
 LOCK_EXECUTION = text(f"{_EXECUTION} FOR NO KEY UPDATE")
 
-APPEND = text("""
-    WITH told AS (
+
+def _news(stream: str, condition: str = "true") -> str:
+    """Envelopes that are told in a stream, and the messages of a session that stand beside them."""
+    return f"""
+    news AS (
         SELECT e.id, e.type, e.payload, e.speaker, e.content, e.metadata, e.related_type, e.related_id, e.url,
                row_number() OVER (ORDER BY e.place) AS place
           FROM unnest(CAST(:ids AS uuid[]), CAST(:types AS text[]), CAST(:payloads AS text[]),
-                      CAST(:speakers AS text[]), CAST(:contents AS text[]), CAST(:metadatas AS text[]),
+                      CAST(:speakers AS text[]), CAST(:spoken AS text[]), CAST(:spoken_metadatas AS text[]),
                       CAST(:related_types AS text[]), CAST(:related_ids AS text[]), CAST(:urls AS text[]))
                WITH ORDINALITY
                AS e(id, type, payload, speaker, content, metadata, related_type, related_id, url, place)
-         WHERE NOT EXISTS (SELECT 1 FROM agent_envelopes known WHERE known.id = e.id)
+         WHERE {condition}
+           AND NOT EXISTS (SELECT 1 FROM agent_envelopes known WHERE known.id = e.id)
            -- A subagent speaks in its parent's session only when it needs somebody.
            AND (e.speaker IS NULL OR EXISTS (
                    SELECT 1
                      FROM agent_sessions session
                      JOIN agent_executions execution ON execution.id = :execution_id
-                    WHERE session.id = :stream_id
+                    WHERE session.id = {stream}
                       AND (execution.parent_execution_id IS NULL
                            OR e.type IN ('execution.paused', 'input.received'))))
     ), stream AS (
         -- Whoever waits here for another writer computes anew from what that one left behind.
         UPDATE agent_streams
-           SET head = head + news.count,
+           SET head = head + told.count,
                last_at = greatest(clock_timestamp(), last_at + interval '1 microsecond')
-                         + (news.count - 1) * interval '1 microsecond'
-          FROM (SELECT count(*) AS count FROM told) AS news
-         WHERE stream_id = :stream_id AND tenant_id = :tenant_id AND news.count > 0
-     RETURNING stream_id, head - news.count AS head,
-               last_at - (news.count - 1) * interval '1 microsecond' AS first_at
+                         + (told.count - 1) * interval '1 microsecond'
+          FROM (SELECT count(*) AS count FROM news) AS told
+         WHERE stream_id = {stream} AND tenant_id = :tenant_id AND told.count > 0
+     RETURNING stream_id, head - told.count AS head,
+               last_at - (told.count - 1) * interval '1 microsecond' AS first_at
     ), placed AS (
-        SELECT told.*, stream.stream_id, stream.head + told.place AS seq,
-               stream.first_at + (told.place - 1) * interval '1 microsecond' AS created_at
-          FROM told LEFT JOIN stream ON true
-    ), said AS (
+        SELECT news.*, stream.stream_id, stream.head + news.place AS seq,
+               stream.first_at + (news.place - 1) * interval '1 microsecond' AS created_at
+          FROM news LEFT JOIN stream ON true
+    ), spoken AS (
         INSERT INTO agent_session_messages (id, tenant_id, session_id, role, content, agent_execution_id,
                                             related_type, related_id, context_url, metadata, created_at,
                                             sequence)
@@ -93,11 +97,16 @@ APPEND = text("""
                related_type, related_id, url, CAST(metadata AS json), created_at, seq
           FROM placed
          WHERE speaker IS NOT NULL
-    )
-    INSERT INTO agent_envelopes (stream_id, seq, tenant_id, id, type, execution_id, payload, created_at)
-    SELECT stream_id, seq, :tenant_id, id, type, :execution_id, CAST(payload AS json), created_at
-      FROM placed
-""")
+    ), told AS (
+        INSERT INTO agent_envelopes (stream_id, seq, tenant_id, id, type, execution_id, payload, created_at)
+        SELECT stream_id, seq, :tenant_id, id, type, :execution_id, CAST(payload AS json), created_at
+          FROM placed
+    )"""  # noqa: S608 -- our own words
+
+
+_ITS_STREAM = "(SELECT coalesce(session_id, id) FROM agent_executions WHERE id = :execution_id)"
+
+APPEND = text(f"WITH {_news(':stream_id')} SELECT 1")
 """An envelope that is stored already takes no number; one whose stream is gone has no place and is refused.
 Messages of a session stand beside their envelopes."""
 
@@ -216,7 +225,7 @@ STEP_BEFORE = text("""
      LIMIT 1
 """)
 
-RECORD_REPLY = text("""
+RECORD_REPLY = text(f"""
     WITH known AS (
         SELECT facts
           FROM agent_steps
@@ -241,7 +250,7 @@ RECORD_REPLY = text("""
           FROM fresh,
                unnest(CAST(:places AS int[]), CAST(:roles AS text[]), CAST(:contents AS text[]),
                       CAST(:metadatas AS text[])) AS said(idx, role, content, metadata)
-    ), told AS (
+    ), called AS (
         INSERT INTO agent_tool_calls (execution_id, call_id, tenant_id, step, idx, name, args, malformed,
                                       need, args_digest)
         SELECT :execution_id, call.id, :tenant_id, :number, call.place - 1, call.name,
@@ -271,9 +280,9 @@ RECORD_REPLY = text("""
                step_count = greatest(step_count, :step_count), updated_at = clock_timestamp()
           FROM fresh
          WHERE id = :execution_id
-    )
+    ), {_news(_ITS_STREAM, "EXISTS (SELECT 1 FROM fresh)")}
     SELECT facts FROM known
-""")
+""")  # noqa: S608 -- our own words
 """Under the execution's lock. Returns what an earlier attempt recorded, and then writes nothing; nor for an
 execution that has ended."""
 
@@ -323,7 +332,10 @@ RESERVE_CALL = text(f"""
 """)  # noqa: S608 -- our own words
 """Returns the call as it was before."""
 
-RECORD_CALL = text("""
+_DONE_AND_CLOSED = "EXISTS (SELECT 1 FROM done) AND (SELECT count(*) FROM closed) >= 0"
+"""That the requests are counted, has their locks taken before the stream's."""
+
+RECORD_CALL = text(f"""
     WITH done AS (
         UPDATE agent_tool_calls
            SET state = 'done', attempts = greatest(attempts, :attempt), result = CAST(:result AS json),
@@ -345,10 +357,10 @@ RECORD_CALL = text("""
           FROM done
          WHERE execution_id = :execution_id AND call_id = :call_id AND state = 'open'
            AND done.need IN ('approval', 'input')
-    )
-    SELECT coalesce(session_id, id) AS stream_id
-      FROM done JOIN agent_executions ON id = :execution_id
-""")
+     RETURNING id
+    ), {_news(_ITS_STREAM, _DONE_AND_CLOSED)}
+    SELECT step FROM done
+""")  # noqa: S608 -- our own words
 """Returns nothing, and writes nothing, if the call is not there or has its result."""
 
 CLOSE_CALLS = text("""
@@ -428,11 +440,14 @@ RESOLVE = text("""
 
 SETTLE_ONCE = text("""
     INSERT INTO agent_settlements (execution_id, key, tenant_id, status)
-    VALUES (:execution_id, :key, :tenant_id, :status)
+    SELECT id, :key, tenant_id, :status
+      FROM agent_executions
+     WHERE id = :execution_id AND tenant_id = :tenant_id AND status IN ('pending', 'running', 'paused')
+       AND (status = 'pending' OR NOT :only_pending)
         ON CONFLICT (execution_id, key) DO NOTHING
  RETURNING key
 """)
-
+"""Under the execution's lock. Returns nothing if this was settled before, or cannot be any more."""
 
 RECORD_STEP = text("""
     INSERT INTO agent_steps (execution_id, tenant_id, number, attempt, facts, errors)

@@ -81,7 +81,7 @@ class Transaction:
         """Statements one after the other, and one wait for what all of them returned.
 
         The last ones of a transaction take its end along. If they are the first ones too, they need neither
-        `BEGIN` nor `COMMIT`: what is sent together is kept together.
+        `BEGIN` nor `COMMIT`, unless they are to see one moment: what is sent together is kept together.
         """
         begin, self._begin = self._begin, None
         if last:
@@ -89,7 +89,7 @@ class Transaction:
             await asyncio.sleep(0)
         try:
             async with self._driver.pipeline():
-                if begin and not last:
+                if begin and (begin is not BEGIN or not last):
                     self._is_open = True
                     await self._driver.execute(begin)
                 cursors = [await self._sent(statement, values) for statement, values in asked]

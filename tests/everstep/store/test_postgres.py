@@ -291,7 +291,7 @@ class TestErrors:
         ref = await accepted(postgres)
         await run(postgres, "DELETE FROM agent_streams")
 
-        with pytest.raises(StoreError, match=f"the stream {ref.stream_id} is gone"):
+        with pytest.raises(StoreError, match=f"the stream of execution {ref.execution_id} is gone"):
             await postgres.settle(settled(ref, ExecutionStatus.RUNNING, events=[told("a")]))
 
         row = await postgres.execution(ref)
@@ -349,17 +349,19 @@ async def changed_attempts(steps: tuple[Any, ...]) -> tuple[Any, ...]:
 # How often each method waits for the server: every step of every agent comes through some of them.
 ROUND_TRIPS = {
     "accept": 4,
-    "material": 4,
+    "material": 1,
     "begin_step": 2,
     "note_partial": 1,
     "note_failure": 1,
-    "record_reply": 2,
-    "record_reply without events": 1,
+    "record_reply": 1,
+    "preview_step": 1,
+    "record_reply with its beginning": 1,
+    "preview_call": 1,
     "reserve_call": 2,
-    "record_call": 2,
+    "record_call": 1,
     "record_call with metadata": 4,
-    "settle": 4,
-    "settle at the end": 9,
+    "settle": 3,
+    "settle at the end": 3,
     "steer": 2,
     "open_requests": 1,
     "request": 1,
@@ -406,7 +408,12 @@ class TestRoundTrips:
                     reply(ref, "", *map(a_call, ("c0", "c1", "c2")), needs=CallNeed.INPUT, events=[told("2")])
                 ),
             ),
-            ("record_reply without events", lambda: postgres.record_reply(reply(ref, number=2))),
+            ("preview_step", lambda: postgres.preview_step(ref, 2)),
+            (
+                "record_reply with its beginning",
+                lambda: postgres.record_reply(replace(reply(ref, number=2), begins=begin(ref, 2))),
+            ),
+            ("preview_call", lambda: postgres.preview_call(ref, "c0")),
             ("open_requests", lambda: postgres.open_requests(ref)),
             ("request", lambda: postgres.request(ref, asked)),
             ("resolve", lambda: postgres.resolve(ref, asked, Resolution("answer"), [told("3")])),
