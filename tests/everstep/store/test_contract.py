@@ -1432,6 +1432,25 @@ class TestAskingPeople:
         assert row.resolution == Resolution("answer", results.index(True))
         assert await keys_told(store, ref) == [f"answer {results.index(True)}"]
 
+    async def test_answers_and_results_at_once_never_wait_in_a_circle(self, store: ExecutionStore) -> None:
+        """8.5.5: a person answers while the call's time is over; both tell viewers."""
+        refs = [await accepted(store) for _ in range(20)]
+        for ref in refs:
+            await store.record_reply(reply(ref, "", a_call(), needs=CallNeed.INPUT))
+
+        answered = (
+            store.resolve(
+                ref, request_id(ref.execution_id, "c1"), Resolution("answer", "Tea"), news("answered")
+            )
+            for ref in refs
+        )
+        recorded = (store.record_call(answers(ref, events=news("recorded"))) for ref in refs)
+        await asyncio.gather(*answered, *recorded)
+
+        for ref in refs:
+            assert set(await keys_told(store, ref)) <= {"answered", "recorded"}
+            assert "recorded" in await keys_told(store, ref)
+
     async def test_nobody_answers_what_was_never_asked(self, store: ExecutionStore) -> None:
         ref, another = await self.asking(store, "c1"), await self.asking(store, "c1")
         elsewhere = request_id(another.execution_id, "c1")
