@@ -498,6 +498,10 @@ class ExecutionStore(Protocol):
         """What an execution did, step by step; only its last steps, if so many are asked for."""
         ...
 
+    async def steps_after(self, ref: ExecutionRef, after: int = 0, limit: int = 50) -> Page[StepRow]:
+        """A page of what an execution did, from after a step; the cursor is the `after` of the next page."""
+        ...
+
     async def transcript(self, ref: ExecutionRef) -> Messages:
         """The conversation of an execution, what it continues included."""
         ...

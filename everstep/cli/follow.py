@@ -28,12 +28,11 @@ async def followed(execution: Execution) -> AsyncGenerator[str]:
 
 async def streamed(execution: Execution) -> AsyncGenerator[str]:
     """Text as it becomes known, line ends included; ends with the execution."""
-    told, began, counted = _Told(), monotonic(), None
+    told, began, counted = _Told(), monotonic(), 0
     while True:
         row = await execution.get()
-        # Nothing changes any more in steps that were over at the look before.
-        last = None if counted is None else row.step_count - counted + 2
-        for step in await execution.client.store.steps(execution.ref, last):
+        # The last step that was over at the look before may have been completed since; none before it.
+        async for step in execution.each_step(after=counted - 1):
             for text in told.of_step(step):
                 yield text
         for request in await execution.requests():

@@ -274,7 +274,7 @@ async def show(settings: Settings, execution_id: str) -> None:
         _print_execution(installation, await execution.get())
         for line in output.request_lines(await execution.requests(), str(execution.id)):
             say(line)
-        for step in await execution.steps():
+        async for step in execution.each_step():
             for line in output.step_lines(step):
                 say(line)
 
@@ -289,7 +289,7 @@ async def trace(settings: Settings, execution_id: str) -> None:
     """Show why each step was followed by another, or by none."""
 
     async def shown(_installation: Installation, execution: Execution) -> None:
-        for step in await execution.steps():
+        async for step in execution.each_step():
             for line in (*output.step_lines(step), *output.vote_lines(step)):
                 say(line)
 

@@ -6,7 +6,7 @@ same key and the same answer change nothing the second time.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -197,6 +197,20 @@ class Execution:
         """What it did, step by step."""
         await self.get()
         return await self.client.store.steps(self.ref)
+
+    async def steps_after(self, after: int = 0, limit: int = 50) -> Page[StepRow]:
+        """A page of what it did, from after a step; the cursor is the `after` of the next page."""
+        await self.get()
+        return await self.client.store.steps_after(self.ref, after, limit)
+
+    async def each_step(self, after: int = 0) -> AsyncGenerator[StepRow]:
+        """What it did, step by step, from after a step; of a long execution, only a page at a time is held."""
+        cursor: str | None = str(after)
+        while cursor is not None:
+            page = await self.steps_after(int(cursor))
+            for row in page.rows:
+                yield row
+            cursor = page.cursor
 
     async def result(self) -> ExecutionResult:
         """How it ended; waits for that, and survives outages meanwhile."""

@@ -79,6 +79,10 @@ class SyncExecution:
         """`Execution.steps`."""
         return self._do(self._execution.steps())
 
+    def steps_after(self, after: int = 0, limit: int = 50) -> Page[StepRow]:
+        """`Execution.steps_after`."""
+        return self._do(self._execution.steps_after(after, limit))
+
     def result(self) -> ExecutionResult:
         """`Execution.result`."""
         return self._do(self._execution.result())

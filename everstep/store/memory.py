@@ -494,6 +494,16 @@ class MemoryStore:
         wanted = numbers if last is None else numbers[len(numbers) - min(last, len(numbers)) :]
         return tuple(_step_row(execution, number) for number in wanted)
 
+    async def steps_after(self, ref: ExecutionRef, after: int = 0, limit: int = 50) -> Page[StepRow]:
+        """A page of what an execution did, from after a step; the cursor is the `after` of the next page."""
+        size = page_size(limit)
+        execution = self._find(ref)
+        if execution is None:
+            return Page(())
+        left = sorted(number for number in execution.steps if number > after)
+        page = tuple(_step_row(execution, number) for number in left[:size])
+        return Page(page, str(page[-1].number) if len(left) > size else None)
+
     async def transcript(self, ref: ExecutionRef) -> Messages:
         """The conversation of an execution, what it continues included."""
         execution = self._find(ref)

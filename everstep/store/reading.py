@@ -85,20 +85,20 @@ class PostgresReader:
 
     async def steps(self, ref: ExecutionRef, last: int | None = None) -> tuple[StepRow, ...]:
         """What an execution did, step by step; only its last steps, if so many are asked for."""
-        latest = select(*_STEP).where(
-            steps.c.execution_id == ref.execution_id, steps.c.tenant_id == ref.tenant_id
-        )
-        latest = latest.order_by(steps.c.number.desc()).limit(last)
+        latest = _steps(ref).order_by(steps.c.number.desc()).limit(last)
         with translated(self.engine.url):
             async with transaction(self._single, ONE_MOMENT) as connection:
-                found = (await connection.execute(latest)).all()[::-1]
-                first: int = found[0].number if found else 1
-                said = _by_step((await connection.execute(_since(transcript, ref, first))).all())
-                called = _by_step((await connection.execute(_since(tool_calls, ref, first))).all())
-        return tuple(
-            rows.step_row(row, messages(said.get(row.number, ())), called.get(row.number, ()))
-            for row in found
-        )
+                return await _whole(connection, ref, (await connection.execute(latest)).all()[::-1])
+
+    async def steps_after(self, ref: ExecutionRef, after: int = 0, limit: int = 50) -> Page[StepRow]:
+        """A page of what an execution did, from after a step; the cursor is the `after` of the next page."""
+        size = page_size(limit)
+        wanted = _steps(ref).where(steps.c.number > after).order_by(steps.c.number)
+        with translated(self.engine.url):
+            async with transaction(self._single, ONE_MOMENT) as connection:
+                found = (await connection.execute(wanted.limit(size + 1))).all()
+                page = await _whole(connection, ref, found[:size])
+        return Page(page, str(page[-1].number) if len(found) > size else None)
 
     async def open_requests(self, ref: ExecutionRef) -> tuple[RequestRow, ...]:
         """The questions that wait, oldest first."""
@@ -164,10 +164,28 @@ def messages(said: Iterable[Row[Any]]) -> Messages:
     return tuple(bodies.message_read(row.role, row.content, row.metadata) for row in said)
 
 
-def _since(table: Table, ref: ExecutionRef, step: int) -> Select[Any]:
-    """What belongs to the steps from this one on, in order."""
+def _steps(ref: ExecutionRef) -> Select[Any]:
+    return select(*_STEP).where(steps.c.execution_id == ref.execution_id, steps.c.tenant_id == ref.tenant_id)
+
+
+async def _whole(
+    connection: Transaction, ref: ExecutionRef, found: Sequence[Row[Any]]
+) -> tuple[StepRow, ...]:
+    """Steps in a row, with what was said and called in them."""
+    if not found:
+        return ()
+    first, last = found[0].number, found[-1].number
+    said = _by_step((await connection.execute(_within(transcript, ref, first, last))).all())
+    called = _by_step((await connection.execute(_within(tool_calls, ref, first, last))).all())
+    return tuple(
+        rows.step_row(row, messages(said.get(row.number, ())), called.get(row.number, ())) for row in found
+    )
+
+
+def _within(table: Table, ref: ExecutionRef, first: int, last: int) -> Select[Any]:
+    """What belongs to the steps from the first to the last, in order."""
     ours = (table.c.execution_id == ref.execution_id, table.c.tenant_id == ref.tenant_id)
-    return select(table).where(*ours, table.c.step >= step).order_by(table.c.step, table.c.idx)
+    return select(table).where(*ours, table.c.step.between(first, last)).order_by(table.c.step, table.c.idx)
 
 
 def _by_step(found: Iterable[Row[Any]]) -> dict[int, tuple[Row[Any], ...]]:

@@ -104,6 +104,7 @@ LOOKS = {
     "request",
     "session",
     "steps",
+    "steps_after",
     "transcript",
 }
 """What only reads."""

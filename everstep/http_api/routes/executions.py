@@ -86,10 +86,8 @@ async def read_trace(
 
 
 async def _steps(api: Api, caller: Caller, execution_id: UUID, after: int, limit: int) -> Page[StepRow]:
-    _, execution = await execution_of(api, caller, execution_id)
-    rows = [row for row in await execution.steps() if row.number > after]
-    more = str(rows[limit - 1].number) if len(rows) > limit else None
-    return Page(tuple(rows[:limit]), more)
+    row, _ = await execution_of(api, caller, execution_id)
+    return await api.sessions.client.store.steps_after(row.ref, after, limit)
 
 
 @routes.get("/agent/executions/{execution_id}/snapshots")

@@ -27,6 +27,7 @@ from agent_domain.ports import (
     Material,
     NewExecution,
     NotFound,
+    Page,
     RequestState,
     Reservation,
     Resolution,
@@ -1529,6 +1530,21 @@ class TestLists:
         assert await store.steps(ref, last=3) == steps[-3:]
         assert await store.steps(ref, last=99) == steps
         assert await store.steps(ref, last=0) == ()
+
+    async def test_steps_come_page_by_page(self, store: ExecutionStore) -> None:
+        ref = await accepted(store)
+        for number in range(1, 6):
+            await stepped(store, ref, number, f"Answer {number}", a_call(f"c{number}"))
+        steps = await store.steps(ref)
+
+        assert await store.steps_after(ref, limit=2) == Page(steps[:2], "2")
+        assert await store.steps_after(ref, 2, limit=2) == Page(steps[2:4], "4")
+        assert await store.steps_after(ref, 4, limit=2) == Page(steps[4:])
+        assert await store.steps_after(ref, 3, limit=2) == Page(steps[3:])
+        assert await store.steps_after(ref, 5) == await store.steps_after(a_ref()) == Page(())
+        assert await store.steps_after(of_another_tenant(ref)) == Page(())
+        with pytest.raises(InvalidInput, match="limit is 0"):
+            await store.steps_after(ref, limit=0)
 
     async def test_the_duration_of_a_step_is_known_once_it_is_over(self, store: ExecutionStore) -> None:
         ref = await accepted(store)

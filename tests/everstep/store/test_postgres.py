@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -654,6 +655,21 @@ MANY = """
 """
 
 
+PAGES = {"executions", "executions of a status", "envelopes", "steps page by page"}
+
+LONG = """
+    INSERT INTO agent_steps (execution_id, tenant_id, number, attempt)
+    SELECT '{id}', '{tenant}', number, 1 FROM generate_series(1, 1000) AS number;
+    INSERT INTO agent_transcript (execution_id, tenant_id, step, idx, role, content)
+    SELECT '{id}', '{tenant}', step, idx, 'user', to_json(repeat('text', 2000))
+      FROM generate_series(1, 1000) AS step, generate_series(0, 1) AS idx;
+    INSERT INTO agent_tool_calls (execution_id, tenant_id, call_id, step, idx, name, args, need, args_digest)
+    SELECT '{id}', '{tenant}', 'call ' || step, step, 0, 'look', '{{}}', 'run', ''
+      FROM generate_series(1, 1000) AS step;
+    ANALYZE;
+"""
+
+
 class TestIndexes:
     async def test_no_list_is_searched_from_end_to_end(self, own: PostgresStore) -> None:
         """Among many others, each list is found by an index, and pages come sorted from it."""
@@ -679,6 +695,7 @@ class TestIndexes:
             "envelopes": lambda: own.envelopes(some.tenant_id, some.session_id, after=2000, limit=100),
             "transcript": lambda: own.transcript(ref),
             "steps": lambda: own.steps(ref),
+            "steps page by page": lambda: own.steps_after(ref, 2, limit=2),
             "open requests": lambda: own.open_requests(ref),
         }
         for name, read in lists.items():
@@ -687,9 +704,35 @@ class TestIndexes:
             assert plans
             for plan in plans:
                 assert "Seq Scan" not in plan, f"{name}:\n{plan}"
-                assert (
-                    name not in {"executions", "executions of a status", "envelopes"} or "Sort" not in plan
-                ), plan
+                assert name not in PAGES or "Sort" not in plan, f"{name}:\n{plan}"
+
+    async def test_a_page_of_a_long_execution_reads_its_own_rows_only(self, own: PostgresStore) -> None:
+        """Of 1,000 steps: what a page shows, and the one step after it that says whether there is another."""
+        ref = await accepted(own)
+        with administrator(own.engine) as connection:
+            connection.execute(LONG.format(id=ref.execution_id, tenant=ref.tenant_id).encode())
+        read, plans = list[int](), list[str]()
+
+        @event.listens_for(own.engine.sync_engine, "before_cursor_execute")
+        def explain(*given: Any) -> None:  # pyright: ignore[reportUnusedFunction] -- SQLAlchemy calls it
+            _, cursor, statement, parameters, *_ = given
+            cursor.execute(f"EXPLAIN {statement}", parameters)
+            plans.append("\n".join(line for (line,) in cursor.fetchall()))
+
+        @event.listens_for(own.engine.sync_engine, "after_cursor_execute")
+        def count(*given: Any) -> None:  # pyright: ignore[reportUnusedFunction] -- SQLAlchemy calls it
+            read.append(given[1].rowcount)
+
+        page = await own.steps_after(ref, 500, limit=10)
+
+        assert [step.number for step in page.rows] == list(range(501, 511))
+        assert page.cursor == "510"
+        assert {(len(step.messages), len(step.calls)) for step in page.rows} == {(2, 1)}
+        assert read == [11, 20, 10]
+        for plan, place in zip(plans, ("number", "step", "step"), strict=True):
+            assert "Index Scan" in plan, plan
+            assert re.search(rf"Index Cond: .*{place} >", plan), plan
+            assert "Sort" not in plan, plan
 
 
 class TestUpgradesUnderway:

@@ -1,0 +1,37 @@
+"""What an execution did, read by a client."""
+
+from typing import Any, cast
+from uuid import uuid4
+
+import pytest
+
+from agent_domain.ports import NotFound
+from everstep.client.client import Client
+from everstep.store.memory import MemoryStore
+from tests.everstep.store.store_words import TENANT, accepted, stepped
+
+
+async def test_a_long_execution_is_read_page_by_page() -> None:
+    store = MemoryStore()
+    ref = await accepted(store)
+    for number in range(1, 121):
+        await stepped(store, ref, number)
+    execution = _client(store).execution(ref.execution_id)
+
+    assert [step.number async for step in execution.each_step()] == list(range(1, 121))
+    assert [step.number async for step in execution.each_step(after=118)] == [119, 120]
+    page = await execution.steps_after(10, limit=5)
+    assert ([step.number for step in page.rows], page.cursor) == ([11, 12, 13, 14, 15], "15")
+
+
+async def test_of_what_is_not_there_no_step_is_read() -> None:
+    unknown = _client(MemoryStore()).execution(uuid4())
+
+    with pytest.raises(NotFound):
+        await unknown.steps_after()
+    with pytest.raises(NotFound):
+        await anext(unknown.each_step())
+
+
+def _client(store: MemoryStore) -> Client:
+    return Client(cast("Any", None), store, tenant_id=TENANT)
