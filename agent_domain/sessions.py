@@ -286,6 +286,10 @@ class Answered:
     status: int
     body: Any
     digest: str
+    session_id: UUID | None = None
+    """The session that it tells of, and is erased with."""
+    execution_id: UUID | None = None
+    """The execution that it tells of, and is erased with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,8 +352,13 @@ class SessionStore(Protocol):
         """Give a session another title, if nobody has done so meanwhile."""
         ...
 
-    async def delete_session(self, scope: Scope, session_id: UUID) -> bool:
-        """Remove a session with everything in it; False if there is none, `SessionBusy` while it runs."""
+    async def delete_session(
+        self, scope: Scope, session_id: UUID, *, unchanged_since: datetime | None = None
+    ) -> bool:
+        """Remove a session with everything in it; `SessionBusy` while it runs.
+
+        False if there is none, or if it was changed since then.
+        """
         ...
 
     async def messages(
@@ -421,7 +430,7 @@ class KeyStore(Protocol):
         ...
 
     async def remember(self, tenant_id: str, user_id: str, key: str, answer: Answered) -> Answered:
-        """Keep an answer; the first one wins and is returned."""
+        """Keep an answer; the first one wins and is returned. None is kept of what was deleted meanwhile."""
         ...
 
     async def create_key(self, key: ApiKey, digest: str) -> None:

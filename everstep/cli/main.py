@@ -25,6 +25,7 @@ from everstep.cli.complaints import complaint
 from everstep.client.client import Execution, Refused
 from everstep.runtime.doctor import examined
 from everstep.runtime.installation import Installation, local, opened, register, upgrade
+from everstep.runtime.retention import retentions
 from everstep.runtime.settings import Settings
 from everstep.runtime.worker import armed
 
@@ -204,6 +205,25 @@ async def doctor(settings: Settings, repair: bool) -> None:
         say(f"mended  {repairs}" if repairs else "nothing was left behind")
     if not is_well:
         raise click.exceptions.Exit(1)
+
+
+@commands.command()
+@click.option("--dry-run", is_flag=True, help="Remove nothing, and say how much it would be.")
+@click.pass_obj
+@command
+async def prune(settings: Settings, dry_run: bool) -> None:
+    """Remove what is older than the settings say; Ctrl-C loses nothing.
+
+    Safe to repeat, and while others do. What is under way stays.
+    """
+    async with retentions(settings) as tables:
+        for retention in tables:
+            count = 0
+            try:
+                async for more in retention.pruned(dry_run=dry_run):
+                    count += more
+            finally:
+                click.echo(output.retention_line(retention, count, dry_run=dry_run))
 
 
 # Executions.

@@ -9,6 +9,7 @@ from agent_domain.step_error import StepError
 from agent_domain.step_facts import CallNeed
 from agent_domain.summaries import args_summary
 from agent_domain.values import cut, json_text
+from everstep.runtime.retention import Retention
 
 ENDED = frozenset({ExecutionStatus.COMPLETED, ExecutionStatus.FAILED, ExecutionStatus.CANCELLED})
 
@@ -23,6 +24,15 @@ _VISIBLE = dict.fromkeys(_CONTROLS, "\N{REPLACEMENT CHARACTER}")
 def visible(text: str) -> str:
     """The text without what a terminal would obey: models and tools must not move its cursor."""
     return text.translate(_VISIBLE)
+
+
+def retention_line(retention: Retention, count: int, *, dry_run: bool) -> str:
+    """What became of a table's old rows."""
+    if retention.days is None:
+        return f"{retention.table:<16}  kept: {retention.setting} is not set"
+    done = "would be removed" if dry_run else "removed"
+    age = "a day" if retention.days == 1 else f"{retention.days:g} days"
+    return f"{retention.table:<16}  {count} {done}, older than {age}"
 
 
 def execution_line(row: ExecutionRow) -> str:

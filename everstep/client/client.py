@@ -204,7 +204,7 @@ class Execution:
         return await self.client.store.steps_after(self.ref, after, limit)
 
     async def each_step(self, after: int = 0) -> AsyncGenerator[StepRow]:
-        """What it did, step by step, from after a step; of a long execution, only a page at a time is held."""
+        """What it did, step by step, from after a step; no more than a page of it is held at a time."""
         cursor: str | None = str(after)
         while cursor is not None:
             page = await self.steps_after(int(cursor))

@@ -206,6 +206,22 @@ class Execution(Told):
         )
 
 
+_TELLS_OF: Mapping[object, tuple[str, str]] = {
+    Session: ("session_id", "id"),
+    MessageAccepted: ("session_id", "session_id"),
+    Request: ("execution_id", "execution_id"),
+    Execution: ("execution_id", "id"),
+}
+
+
+def told_of(kind: object, body: Any) -> dict[str, UUID]:
+    """What an answer of this kind tells of, and is erased with: a session, or an execution."""
+    if kind not in _TELLS_OF:
+        return {}
+    what, field = _TELLS_OF[kind]
+    return {what: UUID(body[field])}
+
+
 class ErrorTold(Told):
     """Something that went wrong in a step."""
 

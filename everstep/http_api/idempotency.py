@@ -22,6 +22,7 @@ from starlette.responses import JSONResponse, Response
 
 from agent_domain.sessions import Answered
 from agent_domain.values import json_text
+from everstep.http_api.answers import told_of
 from everstep.http_api.api import Api
 from everstep.http_api.auth import READ, READS, admitted
 from everstep.http_api.callers import Caller
@@ -97,7 +98,7 @@ class ApiRoute(APIRoute):
                 return await _patiently(answer, request)
             if not _USABLE.fullmatch(key):
                 raise unusable("An Idempotency-Key has 1 to 200 visible ASCII characters; a UUID does well")
-            once = _Once(api, caller, key, await _digest(request))
+            once = _Once(api, caller, key, await _digest(request), self.response_model)
             return await once.response(request, answer)
 
         return handler
@@ -133,6 +134,8 @@ class _Once:
     caller: Caller
     key: str
     digest: str
+    kind: object
+    """What it is answered with."""
 
     async def response(self, request: Request, answer: Handler) -> Response:
         name = (self.caller.tenant_id, self.caller.user_id, self.key)
@@ -154,7 +157,8 @@ class _Once:
 
     def _answered(self, response: Response) -> Answered:
         text = bytes(response.body)
-        return Answered(response.status_code, json.loads(text) if text else None, self.digest)
+        body = json.loads(text) if text else None
+        return Answered(response.status_code, body, self.digest, **told_of(self.kind, body))
 
     def _again(self, before: Answered) -> Response:
         if before.digest != self.digest:

@@ -30,6 +30,7 @@ def _words(value: object) -> object:
     )
 
 
+Days = Annotated[float, Field(gt=0, le=36_500)]
 Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_words)]
 
 
@@ -100,6 +101,14 @@ class Settings(BaseSettings):
     """Model settings by name: `[presets.NAME]` in everstep.toml."""
     preset: str | None = None
     """The preset for agents that name none."""
+    keep_answers_days: Days = 1
+    """How long an `Idempotency-Key` is known at least: `everstep prune` removes what is older."""
+    keep_sessions_days: Days | None = None
+    """How long a session is kept in which nothing changes. None, here and below: for good."""
+    keep_executions_days: Days | None = None
+    """How long an execution without a session is kept after its end."""
+    keep_envelopes_days: Days | None = None
+    """How far back viewers can resume a stream."""
     failpoint: str | None = None
     """For crash tests only: where a worker dies. See `everstep.runtime.worker.armed`."""
     graceful_shutdown_seconds: float = 60.0

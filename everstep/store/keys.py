@@ -5,8 +5,10 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from psycopg.errors import ForeignKeyViolation
 from sqlalchemy import Executable, Row, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from agent_domain.sessions import Answered, ApiKey
@@ -25,10 +27,10 @@ class PostgresKeys:
         """The answer to a request with this key."""
         mine = (answers.c.tenant_id == tenant_id, answers.c.user_id == user_id, answers.c.key == key)
         found = await self._all(select(answers).where(*mine))
-        return Answered(found[0].status, found[0].body, found[0].digest) if found else None
+        return _answered(found[0]) if found else None
 
     async def remember(self, tenant_id: str, user_id: str, key: str, answer: Answered) -> Answered:
-        """Keep an answer; the first one wins and is returned."""
+        """Keep an answer; the first one wins and is returned. None is kept of what was deleted meanwhile."""
         values = {
             "tenant_id": tenant_id,
             "user_id": user_id,
@@ -36,10 +38,20 @@ class PostgresKeys:
             "digest": answer.digest,
             "status": answer.status,
             "body": answer.body,
+            "session_id": answer.session_id,
+            "execution_id": answer.execution_id,
         }
         kept = insert(answers).values(**values).on_conflict_do_nothing().returning(answers.c.key)
-        if await self._all(kept):
-            return answer
+        with translated(self.engine.url):
+            async with self._single.connect() as connection:
+                try:
+                    if (await connection.execute(kept)).first():
+                        return answer
+                except IntegrityError as error:
+                    # What it tells of was deleted meanwhile.
+                    if isinstance(error.orig, ForeignKeyViolation):
+                        return answer
+                    raise
         return await self.answered(tenant_id, user_id, key) or answer
 
     async def create_key(self, key: ApiKey, digest: str) -> None:
@@ -84,6 +96,10 @@ class PostgresKeys:
         with translated(self.engine.url):
             async with self._single.connect() as connection:
                 return (await connection.execute(statement)).all()
+
+
+def _answered(row: Row[Any]) -> Answered:
+    return Answered(row.status, row.body, row.digest, row.session_id, row.execution_id)
 
 
 def _key(row: Row[Any]) -> ApiKey:

@@ -7,6 +7,7 @@ by `agent_domain.sessions.route`, and then whoever is first has its turn, if nob
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 from uuid import UUID, uuid5
 
@@ -119,12 +120,16 @@ class PostgresSessions(PostgresStore):
         mine = (sessions.c.id == session_id, sessions.c.tenant_id == scope.tenant_id, sessions.c.title == old)
         return bool(await self._all(update(sessions).where(*mine).values(title=new).returning(sessions.c.id)))
 
-    async def delete_session(self, scope: Scope, session_id: UUID) -> bool:
-        """Remove a session with everything in it; False if there is none."""
+    async def delete_session(
+        self, scope: Scope, session_id: UUID, *, unchanged_since: datetime | None = None
+    ) -> bool:
+        """Remove a session with everything in it; False if there is none, or if it was changed since then."""
         async with self._transaction() as connection:
             try:
-                await self._locked_session(connection, scope, session_id)
+                session = await self._locked_session(connection, scope, session_id)
             except NotFound:
+                return False
+            if unchanged_since and session.updated_at >= unchanged_since:
                 return False
             if await self._queue(connection, scope.tenant_id, session_id):
                 raise SessionBusy

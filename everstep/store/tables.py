@@ -199,6 +199,12 @@ executions = Table(
     ),
     Index("agent_executions_unchanged", "updated_at", "id", postgresql_where=text(_UNDER_WAY)),
     Index(
+        "agent_executions_ended",
+        "completed_at",
+        "id",
+        postgresql_where=text("completed_at IS NOT NULL AND parent_execution_id IS NULL"),
+    ),
+    Index(
         "agent_executions_by_parent",
         "parent_execution_id",
         postgresql_where=text("parent_execution_id IS NOT NULL"),
@@ -393,8 +399,13 @@ answers = Table(
     Column("status", Integer, nullable=False),
     _body("body"),
     _at(),
+    # What it tells of, and is erased with.
+    Column("session_id", Uuid, ForeignKey("agent_sessions.id", ondelete="CASCADE")),
+    Column("execution_id", Uuid, ForeignKey("agent_executions.id", ondelete="CASCADE")),
     PrimaryKeyConstraint("tenant_id", "user_id", "key"),
     Index("agent_answers_oldest", "created_at"),
+    Index("agent_answers_by_session", "session_id", postgresql_where=text("session_id IS NOT NULL")),
+    Index("agent_answers_by_execution", "execution_id", postgresql_where=text("execution_id IS NOT NULL")),
 )
 
 api_keys = Table(

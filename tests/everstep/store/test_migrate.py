@@ -4,7 +4,9 @@ import asyncio
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
+import psycopg
 import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
@@ -65,7 +67,7 @@ async def test_an_upgrade_that_fails_leaves_nothing(empty_database: str) -> None
         await upgrade(empty_database)
 
     assert await in_database(empty_database, tables) == {"agent_envelopes"}
-    assert await pending(empty_database) == ["0001_initial", "0002_sessions"]
+    assert await pending(empty_database) == ["0001_initial", "0002_sessions", "0003_retention"]
 
 
 CATALOG = """
@@ -193,3 +195,40 @@ async def test_a_migration_takes_as_long_as_it_takes(database: str) -> None:
         return connection.execute(text("SHOW statement_timeout")).scalar()
 
     assert await in_database(database, limit) == "0"
+
+
+BEFORE_RETENTION = """
+    ALTER TABLE agent_answers DROP COLUMN session_id, DROP COLUMN execution_id;
+    DROP INDEX agent_executions_ended;
+    UPDATE agent_schema_version SET version_num = '0002_sessions';
+    INSERT INTO agent_sessions (id, tenant_id, user_id) VALUES ('{session}', 'acme', 'ann');
+    INSERT INTO agent_executions (id, tenant_id, agent_type, agent_config, agent_id)
+    VALUES ('{execution}', 'acme', 'helper', '{{}}', gen_random_uuid());
+    INSERT INTO agent_answers (tenant_id, user_id, key, digest, status, body)
+    SELECT 'acme', 'ann', key, '', 201, CAST(body AS json)
+      FROM (VALUES ('session', '{{"id": "{session}"}}'),
+                   ('message', '{{"session_id": "{session}", "execution_id": "{gone}"}}'),
+                   ('execution', '{{"id": "{execution}", "session_id": null}}'),
+                   ('request', '{{"id": "{gone}", "execution_id": "{execution}", "session_id": null}}'),
+                   ('deleted', '{{"id": "{gone}", "session_id": "{gone}"}}'),
+                   ('channel', '{{"auth": "x"}}')) AS told(key, body);
+"""
+
+
+async def test_answers_that_were_stored_before_go_with_what_they_tell_of(own_database: str) -> None:
+    """8.7.1"""
+    ids = {"session": UUID(int=1), "execution": UUID(int=2), "gone": UUID(int=3)}
+    with psycopg.connect(own_database.replace("+psycopg", ""), autocommit=True) as connection:
+        connection.execute(BEFORE_RETENTION.format(**ids).encode())
+        await upgrade(own_database)
+        found = connection.execute("SELECT key, session_id, execution_id FROM agent_answers ORDER BY key")
+
+        assert found.fetchall() == [
+            ("execution", None, ids["execution"]),
+            ("message", ids["session"], None),
+            ("request", None, ids["execution"]),
+            ("session", ids["session"], None),
+        ]
+        connection.execute("DELETE FROM agent_sessions")
+        connection.execute("DELETE FROM agent_executions")
+        assert connection.execute("SELECT count(*) FROM agent_answers").fetchall() == [(0,)]

@@ -1,0 +1,53 @@
+"""What an installation removes, and when: the settings, applied to the store."""
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from everstep.runtime.installation import HOW_TO_START, located
+from everstep.runtime.settings import Settings
+from everstep.store.engine import create_engine
+from everstep.store.retention import PostgresRetention
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long the rows of a table are kept."""
+
+    table: str
+    setting: str
+    days: float | None
+    """None: as long as what they belong to."""
+    prune: Callable[..., AsyncGenerator[int]]
+
+    async def pruned(self, *, dry_run: bool) -> AsyncGenerator[int]:
+        """Remove what is older, or only count it; how many rows, batch by batch."""
+        if self.days is None:
+            return
+        before = datetime.now(UTC) - timedelta(days=self.days)
+        async for count in self.prune(before, dry_run=dry_run):
+            yield count
+
+
+@asynccontextmanager
+async def retentions(settings: Settings) -> AsyncGenerator[Sequence[Retention]]:
+    """Those of all tables, in the order in which most goes at once."""
+    url = settings.database_url or located(settings).required("database_url", HOW_TO_START)
+    engine = create_engine(url, application_name="everstep prune")
+    store = PostgresRetention(engine)
+    try:
+        yield [
+            _retention(settings, "agent_sessions", "keep_sessions_days", store.prune_sessions),
+            _retention(settings, "agent_executions", "keep_executions_days", store.prune_executions),
+            _retention(settings, "agent_envelopes", "keep_envelopes_days", store.prune_envelopes),
+            _retention(settings, "agent_answers", "keep_answers_days", store.prune_answers),
+        ]
+    finally:
+        await engine.dispose()
+
+
+def _retention(
+    settings: Settings, table: str, setting: str, prune: Callable[..., AsyncGenerator[int]]
+) -> Retention:
+    return Retention(table, f"EVERSTEP_{setting.upper()}", getattr(settings, setting), prune)

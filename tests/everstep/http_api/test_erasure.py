@@ -1,0 +1,75 @@
+"""Whoever deletes a session erases what the API had kept of it."""
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from fastapi.routing import APIRoute
+from sqlalchemy import text
+
+from agent_domain.sessions import Answered
+from everstep.http_api.answers import ChannelAuth, told_of
+from everstep.http_api.routes import broadcasting, executions, sessions
+from tests.everstep.http_api.house import House, Person
+
+POSTS = [
+    route
+    for module in (sessions, executions, broadcasting)
+    for route in module.routes.routes
+    if isinstance(route, APIRoute) and "POST" in (route.methods or ())
+]
+
+
+@pytest.mark.parametrize("route", POSTS, ids=lambda route: route.path)
+def test_every_stored_answer_belongs_to_something(route: APIRoute) -> None:
+    """8.7.1: or holds nothing that anybody said."""
+    ids = {"id": str(UUID(int=1)), "session_id": str(UUID(int=2)), "execution_id": str(UUID(int=3))}
+
+    assert told_of(route.response_model, ids) or route.response_model is ChannelAuth
+
+
+async def test_a_deleted_session_leaves_no_answer(ann: Person, house: House, work: None) -> None:
+    """8.7.1"""
+    session = (await ann.post("/agent/sessions", {"title": "A trip"}, key="k-1"))["id"]
+    said = f"/agent/sessions/{session}/messages"
+    asking = (await ann.post(said, {"content": "ask me"}, key="k-2"))["execution_id"]
+    await ann.asked(asking)
+    await ann.post(f"/agent/executions/{asking}/steer", {"content": "Hurry"}, key="k-3")
+    await ann.post(f"/agent/executions/{asking}/input", {"text": "Friday"}, key="k-4")
+    await ann.until(asking, "completed")
+    forked = await ann.post(f"/agent/executions/{asking}/fork", {"step": 0, "content": "x"}, key="k-5")
+    await ann.until(forked["id"], "completed")
+    begun = await ann.post("/agent/messages", {"content": "Another one"}, key="k-6")
+    await ann.until(begun["execution_id"], "completed")
+    alone = await ann.post("/agent/executions", {"content": "Alone"}, key="k-7")
+    assert await keys(house) == ["k-1", "k-2", "k-3", "k-4", "k-5", "k-6", "k-7"]
+
+    await ann.http.delete(f"/agent/sessions/{session}")
+
+    assert await keys(house) == ["k-6", "k-7"]
+    await ann.http.delete(f"/agent/sessions/{begun['session_id']}")
+    assert await keys(house) == ["k-7"]
+    await ann.until(alone["id"], "completed")
+    del work
+
+
+async def test_an_answer_that_comes_after_the_deletion_is_not_kept(ann: Person, house: House) -> None:
+    """8.7.1"""
+    session = await ann.session()
+    await ann.http.delete(f"/agent/sessions/{session}")
+
+    for late in (
+        Answered(201, {"text": "hers"}, "digest", session_id=UUID(session)),
+        Answered(201, {"text": "hers"}, "digest", execution_id=uuid4()),
+    ):
+        assert await house.keys.remember(house.tenant, "ann", "k-1", late) == late
+        assert await house.keys.answered(house.tenant, "ann", "k-1") is None
+
+
+async def keys(house: House) -> Sequence[str]:
+    """The keys of all answers that are stored for this tenant."""
+    wanted = text("SELECT key FROM agent_answers WHERE tenant_id = :tenant ORDER BY key")
+    async with house.keys.engine.connect() as connection:
+        found: Sequence[Any] = (await connection.execute(wanted, {"tenant": house.tenant})).all()
+    return [row.key for row in found]

@@ -1,0 +1,367 @@
+"""What is pruned, and what stays: in the real database, with clocks that are put back."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+import pytest_asyncio
+from sqlalchemy import event, text
+
+from agent_domain.ports import ExecutionRef
+from agent_domain.sessions import Answered, Scope, SessionChanges, SessionStatus
+from agent_domain.status import ExecutionStatus
+from everstep.store import retention
+from everstep.store.engine import create_engine
+from everstep.store.keys import PostgresKeys
+from everstep.store.retention import PostgresRetention
+from tests.everstep.store.store_words import (
+    OTHERS,
+    TENANT,
+    a_call,
+    accepted,
+    begin,
+    ended,
+    settled,
+    stepped,
+    told,
+)
+from tests.everstep.store.test_sessions import a_session, begun, over, said
+
+LONG_AGO = "clock_timestamp() - interval '100 days'"
+CHANGED = {
+    "agent_sessions": "updated_at",
+    "agent_executions": "completed_at",
+    "agent_envelopes": "created_at",
+    "agent_answers": "created_at",
+}
+
+
+@pytest_asyncio.fixture
+async def store(database: str) -> AsyncGenerator[PostgresRetention]:
+    engine = create_engine(database)
+    yield PostgresRetention(engine)
+    await engine.dispose()
+
+
+def before() -> datetime:
+    return datetime.now(UTC) - timedelta(days=50)
+
+
+async def total(counts: AsyncGenerator[int]) -> int:
+    return sum([count async for count in counts])
+
+
+async def rows(store: PostgresRetention, statement: str, **values: Any) -> list[Any]:
+    async with store.engine.begin() as connection:
+        found = await connection.execute(text(statement), values)
+        return [*found] if found.returns_rows else []
+
+
+async def age(store: PostgresRetention, table: str, where: str = "true", **values: Any) -> None:
+    """Put back when these rows were written."""
+    await rows(store, f"UPDATE {table} SET {CHANGED[table]} = {LONG_AGO} WHERE {where}", **values)  # noqa: S608
+
+
+async def how_many(store: PostgresRetention, *tables: str) -> list[int]:
+    return [(await rows(store, f"SELECT count(*) FROM {table}"))[0][0] for table in tables]  # noqa: S608
+
+
+async def answered(store: PostgresRetention, key: str, **tells_of: UUID) -> None:
+    await PostgresKeys(store.engine).remember(TENANT, "ann", key, Answered(201, {}, "digest", **tells_of))
+
+
+async def an_ended(store: PostgresRetention, *, old: bool = True, **fields: Any) -> ExecutionRef:
+    """An execution that has told something and has ended, without a session."""
+    ref = await accepted(store, **fields)
+    await stepped(store, ref, 1, "Hi", a_call(f"call {ref.execution_id}"))
+    await store.settle(settled(ref, ExecutionStatus.COMPLETED, events=[told("a"), told("b")]))
+    if old:
+        await age(store, "agent_executions", "id = :id", id=ref.execution_id)
+    return ref
+
+
+class TestSessions:
+    async def test_those_in_which_nothing_changes_go_with_everything_in_them(
+        self, store: PostgresRetention
+    ) -> None:
+        """8.7.2: of whatever status and tenant."""
+        archived = await a_session(store)
+        await over(store, await begun(store, archived))
+        await store.change_session(Scope(TENANT), archived, SessionChanges(status=SessionStatus.ARCHIVED))
+        theirs = await a_session(store, tenant=OTHERS)
+        await answered(store, "k", session_id=theirs)
+        await age(store, "agent_sessions")
+        lively = await a_session(store)
+
+        assert await total(store.prune_sessions(before(), dry_run=True)) == 2
+        assert await how_many(store, "agent_sessions") == [3]
+        assert await total(store.prune_sessions(before())) == 2
+
+        assert [row.id for row in await rows(store, "SELECT id FROM agent_sessions")] == [lively]
+        left = (
+            "agent_session_messages",
+            "agent_executions",
+            "agent_streams",
+            "agent_envelopes",
+            "agent_answers",
+        )
+        assert await how_many(store, *left) == [0] * 5
+
+    @pytest.mark.parametrize("status", ["pending", "running", "paused"])
+    async def test_what_is_under_way_in_one_keeps_it(self, store: PostgresRetention, status: str) -> None:
+        """8.7.2"""
+        session_id = await a_session(store)
+        posted = await store.post(said(session_id))
+        if status != "pending":
+            await store.begin_step(begin(posted.execution))
+            await store.settle(settled(posted.execution, ExecutionStatus(status)))
+        await age(store, "agent_sessions")
+
+        assert await total(store.prune_sessions(before(), dry_run=True)) == 0
+        assert await total(store.prune_sessions(before())) == 0
+        assert await store.session(Scope(TENANT), session_id)
+
+    async def test_what_is_said_while_it_is_looked_at_keeps_it(self, store: PostgresRetention) -> None:
+        session_id = await a_session(store)
+        looked_at = before()
+        await over(store, await begun(store, session_id))
+
+        assert not await store.delete_session(Scope(TENANT), session_id, unchanged_since=looked_at)
+        assert await store.session(Scope(TENANT), session_id)
+
+
+class TestExecutions:
+    async def test_those_that_ended_long_ago_go_with_all_that_is_theirs(
+        self, store: PostgresRetention
+    ) -> None:
+        """8.7.2"""
+        old, late = await an_ended(store), await an_ended(store, old=False)
+        await answered(store, "k", execution_id=old.execution_id)
+        running = await accepted(store)
+        await store.begin_step(begin(running))
+
+        assert await total(store.prune_executions(before(), dry_run=True)) == 1
+        assert await store.execution(old)
+        assert await total(store.prune_executions(before())) == 1
+
+        kept = await rows(store, "SELECT id FROM agent_executions")
+        assert {row.id for row in kept} == {late.execution_id, running.execution_id}
+        assert await how_many(store, "agent_streams", "agent_envelopes", "agent_tool_calls") == [2, 2, 1]
+        assert await how_many(store, "agent_answers") == [0]
+
+    async def test_those_of_a_session_are_its_conversation(self, store: PostgresRetention) -> None:
+        await over(store, await begun(store, await a_session(store)))
+        await age(store, "agent_executions")
+
+        assert await total(store.prune_executions(before(), dry_run=True)) == 0
+        assert await total(store.prune_executions(before())) == 0
+        assert await how_many(store, "agent_executions") == [1]
+
+    async def test_a_session_that_others_keep_is_none_of_ours(self, store: PostgresRetention) -> None:
+        """An execution may name a session that was never made here."""
+        await an_ended(store, session_id=uuid4())
+
+        assert await total(store.prune_executions(before())) == 1
+        assert await how_many(store, "agent_executions", "agent_streams") == [0, 1]
+
+    async def test_subagents_go_with_their_parent(self, store: PostgresRetention) -> None:
+        """8.7.2: and not before it."""
+        parent = await accepted(store)
+        child = await an_ended(store, parent_execution_id=parent.execution_id)
+        await an_ended(store, parent_execution_id=child.execution_id)
+        assert await total(store.prune_executions(before())) == 0
+
+        await ended(store, parent)
+        await age(store, "agent_executions")
+
+        assert await total(store.prune_executions(before(), dry_run=True)) == 3
+        assert await total(store.prune_executions(before())) == 3
+        assert await how_many(store, "agent_executions", "agent_streams") == [0, 0]
+
+    async def test_a_subagent_that_is_under_way_keeps_its_parent(self, store: PostgresRetention) -> None:
+        parent = await an_ended(store)
+        await accepted(store, parent_execution_id=parent.execution_id)
+
+        assert await total(store.prune_executions(before(), dry_run=True)) == 0
+        assert await total(store.prune_executions(before())) == 0
+
+    async def test_what_is_continued_goes_after_what_continues_it(self, store: PostgresRetention) -> None:
+        origin = await an_ended(store)
+        fork = ExecutionRef(uuid4(), TENANT)
+        await store.fork(origin, 1, fork, "Else")
+
+        assert await total(store.prune_executions(before())) == 0
+        assert len(await store.transcript(fork)) == 4
+
+        await ended(store, fork)
+        await age(store, "agent_executions", "id = :id", id=fork.execution_id)
+        assert await total(store.prune_executions(before())) == 1
+        assert await total(store.prune_executions(before())) == 1
+        assert await how_many(store, "agent_executions") == [0]
+
+
+FIRST_HELD = """
+    SELECT stream.head, coalesce(min(envelope.seq), stream.head + 1) AS first_held
+      FROM agent_streams stream LEFT JOIN agent_envelopes envelope USING (stream_id)
+     WHERE stream.stream_id = :id GROUP BY stream.stream_id
+"""
+
+
+class TestEnvelopes:
+    async def told_in(self, store: PostgresRetention, session_id: UUID, *keys: str) -> ExecutionRef:
+        """An execution that has told this, and runs."""
+        ref = await accepted(store, session_id=session_id)
+        await store.settle(settled(ref, ExecutionStatus.RUNNING, events=[told(key) for key in keys]))
+        return ref
+
+    async def held(self, store: PostgresRetention, session_id: UUID) -> list[int]:
+        """The `seq` of each envelope; the first says what is not held, as docs/retention.md has it."""
+        held = [envelope.seq for envelope in await store.envelopes(TENANT, session_id)]
+        (stream,) = await rows(store, FIRST_HELD, id=session_id)
+        assert stream.first_held == (held[0] if held else stream.head + 1)
+        return held
+
+    async def test_old_ones_go_and_the_stream_goes_on(self, store: PostgresRetention) -> None:
+        """8.7.3"""
+        session_id = uuid4()
+        ref = await self.told_in(store, session_id, "a", "b", "c")
+        await ended(store, ref)
+        await age(store, "agent_envelopes", "seq <= 2")
+
+        assert await total(store.prune_envelopes(before(), dry_run=True)) == 2
+        assert await self.held(store, session_id) == [1, 2, 3]
+        assert await total(store.prune_envelopes(before())) == 2
+        assert await self.held(store, session_id) == [3]
+
+        await age(store, "agent_envelopes")
+        assert await total(store.prune_envelopes(before())) == 1
+        assert await self.held(store, session_id) == []
+        await self.told_in(store, session_id, "d")
+        assert await self.held(store, session_id) == [4]
+        assert await total(store.prune_envelopes(before())) == 0
+
+    async def test_what_is_under_way_keeps_its_own_and_all_after_them(self, store: PostgresRetention) -> None:
+        """8.7.3: so that a stream has no gap, and nothing that is told again is told twice."""
+        session_id = uuid4()
+        first = await self.told_in(store, session_id, "a", "b")
+        second = await self.told_in(store, session_id, "c")
+        await ended(store, await self.told_in(store, session_id, "d"))
+        await ended(store, first)
+        await age(store, "agent_envelopes")
+
+        assert await total(store.prune_envelopes(before(), dry_run=True)) == 2
+        assert await total(store.prune_envelopes(before())) == 2
+        assert await self.held(store, session_id) == [3, 4]
+
+        await store.settle(settled(second, ExecutionStatus.PAUSED, events=[told("c"), told("e")]))
+        assert await self.held(store, session_id) == [3, 4, 5]
+
+    async def test_they_go_from_the_oldest_on(
+        self, store: PostgresRetention, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """8.7.2: whoever is interrupted leaves a stream without gaps."""
+        monkeypatch.setattr(retention, "BATCH", 2)
+        session_id = uuid4()
+        await ended(store, await self.told_in(store, session_id, *"abcde"))
+        await age(store, "agent_envelopes")
+
+        counts = store.prune_envelopes(before())
+        assert await anext(counts) == 2
+        await counts.aclose()
+        assert await self.held(store, session_id) == [3, 4, 5]
+
+        assert [count async for count in store.prune_envelopes(before())] == [2, 1]
+
+
+class TestAnswers:
+    async def test_old_ones_go(self, store: PostgresRetention, monkeypatch: pytest.MonkeyPatch) -> None:
+        """8.7.2: batch by batch."""
+        monkeypatch.setattr(retention, "BATCH", 2)
+        for number in range(5):
+            await answered(store, f"old {number}")
+        await age(store, "agent_answers")
+        await answered(store, "new")
+
+        assert [count async for count in store.prune_answers(before(), dry_run=True)] == [5]
+        assert [count async for count in store.prune_answers(before())] == [2, 2, 1]
+        assert [row.key for row in await rows(store, "SELECT key FROM agent_answers")] == ["new"]
+
+
+async def test_several_may_prune_at_once(store: PostgresRetention, monkeypatch: pytest.MonkeyPatch) -> None:
+    """8.7.2: each row is removed once."""
+    monkeypatch.setattr(retention, "LOOK", 3)
+    for number in range(10):
+        await over(store, await begun(store, await a_session(store)))
+        parent = await an_ended(store)
+        await an_ended(store, parent_execution_id=parent.execution_id)
+        await answered(store, f"k {number}")
+    for table in CHANGED:
+        await age(store, table)
+
+    prunes: list[Callable[..., AsyncGenerator[int]]] = [
+        store.prune_executions,
+        store.prune_envelopes,
+        store.prune_sessions,
+        store.prune_answers,
+    ]
+    counts = await asyncio.gather(*(total(prune(before())) for prune in prunes for _ in range(4)))
+
+    executions, _, sessions, answers = (sum(counts[n : n + 4]) for n in range(0, 16, 4))
+    assert (sessions, answers) == (10, 10)
+    assert executions == 20
+    assert await how_many(store, *CHANGED, "agent_streams", "agent_steps") == [0] * 6
+
+
+MANY = """
+    INSERT INTO agent_executions (id, tenant_id, session_id, agent_type, agent_config, status, agent_id,
+                                  created_at, completed_at)
+    SELECT gen_random_uuid(), 'acme', CASE WHEN i % 2 = 0 THEN gen_random_uuid() END, 'helper', '{}',
+           CASE WHEN i % 10 = 0 THEN 'paused' ELSE 'completed' END, gen_random_uuid(), now(),
+           CASE WHEN i % 10 <> 0 THEN now() - i * interval '1 hour' END
+      FROM generate_series(1, 30000) AS i;
+    INSERT INTO agent_sessions (id, tenant_id, user_id)
+    SELECT session_id, tenant_id, 'ann' FROM agent_executions WHERE session_id IS NOT NULL;
+    INSERT INTO agent_streams (stream_id, tenant_id, head)
+    SELECT coalesce(session_id, id), tenant_id, 5 FROM agent_executions;
+    INSERT INTO agent_envelopes (stream_id, seq, tenant_id, id, type, execution_id, payload)
+    SELECT coalesce(session_id, id), seq, tenant_id, gen_random_uuid(), 'agent.status', id, '{}'
+      FROM agent_executions, generate_series(1, 5) AS seq;
+    INSERT INTO agent_answers (tenant_id, user_id, key, digest, status, body, created_at, execution_id)
+    SELECT tenant_id, 'ann', id, '', 201, '{}', coalesce(completed_at, now()), id FROM agent_executions;
+    ANALYZE;
+"""
+
+
+async def test_nothing_is_searched_from_end_to_end(own_database: str) -> None:
+    """A look reads its own rows, and what is removed is found by an index."""
+    engine = create_engine(own_database)
+    store, plans = PostgresRetention(engine), set[str]()
+    with psycopg.connect(own_database.replace("+psycopg", ""), autocommit=True) as connection:
+        connection.execute(MANY.encode())
+        root = connection.execute(
+            "SELECT id FROM agent_executions WHERE session_id IS NULL AND status = 'completed' LIMIT 1"
+        ).fetchall()[0][0]
+        for statement in (retention.LOCK_FAMILY, retention.REMOVE_FAMILY):
+            found = connection.execute(f"EXPLAIN {statement}".replace(":root", "%s").encode(), [root])
+            plans.add("\n".join(line for (line,) in found.fetchall()))
+
+    @event.listens_for(engine.sync_engine, "before_cursor_execute", retval=True)
+    def explain(*given: Any) -> tuple[str, Any]:  # pyright: ignore[reportUnusedFunction] -- SQLAlchemy calls it
+        _, cursor, statement, parameters, *_ = given
+        cursor.execute(f"EXPLAIN {statement}", parameters)
+        plans.add("\n".join(line for (line,) in cursor.fetchall()))
+        return statement, parameters
+
+    # A dry run counts old answers, and to count most of a table is to read it.
+    looks = [prune(before(), dry_run=True) for prune in (store.prune_executions, store.prune_envelopes)]
+    for counts in (*looks, store.prune_sessions(before()), store.prune_answers(before())):
+        await anext(counts, None)
+        await counts.aclose()
+    assert len(plans) > 6
+    for plan in plans:
+        assert "Seq Scan" not in plan, plan
+    await engine.dispose()
