@@ -417,8 +417,11 @@ class SessionStore(Protocol):
 
     async def fork(
         self, ref: ExecutionRef, step: int, new: ExecutionRef, content: str | None = None
-    ) -> Launch:
-        """A pending execution that shares the conversation up to a step, optionally with other last words."""
+    ) -> Launch | None:
+        """An execution that shares the conversation up to a step, optionally with other last words.
+
+        The same id again makes nothing new; None if it has begun.
+        """
         ...
 
 

@@ -72,6 +72,17 @@ PASSING_SECONDS = 1.0
 """How long to wait before asking again."""
 
 
+REQUEST = "request_digest"
+"""Where an execution's metadata says which request it was accepted for."""
+
+
+class Taken(EverstepError):
+    """The execution of this id was accepted for another request; nothing was changed."""
+
+    def __init__(self, execution_id: UUID) -> None:
+        super().__init__(f"The execution {execution_id} was accepted for another request; draw another id")
+
+
 class Refused(EverstepError):
     """The execution does not accept this now; the message says why."""
 
@@ -97,15 +108,19 @@ class Client:
         session_id: UUID | None = None,
         user_id: str | None = None,
         metadata: Mapping[str, Any] = EMPTY,
+        request: str | None = None,
     ) -> "Execution":
-        """Accept a message and start an execution for it; an id that was used before starts nothing new."""
+        """Accept a message and start an execution for it; an id that was used before starts nothing new.
+
+        `request` is a digest of what the caller was asked for: under the same id, another one is `Taken`.
+        """
         definition = self.agent(agent)
         messages: Messages = (user(message),) if isinstance(message, str) else as_messages(message)
         ref = ExecutionRef(execution_id or uuid4(), self.tenant_id, session_id)
         # Criteria that no worker could find are refused here, before anything is stored.
         plan = definition.plan()
         plan.rules()
-        await self.store.accept(
+        row = await self.store.accept(
             NewExecution(
                 ref,
                 definition.spec(),
@@ -114,8 +129,14 @@ class Client:
                 metadata=frozen_map(metadata, "metadata"),
                 plan=frozen_map(plan.model_dump(mode="json")),
                 task_queue=self.task_queue,
+                notes=frozen_map({REQUEST: request} if request else {}),
             )
         )
+        if request and row.metadata.get(REQUEST, request) != request:
+            raise Taken(ref.execution_id)
+        if row.status is not ExecutionStatus.PENDING:
+            # It has begun, perhaps so long ago that Temporal does not remember.
+            return Execution(self, ref)
         return await self.launch(ref, plan)
 
     async def launch(

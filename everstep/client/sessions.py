@@ -164,8 +164,9 @@ class Sessions:
     ) -> Execution:
         """Another execution that shares this one's conversation up to a step, and runs no tool again."""
         ref = await self._in_session(ref)
-        new = uuid5(ref.execution_id, f"fork/{key or uuid4()}")
-        return await self.launch(await self.store.fork(ref, step, replace(ref, execution_id=new), content))
+        new = replace(ref, execution_id=uuid5(ref.execution_id, f"fork/{key or uuid4()}"))
+        launch = await self.store.fork(ref, step, new, content)
+        return await self.launch(launch) if launch else Execution(self.client, new)
 
     async def launch(self, launch: Launch) -> Execution:
         """Start the workflow of a pending execution whose turn it is; again changes nothing."""

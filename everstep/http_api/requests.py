@@ -1,5 +1,6 @@
 """What clients send."""
 
+import hashlib
 from typing import Annotated
 from uuid import UUID
 
@@ -112,6 +113,11 @@ class NewExecutionSent(Sent):
     agent: AgentName | None = None
     metadata: Map = EMPTY
     user_id: UserName = None
+
+    @property
+    def digest(self) -> str:
+        """What tells it from another one; fields that later versions add do not change it."""
+        return hashlib.sha256(self.model_dump_json(exclude_defaults=True).encode()).hexdigest()
 
 
 class AnswerSent(Sent):

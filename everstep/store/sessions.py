@@ -57,7 +57,7 @@ from everstep.store.bodies import encode
 from everstep.store.cursors import Cursor, page_size
 from everstep.store.parameters import whose
 from everstep.store.postgres import PostgresStore
-from everstep.store.reading import ROW, paged, questions
+from everstep.store.reading import ROW, found_execution, paged, questions
 from everstep.store.tables import executions, requests, session_messages, sessions, snapshots, steered
 from everstep.store.transaction import Transaction
 
@@ -266,24 +266,28 @@ class PostgresSessions(PostgresStore):
 
     async def fork(
         self, ref: ExecutionRef, step: int, new: ExecutionRef, content: str | None = None
-    ) -> Launch:
-        """A pending execution that shares the conversation up to a step, optionally with other last words."""
+    ) -> Launch | None:
+        """An execution that shares the conversation up to a step, optionally with other last words."""
         async with self._transaction() as connection:
             if ref.session_id:
                 await self._locked_session(connection, Scope(ref.tenant_id), ref.session_id)
-                known = (await connection.execute(session_statements.LAUNCH, whose(new))).first()
-                if known:
-                    return _launch(known)
-                if await self._queue(connection, ref.tenant_id, ref.session_id):
-                    raise SessionBusy
-            origin = (await connection.execute(session_statements.ORIGIN, whose(ref))).first()
-            if origin is None:
-                raise NotFound("execution", ref.execution_id)
-            branch = await self._branch(connection, ref, origin, step, content)
-            await self._accept(connection, replace(branch, ref=new))
-            if content is not None and new.session_id:
-                await self._announce(connection, new, new.session_id, _began(user(content), new.execution_id))
-            return _launch((await connection.execute(session_statements.LAUNCH, whose(new))).one())
+            if await found_execution(connection, new) is None:
+                await self._forked(connection, ref, step, new, content)
+            found = (await connection.execute(session_statements.LAUNCH, whose(new))).first()
+            return _launch(found) if found else None
+
+    async def _forked(
+        self, connection: Transaction, ref: ExecutionRef, step: int, new: ExecutionRef, content: str | None
+    ) -> None:
+        if ref.session_id and await self._queue(connection, ref.tenant_id, ref.session_id):
+            raise SessionBusy
+        origin = (await connection.execute(session_statements.ORIGIN, whose(ref))).first()
+        if origin is None:
+            raise NotFound("execution", ref.execution_id)
+        branch = await self._branch(connection, ref, origin, step, content)
+        await self._accept(connection, replace(branch, ref=new))
+        if content is not None and new.session_id:
+            await self._announce(connection, new, new.session_id, _began(user(content), new.execution_id))
 
     async def _branch(
         self, connection: Transaction, ref: ExecutionRef, origin: Row[Any], step: int, content: str | None

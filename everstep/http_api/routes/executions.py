@@ -10,12 +10,12 @@ from agent_domain.ports import Page, StepRow
 from agent_domain.sessions import ExecutionFilter
 from agent_domain.status import ExecutionStatus
 from agent_domain.step_facts import CallNeed
-from everstep.client.client import Execution as Handle
+from everstep.client.client import Execution as Handle, Taken
 from everstep.http_api.answers import Decision, Execution, Listed, Request, Snapshot, Step, listed
 from everstep.http_api.api import Api
 from everstep.http_api.auth import Who, user_of
 from everstep.http_api.callers import Caller
-from everstep.http_api.idempotency import Key
+from everstep.http_api.idempotency import Key, reused
 from everstep.http_api.problems import missing
 from everstep.http_api.requests import AnswerSent, ForkSent, NewExecutionSent, SteerSent, require_words
 from everstep.http_api.routes.router import ExecutionId, Given, execution_of, router
@@ -29,13 +29,17 @@ After = Annotated[int, Query(ge=0, le=2**31 - 1, description="Only what comes af
 @routes.post("/agent/executions", status_code=201)
 async def start_execution(body: NewExecutionSent, api: Given, caller: Who, key: Key) -> Execution:
     """Start an execution without a session."""
-    execution = await api.client_for(caller).start(
-        body.agent or api.sessions.default_agent,
-        require_words(body.content),
-        execution_id=key.id("execution"),
-        user_id=user_of(caller, body.user_id),
-        metadata=body.metadata,
-    )
+    try:
+        execution = await api.client_for(caller).start(
+            body.agent or api.sessions.default_agent,
+            require_words(body.content),
+            execution_id=key.id("execution"),
+            user_id=user_of(caller, body.user_id),
+            metadata=body.metadata,
+            request=body.digest,
+        )
+    except Taken:
+        raise reused() from None
     return Execution.of(await execution.get())
 
 

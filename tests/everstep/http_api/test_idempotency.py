@@ -1,15 +1,27 @@
 """The same request with the same key is carried out once, and answered alike."""
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from agent_domain.sessions import Answered
-from tests.everstep.http_api.house import House, Let, Person, refused
+from tests.everstep.http_api.house import Answer, House, Let, Person, refused
 
 REPLAYED = "idempotency-replayed"
+
+
+async def lost_before_its_answer_was_kept(monkeypatch: pytest.MonkeyPatch, sent: Awaitable[Answer]) -> None:
+    """The process dies once all is done, and nobody is told."""
+
+    async def lost(*_name: str, **_given: Any) -> Answered:
+        raise SystemError("the process dies here")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("everstep.store.keys.PostgresKeys.remember", lost)
+        refused(await sent, 500)
 
 
 async def test_the_same_request_again_gets_the_same_answer(ann: Person) -> None:
@@ -69,13 +81,8 @@ async def test_what_was_refused_may_be_sent_again(ann: Person) -> None:
 async def test_whoever_was_lost_before_the_answer_was_kept_finds_the_same(
     ann: Person, house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def lost(*_name: str, **_given: Any) -> Answered:
-        raise SystemError("the process dies here")
-
     body = {"content": "Hello"}
-    with monkeypatch.context() as patch:
-        patch.setattr("everstep.store.keys.PostgresKeys.remember", lost)
-        refused(await ann.posts("/agent/messages", body, key="k-1"), 500)
+    await lost_before_its_answer_was_kept(monkeypatch, ann.posts("/agent/messages", body, key="k-1"))
     first = (await ann.get("/agent/sessions"))["items"]
 
     again = await ann.post("/agent/messages", body, key="k-1")
@@ -86,14 +93,60 @@ async def test_whoever_was_lost_before_the_answer_was_kept_finds_the_same(
 
 
 async def test_such_a_key_names_no_other_message(ann: Person, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def lost(*_name: str, **_given: Any) -> Answered:
-        raise SystemError("the process dies here")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("everstep.store.keys.PostgresKeys.remember", lost)
-        refused(await ann.posts("/agent/messages", {"content": "Hello"}, key="k-1"), 500)
+    hello = ann.posts("/agent/messages", {"content": "Hello"}, key="k-1")
+    await lost_before_its_answer_was_kept(monkeypatch, hello)
 
     refused(await ann.posts("/agent/messages", {"content": "Other"}, key="k-1"), 422, "draw a new one")
+
+
+@pytest.mark.parametrize("other", [{"content": "Other"}, {"agent": "other"}, {"metadata": {"a": 1}}])
+async def test_such_a_key_names_no_other_execution(
+    ann: Person, work: None, monkeypatch: pytest.MonkeyPatch, other: dict[str, Any]
+) -> None:
+    path, body = "/agent/executions", {"content": "Hello"}
+    await lost_before_its_answer_was_kept(monkeypatch, ann.posts(path, body, key="k-1"))
+
+    refused(await ann.posts(path, {**body, **other}, key="k-1"), 422, "draw a new one")
+    begun = await ann.post(path, body, key="k-1")
+
+    assert (await ann.until(begun["id"], "completed"))["output"]["response"] == "You said: Hello"
+    assert len((await ann.get(path))["items"]) == 1
+    del work
+
+
+async def test_another_request_does_not_begin_what_was_accepted(
+    ann: Person, work: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever accepted it died before it began: it waits for its own request, or for the reconciler."""
+
+    async def lost(*_self: object, **_given: Any) -> None:
+        raise SystemError("the process dies here")
+
+    path, body = "/agent/executions", {"content": "Hello"}
+    with monkeypatch.context() as patch:
+        patch.setattr("everstep.client.client.Client.launch", lost)
+        refused(await ann.posts(path, body, key="k-1"), 500)
+
+    refused(await ann.posts(path, {**body, "agent": "other"}, key="k-1"), 422, "draw a new one")
+    (accepted,) = (await ann.get(path))["items"]
+    assert accepted["status"] == "pending"
+    await ann.post(path, body, key="k-1")
+    assert (await ann.until(accepted["id"], "completed"))["agent"] == "clerk"
+    del work
+
+
+async def test_a_fork_that_has_run_is_found_again(
+    ann: Person, work: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = (await ann.says(await ann.session(), "One"))["execution_id"]
+    await ann.until(first, "completed")
+    path, body = f"/agent/executions/{first}/fork", {"step": 0, "content": "Two"}
+    await lost_before_its_answer_was_kept(monkeypatch, ann.posts(path, body, key="k-1"))
+    (forked,) = [row["id"] for row in (await ann.get("/agent/executions"))["items"] if row["id"] != first]
+    await ann.until(forked, "completed")
+
+    assert (await ann.post(path, body, key="k-1"))["id"] == forked
+    del work
 
 
 @pytest.mark.parametrize("key", ["two words", "x" * 201, "\x7f"])

@@ -582,25 +582,27 @@ class TestForks:
     ) -> None:
         """8.1.2: up to a step, and says where it comes from."""
         origin = await three_steps(store, None)
-        launch = await store.fork(origin, step, another(origin), content)
-        row = await store.execution(launch.ref)
+        fork = another(origin)
+        assert await store.fork(origin, step, fork, content)
+        row = await store.execution(fork)
 
-        assert texts(await store.transcript(launch.ref)) == heard
+        assert texts(await store.transcript(fork)) == heard
         assert row
         assert row.metadata == {"forked_from": str(origin.execution_id), "forked_step": step}
         assert row.status is ExecutionStatus.PENDING
-        assert await store.steps(launch.ref) == ()
+        assert await store.steps(fork) == ()
 
     async def test_other_first_words_keep_the_conversation_before(self, store: PostgresSessions) -> None:
         session_id = await a_session(store)
         await over(store, await begun(store, session_id, "One"), "First")
         second = await begun(store, session_id, "Two")
         await over(store, second, "Second")
-        launch = await store.fork(second, 0, another(second), "Deux")
-        await over(store, launch.ref, "Deuxième")
+        fork = another(second)
+        await store.fork(second, 0, fork, "Deux")
+        await over(store, fork, "Deuxième")
         third = await store.post(said(session_id, "Three"))
 
-        assert texts(await store.transcript(launch.ref))[:3] == ["One", "First", "Deux"]
+        assert texts(await store.transcript(fork))[:3] == ["One", "First", "Deux"]
         assert texts(await store.transcript(third.execution)) == [
             "One",
             "First",
@@ -610,13 +612,15 @@ class TestForks:
         ]
 
     async def test_again_it_is_the_same(self, store: PostgresSessions) -> None:
-        """1.1.3"""
+        """1.1.3: and whoever sends it again once it has begun starts nothing."""
         session_id = await a_session(store)
         origin = await three_steps(store, session_id)
         new = another(origin)
         first = await store.fork(origin, 1, new, "Else")
 
         assert await store.fork(origin, 1, new, "Else") == first
+        await over(store, new)
+        assert await store.fork(origin, 1, new, "Else") is None
         contents = [m.content for m in await every_message(store, session_id)]
         assert contents == ["Hello", "Execution queued", "Else", "Execution queued"]
 

@@ -1,0 +1,51 @@
+"""An id that was used before, on a Temporal server that has forgotten it."""
+
+from typing import Any, cast
+from uuid import uuid4
+
+import pytest
+
+from everstep.client.client import Client, Taken
+from everstep.store.memory import MemoryStore
+from tests.everstep.store.store_words import ended
+from tests.workflows.harness import an_agent
+
+
+class Forgetful:
+    """A Temporal server that starts whatever it is told to, however often."""
+
+    def __init__(self) -> None:
+        self.started = list[str]()
+
+    async def start_workflow(self, *_args: object, **given: Any) -> None:
+        self.started.append(given["id"])
+
+
+def a_client(temporal: Forgetful) -> Client:
+    agent = an_agent("Hello").definition()
+    return Client(cast("Any", temporal), MemoryStore(), {agent.descriptor.name: agent})
+
+
+async def test_what_has_ended_is_not_started_again() -> None:
+    temporal, execution_id = Forgetful(), uuid4()
+    client = a_client(temporal)
+    execution = await client.start("agent", "Hello", execution_id=execution_id)
+    await client.start("agent", "Hello", execution_id=execution_id)
+    assert len(temporal.started) == 2
+
+    await ended(client.store, execution.ref)
+
+    assert await client.start("agent", "Hello", execution_id=execution_id) == execution
+    assert len(temporal.started) == 2
+
+
+async def test_an_id_is_for_one_request() -> None:
+    temporal, execution_id = Forgetful(), uuid4()
+    client = a_client(temporal)
+    await client.start("agent", "Hello", execution_id=execution_id, request="a")
+
+    with pytest.raises(Taken, match="draw another id"):
+        await client.start("agent", "Bye", execution_id=execution_id, request="b")
+    await client.start("agent", "Hello", execution_id=execution_id, request="a")
+    await client.start("agent", "Hello", execution_id=execution_id)
+    assert len(temporal.started) == 3
