@@ -298,7 +298,11 @@ class TestBusy:
             await parlour.over(urgent)
             await parlour.over(queued)
 
-            assert model.was_closed
+            async def is_closed() -> bool:
+                return model.was_closed
+
+            # With the next heartbeat; the others do not wait for it.
+            await eventually(is_closed)
             assert row.stop_reason is StopReason.USER_REQUESTED
             assert await parlour.heard(queued) == ["Hello", "Stop!", "Two", "Later", "Three"]
 
