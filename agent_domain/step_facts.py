@@ -107,7 +107,8 @@ class StepFacts:
         """The same with these calls answered; a call that already has its result keeps it."""
         answers = {call.id: replace(call, is_settled=True) for call in results}
         calls = tuple(call if call.is_settled else answers.get(call.id, call) for call in self.calls)
-        return replace(self, calls=calls, seconds=self.seconds + seconds)
+        # To the microsecond: sums of binary fractions write themselves with seventeen digits.
+        return replace(self, calls=calls, seconds=round(self.seconds + seconds, 6))
 
     def needing(self, call_id: str, need: CallNeed) -> "StepFacts":
         """The same with one call waiting for something else, such as to run once it is approved."""

@@ -31,6 +31,7 @@ import uvicorn
 from fastapi import FastAPI
 from pydantic import BaseModel
 from sqlalchemy import make_url, text
+from sqlalchemy.ext.asyncio import create_async_engine
 from temporalio import activity, workflow
 from temporalio.client import Client as TemporalClient
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
@@ -45,7 +46,7 @@ from everstep.runtime.embedded import EmbeddedConfig, embedded
 from everstep.runtime.installation import opened, upgrade
 from everstep.runtime.settings import Settings
 from everstep.runtime.worker import make_worker
-from everstep.store.engine import create_engine
+from everstep.store.engine import database_url
 
 BARE: Final = "bare"
 EVERSTEP: Final = "everstep"
@@ -80,7 +81,7 @@ class Bare:
 
 def bare_app(settings: Settings) -> FastAPI:
     """One INSERT, one workflow."""
-    app, engine = FastAPI(), create_engine(settings.required("database_url", ""))
+    app, engine = FastAPI(), create_async_engine(database_url(settings.required("database_url", "")))
     clients = list[TemporalClient]()
 
     @app.post("/messages", status_code=201)

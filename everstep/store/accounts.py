@@ -31,7 +31,6 @@ class PostgresAccounts:
 
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
-        self._single = engine.execution_options(isolation_level="AUTOCOMMIT")
 
     async def accounts(self, scope: Scope, span: Span) -> Sequence[Account]:
         """What was consumed, agent by agent."""
@@ -42,5 +41,5 @@ class PostgresAccounts:
         within = wanted.where(created >= span.since, created < span.until)
         by_agent = within.group_by(executions.c.agent_type).order_by(executions.c.agent_type)
         with translated(self.engine.url):
-            async with self._single.connect() as connection:
+            async with self.engine.connect() as connection:
                 return [Account(*row) for row in await connection.execute(by_agent)]

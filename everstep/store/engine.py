@@ -69,6 +69,9 @@ def create_engine(
         pool_size=pool_size,
         max_overflow=max_overflow,
         pool_timeout=pool_timeout,
+        # One statement is a transaction by itself and needs no BEGIN and COMMIT around it. Where there are
+        # more of them, `transaction` sends these.
+        isolation_level="AUTOCOMMIT",
         # Before load balancers and server processes that grew get tired of it.
         pool_recycle=1800,
         # Errors are logged and end up in workflow history; what was bound may be what people wrote.

@@ -21,7 +21,6 @@ class PostgresKeys:
 
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
-        self._single = engine.execution_options(isolation_level="AUTOCOMMIT")
 
     async def answered(self, tenant_id: str, user_id: str, key: str) -> Answered | None:
         """The answer to a request with this key."""
@@ -43,7 +42,7 @@ class PostgresKeys:
         }
         kept = insert(answers).values(**values).on_conflict_do_nothing().returning(answers.c.key)
         with translated(self.engine.url):
-            async with self._single.connect() as connection:
+            async with self.engine.connect() as connection:
                 try:
                     if (await connection.execute(kept)).first():
                         return answer
@@ -94,7 +93,7 @@ class PostgresKeys:
 
     async def _all(self, statement: Executable) -> Sequence[Row[Any]]:
         with translated(self.engine.url):
-            async with self._single.connect() as connection:
+            async with self.engine.connect() as connection:
                 return (await connection.execute(statement)).all()
 
 

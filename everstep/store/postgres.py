@@ -232,7 +232,7 @@ class PostgresStore(PostgresReader):
     @asynccontextmanager
     async def _transaction(self) -> AsyncGenerator[Transaction]:
         with translated(self.engine.url):
-            async with transaction(self._single) as connection:
+            async with transaction(self.engine) as connection:
                 yield connection
 
     async def _locked(self, connection: Transaction, ref: ExecutionRef) -> Row[Any]:

@@ -41,14 +41,11 @@ class PostgresReader:
 
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
-        # One statement is a transaction by itself and needs no BEGIN and COMMIT around it. Where there are
-        # more of them, `transaction` sends these.
-        self._single = engine.execution_options(isolation_level="AUTOCOMMIT")
 
     async def material(self, ref: ExecutionRef) -> Material:
         """What the next step would be made from."""
         with translated(self.engine.url):
-            async with transaction(self._single, ONE_MOMENT) as connection:
+            async with transaction(self.engine, ONE_MOMENT) as connection:
                 execution, said, before = await connection.together(
                     (statements.EXECUTION, whose(ref)),
                     (statements.TRANSCRIPT, whose(ref)),
@@ -87,7 +84,7 @@ class PostgresReader:
         """What an execution did, step by step; only its last steps, if so many are asked for."""
         latest = _steps(ref).order_by(steps.c.number.desc()).limit(last)
         with translated(self.engine.url):
-            async with transaction(self._single, ONE_MOMENT) as connection:
+            async with transaction(self.engine, ONE_MOMENT) as connection:
                 return await _whole(connection, ref, (await connection.execute(latest)).all()[::-1])
 
     async def steps_after(self, ref: ExecutionRef, after: int = 0, limit: int = 50) -> Page[StepRow]:
@@ -95,7 +92,7 @@ class PostgresReader:
         size = page_size(limit)
         wanted = _steps(ref).where(steps.c.number > after).order_by(steps.c.number)
         with translated(self.engine.url):
-            async with transaction(self._single, ONE_MOMENT) as connection:
+            async with transaction(self.engine, ONE_MOMENT) as connection:
                 found = (await connection.execute(wanted.limit(size + 1))).all()
                 page = await _whole(connection, ref, found[:size])
         return Page(page, str(page[-1].number) if len(found) > size else None)
@@ -141,7 +138,7 @@ class PostgresReader:
         self, statement: Executable, parameters: Mapping[str, Any] | None = None
     ) -> Sequence[Row[Any]]:
         with translated(self.engine.url):
-            async with self._single.connect() as connection:
+            async with self.engine.connect() as connection:
                 return (await connection.execute(statement, parameters)).all()
 
 
