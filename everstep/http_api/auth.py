@@ -80,7 +80,7 @@ async def admitted(request: Request, authenticate: Authenticate, *, is_read: boo
     return caller
 
 
-def _caller(request: Request) -> Caller:
+async def _caller(request: Request) -> Caller:
     # Set by the route before anything else is looked at: without it there is no way here.
     return cast("Caller", request.state.caller)
 

@@ -54,7 +54,7 @@ class RequestKey:
         return uuid5(_NAMESPACE, json_text([self.caller.tenant_id, self.caller.user_id, self.key, kind]))
 
 
-def _key(
+async def _key(
     request: Request,
     idempotency_key: Annotated[
         str | None,

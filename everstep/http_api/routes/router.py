@@ -20,7 +20,8 @@ def router(tag: str) -> APIRouter:
     return APIRouter(route_class=ApiRoute, tags=[tag])
 
 
-def _api(request: Request) -> Api:
+async def _api(request: Request) -> Api:
+    # Like all of them a coroutine, though nothing is waited for: others are given to a thread.
     return cast("Api", request.app.state.api)
 
 
