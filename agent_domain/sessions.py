@@ -232,6 +232,15 @@ class NewMessage:
 
 
 @dataclass(frozen=True, slots=True)
+class Launch:
+    """What is needed to start a pending execution's workflow."""
+
+    ref: ExecutionRef
+    plan: FrozenDict
+    task_queue: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Posted:
     """What became of a message."""
 
@@ -244,15 +253,8 @@ class Posted:
     """The execution that has to be cancelled now."""
     question: UUID | None = None
     """The request that it answers."""
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """What is needed to start a pending execution's workflow."""
-
-    ref: ExecutionRef
-    plan: FrozenDict
-    task_queue: str | None = None
+    launch: Launch | None = None
+    """What starts the execution, if its turn has come just now."""
 
 
 @dataclass(frozen=True, slots=True)

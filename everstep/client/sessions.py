@@ -130,19 +130,16 @@ class Sessions:
             self._entitle(message)
         return sent
 
-    async def begin(self, scope: Scope, said: Said, title: str | None = None) -> tuple[SessionRow, Sent]:
+    async def begin(self, scope: Scope, said: Said, title: str | None = None) -> Sent:
         """Say something in a session that is made for it."""
         session_id = self._named(scope, said, "session")
         message = await self._message(scope, session_id, said, said.agent or self.default_agent)
         noted = {AGENT: said.agent} if said.agent else EMPTY
         new = NewSession(session_id, scope.tenant_id, said.user_id, message.context, title, frozen_map(noted))
         sent = await self._sent(replace(message, session=new), said)
-        session = await self.store.session(scope, session_id)
-        if session is None:
-            raise NotFound("session", session_id)
         if title is None:
             self._entitle(message)
-        return session, sent
+        return sent
 
     async def cancel(self, ref: ExecutionRef) -> None:
         """Cancel an execution, begun or not; the next of its session gets its turn."""
@@ -239,7 +236,10 @@ class Sessions:
                 return
             case _:
                 pass
-        await self.advance(posted.execution)
+        if posted.launch:
+            await self.launch(posted.launch)
+        else:
+            await self.advance(posted.execution)
 
     async def _steer(self, ref: ExecutionRef, key: str) -> None:
         """An execution that has ended meanwhile does not hear it: then it begins one of its own."""

@@ -52,6 +52,8 @@ def accepted(new: NewExecution, continued: Row[Any] | None, parent: Row[Any] | N
         "task_queue": new.task_queue or (parent.task_queue if parent else None),
         "plan": encode(new.plan, "the plan"),
         "agent_metadata": encode(new.metadata, "the agent's metadata"),
+        "stream_id": new.ref.stream_id,
+        **said(bodies.lines(new.messages)),
     }
 
 

@@ -55,7 +55,8 @@ class PostgresStore(PostgresReader):
     async def accept(self, new: NewExecution) -> ExecutionRow:
         """Store a pending execution; the same id again returns what is there."""
         async with self._transaction() as connection:
-            return await self._accept(connection, new)
+            row, _ = await self._accept(connection, new)
+            return rows.execution_row(row)
 
     async def preview_step(self, ref: ExecutionRef, number: int) -> BegunStep:
         """What `begin_step` returns for a step that hears nobody; nothing is written."""
@@ -252,13 +253,15 @@ class PostgresStore(PostgresReader):
         ref: ExecutionRef,
         stream_id: UUID,
         news: Sequence[News],
-        *,
+        *then: Asked,
         last: bool = False,
-    ) -> None:
+    ) -> Sequence[Answer]:
+        """Tell viewers; and what was answered to what is asked along with it."""
         if not news:
-            return
+            return ()
         values = whose(ref) | parameters.told(news) | {"stream_id": stream_id}
-        await self._telling(connection, ref, (statements.APPEND, values), last=last)
+        _, *answers = await self._telling(connection, ref, (statements.APPEND, values), *then, last=last)
+        return answers
 
     async def _telling(
         self, connection: Transaction, ref: ExecutionRef, *asked: Asked, last: bool = False
@@ -282,19 +285,23 @@ class PostgresStore(PostgresReader):
 
     # Accepting.
 
-    async def _accept(self, connection: Transaction, new: NewExecution) -> ExecutionRow:
+    async def _accept(self, connection: Transaction, new: NewExecution) -> tuple[Row[Any], bool]:
+        """The execution, and whether it is new."""
         ref = new.ref
         if new.continues == ref.execution_id:
             raise InvalidInput("an execution cannot continue itself; give the new one another id")
         continued = await self._named(connection, ref, new.continues)
         parent = await self._named(connection, ref, new.parent_execution_id)
         values = whose(ref) | parameters.accepted(new, continued, parent)
-        made = (await connection.execute(statements.ACCEPT, values)).first()
+        accepted, owned = await connection.together(
+            (statements.ACCEPT, values), (statements.OWNS_STREAM, values)
+        )
+        made = accepted.first()
         if made is None:
-            return await self._accepted_before(connection, ref)
-        await self._open_stream(connection, ref)
-        await self._say(connection, ref, [(0, line) for line in bodies.lines(new.messages)])
-        return rows.execution_row(made)
+            return await self._accepted_before(connection, ref), False
+        if owned.first() is None:
+            raise NotFound("session", ref.stream_id)
+        return made, True
 
     async def _named(
         self, connection: Transaction, ref: ExecutionRef, execution_id: UUID | None
@@ -307,17 +314,11 @@ class PostgresStore(PostgresReader):
             raise NotFound("execution", execution_id)
         return found
 
-    async def _accepted_before(self, connection: Transaction, ref: ExecutionRef) -> ExecutionRow:
+    async def _accepted_before(self, connection: Transaction, ref: ExecutionRef) -> Row[Any]:
         found = await found_execution(connection, ref)
         if found is None:
             raise InvalidInput(f"the execution id {ref.execution_id} is taken; draw another one")
-        return rows.execution_row(found)
-
-    async def _open_stream(self, connection: Transaction, ref: ExecutionRef) -> None:
-        values = {"stream_id": ref.stream_id, "tenant_id": ref.tenant_id}
-        await connection.execute(statements.OPEN_STREAM, values)
-        if (await connection.execute(statements.OWNS_STREAM, values)).first() is None:
-            raise NotFound("session", ref.stream_id)
+        return found
 
     # What an earlier attempt recorded.
 

@@ -16,7 +16,9 @@ MAKE_SESSION = text("""
     VALUES (:session_id, :tenant_id, :user_id, :related_type, :related_id, :url, :title,
             CAST(:metadata AS json))
         ON CONFLICT (id) DO NOTHING
+ RETURNING NOT EXISTS (SELECT 1 FROM agent_executions WHERE session_id = :session_id) AS is_empty
 """)
+"""Waits for whoever makes the same one. Returns nothing if it is there; else whether nothing is in it."""
 
 LOCK_SESSION = text(f"""
     SELECT {SESSION_COLUMNS}
@@ -25,6 +27,13 @@ LOCK_SESSION = text(f"""
        AND (CAST(:user_id AS text) IS NULL OR user_id = :user_id)
        FOR NO KEY UPDATE
 """)  # noqa: S608 -- our own column names
+
+MESSAGE = text("""
+    SELECT id, session_id, role, content, agent_execution_id, related_type, related_id, context_url, metadata,
+           created_at
+      FROM agent_session_messages
+     WHERE id = :message_id
+""")
 
 CHANGE_SESSION = text(f"""
     UPDATE agent_sessions

@@ -52,14 +52,14 @@ from agent_domain.sessions import (
 from agent_domain.status import ExecutionStatus
 from agent_domain.usage import Usage
 from agent_domain.values import frozen_map
-from everstep.store import bodies, rows, session_statements
+from everstep.store import bodies, parameters, rows, session_statements, statements
 from everstep.store.bodies import encode
 from everstep.store.cursors import Cursor, page_size
 from everstep.store.parameters import whose
 from everstep.store.postgres import PostgresStore
 from everstep.store.reading import ROW, found_execution, paged, questions
 from everstep.store.tables import executions, requests, session_messages, sessions, snapshots, steered
-from everstep.store.transaction import Transaction
+from everstep.store.transaction import Answer, Asked, Transaction
 
 FIRST = Cursor.first()
 
@@ -72,8 +72,12 @@ class PostgresSessions(PostgresStore):
     async def create_session(self, new: NewSession) -> SessionRow:
         """Make a session; the same id again returns what is there."""
         async with self._transaction() as connection:
-            await self._make(connection, new)
-            return _session(await self._locked_session(connection, Scope(new.tenant_id, new.user_id), new.id))
+            scope = Scope(new.tenant_id, new.user_id)
+            _, locked = await connection.together(
+                (session_statements.MAKE_SESSION, _made(new)),
+                (session_statements.LOCK_SESSION, _locking(scope, new.id)),
+            )
+            return _session(_existing(new.id, locked))
 
     async def session(self, scope: Scope, session_id: UUID) -> SessionRow | None:
         """One session, if it may be seen."""
@@ -151,17 +155,28 @@ class PostgresSessions(PostgresStore):
 
     async def post(self, message: NewMessage) -> Posted:
         """Take a person's message; see `route`."""
+        scope, session_id = message.scope, message.session_id
+        values = _locking(scope, session_id) | {"message_id": message.id, "request_id": message.request_id}
+        new = message.session
+        if new and _belongs(message, new) and (posted := await self._opened(message, new)):
+            return posted
         async with self._transaction() as connection:
-            if message.session:
-                await self._make(connection, message.session)
-            session = await self._locked_session(connection, message.scope, message.session_id)
-            before = await self._posted(connection, message)
-            if before:
-                return before
+            *_, locked, said, asked, unheard, under_way = await connection.together(
+                *([(session_statements.MAKE_SESSION, _made(new))] if new else []),
+                (session_statements.LOCK_SESSION, values),
+                (session_statements.MESSAGE, values),
+                (session_statements.OPEN_QUESTION, values),
+                (session_statements.UNHEARD, values),
+                (session_statements.UNDER_WAY, values),
+            )
+            session, known, question = _existing(session_id, locked), said.first(), asked.first()
+            if known and known.session_id == session_id:
+                return await self._posted(connection, message, known)
             if session.status != SessionStatus.ACTIVE:
                 raise SessionNotActive(SessionStatus(session.status))
-            queue = await self._queue(connection, message.scope.tenant_id, message.session_id)
-            question = await self._question(connection, message)
+            if question is None and message.request_id is not None:
+                raise NotFound("open question", message.request_id)
+            queue = await self._in_turn(connection, scope.tenant_id, session_id, unheard, under_way)
             taken = route(busy=bool(queue), asked=question is not None, on_busy=message.on_busy)
             current = queue[0] if queue else None
             if question and taken is Route.ANSWER:
@@ -323,33 +338,28 @@ class PostgresSessions(PostgresStore):
 
     # What the methods above consist of.
 
-    async def _make(self, connection: Transaction, new: NewSession) -> None:
-        values = {
-            "session_id": new.id,
-            "tenant_id": new.tenant_id,
-            "user_id": new.user_id,
-            "related_type": new.context.related_type,
-            "related_id": new.context.related_id,
-            "url": new.context.url,
-            "title": new.title,
-            "metadata": encode(new.metadata, "metadata"),
-        }
-        await connection.execute(session_statements.MAKE_SESSION, values)
-
     async def _locked_session(self, connection: Transaction, scope: Scope, session_id: UUID) -> Row[Any]:
         """The session, whose queue nobody else changes until this transaction ends."""
-        values = {"session_id": session_id, "tenant_id": scope.tenant_id, "user_id": scope.user_id}
-        found = (await connection.execute(session_statements.LOCK_SESSION, values)).first()
-        if found is None:
-            raise NotFound("session", session_id)
-        return found
+        locked = await connection.execute(session_statements.LOCK_SESSION, _locking(scope, session_id))
+        return _existing(session_id, locked)
 
     async def _queue(self, connection: Transaction, tenant_id: str, session_id: UUID) -> Sequence[Row[Any]]:
         """What is under way in the session: whose turn it is, then who waits, in order."""
         values = {"session_id": session_id}
-        for unheard in (await connection.execute(session_statements.UNHEARD, values)).all():
-            await self._enqueue_unheard(connection, tenant_id, session_id, unheard)
-        queue = (await connection.execute(session_statements.UNDER_WAY, values)).all()
+        unheard, under_way = await connection.together(
+            (session_statements.UNHEARD, values), (session_statements.UNDER_WAY, values)
+        )
+        return await self._in_turn(connection, tenant_id, session_id, unheard, under_way)
+
+    async def _in_turn(
+        self, connection: Transaction, tenant_id: str, session_id: UUID, unheard: Answer, under_way: Answer
+    ) -> Sequence[Row[Any]]:
+        """What is under way, once what nobody heard has joined it and whoever is first has its turn."""
+        values, queue = {"session_id": session_id}, under_way.all()
+        if unheard.rows:
+            for each in unheard.rows:
+                await self._enqueue_unheard(connection, tenant_id, session_id, each)
+            queue = (await connection.execute(session_statements.UNDER_WAY, values)).all()
         if queue and not queue[0].is_released:
             await connection.execute(session_statements.RELEASE, values | {"execution_id": queue[0].id})
         return queue
@@ -376,26 +386,14 @@ class PostgresSessions(PostgresStore):
         ref: ExecutionRef,
         session_id: UUID,
         told: Mapping[str, Announcement],
-    ) -> None:
+        *then: Asked,
+        last: bool = False,
+    ) -> Sequence[Answer]:
         news = [bodies.announced(ref.execution_id, key, message) for key, message in told.items()]
-        await self._publish(connection, ref, session_id, news)
+        return await self._publish(connection, ref, session_id, news, *then, last=last)
 
-    async def _question(self, connection: Transaction, message: NewMessage) -> Row[Any] | None:
-        """The open question that the message may answer: the one it names, or the oldest."""
-        values = {"session_id": message.session_id, "request_id": message.request_id}
-        found = (await connection.execute(session_statements.OPEN_QUESTION, values)).first()
-        if found is None and message.request_id is not None:
-            raise NotFound("open question", message.request_id)
-        return found
-
-    async def _posted(self, connection: Transaction, message: NewMessage) -> Posted | None:
-        """What became of the message when it was posted before."""
-        wanted = select(session_messages).where(
-            session_messages.c.id == message.id, session_messages.c.session_id == message.session_id
-        )
-        found = (await connection.execute(wanted)).first()
-        if found is None:
-            return None
+    async def _posted(self, connection: Transaction, message: NewMessage, found: Row[Any]) -> Posted:
+        """What became of a message that was posted before."""
         began = select(executions.c.id, executions.c.released_at).where(
             executions.c.id == message.execution_id
         )
@@ -415,34 +413,49 @@ class PostgresSessions(PostgresStore):
     async def _steered(self, connection: Transaction, message: NewMessage, ref: ExecutionRef) -> Posted:
         said = announcements.input_received(message.content, message.id, message.metadata, message.context)
         await self._steer(connection, ref, str(message.id), user(message.content), said)
-        return Posted(await self._stored(connection, message), Route.STEER, ref)
+        stored = await connection.execute(session_statements.MESSAGE, {"message_id": message.id})
+        return Posted(_message(stored.one()), Route.STEER, ref)
+
+    async def _opened(self, message: NewMessage, new: NewSession) -> Posted | None:
+        """What became of a message whose session it makes; None, and nothing is done, if anything was there.
+
+        Nobody else sees the session before the commit: it need not be locked, and nothing can be under way.
+        """
+        ref = _ref(message, message.execution_id)
+        titled = new if new.title is not None else replace(new, title=title_of(message.content))
+        values = whose(ref) | parameters.accepted(_execution(message), None, None)
+        async with self._transaction() as connection:
+            answers = await connection.together(
+                (session_statements.MAKE_SESSION, _made(titled)),
+                (statements.ACCEPT, values),
+                (statements.OWNS_STREAM, values),
+            )
+            if not all(answer.scalar() for answer in answers):
+                await connection.rollback()
+                return None
+            return Posted(await self._told(connection, message), Route.START, ref, launch=_turn(message))
 
     async def _begun(self, connection: Transaction, message: NewMessage, taken: Route) -> Posted:
+        rank = 0 if taken is Route.INTERRUPT else 1
+        _, is_new = await self._accept(connection, _execution(message, is_queued=True, queue_rank=rank))
         ref = _ref(message, message.execution_id)
-        new = NewExecution(
-            ref,
-            message.spec,
-            (user(message.content),),
-            user_id=message.user_id,
-            plan=message.plan,
-            task_queue=message.task_queue,
-            is_queued=True,
-            queue_rank=0 if taken is Route.INTERRUPT else 1,
-        )
-        await self._accept(connection, new)
+        values = whose(ref) | {"session_id": message.session_id, "title": title_of(message.content)}
+        then: list[Asked] = [(session_statements.TOUCH_SESSION, values)]
+        # Where nothing is under way, its turn comes at once.
+        begins = is_new and taken is Route.START
+        if begins:
+            then.append((session_statements.RELEASE, values))
+        kept = await self._told(connection, message, *then)
+        return Posted(kept, taken, ref, launch=_turn(message) if begins else None)
+
+    async def _told(self, connection: Transaction, message: NewMessage, *then: Asked) -> SessionMessageRow:
+        """The message, once the session's readers are told that its execution is accepted; last of all."""
+        ref = _ref(message, message.execution_id)
         said = announcements.message_received(message.content, message.id, message.metadata, message.context)
         told = {f"said/{message.id}": said, "queued": announcements.queued()}
-        await self._announce(connection, ref, message.session_id, told)
-        await connection.execute(
-            session_statements.TOUCH_SESSION,
-            {"session_id": message.session_id, "title": title_of(message.content)},
-        )
-        await self._queue(connection, ref.tenant_id, message.session_id)
-        return Posted(await self._stored(connection, message), taken, ref)
-
-    async def _stored(self, connection: Transaction, message: NewMessage) -> SessionMessageRow:
-        found = await connection.execute(select(session_messages).where(session_messages.c.id == message.id))
-        return _message(found.one())
+        kept = (session_statements.MESSAGE, {"message_id": message.id})
+        *_, stored = await self._announce(connection, ref, message.session_id, told, *then, kept, last=True)
+        return _message(stored.one())
 
 
 def _began(message: Message, execution_id: UUID) -> Mapping[str, Announcement]:
@@ -462,6 +475,60 @@ def _words(search: str) -> str:
     if not words:
         raise InvalidInput("the search has no word; send at least one")
     return " & ".join(f"'{word}'" for word in words) + ":*"
+
+
+def _made(new: NewSession) -> dict[str, Any]:
+    """A session to be made."""
+    return {
+        "session_id": new.id,
+        "tenant_id": new.tenant_id,
+        "user_id": new.user_id,
+        "related_type": new.context.related_type,
+        "related_id": new.context.related_id,
+        "url": new.context.url,
+        "title": new.title,
+        "metadata": encode(new.metadata, "metadata"),
+    }
+
+
+def _belongs(message: NewMessage, new: NewSession) -> bool:
+    """Whether the message can be the first one in the session that is made for it."""
+    return (
+        message.session_id == new.id
+        and message.scope.tenant_id == new.tenant_id
+        and message.scope.covers(new.user_id)
+        and message.request_id is None
+    )
+
+
+def _locking(scope: Scope, session_id: UUID) -> dict[str, Any]:
+    """Which session, and who wants it."""
+    return {"session_id": session_id, "tenant_id": scope.tenant_id, "user_id": scope.user_id}
+
+
+def _existing(session_id: UUID, locked: Answer) -> Row[Any]:
+    row = locked.first()
+    if row is None:
+        raise NotFound("session", session_id)
+    return row
+
+
+def _execution(message: NewMessage, **queued: Any) -> NewExecution:
+    """What the message begins."""
+    return NewExecution(
+        _ref(message, message.execution_id),
+        message.spec,
+        (user(message.content),),
+        user_id=message.user_id,
+        plan=message.plan,
+        task_queue=message.task_queue,
+        **queued,
+    )
+
+
+def _turn(message: NewMessage) -> Launch:
+    """What starts what the message begins."""
+    return Launch(_ref(message, message.execution_id), message.plan, message.task_queue)
 
 
 def _ref(message: NewMessage, execution_id: UUID) -> ExecutionRef:

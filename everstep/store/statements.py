@@ -12,26 +12,35 @@ No statement says `*` of a table: prepared before an upgrade that adds a column,
 from sqlalchemy import text
 
 ACCEPT = text("""
-    INSERT INTO agent_executions AS execution
-           (id, tenant_id, session_id, user_id, agent_type, agent_config, input, token_breakdown, metadata,
-            agent_id, parent_agent_id, parent_execution_id, continues_execution_id, continues_until, plan,
-            agent_metadata, task_queue, queue_rank, released_at)
-    VALUES (:execution_id, :tenant_id, :session_id, :user_id, :agent, CAST(:spec AS json),
-            CAST(:input AS json), CAST(:breakdown AS json), CAST(:metadata AS json), :agent_id,
-            :parent_agent_id, :parent_execution_id, :continues, :continues_until, CAST(:plan AS json),
-            CAST(:agent_metadata AS json), :task_queue, :queue_rank,
-            CASE WHEN NOT :is_queued THEN clock_timestamp() END)
-        ON CONFLICT (id) DO NOTHING
- RETURNING id, tenant_id, session_id, agent_type, status, step_count, token_breakdown, stop_reason, output,
-           error_message, metadata, agent_metadata, created_at, started_at, completed_at, parent_execution_id,
-           user_id
+    WITH execution AS (
+        INSERT INTO agent_executions
+               (id, tenant_id, session_id, user_id, agent_type, agent_config, input, token_breakdown,
+                metadata, agent_id, parent_agent_id, parent_execution_id, continues_execution_id,
+                continues_until, plan, agent_metadata, task_queue, queue_rank, released_at)
+        VALUES (:execution_id, :tenant_id, :session_id, :user_id, :agent, CAST(:spec AS json),
+                CAST(:input AS json), CAST(:breakdown AS json), CAST(:metadata AS json), :agent_id,
+                :parent_agent_id, :parent_execution_id, :continues, :continues_until, CAST(:plan AS json),
+                CAST(:agent_metadata AS json), :task_queue, :queue_rank,
+                CASE WHEN NOT :is_queued THEN clock_timestamp() END)
+            ON CONFLICT (id) DO NOTHING
+     RETURNING id, tenant_id, session_id, agent_type, status, step_count, token_breakdown, stop_reason,
+               output, error_message, metadata, agent_metadata, created_at, started_at, completed_at,
+               parent_execution_id, user_id
+    ), said AS (
+        INSERT INTO agent_transcript (execution_id, step, idx, tenant_id, role, content, metadata)
+        SELECT execution.id, 0, said.idx, execution.tenant_id, said.role,
+               CAST(said.content AS json), CAST(said.metadata AS json)
+          FROM execution,
+               unnest(CAST(:places AS int[]), CAST(:roles AS text[]), CAST(:contents AS text[]),
+                      CAST(:metadatas AS text[])) AS said(idx, role, content, metadata)
+    ), stream AS (
+        INSERT INTO agent_streams (stream_id, tenant_id)
+        SELECT :stream_id, tenant_id FROM execution
+            ON CONFLICT (stream_id) DO NOTHING
+    )
+    SELECT * FROM execution
 """)
-
-OPEN_STREAM = text("""
-    INSERT INTO agent_streams (stream_id, tenant_id)
-    VALUES (:stream_id, :tenant_id)
-        ON CONFLICT (stream_id) DO NOTHING
-""")
+"""Returns nothing, and writes nothing, if the id is taken."""
 
 OWNS_STREAM = text("""
     SELECT 1

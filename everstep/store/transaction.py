@@ -114,6 +114,7 @@ class Transaction:
 
     async def rollback(self) -> None:
         """Forget what was done; a connection that cannot is given up."""
+        self._is_open = False
         if self._driver.info.transaction_status is TransactionStatus.IDLE:
             return
         try:
@@ -141,7 +142,7 @@ def _driver(connection: AsyncConnection) -> psycopg.AsyncConnection[Any]:
 
 
 async def _rows(cursor: psycopg.AsyncCursor[Any]) -> list[Any]:
-    return await cursor.fetchall() if cursor.description else []
+    return await cursor.fetchall() if cursor.rownumber is not None else []
 
 
 @cache

@@ -117,7 +117,7 @@ async def begin_session(body: FirstMessageSent, api: Given, caller: Who, key: Ke
     """Say something in a session that is made for it."""
     require_words(body.content)
     said = _said(body, user_of(caller, body.user_id), key)
-    _, sent = await api.sessions_for(caller).begin(acting(caller, body.user_id), said, body.title)
+    sent = await api.sessions_for(caller).begin(acting(caller, body.user_id), said, body.title)
     return _accepted(api, said, sent)
 
 

@@ -112,26 +112,43 @@ class TestSaying:
         """8.2.2: and said again with the same key, it makes no other one."""
         async with receiving(temporal, store, answering()) as parlour:
             message = said("Hello there")
-            begun = [await parlour.sessions.begin(parlour.scope, message) for _ in range(2)]
-            await parlour.over(begun[0][1])
-            (session, sent), (session_again, again) = begun
+            sent, again = [await parlour.sessions.begin(parlour.scope, message) for _ in range(2)]
+            await parlour.over(sent)
+            session = await parlour.port.session(parlour.scope, sent.message.session_id)
 
-            assert session.id == session_again.id
             assert (sent.message, sent.execution_id) == (again.message, again.execution_id)
+            assert session
             assert len(await parlour.executions(session.id)) == 1
             assert session.title == "Hello there"
+
+    async def test_of_the_same_message_at_once_one_begins(
+        self, temporal: TemporalClient, store: PostgresSessions
+    ) -> None:
+        """8.2.2: whichever process it reaches, and whoever of them starts it."""
+        async with receiving(temporal, store, answering()) as parlour:
+            message = said("Hello there")
+            attempts = (parlour.sessions.begin(parlour.scope, message) for _ in range(5))
+            first, *others = await asyncio.gather(*attempts)
+            await parlour.over(first)
+
+            assert others == [first] * 4
+            assert await parlour.contents(first.message.session_id, "user", "assistant") == [
+                "Hello there",
+                "One",
+            ]
 
     async def test_a_session_may_have_an_agent_of_its_own(
         self, temporal: TemporalClient, store: PostgresSessions
     ) -> None:
         other = an_agent("I am the other").with_name("other")
         async with receiving(temporal, store, answering(), other) as parlour:
-            session, _ = await parlour.sessions.begin(parlour.scope, said(agent="other"))
-            await parlour.over((await parlour.executions(session.id))[0].ref.execution_id)
-            await parlour.over(await parlour.say(session.id, "Who are you?"))
-            await parlour.over(await parlour.say(session.id, "And now?", agent="agent"))
+            sent = await parlour.sessions.begin(parlour.scope, said(agent="other"))
+            session_id = sent.message.session_id
+            await parlour.over(sent)
+            await parlour.over(await parlour.say(session_id, "Who are you?"))
+            await parlour.over(await parlour.say(session_id, "And now?", agent="agent"))
 
-            answers = await parlour.contents(session.id, "assistant")
+            answers = await parlour.contents(session_id, "assistant")
             assert answers == ["I am the other", "I am the other", "One"]
 
     @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from temporalio.client import Client as TemporalClient
 
 from agent_domain.drivers import Model
 from agent_domain.errors import ModelUnavailable
-from agent_domain.sessions import SessionChanges
+from agent_domain.sessions import SessionChanges, title_of
 from agent_domain.testing import ScriptedModel
 from everstep.client.titles import PROMPT, READS, Titles
 from everstep.store.sessions import PostgresSessions
@@ -36,12 +36,13 @@ async def test_a_title_takes_the_place_of_the_first_words(
 ) -> None:
     model = HeldModel(' "Trip to\nRome". ')
     parlour, titles = entitled(temporal, store, model)
-    session, _ = await parlour.sessions.begin(parlour.scope, said(FIRST + "!" * READS))
-    assert session.title == "Please book me a trip to Rome for two people in the second…"
+    sent = await parlour.sessions.begin(parlour.scope, said(FIRST + "!" * READS))
+    session_id = sent.message.session_id
+    assert await title(parlour, session_id) == "Please book me a trip to Rome for two people in the second…"
     model.go_on.set()
     await titles.settled()
 
-    assert await title(parlour, session.id) == "Trip to Rome"
+    assert await title(parlour, session_id) == "Trip to Rome"
     (request,) = model.requests
     prompt, content = request.messages
     assert prompt.text == PROMPT
@@ -57,11 +58,11 @@ async def test_a_title_that_somebody_gave_stays(temporal: TemporalClient, store:
     await parlour.port.change_session(parlour.scope, session_id, SessionChanges("Mine"))
     model.go_on.set()
     await titles.settled()
-    named, _ = await parlour.sessions.begin(parlour.scope, said(FIRST), "Hers")
+    named = await parlour.sessions.begin(parlour.scope, said(FIRST), "Hers")
     await titles.settled()
 
     assert await title(parlour, session_id) == "Mine"
-    assert named.title == "Hers"
+    assert await title(parlour, named.message.session_id) == "Hers"
     assert model.asked == 1
 
 
@@ -70,10 +71,10 @@ async def test_without_an_answer_the_first_words_stay(
     temporal: TemporalClient, store: PostgresSessions, answer: str | Exception
 ) -> None:
     parlour, titles = entitled(temporal, store, ScriptedModel(answer))
-    session, _ = await parlour.sessions.begin(parlour.scope, said(FIRST))
+    sent = await parlour.sessions.begin(parlour.scope, said(FIRST))
     await titles.settled()
 
-    assert await title(parlour, session.id) == session.title
+    assert await title(parlour, sent.message.session_id) == title_of(FIRST)
 
 
 async def test_who_stops_does_not_wait_for_titles(temporal: TemporalClient, store: PostgresSessions) -> None:

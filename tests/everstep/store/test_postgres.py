@@ -1,16 +1,13 @@
 """What only PostgreSQL promises: nothing half written, typed errors, few round trips, public columns."""
 
 import asyncio
-import os
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
-import psycopg
 import pytest
 import pytest_asyncio
 from sqlalchemy import event, make_url, text
@@ -36,6 +33,7 @@ from everstep.store.engine import create_engine
 from everstep.store.errors import DatabaseBusy, DatabaseUnreachable, SchemaOutdated, StoreError
 from everstep.store.postgres import PostgresStore
 from everstep.store.tables import metadata
+from tests.everstep.store.onlookers import administrator, once_blocked, round_trips
 from tests.everstep.store.store_words import (
     TENANT,
     a_call,
@@ -175,14 +173,6 @@ def end_all_connections(engine: AsyncEngine) -> None:
             "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
             " WHERE datname = current_database() AND pid <> pg_backend_pid()"
         )
-
-
-@contextmanager
-def administrator(engine: AsyncEngine) -> Generator[psycopg.Connection[Any]]:
-    """A connection of somebody else to the same database."""
-    url = engine.url.render_as_string(hide_password=False).replace("+psycopg", "")
-    with psycopg.connect(url) as connection:
-        yield connection
 
 
 class TestErrors:
@@ -349,7 +339,7 @@ async def changed_attempts(steps: tuple[Any, ...]) -> tuple[Any, ...]:
 
 # How often each method waits for the server: every step of every agent comes through some of them.
 ROUND_TRIPS = {
-    "accept": 4,
+    "accept": 2,
     "material": 1,
     "begin_step": 2,
     "note_partial": 1,
@@ -378,19 +368,9 @@ ROUND_TRIPS = {
 class TestRoundTrips:
     async def test_each_method_waits_so_often(self, database: str, tmp_path: Path) -> None:
         postgres = PostgresStore(create_engine(database, pool_size=1))
-        trace = tmp_path / "trace"
+        waits = round_trips(postgres.engine, tmp_path / "trace")
         counted: dict[str, int] = {}
-
-        @event.listens_for(postgres.engine.sync_engine, "connect")
-        def watch(connection: Any, _record: object) -> None:  # pyright: ignore[reportUnusedFunction] -- SQLAlchemy calls it
-            connection.driver_connection.pgconn.trace(os.open(trace, os.O_WRONLY | os.O_CREAT | os.O_APPEND))
-
-        async with postgres.engine.connect():
-            """The connection that all of them use."""
-
-        def waits() -> int:
-            return trace.read_text().count("\tReadyForQuery")
-
+        await postgres.execution(a_ref())
         ref = a_ref(session_id=uuid4())
         asked = request_id(ref.execution_id, "c1")
         said = frozen_map({"a": 1})
@@ -764,21 +744,6 @@ class TestUpgradesUnderway:
 class TestWaiting:
     """Who waits for somebody else's transaction has to see what that one did."""
 
-    async def once_blocked(
-        self, store: PostgresStore, holder: psycopg.Connection[Any], *work: Awaitable[Any]
-    ) -> Any:
-        """Begin this work, let go of the locks once all of it waits for them, and say what comes of it."""
-        tasks = [asyncio.ensure_future(each) for each in work]
-        waiting = (
-            "SELECT count(*) FROM pg_stat_activity"
-            " WHERE wait_event_type = 'Lock' AND datname = current_database()"
-        )
-        async with asyncio.timeout(10):
-            while (await rows(store, waiting))[0][0] < len(tasks):
-                assert not any(task.done() for task in tasks)
-        holder.commit()
-        return await asyncio.gather(*tasks, return_exceptions=True)
-
     async def test_of_attempts_at_once_one_reserves_a_call_with_certainty(
         self, postgres: PostgresStore
     ) -> None:
@@ -787,7 +752,7 @@ class TestWaiting:
         with administrator(postgres.engine) as holder:
             holder.execute("SELECT FROM agent_tool_calls FOR UPDATE")
             attempts = (postgres.reserve_call(ref, "c0", attempt) for attempt in (1, 2, 3))
-            reserved = await self.once_blocked(postgres, holder, *attempts)
+            reserved = await once_blocked(postgres.engine, holder.commit, *attempts)
 
         assert sorted(each.is_uncertain for each in reserved) == [False, True, True]
 
@@ -802,7 +767,7 @@ class TestWaiting:
                 " started_at = now(), completed_at = now(), seconds = 0 WHERE call_id = 'c0'"
             )
             end = settled(ref, ExecutionStatus.CANCELLED)
-            assert await self.once_blocked(postgres, holder, postgres.settle(end)) == [True]
+            assert await once_blocked(postgres.engine, holder.commit, postgres.settle(end)) == [True]
 
         records = [call.record for call in (await postgres.steps(ref))[0].calls]
         assert [record.text for record in records if record] == ["1", "Error: Cancelled before it finished"]
@@ -820,7 +785,7 @@ class TestWaiting:
                 " success = false, started_at = now(), completed_at = now(), seconds = 0 WHERE call_id = 'c0'"
             )
             record = answers(ref, answer("c0"), events=[told("done")])
-            (seen,) = await self.once_blocked(postgres, holder, postgres.record_call(record))
+            (seen,) = await once_blocked(postgres.engine, holder.commit, postgres.record_call(record))
 
         assert seen.text == "closed"
         assert await postgres.envelopes(TENANT, ref.stream_id) == ()
@@ -839,7 +804,7 @@ class TestWaiting:
         }
         with administrator(postgres.engine) as holder:
             holder.execute("UPDATE agent_executions SET status = 'completed'")
-            (result,) = await self.once_blocked(postgres, holder, work[method]())
+            (result,) = await once_blocked(postgres.engine, holder.commit, work[method]())
 
         assert result is False if method == "settle" else isinstance(result, ExecutionEnded)
         row = await postgres.execution(ref)
@@ -851,7 +816,7 @@ class TestWaiting:
         with administrator(postgres.engine) as holder:
             holder.execute("""UPDATE agent_executions SET agent_metadata = '{"theirs": 1}'""")
             record = answers(ref, answer("c0"), metadata=frozen_map({"ours": 2}))
-            await self.once_blocked(postgres, holder, postgres.record_call(record))
+            await once_blocked(postgres.engine, holder.commit, postgres.record_call(record))
 
         assert (await postgres.material(ref)).metadata == {"theirs": 1, "ours": 2}
 
@@ -865,7 +830,7 @@ class TestWaiting:
             holder.execute("UPDATE agent_steps SET facts = %s", [bodies.facts_written(given.facts)])
             late = postgres.record_reply(reply(ref, "From the second", a_call(), attempt=2))
             retry = postgres.begin_step(begin(ref, attempt=2))
-            facts, begun = await self.once_blocked(postgres, holder, late, retry)
+            facts, begun = await once_blocked(postgres.engine, holder.commit, late, retry)
 
         assert facts == begun.recorded == given.facts
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeAlias
 from uuid import UUID, uuid4
 
@@ -34,6 +35,7 @@ from agent_domain.step_facts import CallNeed
 from agent_domain.values import frozen_map
 from everstep.store.engine import create_engine
 from everstep.store.sessions import PostgresSessions
+from tests.everstep.store.onlookers import administrator, once_blocked, round_trips
 from tests.everstep.store.store_words import (
     OTHERS,
     TENANT,
@@ -78,6 +80,13 @@ def said(
         task_queue="desk",
         **fields,
     )
+
+
+def beginning(session_id: UUID | None = None, *, tenant: str = TENANT, **fields: Any) -> NewMessage:
+    """A message that makes its session."""
+    new = NewSession(session_id or uuid4(), tenant, ANN)
+    fields = {"scope": Scope(tenant, ANN)} | fields
+    return said(new.id, session=new, **fields)
 
 
 async def begun(store: PostgresSessions, session_id: UUID, content: str = "Hello") -> ExecutionRef:
@@ -375,6 +384,129 @@ async def every_message(store: PostgresSessions, session_id: UUID) -> list[Any]:
         cursor = page.cursor
         if cursor is None:
             return found[::-1]
+
+
+ROUND_TRIPS = {
+    "post, which makes its session": 2,
+    "post, again": 5,
+    "post, to an idle session": 3,
+    "post, to a busy one": 3,
+    "post, to steer": 5,
+    "launch": 1,
+    "release": 3,
+}
+"""How often each waits for the server."""
+
+
+class TestBeginning:
+    """Of a session that the message itself makes."""
+
+    async def test_each_method_waits_so_often(self, database: str, tmp_path: Path) -> None:
+        store = PostgresSessions(create_engine(database, pool_size=1))
+        waits, counted = round_trips(store.engine, tmp_path / "trace"), dict[str, int]()
+        idle, made = await a_session(store), uuid4()
+        first = said(made, session=NewSession(made, TENANT, ANN))
+        calls: list[tuple[str, Awaitable[object]]] = [
+            ("post, which makes its session", store.post(first)),
+            ("post, again", store.post(first)),
+            ("post, to an idle session", store.post(said(idle))),
+            ("post, to a busy one", store.post(said(idle))),
+            ("post, to steer", store.post(said(idle, on_busy=OnBusy.STEER))),
+            ("launch", store.launch(ExecutionRef(first.execution_id, TENANT, made))),
+            ("release", store.release(TENANT, made)),
+        ]
+        for name, call in calls:
+            before = waits()
+            await call
+            counted[name] = waits() - before
+        await store.engine.dispose()
+
+        assert counted == ROUND_TRIPS
+
+    async def test_its_turn_has_come(self, store: PostgresSessions) -> None:
+        """8.2.4: and whoever posted it has what starts it."""
+        posted = await store.post(beginning())
+
+        assert posted.route is Route.START
+        assert posted.launch
+        assert posted.launch == await store.launch(posted.execution)
+        assert await turn(store, posted.launch.ref.stream_id) == posted.execution.execution_id
+
+    async def test_of_the_same_at_once_one_begins(self, store: PostgresSessions) -> None:
+        """1.1.3, 8.2.2: the others wait for it, and find what it has stored."""
+        message = beginning()
+        with administrator(store.engine) as holder:
+            holder.execute("LOCK TABLE agent_envelopes")
+            posts = [store.post(message) for _ in range(3)]
+            posted = await once_blocked(store.engine, holder.commit, *posts)
+
+        launches = [each.launch for each in posted if each.launch]
+        assert [launch.ref for launch in launches] == [posted[0].execution]
+        assert {each.route for each in posted} == {Route.START}
+        assert {each.execution for each in posted} == {posted[0].execution}
+        assert len({each.message.id for each in posted}) == 1
+        assert len((await store.executions_of(HERS, ExecutionFilter(message.session_id))).rows) == 1
+        told_of = await every_message(store, message.session_id)
+        assert [m.content for m in told_of] == ["Hello", "Execution queued"]
+
+    @pytest.mark.parametrize("is_kept", [True, False])
+    async def test_it_waits_for_whoever_makes_the_same_session(
+        self, store: PostgresSessions, *, is_kept: bool
+    ) -> None:
+        """8.2.2: and makes it, if that one is lost."""
+        message = beginning()
+        with administrator(store.engine) as holder:
+            holder.execute(
+                "INSERT INTO agent_sessions (id, tenant_id, user_id, title) VALUES (%s, %s, %s, 'Theirs')",
+                (message.session_id, TENANT, ANN),
+            )
+            let_go = holder.commit if is_kept else holder.rollback
+            (posted,) = await once_blocked(store.engine, let_go, store.post(message))
+
+        session = await store.session(HERS, message.session_id)
+        assert session
+        assert session.title == ("Theirs" if is_kept else "Hello")
+        assert posted.launch.ref == posted.execution
+
+    async def test_what_was_begun_under_its_id_comes_first(self, store: PostgresSessions) -> None:
+        """8.3.1"""
+        message = beginning()
+        before = await accepted(store, session_id=message.session_id)
+        posted = await store.post(message)
+
+        assert (posted.route, posted.launch) == (Route.QUEUE, None)
+        assert await turn(store, message.session_id) == before.execution_id
+
+    async def test_ids_of_another_tenant_are_taken(self, store: PostgresSessions) -> None:
+        """8.2.2: and nothing is left of the attempt."""
+        theirs = beginning(tenant=OTHERS)
+        await store.post(theirs)
+        before = await store.messages(Scope(OTHERS), theirs.session_id)
+        with pytest.raises(NotFound, match="There is no session"):
+            await store.post(beginning(theirs.session_id))
+        mine = beginning(execution_id=theirs.execution_id)
+        with pytest.raises(InvalidInput, match="is taken; draw another one"):
+            await store.post(mine)
+        stream = beginning((await accepted(store, tenant=OTHERS)).execution_id)
+        with pytest.raises(NotFound, match="There is no session"):
+            await store.post(stream)
+
+        assert await store.session(ALL, mine.session_id) is None
+        assert await store.session(ALL, stream.session_id) is None
+        assert await store.messages(Scope(OTHERS), theirs.session_id) == before
+
+    @pytest.mark.parametrize(
+        ("fields", "missing"),
+        [({"scope": Scope(TENANT, BOB)}, "session"), ({"request_id": uuid4()}, "open question")],
+    )
+    async def test_a_session_is_not_made_for_what_does_not_belong_there(
+        self, store: PostgresSessions, *, fields: dict[str, Any], missing: str
+    ) -> None:
+        message = beginning(**fields)
+        with pytest.raises(NotFound, match=f"There is no {missing}"):
+            await store.post(message)
+
+        assert await store.session(ALL, message.session_id) is None
 
 
 async def asking(
