@@ -167,9 +167,11 @@ class PostgresStore(PostgresReader):
 
     async def settle(self, settlement: Settlement) -> bool:
         """Change the execution's standing; False if this key was settled before, or the execution ended."""
-        ref = settlement.ref
+        ref, ends = settlement.ref, settlement.status in TERMINAL
+        session = [(statements.LOCK_ITS_SESSION, whose(ref))] if ends else []
         async with self._transaction() as connection:
-            locked, first = await connection.together(
+            *_, locked, first = await connection.together(
+                *session,
                 (statements.LOCK_EXECUTION, whose(ref)),
                 (statements.SETTLE_ONCE, whose(ref) | parameters.settles_once(settlement)),
             )

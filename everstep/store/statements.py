@@ -4,7 +4,7 @@ Each does in one round trip what has to be done under one lock. What is decided 
 decided from its snapshot, which is taken *before* it waits for a lock; so whatever has to see the work of
 whoever held the lock before stands in a later statement, or reads the locked row itself.
 
-Locks are taken in one order everywhere: execution, call, request, stream.
+Locks are taken in one order everywhere: session, execution, call, request, stream.
 
 No statement says `*` of a table: prepared before an upgrade that adds a column, it would fail after it.
 """
@@ -60,6 +60,14 @@ _EXECUTION = """
 EXECUTION = text(_EXECUTION)
 
 LOCK_EXECUTION = text(f"{_EXECUTION} FOR NO KEY UPDATE")
+
+LOCK_ITS_SESSION = text("""
+    SELECT session.id
+      FROM agent_sessions session
+      JOIN agent_executions execution ON execution.session_id = session.id
+     WHERE execution.id = :execution_id AND execution.tenant_id = :tenant_id
+       FOR NO KEY UPDATE OF session
+""")
 
 
 def _news(stream: str, condition: str = "true") -> str:

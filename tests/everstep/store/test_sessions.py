@@ -296,6 +296,23 @@ class TestPosting:
         assert texts(await store.transcript(first)) == ["Hello", "Hi", "Hurry"]
         assert len((await store.executions_of(ALL, ExecutionFilter(session_id))).rows) == 1
 
+    async def test_the_end_and_who_steers_at_once_never_wait_in_a_circle(
+        self, store: PostgresSessions
+    ) -> None:
+        """8.3.1: whichever comes first, the message is heard: by this execution, or by one of its own."""
+        session_id = await a_session(store)
+        first = (await store.post(said(session_id, "Hello"))).execution
+        await stepped(store, first)
+
+        with administrator(store.engine) as holder:
+            holder.execute("SELECT 1 FROM agent_executions WHERE id = %s FOR UPDATE", (first.execution_id,))
+            end = store.settle(settled(first, ExecutionStatus.COMPLETED))
+            post = store.post(said(session_id, "Hurry", OnBusy.STEER))
+            ended, posted = await once_blocked(store.engine, holder.commit, end, post)
+
+        assert ended is True
+        assert posted.route in {Route.STEER, Route.START}
+
     async def test_what_an_execution_did_not_hear_begins_one_of_its_own(
         self, store: PostgresSessions
     ) -> None:
