@@ -137,7 +137,7 @@ def _reply(begin: BeginStep, driver: StepDriver, step: AgentStep) -> RecordReply
         step.facts(begin.number),
         step.errors,
         frozen_map(response.to_dict()),
-        () if step.is_failure else driver.said(step),
+        () if step.is_failure else driver.outputs(step),
         [_to_record(call, CallNeed(step.needs[call.id])) for call in step.tool_calls],
     )
 

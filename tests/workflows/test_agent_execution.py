@@ -33,9 +33,10 @@ from agent_domain.errors import (
 from agent_domain.function_tool import tool
 from agent_domain.plan import CriterionRef
 from agent_domain.ports import ExecutionRef, NotFound, Settlement, StepRow, StoreUnavailable
+from agent_domain.react import ReActDriver
 from agent_domain.status import AgentStatus, ExecutionStatus, StopReason
 from agent_domain.step_error import ErrorType
-from agent_domain.testing import MockTool, calls
+from agent_domain.testing import MockTool, ScriptedModel, calls
 from agent_domain.tools import Effect, ToolContext, ToolOptions
 from agent_domain.values import EMPTY
 from everstep.client.client import Execution
@@ -172,6 +173,25 @@ class TestTools:
 
             assert await results(execution) == ["s", "null", "s"]
         assert result.steps == 2
+
+    async def test_what_is_wrong_with_a_call_that_never_ran_is_said_with_it(
+        self, temporal: TemporalClient
+    ) -> None:
+        """12.2: arguments that are no object, by the driver's own word."""
+        script = (
+            '{"thought": "t", "type": "call_tool", "tool": "look", "args": [1]}',
+            '{"thought": "t", "type": "final_answer", "answer": "Done"}',
+        )
+        agent = an_agent(tools=[MockTool("look")]).with_driver(ReActDriver(ScriptedModel(*script)))
+        async with at_work(temporal, agent.with_error_policy(FORGIVING)) as office:
+            execution, _ = await office.run()
+
+            assert await office.said(execution) == [
+                "Go",
+                "Thought: t\nAction: look\nAction Input: [1]",
+                "Observation: Error: Pass args as a JSON object keyed by parameter name, not as an array",
+                "Done",
+            ]
 
     async def test_a_call_that_cannot_run_is_told_so(self, temporal: TemporalClient) -> None:
         """5.4.3: the model reads it as the failure of its call."""
