@@ -19,6 +19,7 @@ from activities.material import evaluation, step_state
 from activities.partial_text import PartialText
 from activities.persistence import until_written
 from activities.running import Running
+from activities.snapshots import Snapshots
 from agent_domain.capabilities.approvals import args_digest
 from agent_domain.definition import AgentDefinition
 from agent_domain.drivers import StepDriver, replied
@@ -41,6 +42,7 @@ class Asking:
         self.store = store
         self.agents = agents
         self.running = running
+        self.snapshots = Snapshots(store)
         self.strike = strike
         self.moment = moment
 
@@ -57,6 +59,7 @@ class Asking:
         definition = known(self.agents, spec.agent)
         if found.recorded:
             return await self.running.with_quick(request, found.material, found.recorded, {})
+        await self.snapshots.keep_before(request, found.material)
         self.strike(Failpoint.INFER_BEFORE_MODEL)
         driver = self.agents.driver(spec.agent, spec.llm_preset)
         state = step_state(request.ref, request.number, found.material)

@@ -1,6 +1,10 @@
 """What the store holds of an execution, as steps, processors and snapshots know it."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from activities.calls import now
+from activities.contracts import SettleInput
 from agent_domain.cached_context import CachedContext
 from agent_domain.continuation import expanded
 from agent_domain.facts import ExecutionFacts, StateInfo
@@ -15,11 +19,17 @@ from agent_domain.values import FrozenDict, frozen_map
 
 def step_state(ref: ExecutionRef, number: int, material: Material) -> AgentState:
     """The state in which a step begins, as drivers and processors know it."""
-    facts = ExecutionFacts(recorded_steps=number - 1, state_info=StateInfo(material.agent_id))
+    state = bare_state(ref, material)
+    facts = replace(state.facts, recorded_steps=number - 1).step_started(now())
+    return replace(state, facts=facts)
+
+
+def bare_state(ref: ExecutionRef, material: Material) -> AgentState:
+    """The state without its steps: who the agent is, and what was said."""
     return AgentState(
         agent_id=material.agent_id,
         parent_agent_id=material.parent_agent_id,
-        facts=facts.step_started(now()),
+        facts=ExecutionFacts(state_info=StateInfo(material.agent_id)),
         metadata=material.metadata,
         cached_context=CachedContext.from_dict(material.spec.cached_context),
         execution=ExecutionData(ref.execution_id),
@@ -41,6 +51,13 @@ def answered(row: StepRow, facts: StepFacts) -> StepFacts:
     """The facts that the model's reply left, with what became of its calls since."""
     known = ((call.call, call.record) for call in row.calls if call.record)
     return facts.settled(CallFacts(call.id, call.name, error=record.error) for call, record in known)
+
+
+def failures(request: SettleInput) -> Sequence[StepError]:
+    """The errors of a step that only the workflow knows, with their message."""
+    if request.step is None or request.failure is None:
+        return ()
+    return [replace(error, message=request.failure) for error in request.step.own_errors]
 
 
 def evaluation(outcome: FrozenDict | None) -> FrozenDict | None:

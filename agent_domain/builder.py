@@ -52,6 +52,7 @@ class AgentBuilder:
         self._error_policy = ErrorPolicy()
         self._model_attempts = DEFAULT_MODEL_ATTEMPTS
         self._parallel_tools = True
+        self._debug = False
         self._tools = Toolbox()
         self._approvals: dict[str, Approval] = {}
         self._capabilities: list[str] = []
@@ -161,6 +162,11 @@ class AgentBuilder:
 
     # How it works.
 
+    def with_debug(self, flag: bool = True) -> Self:
+        """Keep the full state after each step of a durable execution."""
+        self._debug = _of_type("with_debug", flag, bool)
+        return self
+
     def add_processor(self, processor: Processor) -> Self:
         """Look at the state after each step, and maybe change it."""
         if not callable(processor):
@@ -251,6 +257,7 @@ class AgentBuilder:
                 model_attempts=self._model_attempts,
                 parallel_tools=self._parallel_tools,
                 tools=tuple(PlannedTool.of(tool.name, options_of(tool)) for tool in self._tools),
+                debug=self._debug,
             )
         except ValidationError as error:
             raise InvalidInput(f"the agent cannot be planned: {faults(error)}") from None

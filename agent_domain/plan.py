@@ -8,7 +8,7 @@ Everstep and those that were registered can be planned.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import StrEnum
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -100,6 +100,12 @@ class ExecutionPlan(_Data):
     parallel_tools: bool = True
     driver: DriverKind = DriverKind.TOOL_CALLING
     tools: tuple[PlannedTool, ...] = ()
+    debug: bool = Field(default=False, exclude_if=lambda debug: not debug)
+    """Whether the full state is kept after each step. Written only where it is."""
+
+    def debugged(self, debug: bool) -> Self:
+        """The same in debug mode, if that is wanted; what is in it already stays there."""
+        return self.model_copy(update={"debug": True}) if debug else self
 
     def rules(self, registry: "CriterionRegistry | None" = None) -> Rules:
         """The plan as criteria that can be asked; unknown names are refused."""

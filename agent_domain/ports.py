@@ -150,6 +150,11 @@ class Material:
         """How many steps there may be."""
         return self.plan.get("max_steps")
 
+    @property
+    def is_debug(self) -> bool:
+        """Whether the full state is kept after each step."""
+        return bool(self.plan.get("debug"))
+
 
 @dataclass(frozen=True, slots=True)
 class BeginStep:
@@ -283,6 +288,8 @@ class Settlement:
     output: FrozenDict | None = None
     snapshot: FrozenDict | None = None
     is_final: bool = False
+    is_debug: bool = False
+    """Whether the snapshot is the full state."""
     cancelled_calls: Sequence[tuple[str, int, Messages]] = ()
     """Calls that end unanswered: id, place, and what the conversation says of them."""
     events: Sequence[EventRecord] = ()
@@ -348,6 +355,10 @@ class StepRow:
     completed_at: datetime | None
     messages: Messages = ()
     calls: tuple["CallRow", ...] = ()
+    heard: int = 0
+    """How many of its messages people steered with, before the model was asked."""
+    response: FrozenDict | None = None
+    """`InferenceResponse.to_dict()`, where it was asked for."""
 
     @property
     def duration_ms(self) -> float | None:
@@ -459,6 +470,10 @@ class ExecutionStore(Protocol):
         """Change the execution's standing; False if this key was settled before, or the execution ended."""
         ...
 
+    async def keep_snapshot(self, ref: ExecutionRef, number: int, state: FrozenDict) -> bool:
+        """Keep the full state after a step, for debugging; False if there is one of this step."""
+        ...
+
     async def steer(
         self, ref: ExecutionRef, key: str, message: Message, announces: Announcement | None = None
     ) -> bool:
@@ -494,7 +509,9 @@ class ExecutionStore(Protocol):
         """Executions, newest first."""
         ...
 
-    async def steps(self, ref: ExecutionRef, last: int | None = None) -> tuple[StepRow, ...]:
+    async def steps(
+        self, ref: ExecutionRef, last: int | None = None, *, with_responses: bool = False
+    ) -> tuple[StepRow, ...]:
         """What an execution did, step by step; only its last steps, if so many are asked for."""
         ...
 

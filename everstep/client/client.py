@@ -109,16 +109,18 @@ class Client:
         user_id: str | None = None,
         metadata: Mapping[str, Any] = EMPTY,
         request: str | None = None,
+        debug: bool = False,
     ) -> "Execution":
         """Accept a message and start an execution for it; an id that was used before starts nothing new.
 
         `request` is a digest of what the caller was asked for: under the same id, another one is `Taken`.
+        `debug` keeps the full state after each step, also where the agent does not.
         """
         definition = self.agent(agent)
         messages: Messages = (user(message),) if isinstance(message, str) else as_messages(message)
         ref = ExecutionRef(execution_id or uuid4(), self.tenant_id, session_id)
         # Criteria that no worker could find are refused here, before anything is stored.
-        plan = definition.plan()
+        plan = definition.plan().debugged(debug)
         plan.rules()
         row = await self.store.accept(
             NewExecution(

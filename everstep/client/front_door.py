@@ -38,6 +38,8 @@ class StartRequest(_Contract):
     message: str
     execution_id: UUID | None = None
     session_id: UUID | None = None
+    debug: bool = False
+    """Keep the full state after each step."""
 
 
 class ActRequest(_Contract):
@@ -90,7 +92,11 @@ class FrontDoor:
         named = request.execution_id or self.client.derived_id(activity.info().activity_id)
         try:
             execution = await self.client.start(
-                request.agent, request.message, execution_id=named, session_id=request.session_id
+                request.agent,
+                request.message,
+                execution_id=named,
+                session_id=request.session_id,
+                debug=request.debug,
             )
             return Standing.of(await execution.get())
         except EverstepError as error:

@@ -88,6 +88,8 @@ class Said:
     context: Context = NO_CONTEXT
     agent: str | None = None
     metadata: Mapping[str, Any] = EMPTY
+    debug: bool = False
+    """Whether the execution that it begins keeps the full state after each step."""
     key: str = field(default_factory=lambda: str(uuid4()))
 
 
@@ -251,7 +253,7 @@ class Sessions:
 
     async def _message(self, scope: Scope, session_id: UUID, said: Said, agent: str) -> NewMessage:
         definition = self._require_agent(agent)
-        plan = definition.plan()
+        plan = definition.plan().debugged(said.debug)
         plan.rules()
         return NewMessage(
             id=self._named(scope, said, "message"),

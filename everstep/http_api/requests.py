@@ -25,6 +25,9 @@ UserName = Annotated[
     Text | None,
     Field(max_length=MAX_NAME, description="For services with the scope `sessions:all`: for whom they act."),
 ]
+Debug = Annotated[
+    bool, Field(description="Whether the execution that begins keeps its full state after each step.")
+]
 ContextText = Annotated[Text | None, Field(max_length=MAX_CONTEXT)]
 
 
@@ -75,6 +78,7 @@ class _MessageSent(_AboutSomething):
     agent: AgentName | None = None
     metadata: Map = EMPTY
     user_id: UserName = None
+    debug: Debug = False
 
 
 class MessageSent(_MessageSent):
@@ -113,6 +117,7 @@ class NewExecutionSent(Sent):
     agent: AgentName | None = None
     metadata: Map = EMPTY
     user_id: UserName = None
+    debug: Debug = False
 
     @property
     def digest(self) -> str:

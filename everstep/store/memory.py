@@ -67,6 +67,7 @@ class _Step:
     attempt: int = 1
     failed_attempts: set[int] = field(default_factory=set[int])
     facts: StepFacts | None = None
+    response: FrozenDict | None = None
     errors: tuple[StepError, ...] = ()
     outcome: FrozenDict | None = None
     partial_text: str = ""
@@ -126,6 +127,7 @@ class _Execution:
     started_at: datetime | None = None
     completed_at: datetime | None = None
     last_snapshot_id: UUID | None = None
+    kept_snapshots: set[UUID] = field(default_factory=set[UUID])
     steps: dict[int, _Step] = field(default_factory=dict[int, _Step])
     said: dict[tuple[int, int], Message] = field(default_factory=dict[tuple[int, int], Message])
     calls: dict[str, _Call] = field(default_factory=dict[str, _Call])
@@ -290,7 +292,7 @@ class MemoryStore:
         asked = [_request(reply, call, given, now) for call, (_, given) in zip(calls, told, strict=True)]
         facts = bodies.facts_read(json.loads(bodies.facts_written(reply.facts)))
         errors = bodies.errors_read(json.loads(bodies.errors_written(reply.errors)))
-        encode(reply.response, "the response")
+        response = _optional(reply.response, "the response")
         lines = bodies.reply_lines(reply.messages)
         news = bodies.news(reply.ref.execution_id, reply.events)
         outcome = _optional(reply.begins and reply.begins.outcome, "the outcome")
@@ -298,7 +300,8 @@ class MemoryStore:
         if reply.begins:
             self._begin(execution, reply.begins, outcome, reply.facts.seconds)
         step = execution.steps.setdefault(reply.number, _Step(now, reply.attempt))
-        step.attempt, step.facts, step.errors, step.partial_text = reply.attempt, facts, errors, ""
+        step.attempt, step.facts, step.response = reply.attempt, facts, response
+        step.errors, step.partial_text = errors, ""
         execution.say(reply.number, lines)
         execution.calls |= {call.call.id: call for call in calls}
         execution.requests |= {request.id: request for request in asked if request.call.need in ASKS_PEOPLE}
@@ -416,6 +419,17 @@ class MemoryStore:
         self._append(execution, news)
         return True
 
+    async def keep_snapshot(self, ref: ExecutionRef, number: int, state: FrozenDict) -> bool:
+        """Keep the full state after a step, for debugging; False if there is one of this step."""
+        execution = self._open(ref)
+        _optional(state, "the snapshot")
+        identity = bodies.snapshot_id(ref.execution_id, f"step/{number}")
+        if identity in execution.kept_snapshots:
+            return False
+        execution.kept_snapshots.add(identity)
+        execution.last_snapshot_id = identity
+        return True
+
     async def steer(
         self, ref: ExecutionRef, key: str, message: Message, announces: Announcement | None = None
     ) -> bool:
@@ -485,14 +499,19 @@ class MemoryStore:
         page = left[:size]
         return Page(tuple(e.row for _, e in page), page[-1][0].text if len(left) > size else None)
 
-    async def steps(self, ref: ExecutionRef, last: int | None = None) -> tuple[StepRow, ...]:
+    async def steps(
+        self, ref: ExecutionRef, last: int | None = None, *, with_responses: bool = False
+    ) -> tuple[StepRow, ...]:
         """What an execution did, step by step; only its last steps, if so many are asked for."""
         execution = self._find(ref)
         if execution is None:
             return ()
         numbers = sorted(execution.steps)
         wanted = numbers if last is None else numbers[len(numbers) - min(last, len(numbers)) :]
-        return tuple(_step_row(execution, number) for number in wanted)
+        found = (_step_row(execution, number) for number in wanted)
+        if not with_responses:
+            return tuple(found)
+        return tuple(replace(row, response=execution.steps[row.number].response) for row in found)
 
     async def steps_after(self, ref: ExecutionRef, after: int = 0, limit: int = 50) -> Page[StepRow]:
         """A page of what an execution did, from after a step; the cursor is the `after` of the next page."""
@@ -720,6 +739,7 @@ def _complete_steps(
 def _step_row(execution: _Execution, number: int) -> StepRow:
     step = execution.steps[number]
     calls = sorted((c for c in execution.calls.values() if c.step == number), key=lambda call: call.idx)
+    said = sorted(place for place in execution.said if place[0] == number)
     return StepRow(
         number=number,
         attempt=step.attempt,
@@ -729,6 +749,7 @@ def _step_row(execution: _Execution, number: int) -> StepRow:
         partial_text=step.partial_text,
         started_at=step.started_at,
         completed_at=step.completed_at,
-        messages=tuple(execution.said[place] for place in sorted(execution.said) if place[0] == number),
+        messages=tuple(execution.said[place] for place in said),
         calls=tuple(CallRow(call.call, call.state, call.attempts, call.record, call.idx) for call in calls),
+        heard=sum(idx < 0 for _, idx in said),
     )

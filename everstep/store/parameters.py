@@ -21,7 +21,7 @@ from agent_domain.state import CANCELLED_CALL
 from agent_domain.status import ExecutionStatus
 from agent_domain.step_facts import StepFacts
 from agent_domain.usage import Usage
-from agent_domain.values import EMPTY
+from agent_domain.values import EMPTY, FrozenDict
 from everstep.store import bodies
 from everstep.store.bodies import ASKS_PEOPLE, TERMINAL, Line, News, encode, encode_optional
 
@@ -170,7 +170,13 @@ def closes(settlement: Settlement) -> dict[str, Any]:
 
 
 def snapshot(
-    settlement: Settlement, execution: Row[Any], snapshot_id: UUID, step_count: int
+    execution: Row[Any],
+    snapshot_id: UUID,
+    step_count: int,
+    state: FrozenDict,
+    *,
+    is_final: bool = False,
+    is_debug: bool = False,
 ) -> dict[str, Any]:
     """The state, and what it is a state of."""
     return {
@@ -179,8 +185,9 @@ def snapshot(
         "agent_id": execution.agent_id,
         "agent_name": execution.agent_type,
         "step_number": step_count,
-        "is_final": settlement.is_final,
-        "state": encode(settlement.snapshot, "the snapshot"),
+        "is_final": is_final,
+        "debug_mode": is_debug,
+        "state": encode(state, "the snapshot"),
     }
 
 

@@ -44,7 +44,7 @@ from everstep.store import bodies, parameters, rows, statements
 from everstep.store.bodies import TERMINAL, Line, News, encode
 from everstep.store.errors import StoreError, translated
 from everstep.store.parameters import whose
-from everstep.store.reading import PostgresReader, found_execution, messages
+from everstep.store.reading import PostgresReader, found_execution
 from everstep.store.tables import steps, tool_calls
 from everstep.store.transaction import Answer, Asked, Transaction, transaction
 
@@ -189,6 +189,16 @@ class PostgresStore(PostgresReader):
             news = (statements.APPEND, whose(ref) | told | {"stream_id": execution.stream_id})
             await self._telling(connection, ref, *said, *kept, news, last=True)
             return True
+
+    async def keep_snapshot(self, ref: ExecutionRef, number: int, state: FrozenDict) -> bool:
+        """Keep the full state after a step, for debugging; False if there is one of this step."""
+        async with self._transaction() as connection:
+            execution = await self._locked(connection, ref)
+            _refuse_ended(ref, execution)
+            snapshot_id = bodies.snapshot_id(ref.execution_id, f"step/{number}")
+            values = parameters.snapshot(execution, snapshot_id, number, state, is_debug=True)
+            (kept,) = await connection.together((statements.KEEP_SNAPSHOT, whose(ref) | values), last=True)
+            return kept.first() is not None
 
     async def steer(
         self, ref: ExecutionRef, key: str, message: Message, announces: Announcement | None = None
@@ -366,7 +376,7 @@ def _begun(ref: ExecutionRef, found: Answer, known: Answer, said: Answer) -> Beg
     """A step that begins, or what is recorded of it."""
     execution, step = _existing(ref, found.first()), known.one()
     _refuse_ended(ref, execution)
-    material = rows.material(execution, messages(said.all()), step)
+    material = rows.material(execution, rows.messages(said.all()), step)
     recorded = None if step.facts is None else bodies.facts_read(step.facts)
     return BegunStep(material, recorded, step.attempt)
 
@@ -398,8 +408,15 @@ def _keeping(
 ) -> list[Asked]:
     """The snapshot, and what its session knows of its last execution."""
     ref, asked = settlement.ref, list[Asked]()
-    if snapshot_id:
-        values = parameters.snapshot(settlement, execution, snapshot_id, step_count)
+    if snapshot_id and settlement.snapshot is not None:
+        values = parameters.snapshot(
+            execution,
+            snapshot_id,
+            step_count,
+            settlement.snapshot,
+            is_final=settlement.is_final,
+            is_debug=settlement.is_debug,
+        )
         asked.append((statements.SNAPSHOT, whose(ref) | values))
     if settlement.status in TERMINAL and execution.session_id and not execution.parent_execution_id:
         values = {"session_id": execution.session_id, "snapshot_id": snapshot_id}

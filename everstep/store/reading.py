@@ -6,7 +6,7 @@ from operator import attrgetter
 from typing import Any, TypeVar
 from uuid import UUID
 
-from sqlalchemy import Executable, Row, Select, Table, select, tuple_
+from sqlalchemy import Column, Executable, Row, Select, Table, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from agent_domain.messages import Messages
@@ -22,7 +22,7 @@ from agent_domain.ports import (
     StoredEnvelope,
 )
 from agent_domain.status import ExecutionStatus
-from everstep.store import bodies, rows, statements
+from everstep.store import rows, statements
 from everstep.store.cursors import Cursor, page_size
 from everstep.store.errors import translated
 from everstep.store.parameters import whose
@@ -55,11 +55,11 @@ class PostgresReader:
         row = execution.first()
         if row is None:
             raise NotFound("execution", ref.execution_id)
-        return rows.material(row, messages(said.all()), before.first())
+        return rows.material(row, rows.messages(said.all()), before.first())
 
     async def transcript(self, ref: ExecutionRef) -> Messages:
         """The conversation of an execution, what it continues included."""
-        return messages(await self._all(statements.TRANSCRIPT, whose(ref)))
+        return rows.messages(await self._all(statements.TRANSCRIPT, whose(ref)))
 
     async def execution(self, ref: ExecutionRef) -> ExecutionRow | None:
         """One execution, as it stands."""
@@ -80,9 +80,12 @@ class PostgresReader:
             wanted = wanted.where(executions.c.status == str(status))
         return await self._newest(wanted, executions, rows.execution_row, cursor, limit)
 
-    async def steps(self, ref: ExecutionRef, last: int | None = None) -> tuple[StepRow, ...]:
+    async def steps(
+        self, ref: ExecutionRef, last: int | None = None, *, with_responses: bool = False
+    ) -> tuple[StepRow, ...]:
         """What an execution did, step by step; only its last steps, if so many are asked for."""
-        latest = _steps(ref).order_by(steps.c.number.desc()).limit(last)
+        columns = steps.c if with_responses else _STEP
+        latest = _steps(ref, columns).order_by(steps.c.number.desc()).limit(last)
         with translated(self.engine.url):
             async with transaction(self.engine, ONE_MOMENT) as connection:
                 return await _whole(connection, ref, (await connection.execute(latest)).all()[::-1])
@@ -149,20 +152,17 @@ async def found_execution(connection: Transaction, ref: ExecutionRef) -> Row[Any
 
 async def conversation(connection: Transaction, ref: ExecutionRef) -> Messages:
     """All that was said, what the execution continues included."""
-    return messages((await connection.execute(statements.TRANSCRIPT, whose(ref))).all())
+    return rows.messages((await connection.execute(statements.TRANSCRIPT, whose(ref))).all())
 
 
 def _whose(wanted: Select[Any], ref: ExecutionRef) -> Select[Any]:
     return wanted.where(executions.c.id == ref.execution_id, executions.c.tenant_id == ref.tenant_id)
 
 
-def messages(said: Iterable[Row[Any]]) -> Messages:
-    """What was said."""
-    return tuple(bodies.message_read(row.role, row.content, row.metadata) for row in said)
-
-
-def _steps(ref: ExecutionRef) -> Select[Any]:
-    return select(*_STEP).where(steps.c.execution_id == ref.execution_id, steps.c.tenant_id == ref.tenant_id)
+def _steps(ref: ExecutionRef, columns: Iterable[Column[Any]] = _STEP) -> Select[Any]:
+    return select(*columns).where(
+        steps.c.execution_id == ref.execution_id, steps.c.tenant_id == ref.tenant_id
+    )
 
 
 async def _whole(
@@ -174,9 +174,7 @@ async def _whole(
     first, last = found[0].number, found[-1].number
     said = _by_step((await connection.execute(_within(transcript, ref, first, last))).all())
     called = _by_step((await connection.execute(_within(tool_calls, ref, first, last))).all())
-    return tuple(
-        rows.step_row(row, messages(said.get(row.number, ())), called.get(row.number, ())) for row in found
-    )
+    return tuple(rows.step_row(row, said.get(row.number, ()), called.get(row.number, ())) for row in found)
 
 
 def _within(table: Table, ref: ExecutionRef, first: int, last: int) -> Select[Any]:

@@ -1,6 +1,6 @@
 """Rows as the values that the port speaks of."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import Row
@@ -46,6 +46,11 @@ def execution_row(row: Row[Any]) -> ExecutionRow:
         parent_execution_id=row.parent_execution_id,
         user_id=row.user_id,
     )
+
+
+def messages(said: Iterable[Row[Any]]) -> Messages:
+    """What was said."""
+    return tuple(bodies.message_read(row.role, row.content, row.metadata) for row in said)
 
 
 def material(row: Row[Any], messages: Messages, before: Row[Any] | None) -> Material:
@@ -117,7 +122,7 @@ def request_row(row: Row[Any]) -> RequestRow:
     )
 
 
-def step_row(row: Row[Any], messages: Messages, calls: Iterable[Row[Any]]) -> StepRow:
+def step_row(row: Row[Any], said: Sequence[Row[Any]], calls: Iterable[Row[Any]]) -> StepRow:
     """A step as clients see it."""
     return StepRow(
         number=row.number,
@@ -128,8 +133,10 @@ def step_row(row: Row[Any], messages: Messages, calls: Iterable[Row[Any]]) -> St
         partial_text=row.partial_text,
         started_at=row.started_at,
         completed_at=row.completed_at,
-        messages=messages,
+        messages=messages(said),
         calls=tuple(map(call_row, calls)),
+        heard=sum(line.idx < 0 for line in said),
+        response=bodies.optional_document(getattr(row, "response", None), "the response"),
     )
 
 

@@ -487,12 +487,27 @@ COMPLETE_STEPS = text("""
 """)
 """The outcome of an evaluation belongs to the step that was judged: the last one, unless it is named."""
 
-SNAPSHOT = text("""
+_SNAPSHOT = """
     INSERT INTO agent_state_snapshots (id, tenant_id, agent_execution_id, parent_snapshot_id, agent_id,
-                                       agent_name, step_number, is_final, state_json)
+                                       agent_name, step_number, is_final, debug_mode, state_json)
     VALUES (:snapshot_id, :tenant_id, :execution_id, :parent_snapshot_id, :agent_id, :agent_name,
-            :step_number, :is_final, CAST(:state AS json))
-""")
+            :step_number, :is_final, :debug_mode, CAST(:state AS json))
+"""
+
+SNAPSHOT = text(_SNAPSHOT)
+
+KEEP_SNAPSHOT = text(f"""
+    WITH kept AS ({_SNAPSHOT}
+        ON CONFLICT (id) DO NOTHING
+     RETURNING id
+    )
+    UPDATE agent_executions
+       SET last_snapshot_id = kept.id, updated_at = clock_timestamp()
+      FROM kept
+     WHERE agent_executions.id = :execution_id
+ RETURNING kept.id
+""")  # noqa: S608 -- our own words
+"""Under the execution's lock. Returns nothing, and writes nothing, if it is there."""
 
 SETTLE_EXECUTION = text("""
     UPDATE agent_executions

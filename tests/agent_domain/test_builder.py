@@ -206,6 +206,13 @@ def test_tools_may_run_one_after_the_other() -> None:
 # How it works.
 
 
+def test_the_full_state_can_be_kept_after_each_step() -> None:
+    """11, 8.1.3."""
+    assert not AgentBuilder.base().definition().base_plan.debug
+    assert AgentBuilder.base().with_debug().definition().base_plan.debug
+    assert not AgentBuilder.base().with_debug().with_debug(False).definition().base_plan.debug
+
+
 def test_a_driver_is_equipped_with_the_tools() -> None:
     """11, 4.4.4: a copy of its own."""
     driver = ToolCallingDriver(ScriptedModel("Hi"))
@@ -289,6 +296,7 @@ METHODS: dict[str, Callable[[AgentBuilder], object]] = {
     "with_approval": lambda b: b.with_approval("look", "always"),
     "with_parallel_tools": lambda b: b.with_parallel_tools(False),
     "with_throw_on_tool_failure": lambda b: b.with_throw_on_tool_failure(),
+    "with_debug": lambda b: b.with_debug(),
     "add_processor": lambda b: b.add_processor(unchanged),
     "add_hook": lambda b: b.add_hook(AgentHook()),
     "add_continuation_criteria": lambda b: b.add_continuation_criteria(RetryLimit(2)),
@@ -403,6 +411,7 @@ BAD_INPUT: list[tuple[str, Callable[[Any], object], str]] = [
         "with_parallel_tools was given 'no'; pass bool",
     ),
     ("with_throw_on_tool_failure", lambda b: b.with_throw_on_tool_failure(1), "pass bool"),
+    ("with_debug", lambda b: b.with_debug(1), "with_debug was given 1; pass bool"),
     (
         "add_processor",
         lambda b: b.add_processor(5),

@@ -82,6 +82,7 @@ FULL = ExecutionPlan(
             need=CallNeed.APPROVAL,
         ),
     ),
+    debug=True,
 )
 
 
@@ -148,6 +149,21 @@ def test_what_an_earlier_version_did_not_write_has_a_default() -> None:
     assert ExecutionPlan.model_validate_json("{}") == ExecutionPlan()
     assert PlannedTool.model_validate_json('{"name": "search"}') == PlannedTool.of("search", ToolOptions())
     assert CumulativeTimeout.model_validate_json('{"seconds": 5}') == CumulativeTimeout(seconds=5.0)
+
+
+def test_debug_mode_is_written_only_where_it_is() -> None:
+    """8.1.3: other histories and rows do not grow by it."""
+    assert "debug" not in ExecutionPlan().model_dump(mode="json")
+    assert FULL.model_dump(mode="json")["debug"] is True
+
+
+def test_debug_mode_can_be_asked_for_and_not_taken_away() -> None:
+    """8.1.4: by whoever starts an execution, and by its agent."""
+    plan = ExecutionPlan(max_steps=3)
+
+    assert plan.debugged(True) == ExecutionPlan(max_steps=3, debug=True)
+    assert plan.debugged(False) == plan
+    assert plan.debugged(True).debugged(False).debug
 
 
 def test_a_plan_cannot_be_changed() -> None:

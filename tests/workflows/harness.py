@@ -103,6 +103,7 @@ LOOKS = {
     "preview_step",
     "request",
     "session",
+    "snapshots",
     "steps",
     "steps_after",
     "transcript",

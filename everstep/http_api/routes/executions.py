@@ -37,6 +37,7 @@ async def start_execution(body: NewExecutionSent, api: Given, caller: Who, key: 
             user_id=user_of(caller, body.user_id),
             metadata=body.metadata,
             request=body.digest,
+            debug=body.debug,
         )
     except Taken:
         raise reused() from None

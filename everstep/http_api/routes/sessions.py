@@ -149,6 +149,7 @@ def _said(
         body.context,
         body.agent,
         body.metadata,
+        body.debug,
         str(key.id("message")),
     )
 

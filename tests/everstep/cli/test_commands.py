@@ -7,9 +7,11 @@ from uuid import UUID
 import click
 import pytest
 
+from agent_domain.state import AgentState
 from agent_domain.status import ExecutionStatus
 from everstep.cli import main
 from everstep.cli.main import commands
+from everstep.store.sessions import PostgresSessions
 from tests.acceptance.harness import Installation, until
 from tests.everstep.cli.agents import hesitant
 from tests.everstep.cli.desk import Desk
@@ -76,6 +78,19 @@ async def test_a_detached_run_prints_its_id_and_nothing_else(desk: Desk) -> None
 
     execution = desk.client.execution(UUID(said.strip()))
     await execution.result()
+
+
+async def test_a_run_to_be_debugged_keeps_its_states(desk: Desk) -> None:
+    """8.1.3: the final one tells of every step."""
+    said = await desk.says("run", "shout", "--agent", "clerk", "--debug", "--detach")
+    execution = desk.client.execution(UUID(said.strip()))
+    result = await execution.result()
+
+    page = await PostgresSessions(desk.installation.store.engine).snapshots(execution.ref)
+
+    assert [row.step_number for row in page.rows] == [*range(result.steps, 0, -1)]
+    assert [row.debug_mode for row in page.rows] == [True] * result.steps
+    assert len(AgentState.from_dict(page.rows[0].state).steps) == result.steps > 1
 
 
 async def test_an_execution_that_failed_fails_its_command(desk: Desk) -> None:

@@ -61,6 +61,16 @@ async def test_an_execution_is_started_answered_and_seen_to_its_end(temporal: Te
         assert ended.response == "Friday it is."
 
 
+async def test_an_execution_is_started_to_be_debugged(temporal: TemporalClient) -> None:
+    """8.1.3"""
+    async with a_service(temporal) as office:
+        for debug in (False, True):
+            begun = await knock(office, "start", StartRequest(agent="agent", message="Plan it", debug=debug))
+            execution = office.client.execution(begun.execution_id)
+
+            assert (await office.store.material(execution.ref)).is_debug is debug
+
+
 async def test_the_same_activity_again_starts_nothing_new(temporal: TemporalClient) -> None:
     """1.1.4"""
     async with a_service(temporal) as office:

@@ -492,7 +492,7 @@ class TestForks:
     async def test_another_way_from_a_step_runs_no_tool_again(
         self, temporal: TemporalClient, store: PostgresSessions
     ) -> None:
-        """1.1.3: what was done is shared."""
+        """1.1.3: what was done is shared; 8.1.4: the plan too, debug mode included."""
         looked = list[int]()
 
         def looks(**_args: object) -> str:
@@ -503,12 +503,13 @@ class TestForks:
         agent = an_agent(calls(("look", {})), "A cat", "Two cats", tools=[look])
         async with receiving(temporal, store, agent) as parlour:
             session_id = await parlour.session()
-            sent = await parlour.say(session_id, "What is there?")
+            sent = await parlour.say(session_id, "What is there?", debug=True)
             await parlour.over(sent)
             fork = await parlour.sessions.fork(parlour.execution(sent).ref, 1, "How many?")
             row = await parlour.over(fork.id)
 
             assert looked == [1]
+            assert (await parlour.store.material(fork.ref)).is_debug
             assert await parlour.heard(fork.id) == ["What is there?", "", "seen", "How many?", "Two cats"]
             assert row.metadata["forked_from"] == str(sent.execution_id)
             assert await parlour.contents(session_id, "user") == ["What is there?", "How many?"]

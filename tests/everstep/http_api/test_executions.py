@@ -202,6 +202,25 @@ async def test_the_final_snapshot_is_there_and_a_fork_goes_its_own_way(ann: Pers
     del work
 
 
+async def test_whoever_begins_an_execution_may_have_it_debugged(ann: Person, work: None) -> None:
+    """8.1.3"""
+    body = {"content": "Hello", "debug": True}
+    session = await ann.session()
+    begun = [
+        (await ann.post("/agent/executions", body))["id"],
+        (await ann.post("/agent/messages", body))["execution_id"],
+        (await ann.says(session, "Hello", debug=True))["execution_id"],
+        (await ann.says(session, "Hello again"))["execution_id"],
+    ]
+
+    for execution, debugged in zip(begun, (True, True, True, False), strict=True):
+        await ann.until(execution, "completed")
+        (final,) = (await ann.get(f"/agent/executions/{execution}/snapshots"))["items"]
+        assert (final["is_final"], final["debug_mode"]) == (True, debugged)
+        assert ("messageStore" in final["state"]) is debugged
+    del work
+
+
 async def test_an_execution_is_cancelled_begun_or_not(ann: Person, work: None) -> None:
     """8.2.1"""
     session = await ann.session()

@@ -1268,6 +1268,30 @@ class TestSettling:
             await store.settle(settled(a_ref(), ExecutionStatus.PAUSED))
 
 
+class TestKeepingSnapshots:
+    async def test_a_step_has_one_and_it_is_the_executions_last(self, store: ExecutionStore) -> None:
+        """8.1.3: a second attempt keeps nothing again; 8.1.2: a child notes the last one."""
+        ref = await accepted(store)
+        await stepped(store, ref)
+        seen: list[object] = []
+
+        for number in (1, 1, 2, 1):
+            seen.append(await store.keep_snapshot(ref, number, frozen_map({"number": number})))
+            child = await store.accept(new(a_ref(), parent_execution_id=ref.execution_id))
+            seen.append(child.metadata["parent_snapshot_id"])
+
+        first, _, second = seen[1], seen[3], seen[5]
+        assert first != second
+        assert seen == [True, first, False, first, True, second, False, second]
+
+    async def test_an_execution_that_has_ended_gets_no_more(self, store: ExecutionStore) -> None:
+        ref = await accepted(store)
+        await ended(store, ref)
+
+        with pytest.raises(ExecutionEnded):
+            await store.keep_snapshot(ref, 1, frozen_map({}))
+
+
 class TestSteering:
     async def test_messages_are_heard_before_the_reply_oldest_first(self, store: ExecutionStore) -> None:
         """8.3.1: inserted at the next step boundary, never between a call and its result."""
@@ -1286,6 +1310,7 @@ class TestSteering:
         assert texts(begun.material.messages) == said
         assert texts(await store.transcript(ref)) == [*said, "Right"]
         assert texts((await store.steps(ref))[1].messages) == ["Steered b", "Steered a", "Right"]
+        assert [step.heard for step in await store.steps(ref)] == [0, 2]
 
     async def test_a_second_attempt_hears_nothing_twice_and_nothing_more(self, store: ExecutionStore) -> None:
         ref = await accepted(store)
@@ -1530,6 +1555,19 @@ class TestLists:
         assert await store.steps(ref, last=3) == steps[-3:]
         assert await store.steps(ref, last=99) == steps
         assert await store.steps(ref, last=0) == ()
+
+    async def test_answers_as_the_model_gave_them_come_when_asked_for(self, store: ExecutionStore) -> None:
+        """1.1.1: with what its provider wants back."""
+        ref = await accepted(store)
+        response = reply(ref).response.merged({"items": [{"type": "reasoning", "z": 1, "a": 2.0}]})
+        await store.record_reply(replace(reply(ref), response=response))
+        await store.begin_step(begin(ref, 2))
+
+        told, under_way = await store.steps(ref, with_responses=True)
+
+        assert told.response == response
+        assert under_way.response is None
+        assert [step.response for step in await store.steps(ref)] == [None, None]
 
     async def test_steps_come_page_by_page(self, store: ExecutionStore) -> None:
         ref = await accepted(store)
@@ -1791,6 +1829,7 @@ class TestWhatCannotBeStored:
             lambda: store.settle(settled(ref, ExecutionStatus.FAILED, output=bad)),
             lambda: store.settle(settled(ref, ExecutionStatus.FAILED, outcome=bad)),
             lambda: store.settle(settled(ref, ExecutionStatus.FAILED, snapshot=bad)),
+            lambda: store.keep_snapshot(ref, 1, bad),
             lambda: store.settle(settled(ref, ExecutionStatus.FAILED, events=event)),
             lambda: store.resolve(ref, asked, Resolution("answer", bad)),
             lambda: store.resolve(ref, asked, Resolution("answer"), event),
@@ -1870,6 +1909,7 @@ class TestTenants:
             lambda: store.record_call(answers(theirs, answer("c0"))),
             lambda: store.record_call(answers(theirs, answer("c0"), metadata=frozen_map({"mine": 1}))),
             lambda: store.settle(settled(theirs, ExecutionStatus.CANCELLED)),
+            lambda: store.keep_snapshot(theirs, 1, frozen_map({})),
             lambda: store.steer(theirs, "k", user("Mine")),
             lambda: store.resolve(theirs, asked, Resolution("approve"), news("mine")),
             lambda: store.accept(new(a_ref(tenant=OTHERS), continues=ref.execution_id)),

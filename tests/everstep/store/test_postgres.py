@@ -352,6 +352,7 @@ ROUND_TRIPS = {
     "record_call": 1,
     "record_call with metadata": 4,
     "settle": 3,
+    "keep_snapshot": 2,
     "settle at the end": 3,
     "steer": 2,
     "open_requests": 1,
@@ -407,6 +408,7 @@ class TestRoundTrips:
                 ),
             ),
             ("settle", lambda: postgres.settle(settled(ref, ExecutionStatus.PAUSED, events=[told("7")]))),
+            ("keep_snapshot", lambda: postgres.keep_snapshot(ref, 1, said)),
             ("steer", lambda: postgres.steer(ref, "k", user("Hurry"))),
             ("settle at the end", lambda: postgres.settle(replace(end, events=[told("8")]))),
             ("execution", lambda: postgres.execution(ref)),
@@ -539,6 +541,28 @@ class TestTables:
         assert (first.tenant_id, second.tenant_id, second.debug_mode) == (TENANT, TENANT, False)
         assert (await rows(postgres, "SELECT last_snapshot_id FROM agent_executions"))[0][0] == second.id
 
+    async def test_snapshots_of_debug_mode_stand_in_the_same_chain(self, postgres: PostgresStore) -> None:
+        """8.1.3: one for each step, and the final one."""
+        ref = await accepted(postgres)
+        await stepped(postgres, ref)
+        full = frozen_map({"z": 1, "a": 2.0})
+        assert await postgres.keep_snapshot(ref, 1, full)
+        assert not await postgres.keep_snapshot(ref, 1, frozen_map({"other": 1}))
+        await postgres.settle(
+            settled(ref, ExecutionStatus.COMPLETED, snapshot=full, is_final=True, is_debug=True, step_count=2)
+        )
+
+        first, second = await rows(postgres, "SELECT * FROM agent_state_snapshots ORDER BY created_at")
+
+        assert list(first.state_json.items()) == [("z", 1), ("a", 2.0)]
+        assert (first.parent_snapshot_id, second.parent_snapshot_id) == (None, first.id)
+        assert [(s.step_number, s.is_final, s.debug_mode) for s in (first, second)] == [
+            (1, False, True),
+            (2, True, True),
+        ]
+        assert (first.tenant_id, first.agent_name) == (TENANT, "helper")
+        assert (await rows(postgres, "SELECT last_snapshot_id FROM agent_executions"))[0][0] == second.id
+
     async def test_the_end_of_an_execution_is_noted_in_its_session(self, postgres: PostgresStore) -> None:
         """8.2.3: the session's `last_*`."""
         session = await a_session(postgres)
@@ -565,6 +589,7 @@ class TestTables:
     async def test_erasing_an_execution_erases_all_of_it(self, postgres: PostgresStore) -> None:
         ref = await asking(postgres)
         await postgres.steer(ref, "k", user("Hurry"))
+        await postgres.keep_snapshot(ref, 1, frozen_map({"a": 1}))
         await postgres.settle(
             settled(ref, ExecutionStatus.COMPLETED, snapshot=frozen_map({"a": 1}), events=[told("a")])
         )

@@ -1,0 +1,408 @@
+"""Debug mode: the full state is kept after each step, and can be read."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import psycopg
+import pytest
+import pytest_asyncio
+from sqlalchemy import make_url
+
+from activities.failpoints import Failpoint, Strike, inert
+from agent_domain.builder import AgentBuilder
+from agent_domain.definition import AgentDefinition
+from agent_domain.error_policy import ErrorPolicy
+from agent_domain.function_tool import tool
+from agent_domain.ids import subagent_id
+from agent_domain.react import ReActDriver
+from agent_domain.sessions import SnapshotRow
+from agent_domain.state import CANCELLED_CALL, AgentState
+from agent_domain.status import AgentStatus, StopReason
+from agent_domain.testing import MockTool, ScriptedModel, calls, says
+from agent_domain.tools import ToolOptions
+from agent_domain.usage import Usage
+from agent_domain.values import thaw
+from everstep.capabilities.user_input import UseUserInput
+from everstep.client.client import Execution
+from everstep.local.runner import LocalRunner
+from everstep.runtime.embedded import EmbeddedServices
+from everstep.store.engine import create_engine
+from everstep.store.migrate import upgrade
+from everstep.store.sessions import PostgresSessions
+from tests.scenarios import SCENARIOS
+from tests.workflows.harness import HeldModel, Office, WatchedStore, an_agent, an_office, connected, finished
+from tests.workflows.test_scenarios import agent_of
+from tests.workflows.test_subagents import Hire, hires
+from workflows import agent_execution
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def database(services: EmbeddedServices) -> str:
+    """The store in memory has no snapshots."""
+    with psycopg.connect(services.database_url.replace("+psycopg", ""), autocommit=True) as connection:
+        connection.execute("CREATE DATABASE debugged")
+    url = make_url(services.database_url).set(database="debugged").render_as_string(hide_password=False)
+    await upgrade(url)
+    return url
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def store(database: str) -> AsyncGenerator[PostgresSessions]:
+    engine = create_engine(database)
+    yield PostgresSessions(engine)
+    await engine.dispose()
+
+
+@dataclass(frozen=True)
+class Debugging:
+    """Runs agents in debug mode."""
+
+    services: EmbeddedServices
+    store: PostgresSessions
+
+    @asynccontextmanager
+    async def at_work(
+        self, *agents: AgentBuilder | AgentDefinition, strike: Strike = inert
+    ) -> AsyncGenerator[Office]:
+        """An office with a worker."""
+        office = an_office(await connected(self.services), *agents)
+        office = replace(office, store=WatchedStore(self.store))
+        async with office.worker(strike=strike):
+            yield office
+
+    async def kept(self, execution: Execution) -> list[SnapshotRow]:
+        """The snapshots, oldest first."""
+        return [*(await self.store.snapshots(execution.ref)).rows][::-1]
+
+
+@pytest.fixture
+def debugging(services: EmbeddedServices, store: PostgresSessions) -> Debugging:
+    return Debugging(services, store)
+
+
+def states(kept: list[SnapshotRow]) -> list[AgentState]:
+    """What they hold; each is as it was written."""
+    read = [AgentState.from_dict(row.state) for row in kept]
+    assert [thaw(state.to_dict()) for state in read] == [thaw(row.state) for row in kept]
+    return read
+
+
+def texts(state: AgentState) -> list[str]:
+    return [message.text for message in state.messages]
+
+
+# Beside the in-process runner.
+
+
+UNLIKE = {
+    *("id", "agentId", "executionId", "tool_call_id", "inputMessages", "seconds"),
+    *("createdAt", "startedAt", "completedAt", "updatedAt"),
+    *("cumulativeExecutionSeconds", "sessionExecutionSeconds"),
+}
+"""What no two runs have in common, and what the store does not keep twice."""
+
+
+def comparable(state: Mapping[str, Any]) -> Any:
+    def alike(value: Any) -> Any:
+        if isinstance(value, list):
+            return [alike(each) for each in cast("list[Any]", value)]
+        if not isinstance(value, dict):
+            return value
+        known = {key: alike(each) for key, each in cast("dict[str, Any]", value).items() if key not in UNLIKE}
+        # By the ids of calls.
+        return known | {"needs": [*known["needs"].values()]} if "needs" in known else known
+
+    return alike(thaw(state))
+
+
+@tool
+def add(a: int, b: int) -> int:
+    "Adds."
+    return a + b
+
+
+def reacting() -> AgentBuilder:
+    """One whose model is not understood, then passes a list where a map belongs, then does its work."""
+    script = (
+        "no decision",
+        '{"thought": "t", "type": "call_tool", "tool": "add", "args": [1]}',
+        '{"thought": "t", "type": "call_tool", "tool": "add", "args": {"a": 1, "b": 2}}',
+        '{"thought": "t", "type": "final_answer", "answer": "3"}',
+    )
+    driver = ReActDriver(ScriptedModel(*script), max_retries=0)
+    builder = AgentBuilder.base().with_name("reacting").with_driver(driver).with_tools([add])
+    return builder.with_error_policy(ErrorPolicy.retry_all(5))
+
+
+def quick() -> AgentBuilder:
+    """One whose calls are answered before the workflow hears of them."""
+    look = MockTool("look", handler=lambda: {"z": [1, 2.0], "a": None}, options=ToolOptions(quick=True))
+    script = (calls(("look", {}), ("look", {}), usage=Usage(3, 2)), says("Done", Usage(1)))
+    return an_agent(*script, tools=[look]).with_name("quick").with_system_prompt("Be brief")
+
+
+DEFINITIONS: dict[str, Callable[[], AgentDefinition]] = {
+    **{scenario.name: lambda scenario=scenario: agent_of(scenario) for scenario in SCENARIOS},
+    "reacting": lambda: reacting().definition(),
+    "quick": lambda: quick().definition(),
+}
+
+
+@dataclass(frozen=True)
+class Both:
+    """An agent that ran in debug mode, and in-process."""
+
+    kept: list[SnapshotRow]
+    here: AgentState
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def both(services: EmbeddedServices, store: PostgresSessions) -> Mapping[str, Both]:
+    """All of them, at the same time."""
+    debugging = Debugging(services, store)
+
+    async def run(office: Office, name: str) -> Both:
+        execution, _ = await office.run(agent=name, debug=True)
+        here = await LocalRunner(DEFINITIONS[name]()).run(AgentState.empty().with_messages("Go"))
+        return Both(await debugging.kept(execution), here)
+
+    async with debugging.at_work(*(made() for made in DEFINITIONS.values())) as office:
+        ran = await asyncio.gather(*(run(office, name) for name in DEFINITIONS))
+    return dict(zip(DEFINITIONS, ran, strict=True))
+
+
+@pytest.mark.parametrize("name", DEFINITIONS)
+class TestBothRunners:
+    async def test_the_final_snapshot_is_the_state_of_the_in_process_runner(
+        self, both: Mapping[str, Both], name: str
+    ) -> None:
+        """8.1.3, 4.1.7"""
+        kept, here = both[name].kept, both[name].here
+
+        # Here the driver knows the tools; a durable execution keeps what the model is told of them.
+        told = here.to_dict() | {"cachedContext": DEFINITIONS[name]().spec().cached_context}
+        assert kept[-1].is_final
+        assert comparable(kept[-1].state) == comparable(told)
+
+    async def test_what_was_kept_can_be_read_and_counts_the_same(
+        self, both: Mapping[str, Both], name: str
+    ) -> None:
+        """8.1.3, 4.1.7"""
+        kept, here = both[name].kept, AgentState.from_dict(both[name].here.to_dict())
+        *before, last = states(kept)
+
+        records = last.execution.step_executions
+        # What raised after a step became a step by itself, for which nobody was asked.
+        followed = [record for record in records if record.outcome and record.outcome.should_continue]
+        assert [row.step_number for row in kept[:-1]] == [record.number for record in followed]
+        assert [state.step_count for state in before] == [record.number for record in followed]
+        assert [state.last_outcome for state in before] == [record.outcome for record in followed]
+        for count in ("step_count", "usage", "trailing_failures", "status", "last_outcome", "final_response"):
+            assert getattr(last, count) == getattr(here, count), count
+        assert last.facts.total_failures == here.facts.total_failures
+
+
+# What is kept when.
+
+
+ASK = calls(("user_input", {"prompt": "Which day?"}))
+
+
+class Struck:
+    """Ends the attempt that is about to ask for a step, the first time."""
+
+    def __init__(self, number: int) -> None:
+        self.left = number
+
+    def __call__(self, point: Failpoint) -> None:
+        if point is Failpoint.INFER_BEFORE_MODEL:
+            self.left -= 1
+            if self.left == 0:
+                raise ConnectionAbortedError
+
+
+class TestWhen:
+    async def test_after_each_step_on_a_pause_and_at_the_end(self, debugging: Debugging) -> None:
+        """8.1.3: each after the one before, with the outcome that led on."""
+        look = MockTool.returning("look", "Looks", {"found": [1, 2]})
+        agent = an_agent(calls(("look", {}), usage=Usage(5)), ASK, "Done", tools=[look])
+        async with debugging.at_work(agent.with_capability(UseUserInput())) as office:
+            execution = await office.start(debug=True)
+            await office.until_asked(execution)
+            await execution.submit_input("Friday")
+            result = await finished(execution)
+            kept = await debugging.kept(execution)
+            row = await office.store.material(execution.ref)
+
+        assert [(each.step_number, each.is_final) for each in kept] == [
+            (1, False),
+            (1, False),
+            (2, False),
+            (3, True),
+        ]
+        assert {each.debug_mode for each in kept} == {True}
+        assert [each.parent_snapshot_id for each in kept] == [None, *(each.id for each in kept[:-1])]
+        first, paused, second, final = states(kept)
+        found = '{"found":[1,2]}'
+        assert [texts(state) for state in (first, paused, second, final)] == [
+            ["Go", "", found],
+            ["Go", "", found],
+            ["Go", "", found, "", "Friday"],
+            ["Go", "", found, "", "Friday", "Done"],
+        ]
+        assert [call.name for call in paused.pending] == ["user_input"]
+        assert not paused.is_paused
+        assert [state.status for state in (first, paused, second)] == [AgentStatus.IN_PROGRESS] * 3
+        assert (final.status, final.usage, final.step_count) == (result.status, result.usage, result.steps)
+        assert final.last_outcome
+        assert final.last_outcome.stop_reason is StopReason.COMPLETED
+        assert final.agent_id == row.agent_id
+        seconds = final.state_info.cumulative_execution_seconds
+        assert seconds == pytest.approx(sum(step.seconds for step in final.steps))
+        assert seconds > 0
+
+    async def test_only_in_debug_mode(self, debugging: Debugging) -> None:
+        """8.1.3: the slim form otherwise, and only of the end and of pauses."""
+        look = MockTool("look")
+        plain = an_agent(calls(("look", {})), "Done", tools=[look]).with_name("plain")
+        always = an_agent(calls(("look", {})), "Done", tools=[look]).with_name("always").with_debug()
+        async with debugging.at_work(plain, always) as office:
+            ran = [(await office.run(agent=name))[0] for name in ("plain", "always")]
+            one, other = [await debugging.kept(execution) for execution in ran]
+
+        assert [(each.debug_mode, each.is_final, each.state["schema_version"]) for each in one] == [
+            (False, True, 1)
+        ]
+        assert [(each.debug_mode, each.is_final) for each in other] == [(True, False), (True, True)]
+
+    async def test_a_second_attempt_keeps_nothing_again(self, debugging: Debugging) -> None:
+        """8.1.3, 1.1.3"""
+        agent = an_agent(calls(("look", {})), "Done", tools=[MockTool("look")])
+        async with debugging.at_work(agent, strike=Struck(2)) as office:
+            execution, _ = await office.run(debug=True)
+            kept = await debugging.kept(execution)
+
+        assert [(each.step_number, each.is_final) for each in kept] == [(1, False), (2, True)]
+        assert kept[1].parent_snapshot_id == kept[0].id
+
+    async def test_a_pause_says_who_is_waited_for(self, debugging: Debugging) -> None:
+        """8.1.3: for somebody who paused it, here; a step that is complete is not judged yet."""
+        model = HeldModel(calls(("look", {})), "Done")
+        agent = an_agent(model=model, tools=[MockTool("look", options=ToolOptions(quick=True))])
+        async with debugging.at_work(agent) as office:
+            execution = await office.start(debug=True)
+            await model.begun.wait()
+            await execution.pause()
+            model.go_on.set()
+            await office.until_asked(execution)
+            await execution.resume()
+            await finished(execution)
+            kept = await debugging.kept(execution)
+
+        paused, first, final = states(kept)
+        assert [each.step_number for each in kept] == [1, 1, 2]
+        assert (paused.is_paused, first.is_paused, final.is_paused) == (True, False, False)
+        assert (paused.step_count, paused.is_applied, first.is_applied) == (1, True, False)
+        assert texts(paused) == texts(first) == ["Go", "", "null"]
+        assert paused.last_outcome is None
+
+    async def test_who_steers_is_heard_after_the_step_before(self, debugging: Debugging) -> None:
+        """8.1.3, 8.3.1"""
+        model = HeldModel("Hello", "Goodbye")
+        async with debugging.at_work(an_agent(model=model)) as office:
+            execution = await office.start(debug=True)
+            await model.begun.wait()
+            await execution.steer("Hurry")
+            model.go_on.set()
+            await finished(execution)
+            first, final = states(await debugging.kept(execution))
+
+        assert (texts(first), texts(final)) == (["Go", "Hello"], ["Go", "Hello", "Hurry", "Goodbye"])
+        assert [message.text for message in final.steps[1].output_messages] == ["Goodbye"]
+
+    async def test_what_is_cut_short_has_no_call_without_a_result(self, debugging: Debugging) -> None:
+        """8.1.3, 1.1.5"""
+        begun = asyncio.Event()
+
+        @tool
+        async def wait() -> None:
+            "Waits for ever."
+            begun.set()
+            await asyncio.Event().wait()
+
+        async with debugging.at_work(an_agent(calls(("wait", {})), tools=[wait])) as office:
+            execution = await office.start(debug=True)
+            await begun.wait()
+            await execution.cancel()
+            await finished(execution)
+            (final,) = states(await debugging.kept(execution))
+
+            assert texts(final) == await office.said(execution) == ["Go", "", CANCELLED_CALL]
+        (step,) = final.steps
+        assert [made.result for made in step.tool_executions] == [CANCELLED_CALL]
+        assert (final.status, final.pending) == (AgentStatus.COMPLETED, ())
+        assert final.last_outcome
+        assert final.last_outcome.stop_reason is StopReason.USER_REQUESTED
+
+    async def test_whose_child_waits_for_people_is_paused_by_nobody(self, debugging: Debugging) -> None:
+        """8.1.3, 8.4.1; 8.1.4: and the child keeps what its own agent says."""
+        boss = an_agent(hires("clerk"), "Settled", tools=[Hire()]).with_name("boss")
+        clerk = an_agent(ASK, "Friday it is").with_name("clerk").with_capability(UseUserInput())
+        async with debugging.at_work(boss, clerk) as office:
+            execution = await office.start(debug=True)
+            await office.until_asked(execution)
+            (step,) = await execution.steps()
+            child = office.client.execution(subagent_id(execution.id, step.calls[0].call.id))
+            await child.submit_input("Friday")
+            await finished(execution)
+            kept, of_child = await debugging.kept(execution), await debugging.kept(child)
+
+        paused, first, final = states(kept)
+        assert [call.name for call in paused.pending] == ["hire"]
+        assert (paused.is_paused, paused.step_count, texts(paused)) == (False, 0, ["Go"])
+        assert texts(first) == ["Go", "", "[Subagent: clerk] Friday it is"]
+        assert final.steps[0].tool_executions == first.steps[0].tool_executions
+        assert {each.debug_mode for each in of_child} == {False}
+
+    async def test_what_people_changed_stands_before_the_result(self, debugging: Debugging) -> None:
+        """8.1.3: the call is the model's, and the note says what ran."""
+        agent = an_agent(calls(("add", {"a": 1, "b": 1})), "Done", tools=[add])
+        async with debugging.at_work(agent.with_approval("add", "always")) as office:
+            execution = await office.start(debug=True)
+            await office.until_asked(execution)
+            await execution.edit({"a": 2, "b": 3})
+            await finished(execution)
+            *_, final = states(await debugging.kept(execution))
+
+        (made,) = final.steps[0].tool_executions
+        assert (made.call.args, made.result) == ({"a": 1, "b": 1}, 5)
+        assert made.note == '[Arguments edited by user: {"a":2,"b":3}]\n'
+
+    async def test_a_step_that_could_not_be_carried_out_is_the_failure_that_ended_it(
+        self, debugging: Debugging, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """8.1.3, 3.7.1: in the place of the step that was under way, whose words stay."""
+        decide, asked = agent_execution.decide, 0
+
+        def sometimes(*args: Any) -> Any:
+            nonlocal asked
+            asked += 1
+            if asked == 2:
+                raise ZeroDivisionError("nobody foresaw this")
+            return decide(*args)
+
+        monkeypatch.setattr(agent_execution, "decide", sometimes)
+        agent = an_agent(calls(("look", {})), tools=[MockTool("look")])
+        async with debugging.at_work(agent) as office:
+            execution, _ = await office.run(debug=True)
+            (final,) = states(await debugging.kept(execution))
+
+            assert texts(final) == await office.said(execution) == ["Go", "", CANCELLED_CALL]
+        (step,) = final.steps
+        assert (step.is_failure, step.errors_as_text) == (True, "nobody foresaw this")
+        assert (final.status, final.facts.total_failures) == (AgentStatus.FAILED, 1)
