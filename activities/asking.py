@@ -49,8 +49,8 @@ class Asking:
     async def answered(self, request: InferInput) -> StepFacts:
         """The step's answer; the one that is recorded, if there is one."""
         begin = self._beginning(request)
-        # Which messages a step hears is decided together with its beginning.
-        is_written = request.hears > 0
+        # Which messages a step hears is decided with its beginning, and an execution runs from its first on.
+        is_written = request.hears > 0 or request.number == 1
         if is_written:
             found = await self.store.begin_step(begin)
         else:

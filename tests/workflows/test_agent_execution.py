@@ -453,7 +453,14 @@ class TestSecondAttempts:
         script = Script.of(ScriptedTurn(calls=(ScriptedCall(name="work"),)), "Done")
         agent = an_agent(model=ScenarioModel(script), tools=[MockTool("work")])
         async with at_work(temporal, agent) as office:
-            for method in ("preview_step", "record_reply", "preview_call", "record_call", "settle"):
+            for method in (
+                "begin_step",
+                "preview_step",
+                "record_reply",
+                "preview_call",
+                "record_call",
+                "settle",
+            ):
                 office.store.fails(method, StoreUnavailable("connection refused"))
             execution, result = await office.run()
 
@@ -629,7 +636,7 @@ class TestWhatNobodyForesaw:
         """8.2.3: there is nothing that its end could be written to."""
         async with at_work(temporal, an_agent("Done")) as office:
             gone = NotFound("execution", "any more")
-            office.store.fails("preview_step", gone)
+            office.store.fails("begin_step", gone)
             office.store.fails("material", *[gone] * 4)
             execution = await office.start()
             with pytest.raises(WorkflowFailureError) as failure:

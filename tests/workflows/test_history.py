@@ -108,7 +108,15 @@ async def told_and_asked(office: Office, model: Whisperer) -> Execution:
     )
     await model.begun.wait()
     await execution.steer(secret("steered"), key="steered")
-    for method in ("record_reply", "preview_call", "reserve_call", "record_call", "preview_step", "settle"):
+    for method in (
+        "record_reply",
+        "preview_call",
+        "reserve_call",
+        "record_call",
+        "begin_step",
+        "preview_step",
+        "settle",
+    ):
         office.store.fails(method, RuntimeError(secret(f"store-{method}")))
     model.go_on.set()
     await office.until_asked(execution)
