@@ -72,6 +72,8 @@ def create_engine(
         # One statement is a transaction by itself and needs no BEGIN and COMMIT around it. Where there are
         # more of them, `transaction` sends these.
         isolation_level="AUTOCOMMIT",
+        # The connection that was used last: its server process is warm and has our statements prepared.
+        pool_use_lifo=True,
         # Before load balancers and server processes that grew get tired of it.
         pool_recycle=1800,
         # Errors are logged and end up in workflow history; what was bound may be what people wrote.
