@@ -6,7 +6,7 @@ from operator import attrgetter
 from typing import Any, TypeVar
 from uuid import UUID
 
-from sqlalchemy import Column, Executable, Row, Select, Table, select, tuple_
+from sqlalchemy import Executable, Row, Select, Table, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from agent_domain.messages import Messages
@@ -26,14 +26,13 @@ from everstep.store import rows, statements
 from everstep.store.cursors import Cursor, page_size
 from everstep.store.errors import translated
 from everstep.store.parameters import whose
-from everstep.store.tables import envelopes, executions, requests, steps, tool_calls, transcript
+from everstep.store.tables import envelopes, executions, requests, tool_calls
 from everstep.store.transaction import ONE_MOMENT, Transaction, transaction
 
 T = TypeVar("T")
 
 # What each reader needs of a row: the others are long.
 ROW = [column for column in executions.c if column.name not in {"agent_config", "input", "plan"}]
-_STEP = [column for column in steps.c if column.name != "response"]
 
 
 class PostgresReader:
@@ -84,19 +83,19 @@ class PostgresReader:
         self, ref: ExecutionRef, last: int | None = None, *, with_responses: bool = False
     ) -> tuple[StepRow, ...]:
         """What an execution did, step by step; only its last steps, if so many are asked for."""
-        columns = steps.c if with_responses else _STEP
-        latest = _steps(ref, columns).order_by(steps.c.number.desc()).limit(last)
+        values = whose(ref) | {"limit": last, "with_responses": with_responses}
         with translated(self.engine.url):
             async with transaction(self.engine, ONE_MOMENT) as connection:
-                return await _whole(connection, ref, (await connection.execute(latest)).all()[::-1])
+                found = (await connection.execute(statements.LAST_STEPS, values)).all()
+                return await _whole(connection, ref, found[::-1])
 
     async def steps_after(self, ref: ExecutionRef, after: int = 0, limit: int = 50) -> Page[StepRow]:
         """A page of what an execution did, from after a step; the cursor is the `after` of the next page."""
         size = page_size(limit)
-        wanted = _steps(ref).where(steps.c.number > after).order_by(steps.c.number)
+        values = whose(ref) | {"after": after, "limit": size + 1, "with_responses": False}
         with translated(self.engine.url):
             async with transaction(self.engine, ONE_MOMENT) as connection:
-                found = (await connection.execute(wanted.limit(size + 1))).all()
+                found = (await connection.execute(statements.STEPS_AFTER, values)).all()
                 page = await _whole(connection, ref, found[:size])
         return Page(page, str(page[-1].number) if len(found) > size else None)
 
@@ -159,28 +158,18 @@ def _whose(wanted: Select[Any], ref: ExecutionRef) -> Select[Any]:
     return wanted.where(executions.c.id == ref.execution_id, executions.c.tenant_id == ref.tenant_id)
 
 
-def _steps(ref: ExecutionRef, columns: Iterable[Column[Any]] = _STEP) -> Select[Any]:
-    return select(*columns).where(
-        steps.c.execution_id == ref.execution_id, steps.c.tenant_id == ref.tenant_id
-    )
-
-
 async def _whole(
     connection: Transaction, ref: ExecutionRef, found: Sequence[Row[Any]]
 ) -> tuple[StepRow, ...]:
     """Steps in a row, with what was said and called in them."""
     if not found:
         return ()
-    first, last = found[0].number, found[-1].number
-    said = _by_step((await connection.execute(_within(transcript, ref, first, last))).all())
-    called = _by_step((await connection.execute(_within(tool_calls, ref, first, last))).all())
-    return tuple(rows.step_row(row, said.get(row.number, ()), called.get(row.number, ())) for row in found)
-
-
-def _within(table: Table, ref: ExecutionRef, first: int, last: int) -> Select[Any]:
-    """What belongs to the steps from the first to the last, in order."""
-    ours = (table.c.execution_id == ref.execution_id, table.c.tenant_id == ref.tenant_id)
-    return select(table).where(*ours, table.c.step.between(first, last)).order_by(table.c.step, table.c.idx)
+    within = whose(ref) | {"first": found[0].number, "last": found[-1].number}
+    said, called = await connection.together(
+        (statements.SAID_WITHIN, within), (statements.CALLED_WITHIN, within), last=True
+    )
+    lines, calls = _by_step(said.all()), _by_step(called.all())
+    return tuple(rows.step_row(row, lines.get(row.number, ()), calls.get(row.number, ())) for row in found)
 
 
 def _by_step(found: Iterable[Row[Any]]) -> dict[int, tuple[Row[Any], ...]]:

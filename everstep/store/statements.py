@@ -540,3 +540,30 @@ NOTE_METADATA = text("""
        SET agent_metadata = CAST(:metadata AS json), updated_at = clock_timestamp()
      WHERE id = :execution_id
 """)
+
+_STEPS = """
+    SELECT number, attempt, facts, errors, outcome, partial_text, started_at, completed_at,
+           CASE WHEN :with_responses THEN response END AS response
+      FROM agent_steps
+     WHERE execution_id = :execution_id AND tenant_id = :tenant_id"""
+
+LAST_STEPS = text(f"{_STEPS} ORDER BY number DESC LIMIT CAST(:limit AS bigint)")
+
+STEPS_AFTER = text(f"{_STEPS} AND number > CAST(:after AS int) ORDER BY number LIMIT CAST(:limit AS bigint)")
+
+SAID_WITHIN = text("""
+    SELECT step, idx, role, content, metadata
+      FROM agent_transcript
+     WHERE execution_id = :execution_id AND tenant_id = :tenant_id
+       AND step BETWEEN CAST(:first AS int) AND CAST(:last AS int)
+     ORDER BY step, idx
+""")
+
+CALLED_WITHIN = text("""
+    SELECT call_id, step, idx, name, args, malformed, state, attempts, result, text, error, success,
+           started_at, completed_at, seconds
+      FROM agent_tool_calls
+     WHERE execution_id = :execution_id AND tenant_id = :tenant_id
+       AND step BETWEEN CAST(:first AS int) AND CAST(:last AS int)
+     ORDER BY step, idx
+""")

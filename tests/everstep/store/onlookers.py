@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine
+
+from everstep.store.transaction import Answer, Asked, Transaction
 
 WAITING = (
     "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
@@ -48,3 +51,27 @@ def round_trips(engine: AsyncEngine, trace: Path) -> Callable[[], int]:
         connection.driver_connection.pgconn.trace(os.open(trace, os.O_WRONLY | os.O_CREAT | os.O_APPEND))
 
     return lambda: trace.read_text().count("\tReadyForQuery")
+
+
+def all_asked(patch: pytest.MonkeyPatch) -> list[tuple[Asked, Answer]]:
+    """What transactions ask from now on, and what they are answered."""
+    known, together = list[tuple[Asked, Answer]](), Transaction.together
+
+    async def watched(self: Transaction, *asked: Asked, last: bool = False) -> list[Answer]:
+        answers = await together(self, *asked, last=last)
+        known.extend(zip(asked, answers, strict=True))
+        return answers
+
+    patch.setattr(Transaction, "together", watched)
+    return known
+
+
+def explained(engine: AsyncEngine, asked: Asked) -> str:
+    """How the server finds what a statement asks for."""
+    statement, values = asked
+    named = str(statement.compile(dialect=engine.dialect))
+    with administrator(engine) as connection:
+        # As our own connections have it.
+        connection.execute("SET random_page_cost = 1.1")
+        plan = connection.execute(f"EXPLAIN {named}".encode(), values).fetchall()
+    return "\n".join(line for (line,) in plan)

@@ -33,7 +33,7 @@ from everstep.store.engine import create_engine
 from everstep.store.errors import DatabaseBusy, DatabaseUnreachable, SchemaOutdated, StoreError
 from everstep.store.postgres import PostgresStore
 from everstep.store.tables import metadata
-from tests.everstep.store.onlookers import administrator, once_blocked, round_trips
+from tests.everstep.store.onlookers import administrator, all_asked, explained, once_blocked, round_trips
 from tests.everstep.store.store_words import (
     TENANT,
     a_call,
@@ -360,7 +360,7 @@ ROUND_TRIPS = {
     "resolve": 2,
     "execution": 1,
     "executions": 1,
-    "steps": 5,
+    "steps": 2,
     "transcript": 1,
     "envelopes": 1,
 }
@@ -676,14 +676,16 @@ LONG = """
 
 
 class TestIndexes:
-    async def test_no_list_is_searched_from_end_to_end(self, own: PostgresStore) -> None:
+    async def test_no_list_is_searched_from_end_to_end(
+        self, own: PostgresStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Among many others, each list is found by an index, and pages come sorted from it."""
         with administrator(own.engine) as connection:
             connection.execute(MANY.format(executions=5000).encode())
         (some,) = await rows(own, "SELECT * FROM agent_executions ORDER BY created_at OFFSET 2500 LIMIT 1")
         ref = ExecutionRef(some.id, some.tenant_id, some.session_id)
         page = await own.executions(some.tenant_id, limit=20)
-        plans: list[str] = []
+        plans, asked = list[str](), all_asked(monkeypatch)
 
         @event.listens_for(own.engine.sync_engine, "before_cursor_execute", retval=True)
         def explain(*given: Any) -> tuple[str, Any]:  # pyright: ignore[reportUnusedFunction] -- SQLAlchemy calls it
@@ -705,35 +707,30 @@ class TestIndexes:
         }
         for name, read in lists.items():
             plans.clear()
+            asked.clear()
             await read()
+            plans += [explained(own.engine, each) for each, _ in asked]
             assert plans
             for plan in plans:
                 assert "Seq Scan" not in plan, f"{name}:\n{plan}"
                 assert name not in PAGES or "Sort" not in plan, f"{name}:\n{plan}"
 
-    async def test_a_page_of_a_long_execution_reads_its_own_rows_only(self, own: PostgresStore) -> None:
+    async def test_a_page_of_a_long_execution_reads_its_own_rows_only(
+        self, own: PostgresStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Of 1,000 steps: what a page shows, and the one step after it that says whether there is another."""
         ref = await accepted(own)
         with administrator(own.engine) as connection:
             connection.execute(LONG.format(id=ref.execution_id, tenant=ref.tenant_id).encode())
-        read, plans = list[int](), list[str]()
-
-        @event.listens_for(own.engine.sync_engine, "before_cursor_execute")
-        def explain(*given: Any) -> None:  # pyright: ignore[reportUnusedFunction] -- SQLAlchemy calls it
-            _, cursor, statement, parameters, *_ = given
-            cursor.execute(f"EXPLAIN {statement}", parameters)
-            plans.append("\n".join(line for (line,) in cursor.fetchall()))
-
-        @event.listens_for(own.engine.sync_engine, "after_cursor_execute")
-        def count(*given: Any) -> None:  # pyright: ignore[reportUnusedFunction] -- SQLAlchemy calls it
-            read.append(given[1].rowcount)
+        asked = all_asked(monkeypatch)
 
         page = await own.steps_after(ref, 500, limit=10)
 
         assert [step.number for step in page.rows] == list(range(501, 511))
         assert page.cursor == "510"
         assert {(len(step.messages), len(step.calls)) for step in page.rows} == {(2, 1)}
-        assert read == [11, 20, 10]
+        assert [answer.rowcount for _, answer in asked] == [11, 20, 10]
+        plans = [explained(own.engine, each) for each, _ in asked]
         for plan, place in zip(plans, ("number", "step", "step"), strict=True):
             assert "Index Scan" in plan, plan
             assert re.search(rf"Index Cond: .*{place} >", plan), plan
