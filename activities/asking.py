@@ -24,7 +24,7 @@ from agent_domain.capabilities.approvals import args_digest
 from agent_domain.definition import AgentDefinition
 from agent_domain.drivers import StepDriver, replied
 from agent_domain.errors import RETRYABLE
-from agent_domain.ports import BeginStep, CallToRecord, EventRecord, ExecutionStore, Material, RecordReply
+from agent_domain.ports import BeginStep, BegunStep, CallToRecord, EventRecord, ExecutionStore, RecordReply
 from agent_domain.state import AgentState
 from agent_domain.step_error import StepError
 from agent_domain.step_facts import CallNeed, StepFacts
@@ -69,7 +69,7 @@ class Asking:
         self.strike(Failpoint.INFER_AFTER_RESPONSE)
         reply = _reply(begin, driver, step)
         if not is_begun.is_set():
-            reply = replace(reply, begins=begin, events=begin.events(found.material))
+            reply = replace(reply, begins=begin, events=begin.events(found))
         facts = await until_written(partial(self.store.record_reply, reply))
         made = {call.id: (index, call) for index, call in enumerate(step.tool_calls)}
         facts = await self.running.with_quick(request, found.material, facts, made)
@@ -77,9 +77,9 @@ class Asking:
         return facts
 
     def _beginning(self, request: InferInput) -> BeginStep:
-        def told(material: Material) -> Sequence[EventRecord]:
-            tools = known(self.agents, material.spec.agent).tools.names
-            return news.step_begins(request, tools, material)
+        def told(begun: BegunStep) -> Sequence[EventRecord]:
+            tools = known(self.agents, begun.material.spec.agent).tools.names
+            return news.step_begins(request, tools, begun.material)
 
         return BeginStep(
             request.ref,

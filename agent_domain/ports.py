@@ -167,8 +167,8 @@ class BeginStep:
     """What the evaluation after the step before said (`ContinuationOutcome.to_dict()`)."""
     hears: int = 0
     """How many steered messages enter the conversation before this step."""
-    events: Callable[[Material], Sequence[EventRecord]] = nothing_to_tell
-    """What viewers are told, given what the step is made from."""
+    events: Callable[["BegunStep"], Sequence[EventRecord]] = nothing_to_tell
+    """What viewers are told, given what the step is made from and whether it had begun before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,11 @@ class BegunStep:
     material: Material
     recorded: StepFacts | None = None
     previous_attempt: int | None = None
-    """The attempt that had begun this step before, if one had."""
+    """The latest attempt that had begun this step before, if one had."""
+    was_silent: bool = False
+    """That attempt failed, and had written nothing by then."""
+    after_seq: int | None = None
+    """The last envelope of its stream, once viewers were told of this beginning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -432,8 +436,8 @@ class ExecutionStore(Protocol):
         """Settle the step before, mark this one as started; a recorded one is returned as it is."""
         ...
 
-    async def note_partial(self, ref: ExecutionRef, number: int, attempt: int, text: str) -> None:
-        """Keep the text so far of a step under way, for those who join late."""
+    async def note_partial(self, ref: ExecutionRef, number: int, attempt: int, text: str) -> bool:
+        """Keep the text so far, for those who join late; False if this attempt has no say any more."""
         ...
 
     async def note_failure(self, ref: ExecutionRef, number: int, attempt: int) -> int:

@@ -11,7 +11,9 @@ from temporalio.client import Client as TemporalClient
 from temporalio.service import RPCError
 
 from activities.failpoints import Strike, inert
+from agent_domain.bus import NOBODY, EnvelopeBus
 from agent_domain.errors import EverstepError, InvalidInput
+from everstep.bus.in_order import InOrder
 from everstep.client import titles
 from everstep.client.client import Client
 from everstep.client.front_door import FrontDoor
@@ -81,6 +83,7 @@ class Installation:
     temporal: TemporalClient
     store: PostgresSessions
     models: Models
+    bus: EnvelopeBus = NOBODY
 
     @cached_property
     def book(self) -> AgentBook:
@@ -166,13 +169,17 @@ async def local(
 
 
 @asynccontextmanager
-async def opened(settings: Settings, application: str = "everstep") -> AsyncGenerator[Installation]:
+async def opened(
+    settings: Settings, application: str = "everstep", bus: EnvelopeBus = NOBODY
+) -> AsyncGenerator[Installation]:
     """Connect to everything; what is missing is said in one sentence."""
     settings = located(settings)
     models = Models(Presets.read(settings.presets, os.environ, settings.preset), os.environ)
     engine = create_engine(settings.required("database_url", HOW_TO_START), application_name=application)
     try:
-        installation = Installation(settings, await connect(settings), PostgresSessions(engine), models)
+        bus = InOrder(bus)
+        store = PostgresSessions(engine, bus)
+        installation = Installation(settings, await connect(settings), store, models, bus)
         yield installation
         if installation.titles:
             await installation.titles.aclose()

@@ -12,6 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from agent_domain.announcements import Announcement
+from agent_domain.bus import NOBODY, EnvelopeBus
 from agent_domain.errors import InvalidInput
 from agent_domain.messages import Message, Messages, tool_message
 from agent_domain.ports import (
@@ -169,8 +170,9 @@ class _Stream:
 class MemoryStore:
     """The store of one process; what it holds goes with it."""
 
-    def __init__(self, now: Callable[[], datetime] = _system_clock) -> None:
+    def __init__(self, now: Callable[[], datetime] = _system_clock, bus: EnvelopeBus = NOBODY) -> None:
         self._now = now
+        self._bus = bus
         self._executions: dict[UUID, _Execution] = {}
         self._streams: dict[UUID, _Stream] = {}
 
@@ -220,7 +222,10 @@ class MemoryStore:
         """What `begin_step` returns for a step that hears nobody; nothing is written."""
         execution = self._open(ref)
         step, material = execution.steps.get(number), self._material(execution, number=number)
-        return BegunStep(material, step.facts, step.attempt) if step else BegunStep(material)
+        if step is None:
+            return BegunStep(material)
+        was_silent = step.attempt in step.failed_attempts and not step.partial_text
+        return BegunStep(material, step.facts, step.attempt, was_silent)
 
     async def begin_step(self, begin: BeginStep) -> BegunStep:
         """Settle the step before, mark this one as started; a recorded one is returned as it is."""
@@ -233,14 +238,16 @@ class MemoryStore:
         said = bodies.lines([steered.message for steered, _ in heard])
         placed = [replace(line, idx=idx) for line, (_, idx) in zip(said, heard, strict=True)]
         material = self._material(execution, tuple(map(_message, placed)), begin.number)
-        news = bodies.news(begin.ref.execution_id, begin.events(material))
+        begun = replace(known, material=material)
+        news = bodies.news(begin.ref.execution_id, begin.events(begun))
 
         for steered, _ in heard:
             steered.heard_at = begin.number
         execution.say(begin.number, placed)
         self._begin(execution, begin, outcome)
         self._append(execution, news)
-        return replace(known, material=material)
+        head = len(self._streams[execution.ref.stream_id].envelopes)
+        return replace(begun, after_seq=head if news else None)
 
     def _begin(
         self, execution: _Execution, begin: BeginStep, outcome: FrozenDict | None, seconds_ago: float = 0.0
@@ -259,13 +266,15 @@ class MemoryStore:
         execution.started_at = execution.started_at or now
         execution.step_count = max(execution.step_count, begin.number - 1)
 
-    async def note_partial(self, ref: ExecutionRef, number: int, attempt: int, text: str) -> None:
-        """Keep the text so far of a step under way, for those who join late."""
+    async def note_partial(self, ref: ExecutionRef, number: int, attempt: int, text: str) -> bool:
+        """Keep the text so far, for those who join late; False if this attempt has no say any more."""
         encode(text, "the text")
         execution = self._find(ref)
         step = execution.steps.get(number) if execution else None
-        if step and step.attempt == attempt and step.facts is None:
-            step.partial_text = text
+        if step is None or step.attempt != attempt or step.facts is not None:
+            return False
+        step.partial_text = text
+        return True
 
     async def note_failure(self, ref: ExecutionRef, number: int, attempt: int) -> int:
         """Count a model call of this step that failed in transport; the count so far, this one included."""
@@ -588,6 +597,7 @@ class MemoryStore:
         """Number what is not there yet; each is later than the one before, whatever the clock says."""
         stream_id = execution.ref.stream_id
         stream = self._streams[stream_id]
+        head = len(stream.envelopes)
         for item in news:
             if item.id in stream.known:
                 continue
@@ -600,6 +610,8 @@ class MemoryStore:
             stream.envelopes.append(
                 StoredEnvelope(stream_id, seq, item.id, item.type, execution_id, payload, at)
             )
+        if len(stream.envelopes) > head and self._bus.wants(stream_id):
+            self._bus.publish(stream_id, stream.envelopes[head:])
 
 
 def _kept(value: object, where: str) -> Any:

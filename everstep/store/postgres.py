@@ -5,17 +5,21 @@ call that they write about; the stream's comes last, because other executions of
 A method that is called again finds what it wrote under the same keys.
 """
 
+import logging
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 from psycopg.errors import NotNullViolation
 from sqlalchemy import Row, select
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from agent_domain.announcements import Announcement
+from agent_domain.bus import NOBODY, EnvelopeBus
 from agent_domain.errors import InvalidInput
 from agent_domain.messages import Message, tool_message
 from agent_domain.ports import (
@@ -48,9 +52,15 @@ from everstep.store.reading import PostgresReader, found_execution
 from everstep.store.tables import steps, tool_calls
 from everstep.store.transaction import Answer, Asked, Transaction, transaction
 
+LOGGER = logging.getLogger(__name__)
+
 
 class PostgresStore(PostgresReader):
-    """The store of an installation. The engine comes from `create_engine`."""
+    """The store of an installation. The engine comes from `create_engine`; the bus hears what is kept."""
+
+    def __init__(self, engine: AsyncEngine, bus: EnvelopeBus = NOBODY) -> None:
+        super().__init__(engine)
+        self.bus = bus
 
     async def accept(self, new: NewExecution) -> ExecutionRow:
         """Store a pending execution; the same id again returns what is there."""
@@ -80,15 +90,18 @@ class PostgresStore(PostgresReader):
                 (statements.TRANSCRIPT, whose(ref)),
             )
             begun = _begun(ref, locked, found, said)
-            if begun.recorded is None:
-                stream_id = locked.one().stream_id
-                await self._append(connection, ref, stream_id, begin.events(begun.material))
-            return begun
+            if begun.recorded:
+                return begun
+            stream_id: UUID = locked.one().stream_id
+            news = bodies.session_news(ref.execution_id, begin.events(begun))
+            head = (statements.HEAD, whose(ref) | {"stream_id": stream_id})
+            heads = await self._publish(connection, ref, stream_id, news, head, last=True)
+            return replace(begun, after_seq=heads[0].scalar() if heads else None)
 
-    async def note_partial(self, ref: ExecutionRef, number: int, attempt: int, text: str) -> None:
-        """Keep the text so far of a step under way, for those who join late."""
+    async def note_partial(self, ref: ExecutionRef, number: int, attempt: int, text: str) -> bool:
+        """Keep the text so far, for those who join late; False if this attempt has no say any more."""
         values = {"number": number, "attempt": attempt, "text": text}
-        await self._all(statements.NOTE_PARTIAL, whose(ref) | values)
+        return bool(await self._all(statements.NOTE_PARTIAL, whose(ref) | values))
 
     async def note_failure(self, ref: ExecutionRef, number: int, attempt: int) -> int:
         """Count a model call of this step that failed in transport; the count so far, this one included."""
@@ -105,7 +118,8 @@ class PostgresStore(PostgresReader):
         if begins:
             begun = parameters.begun(begins, seconds_ago=reply.facts.seconds)
             asked.append((statements.BEGIN_STEP, whose(ref) | begun))
-        told = parameters.told(bodies.session_news(ref.execution_id, reply.events))
+        news = bodies.session_news(ref.execution_id, reply.events)
+        told = parameters.told(news)
         asked.append((statements.RECORD_REPLY, whose(ref) | parameters.reply(reply) | told))
         async with self._transaction() as connection:
             try:
@@ -117,7 +131,8 @@ class PostgresStore(PostgresReader):
             execution, known = _existing(ref, locked.first()), recorded.first()
             if execution.status in TERMINAL:
                 return await self._recorded_in_time(connection, reply, execution)
-            return bodies.facts_read(known.facts) if known else reply.facts
+            self._placed(connection, ref, news, recorded)
+            return reply.facts if known.facts is None else bodies.facts_read(known.facts)
 
     async def ask(self, ref: ExecutionRef, call_id: str, request: FrozenDict) -> None:
         """Open the question of a call that people have allowed; again changes nothing."""
@@ -151,8 +166,8 @@ class PostgresStore(PostgresReader):
     async def record_call(self, record: RecordCall) -> CallRecord:
         """Record a call's result; what an earlier attempt recorded wins."""
         ref, notes = record.ref, None
-        told = parameters.told(bodies.session_news(ref.execution_id, record.events))
-        result = (statements.RECORD_CALL, whose(ref) | parameters.result(record) | told)
+        news = bodies.session_news(ref.execution_id, record.events)
+        result = (statements.RECORD_CALL, whose(ref) | parameters.result(record) | parameters.told(news))
         async with self._transaction() as connection:
             if record.metadata:
                 # The execution before the call, always: `settle` takes them in this order too.
@@ -160,6 +175,7 @@ class PostgresStore(PostgresReader):
             (done,) = await self._telling(connection, ref, result, last=notes is None)
             if done.first() is None:
                 return await self._recorded_before(connection, ref, record.record.call_id)
+            self._placed(connection, ref, news, done)
             if notes is not None:
                 merged = encode({**notes, **record.metadata}, "the agent's metadata")
                 await connection.execute(statements.NOTE_METADATA, whose(ref) | {"metadata": merged})
@@ -185,9 +201,11 @@ class PostgresStore(PostgresReader):
             )
             said = _saying(ref, _ended_calls(settlement, closed.all()))
             kept = _keeping(settlement, execution, snapshot_id, standing.scalar_one())
-            told = parameters.told(bodies.session_news(ref.execution_id, settlement.events))
-            news = (statements.APPEND, whose(ref) | told | {"stream_id": execution.stream_id})
-            await self._telling(connection, ref, *said, *kept, news, last=True)
+            news = bodies.session_news(ref.execution_id, settlement.events)
+            told = whose(ref) | parameters.told(news) | {"stream_id": execution.stream_id}
+            append = (statements.APPEND, told)
+            *_, placed = await self._telling(connection, ref, *said, *kept, append, last=True)
+            self._placed(connection, ref, news, placed)
             return True
 
     async def keep_snapshot(self, ref: ExecutionRef, number: int, state: FrozenDict) -> bool:
@@ -272,7 +290,8 @@ class PostgresStore(PostgresReader):
         if not news:
             return ()
         values = whose(ref) | parameters.told(news) | {"stream_id": stream_id}
-        _, *answers = await self._telling(connection, ref, (statements.APPEND, values), *then, last=last)
+        placed, *answers = await self._telling(connection, ref, (statements.APPEND, values), *then, last=last)
+        self._placed(connection, ref, news, placed)
         return answers
 
     async def _telling(
@@ -287,6 +306,24 @@ class PostgresStore(PostgresReader):
             raise StoreError(
                 f"the stream of execution {ref.execution_id} is gone; its session was deleted while it ran"
             ) from None
+
+    def _placed(
+        self, connection: Transaction, ref: ExecutionRef, news: Sequence[News], placed: Answer
+    ) -> None:
+        """Push what now has a place, once it is kept; one that was there before has none."""
+        found = [row for row in placed.rows if row.seq is not None]
+        if found:
+            connection.once_kept(partial(self._push, ref.execution_id, news, found))
+
+    def _push(self, execution_id: UUID, news: Sequence[News], placed: Sequence[Any]) -> None:
+        """It is kept: whatever becomes of telling it changes nothing about that."""
+        stream_id = placed[0].stream_id
+        try:
+            if self.bus.wants(stream_id):
+                told = [rows.placed_envelope(row, news, execution_id) for row in placed]
+                self.bus.publish(stream_id, told)
+        except Exception:
+            LOGGER.exception("what was stored in the stream %s is not pushed", stream_id)
 
     async def _say(
         self, connection: Transaction, ref: ExecutionRef, said: Sequence[tuple[int, Line]]
@@ -378,7 +415,7 @@ def _begun(ref: ExecutionRef, found: Answer, known: Answer, said: Answer) -> Beg
     _refuse_ended(ref, execution)
     material = rows.material(execution, rows.messages(said.all()), step)
     recorded = None if step.facts is None else bodies.facts_read(step.facts)
-    return BegunStep(material, recorded, step.attempt)
+    return BegunStep(material, recorded, step.attempt, bool(step.was_silent))
 
 
 def _reservation(ref: ExecutionRef, call_id: str, call: Row[Any] | None) -> Reservation:

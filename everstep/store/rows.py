@@ -1,7 +1,9 @@
 """Rows as the values that the port speaks of."""
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any
+from uuid import UUID
 
 from sqlalchemy import Row
 
@@ -151,3 +153,11 @@ def stored_envelope(row: Row[Any]) -> StoredEnvelope:
         bodies.document(row.payload, "the payload"),
         row.created_at,
     )
+
+
+def placed_envelope(row: Row[Any], news: Sequence[bodies.News], execution_id: UUID) -> StoredEnvelope:
+    """One of these, which has just got its place."""
+    given: int = row.given
+    told = news[given - 1]
+    payload = bodies.document(json.loads(told.payload), "the payload")
+    return StoredEnvelope(row.stream_id, row.seq, told.id, told.type, execution_id, payload, row.created_at)

@@ -75,7 +75,7 @@ def _news(stream: str, condition: str = "true") -> str:
     return f"""
     news AS (
         SELECT e.id, e.type, e.payload, e.speaker, e.content, e.metadata, e.related_type, e.related_id, e.url,
-               row_number() OVER (ORDER BY e.place) AS place
+               e.place AS given, row_number() OVER (ORDER BY e.place) AS place
           FROM unnest(CAST(:ids AS uuid[]), CAST(:types AS text[]), CAST(:payloads AS text[]),
                       CAST(:speakers AS text[]), CAST(:spoken AS text[]), CAST(:spoken_metadatas AS text[]),
                       CAST(:related_types AS text[]), CAST(:related_ids AS text[]), CAST(:urls AS text[]))
@@ -123,9 +123,14 @@ def _news(stream: str, condition: str = "true") -> str:
 
 _ITS_STREAM = "(SELECT coalesce(session_id, id) FROM agent_executions WHERE id = :execution_id)"
 
-APPEND = text(f"WITH {_news(':stream_id')} SELECT 1")
+_PLACED = "placed.given, placed.stream_id, placed.seq, placed.created_at"
+"""Where what was told now stands: which of what was given, and its place in the stream."""
+
+APPEND = text(f"WITH {_news(':stream_id')} SELECT {_PLACED} FROM placed ORDER BY seq")  # noqa: S608 -- our own words
 """An envelope that is stored already takes no number; one whose stream is gone has no place and is refused.
 Messages of a session stand beside their envelopes."""
+
+HEAD = text("SELECT head FROM agent_streams WHERE stream_id = :stream_id AND tenant_id = :tenant_id")
 
 TRANSCRIPT = text("""
     WITH RECURSIVE chain AS (
@@ -157,13 +162,14 @@ SAY = text("""
 
 _KNOWN_STEP = """
     WITH known AS (
-        SELECT attempt, facts
+        SELECT attempt, facts, attempt = ANY (failed_attempts) AND partial_text = '' AS was_silent
           FROM agent_steps
          WHERE execution_id = :execution_id AND number = :number
     )"""
 
 _STEP_AND_BEFORE = """
-    SELECT known.attempt, known.facts, before.facts AS facts_before, before.failed_calls, before.milliseconds
+    SELECT known.attempt, known.facts, known.was_silent, before.facts AS facts_before, before.failed_calls,
+           before.milliseconds
       FROM (VALUES (1)) AS one
       LEFT JOIN known ON true
       LEFT JOIN (SELECT facts,
@@ -298,10 +304,14 @@ RECORD_REPLY = text(f"""
           FROM fresh
          WHERE id = :execution_id
     ), {_news(_ITS_STREAM, "EXISTS (SELECT 1 FROM fresh)")}
-    SELECT facts FROM known
+    SELECT known.facts, {_PLACED}
+      FROM (VALUES (1)) AS one
+      LEFT JOIN known ON true
+      LEFT JOIN placed ON true
+     ORDER BY seq
 """)  # noqa: S608 -- our own words
 """Under the execution's lock. Returns what an earlier attempt recorded, and then writes nothing; nor for an
-execution that has ended."""
+execution that has ended. Else where each of the envelopes stands."""
 
 ASK = text("""
     INSERT INTO agent_requests (id, tenant_id, execution_id, user_id, call_id, kind, request)
@@ -376,9 +386,10 @@ RECORD_CALL = text(f"""
            AND done.need IN ('approval', 'input')
      RETURNING id
     ), {_news(_ITS_STREAM, _DONE_AND_CLOSED)}
-    SELECT step FROM done
+    SELECT done.step, {_PLACED} FROM done LEFT JOIN placed ON true ORDER BY seq
 """)  # noqa: S608 -- our own words
-"""Returns nothing, and writes nothing, if the call is not there or has its result."""
+"""Returns nothing, and writes nothing, if the call is not there or has its result; else where each of the
+envelopes stands."""
 
 CLOSE_CALLS = text("""
     WITH closed AS (

@@ -7,7 +7,7 @@ own. That takes a third of the time, which counts because every step of every ex
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -67,6 +67,7 @@ class Transaction:
         self._driver = _driver(connection)
         self._begin: bytes | None = begin
         self._is_open = False
+        self._then: list[Callable[[], None]] = []
 
     async def execute(self, statement: Executable, values: Mapping[str, Any] | None = None) -> Answer:
         """One statement, and what it returned."""
@@ -107,14 +108,21 @@ class Transaction:
         cursor = psycopg.AsyncRawCursor(self._driver, row_factory=namedtuple_row)
         return await cursor.execute(sql, [values[name] for name in names])
 
+    def once_kept(self, then: Callable[[], None]) -> None:
+        """Call this once what was done is kept, and never if it is forgotten."""
+        self._then.append(then)
+
     async def commit(self) -> None:
         """Keep what was done."""
         if self._is_open:
             await self.together(last=True)
+        for then in self._then:
+            then()
 
     async def rollback(self) -> None:
         """Forget what was done; a connection that cannot is given up."""
         self._is_open = False
+        self._then.clear()
         if self._driver.info.transaction_status is TransactionStatus.IDLE:
             return
         try:

@@ -9,6 +9,7 @@ import pytest_asyncio
 from sqlalchemy import make_url
 
 from agent_domain.ports import ExecutionStore
+from everstep.bus.memory import MemoryBus
 from everstep.runtime.embedded import EmbeddedServices
 from everstep.store.engine import create_engine
 from everstep.store.memory import MemoryStore
@@ -101,12 +102,20 @@ def database_or_none(request: pytest.FixtureRequest) -> str | None:
     return request.getfixturevalue("database") if request.param == "postgres" else None
 
 
+@pytest.fixture
+def bus() -> MemoryBus:
+    """What the store tells; nobody listens unless the test does."""
+    return MemoryBus()
+
+
 @pytest_asyncio.fixture
-async def store(database_or_none: str | None, clock: TestClock) -> AsyncGenerator[ExecutionStore]:
+async def store(
+    database_or_none: str | None, clock: TestClock, bus: MemoryBus
+) -> AsyncGenerator[ExecutionStore]:
     """Each of the stores in turn."""
     if database_or_none is None:
-        yield MemoryStore(clock)
+        yield MemoryStore(clock, bus)
         return
     engine = create_engine(database_or_none)
-    yield PostgresStore(engine)
+    yield PostgresStore(engine, bus)
     await engine.dispose()

@@ -19,12 +19,12 @@ from agent_domain.errors import InvalidInput
 from agent_domain.ids import envelope_id
 from agent_domain.messages import Message, Role, assistant, tool_message, user
 from agent_domain.ports import (
+    BegunStep,
     EventRecord,
     ExecutionEnded,
     ExecutionRef,
     ExecutionSpec,
     ExecutionStore,
-    Material,
     NewExecution,
     NotFound,
     Page,
@@ -283,6 +283,32 @@ class TestBeginningAStep:
         assert (await store.begin_step(begin(ref, attempt=3))).previous_attempt == 4
         assert (await store.steps(ref))[0].attempt == 4
 
+    async def test_an_attempt_learns_whether_the_one_before_failed_before_it_wrote(
+        self, store: ExecutionStore
+    ) -> None:
+        """Follows rule 7.6.3: of one that was lost nobody knows."""
+        ref = await accepted(store)
+        await store.begin_step(begin(ref))
+        assert not (await store.begin_step(begin(ref, attempt=2))).was_silent
+        await store.note_failure(ref, 1, 2)
+        assert (await store.begin_step(begin(ref, attempt=3))).was_silent
+
+        await store.note_partial(ref, 1, 3, "Well, ")
+        await store.note_failure(ref, 1, 3)
+        assert not (await store.begin_step(begin(ref, attempt=4))).was_silent
+        assert not (await store.begin_step(begin(ref, attempt=5))).was_silent
+
+    async def test_a_beginning_knows_what_its_text_follows(self, store: ExecutionStore) -> None:
+        """Follows rule 7.2: `after_seq`, also where all of it was told before."""
+        ref = await accepted(store)
+        tells = telling(news("a", "b"))
+
+        assert (await store.begin_step(begin(ref, events=tells))).after_seq == 2
+        assert (await store.begin_step(begin(ref, attempt=2, events=telling(news("b", "c"))))).after_seq == 3
+        assert (await store.begin_step(begin(ref, attempt=2, events=tells))).after_seq == 3
+        assert (await store.begin_step(begin(ref, attempt=3))).after_seq is None
+        assert (await store.preview_step(ref, 1)).after_seq is None
+
     async def test_a_recorded_step_is_returned_and_nothing_is_written(self, store: ExecutionStore) -> None:
         """1.1.1: the model is not asked again."""
         ref = await accepted(store)
@@ -328,8 +354,8 @@ class TestBeginningAStep:
     async def test_viewers_are_told_what_the_step_is_made_from(self, store: ExecutionStore) -> None:
         ref = await accepted(store, "Hello", "Are you there?")
 
-        def count(material: Material) -> Sequence[EventRecord]:
-            return [told("step/1/started", message_count=len(material.messages))]
+        def count(begun: BegunStep) -> Sequence[EventRecord]:
+            return [told("step/1/started", message_count=len(begun.material.messages))]
 
         await store.begin_step(begin(ref, events=count))
         await store.begin_step(begin(ref, attempt=2, events=count))
@@ -340,7 +366,7 @@ class TestBeginningAStep:
         ref = await accepted(store)
         await store.steer(ref, "k", user("Hurry"))
 
-        def raising(_: Material) -> Sequence[EventRecord]:
+        def raising(_: BegunStep) -> Sequence[EventRecord]:
             raise ZeroDivisionError
 
         with pytest.raises(ZeroDivisionError):
@@ -407,8 +433,8 @@ class TestThePartialText:
         ref = await accepted(store)
         await store.begin_step(begin(ref))
 
-        await store.note_partial(ref, 1, 1, "Once")
-        await store.note_partial(ref, 1, 1, "Once upon")
+        assert await store.note_partial(ref, 1, 1, "Once")
+        assert await store.note_partial(ref, 1, 1, "Once upon")
 
         assert (await store.steps(ref))[0].partial_text == "Once upon"
 
@@ -420,8 +446,8 @@ class TestThePartialText:
 
         await store.begin_step(begin(ref, attempt=2))
         assert (await store.steps(ref))[0].partial_text == ""
-        await store.note_partial(ref, 1, 2, "There was")
-        await store.note_partial(ref, 1, 1, "Once upon a time")
+        assert await store.note_partial(ref, 1, 2, "There was")
+        assert not await store.note_partial(ref, 1, 1, "Once upon a time")
 
         assert (await store.steps(ref))[0].partial_text == "There was"
 
@@ -431,15 +457,15 @@ class TestThePartialText:
         await store.note_partial(ref, 1, 1, "Once upon")
 
         await store.record_reply(reply(ref, "Once upon a time"))
-        await store.note_partial(ref, 1, 1, "Once upon")
+        assert not await store.note_partial(ref, 1, 1, "Once upon")
 
         assert (await store.steps(ref))[0].partial_text == ""
 
     async def test_a_step_that_never_began_has_none(self, store: ExecutionStore) -> None:
         ref = await accepted(store)
 
-        await store.note_partial(ref, 1, 1, "Once")
-        await store.note_partial(a_ref(), 1, 1, "Once")
+        assert not await store.note_partial(ref, 1, 1, "Once")
+        assert not await store.note_partial(a_ref(), 1, 1, "Once")
 
         assert await store.steps(ref) == ()
 

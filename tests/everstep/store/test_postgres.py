@@ -16,10 +16,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from agent_domain.errors import InvalidInput
 from agent_domain.messages import user
 from agent_domain.ports import (
+    BegunStep,
     EventRecord,
     ExecutionEnded,
     ExecutionRef,
-    Material,
     NotFound,
     Resolution,
     StoreUnavailable,
@@ -127,7 +127,7 @@ class TestAborting:
         await postgres.steer(ref, "k", user("Hurry"))
         before = await contents(postgres)
 
-        def breaking(_: Material) -> Sequence[EventRecord]:
+        def breaking(_: BegunStep) -> Sequence[EventRecord]:
             end_all_connections(postgres.engine)
             return [told("step/1/started")]
 
@@ -143,7 +143,7 @@ class TestAborting:
         ref = await accepted(postgres)
         before = await contents(postgres)
 
-        def cancelling(_: Material) -> Sequence[EventRecord]:
+        def cancelling(_: BegunStep) -> Sequence[EventRecord]:
             assert task.cancel()
             return [told("step/1/started")]
 

@@ -1,0 +1,197 @@
+"""What goes to the bus is what was committed, with the numbers that it has in the table."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
+from uuid import UUID, uuid4
+
+import pytest
+import pytest_asyncio
+
+from agent_domain.announcements import input_received
+from agent_domain.bus import Chunk
+from agent_domain.errors import InvalidInput
+from agent_domain.messages import user
+from agent_domain.ports import (
+    EventRecord,
+    ExecutionRef,
+    ExecutionStore,
+    Resolution,
+    StoredEnvelope,
+    request_id,
+)
+from agent_domain.sessions import OnBusy
+from agent_domain.status import ExecutionStatus
+from agent_domain.step_facts import CallNeed
+from everstep.bus.in_order import InOrder
+from everstep.bus.memory import MemoryBus
+from everstep.store.engine import create_engine
+from everstep.store.postgres import PostgresStore
+from everstep.store.sessions import PostgresSessions
+from tests.everstep.store.store_words import (
+    TENANT,
+    a_call,
+    a_ref,
+    accepted,
+    answer,
+    answers,
+    begin,
+    new,
+    reply,
+    settled,
+    stepped,
+    telling,
+    told,
+)
+from tests.everstep.store.test_sessions import a_session, beginning, begun, said
+
+
+def news(*keys: str) -> list[EventRecord]:
+    return [told(key, key=key, ratio=1.0) for key in keys]
+
+
+class TestPushing:
+    async def test_every_method_pushes_what_it_stored(self, store: ExecutionStore, bus: MemoryBus) -> None:
+        """Follows rule 7.1.1: each envelope once, whole and in order, whether or not the session is named."""
+        session = uuid4()
+        ref = replace(await accepted(store, session_id=session), session_id=None)
+        with bus.listening(session) as listener:
+            await store.begin_step(begin(ref, events=telling(news("a", "b"))))
+            await store.record_reply(reply(ref, "?", a_call("c0"), needs=CallNeed.INPUT, events=news("c")))
+            await store.resolve(ref, request_id(ref.execution_id, "c0"), Resolution("answer"), news("d"))
+            await store.reserve_call(ref, "c0", 1, telling(news("e")))
+            await store.record_call(answers(ref, answer("c0"), events=news("f")))
+            begins = replace(reply(ref, number=2, events=news("g")), begins=begin(ref, 2))
+            await store.record_reply(begins)
+            await store.settle(settled(ref, ExecutionStatus.COMPLETED, events=news("h", "i")))
+
+            pushed = listener.waiting()
+
+        assert pushed == await store.envelopes(TENANT, session)
+        assert [e.seq for e in pushed if isinstance(e, StoredEnvelope)] == list(range(1, 10))
+
+    async def test_what_was_stored_before_is_not_pushed_again(
+        self, store: ExecutionStore, bus: MemoryBus
+    ) -> None:
+        ref = await accepted(store)
+        await store.begin_step(begin(ref, events=telling(news("a", "b"))))
+        await store.record_reply(reply(ref, "", a_call(), events=news("c")))
+        with bus.listening(ref.stream_id) as listener:
+            await store.begin_step(begin(ref, attempt=2, events=telling(news("a", "b"))))
+            await store.record_reply(reply(ref, "", a_call(), events=news("c")))
+            await store.reserve_call(ref, "c1", 1, telling(news("b", "d", "a")))
+            await store.record_call(answers(ref, events=news("d")))
+            await store.record_call(answers(ref, events=news("e")))
+
+            assert listener.waiting() == (await store.envelopes(TENANT, ref.stream_id))[3:]
+
+    async def test_what_failed_is_not_pushed(self, store: ExecutionStore, bus: MemoryBus) -> None:
+        ref = await accepted(store)
+        with bus.listening(ref.stream_id) as listener:
+            with pytest.raises(InvalidInput):
+                await store.begin_step(begin(ref, events=telling([*news("a"), told("b", x=float("nan"))])))
+
+            assert listener.waiting() == ()
+
+    async def test_nobody_hears_of_a_stream_that_was_not_asked_for(
+        self, store: ExecutionStore, bus: MemoryBus
+    ) -> None:
+        ref, other = await accepted(store), await accepted(store)
+        with bus.listening(other.stream_id) as listener:
+            await store.begin_step(begin(ref, events=telling(news("a"))))
+
+            assert listener.waiting() == ()
+
+
+async def test_of_writers_at_once_all_is_pushed_in_order(database: str, bus: MemoryBus) -> None:
+    """Follows rule 7.1.1: although the server's answers overtake each other."""
+    store = PostgresStore(create_engine(database), InOrder(bus, moment=60))
+    session = uuid4()
+    refs = [await accepted(store, session_id=session) for _ in range(10)]
+    writes = [
+        settled(ref, ExecutionStatus.RUNNING, str(n), events=news(f"{n}", f"{n}+"))
+        for n in range(5)
+        for ref in refs
+    ]
+    with bus.listening(session) as listener:
+        await store.settle(settled(refs[0], ExecutionStatus.RUNNING, events=news("first")))
+        await asyncio.gather(*map(store.settle, writes))
+
+        assert listener.waiting() == await store.envelopes(TENANT, session)
+    await store.engine.dispose()
+
+
+class BrokenBus:
+    """Somebody asks, and cannot be told."""
+
+    def wants(self, stream_id: UUID) -> bool:
+        del stream_id
+        return True
+
+    def publish(self, stream_id: UUID, envelopes: Sequence[StoredEnvelope]) -> None:
+        raise ConnectionResetError(stream_id, envelopes)
+
+    def chunk(self, stream_id: UUID, chunk: Chunk) -> None:
+        raise ConnectionResetError(stream_id, chunk)
+
+
+async def test_a_bus_that_fails_fails_nothing_else(database: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Follows rule 7.8.1: a reader finds in the table what it was not told."""
+    store = PostgresStore(create_engine(database), BrokenBus())
+    ref = a_ref()
+    await store.accept(new(ref))
+    await store.begin_step(begin(ref, events=telling(news("a"))))
+    await store.settle(settled(ref, ExecutionStatus.COMPLETED, events=news("b")))
+
+    assert [e.payload["key"] for e in await store.envelopes(TENANT, ref.stream_id)] == ["a", "b"]
+    assert "is not pushed" in caplog.text
+    await store.engine.dispose()
+
+
+@pytest_asyncio.fixture
+async def sessions(database: str, bus: MemoryBus) -> AsyncGenerator[PostgresSessions]:
+    engine = create_engine(database)
+    yield PostgresSessions(engine, bus)
+    await engine.dispose()
+
+
+class TestSessions:
+    async def test_a_session_hears_of_its_messages(self, sessions: PostgresSessions, bus: MemoryBus) -> None:
+        """Follows rule 7.7.1: posted, steered and left over for an execution of their own."""
+        session = await a_session(sessions)
+        with bus.listening(session) as listener:
+            ref = await begun(sessions, session)
+            await sessions.post(said(session, on_busy=OnBusy.ENQUEUE))
+            await sessions.post(said(session, "Hurry", on_busy=OnBusy.STEER))
+            await sessions.steer(ref, "k", user("More"), input_received("More", None))
+            await stepped(sessions, ref)
+            await sessions.settle(settled(ref, ExecutionStatus.COMPLETED, events=news("end")))
+            await sessions.release(TENANT, session)
+
+            pushed = listener.waiting()
+
+        stored = await sessions.envelopes(TENANT, session)
+        assert pushed == stored
+        assert [e.type for e in stored].count("execution.queued") == 4
+
+    async def test_a_message_that_makes_its_session_is_pushed(
+        self, sessions: PostgresSessions, bus: MemoryBus
+    ) -> None:
+        made = uuid4()
+        with bus.listening(made) as listener:
+            message = beginning(made)
+            await sessions.post(message)
+            await sessions.post(message)
+
+            assert listener.waiting() == await sessions.envelopes(TENANT, made)
+
+    async def test_a_fork_is_pushed(self, sessions: PostgresSessions, bus: MemoryBus) -> None:
+        session = await a_session(sessions)
+        ref = await begun(sessions, session)
+        await stepped(sessions, ref)
+        await sessions.settle(settled(ref, ExecutionStatus.COMPLETED))
+        before = len(await sessions.envelopes(TENANT, session))
+        with bus.listening(session) as listener:
+            await sessions.fork(ref, 0, ExecutionRef(uuid4(), TENANT, session), "Hi again")
+
+            assert listener.waiting() == (await sessions.envelopes(TENANT, session))[before:]
