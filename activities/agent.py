@@ -12,9 +12,11 @@ from activities.beginnings import MOMENT
 from activities.contracts import INFER, RUN_TOOL, SETTLE, InferInput, SettleInput, ToolInput, ToolOutput
 from activities.discretion import discreet
 from activities.failpoints import Strike, inert
+from activities.live_text import LiveTexts
 from activities.pulse import pulse
 from activities.running import Running
 from activities.settling import Settling
+from agent_domain.bus import NOBODY, EnvelopeBus
 from agent_domain.ports import ExecutionStore
 from agent_domain.step_facts import StepFacts
 
@@ -29,10 +31,11 @@ class AgentActivities:
         strike: Strike = inert,
         *,
         ended: Ended = nobody_waits,
+        bus: EnvelopeBus = NOBODY,
         moment: float = MOMENT,
     ) -> None:
         self.running = Running(store, agents, strike, moment)
-        self.asking = Asking(store, agents, self.running, strike, moment)
+        self.asking = Asking(store, agents, self.running, LiveTexts(bus), strike, moment=moment)
         self.settling = Settling(store, agents, strike, ended)
 
     @activity.defn(name=INFER)

@@ -15,6 +15,7 @@ from activities.beginnings import begun
 from activities.calls import now
 from activities.contracts import InferInput
 from activities.failpoints import Failpoint, Strike
+from activities.live_text import LiveText, LiveTexts
 from activities.material import evaluation, step_state
 from activities.partial_text import PartialText
 from activities.persistence import until_written
@@ -37,20 +38,28 @@ class Asking:
     """Asks the model, and has those of its calls run that need no activity of their own."""
 
     def __init__(
-        self, store: ExecutionStore, agents: Agents, running: Running, strike: Strike, moment: float
+        self,
+        store: ExecutionStore,
+        agents: Agents,
+        running: Running,
+        live_texts: LiveTexts,
+        strike: Strike,
+        *,
+        moment: float,
     ) -> None:
         self.store = store
         self.agents = agents
         self.running = running
         self.snapshots = Snapshots(store)
+        self.live_texts = live_texts
         self.strike = strike
         self.moment = moment
 
     async def answered(self, request: InferInput) -> StepFacts:
         """The step's answer; the one that is recorded, if there is one."""
         begin = self._beginning(request)
-        # Which messages a step hears is decided with its beginning, and an execution runs from its first on.
-        is_written = request.hears > 0 or request.number == 1
+        # Decided with its beginning: that the execution runs, whom the step hears, which attempt is void.
+        is_written = request.number == 1 or request.hears > 0 or begin.attempt > 1
         if is_written:
             found = await self.store.begin_step(begin)
         else:
@@ -63,9 +72,17 @@ class Asking:
         self.strike(Failpoint.INFER_BEFORE_MODEL)
         driver = self.agents.driver(spec.agent, spec.llm_preset)
         state = step_state(request.ref, request.number, found.material)
-        write = partial(self.store.begin_step, begin)
-        async with begun(write, self.moment, is_written=is_written) as is_begun:
-            step = _current(await self._asked(begin, request.model_attempts, driver, definition, state))
+        with self.live_texts.told(begin, is_wanted=news.tells_text(found.material)) as live:
+
+            async def write() -> None:
+                live.begun(await self.store.begin_step(begin))
+
+            if is_written:
+                live.begun(found)
+            async with begun(write, self.moment, is_written=is_written) as is_begun:
+                step = _current(await self._asked(live, request.model_attempts, driver, definition, state))
+            if not step.is_failure:
+                live.ended()
         self.strike(Failpoint.INFER_AFTER_RESPONSE)
         reply = _reply(begin, driver, step)
         if not is_begun.is_set():
@@ -79,7 +96,7 @@ class Asking:
     def _beginning(self, request: InferInput) -> BeginStep:
         def told(begun: BegunStep) -> Sequence[EventRecord]:
             tools = known(self.agents, begun.material.spec.agent).tools.names
-            return news.step_begins(request, tools, begun.material)
+            return news.step_begins(request, activity.info().attempt, tools, begun)
 
         return BeginStep(
             request.ref,
@@ -92,27 +109,31 @@ class Asking:
 
     async def _asked(
         self,
-        begin: BeginStep,
+        live: LiveText,
         model_attempts: int,
         driver: StepDriver,
         definition: AgentDefinition,
         state: AgentState,
     ) -> AgentState:
         """The state after the model answered, or after it failed for good."""
-        text, began = PartialText(self.store, begin, self.strike), monotonic()
+        text, began = PartialText(self.store, live, self.strike), monotonic()
         try:
             async with text.kept():
                 reply = await driver.infer(state, text.heard)
             return replied(driver, state, reply, _since(began), definition.need_of)
         except RETRYABLE as error:
-            await self._again_unless_exhausted(begin, model_attempts, error)
+            await self._again_unless_exhausted(live, model_attempts, error)
             return state.failed(StepError.of(error), now(), _since(began))
         except Exception as error:  # noqa: BLE001 -- the error policy decides about it, in the workflow
             return state.failed(StepError.of(error), now(), _since(began))
 
-    async def _again_unless_exhausted(self, begin: BeginStep, model_attempts: int, error: Exception) -> None:
+    async def _again_unless_exhausted(self, live: LiveText, model_attempts: int, error: Exception) -> None:
         """Leave the next try to Temporal, not before the provider wants it; crashes do not count."""
+        begin = live.begin
         await self.store.begin_step(begin)
+        if live.was_told:
+            # The next attempt has to take it back: see `BegunStep.was_silent`.
+            await self.store.note_partial(begin.ref, begin.number, begin.attempt, live.text)
         failures = await self.store.note_failure(begin.ref, begin.number, begin.attempt)
         if failures >= model_attempts:
             return

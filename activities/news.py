@@ -6,22 +6,44 @@ from dataclasses import replace
 from activities.contracts import InferInput, SettleInput
 from agent_domain import announcements, envelopes
 from agent_domain.announcements import Announcement
+from agent_domain.broadcast_config import BroadcastConfig
 from agent_domain.capabilities.questions import Question
-from agent_domain.ports import CallRecord, EventRecord, Material, RequestRow, Reservation
+from agent_domain.envelopes import Attempt
+from agent_domain.ports import BegunStep, CallRecord, EventRecord, Material, RequestRow, Reservation
 from agent_domain.status import ExecutionStatus, WireStatus, ended
 from agent_domain.step_facts import CallNeed
 from agent_domain.tools import ToolCall
 
 
-def step_begins(request: InferInput, tools: Sequence[str], material: Material) -> Sequence[EventRecord]:
-    """The step before is complete, this one begins; the first also says that the execution runs."""
+def step_begins(
+    request: InferInput, attempt: int, tools: Sequence[str], begun: BegunStep
+) -> Sequence[EventRecord]:
+    """The step before is complete, this one begins; the first also says that the execution runs.
+
+    An attempt that comes after another one only adds that what that one wrote is void.
+    """
+    material = begun.material
     processing = _status(request.number, WireStatus.PROCESSING, WireStatus.IDLE, 0)
     begins = envelopes.step_started(request.number, len(material.messages), tools)
     return (
         *([_announcing(processing, announcements.started())] if request.number == 1 else []),
         *(_completed(material) if request.outcome is not None else ()),
         _announcing(begins, announcements.step_started(request.number)),
+        *_superseded(request.number, attempt, begun),
     )
+
+
+def _superseded(number: int, attempt: int, begun: BegunStep) -> tuple[EventRecord, ...]:
+    """Of an attempt that was lost nobody knows whether it wrote something; only one that failed says so."""
+    before = begun.previous_attempt
+    if before is None or before >= attempt or begun.was_silent or not tells_text(begun.material):
+        return ()
+    return (envelopes.attempt_superseded(Attempt(number, before), attempt),)
+
+
+def tells_text(material: Material) -> bool:
+    """Whether viewers are told what the model writes while it writes."""
+    return BroadcastConfig.from_dict(material.plan.get("broadcast")).include_stream_chunks
 
 
 def _announcing(event: EventRecord, announcement: Announcement) -> EventRecord:

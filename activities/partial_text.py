@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 from temporalio import activity
 
 from activities.failpoints import Failpoint, Strike
-from agent_domain.ports import BeginStep, ExecutionStore, StoreUnavailable
+from activities.live_text import LiveText
+from agent_domain.ports import ExecutionStore, StoreUnavailable
 
 NOTE_SECONDS = 1.0
 """So often the text is written down: a row per token would drown the store."""
@@ -16,15 +17,14 @@ NOTE_SECONDS = 1.0
 class PartialText:
     """The text of one attempt at a step."""
 
-    def __init__(self, store: ExecutionStore, begin: BeginStep, strike: Strike) -> None:
+    def __init__(self, store: ExecutionStore, live: LiveText, strike: Strike) -> None:
         self.store = store
-        self.begin = begin
+        self.live = live
         self.strike = strike
-        self.text = ""
 
     def heard(self, content: str) -> None:
         """Some more text."""
-        self.text += content
+        self.live.heard(content)
         self.strike(Failpoint.INFER_DURING_STREAM)
 
     @asynccontextmanager
@@ -41,14 +41,18 @@ class PartialText:
             await asyncio.gather(noting, return_exceptions=True)
 
     async def _note(self) -> None:
-        noted, begin = 0, self.begin
+        noted, live = 0, self.live
         while True:
             await asyncio.sleep(NOTE_SECONDS)
-            if len(self.text) == noted:
+            if len(live.text) == noted or not live.has_begun:
                 continue
-            text = self.text
+            text, begin = live.text, live.begin
             try:
-                await self.store.note_partial(begin.ref, begin.number, begin.attempt, text)
+                has_say = await self.store.note_partial(begin.ref, begin.number, begin.attempt, text)
                 noted = len(text)
             except StoreUnavailable as error:
                 activity.logger.warning("the text so far is not kept: %s", error)
+            else:
+                if not has_say:
+                    # Another worker has taken over, and this one was given up without hearing of it.
+                    live.stop()

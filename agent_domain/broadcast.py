@@ -15,7 +15,7 @@ from typing import Protocol
 from uuid import UUID
 
 from agent_domain import envelopes
-from agent_domain.capabilities.limits import whole
+from agent_domain.broadcast_config import BroadcastConfig
 from agent_domain.envelopes import Attempt, Envelope, channel_of
 from agent_domain.errors import InvalidInput, UnknownName
 from agent_domain.events import (
@@ -31,44 +31,6 @@ from agent_domain.events import (
 )
 from agent_domain.ports import EventRecord
 from agent_domain.status import WireStatus, ended
-
-
-@dataclass(frozen=True, slots=True)
-class BroadcastConfig:
-    """How much is told. Steps, tool calls and statuses always are."""
-
-    include_stream_chunks: bool = True
-    include_continuation_trace: bool = False
-    include_tool_args: bool = False
-    max_arg_length: int = 100
-    auto_status_tracking: bool = True
-
-    def __post_init__(self) -> None:
-        whole("max_arg_length", self.max_arg_length, 0)
-        for name in (
-            "include_stream_chunks",
-            "include_continuation_trace",
-            "include_tool_args",
-            "auto_status_tracking",
-        ):
-            value = getattr(self, name)
-            if not isinstance(value, bool):
-                raise InvalidInput(f"{name} is {value!r}; pass True or False")
-
-    @classmethod
-    def minimal(cls) -> "BroadcastConfig":
-        """Steps, tool calls and statuses."""
-        return cls(include_stream_chunks=False)
-
-    @classmethod
-    def standard(cls) -> "BroadcastConfig":
-        """The default: the model's text as well."""
-        return cls()
-
-    @classmethod
-    def debug(cls) -> "BroadcastConfig":
-        """Everything."""
-        return cls(include_continuation_trace=True, include_tool_args=True, max_arg_length=500)
 
 
 class CanBroadcastAgentEvents(Protocol):

@@ -142,6 +142,7 @@ class Installation:
             strike,
             front_door=FrontDoor(self.client),
             ended=self.sessions.advance,
+            bus=self.bus,
         )
         async with worker:
             await self.reconciler.run(stop)

@@ -15,6 +15,7 @@ from activities.agents import Agents, Ended, nobody_waits
 from activities.beginnings import MOMENT
 from activities.failpoints import Failpoint, Strike, inert
 from activities.subagents import SubagentActivities
+from agent_domain.bus import NOBODY, EnvelopeBus
 from agent_domain.errors import InvalidInput
 from agent_domain.ports import ExecutionStore
 from everstep.client.front_door import FrontDoor
@@ -32,6 +33,7 @@ def make_worker(
     *,
     front_door: FrontDoor | None = None,
     ended: Ended = nobody_waits,
+    bus: EnvelopeBus = NOBODY,
     moment: float = MOMENT,
 ) -> Worker:
     """A worker that notices crashes and cancels quickly, and lets running model calls finish.
@@ -39,7 +41,7 @@ def make_worker(
     Our workflows import nothing but pure, linted code, so they run outside of Temporal's sandbox,
     which costs a third of a worker's time; tests run them in the sandbox and under the replayer.
     """
-    own = AgentActivities(store, agents, strike, ended=ended, moment=moment)
+    own = AgentActivities(store, agents, strike, ended=ended, bus=bus, moment=moment)
     children = SubagentActivities(store, agents, strike)
     activities = [own.infer, own.run_tool, own.settle, children.spawn, children.report, children.close]
     answered = [front_door.start, front_door.act] if front_door else []

@@ -12,12 +12,25 @@ from temporalio.testing import ActivityEnvironment
 from activities import partial_text, persistence, pulse as pulse_module
 from activities.beginnings import begun
 from activities.failpoints import Failpoint, inert
+from activities.live_text import LiveText, LiveTexts
 from activities.partial_text import PartialText
 from activities.persistence import until_written
 from activities.pulse import pulse
-from agent_domain.ports import BeginStep, ExecutionRef, NotFound, StoreUnavailable
+from agent_domain.bus import NOBODY
+from agent_domain.cutter import MOST_CHARACTERS
+from agent_domain.ports import BeginStep, BegunStep, ExecutionRef, NotFound, StoreUnavailable
+from everstep.bus.memory import MemoryBus
 
 BEGIN = BeginStep(ExecutionRef(uuid4()), 3, 2, None)
+
+
+MATERIAL: Any = None
+
+
+async def some_turns() -> None:
+    """Of the loop: enough for whatever is ready."""
+    for _ in range(20):
+        await asyncio.sleep(0)
 
 
 class Notes:
@@ -27,14 +40,16 @@ class Notes:
         self.away = away
         self.kept: list[tuple[int, int, str]] = []
         self.noted = asyncio.Event()
+        self.has_say = True
 
-    async def note_partial(self, ref: ExecutionRef, number: int, attempt: int, text: str) -> None:
+    async def note_partial(self, ref: ExecutionRef, number: int, attempt: int, text: str) -> bool:
         assert ref == BEGIN.ref
         self.away -= 1
         if self.away >= 0:
             raise StoreUnavailable("not now")
         self.kept.append((number, attempt, text))
         self.noted.set()
+        return self.has_say
 
 
 class TestPartialText:
@@ -45,10 +60,11 @@ class TestPartialText:
         """7.8.4: under the number of the attempt; a store that is away for a while costs nothing else."""
         monkeypatch.setattr(partial_text, "NOTE_SECONDS", 0.001)
         store: Any = Notes(away)
-        struck: list[Failpoint] = []
+        struck, live = list[Failpoint](), LiveText(LiveTexts(NOBODY), BEGIN, is_wanted=True)
 
         async def stream() -> None:
-            text = PartialText(store, BEGIN, struck.append)
+            live.begun(BegunStep(MATERIAL, after_seq=1))
+            text = PartialText(store, live, struck.append)
             async with text.kept():
                 text.heard("Well, ")
                 text.heard("yes")
@@ -65,18 +81,46 @@ class TestPartialText:
         store: Any = Notes()
 
         async def stream() -> None:
-            text = PartialText(store, BEGIN, inert)
+            live = LiveText(LiveTexts(NOBODY), BEGIN, is_wanted=True)
+            text = PartialText(store, live, inert)
             async with text.kept():
-                for _ in range(20):
-                    await asyncio.sleep(0)
+                await some_turns()
                 assert store.kept == []
                 text.heard("Hm")
-                for _ in range(20):
-                    await asyncio.sleep(0)
+                await some_turns()
+                # There is no step yet to keep it with.
+                assert store.kept == []
+                live.begun(BegunStep(MATERIAL, after_seq=1))
+                await some_turns()
 
         await ActivityEnvironment().run(stream)
 
         assert store.kept == [(3, 2, "Hm")]
+
+    async def test_who_has_no_say_any_more_is_told_no_further(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """7.6.3: another worker has taken over, which this one hears from the store."""
+        monkeypatch.setattr(partial_text, "NOTE_SECONDS", 0)
+        store: Any = Notes()
+        store.has_say = False
+        bus = MemoryBus()
+
+        async def stream() -> None:
+            with (
+                bus.listening(BEGIN.ref.stream_id) as listener,
+                LiveTexts(bus).told(BEGIN, is_wanted=True) as live,
+            ):
+                live.begun(BegunStep(MATERIAL, after_seq=1))
+                text = PartialText(store, live, inert)
+                async with text.kept():
+                    text.heard("Well, ")
+                    assert len(listener.waiting()) == 1
+                    await store.noted.wait()
+                    await some_turns()
+                    text.heard("no" * MOST_CHARACTERS)
+                    live.ended()
+                    assert listener.waiting() == ()
+
+        await asyncio.wait_for(ActivityEnvironment().run(stream), 10)
 
 
 class TestPersistence:

@@ -8,7 +8,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, cast
 from uuid import uuid4
@@ -34,6 +34,7 @@ from agent_domain.status import ExecutionStatus
 from agent_domain.steps import InferenceResponse
 from agent_domain.testing import ScriptedModel, says
 from agent_domain.tools import Tool
+from everstep.bus.memory import MemoryBus
 from everstep.client.client import Client, Execution
 from everstep.runtime.agents import AgentBook
 from everstep.runtime.embedded import EmbeddedServices
@@ -177,6 +178,7 @@ class Office:
     settings: Settings
     agents: tuple[AgentDefinition, ...]
     search_attributes: bool = False
+    bus: MemoryBus = field(default_factory=MemoryBus)
 
     @property
     def port(self) -> ExecutionStore:
@@ -198,7 +200,7 @@ class Office:
     def worker(self, *agents: AgentDefinition, strike: Strike = inert, moment: float = MOMENT) -> Worker:
         """One that knows these agents: by default all that can be started."""
         book = AgentBook(agents or self.agents, NoModels())
-        return make_worker(self.temporal, self.port, book, self.settings, strike, moment=moment)
+        return make_worker(self.temporal, self.port, book, self.settings, strike, bus=self.bus, moment=moment)
 
     def worker_with(self, runner: WorkflowRunner) -> Worker:
         """One that runs workflows in another way."""
@@ -300,7 +302,8 @@ def an_office(temporal: TemporalClient, *agents: AgentBuilder | AgentDefinition)
     """On a task queue of its own, with nobody at work yet."""
     definitions = tuple(a.definition() if isinstance(a, AgentBuilder) else a for a in agents)
     settings = Settings(task_queue=f"test-{uuid4().hex}", graceful_shutdown_seconds=0.2)
-    return Office(temporal, WatchedStore(), settings, definitions)
+    bus = MemoryBus()
+    return Office(temporal, WatchedStore(MemoryStore(bus=bus)), settings, definitions, bus=bus)
 
 
 @asynccontextmanager

@@ -1,0 +1,181 @@
+"""What a model writes, on its way to viewers."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from activities.live_text import LiveTexts
+from agent_domain.bus import Chunk
+from agent_domain.cutter import MOST_CHARACTERS
+from agent_domain.ports import BeginStep, BegunStep, ExecutionRef, StoredEnvelope
+from agent_domain.step_facts import StepFacts
+
+REF = ExecutionRef(uuid4(), session_id=uuid4())
+MATERIAL: Any = None
+
+
+def begins(attempt: int = 1, number: int = 3) -> BeginStep:
+    return BeginStep(REF, number, attempt, None)
+
+
+def has_begun(previous: int | None = None, recorded: StepFacts | None = None) -> BegunStep:
+    return BegunStep(MATERIAL, recorded, previous, after_seq=7)
+
+
+class Heard:
+    """A bus that keeps chunks; it says when one comes."""
+
+    def __init__(self) -> None:
+        self.chunks: list[Chunk] = []
+        self.came = asyncio.Event()
+
+    def wants(self, stream_id: UUID) -> bool:
+        return stream_id == REF.stream_id
+
+    def publish(self, stream_id: UUID, envelopes: Sequence[StoredEnvelope]) -> None:
+        raise NotImplementedError
+
+    def chunk(self, stream_id: UUID, chunk: Chunk) -> None:
+        assert stream_id == REF.stream_id
+        self.chunks.append(chunk)
+        self.came.set()
+
+    @property
+    def told(self) -> list[tuple[int, str]]:
+        return [(chunk.index, chunk.content) for chunk in self.chunks]
+
+
+@pytest.fixture
+def bus() -> Heard:
+    return Heard()
+
+
+@pytest.fixture
+def texts(bus: Heard) -> LiveTexts:
+    return LiveTexts(bus)
+
+
+async def test_nothing_is_told_before_the_beginning_is_stored(texts: LiveTexts, bus: Heard) -> None:
+    """Follows rules 7.2 and 7.6.2: a chunk says whose it is and what it follows; the last ends it."""
+    with texts.told(begins(), is_wanted=True) as text:
+        text.heard("Well, ")
+        text.heard("yes")
+        assert bus.chunks == []
+        text.begun(has_begun())
+        assert bus.told == [(0, "Well, yes")]
+        text.ended()
+
+    assert bus.told == [(0, "Well, yes"), (1, "")]
+    first, last = bus.chunks
+    assert (first.ref, first.attempt.step_number, first.attempt.number) == (REF, 3, 1)
+    assert (first.offset, last.offset) == (0, 9)
+    assert (first.after_seq, last.after_seq) == (7, 7)
+
+
+async def test_text_that_gathers_is_told_without_anything_more_being_heard(
+    texts: LiveTexts, bus: Heard
+) -> None:
+    """Follows rule 7.6.1."""
+    with texts.told(begins(), is_wanted=True) as text:
+        text.begun(has_begun())
+        text.heard("Well")
+        text.heard(", ")
+        text.heard("yes")
+        assert bus.told == [(0, "Well")]
+        bus.came.clear()
+        await asyncio.wait_for(bus.came.wait(), 10)
+        assert bus.told == [(0, "Well"), (1, ", yes")]
+        text.heard("x" * MOST_CHARACTERS)
+        assert bus.told[2:] == [(2, "x" * MOST_CHARACTERS)]
+
+
+async def test_who_says_nothing_is_not_told_of(texts: LiveTexts, bus: Heard) -> None:
+    """7.6.1, 7.6.2."""
+    with texts.told(begins(), is_wanted=True) as text:
+        text.begun(has_begun())
+        text.heard("")
+        text.ended()
+    assert bus.chunks == []
+
+
+async def test_what_was_written_before_the_beginning_was_stored_may_never_be_told(
+    texts: LiveTexts, bus: Heard
+) -> None:
+    with texts.told(begins(), is_wanted=True) as text:
+        text.heard("Yes")
+        text.ended()
+    assert bus.chunks == []
+
+
+async def test_an_attempt_that_failed_has_no_end(texts: LiveTexts, bus: Heard) -> None:
+    """7.6.2: only one that ended well; what it still had to say is void."""
+    with texts.told(begins(), is_wanted=True) as text:
+        text.begun(has_begun())
+        text.heard("Well, ")
+        text.heard("yes")
+
+    text.heard("!")
+    text.ended()
+    assert bus.told == [(0, "Well, ")]
+
+
+@pytest.mark.parametrize("void", [has_begun(previous=2), has_begun(recorded=StepFacts(3))])
+async def test_who_comes_too_late_is_not_told(texts: LiveTexts, bus: Heard, void: BegunStep) -> None:
+    """7.6.3: another attempt has begun, or the step has its reply."""
+    with texts.told(begins(), is_wanted=True) as text:
+        text.heard("Well, ")
+        text.begun(void)
+        text.heard("yes")
+        text.ended()
+    assert bus.chunks == []
+    assert text.text == "Well, yes"
+
+
+async def test_a_hung_attempt_is_not_told_once_the_next_one_has_begun_here(
+    texts: LiveTexts, bus: Heard
+) -> None:
+    """7.6.3: nor after that one has ended."""
+    with texts.told(begins(), is_wanted=True) as hung:
+        hung.begun(has_begun())
+        hung.heard("Well, ")
+        with texts.told(begins(2), is_wanted=True) as text:
+            hung.heard("no")
+            text.begun(has_begun(previous=1))
+            text.heard("Yes")
+            text.ended()
+            hung.heard("!")
+        hung.heard("?")
+        hung.ended()
+
+    assert [(c.attempt.number, c.index, c.content) for c in bus.chunks] == [
+        (1, 0, "Well, "),
+        (2, 0, "Yes"),
+        (2, 1, ""),
+    ]
+
+
+async def test_what_nobody_wants_told_is_still_kept(texts: LiveTexts, bus: Heard) -> None:
+    """7.5: without chunks the text so far is there for those who look in."""
+    with texts.told(begins(), is_wanted=False) as text:
+        text.begun(has_begun())
+        text.heard("Yes")
+        text.ended()
+    assert (bus.chunks, text.text, text.was_told) == ([], "Yes", False)
+
+
+class Unreachable(Heard):
+    def chunk(self, stream_id: UUID, chunk: Chunk) -> None:
+        super().chunk(stream_id, chunk)
+        raise ConnectionResetError
+
+
+async def test_a_bus_that_fails_costs_nobody_the_answer() -> None:
+    bus = Unreachable()
+    with LiveTexts(bus).told(begins(), is_wanted=True) as text:
+        text.begun(has_begun())
+        text.heard("x" * 3 * MOST_CHARACTERS)
+        text.ended()
+    assert len(bus.chunks) == 1

@@ -1,0 +1,119 @@
+"""Somebody who watches an execution, and a model that writes for somebody to watch."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+from agent_domain.bus import Chunk, Frame
+from agent_domain.cached_context import InferenceRequest
+from agent_domain.drivers import OnText
+from agent_domain.ports import StoredEnvelope
+from agent_domain.steps import InferenceResponse
+from agent_domain.testing import says
+from everstep.bus.memory import Listener, MemoryBus
+from tests.workflows.harness import DEADLINE
+
+BEGINNINGS = {"agent.step.started", "agent.attempt.superseded"}
+
+
+class Viewer:
+    """Keeps what comes, in the order in which it comes."""
+
+    def __init__(self) -> None:
+        self.frames: list[Frame] = []
+        self._changed = asyncio.Condition()
+
+    async def watch(self, listener: Listener) -> None:
+        async for frame in listener:
+            self.frames.append(frame)
+            async with self._changed:
+                self._changed.notify_all()
+
+    async def until(self, met: Callable[[], bool]) -> None:
+        """Come back once this is so."""
+        async with asyncio.timeout(DEADLINE), self._changed:
+            await self._changed.wait_for(met)
+
+    async def until_over(self) -> None:
+        """Come back once the execution has ended."""
+        await self.until(lambda: self.told[-1] in {"status completed", "status failed", "status stopped"})
+
+    @property
+    def envelopes(self) -> list[StoredEnvelope]:
+        return [frame for frame in self.frames if isinstance(frame, StoredEnvelope)]
+
+    @property
+    def chunks(self) -> list[Chunk]:
+        return [frame for frame in self.frames if isinstance(frame, Chunk)]
+
+    @property
+    def beginnings(self) -> int:
+        """How many attempts began."""
+        return sum(envelope.type in BEGINNINGS for envelope in self.envelopes)
+
+    @property
+    def told(self) -> list[str]:
+        """What came, in words."""
+        return [_told(frame) for frame in self.frames]
+
+
+def _told(frame: Frame) -> str:
+    if isinstance(frame, Chunk):
+        return f"{frame.attempt.step_number}.{frame.attempt.number}#{frame.index} {frame.content or '(end)'}"
+    payload, kind = frame.payload, frame.type.removeprefix("agent.")
+    match kind:
+        case "status":
+            return f"status {payload['status']}"
+        case "attempt.superseded":
+            return f"superseded {payload['step_number']}.{payload['attempt']} by {payload['next_attempt']}"
+        case "step.started" | "step.completed" | "continuation":
+            return f"{kind} {payload['step_number']}"
+        case _:
+            return kind
+
+
+@asynccontextmanager
+async def viewing(bus: MemoryBus, stream_id: UUID) -> AsyncGenerator[Viewer]:
+    """Watch a stream while the body runs."""
+    viewer = Viewer()
+    with bus.listening(stream_id) as listener:
+        watching = asyncio.create_task(viewer.watch(listener))
+        try:
+            yield viewer
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+
+
+class Speaker:
+    """Answers in pieces: the first once its attempt has begun, each once the one before was seen."""
+
+    def __init__(self, *script: Sequence[str] | InferenceResponse | Exception) -> None:
+        self.script = script
+        self.asked = self.silent = 0
+        self.viewer = Viewer()
+        self.fails: dict[int, Exception] = {}
+        """How a request ends, by its number."""
+        self.ears: list[OnText] = []
+
+    async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
+        del request
+        self.asked += 1
+        self.ears.append(on_text)
+        number, entry = self.asked, self.script[min(self.asked, len(self.script)) - 1]
+        if isinstance(entry, Exception):
+            self.silent += 1
+            raise entry
+        pieces = ([entry.text] if entry.text else []) if isinstance(entry, InferenceResponse) else entry
+        await self.viewer.until(lambda: self.viewer.beginnings + self.silent >= number)
+        for piece in pieces:
+            seen = len(self.viewer.chunks)
+            on_text(piece)
+            await self._until_seen(seen)
+        if error := self.fails.get(number):
+            raise error
+        return entry if isinstance(entry, InferenceResponse) else says("".join(entry))
+
+    async def _until_seen(self, seen: int) -> None:
+        await self.viewer.until(lambda: len(self.viewer.chunks) > seen)
