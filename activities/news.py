@@ -8,11 +8,13 @@ from agent_domain import announcements, envelopes
 from agent_domain.announcements import Announcement
 from agent_domain.broadcast_config import BroadcastConfig
 from agent_domain.capabilities.questions import Question
+from agent_domain.continuation import ContinuationOutcome, expanded
 from agent_domain.envelopes import Attempt
 from agent_domain.ports import BegunStep, CallRecord, EventRecord, Material, RequestRow, Reservation
 from agent_domain.status import ExecutionStatus, WireStatus, ended
 from agent_domain.step_facts import CallNeed
 from agent_domain.tools import ToolCall
+from agent_domain.values import FrozenDict
 
 
 def step_begins(
@@ -27,7 +29,8 @@ def step_begins(
     begins = envelopes.step_started(request.number, len(material.messages), tools)
     return (
         *([_announcing(processing, announcements.started())] if request.number == 1 else []),
-        *(_completed(material) if request.outcome is not None else ()),
+        *(_completed(material, request.outcome) if request.outcome is not None else ()),
+        *_trace(request.number - 1, request.outcome, material),
         _announcing(begins, announcements.step_started(request.number)),
         *_superseded(request.number, attempt, begun),
     )
@@ -43,14 +46,26 @@ def _superseded(number: int, attempt: int, begun: BegunStep) -> tuple[EventRecor
 
 def tells_text(material: Material) -> bool:
     """Whether viewers are told what the model writes while it writes."""
-    return BroadcastConfig.from_dict(material.plan.get("broadcast")).include_stream_chunks
+    return BroadcastConfig.from_dict(material.broadcast).include_stream_chunks
 
 
 def _announcing(event: EventRecord, announcement: Announcement) -> EventRecord:
     return replace(event, announces=announcement)
 
 
-def _completed(material: Material) -> tuple[EventRecord, ...]:
+def _told_evaluation(outcome: FrozenDict | None, material: Material) -> ContinuationOutcome | None:
+    """The evaluation after a step, for those who are told of it."""
+    is_told = BroadcastConfig.from_dict(material.broadcast).include_continuation_trace
+    return expanded(outcome) if is_told and outcome is not None else None
+
+
+def _trace(number: int, outcome: FrozenDict | None, material: Material) -> tuple[EventRecord, ...]:
+    """What the evaluation after a step came to, with every vote."""
+    told = _told_evaluation(outcome, material)
+    return (envelopes.continuation_evaluated(number, told),) if told else ()
+
+
+def _completed(material: Material, outcome: FrozenDict | None) -> tuple[EventRecord, ...]:
     """The last step is complete; without one there is nothing to tell."""
     before = material.before
     if before is None:
@@ -63,6 +78,8 @@ def _completed(material: Material) -> tuple[EventRecord, ...]:
         finish_reason=facts.finish_reason,
         usage=facts.usage,
         duration_ms=before.duration_ms,
+        outcome=_told_evaluation(outcome, material),
+        trace=BroadcastConfig.from_dict(material.broadcast).include_continuation_trace,
     )
     tools = [call.name for call in facts.calls]
     return (_announcing(record, announcements.step_completed(facts.number, material.max_steps, tools)),)
@@ -71,7 +88,14 @@ def _completed(material: Material) -> tuple[EventRecord, ...]:
 def call_begins(reserved: Reservation) -> Sequence[EventRecord]:
     """A tool is about to run."""
     call = reserved.call
-    begins = envelopes.tool_started(call.id, call.name, call.args, step_number=reserved.step_number)
+    config = BroadcastConfig.from_dict(reserved.broadcast)
+    begins = envelopes.tool_started(
+        call.id,
+        call.name,
+        call.args,
+        step_number=reserved.step_number,
+        max_arg_length=config.max_arg_length if config.include_tool_args else None,
+    )
     told = announcements.tool_called(call.name, begins.payload["args_summary"])
     return [_announcing(begins, told)]
 
@@ -101,8 +125,13 @@ def settled(
 ) -> Sequence[EventRecord]:
     """Questions first, then where the execution stands; a final status is the last that is told."""
     asked = [_asked(request.step_count + 1, row) for row in waiting]
-    completed = _completed(material) if request.completes_step else ()
-    return [*asked, *completed, _standing(request, answer, error)]
+    completed = _completed(material, request.outcome) if request.completes_step else ()
+    # Another step may have been decided on before somebody cancelled: that was told after the same step.
+    traced = [
+        replace(event, key=f"{event.key}/{request.key}")
+        for event in _trace(request.step_count, request.outcome, material)
+    ]
+    return [*asked, *completed, *traced, _standing(request, answer, error)]
 
 
 def _asked(number: int, row: RequestRow) -> EventRecord:

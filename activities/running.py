@@ -100,7 +100,10 @@ class Running:
             if call.id not in made:
                 return await self.ran(needed)
             index, called = made[call.id]
-            return await self.ran(needed, Reservation(called, request.number, index, material.metadata))
+            place = Reservation(
+                called, request.number, index, material.metadata, broadcast=material.broadcast
+            )
+            return await self.ran(needed, place)
 
         planned = {tool["name"]: PlannedTool.model_validate(tool) for tool in material.plan.get("tools", ())}
         is_parallel = material.plan.get("parallel_tools", True)

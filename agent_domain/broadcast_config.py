@@ -31,10 +31,11 @@ class BroadcastConfig:
                 raise InvalidInput(f"{name} is {value!r}; pass True or False")
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any] | None) -> "BroadcastConfig":
-        """Read the written form, or the default where there is none; what it does not know is ignored."""
-        known = data or {}
-        return cls(**{field.name: known[field.name] for field in fields(cls) if field.name in known})
+    def from_dict(cls, data: Mapping[str, Any]) -> "BroadcastConfig":
+        """Read the written form, whose empty one is the default; what it does not know is ignored."""
+        if not data:
+            return STANDARD
+        return cls(**{field.name: data[field.name] for field in fields(cls) if field.name in data})
 
     @classmethod
     def minimal(cls) -> "BroadcastConfig":
@@ -50,3 +51,6 @@ class BroadcastConfig:
     def debug(cls) -> "BroadcastConfig":
         """Everything."""
         return cls(include_continuation_trace=True, include_tool_args=True, max_arg_length=500)
+
+
+STANDARD = BroadcastConfig.standard()

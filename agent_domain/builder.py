@@ -7,6 +7,7 @@ from typing import Any, Literal, Protocol, Self, TypeVar, runtime_checkable
 
 from pydantic import ValidationError
 
+from agent_domain.broadcast_config import BroadcastConfig
 from agent_domain.cached_context import CachedContext, ResponseFormat, as_response_format
 from agent_domain.capabilities.approvals import Approval, parse_approval
 from agent_domain.capabilities.faults import faults
@@ -53,6 +54,7 @@ class AgentBuilder:
         self._model_attempts = DEFAULT_MODEL_ATTEMPTS
         self._parallel_tools = True
         self._debug = False
+        self._broadcast = BroadcastConfig.standard()
         self._tools = Toolbox()
         self._approvals: dict[str, Approval] = {}
         self._capabilities: list[str] = []
@@ -200,6 +202,14 @@ class AgentBuilder:
         self._events = _of_type("with_events", bus, EventBus)
         return self
 
+    def with_broadcast(self, config: BroadcastConfig) -> Self:
+        """How much viewers are told of its durable executions; an adapter in-process has a config of its own.
+
+        Where an execution stands is always told: `auto_status_tracking` is for adapters only.
+        """
+        self._broadcast = _of_type("with_broadcast", config, BroadcastConfig)
+        return self
+
     # What it is told.
 
     def with_cached_context(self, context: CachedContext) -> Self:
@@ -256,6 +266,7 @@ class AgentBuilder:
                 error_policy=self._error_policy,
                 model_attempts=self._model_attempts,
                 parallel_tools=self._parallel_tools,
+                broadcast=self._broadcast,
                 tools=tuple(PlannedTool.of(tool.name, options_of(tool)) for tool in self._tools),
                 debug=self._debug,
             )

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from agent_domain.broadcast_config import STANDARD, BroadcastConfig
 from agent_domain.continuation import ContinuationCriteria, ContinuationDecision, Criterion
 from agent_domain.criteria import (
     CumulativeExecutionTimeLimit,
@@ -100,6 +101,8 @@ class ExecutionPlan(_Data):
     parallel_tools: bool = True
     driver: DriverKind = DriverKind.TOOL_CALLING
     tools: tuple[PlannedTool, ...] = ()
+    # Left out of every history, as long as it says nothing.
+    broadcast: BroadcastConfig = Field(default=STANDARD, exclude_if=STANDARD.__eq__)
     debug: bool = Field(default=False, exclude_if=lambda debug: not debug)
     """Whether the full state is kept after each step. Written only where it is."""
 

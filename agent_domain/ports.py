@@ -155,6 +155,11 @@ class Material:
         """Whether the full state is kept after each step."""
         return bool(self.plan.get("debug"))
 
+    @property
+    def broadcast(self) -> Mapping[str, Any]:
+        """How much viewers are told, as the plan has it."""
+        return self.plan.get("broadcast", EMPTY)
+
 
 @dataclass(frozen=True, slots=True)
 class BeginStep:
@@ -257,6 +262,8 @@ class Reservation:
     """What people decided about it or answered."""
     answer: Resolution | None = None
     """What they answered once they had allowed it to ask."""
+    broadcast: Mapping[str, Any] = EMPTY
+    """How much viewers are told, as the execution's plan has it."""
 
 
 @dataclass(frozen=True, slots=True)

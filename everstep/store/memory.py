@@ -344,6 +344,7 @@ class MemoryStore:
             is_uncertain=call.state == "reserved",
             resolution=asked.resolution if asked else None,
             answer=question.resolution if question else None,
+            broadcast=execution.plan.get("broadcast", EMPTY),
         )
 
     async def reserve_call(

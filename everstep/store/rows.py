@@ -25,7 +25,7 @@ from agent_domain.ports import (
 from agent_domain.status import ExecutionStatus, StopReason
 from agent_domain.step_facts import CallNeed
 from agent_domain.tools import ToolCall
-from agent_domain.values import freeze, frozen_map, reading
+from agent_domain.values import EMPTY, freeze, frozen_map, reading
 from everstep.store import bodies
 
 
@@ -104,6 +104,7 @@ def reservation(row: Row[Any]) -> Reservation:
         is_uncertain=row.state == "reserved",
         resolution=bodies.resolution_read(row.resolution),
         answer=bodies.resolution_read(row.answer),
+        broadcast=bodies.document(row.broadcast or EMPTY, "the plan"),
     )
 
 

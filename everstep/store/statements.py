@@ -329,6 +329,7 @@ _KNOWN_CALL = """
         SELECT call.call_id, call.step, call.idx, call.name, call.args, call.malformed, call.state,
                call.result, call.text, call.error, call.success, call.started_at, call.completed_at,
                call.seconds, execution.status, execution.agent_metadata,
+               execution.plan -> 'broadcast' AS broadcast,
                coalesce(execution.session_id, execution.id) AS stream_id,
                CASE WHEN allowed.id IS NULL THEN asked.resolution ELSE allowed.resolution END AS resolution,
                CASE WHEN allowed.id IS NOT NULL THEN asked.resolution END AS answer

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from agent_domain.broadcast_config import BroadcastConfig
 from agent_domain.builder import AgentBuilder, AgentCapability
 from agent_domain.cached_context import CachedContext, ResponseFormat
 from agent_domain.capabilities.approvals import ApprovalMode
@@ -203,6 +204,14 @@ def test_tools_may_run_one_after_the_other() -> None:
     assert not definition.driver.parallel_tools
 
 
+def test_an_agent_says_how_much_is_told_of_its_executions() -> None:
+    """11, 7.5: unless it says so, the standard."""
+    builder = AgentBuilder.base().with_driver(DRIVER)
+    assert builder.definition().plan().broadcast == BroadcastConfig.standard()
+    config = BroadcastConfig(include_tool_args=True, max_arg_length=7)
+    assert builder.with_broadcast(config).definition().plan().broadcast == config
+
+
 # How it works.
 
 
@@ -302,6 +311,7 @@ METHODS: dict[str, Callable[[AgentBuilder], object]] = {
     "add_continuation_criteria": lambda b: b.add_continuation_criteria(RetryLimit(2)),
     "with_llm_preset": lambda b: b.with_llm_preset("fast"),
     "with_driver": lambda b: b.with_driver(DRIVER),
+    "with_broadcast": lambda b: b.with_broadcast(BroadcastConfig.debug()),
     "with_events": lambda b: b.with_events(EventBus()),
     "with_cached_context": lambda b: b.with_cached_context(CachedContext()),
     "with_system_prompt": lambda b: b.with_system_prompt("Be brief"),
@@ -423,6 +433,7 @@ BAD_INPUT: list[tuple[str, Callable[[Any], object], str]] = [
     ("with_llm_preset", lambda b: b.with_llm_preset(None), "the preset's name must be text"),
     ("with_driver", lambda b: b.with_driver("gpt"), r"a driver has a coroutine method use_tools\(state\)"),
     ("with_driver", lambda b: b.with_driver(OwnDriver), "an object of it, not the class"),
+    ("with_broadcast", lambda b: b.with_broadcast({}), "pass BroadcastConfig"),
     ("with_events", lambda b: b.with_events(print), "pass EventBus"),
     ("with_cached_context", lambda b: b.with_cached_context("Be brief"), "pass CachedContext"),
     (

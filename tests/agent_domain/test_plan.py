@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 from pydantic import ValidationError
 
+from agent_domain.broadcast_config import BroadcastConfig
 from agent_domain.builder import AgentBuilder
 from agent_domain.continuation import ContinuationCriteria, ContinuationDecision
 from agent_domain.criteria import (
@@ -83,6 +84,7 @@ FULL = ExecutionPlan(
         ),
     ),
     debug=True,
+    broadcast=BroadcastConfig.debug(),
 )
 
 
@@ -138,7 +140,7 @@ def test_what_a_later_version_added_is_ignored() -> None:
     written["since"] = 2
     written["error_policy"]["on_moon_error"] = "retry"
     written["cumulative_timeout"]["unit"] = "s"
-    for each in (*written["criteria"], *written["tools"]):
+    for each in (*written["criteria"], *written["tools"], written["broadcast"]):
         each["since"] = 2
 
     assert ExecutionPlan.model_validate_json(json.dumps(written)) == FULL
@@ -164,6 +166,18 @@ def test_debug_mode_can_be_asked_for_and_not_taken_away() -> None:
     assert plan.debugged(True) == ExecutionPlan(max_steps=3, debug=True)
     assert plan.debugged(False) == plan
     assert plan.debugged(True).debugged(False).debug
+
+
+def test_a_plan_says_how_much_is_told_only_where_it_is_not_the_usual() -> None:
+    """7.5: every history begins with a plan."""
+    assert "broadcast" not in ExecutionPlan().model_dump(mode="json")
+    assert "broadcast" not in json.loads(
+        ExecutionPlan(broadcast=BroadcastConfig.standard()).model_dump_json()
+    )
+    written = FULL.model_dump(mode="json")["broadcast"]
+    assert BroadcastConfig.from_dict({**written, "since": 2}) == BroadcastConfig.debug()
+    assert BroadcastConfig.from_dict({}) == BroadcastConfig.standard()
+    assert BroadcastConfig.from_dict({"include_stream_chunks": False}) == BroadcastConfig.minimal()
 
 
 def test_a_plan_cannot_be_changed() -> None:

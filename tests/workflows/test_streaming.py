@@ -1,20 +1,29 @@
 """What viewers see of an execution while it works: envelopes and chunks, in the order in which they come."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Any, TypeAlias
 from uuid import uuid4
 
+import pytest
 from temporalio.client import Client as TemporalClient
 
 from activities.failpoints import Failpoint, Strike, inert
+from agent_domain.broadcast import BroadcastConfig
 from agent_domain.builder import AgentBuilder
+from agent_domain.bus import Chunk
+from agent_domain.drivers import ToolCallingDriver
+from agent_domain.envelopes import Envelope
 from agent_domain.errors import ModelUnavailable, RateLimited
 from agent_domain.ports import ExecutionRef
 from agent_domain.steps import InferenceResponse
-from agent_domain.testing import MockTool, calls
+from agent_domain.testing import MockTool, ScriptedModel, calls, says
+from agent_domain.tools import ToolOptions
 from everstep.client.client import Execution
-from tests.workflows.harness import Office, an_agent, at_work, finished
+from everstep.local.agent import AgentBuilder as LocalAgentBuilder
+from everstep.local.broadcast import AgentEventEnvelopeAdapter
+from tests.workflows.harness import HeldModel, Office, an_agent, at_work, finished
 from tests.workflows.viewing import Speaker, Viewer, viewing
 
 SPOKEN = ["Well, ", "let me ", "see"]
@@ -52,9 +61,13 @@ async def watched(
         yield office, viewer, execution
 
 
+def tools() -> list[MockTool]:
+    return [MockTool("look"), MockTool("glance", options=ToolOptions(quick=True))]
+
+
 def speaking(*script: Sequence[str] | InferenceResponse | Exception) -> tuple[Speaker, AgentBuilder]:
     speaker = Speaker(*script)
-    return speaker, an_agent(model=speaker, tools=[MockTool("look")])
+    return speaker, an_agent(model=speaker, tools=tools()).with_parallel_tools(False)
 
 
 async def test_text_is_seen_while_it_is_written(temporal: TemporalClient) -> None:
@@ -147,3 +160,100 @@ async def test_what_is_over_at_once_is_not_streamed(temporal: TemporalClient) ->
         await viewer.until_over()
         assert viewer.told[-3:] == ["step.started 2", "step.completed 2", "status completed"]
         assert viewer.chunks == []
+
+
+class Recorder:
+    """Keeps what the adapter broadcasts."""
+
+    def __init__(self) -> None:
+        self.sent: list[Envelope] = []
+
+    def broadcast(self, channel: str, envelope: Envelope) -> None:
+        del channel
+        self.sent.append(envelope)
+
+
+Said: TypeAlias = tuple[str, dict[str, Any]]
+DIFFERS = {"duration_ms", "tool_call_id", "after_seq", "chunk_index"}
+"""What no two runs share; where text is cut depends on when it comes."""
+
+
+def plain(envelopes: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Said]:
+    """What was told, with the chunks of an attempt put together."""
+    said = list[Said]()
+    for kind, payload in envelopes:
+        told = {key: value for key, value in payload.items() if key not in DIFFERS}
+        before = said[-1] if said else None
+        if before and before[0] == kind == "agent.stream.chunk":
+            content = before[1]["content"] + told["content"]
+            said[-1] = (kind, told | {"content": content})
+        else:
+            said.append((kind, told))
+    return said
+
+
+LOOKS = calls(("look", {"at": "x" * 200}), text="I look")
+SCENARIOS: dict[str, tuple[Sequence[str] | InferenceResponse, ...]] = {
+    "an answer": (SPOKEN,),
+    "calls, then an answer": (LOOKS, SPOKEN),
+    "calls one after the other": (LOOKS, calls(("look", {}), ("glance", {})), ["Done"]),
+    "a quick call": (calls(("glance", {"at": "x" * 200})), ["Done"]),
+}
+
+
+@pytest.mark.parametrize(
+    "config", [BroadcastConfig.standard(), BroadcastConfig.debug(), BroadcastConfig.minimal()]
+)
+@pytest.mark.parametrize("scenario", SCENARIOS)
+async def test_durable_executions_and_those_in_process_tell_the_same(
+    temporal: TemporalClient, scenario: str, config: BroadcastConfig
+) -> None:
+    """7.2, 7.4.2, 7.5: the presets say how much."""
+    script = SCENARIOS[scenario]
+    texts = [says("".join(entry)) if not isinstance(entry, InferenceResponse) else entry for entry in script]
+    agent = LocalAgentBuilder.new().with_driver(ToolCallingDriver(ScriptedModel(*texts)))
+    recorder = Recorder()
+    adapter = AgentEventEnvelopeAdapter(recorder, None, uuid4(), config)
+    built = agent.with_tools(tools()).with_parallel_tools(False).build()
+    await built.wiretap(adapter.wiretap()).arun("Go")
+
+    speaker, durable = speaking(*script)
+    speaker.is_seen = config.include_stream_chunks
+    async with watched(temporal, speaker, durable.with_broadcast(config)) as (_, viewer, _execution):
+        frames = [frame.envelope if isinstance(frame, Chunk) else frame for frame in viewer.frames]
+        assert plain((f.type, f.payload) for f in frames) == plain((e.type, e.payload) for e in recorder.sent)
+
+
+async def test_without_chunks_there_is_nothing_to_take_back(temporal: TemporalClient) -> None:
+    """7.5, 7.6.3."""
+    speaker, agent = speaking(SPOKEN)
+    speaker.is_seen = False
+    async with watched(temporal, speaker, agent.with_broadcast(BroadcastConfig.minimal()), Hangs()) as (
+        _,
+        viewer,
+        _execution,
+    ):
+        assert speaker.asked == 2
+        assert viewer.told == [
+            "status processing",
+            "step.started 1",
+            "step.completed 1",
+            "status completed",
+        ]
+
+
+async def test_who_cancels_sees_why_it_ended(temporal: TemporalClient) -> None:
+    """7.4.2: the trace comes before the last status, also where another step had been decided on."""
+    model = HeldModel(calls(("look", {})), "Done", holds=2)
+    agent = an_agent(model=model, tools=[MockTool("look")]).with_broadcast(BroadcastConfig.debug())
+    async with at_work(temporal, agent) as office:
+        execution = await office.start()
+        await model.begun.wait()
+        await execution.cancel()
+        await finished(execution)
+        stored = await office.store.envelopes(execution.ref.tenant_id, execution.ref.stream_id)
+
+    *_, trace, status = stored
+    assert (trace.type, trace.payload["stop_reason"]) == ("agent.continuation", "user_requested")
+    assert (status.type, status.payload["status"]) == ("agent.status", "cancelled")
+    assert [e.payload["should_continue"] for e in stored if e.type == trace.type] == [True, False]

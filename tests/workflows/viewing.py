@@ -96,6 +96,8 @@ class Speaker:
         self.fails: dict[int, Exception] = {}
         """How a request ends, by its number."""
         self.ears: list[OnText] = []
+        self.is_seen = True
+        """Whether what it writes is told; else nobody has to see one piece before the next."""
 
     async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
         del request
@@ -106,11 +108,13 @@ class Speaker:
             self.silent += 1
             raise entry
         pieces = ([entry.text] if entry.text else []) if isinstance(entry, InferenceResponse) else entry
-        await self.viewer.until(lambda: self.viewer.beginnings + self.silent >= number)
+        if self.is_seen:
+            await self.viewer.until(lambda: self.viewer.beginnings + self.silent >= number)
         for piece in pieces:
             seen = len(self.viewer.chunks)
             on_text(piece)
-            await self._until_seen(seen)
+            if self.is_seen:
+                await self._until_seen(seen)
         if error := self.fails.get(number):
             raise error
         return entry if isinstance(entry, InferenceResponse) else says("".join(entry))

@@ -754,6 +754,17 @@ class TestReservingACall:
             a_call("c1", path="x"), 1, 1, frozen_map({"topic": "tea"})
         )
 
+    async def test_it_says_how_much_viewers_are_told(self, store: ExecutionStore) -> None:
+        """7.5: as the execution's plan has it."""
+        broadcast = frozen_map({"include_tool_args": True, "max_arg_length": 7})
+        ref = await accepted(store, plan=frozen_map({"agent": "helper", "broadcast": broadcast}))
+        await store.begin_step(begin(ref))
+        await store.record_reply(reply(ref, "Look", a_call()))
+
+        assert (await store.preview_call(ref, "c1")).broadcast == broadcast
+        assert (await store.reserve_call(ref, "c1", 1)).broadcast == broadcast
+        assert (await store.material(ref)).broadcast == broadcast
+
     async def test_a_preview_says_the_same_and_reserves_nothing(
         self, store: ExecutionStore, ref: ExecutionRef
     ) -> None:
