@@ -6,16 +6,21 @@ import re
 from dataclasses import dataclass
 from uuid import UUID
 
+from agent_domain.channels import Channel, channel_signature
+from agent_domain.errors import InvalidInput
 from everstep.http_api.problems import unusable
 
-_CHANNEL = re.compile(r"private-agent\.session\.([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
 _SOCKET = re.compile(r"[0-9]{1,20}\.[0-9]{1,20}")
 
 
-def session_of(channel: str) -> UUID:
+def session_of(name: str) -> UUID:
     """The session whose channel this is."""
-    if named := _CHANNEL.fullmatch(channel):
-        return UUID(named[1])
+    try:
+        channel = Channel.named(name)
+    except InvalidInput:
+        channel = None
+    if channel and channel.is_private and channel.session_id:
+        return channel.session_id
     raise unusable("channel_name is no channel of ours; join private-agent.session.{session_id}")
 
 
@@ -32,8 +37,7 @@ class Signer:
             raise unusable(
                 "socket_id is none: it is two numbers with a dot, as the gateway's greeting names it"
             )
-        signed = hmac.new(self.secret.encode(), f"{socket_id}:{channel}".encode(), hashlib.sha256)
-        return f"{self.key}:{signed.hexdigest()}"
+        return f"{self.key}:{channel_signature(self.secret, socket_id, channel)}"
 
 
 def derived_secret(secret: str) -> str:

@@ -1,0 +1,65 @@
+"""The names under which streams are watched, and the signature that lets somebody in.
+
+A channel names a stream: `agent.session.{id}` and, in short, `agent.{id}` a session's, `agent.execution.{id}`
+that of an execution without one. `private-` before it belongs to Pusher's protocol, which has no other way to
+say that a channel is not for everybody.
+"""
+
+import hashlib
+import hmac
+import re
+from dataclasses import dataclass
+from uuid import UUID
+
+from agent_domain.errors import InvalidInput
+from agent_domain.reader import Position
+from agent_domain.values import json_text, parse_json, reading
+
+PRIVATE = "private-"
+_CHANNEL = re.compile(
+    rf"(?P<private>{PRIVATE})?agent\.(?:(?P<kind>session|execution)\.)?"
+    r"(?P<id>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """Which stream a name means."""
+
+    stream_id: UUID
+    is_session: bool = True
+    """Whether the stream is a session's; an execution's own one otherwise."""
+    is_private: bool = False
+    """Whether the name has Pusher's prefix."""
+
+    @property
+    def session_id(self) -> UUID | None:
+        """The session that the stream tells of."""
+        return self.stream_id if self.is_session else None
+
+    @classmethod
+    def named(cls, name: str) -> "Channel":
+        """Read a name, however the stream may be called."""
+        if found := _CHANNEL.fullmatch(name):
+            return cls(UUID(found["id"]), found["kind"] != "execution", found["private"] is not None)
+        raise InvalidInput("this is no channel of ours; use agent.session.{id} or agent.execution.{id}")
+
+
+def channel_signature(secret: str, socket_id: str, channel: str, data: str | None = None) -> str:
+    """What proves that this connection may join; `data` is signed along and told to the gateway."""
+    signed = f"{socket_id}:{channel}" if data is None else f"{socket_id}:{channel}:{data}"
+    return hmac.new(secret.encode(), signed.encode(), hashlib.sha256).hexdigest()
+
+
+def channel_data(since: Position) -> str:
+    """Where a viewer was, as Pusher's protocol carries it: signed along, so that nobody invents one."""
+    return json_text({"since": since.to_dict()})
+
+
+def since_of(data: str | None) -> Position | None:
+    """Where the viewer was, if his `channel_data` says so."""
+    if data is None:
+        return None
+    with reading("channel_data"):
+        since = parse_json(data).get("since")
+        return None if since is None else Position.from_dict(since)
