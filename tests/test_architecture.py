@@ -65,6 +65,10 @@ PLANTED = [
     Planted("workflows", "activities/planted.py", "import sqlalchemy.ext.asyncio"),
     Planted("gateway", "broadcast_gateway/planted.py", "from workflows import anything"),
     Planted("gateway", "broadcast_gateway/planted.py", "import activities"),
+    *(
+        Planted("core", "broadcast_gateway/wires/planted.py", f"import {name}")
+        for name in ("asyncio", "time", "websockets", "pydantic")
+    ),
     Planted("adapters", "everstep/cli/planted.py", "import everstep.store"),
     Planted("adapters", "everstep/http_api/planted.py", "import everstep.inference"),
     Planted("facade", "everstep/runtime/planted.py", "import everstep"),

@@ -1,0 +1,217 @@
+"""Pusher's protocol, version 7, as pusher-js 8 speaks it."""
+
+import hashlib
+import hmac
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from agent_domain.channels import channel_data, channel_signature
+from agent_domain.errors import InvalidInput
+from agent_domain.reader import Place, Position
+from broadcast_gateway.viewers import Joined
+from broadcast_gateway.wires import pusher
+from broadcast_gateway.wires.frames import BadFrame
+from broadcast_gateway.wires.pusher import (
+    CLIENT_EVENTS_REFUSED,
+    ClientEvent,
+    Other,
+    Ping,
+    Pong,
+    Pusher,
+    Sent,
+    Subscribe,
+    Unsubscribe,
+    parse,
+)
+from tests.broadcast_gateway.writers import EXECUTION, SESSION, bodies, entry
+
+CHANNEL = f"private-agent.session.{SESSION}"
+SECRETS = {"everstep": "hush"}
+SOCKET = "1234.5678"
+
+
+def decoded(frame: bytes) -> Any:
+    """As pusher-js decodes a message: `data` may be a text with JSON in it."""
+    (body,) = bodies(frame)
+    message = json.loads(body)
+    if isinstance(message["data"], str):
+        message["data"] = json.loads(message["data"])
+    return message
+
+
+def raw(frame: bytes) -> Any:
+    (body,) = bodies(frame)
+    return json.loads(body)
+
+
+def sent(event: str, **data: Any) -> bytes:
+    return json.dumps({"event": event, "data": data}).encode()
+
+
+# What clients send.
+
+
+@pytest.mark.parametrize(
+    ("frame", "meant"),
+    [
+        (sent("pusher:subscribe", auth="k:s", channel="c"), Subscribe("c", "k:s")),
+        (sent("pusher:subscribe", channel="c", auth=None, channel_data=None), Subscribe("c", "")),
+        (sent("pusher:subscribe", auth="k:s", channel="c", channel_data="{}"), Subscribe("c", "k:s", "{}")),
+        (
+            json.dumps({"event": "pusher:subscribe", "data": '{"channel":"c","auth":"k:s"}'}).encode(),
+            Subscribe("c", "k:s"),
+        ),
+        (sent("pusher:unsubscribe", channel="c"), Unsubscribe("c")),
+        (sent("pusher:ping"), Ping()),
+        (b'{"event":"pusher:ping"}', Ping()),
+        (sent("pusher:pong"), Pong()),
+        (b'{"event":"client-typing","channel":"c","data":{}}', ClientEvent()),
+        (sent("pusher:signin", auth="k:s", user_data="{}"), Other()),
+    ],
+)
+def test_what_a_client_says_is_read(frame: bytes, meant: Sent) -> None:
+    assert parse(frame) == meant
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"event":7}',
+        b'{"event":"pusher:subscribe"}',
+        b'{"event":"pusher:subscribe","data":"{"}',
+        b'{"event":"pusher:subscribe","data":[]}',
+        sent("pusher:subscribe"),
+        sent("pusher:subscribe", channel=7),
+        sent("pusher:subscribe", channel="c", auth=7),
+        sent("pusher:subscribe", channel="c", channel_data={"since": 7}),
+        sent("pusher:unsubscribe"),
+    ],
+)
+def test_what_is_none_of_the_protocol_is_a_bad_frame(frame: bytes) -> None:
+    with pytest.raises(BadFrame):
+        parse(frame)
+
+
+EVENTS = ("pusher:subscribe", "pusher:unsubscribe", "pusher:ping", "client-x", "pusher:signin")
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+)
+DATA = st.fixed_dictionaries({}, optional={"channel": JSON, "auth": JSON, "channel_data": JSON})
+FRAMES = st.fixed_dictionaries({"event": st.sampled_from(EVENTS), "data": DATA | DATA.map(json.dumps) | JSON})
+
+
+@given(st.binary() | (FRAMES | JSON).map(lambda frame: json.dumps(frame).encode()))
+def test_whatever_a_client_sends_is_read_or_a_bad_frame(data: bytes) -> None:
+    try:
+        meant = parse(data)
+    except BadFrame:
+        return
+    assert isinstance(meant, Sent)
+    if isinstance(meant, Subscribe):
+        assert not meant.is_signed(SOCKET, SECRETS)
+
+
+# Who may join.
+
+
+def test_who_shows_the_signature_may_join() -> None:
+    signature = hmac.new(b"hush", f"{SOCKET}:{CHANNEL}".encode(), hashlib.sha256).hexdigest()
+    assert Subscribe(CHANNEL, f"everstep:{signature}").is_signed(SOCKET, SECRETS)
+
+
+def test_a_position_comes_back_signed() -> None:
+    """7.8.4: the client cannot say where it was, so it says so to whoever signs."""
+    since = Position(7, "of-now", {EXECUTION: Place(2, 1, 40)})
+    data = channel_data(since)
+    signature = channel_signature("hush", SOCKET, CHANNEL, data)
+    frame = sent("pusher:subscribe", auth=f"everstep:{signature}", channel=CHANNEL, channel_data=data)
+    subscribe = parse(frame)
+    assert isinstance(subscribe, Subscribe)
+    assert subscribe.is_signed(SOCKET, SECRETS)
+    assert subscribe.since == since
+
+
+SIGNED = "everstep:" + channel_signature("hush", SOCKET, CHANNEL, "{}")
+
+
+@pytest.mark.parametrize(
+    "subscribe",
+    [
+        Subscribe(CHANNEL, SIGNED),
+        Subscribe(CHANNEL, SIGNED, '{"since":{"seq":1}}'),
+        Subscribe(f"private-agent.execution.{SESSION}", SIGNED, "{}"),
+        Subscribe(CHANNEL, SIGNED.replace("everstep", "other"), "{}"),
+        Subscribe(CHANNEL, SIGNED[:-1], "{}"),
+        Subscribe(CHANNEL, SIGNED + "ß", "{}"),
+        Subscribe(CHANNEL, "", "{}"),
+        Subscribe(CHANNEL, "everstep", "{}"),
+    ],
+)
+def test_a_signature_of_anything_else_is_none(subscribe: Subscribe) -> None:
+    assert not subscribe.is_signed(SOCKET, SECRETS)
+    assert Subscribe(CHANNEL, SIGNED, "{}").is_signed(SOCKET, SECRETS)
+    assert not Subscribe(CHANNEL, SIGNED, "{}").is_signed("1234.5679", SECRETS)
+
+
+def test_a_position_that_cannot_be_read_is_refused() -> None:
+    with pytest.raises(InvalidInput):
+        assert Subscribe(CHANNEL, "", '{"since":7}').since
+
+
+# What clients are sent.
+
+
+def test_the_first_frame_has_its_data_as_text() -> None:
+    frame = pusher.connection_established(SOCKET, 30)
+    assert raw(frame)["data"] == '{"socket_id":"1234.5678","activity_timeout":30}'
+    assert decoded(frame)["event"] == "pusher:connection_established"
+
+
+def test_who_has_joined_is_told_from_where_on() -> None:
+    """7.8.1, 7.8.4"""
+    frame = pusher.subscription_succeeded(CHANNEL, Joined("e", 7, recovered=False))
+    assert decoded(frame) == {
+        "event": "pusher_internal:subscription_succeeded",
+        "channel": CHANNEL,
+        "data": {"epoch": "e", "seq": 7, "recovered": False},
+    }
+
+
+def test_who_may_not_join_keeps_the_connection() -> None:
+    assert decoded(pusher.subscription_error(CHANNEL, "The signature is wrong", 401)) == {
+        "event": "pusher:subscription_error",
+        "channel": CHANNEL,
+        "data": {"type": "AuthError", "error": "The signature is wrong", "status": 401},
+    }
+
+
+def test_client_events_are_refused_by_an_error() -> None:
+    assert decoded(pusher.error(CLIENT_EVENTS_REFUSED, "Nobody may speak here")) == {
+        "event": "pusher:error",
+        "data": {"code": 4301, "message": "Nobody may speak here"},
+    }
+
+
+def test_each_side_may_ask_whether_the_other_is_there() -> None:
+    assert decoded(pusher.ping()) == {"event": "pusher:ping", "data": {}}
+    assert decoded(pusher.pong()) == {"event": "pusher:pong", "data": {}}
+
+
+def test_an_envelope_is_an_event_of_its_channel() -> None:
+    """7.1.2"""
+    told = entry(7)
+    frame = told.frame(Pusher(CHANNEL))
+    assert raw(frame)["data"] == told.body.decode()
+    assert decoded(frame) == {
+        "event": "agent.tool.started",
+        "channel": CHANNEL,
+        "data": json.loads(told.body),
+    }
+    assert told.frame(Pusher(CHANNEL)) is frame

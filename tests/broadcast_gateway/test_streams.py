@@ -1,0 +1,429 @@
+"""What the gateway holds of a stream, and what it knows to be missing."""
+
+import pytest
+
+from agent_domain.envelopes import Envelope
+from agent_domain.reader import ENDED, Place, Position, Taken
+from agent_domain.values import parse_json
+from broadcast_gateway.limits import LIMITS, Limits
+from broadcast_gateway.news import Entry
+from broadcast_gateway.streams import Cursor, Stream
+from broadcast_gateway.wires.native import NATIVE
+from tests.broadcast_gateway.writers import (
+    AT,
+    EPOCH,
+    EXECUTION,
+    OTHER,
+    SESSION,
+    bodies,
+    chunk,
+    completed,
+    ended,
+    entries,
+    entry,
+    in_short,
+    superseded,
+)
+
+APPLIED, DROPPED, RESYNC = Taken
+ME = str(EXECUTION)
+
+
+def stream(*rows: Entry, limits: Limits = LIMITS) -> Stream:
+    """One whose table was read."""
+    opened = Stream(SESSION, limits)
+    opened.loaded(0, rows, epoch=EPOCH, oldest=1)
+    return opened
+
+
+def sent(held: Stream, cursor: Cursor | None = None, room: int = 1_000_000) -> list[str]:
+    """What somebody is sent who was there, but has not looked since."""
+    cursor = cursor or Cursor(0, {}, is_joining=False)
+    frames = b"".join(held.frames(cursor, NATIVE, room))
+    return [in_short(Envelope.from_dict(parse_json(each.decode()))) for each in bodies(frames)]
+
+
+# Stored envelopes.
+
+
+def test_what_comes_in_order_is_held() -> None:
+    held = stream()
+    assert held.append(entries(1, 3), EPOCH)
+    assert (held.head, held.hole, sent(held)) == (3, None, ["1", "2", "3"])
+
+
+def test_what_comes_twice_is_held_once() -> None:
+    held = stream(*entries(1, 3))
+    assert not held.append(entries(2, 3), EPOCH)
+    assert held.append(entries(3, 4), EPOCH)
+    assert sent(held) == ["1", "2", "3", "4"]
+
+
+def test_a_hole_is_read_from_the_table_and_what_came_early_follows() -> None:
+    held = stream(*entries(1, 2))
+    assert not held.append([entry(5), entry(4), entry(7)], EPOCH)
+    assert (held.head, held.hole) == (2, 2)
+    held.loaded(2, entries(3, 4), epoch=EPOCH, oldest=1)
+    assert (held.head, held.hole) == (5, 5)
+    assert held.append([entry(6)], EPOCH)
+    assert (held.head, held.hole, sent(held)) == (7, None, ["1", "2", "3", "4", "5", "6", "7"])
+
+
+def test_what_was_pushed_while_the_table_was_read_is_held_once() -> None:
+    held = stream(*entries(1, 2))
+    held.append([entry(4)], EPOCH)
+    held.append([entry(3)], EPOCH)
+    held.loaded(2, entries(3, 5), epoch=EPOCH, oldest=1)
+    assert (held.head, sent(held)) == (5, ["1", "2", "3", "4", "5"])
+
+
+def test_what_came_early_beyond_all_measure_is_read_from_the_table() -> None:
+    held = stream(limits=Limits(early=2))
+    held.append(entries(2, 9), EPOCH)
+    held.append([entry(1)], EPOCH)
+    assert (held.head, held.hole) == (3, 3)
+    held.loaded(3, entries(4, 9), epoch=EPOCH, oldest=1)
+    assert (held.head, held.hole) == (9, None)
+
+
+def test_a_head_that_was_seen_in_the_table_shows_a_hole() -> None:
+    held = stream(*entries(1, 2))
+    held.noticed(2)
+    assert held.hole is None
+    held.noticed(3)
+    assert held.hole == 2
+
+
+def test_nothing_is_held_before_the_table_was_read() -> None:
+    """What is pushed meanwhile waits."""
+    held = Stream(SESSION)
+    assert held.hole == 0
+    assert not held.append(entries(1, 4), EPOCH)
+    assert held.chunk(chunk(0, after=4)) is RESYNC
+    held.loaded(0, entries(1, 3), epoch=EPOCH, oldest=1)
+    assert (held.head, held.hole, sent(held)) == (4, None, ["1", "2", "3", "4", "1.1.0:text "])
+
+
+def test_a_stream_may_begin_with_its_last_envelopes() -> None:
+    held = Stream(SESSION)
+    held.loaded(100, entries(101, 103), epoch=EPOCH, oldest=1)
+    assert (held.first, held.head) == (101, 103)
+    empty = Stream(None)
+    empty.loaded(7, (), epoch=EPOCH, oldest=8)
+    assert (empty.first, empty.head, empty.is_void) == (8, 7, False)
+
+
+def test_the_ring_is_bounded_by_its_number() -> None:
+    held = stream(*entries(1, 9), limits=Limits(ring=3))
+    assert (held.first, held.head) == (7, 9)
+
+
+def test_the_ring_is_bounded_by_its_bytes() -> None:
+    """Except for the last envelope, however large."""
+    size = len(entry(1).body)
+    assert stream(*entries(1, 9), limits=Limits(ring_bytes=2 * size)).first == 8
+    assert stream(*entries(1, 9), limits=Limits(ring_bytes=1)).first == 9
+
+
+def test_drafts_that_are_over_count_as_well() -> None:
+    held = stream(limits=Limits(ring_bytes=3 * len(entry(1).body)))
+    held.chunk(chunk(0, "many words " * 1000))
+    held.append([entry(1, completed(1))], EPOCH)
+    assert sent(held) == [f"1.1.0:{'many words ' * 1000}", "1"]
+    held.append(entries(2, 4), EPOCH)
+    assert (held.first, held.head) == (2, 4)
+
+
+# Histories.
+
+
+def test_another_epoch_makes_a_stream_void() -> None:
+    """7.8.4: the past may have changed."""
+    pushed, read = stream(*entries(1, 2)), stream(*entries(1, 2))
+    assert not pushed.append([entry(3)], "of-then")
+    read.loaded(2, [entry(3)], epoch="of-then", oldest=1)
+    assert pushed.is_void
+    assert read.is_void
+
+
+def test_what_was_pushed_before_the_table_was_read_counts_in_its_own_history() -> None:
+    """7.8.4"""
+    held = Stream(SESSION)
+    held.append(entries(1, 3), "of-then")
+    held.loaded(0, [entry(1)], epoch=EPOCH, oldest=1)
+    assert (held.head, held.hole, held.is_void) == (1, None, False)
+
+
+def test_a_stream_whose_next_envelope_was_pruned_is_void() -> None:
+    """7.8.1: nobody can be sent it without a gap."""
+    held = stream(*entries(1, 2))
+    held.noticed(9)
+    held.loaded(2, entries(5, 9), epoch=EPOCH, oldest=5)
+    assert held.is_void
+
+
+# Positions.
+
+
+@pytest.mark.parametrize(
+    ("since", "recovers"),
+    [
+        (Position(0), False),
+        (Position(3), False),
+        (Position(4), True),
+        (Position(4, EPOCH), True),
+        (Position(9, EPOCH), True),
+        (Position(9, "of-then"), False),
+        (Position(10, EPOCH), False),
+    ],
+)
+def test_a_position_is_recovered_if_nothing_after_it_is_gone(since: Position, recovers: bool) -> None:
+    """7.8.1, 7.8.4"""
+    held = Stream(SESSION)
+    held.loaded(6, entries(7, 9), epoch=EPOCH, oldest=5)
+    assert held.recovers(since) is recovers
+    assert held.is_behind(since) is (since == Position(10, EPOCH))
+
+
+# What is written.
+
+
+def test_chunks_are_sent_one_by_one_to_who_was_there() -> None:
+    held = stream(*entries(1, 1))
+    cursor = Cursor(0, {}, is_joining=False)
+    assert held.chunk(chunk(0, "a ", after=1)) is APPLIED
+    assert held.chunk(chunk(1, "b ", after=1)) is APPLIED
+    assert held.chunk(chunk(1, "b ", after=1)) is DROPPED
+    assert sent(held, cursor) == ["1", "1.1.0:a ", "1.1.1:b "]
+    held.chunk(chunk(2, "", after=1))
+    assert sent(held, cursor) == ["1.1.2:"]
+    assert sent(held, cursor) == []
+
+
+def test_a_chunk_waits_for_the_envelope_that_it_follows() -> None:
+    """7.2: `after_seq`. The envelope may be lost, so there is a hole."""
+    held = stream(*entries(1, 1))
+    assert held.chunk(chunk(0, after=2)) is RESYNC
+    assert (held.hole, held.lacking, sent(held)) == (1, [], ["1"])
+    held.append([entry(2)], EPOCH)
+    assert (held.hole, sent(held)) == (None, ["1", "2", "1.1.0:text "])
+
+
+def test_a_chunk_waits_for_the_one_before() -> None:
+    held = stream()
+    held.chunk(chunk(0, "a "))
+    assert held.chunk(chunk(2, "c ")) is RESYNC
+    assert held.lacking == [(ME, Place(1, 1, 1))]
+    assert sent(held) == ["1.1.0:a "]
+    held.chunk(chunk(1, "b "))
+    assert held.lacking == []
+    assert sent(held) == ["1.1.0:a ", "1.1.1:b ", "1.1.2:c "]
+
+
+def test_only_so_many_chunks_wait() -> None:
+    held = stream(limits=Limits(early_chunks=2))
+    for index in (1, 2, 3):
+        held.chunk(chunk(index))
+    held.chunk(chunk(0))
+    assert sent(held) == ["1.1.0:text "]
+    held.chunk(chunk(1))
+    assert len(sent(held)) == 4
+
+
+def test_text_that_is_missing_comes_from_the_row_of_its_step() -> None:
+    """7.8.4: what was streamed meanwhile follows."""
+    held = stream()
+    held.chunk(chunk(4, "e "))
+    taken = held.partial(ME, Place(1, 1, 3), "a b c ", after_seq=0, timestamp=AT)
+    assert (taken, held.lacking) == (APPLIED, [(ME, Place(1, 1, 3))])
+    held.partial(ME, Place(1, 1, 4), "a b c d ", after_seq=0, timestamp=AT)
+    assert held.lacking == []
+    assert sent(held) == ["1.1.0-5:a b c d e "]
+
+
+def test_a_row_that_says_less_than_was_streamed_is_dropped() -> None:
+    held = stream()
+    for index, word in enumerate("abc"):
+        held.chunk(chunk(index, word))
+    assert held.partial(ME, Place(1, 1, 2), "ab", after_seq=0, timestamp=AT) is DROPPED
+    assert sent(held) == ["1.1.0:a", "1.1.1:b", "1.1.2:c"]
+
+
+def test_a_row_waits_for_the_envelope_that_it_follows() -> None:
+    held = stream(*entries(1, 1))
+    assert held.partial(ME, Place(1, 1, 3), "a b c ", after_seq=2, timestamp=AT) is RESYNC
+    assert (held.hole, sent(held)) == (1, ["1"])
+
+
+def test_nothing_of_an_attempt_is_taken_after_a_later_one_or_its_end() -> None:
+    """7.8.4, 7.6.3"""
+    held = stream()
+    held.chunk(chunk(0, "first "))
+    held.chunk(chunk(0, "second ", attempt=2))
+    assert held.chunk(chunk(1, "late ")) is DROPPED
+    assert held.partial(ME, Place(1, 1, 9), "late ", after_seq=0, timestamp=AT) is DROPPED
+    held.append([entry(1, superseded(1, 1)), entry(2, superseded(1, 2))], EPOCH)
+    assert held.chunk(chunk(1, "late ", attempt=2)) is DROPPED
+    assert sent(held) == ["1", "2"]
+    held.chunk(chunk(0, "third ", attempt=3))
+    assert sent(held) == ["1", "2", "1.3.0:third "]
+
+
+def test_nothing_of_a_step_is_taken_after_its_end() -> None:
+    held = stream()
+    held.chunk(chunk(0))
+    held.append([entry(1, completed(1))], EPOCH)
+    assert held.chunk(chunk(1)) is DROPPED
+
+
+def test_nothing_of_an_execution_is_taken_after_its_end() -> None:
+    held = stream()
+    held.chunk(chunk(0))
+    held.chunk(chunk(0, execution_id=OTHER))
+    held.append([entry(1, ended())], EPOCH)
+    assert held.chunk(chunk(1)) is DROPPED
+    assert held.partial(ME, Place(1, 1, 2), "late ", after_seq=0, timestamp=AT) is DROPPED
+    assert held.chunk(chunk(1, execution_id=OTHER)) is APPLIED
+
+
+def test_who_was_there_is_sent_the_last_words_before_the_end() -> None:
+    """All of it may come in one turn of the loop."""
+    held = stream()
+    for index, word in enumerate(["a ", "b ", ""]):
+        held.chunk(chunk(index, word))
+    held.append([entry(1), entry(2, completed(1)), entry(3)], EPOCH)
+    assert sent(held) == ["1", "1.1.0:a ", "1.1.1:b ", "1.1.2:", "2", "3"]
+    assert sent(held, Cursor(1, {ME: Place(1, 1, 2)})) == ["1.1.2:", "2", "3"]
+
+
+def test_nothing_is_sent_of_an_attempt_that_was_given_up() -> None:
+    """7.8.4"""
+    held = stream()
+    held.chunk(chunk(0, "first "))
+    held.append([entry(1, superseded(1, 1)), entry(2, ended())], EPOCH)
+    assert sent(held) == ["1", "2"]
+
+
+def test_a_step_may_begin_to_write_before_the_end_of_the_one_before() -> None:
+    """They are stored together, a moment later; nothing of either is lost or comes in disorder."""
+    held = stream()
+    cursor = Cursor(0, {}, is_joining=False)
+    held.chunk(chunk(0, "one "))
+    held.chunk(chunk(0, "two ", step=2))
+    assert sent(held, cursor) == ["1.1.0:one ", "2.1.0:two "]
+    held.append([entry(1, completed(1))], EPOCH)
+    held.chunk(chunk(1, "", step=2))
+    assert sent(held, cursor) == ["1", "2.1.1:"]
+    assert sent(held) == ["1.1.0:one ", "1", "2.1.0:two ", "2.1.1:"]
+
+
+def test_what_waits_for_the_end_of_a_step_is_taken_after_it() -> None:
+    held = stream()
+    held.chunk(chunk(0, "one "))
+    assert held.chunk(chunk(0, "two ", step=2, after=1)) is RESYNC
+    held.append([entry(1, completed(1))], EPOCH)
+    assert sent(held) == ["1.1.0:one ", "1", "2.1.0:two "]
+
+
+def test_what_is_older_than_the_ring_is_only_written_on_if_its_row_says_so() -> None:
+    """Its execution may have ended before anything that was read."""
+    held = Stream(SESSION)
+    held.loaded(6, entries(7, 9), epoch=EPOCH, oldest=1)
+    assert held.chunk(chunk(1, "b ", after=5)) is RESYNC
+    assert held.chunk(chunk(0, after=5, execution_id=OTHER)) is RESYNC
+    assert [of for of, _ in held.lacking] == [ME, str(OTHER)]
+    held.partial(ME, Place(1, 1, 1), "a ", after_seq=5, timestamp=AT)
+    held.ended(str(OTHER))
+    assert held.lacking == []
+    assert held.chunk(chunk(2, "c ", after=5)) is APPLIED
+    assert sent(held, Cursor(9, {})) == ["1.1.0-3:a b c "]
+    assert held.chunk(chunk(1, after=5, execution_id=OTHER)) is DROPPED
+
+
+# Late joiners, and who is behind.
+
+
+def test_who_joins_in_the_middle_of_a_step_is_sent_a_snapshot() -> None:
+    """7.8.4"""
+    held = stream()
+    for index, word in enumerate(["a ", "b "]):
+        held.chunk(chunk(index, word))
+    cursor = Cursor(0, {})
+    assert sent(held, cursor) == ["1.1.0-2:a b "]
+    held.chunk(chunk(2, "c "))
+    assert sent(held, cursor) == ["1.1.2:c "]
+
+
+def test_a_snapshot_leaves_the_closing_chunk_to_say_that_it_is_complete() -> None:
+    """7.6.2"""
+    held = stream()
+    for index, word in enumerate(["a ", "b ", ""]):
+        held.chunk(chunk(index, word))
+    assert sent(held, Cursor(0, {})) == ["1.1.0-2:a b ", "1.1.2:"]
+
+
+def test_a_snapshot_is_an_envelope_like_any_other() -> None:
+    """7.1.1, 7.2"""
+    held = stream(*entries(1, 1))
+    held.chunk(chunk(0, "a ", after=1))
+    (body,) = bodies(b"".join(held.frames(Cursor(1, {}), NATIVE, 1)))
+    snapshot = Envelope.from_dict(parse_json(body.decode()))
+    assert (snapshot.type, snapshot.session_id, snapshot.execution_id, snapshot.seq) == (
+        "agent.stream.snapshot",
+        SESSION,
+        EXECUTION,
+        None,
+    )
+    assert snapshot.payload == {
+        "content": "a ",
+        "next_index": 1,
+        "step_number": 1,
+        "attempt": 1,
+        "after_seq": 1,
+    }
+    assert snapshot.timestamp == AT
+
+
+def test_a_snapshot_is_made_once_for_all_who_need_it() -> None:
+    held = stream()
+    held.chunk(chunk(0, "a "))
+    one, other = (held.frames(Cursor(0, {}), NATIVE, 1) for _ in range(2))
+    assert one[0] is other[0]
+    held.chunk(chunk(1, "b "))
+    assert sent(held, Cursor(0, {})) == ["1.1.0-2:a b "]
+
+
+def test_nobody_is_sent_a_draft_in_which_nothing_is_written() -> None:
+    held = stream(entry(1, completed(1)))
+    assert sent(held, Cursor(1, {})) == []
+
+
+def test_who_is_far_behind_in_a_draft_is_sent_a_snapshot() -> None:
+    """7.8.4"""
+    held = stream(limits=Limits(chunks=2))
+    for index, word in enumerate("abcd"):
+        held.chunk(chunk(index, word))
+    assert sent(held, Cursor(0, {ME: Place(1, 1, 2)})) == ["1.1.2:c", "1.1.3:d"]
+    assert sent(held, Cursor(0, {ME: Place(1, 1, 1)})) == ["1.1.0-4:abcd"]
+
+
+def test_who_has_read_more_elsewhere_is_sent_nothing_twice() -> None:
+    """7.8.4: another gateway may have heard of it first."""
+    held = stream()
+    held.chunk(chunk(0, "a "))
+    cursor = Cursor(0, {ME: Place(1, 1, 2)})
+    assert sent(held, cursor) == []
+    held.chunk(chunk(1, "b "))
+    held.chunk(chunk(2, "c "))
+    assert sent(held, cursor) == ["1.1.2:c "]
+
+
+def test_frames_end_where_there_is_no_more_room() -> None:
+    held = stream(*entries(1, 3))
+    held.chunk(chunk(0))
+    cursor = Cursor(0, {})
+    assert [sent(held, cursor, room=1) for _ in range(5)] == [["1"], ["2"], ["3"], ["1.1.0-1:text "], []]
+
+
+def test_a_fence_is_above_every_attempt() -> None:
+    assert Place(2**62, 2**62, 0).attempted < ENDED

@@ -1,0 +1,124 @@
+"""Envelopes and chunks as writers would push them, and viewers that keep what they are sent."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from uuid import UUID
+
+from agent_domain import envelopes
+from agent_domain.envelopes import Attempt, Envelope
+from agent_domain.ports import EventRecord
+from agent_domain.status import WireStatus
+from agent_domain.usage import Usage
+from agent_domain.values import json_text, parse_json
+from broadcast_gateway.news import Chunk, Entry, entry_of, read
+from broadcast_gateway.viewers import Viewer
+
+SESSION = UUID(int=1)
+EXECUTION = UUID(int=2)
+OTHER = UUID(int=3)
+AT = datetime(2026, 1, 16, 10, 5, tzinfo=UTC)
+EPOCH = "of-now"
+
+
+def envelope(record: EventRecord, execution_id: UUID = EXECUTION) -> Envelope:
+    return Envelope.of(record, SESSION, execution_id, AT)
+
+
+def entry(seq: int, record: EventRecord | None = None, execution_id: UUID = EXECUTION) -> Entry:
+    """A stored envelope; which one does not matter, if it is not said."""
+    told = record or envelopes.tool_started(f"call_{seq}", "add", {}, step_number=1)
+    return entry_of(envelope(told, execution_id).numbered(seq))
+
+
+def entries(first: int, last: int) -> list[Entry]:
+    return [entry(seq) for seq in range(first, last + 1)]
+
+
+def completed(step_number: int) -> EventRecord:
+    return envelopes.step_completed(
+        step_number, has_tool_calls=False, errors=0, finish_reason=None, usage=Usage(), duration_ms=1.0
+    )
+
+
+def superseded(step_number: int, attempt: int) -> EventRecord:
+    return envelopes.attempt_superseded(Attempt(step_number, attempt), attempt + 1)
+
+
+def ended() -> EventRecord:
+    return envelopes.status_changed(WireStatus.COMPLETED, WireStatus.PROCESSING, change=9, step_count=1)
+
+
+def body(told: Envelope) -> bytes:
+    return json_text(told.to_dict()).encode()
+
+
+def chunk(
+    index: int,
+    content: str = "text ",
+    *,
+    step: int = 1,
+    attempt: int = 1,
+    after: int | None = None,
+    execution_id: UUID = EXECUTION,
+) -> Chunk:
+    """Some text; without any, it closes the attempt."""
+    record = envelopes.stream_chunk(
+        Attempt(step, attempt), index, content, is_complete=not content, after_seq=after
+    )
+    told = read(body(envelope(record, execution_id)))
+    assert isinstance(told, Chunk)
+    return told
+
+
+def bodies(data: bytes) -> Iterator[bytes]:
+    """What stands in the text frames of some bytes."""
+    while data:
+        assert data[0] == 0x81, "the first byte of a text frame"
+        size, start = data[1], 2
+        if size >= 126:
+            start = 4 if size == 126 else 10
+            size = int.from_bytes(data[2:start])
+        yield data[start : start + size]
+        data = data[start + size :]
+
+
+@dataclass(eq=False)
+class Screen:
+    """A viewer's end of a connection, whose transport has room for so many writes until somebody looks."""
+
+    room: int = 1_000_000
+    sent: list[bytes] = field(default_factory=list[bytes])
+    writes: list[bytes] = field(default_factory=list[bytes])
+    now: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.viewer = Viewer(self._write)
+
+    def _write(self, data: bytes) -> None:
+        assert not self.viewer.is_paused, "a transport that asked to pause is left alone"
+        self.writes.append(data)
+        self.sent += bodies(data)
+        if len(self.writes) >= self.room:
+            self.viewer.pause(self.now, sum(map(len, self.writes)))
+
+    def seen(self) -> list[Envelope]:
+        """What was sent since somebody looked last."""
+        seen = [Envelope.from_dict(parse_json(each.decode())) for each in self.sent]
+        self.sent.clear()
+        self.writes.clear()
+        return seen
+
+    def told(self) -> list[str]:
+        """The same in short: numbers of what is stored, and words of what is streamed."""
+        return [in_short(each) for each in self.seen()]
+
+
+def in_short(told: Envelope) -> str:
+    if told.seq is not None:
+        return str(told.seq)
+    payload = told.payload
+    place = f"{payload['step_number']}.{payload['attempt']}"
+    if "next_index" in payload:
+        return f"{place}.0-{payload['next_index']}:{payload['content']}"
+    return f"{place}.{payload['chunk_index']}:{payload['content']}"
