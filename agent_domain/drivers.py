@@ -216,8 +216,12 @@ class ToolCallingDriver(StepDriver):
 
     async def infer(self, state: AgentState, on_text: OnText = unheard) -> Reply:
         """Ask the model, with the cached context and the conversation."""
-        response = await self.model.respond(self.request(state), on_text)
-        return Reply(replace(response, text=leak_guard.said(response.text, response.tool_calls)))
+        request, held = self.request(state), leak_guard.Held(on_text)
+        # Without tools there are no arguments, and an answer in JSON can be heard as it is written.
+        response = await self.model.respond(request, held.heard if request.tools else on_text)
+        text = leak_guard.said(response.text, response.tool_calls)
+        held.ended(text)
+        return Reply(replace(response, text=text))
 
     def request(self, state: AgentState) -> InferenceRequest:
         """Cached messages and tool schemas first, then the conversation."""

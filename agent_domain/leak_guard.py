@@ -5,7 +5,7 @@ nothing else was said: prose that mentions arguments stays.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from agent_domain.errors import InvalidInput
@@ -14,12 +14,41 @@ from agent_domain.values import FrozenDict, FrozenList, parse_json
 
 _FENCE = "```"
 _INFO = re.compile(r"[\w-]*\s*")
+_BEGINS = re.compile(r"\s*(?:```[\w-]*\s*)?[{\[]")
+"""How arguments begin."""
+_MAY_BEGIN = re.compile(r"\s*(?:`{0,3}|```[\w-]*\s*)")
+"""Too little text to tell."""
 
 
 def said(text: str, calls: Iterable[ToolCall]) -> str:
     """The text of a response, or empty text when it only repeats the arguments of one of its calls."""
     calls = tuple(calls)
     return "" if calls and _is_arguments(text, calls) else text
+
+
+class Held:
+    """Text on its way to a listener, who cannot unhear it: what begins like arguments waits."""
+
+    def __init__(self, on_text: Callable[[str], None]) -> None:
+        self._on_text = on_text
+        self._held = ""
+        self._passes = self._waits = False
+
+    def heard(self, text: str) -> None:
+        """Some more text."""
+        if self._passes:
+            self._on_text(text)
+            return
+        self._held += text
+        self._waits = self._waits or _BEGINS.match(self._held) is not None
+        if not self._waits and not _MAY_BEGIN.fullmatch(self._held):
+            self._passes = True
+            self._on_text(self._held)
+
+    def ended(self, text: str) -> None:
+        """The response is whole, and this is what it says."""
+        if text and self._held and not self._passes:
+            self._on_text(self._held)
 
 
 def _is_arguments(text: str, calls: tuple[ToolCall, ...]) -> bool:

@@ -359,8 +359,17 @@ async def _rows(installation: Installation, execution: Execution) -> Mapping[str
             wanted = f"SELECT to_jsonb(t) FROM {table} t WHERE {whose} = :id ORDER BY {order}"  # noqa: S608 -- our own words
             rows = await connection.execute(text(wanted), {"id": execution.id})
             found[table] = [_without_what_differs(row) for row in rows.scalars()]
+    _forget_what_was_taken_back(found)
     names: dict[str, str] = {}
     return json.loads(AN_ID.sub(lambda id_: names.setdefault(id_[0], f"id {len(names)}"), json.dumps(found)))
+
+
+def _forget_what_was_taken_back(found: dict[str, Any]) -> None:
+    """Readers are told that an attempt was given up, of which nothing else is left than this number."""
+    told = [row for row in found["agent_envelopes"] if row["type"] != "agent.attempt.superseded"]
+    for stream in found["agent_streams"]:
+        stream["head"] -= len(found["agent_envelopes"]) - len(told)
+    found["agent_envelopes"] = [row | {"seq": seq} for seq, row in enumerate(told, 1)]
 
 
 def _without_what_differs(value: object) -> object:

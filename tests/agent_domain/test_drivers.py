@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from agent_domain.builder import AgentBuilder
-from agent_domain.cached_context import CachedContext
+from agent_domain.cached_context import CachedContext, InferenceRequest
 from agent_domain.drivers import (
     CanUseTools,
+    OnText,
     Reply,
     StepDriver,
     ToolCallingDriver,
@@ -266,6 +267,28 @@ async def test_text_that_only_repeats_arguments_does_not_enter_the_conversation(
 
     assert state.messages[1] == asked_with(FIRST, text=kept)
     assert state.steps[0].inference_response == calling(FIRST, text=kept)
+
+    heard = list[str]()
+    driver = a_driver(calling(FIRST, text=text))
+    await driver.infer(AgentState.empty().with_messages(user("Go")), heard.append)
+    assert "".join(heard) == kept
+
+
+async def test_an_answer_in_json_is_heard_as_it_is_written_where_there_are_no_tools() -> None:
+    """5.5.2: there can be no arguments."""
+
+    class Writer:
+        async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
+            del request
+            on_text('{"city":')
+            assert heard == ['{"city":']
+            on_text('"Bonn"}')
+            return InferenceResponse('{"city":"Bonn"}')
+
+    heard = list[str]()
+    driver = ToolCallingDriver(Writer())
+    await driver.infer(AgentState.empty().with_messages(user("Go")), heard.append)
+    assert "".join(heard) == '{"city":"Bonn"}'
 
 
 async def test_an_answer_in_json_is_kept() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from agent_domain.leak_guard import said
+from agent_domain.leak_guard import Held, said
 from agent_domain.tools import ToolCall
 from agent_domain.values import json_text
 from tests.agent_domain.scripted_model import a_call
@@ -138,3 +138,57 @@ def test_whatever_is_called_with_is_recognised_however_it_is_written(args: dict[
 def test_what_is_kept_is_not_touched(text: str, args: dict[str, Any]) -> None:
     """5.5.2"""
     assert said(text, [a_call(), ToolCall("c2", "news", args)]) in {text, ""}  # pyright: ignore[reportArgumentType] -- what providers send
+
+
+# As it is written.
+
+
+def streamed(*pieces: str, kept: bool = True) -> tuple[list[str], list[str]]:
+    """What is heard while the response is written, and once it is whole."""
+    ears = list[str]()
+    held = Held(ears.append)
+    for piece in pieces:
+        held.heard(piece)
+    before = [*ears]
+    held.ended("".join(pieces) if kept else "")
+    return before, ears
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        ("Well, ", "yes"),
+        (" \n", "Well", " {"),
+        ("`", "ls` lists"),
+        ("``", "`python\n", "print", "()```"),
+        ("1", "2"),
+    ],
+)
+def test_prose_is_heard_as_it_is_written(pieces: tuple[str, ...]) -> None:
+    """5.5.2: as soon as it cannot be arguments any more."""
+    before, after = streamed(*pieces)
+    assert "".join(before) == "".join(pieces)
+    assert before == after
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        ("{", '"path"', ': "a"}'),
+        ("\n", "[1", "]"),
+        ("``", "`js", "on\n", '{"path": ', '"a"}\n```'),
+        ("```",),
+        (" ",),
+    ],
+)
+def test_what_may_be_arguments_is_heard_once_it_is_known_to_be_none(pieces: tuple[str, ...]) -> None:
+    """5.5.1, 5.5.2: or never."""
+    assert streamed(*pieces) == ([], ["".join(pieces)])
+    assert streamed(*pieces, kept=False) == ([], [])
+
+
+@given(st.lists(texts | st.sampled_from(["{", "```", "json", "\n", "[", " "])))
+def test_nothing_is_lost_or_heard_twice(pieces: list[str]) -> None:
+    """5.5.2"""
+    _, heard = streamed(*pieces)
+    assert "".join(heard) == "".join(pieces)

@@ -406,6 +406,13 @@ def test_thinking_goes_back_in_its_place() -> None:
     ]
 
 
+def test_thinking_is_not_said() -> None:
+    """5.5.1"""
+    assert (
+        read(*thinking(0), *saying(1, "Let me look"), *calling(2, '{"city": "Bonn"}')).text == "Let me look"
+    )
+
+
 def test_blank_lines_around_the_text_do_not_lose_the_thinking() -> None:
     response = read(*thinking(0), *saying(1, "\n\n"), *thinking(2), *saying(3, "Done"))
 

@@ -278,6 +278,12 @@ def thinking(*deltas: Json) -> InferenceResponse:
 CALL = a_fragment(index=0, id="c1", function={"name": "weather", "arguments": "{}"})
 
 
+def test_reasoning_is_not_said() -> None:
+    """5.5.1"""
+    assert thinking(CALL).text == ""
+    assert thinking(delta(content="Hello")).text == "Hello"
+
+
 def test_reasoning_goes_back_while_the_model_works_on_one_question() -> None:
     response = thinking(CALL)
 

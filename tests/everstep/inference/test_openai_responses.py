@@ -251,6 +251,18 @@ def test_messages_of_one_answer_stand_apart() -> None:
     assert read(*done(first, second)).text == "I look it up.\n\nIt is sunny."
 
 
+def test_reasoning_and_arguments_are_not_said() -> None:
+    """5.5.1"""
+    heard: list[Json] = [
+        {"type": "response.reasoning_summary_text.delta", "delta": "Hm, "},
+        {"type": "response.reasoning_text.delta", "delta": "well"},
+        {"type": "response.output_text.delta", "delta": "Let me look"},
+        {"type": "response.function_call_arguments.delta", "delta": '{"city": "Bonn"}'},
+    ]
+
+    assert read(*heard, *done(reasoning(), a_message("Let me look"), a_call())).text == "Let me look"
+
+
 def test_a_refusal_is_said_and_told() -> None:
     """5.3.1"""
     refusal = {"type": "refusal", "refusal": "I will not"}
