@@ -93,12 +93,10 @@ class OpenDraft:
     def rest(self, place: Place | None, wire: Wire, session_id: UUID | None) -> list[bytes]:
         """What a viewer who has come to this place has not been sent; None for one who comes upon it."""
         own = self._draft.place
-        frames: list[bytes] = []
+        if place is not None and place >= own:
+            return []
+        frames = self.before.rest(place, wire, session_id) if self.before else []
         if place is not None:
-            if place >= own:
-                return frames
-            if self.before:
-                frames = self.before.rest(place, wire, session_id)
             missing = own.next_index - (place.next_index if place.attempted == own.attempted else 0)
             if missing <= len(self._last):
                 return frames + [chunk.frame(wire) for chunk in self._last[-missing:]]

@@ -311,6 +311,7 @@ def test_a_step_may_begin_to_write_before_the_end_of_the_one_before() -> None:
     held.chunk(chunk(0, "one "))
     held.chunk(chunk(0, "two ", step=2))
     assert sent(held, cursor) == ["1.1.0:one ", "2.1.0:two "]
+    assert sent(held, Cursor(0, {})) == ["1.1.0-1:one ", "2.1.0-1:two "]
     held.append([entry(1, completed(1))], EPOCH)
     held.chunk(chunk(1, "", step=2))
     assert sent(held, cursor) == ["1", "2.1.1:"]
