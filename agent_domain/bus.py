@@ -46,6 +46,11 @@ class Chunk:
 Frame: TypeAlias = StoredEnvelope | Chunk
 
 
+def envelope_of(frame: Frame) -> Envelope:
+    """What viewers are told."""
+    return frame.envelope if isinstance(frame, Chunk) else Envelope.placed(frame)
+
+
 class EnvelopeBus(Protocol):
     """Takes what happens in a stream to those who asked for it: fire and forget.
 

@@ -21,7 +21,7 @@ from agent_domain.capabilities.questions import Question
 from agent_domain.continuation import ContinuationOutcome
 from agent_domain.errors import InvalidInput
 from agent_domain.ids import envelope_id
-from agent_domain.ports import EventRecord
+from agent_domain.ports import EventRecord, StoredEnvelope
 from agent_domain.status import WireStatus
 from agent_domain.summaries import args_summary, cut_args, result_summary
 from agent_domain.usage import Usage
@@ -92,6 +92,20 @@ class Envelope:
         """The envelope of what happened to this execution at this moment; not stored yet."""
         payload = frozen_map(record.payload, "the payload")
         return cls(record.type, session_id, execution_id, at, payload, envelope_id(execution_id, record.key))
+
+    @classmethod
+    def placed(cls, stored: StoredEnvelope) -> "Envelope":
+        """One that has its place; a stream that is not the execution's own is its session's."""
+        session_id = None if stored.stream_id == stored.execution_id else stored.stream_id
+        return cls(
+            stored.type,
+            session_id,
+            stored.execution_id,
+            stored.created_at,
+            stored.payload,
+            stored.id,
+            stored.seq,
+        )
 
     @property
     def channel(self) -> str:
