@@ -14,6 +14,7 @@ from sys import maxsize
 from agent_domain.reader import Position
 from broadcast_gateway.news import Entry, Wire
 from broadcast_gateway.streams import Cursor, Stream
+from broadcast_gateway.wires.frames import Closing
 
 PATIENCE = 10.0
 """So many seconds a viewer may take nothing at all while something waits for him."""
@@ -51,11 +52,13 @@ Need = Rows | Fallen
 class Viewer:
     """A connection."""
 
-    __slots__ = ("_moved_at", "_unsent", "is_paused", "subscriptions", "write")
+    __slots__ = ("_moved_at", "_unsent", "close", "is_paused", "subscriptions", "write")
 
-    def __init__(self, write: Callable[[bytes], object]) -> None:
+    def __init__(self, write: Callable[[bytes], object], close: Callable[[Closing], object]) -> None:
         self.write = write
         """Takes bytes at once, and may say so (`pause`) that it wants no more for now."""
+        self.close = close
+        """Ends the connection, for this reason."""
         self.subscriptions: dict[str, Subscription] = {}
         """By the name of the channel."""
         self.is_paused = False
@@ -108,6 +111,11 @@ class Subscription:
         self._is_asking = False
         self._is_replaying = False
         audience.behind[self] = None
+
+    @property
+    def stream(self) -> Stream:
+        """What is watched."""
+        return self._audience.stream
 
     @property
     def has_fallen(self) -> bool:
@@ -236,6 +244,11 @@ class Relay:
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
         self._audiences: dict[Wire, Audience] = {}
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether anybody is there."""
+        return any(audience.live or audience.behind for audience in self._audiences.values())
 
     @property
     def viewers(self) -> set[Viewer]:

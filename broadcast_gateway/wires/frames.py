@@ -46,6 +46,8 @@ BEGIN_ANEW = Closing("The history has changed; join again", 3002, 4200, 0.0)
 EXPIRED = Closing("The token has expired; show a newer one", 3003, 4200, 0.0)
 SILENT = Closing("Nothing was heard in time", 3004, 4201, 1.0)
 FULL = Closing("There are too many connections; try again later", 3005, 4100, 5.0)
+NOT_NOW = Closing("What is stored cannot be read now; come back", 3006, 4100, 2.0)
+FLOODING = Closing("Too many frames at once; send fewer", 3007, 4100, 5.0)
 BAD_FRAME = Closing("This frame is none of the protocol", 3500, 4300)
 TOO_LARGE = Closing("This frame is too large", 3501, 4302)
 UNAUTHORIZED = Closing("Who you are is not known, or no longer", 3502, 4009)
@@ -59,6 +61,8 @@ CLOSINGS = (
     EXPIRED,
     SILENT,
     FULL,
+    NOT_NOW,
+    FLOODING,
     BAD_FRAME,
     TOO_LARGE,
     UNAUTHORIZED,

@@ -107,6 +107,11 @@ def sub_error(channel: str, message: str) -> bytes:
     return _frame("sub_error", channel=channel, message=message)
 
 
+def refreshed() -> bytes:
+    """The newer token is taken."""
+    return _frame("refreshed")
+
+
 def pong() -> bytes:
     """Somebody is there."""
     return _frame("pong")

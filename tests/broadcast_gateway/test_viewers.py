@@ -9,6 +9,7 @@ from broadcast_gateway.limits import LIMITS, Limits
 from broadcast_gateway.news import Entry, Wire
 from broadcast_gateway.streams import Stream
 from broadcast_gateway.viewers import PATIENCE, Fallen, Joined, Need, Relay, Rows, Viewer
+from broadcast_gateway.wires.frames import Closing
 from broadcast_gateway.wires.native import NATIVE
 from broadcast_gateway.wires.pusher import Pusher
 from tests.broadcast_gateway.writers import (
@@ -180,7 +181,7 @@ def test_who_is_gone_leaves_nothing_for_the_garbage_collector() -> None:
 
     def come_and_go(watched: Relay) -> None:
         for _ in range(3):
-            viewer = Viewer(list[bytes]().append)
+            viewer = Viewer(list[bytes]().append, list[Closing]().append)
             watched.subscribe(viewer, CHANNEL, NATIVE, Position(0))
             viewer.subscriptions[CHANNEL].catch_up()
             watched.stream.append([entry(watched.stream.head + 1)], EPOCH)

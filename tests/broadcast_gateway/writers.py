@@ -13,6 +13,7 @@ from agent_domain.usage import Usage
 from agent_domain.values import json_text, parse_json
 from broadcast_gateway.news import Chunk, Entry, entry_of, read
 from broadcast_gateway.viewers import Viewer
+from broadcast_gateway.wires.frames import Closing
 
 SESSION = UUID(int=1)
 EXECUTION = UUID(int=2)
@@ -91,9 +92,10 @@ class Screen:
     sent: list[bytes] = field(default_factory=list[bytes])
     writes: list[bytes] = field(default_factory=list[bytes])
     now: float = 0.0
+    closings: list[Closing] = field(default_factory=list[Closing])
 
     def __post_init__(self) -> None:
-        self.viewer = Viewer(self._write)
+        self.viewer = Viewer(self._write, self.closings.append)
 
     def _write(self, data: bytes) -> None:
         assert not self.viewer.is_paused, "a transport that asked to pause is left alone"

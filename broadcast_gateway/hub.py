@@ -1,0 +1,403 @@
+"""All streams that somebody watches: what writers push, and what is read where that is not enough.
+
+The streams decide what is missing; the hub reads it from the table, once at a time for each stream, and never
+more often than makes sense. It knows no socket: viewers are whoever has a `Viewer`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Coroutine, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from agent_domain.ports import StoreUnavailable
+from agent_domain.reader import Position
+from broadcast_gateway.limits import LIMITS, Limits
+from broadcast_gateway.metrics import Metrics
+from broadcast_gateway.news import Chunk, Wire, read
+from broadcast_gateway.ports import Journal, Page
+from broadcast_gateway.streams import Stream
+from broadcast_gateway.viewers import Fallen, Joined, Need, Relay, Rows, Viewer
+from broadcast_gateway.wires.frames import BEGIN_ANEW, NOT_NOW, TOO_SLOW
+
+logger = logging.getLogger(__name__)
+
+PAGE = 1000
+"""Envelopes that are read at once."""
+READS = 4
+"""So many reads of the table are under way at a time."""
+HEADS = 1000
+"""Streams whose heads are compared at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often the table is read; in seconds."""
+
+    grace: float = 0.005
+    """What overtook something waits so long for it, before that is read."""
+    settled: float = 0.25
+    """After so long writers know that a stream is watched: what they did not push until then is read."""
+    compare: float = 3.0
+    """Between two looks at the heads of all streams."""
+    retry: float = 0.05
+    """Before something that was not there is read again; doubles."""
+    most: float = 1.0
+    """And no longer than this: texts are noted once a second."""
+    linger: float = 30.0
+    """A stream that nobody watches any more is held so long, for whoever comes back."""
+
+
+class Watched:
+    """A stream, and what is under way for it."""
+
+    __slots__ = ("id", "joining", "left_at", "mending", "opening", "pages", "relay")
+
+    def __init__(self, stream_id: UUID, stream: Stream) -> None:
+        self.id = stream_id
+        self.relay = Relay(stream)
+        self.opening: asyncio.Task[None] | None = None
+        """The read that opens it, or that looks whether there is more."""
+        self.mending: asyncio.Task[None] | None = None
+        self.pages: dict[int, asyncio.Task[Page]] = {}
+        """Of the table, by the seq before: for many who are behind at the same place."""
+        self.joining = 0
+        self.left_at: float | None = None
+
+    @property
+    def stream(self) -> Stream:
+        """What is held of it."""
+        return self.relay.stream
+
+    @property
+    def is_used(self) -> bool:
+        """Whether anybody watches, or is about to."""
+        return self.joining > 0 or self.relay.is_watched
+
+
+class Hub:
+    """Relays streams to viewers."""
+
+    def __init__(
+        self, journal: Journal, metrics: Metrics, *, limits: Limits = LIMITS, pace: Pace = Pace()
+    ) -> None:
+        self._journal = journal
+        self._metrics = metrics
+        self._limits = limits
+        self._pace = pace
+        self._streams: dict[UUID, Watched] = {}
+        self._of: dict[Stream, Watched] = {}
+        self._changed: dict[Watched, None] = {}
+        self._doubted: dict[UUID, None] | None = {}
+        """Streams whose heads are to be compared soon; None for all."""
+        self._doubts = asyncio.Event()
+        self._reads = asyncio.Semaphore(READS)
+        self._tasks = set[asyncio.Task[Any]]()
+        self.on_interest: Callable[[UUID, bool], object] = _nobody
+        """Told which stream is wanted from now on, and which no longer."""
+
+    @property
+    def wanted(self) -> Collection[UUID]:
+        """All streams that are watched."""
+        return self._streams.keys()
+
+    # Viewers.
+
+    async def join(
+        self,
+        viewer: Viewer,
+        channel: str,
+        stream_id: UUID,
+        *,
+        is_session: bool,
+        wire: Callable[[str], Wire],
+        since: Position | None = None,
+    ) -> Joined:
+        """Let a viewer watch a stream. Answer him, then `catch_up`: before that he is sent nothing.
+
+        `wire` makes the wire, given the epoch. `StoreUnavailable` if the table cannot be read now.
+        """
+        is_fresh = False
+        while True:
+            watched = self._watch(stream_id, is_session=is_session)
+            watched.joining += 1
+            try:
+                if (epoch := watched.stream.epoch) and not watched.stream.is_void:
+                    joined = watched.relay.subscribe(viewer, channel, wire(epoch), since, is_fresh=is_fresh)
+                    if joined:
+                        return joined
+                await self._opened(watched, since)
+                is_fresh = True
+            finally:
+                watched.joining -= 1
+            if watched.stream.is_void:
+                self._void(watched)
+            elif watched.stream.epoch is None:
+                raise StoreUnavailable("the stream could not be read")
+
+    def catch_up(self, viewer: Viewer, channel: str) -> None:
+        """Send what he missed."""
+        if need := viewer.subscriptions[channel].catch_up():
+            self.meet([need])
+
+    def meet(self, needs: Iterable[Need]) -> None:
+        """Read what is needed, and close who has fallen."""
+        for need in needs:
+            match need:
+                case Rows():
+                    self._spawn(self._replay(need))
+                case Fallen(viewer):
+                    viewer.close(TOO_SLOW)
+
+    # Writers.
+
+    def pushed(self, stream_id: UUID, body: bytes, epoch: str) -> None:
+        """An envelope or a chunk of this history, as its writer pushed it; `InvalidInput` if it is none."""
+        watched = self._streams.get(stream_id)
+        if watched is None:
+            return
+        told, stream = read(body), watched.stream
+        if stream.epoch not in (None, epoch):
+            # The writer has not heard of a new history yet, or nobody has here: the table knows.
+            self._doubt(stream_id)
+            return
+        if isinstance(told, Chunk):
+            stream.chunk(told)
+        else:
+            stream.append((told,), epoch)
+        self._metrics.pushed(is_chunk=isinstance(told, Chunk))
+        self._has_changed(watched)
+
+    def compare(self) -> None:
+        """Something may have been missed: look at the heads of all streams soon."""
+        self._doubted = None
+        self._doubts.set()
+
+    # The table.
+
+    async def run(self) -> None:
+        """Compare what is held with the table, again and again, until cancelled."""
+        try:
+            while True:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._pace.compare):
+                        await self._doubts.wait()
+                        await asyncio.sleep(self._pace.grace)
+                doubted = self._doubted if self._doubts.is_set() else None
+                self._doubted = {}
+                self._doubts.clear()
+                self._leave()
+                await self._compare([*self._streams] if doubted is None else [*doubted])
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _compare(self, stream_ids: list[UUID]) -> None:
+        for start in range(0, len(stream_ids), HEADS):
+            try:
+                async with self._reads:
+                    epoch, heads = await self._journal.heads(stream_ids[start : start + HEADS])
+            except StoreUnavailable as error:
+                logger.warning("heads are not compared: %s", error)
+                return
+            for stream_id in stream_ids[start : start + HEADS]:
+                if watched := self._streams.get(stream_id):
+                    self._compared(watched, epoch, heads.get(stream_id))
+
+    def _compared(self, watched: Watched, epoch: str, head: int | None) -> None:
+        stream = watched.stream
+        if stream.epoch is None:
+            return
+        # Whatever was stored stays, unless somebody deletes the session.
+        is_gone = head is None and stream.head > 0
+        if stream.epoch != epoch or is_gone:
+            stream.is_void = True
+        else:
+            stream.noticed(head or 0)
+        if stream.is_void or stream.hole is not None:
+            self._has_changed(watched)
+
+    async def _opened(self, watched: Watched, since: Position | None) -> None:
+        """Read how far the stream has come, once for all who wait for it."""
+        if watched.opening is None:
+            watched.opening = self._spawn(self._open(watched, since))
+        # Whoever waits may be gone before it is read; the others still wait.
+        await asyncio.shield(watched.opening)
+
+    async def _open(self, watched: Watched, since: Position | None) -> None:
+        try:
+            stream = watched.stream
+            if stream.epoch is None:
+                await self._read_texts(watched, await self._read_first(watched, since))
+            else:
+                await self._read_on(watched)
+            self._has_changed(watched)
+        finally:
+            watched.opening = None
+
+    async def _read_first(self, watched: Watched, since: Position | None) -> bool:
+        """What comes after a position, so that others who come back find it; else, where the stream ends."""
+        after = since.seq if since else None
+        page = await self._page(watched.id, after)
+        rows = page.entries
+        if after is None or (rows and rows[-1].seq < page.head):
+            after, rows = page.head, ()
+        watched.stream.loaded(min(after, page.head), rows, epoch=page.epoch, oldest=page.oldest)
+        return page.head > 0
+
+    async def _read_on(self, watched: Watched) -> None:
+        stream = watched.stream
+        page = await self._page(watched.id, stream.head)
+        stream.loaded(stream.head, page.entries, epoch=page.epoch, oldest=page.oldest)
+        stream.noticed(page.head)
+
+    async def _read_texts(self, watched: Watched, is_begun: bool = True) -> None:
+        """What is being written, as far as it was noted."""
+        if not is_begun:
+            return
+        async with self._reads:
+            texts = await self._journal.texts(watched.id)
+        self._metrics.read("texts")
+        stream = watched.stream
+        for execution_id, _ in stream.lacking:
+            if execution_id not in texts:
+                stream.ended(execution_id)
+        for execution_id, text in texts.items():
+            if text is not None:
+                stream.partial(
+                    execution_id, text.at, text.content, after_seq=text.after_seq, timestamp=text.timestamp
+                )
+
+    async def _mend(self, watched: Watched) -> None:
+        """Read what is missing until nothing is."""
+        stream, pause = watched.stream, self._pace.retry
+        await asyncio.sleep(self._pace.grace)
+        try:
+            while self._of.get(stream) is watched and not stream.is_void:
+                before = stream.head
+                try:
+                    if stream.hole is not None:
+                        await self._read_on(watched)
+                    elif stream.lacking:
+                        await self._read_texts(watched)
+                except StoreUnavailable as error:
+                    logger.warning("what is missing of a stream is read later: %s", error)
+                self._has_changed(watched)
+                if stream.hole is None and not stream.lacking:
+                    break
+                if stream.head == before:
+                    await asyncio.sleep(pause)
+                    pause = min(pause * 2, self._pace.most)
+        finally:
+            watched.mending = None
+            if self._of.get(stream) is watched:
+                self._has_changed(watched)
+
+    async def _replay(self, rows: Rows) -> None:
+        subscription = rows.subscription
+        watched = self._of.get(subscription.stream)
+        if watched is None:
+            return
+        try:
+            page = await self._shared_page(watched, rows.after)
+        except StoreUnavailable:
+            subscription.viewer.close(NOT_NOW)
+            return
+        if page.epoch != watched.stream.epoch:
+            watched.stream.is_void = True
+            self._has_changed(watched)
+        elif need := subscription.loaded(page.entries, page.oldest):
+            self.meet([need])
+
+    async def _shared_page(self, watched: Watched, after: int) -> Page:
+        reading = watched.pages.get(after)
+        if reading is None:
+            reading = watched.pages[after] = self._spawn(self._page(watched.id, after))
+            loop = asyncio.get_running_loop()
+            loop.call_later(self._pace.most, watched.pages.pop, after, None)
+        return await asyncio.shield(reading)
+
+    async def _page(self, stream_id: UUID, after: int | None) -> Page:
+        async with self._reads:
+            page = await self._journal.page(stream_id, after, PAGE)
+            if page is None:
+                # Nothing was told in it so far.
+                page = Page((await self._journal.heads(()))[0], 0, 1)
+        self._metrics.read("envelopes")
+        return page
+
+    # Streams.
+
+    def _watch(self, stream_id: UUID, *, is_session: bool) -> Watched:
+        watched = self._streams.get(stream_id)
+        if watched is None:
+            stream = Stream(stream_id if is_session else None, self._limits)
+            watched = self._streams[stream_id] = self._of[stream] = Watched(stream_id, stream)
+            self.on_interest(stream_id, True)
+            asyncio.get_running_loop().call_later(self._pace.settled, self._doubt, stream_id)
+        return watched
+
+    def _doubt(self, stream_id: UUID) -> None:
+        if self._doubted is not None:
+            self._doubted[stream_id] = None
+        self._doubts.set()
+
+    def _leave(self) -> None:
+        """Forget what nobody has watched for a while."""
+        now = asyncio.get_running_loop().time()
+        for watched in [*self._streams.values()]:
+            if watched.is_used:
+                watched.left_at = None
+            elif watched.left_at is None:
+                watched.left_at = now
+            elif now - watched.left_at >= self._pace.linger:
+                self._forget(watched)
+
+    def _forget(self, watched: Watched) -> None:
+        if self._of.pop(watched.stream, None):
+            del self._streams[watched.id]
+            self._changed.pop(watched, None)
+            self.on_interest(watched.id, False)
+
+    def _has_changed(self, watched: Watched) -> None:
+        """Send what is new at the end of this turn of the loop, with all else that comes in it."""
+        if not self._changed:
+            asyncio.get_running_loop().call_soon(self._send)
+        self._changed[watched] = None
+
+    def _send(self) -> None:
+        changed, self._changed = self._changed, {}
+        for watched in changed:
+            stream = watched.stream
+            if stream.is_void:
+                self._void(watched)
+                continue
+            self.meet(watched.relay.send())
+            if watched.mending is None and stream.epoch and (stream.hole is not None or stream.lacking):
+                watched.mending = self._spawn(self._mend(watched))
+
+    def _void(self, watched: Watched) -> None:
+        """Its history is another one: whoever watches begins anew."""
+        self._forget(watched)
+        for viewer in watched.relay.viewers:
+            viewer.close(BEGIN_ANEW)
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error and not isinstance(error, StoreUnavailable):
+            logger.error("the gateway stumbled", exc_info=error)
+
+
+def _nobody(stream_id: UUID, is_wanted: bool) -> None:
+    """No writer is linked yet."""
+    del stream_id, is_wanted

@@ -1,0 +1,118 @@
+"""The writers' links: what they push goes to the hub, and what the hub wants goes to all of them."""
+
+import asyncio
+import hmac
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from socket import socket
+from uuid import UUID
+
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
+from websockets.typing import Subprotocol
+
+from agent_domain import link
+from agent_domain.errors import InvalidInput
+from broadcast_gateway.hub import Hub
+from broadcast_gateway.metrics import Metrics
+
+logger = logging.getLogger(__name__)
+
+MAX_MESSAGE = 64 << 20
+"""Bytes. An envelope holds what a model or a tool said in one piece."""
+PING_SECONDS = 5.0
+
+
+class Links:
+    """All writers that are linked to this gateway."""
+
+    def __init__(self, hub: Hub, metrics: Metrics, secret: str) -> None:
+        self._hub = hub
+        self._metrics = metrics
+        self._authorization = f"Bearer {link.link_token(secret)}".encode()
+        self._links: dict[ServerConnection, _Wishes] = {}
+        hub.on_interest = self._wish
+
+    @asynccontextmanager
+    async def listening(self, listener: socket) -> AsyncGenerator[None]:
+        """Take what writers push meanwhile."""
+        async with serve(
+            self._serve,
+            sock=listener,
+            process_request=self._refusal,
+            subprotocols=[Subprotocol(link.SUBPROTOCOL)],
+            compression=None,
+            max_size=MAX_MESSAGE,
+            ping_interval=PING_SECONDS,
+            ping_timeout=PING_SECONDS,
+        ):
+            yield
+
+    def _refusal(self, connection: ServerConnection, request: Request) -> Response | None:
+        shown = ", ".join(request.headers.get_all("Authorization")).encode()
+        if hmac.compare_digest(shown, self._authorization):
+            return None
+        logger.warning("a writer with another secret was turned away; is EVERSTEP_BROADCAST_SECRET the same?")
+        return connection.respond(HTTPStatus.UNAUTHORIZED, "Writers show who they are.\n")
+
+    async def _serve(self, writer: ServerConnection) -> None:
+        wishes = self._links[writer] = _Wishes(dict.fromkeys(self._hub.wanted, True))
+        self._metrics.links.set(len(self._links))
+        telling = asyncio.create_task(wishes.tell(writer))
+        try:
+            await self._listen(writer)
+        except ConnectionClosed as closed:
+            logger.debug("a writer is gone: %s", closed)
+        finally:
+            telling.cancel()
+            await asyncio.gather(telling, return_exceptions=True)
+            del self._links[writer]
+            self._metrics.links.set(len(self._links))
+            # What it had on its way may be lost.
+            self._hub.compare()
+
+    async def _listen(self, writer: ServerConnection) -> None:
+        epoch = ""
+        while True:
+            message = await writer.recv(decode=False)
+            try:
+                said = link.read_writer(message)
+                if isinstance(said, link.Told):
+                    epoch = said.epoch
+                    continue
+                for stream_id, body in said.lines:
+                    self._hub.pushed(stream_id, body, epoch)
+            except InvalidInput as error:
+                logger.warning("a writer of another version pushes what cannot be read: %s", error)
+                self._hub.compare()
+
+    def _wish(self, stream_id: UUID, is_wanted: bool) -> None:
+        for wishes in self._links.values():
+            wishes.put(stream_id, is_wanted)
+
+
+class _Wishes:
+    """What one writer has not been told yet: which streams are wanted, and which no longer."""
+
+    def __init__(self, first: dict[UUID, bool]) -> None:
+        self._changed = first
+        self._some = asyncio.Event()
+        self._some.set()
+
+    def put(self, stream_id: UUID, is_wanted: bool) -> None:
+        """Only the last wish counts."""
+        self._changed[stream_id] = is_wanted
+        self._some.set()
+
+    async def tell(self, writer: ServerConnection) -> None:
+        """Tell them as they come."""
+        while True:
+            await self._some.wait()
+            self._some.clear()
+            changed, self._changed = self._changed, {}
+            want = [each for each, is_wanted in changed.items() if is_wanted]
+            for message in link.interests(want, changed.keys() - want):
+                await writer.send(message)

@@ -1,0 +1,60 @@
+"""What the gateway counts, for Prometheus. No label names a tenant, a person or a stream."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+
+from broadcast_gateway.wires.frames import Closing
+
+
+class Metrics:
+    """The counters of one process."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.connections = Gauge(
+            "everstep_gateway_connections", "Connections of viewers", registry=self.registry
+        )
+        self.streams = Gauge(
+            "everstep_gateway_streams",
+            "Streams that are watched, or were a moment ago",
+            registry=self.registry,
+        )
+        self.links = Gauge("everstep_gateway_links", "Writers that are linked", registry=self.registry)
+        pushed = Counter(
+            "everstep_gateway_pushed",
+            "What writers pushed of watched streams",
+            ("kind",),
+            registry=self.registry,
+        )
+        self._envelopes, self._chunks = pushed.labels("envelope"), pushed.labels("chunk")
+        self._reads = Counter(
+            "everstep_gateway_reads", "Reads of the table", ("what",), registry=self.registry
+        )
+        self._closed = Counter(
+            "everstep_gateway_closed",
+            "Connections that the gateway closed",
+            ("code",),
+            registry=self.registry,
+        )
+        self._refused = Counter(
+            "everstep_gateway_refused", "Handshakes that were refused", ("status",), registry=self.registry
+        )
+
+    def pushed(self, *, is_chunk: bool) -> None:
+        """A writer pushed something that somebody watches."""
+        (self._chunks if is_chunk else self._envelopes).inc()
+
+    def read(self, what: str) -> None:
+        """The table was read."""
+        self._reads.labels(what).inc()
+
+    def closed(self, closing: Closing) -> None:
+        """A connection was closed."""
+        self._closed.labels(str(closing.native)).inc()
+
+    def refused(self, status: int) -> None:
+        """A handshake was refused."""
+        self._refused.labels(str(status)).inc()
+
+    def text(self) -> bytes:
+        """All of it, as Prometheus reads it."""
+        return generate_latest(self.registry)

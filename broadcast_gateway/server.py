@@ -1,0 +1,165 @@
+"""The gateway: it listens, lets in as many as it can serve, looks after them, and says goodbye to all.
+
+One sweeper looks after all connections; there is no timer for any of them.
+"""
+
+import asyncio
+import logging
+import random
+import resource
+from collections import Counter
+from collections.abc import AsyncGenerator, Collection
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from http import HTTPStatus
+from socket import socket
+from urllib.parse import urlsplit
+
+from websockets.http11 import Request
+
+from broadcast_gateway.connections import Connection
+from broadcast_gateway.dialogues import House
+from broadcast_gateway.wires.frames import RESTARTING
+
+logger = logging.getLogger(__name__)
+
+SWEEP_SECONDS = 1.0
+BACKLOG = 1024
+DESCRIPTORS = 0.9
+"""So many of the file descriptors are for viewers."""
+
+
+class Gateway:
+    """Serves viewers until it is drained."""
+
+    def __init__(self, house: House, origins: Collection[str] = ()) -> None:
+        self.house = house
+        self._origins = frozenset(origin.rstrip("/").lower() for origin in origins)
+        self._connections: dict[Connection, None] = {}
+        self._addresses = Counter[str]()
+        self._most = min(house.bounds.connections, int(_descriptors() * DESCRIPTORS))
+        self._credit = house.bounds.handshakes
+        self._credit_at = 0.0
+        self._is_draining = False
+        self._is_empty = asyncio.Event()
+
+    @asynccontextmanager
+    async def listening(self, listener: socket) -> AsyncGenerator[None]:
+        """Serve meanwhile; at the end everybody is sent elsewhere."""
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(
+            lambda: Connection(self.house, self), sock=listener, backlog=BACKLOG
+        )
+        helpers = [loop.create_task(self._sweep()), loop.create_task(self.house.hub.run())]
+        try:
+            yield
+        finally:
+            server.close()
+            await self._drain()
+            for helper in (*helpers, *self.house.tasks):
+                helper.cancel()
+            await asyncio.gather(*helpers, *self.house.tasks, return_exceptions=True)
+
+    def came(self, connection: Connection) -> None:
+        """Somebody is there."""
+        self._connections[connection] = None
+        self._addresses[connection.address] += 1
+        self.house.metrics.connections.set(len(self._connections))
+
+    def left(self, connection: Connection) -> None:
+        """It is gone."""
+        del self._connections[connection]
+        self.house.metrics.connections.set(len(self._connections))
+        if self._addresses[connection.address] > 1:
+            self._addresses[connection.address] -= 1
+        else:
+            del self._addresses[connection.address]
+        if self._is_draining and not self._connections:
+            self._is_empty.set()
+
+    def refusal(self, connection: Connection, request: Request) -> tuple[HTTPStatus, str] | None:
+        """Why a handshake is refused."""
+        if not self._is_allowed(request):
+            return HTTPStatus.FORBIDDEN, "Pages of this origin may not watch: EVERSTEP_ALLOWED_ORIGINS\n"
+        if self._is_draining:
+            return HTTPStatus.SERVICE_UNAVAILABLE, "The gateway stops; try again.\n"
+        if len(self._connections) > self._most:
+            return HTTPStatus.SERVICE_UNAVAILABLE, "The gateway is full; try again later.\n"
+        if self._addresses[connection.address] > self.house.bounds.per_address:
+            return HTTPStatus.SERVICE_UNAVAILABLE, "There are too many connections from this address.\n"
+        if not self._pay():
+            return HTTPStatus.SERVICE_UNAVAILABLE, "Too many connect at once; try again later.\n"
+        return None
+
+    def _pay(self) -> bool:
+        now, rate = asyncio.get_running_loop().time(), self.house.bounds.handshakes
+        self._credit = min(rate, self._credit + (now - self._credit_at) * rate)
+        self._credit_at = now
+        if self._credit < 1:
+            return False
+        self._credit -= 1
+        return True
+
+    def _is_allowed(self, request: Request) -> bool:
+        """Whatever is no browser sends no origin; pages from the gateway's own host may watch."""
+        origins = request.headers.get_all("Origin")
+        if not origins:
+            return True
+        if len(origins) > 1:
+            return False
+        host = urlsplit("//" + request.headers.get("Host", "")).hostname
+        return origins[0].lower() in self._origins or (
+            host is not None and urlsplit(origins[0].lower()).hostname == host.lower()
+        )
+
+    def page(self, path: str) -> tuple[str, bytes] | None:
+        """What is here for probes and for Prometheus."""
+        match path:
+            case "/healthz":
+                return "application/json", b'{"status":"ok"}'
+            case "/metrics":
+                self.house.metrics.streams.set(len(self.house.hub.wanted))
+                return "text/plain; version=0.0.4; charset=utf-8", self.house.metrics.text()
+            case _:
+                return None
+
+    async def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            now = loop.time()
+            for connection in [*self._connections]:
+                try:
+                    if connection.due <= now:
+                        connection.look(now)
+                    if connection.is_paused:
+                        connection.look_whether_stuck(now)
+                except Exception:
+                    # One connection must not be the end of looking after all others.
+                    logger.exception("a connection is given up")
+                    connection.abort()
+
+    async def _drain(self) -> None:
+        """Send everybody elsewhere, one after the other: they should not all arrive there at once."""
+        self._is_draining = True
+        bounds, loop = self.house.bounds, asyncio.get_running_loop()
+        waiting = [*self._connections]
+        seconds = min(bounds.drain_seconds, len(waiting) / 100)
+        for place, connection in enumerate(waiting):
+            goodbye = partial(connection.close, RESTARTING, random.random())  # noqa: S311 -- a pause
+            loop.call_later(seconds * place / len(waiting), goodbye)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds + bounds.closing_seconds if waiting else 0):
+                await self._is_empty.wait()
+        for connection in [*self._connections]:
+            connection.abort()
+        if waiting:
+            logger.info("%s viewers were sent elsewhere", len(waiting))
+
+
+def _descriptors() -> int:
+    """How many files this process may have open: as many as it is allowed to ask for."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard

@@ -1,0 +1,257 @@
+"""A gateway on real sockets, with a table and doors that the test holds in its hands."""
+
+import asyncio
+import json
+import socket
+import time
+from collections.abc import AsyncGenerator, Collection, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.typing import Origin, Subprotocol
+
+from agent_domain import link
+from agent_domain.channels import Channel, channel_signature
+from agent_domain.envelopes import Envelope
+from agent_domain.ports import EventRecord, StoreUnavailable
+from broadcast_gateway.dialogues import House
+from broadcast_gateway.hub import Hub, Pace
+from broadcast_gateway.limits import LIMITS, Bounds, Limits
+from broadcast_gateway.links import Links
+from broadcast_gateway.metrics import Metrics
+from broadcast_gateway.news import Entry, entry_of
+from broadcast_gateway.ports import Guest, NotAdmitted, Page, Text
+from broadcast_gateway.server import Gateway
+from broadcast_gateway.wires import native
+from tests.broadcast_gateway.writers import EXECUTION, SESSION, entry, envelope
+
+KEY, SECRET = "app", "secret-of-the-test"
+PATIENCE = 20.0
+QUICK = Pace(grace=0.001, settled=0.01, compare=0.05, retry=0.01, most=0.05, linger=0.2)
+
+
+@dataclass
+class Table:
+    """What is stored, and how often somebody looked."""
+
+    epoch: str = "first"
+    streams: dict[UUID, list[Entry]] = field(default_factory=dict[UUID, list[Entry]])
+    oldest: int = 1
+    noted: dict[str, Text | None] = field(default_factory=dict[str, Text | None])
+    is_away: bool = False
+    looks: int = 0
+
+    def store(self, count: int = 1, stream_id: UUID = SESSION) -> list[Entry]:
+        """So many more, whichever."""
+        rows = self.streams.setdefault(stream_id, [])
+        new = [entry(len(rows) + place + 1) for place in range(count)]
+        rows += new
+        return new
+
+    def tell(self, record: EventRecord, execution_id: UUID = EXECUTION) -> Entry:
+        """One more that says this."""
+        rows = self.streams.setdefault(SESSION, [])
+        rows.append(entry(len(rows) + 1, record, execution_id))
+        return rows[-1]
+
+    async def page(self, stream_id: UUID, after: int | None, limit: int) -> Page | None:
+        self._look()
+        rows = self.streams.get(stream_id)
+        if rows is None:
+            return None
+        wanted = [] if after is None else [row for row in rows if row.seq > max(after, self.oldest - 1)]
+        return Page(self.epoch, len(rows), self.oldest, wanted[:limit])
+
+    async def heads(self, stream_ids: Collection[UUID]) -> tuple[str, Mapping[UUID, int]]:
+        self._look()
+        return self.epoch, {each: len(self.streams[each]) for each in stream_ids if each in self.streams}
+
+    async def texts(self, stream_id: UUID) -> Mapping[str, Text | None]:
+        self._look()
+        return dict(self.noted)
+
+    def _look(self) -> None:
+        self.looks += 1
+        if self.is_away:
+            raise StoreUnavailable("the table is away")
+
+
+@dataclass
+class Keys:
+    """Tokens are names; who is called `nobody` is not let in, and `late` will have to go soon."""
+
+    is_away: bool = False
+    banned: set[str] = field(default_factory=set[str])
+    closed: set[UUID] = field(default_factory=set[UUID])
+    inside: Mapping[UUID, UUID] = field(default_factory=dict[UUID, UUID])
+
+    async def guest(self, token: str) -> Guest:
+        if self.is_away:
+            raise StoreUnavailable("nobody knows")
+        if token == "nobody" or token in self.banned:
+            raise NotAdmitted("who is that?")
+        expires_at = time.time() + 0.5 if token == "late" else None
+        return Guest("default", token.partition("/")[0], expires_at)
+
+    async def stream(self, channel: Channel, guest: Guest | None) -> UUID | None:
+        if self.is_away:
+            raise StoreUnavailable("nobody knows")
+        stream_id = self.inside.get(channel.stream_id, channel.stream_id)
+        return None if stream_id in self.closed else stream_id
+
+
+@dataclass
+class Running:
+    """A gateway that runs, and what it knows."""
+
+    gateway: Gateway
+    table: Table
+    keys: Keys
+    port: int
+    link_port: int
+
+    @property
+    def hub(self) -> Hub:
+        return self.gateway.house.hub
+
+
+@asynccontextmanager
+async def running(
+    table: Table | None = None,
+    *,
+    bounds: Bounds | None = None,
+    limits: Limits = LIMITS,
+    pace: Pace = QUICK,
+    keys: Keys | None = None,
+    origins: Collection[str] = (),
+) -> AsyncGenerator[Running]:
+    """A gateway and its listener for writers, on free ports."""
+    table, keys, metrics = table or Table(), keys or Keys(), Metrics()
+    hub = Hub(table, metrics, limits=limits, pace=pace)
+    bounds = bounds or Bounds(drain_seconds=0.05, closing_seconds=1.0)
+    house = House(hub, keys, metrics, bounds, {KEY: SECRET})
+    links = Links(hub, metrics, SECRET)
+    gateway = Gateway(house, origins)
+    with listener() as front, listener() as back:
+        ports = front.getsockname()[1], back.getsockname()[1]
+        async with links.listening(back), gateway.listening(front):
+            yield Running(gateway, table, keys, *ports)
+
+
+def listener() -> socket.socket:
+    made = socket.create_server(("127.0.0.1", 0))
+    made.setblocking(False)
+    return made
+
+
+@dataclass
+class Client:
+    """A viewer's end of a connection: JSON in, JSON out."""
+
+    socket: ClientConnection
+
+    async def send(self, **frame: Any) -> None:
+        await self.socket.send(json.dumps(frame))
+
+    async def next(self) -> dict[str, Any]:
+        async with asyncio.timeout(PATIENCE):
+            return json.loads(await self.socket.recv())
+
+    async def until(self, **expected: Any) -> dict[str, Any]:
+        """The next frame with these fields; what comes before it is not looked at."""
+        while True:
+            frame = await self.next()
+            if expected.items() <= frame.items():
+                return frame
+
+    async def seqs(self, count: int) -> list[int | None]:
+        """Of the next envelopes."""
+        return [(await self.next())["seq"] for _ in range(count)]
+
+    async def sub(self, channel: str = f"agent.session.{SESSION}", **since: Any) -> dict[str, Any]:
+        await self.send(type="sub", channel=channel, **since)
+        return await self.next()
+
+    async def end(self) -> tuple[int, list[dict[str, Any]]]:
+        """With which code it was closed, and what came before."""
+        frames: list[dict[str, Any]] = []
+        async with asyncio.timeout(PATIENCE):
+            async for message in self.socket:
+                frames.append(json.loads(message))
+        return self.socket.close_code or 0, frames
+
+
+@asynccontextmanager
+async def raw(url: str, origin: str | None = None, **options: Any) -> AsyncGenerator[Client]:
+    async with connect(url, origin=Origin(origin) if origin else None, compression=None, **options) as ws:
+        yield Client(ws)
+
+
+@asynccontextmanager
+async def watching(running: Running, token: str = "ann", **options: Any) -> AsyncGenerator[Client]:
+    """A viewer with the native protocol who has said hello."""
+    url = f"ws://127.0.0.1:{running.port}/v1"
+    async with raw(url, subprotocols=[Subprotocol(native.SUBPROTOCOL)], **options) as client:
+        await client.send(type="hello", token=token)
+        assert await client.next() == {
+            "type": "welcome",
+            "ping_after": running.gateway.house.bounds.ping_after,
+        }
+        yield client
+
+
+@dataclass
+class Writer:
+    """Pushes over a link."""
+
+    socket: ClientConnection
+    table: Table
+
+    async def push(self, *entries: Entry, stream_id: UUID = SESSION) -> None:
+        lines = [f"{stream_id} ".encode() + each.body for each in entries]
+        for message in link.messages(lines):
+            await self.socket.send(message, text=True)
+
+    async def stream(self, record: EventRecord, execution_id: UUID = EXECUTION) -> None:
+        await self.say(envelope(record, execution_id))
+
+    async def say(self, told: Envelope, stream_id: UUID = SESSION) -> None:
+        for message in link.messages([link.line(stream_id, told)]):
+            await self.socket.send(message, text=True)
+
+    async def interest(self) -> link.Interest:
+        async with asyncio.timeout(PATIENCE):
+            return link.read_gateway(await self.socket.recv())
+
+
+@asynccontextmanager
+async def writing(running: Running, secret: str = SECRET) -> AsyncGenerator[Writer]:
+    headers = {"Authorization": f"Bearer {link.link_token(secret)}"}
+    async with connect(
+        f"ws://127.0.0.1:{running.link_port}",
+        additional_headers=headers,
+        subprotocols=[Subprotocol(link.SUBPROTOCOL)],
+        compression=None,
+    ) as ws:
+        writer = Writer(ws, running.table)
+        await ws.send(link.told(running.table.epoch))
+        yield writer
+
+
+@asynccontextmanager
+async def pusher_client(running: Running, key: str = KEY, protocol: str = "7") -> AsyncGenerator[Client]:
+    url = f"ws://127.0.0.1:{running.port}/app/{key}?protocol={protocol}&client=js&version=8.6.0&flash=false"
+    async with raw(url) as client:
+        yield client
+
+
+def joining(socket_id: str, channel: str, data: str | None = None, secret: str = SECRET) -> dict[str, Any]:
+    """A signed `pusher:subscribe`."""
+    signature = channel_signature(secret, socket_id, channel, data)
+    sent = {"channel": channel, "auth": f"{KEY}:{signature}"} | (
+        {} if data is None else {"channel_data": data}
+    )
+    return {"event": "pusher:subscribe", "data": sent}
