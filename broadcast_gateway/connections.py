@@ -208,7 +208,7 @@ class Connection(asyncio.Protocol):
         """Close it if it has taken nothing for too long."""
         if not self._transport or self._is_ending:
             return
-        if self.viewer.is_stuck(now, self._transport.get_write_buffer_size()):
+        if self.viewer.is_stuck(now, self._transport.get_write_buffer_size(), self._house.bounds.patience):
             self.close(TOO_SLOW)
 
     # The wire.
@@ -242,6 +242,7 @@ class Connection(asyncio.Protocol):
         if response.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
             self._flush()
             self._dialogue = dialogue
+            self.due = self.heard_at + min(self._house.bounds.hello_seconds, self._house.bounds.ping_after)
             dialogue.begin()
         else:
             self._house.metrics.refused(response.status_code)

@@ -143,19 +143,20 @@ class _Check:
 class Native(Dialogue):
     """`everstep.v1`."""
 
-    __slots__ = ("_checked_at", "_expires_at", "_guest", "_keys", "_token")
+    __slots__ = ("_began_at", "_checked_at", "_expires_at", "_guest", "_keys", "_token")
 
     def __init__(self, line: Line, house: House) -> None:
         super().__init__(line, house)
         self._guest: Guest | None = None
         self._token = ""
         self._expires_at: float | None = None
-        self._checked_at = 0.0
+        self._began_at = self._checked_at = 0.0
         self._keys: dict[str, str] = {}
         """Under which key each channel is watched: several names may mean one stream."""
 
     def begin(self) -> None:
         """It is the viewer's turn."""
+        self._began_at = asyncio.get_running_loop().time()
 
     def received(self, data: bytes) -> None:
         """Take a frame."""
@@ -173,8 +174,9 @@ class Native(Dialogue):
         """Close whose token has expired; ask again about one that does not expire."""
         bounds = self._house.bounds
         if self._guest is None:
-            self._line.close(NOT_NOW if self._working else UNAUTHORIZED)
-            return None
+            if now >= self._began_at + bounds.hello_seconds:
+                self._line.close(NOT_NOW if self._working else UNAUTHORIZED)
+            return self._began_at + bounds.hello_seconds
         if self._expires_at is not None:
             if now >= self._expires_at:
                 self._line.close(EXPIRED)

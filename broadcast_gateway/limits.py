@@ -38,12 +38,16 @@ class Bounds:
     """That a connection sends in a second, and as many at once after a quiet one."""
     waiting: int = 200
     """Frames of a connection that wait for the one before them."""
+    sweep_seconds: float = 1.0
+    """Between two looks at all connections."""
     hello_seconds: float = 10.0
     """In which a connection has to say what it wants."""
     ping_after: float = 30.0
     """Seconds of silence."""
     silent_after: float = 60.0
     """Seconds of silence after which nobody is there."""
+    patience: float = 10.0
+    """Seconds in which a viewer may take nothing at all while something waits for him."""
     closing_seconds: float = 5.0
     """For a viewer to take the last frame."""
     recheck_seconds: float = 60.0

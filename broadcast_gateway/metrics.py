@@ -51,6 +51,10 @@ class Metrics:
         """A connection was closed."""
         self._closed.labels(str(closing.native)).inc()
 
+    def closed_by(self, code: int) -> float:
+        """How many were closed with this code."""
+        return self.registry.get_sample_value("everstep_gateway_closed_total", {"code": str(code)}) or 0
+
     def refused(self, status: int) -> None:
         """A handshake was refused."""
         self._refused.labels(str(status)).inc()

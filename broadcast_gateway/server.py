@@ -23,7 +23,6 @@ from broadcast_gateway.wires.frames import RESTARTING
 
 logger = logging.getLogger(__name__)
 
-SWEEP_SECONDS = 1.0
 BACKLOG = 1024
 DESCRIPTORS = 0.9
 """So many of the file descriptors are for viewers."""
@@ -126,7 +125,7 @@ class Gateway:
     async def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(SWEEP_SECONDS)
+            await asyncio.sleep(self.house.bounds.sweep_seconds)
             now = loop.time()
             for connection in [*self._connections]:
                 try:

@@ -16,9 +16,6 @@ from broadcast_gateway.news import Entry, Wire
 from broadcast_gateway.streams import Cursor, Stream
 from broadcast_gateway.wires.frames import Closing
 
-PATIENCE = 10.0
-"""So many seconds a viewer may take nothing at all while something waits for him."""
-
 
 @dataclass(frozen=True, slots=True)
 class Joined:
@@ -78,12 +75,12 @@ class Viewer:
         self.is_paused = False
         return [need for each in tuple(self.subscriptions.values()) if (need := each.catch_up())]
 
-    def is_stuck(self, now: float, unsent: int) -> bool:
-        """Whether it has taken nothing for too long, though it should have; ask every second or so."""
+    def is_stuck(self, now: float, unsent: int, patience: float) -> bool:
+        """Whether it has taken nothing for so long, though it should have; ask every second or so."""
         if unsent < self._unsent:
             self._unsent = unsent
             self._moved_at = now
-        return self.is_paused and now - self._moved_at >= PATIENCE
+        return self.is_paused and now - self._moved_at >= patience
 
     def leave(self) -> None:
         """The connection is gone."""

@@ -5,12 +5,13 @@ import json
 import socket
 import time
 from collections.abc import AsyncGenerator, Collection, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
 from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
 from websockets.typing import Origin, Subprotocol
 
 from agent_domain import link
@@ -22,7 +23,7 @@ from broadcast_gateway.hub import Hub, Pace
 from broadcast_gateway.limits import LIMITS, Bounds, Limits
 from broadcast_gateway.links import Links
 from broadcast_gateway.metrics import Metrics
-from broadcast_gateway.news import Entry, entry_of
+from broadcast_gateway.news import Entry
 from broadcast_gateway.ports import Guest, NotAdmitted, Page, Text
 from broadcast_gateway.server import Gateway
 from broadcast_gateway.wires import native
@@ -81,7 +82,7 @@ class Table:
 
 @dataclass
 class Keys:
-    """Tokens are names; who is called `nobody` is not let in, and `late` will have to go soon."""
+    """A token is a name; `ann for 0.5` is good for half a second."""
 
     is_away: bool = False
     banned: set[str] = field(default_factory=set[str])
@@ -91,10 +92,10 @@ class Keys:
     async def guest(self, token: str) -> Guest:
         if self.is_away:
             raise StoreUnavailable("nobody knows")
-        if token == "nobody" or token in self.banned:
+        name, _, seconds = token.partition(" for ")
+        if name in self.banned:
             raise NotAdmitted("who is that?")
-        expires_at = time.time() + 0.5 if token == "late" else None
-        return Guest("default", token.partition("/")[0], expires_at)
+        return Guest("default", name, time.time() + float(seconds) if seconds else None)
 
     async def stream(self, channel: Channel, guest: Guest | None) -> UUID | None:
         if self.is_away:
@@ -112,6 +113,11 @@ class Running:
     keys: Keys
     port: int
     link_port: int
+    parts: AsyncExitStack
+
+    async def stop(self) -> None:
+        """As on SIGTERM."""
+        await self.parts.aclose()
 
     @property
     def hub(self) -> Hub:
@@ -137,8 +143,10 @@ async def running(
     gateway = Gateway(house, origins)
     with listener() as front, listener() as back:
         ports = front.getsockname()[1], back.getsockname()[1]
-        async with links.listening(back), gateway.listening(front):
-            yield Running(gateway, table, keys, *ports)
+        async with AsyncExitStack() as parts:
+            await parts.enter_async_context(links.listening(back))
+            await parts.enter_async_context(gateway.listening(front))
+            yield Running(gateway, table, keys, *ports, parts)
 
 
 def listener() -> socket.socket:
@@ -179,23 +187,31 @@ class Client:
         """With which code it was closed, and what came before."""
         frames: list[dict[str, Any]] = []
         async with asyncio.timeout(PATIENCE):
-            async for message in self.socket:
-                frames.append(json.loads(message))
+            with suppress(ConnectionClosed):
+                while True:
+                    frames.append(json.loads(await self.socket.recv()))
         return self.socket.close_code or 0, frames
 
 
 @asynccontextmanager
 async def raw(url: str, origin: str | None = None, **options: Any) -> AsyncGenerator[Client]:
-    async with connect(url, origin=Origin(origin) if origin else None, compression=None, **options) as ws:
+    async with connect(
+        url, origin=Origin(origin) if origin else None, compression=None, close_timeout=0.2, **options
+    ) as ws:
         yield Client(ws)
 
 
-@asynccontextmanager
-async def watching(running: Running, token: str = "ann", **options: Any) -> AsyncGenerator[Client]:
-    """A viewer with the native protocol who has said hello."""
+def native_socket(running: Running, **options: Any) -> AbstractAsyncContextManager[Client]:
+    """A connection over which nothing was said yet."""
     url = f"ws://127.0.0.1:{running.port}/v1"
-    async with raw(url, subprotocols=[Subprotocol(native.SUBPROTOCOL)], **options) as client:
-        await client.send(type="hello", token=token)
+    return raw(url, subprotocols=[Subprotocol(native.SUBPROTOCOL)], **options)
+
+
+@asynccontextmanager
+async def watching(running: Running, name: str = "ann", **options: Any) -> AsyncGenerator[Client]:
+    """A viewer with the native protocol who has said hello."""
+    async with native_socket(running, **options) as client:
+        await client.send(type="hello", token=name)
         assert await client.next() == {
             "type": "welcome",
             "ping_after": running.gateway.house.bounds.ping_after,
@@ -255,3 +271,11 @@ def joining(socket_id: str, channel: str, data: str | None = None, secret: str =
         {} if data is None else {"channel_data": data}
     )
     return {"event": "pusher:subscribe", "data": sent}
+
+
+@asynccontextmanager
+async def watching_pair() -> AsyncGenerator[tuple[Running, Client, Client]]:
+    """A gateway with a viewer of each protocol."""
+    async with running() as gateway, watching(gateway) as viewer, pusher_client(gateway) as other:
+        await other.next()
+        yield gateway, viewer, other

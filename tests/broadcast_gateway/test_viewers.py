@@ -8,7 +8,7 @@ from agent_domain.reader import Place, Position
 from broadcast_gateway.limits import LIMITS, Limits
 from broadcast_gateway.news import Entry, Wire
 from broadcast_gateway.streams import Stream
-from broadcast_gateway.viewers import PATIENCE, Fallen, Joined, Need, Relay, Rows, Viewer
+from broadcast_gateway.viewers import Fallen, Joined, Need, Relay, Rows, Viewer
 from broadcast_gateway.wires.frames import Closing
 from broadcast_gateway.wires.native import NATIVE
 from broadcast_gateway.wires.pusher import Pusher
@@ -274,16 +274,16 @@ def test_a_viewer_who_takes_nothing_for_ten_seconds_is_stuck() -> None:
     """7.8.2"""
     watched, slow = relay(), Screen(room=1, now=100.0)
     join(watched, slow)
-    assert not slow.viewer.is_stuck(100.0 + PATIENCE, 0)
+    assert not slow.viewer.is_stuck(110.0, 0, 10.0)
     watched.stream.append([entry(1)], EPOCH)
     watched.send()
     unsent = len(slow.writes[0])
-    assert not slow.viewer.is_stuck(109.0, unsent)
-    assert not slow.viewer.is_stuck(109.5, unsent - 1)
-    assert not slow.viewer.is_stuck(119.0, unsent - 1)
-    assert slow.viewer.is_stuck(119.5, unsent - 1)
+    assert not slow.viewer.is_stuck(109.0, unsent, 10.0)
+    assert not slow.viewer.is_stuck(109.5, unsent - 1, 10.0)
+    assert not slow.viewer.is_stuck(119.0, unsent - 1, 10.0)
+    assert slow.viewer.is_stuck(119.5, unsent - 1, 10.0)
     slow.viewer.resume()
-    assert not slow.viewer.is_stuck(200.0, 0)
+    assert not slow.viewer.is_stuck(200.0, 0, 10.0)
 
 
 # The table.
