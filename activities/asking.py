@@ -72,7 +72,7 @@ class Asking:
         self.strike(Failpoint.INFER_BEFORE_MODEL)
         driver = self.agents.driver(spec.agent, spec.llm_preset)
         state = step_state(request.ref, request.number, found.material)
-        with self.live_texts.told(begin, is_wanted=news.tells_text(found.material)) as live:
+        with self.live_texts.told(begin, is_public=news.tells_text(found.material)) as live:
 
             async def write() -> None:
                 live.begun(await self.store.begin_step(begin))
@@ -133,7 +133,7 @@ class Asking:
         await self.store.begin_step(begin)
         if live.was_told:
             # The next attempt has to take it back: see `BegunStep.was_silent`.
-            await self.store.note_partial(begin.ref, begin.number, begin.attempt, live.text)
+            await live.keep(self.store)
         failures = await self.store.note_failure(begin.ref, begin.number, begin.attempt)
         if failures >= model_attempts:
             return

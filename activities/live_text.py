@@ -2,6 +2,10 @@
 
 Nothing of an attempt is told before its beginning is stored, so that whoever reads its text has read that it
 began, and that the attempt before was given up. And nothing once another attempt has taken over.
+
+Text that may be told is cut whether anybody watches or not, which costs little: who comes in the middle is
+given what was cut and noted, and goes on with the chunk after it. To the bus goes only what is wanted at that
+moment.
 """
 
 import asyncio
@@ -15,35 +19,36 @@ from activities.calls import now
 from agent_domain.bus import Chunk, EnvelopeBus
 from agent_domain.cutter import Cutter, Piece
 from agent_domain.envelopes import Attempt
-from agent_domain.ports import BeginStep, BegunStep
+from agent_domain.ports import BeginStep, BegunStep, ExecutionStore
 
 
 class LiveText:
     """The text of one attempt. It is heard first, and told once the attempt has begun."""
 
-    def __init__(self, texts: "LiveTexts", begin: BeginStep, *, is_wanted: bool) -> None:
+    def __init__(self, texts: "LiveTexts", begin: BeginStep, *, is_public: bool) -> None:
         self._texts = texts
         self.begin = begin
-        self._is_wanted = is_wanted
+        self._is_public = is_public
+        self._is_stopped = self._is_cut_off = False
         self._after_seq: int | None = None
         self._cutter = Cutter()
+        self._cut = self._next_index = 0
         self._timer: asyncio.TimerHandle | None = None
-        self.text = ""
+        self._text = ""
         self.has_begun = False
-        self.was_told = False
 
     def begun(self, begun: BegunStep) -> None:
         """The beginning is stored; it is void if the step has its reply, or a later attempt."""
-        latest = begun.previous_attempt or 0
-        self._is_wanted &= begun.recorded is None and latest <= self.begin.attempt
+        if begun.recorded or (begun.previous_attempt or 0) > self.begin.attempt:
+            self.stop()
         self._after_seq = begun.after_seq
         self.has_begun = True
         self._tell_what_is_due()
 
     def heard(self, content: str) -> None:
         """Some more text."""
-        self.text += content
-        if self._is_wanted:
+        self._text += content
+        if self._is_public:
             self._cutter.heard(content)
             self._tell_what_is_due()
 
@@ -54,13 +59,34 @@ class LiveText:
 
     def stop(self) -> None:
         """Nothing more is told, whatever is still heard."""
-        self._is_wanted = False
+        self._is_stopped = True
         if self._timer:
             self._timer.cancel()
 
     @property
+    def text(self) -> str:
+        """The text so far; where viewers are told it, exactly what was cut."""
+        return self._text[: self._cut] if self._is_public else self._text
+
+    @property
+    def was_told(self) -> bool:
+        """Whether some of it may have been seen, so that it has to be taken back if the attempt fails."""
+        return self._next_index > 0
+
+    async def keep(self, store: ExecutionStore) -> bool:
+        """Note the text so far, for those who join late; False if this attempt has no say any more.
+
+        Without the next chunk's index, where viewers are told no text, nobody who joins is told of it.
+        """
+        begin, index = self.begin, self._next_index if self._is_public else None
+        return await store.note_partial(
+            begin.ref, begin.number, begin.attempt, self.text, next_index=index, after_seq=self._after_seq
+        )
+
+    @property
     def _may_tell(self) -> bool:
-        return self._is_wanted and self.has_begun and self._texts.is_latest(self.begin, self)
+        is_current = self.has_begun and not self._is_stopped
+        return self._is_public and is_current and self._texts.is_latest(self.begin, self)
 
     def _tell_what_is_due(self) -> None:
         if not self._may_tell:
@@ -75,16 +101,20 @@ class LiveText:
         self._tell_what_is_due()
 
     def _tell(self, pieces: Iterable[Piece]) -> None:
-        ref, attempt = self.begin.ref, Attempt(self.begin.number, self.begin.attempt)
         for piece in pieces:
-            self.was_told = True
-            chunk = Chunk(ref, attempt, piece.index, piece.offset, piece.content, self._after_seq, now())
-            try:
+            self._cut, self._next_index = piece.offset + len(piece.content), piece.index + 1
+            if not self._is_cut_off:
+                self._push(piece)
+
+    def _push(self, piece: Piece) -> None:
+        ref, attempt = self.begin.ref, Attempt(self.begin.number, self.begin.attempt)
+        try:
+            if self._texts.bus.wants(ref.stream_id):
+                chunk = Chunk(ref, attempt, piece.index, piece.offset, piece.content, self._after_seq, now())
                 self._texts.bus.chunk(ref.stream_id, chunk)
-            except Exception:  # noqa: BLE001 -- the answer is worth more than that somebody sees it at once
-                activity.logger.exception("the text of step %s is told no further", self.begin.number)
-                self.stop()
-                break
+        except Exception:  # noqa: BLE001 -- the answer is worth more than that somebody sees it at once
+            activity.logger.exception("the text of step %s is pushed no further", self.begin.number)
+            self._is_cut_off = True
 
 
 class LiveTexts:
@@ -95,9 +125,9 @@ class LiveTexts:
         self._latest: dict[UUID, LiveText] = {}
 
     @contextmanager
-    def told(self, begin: BeginStep, *, is_wanted: bool) -> Generator[LiveText]:
-        """The text of an attempt, told while the body runs."""
-        text = LiveText(self, begin, is_wanted=is_wanted)
+    def told(self, begin: BeginStep, *, is_public: bool) -> Generator[LiveText]:
+        """The text of an attempt, told while the body runs; if it is not public, it is only kept."""
+        text = LiveText(self, begin, is_public=is_public)
         execution_id = begin.ref.execution_id
         self._latest[execution_id] = text
         try:

@@ -44,12 +44,12 @@ class PartialText:
         noted, live = 0, self.live
         while True:
             await asyncio.sleep(NOTE_SECONDS)
-            if len(live.text) == noted or not live.has_begun:
+            length = len(live.text)
+            if length == noted or not live.has_begun:
                 continue
-            text, begin = live.text, live.begin
             try:
-                has_say = await self.store.note_partial(begin.ref, begin.number, begin.attempt, text)
-                noted = len(text)
+                has_say = await live.keep(self.store)
+                noted = length
             except StoreUnavailable as error:
                 activity.logger.warning("the text so far is not kept: %s", error)
             else:

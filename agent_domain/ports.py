@@ -370,6 +370,10 @@ class StepRow:
     """How many of its messages people steered with, before the model was asked."""
     response: FrozenDict | None = None
     """`InferenceResponse.to_dict()`, where it was asked for."""
+    next_index: int | None = None
+    """The chunk that goes on where `partial_text` ends; None where viewers are told none."""
+    after_seq: int | None = None
+    """The stored envelope that those chunks follow."""
 
     @property
     def duration_ms(self) -> float | None:
@@ -443,8 +447,20 @@ class ExecutionStore(Protocol):
         """Settle the step before, mark this one as started; a recorded one is returned as it is."""
         ...
 
-    async def note_partial(self, ref: ExecutionRef, number: int, attempt: int, text: str) -> bool:
-        """Keep the text so far, for those who join late; False if this attempt has no say any more."""
+    async def note_partial(
+        self,
+        ref: ExecutionRef,
+        number: int,
+        attempt: int,
+        text: str,
+        *,
+        next_index: int | None = None,
+        after_seq: int | None = None,
+    ) -> bool:
+        """Keep the text so far, for those who join late; False if this attempt has no say any more.
+
+        With the index of the chunk that goes on where it ends, viewers may be told of it, else not.
+        """
         ...
 
     async def note_failure(self, ref: ExecutionRef, number: int, attempt: int) -> int:

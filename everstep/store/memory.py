@@ -72,6 +72,8 @@ class _Step:
     errors: tuple[StepError, ...] = ()
     outcome: FrozenDict | None = None
     partial_text: str = ""
+    next_index: int | None = None
+    after_seq: int | None = None
     completed_at: datetime | None = None
 
 
@@ -257,6 +259,7 @@ class MemoryStore:
         step = execution.steps.setdefault(begin.number, _Step(started_at, begin.attempt))
         if begin.attempt > step.attempt:
             step.attempt, step.partial_text = begin.attempt, ""
+            step.next_index = step.after_seq = None
         if previous := execution.steps.get(begin.number - 1):
             previous.outcome = previous.outcome or outcome
             previous.completed_at = previous.completed_at or now
@@ -266,14 +269,23 @@ class MemoryStore:
         execution.started_at = execution.started_at or now
         execution.step_count = max(execution.step_count, begin.number - 1)
 
-    async def note_partial(self, ref: ExecutionRef, number: int, attempt: int, text: str) -> bool:
+    async def note_partial(
+        self,
+        ref: ExecutionRef,
+        number: int,
+        attempt: int,
+        text: str,
+        *,
+        next_index: int | None = None,
+        after_seq: int | None = None,
+    ) -> bool:
         """Keep the text so far, for those who join late; False if this attempt has no say any more."""
         encode(text, "the text")
         execution = self._find(ref)
         step = execution.steps.get(number) if execution else None
         if step is None or step.attempt != attempt or step.facts is not None:
             return False
-        step.partial_text = text
+        step.partial_text, step.next_index, step.after_seq = text, next_index, after_seq
         return True
 
     async def note_failure(self, ref: ExecutionRef, number: int, attempt: int) -> int:
@@ -310,7 +322,7 @@ class MemoryStore:
             self._begin(execution, reply.begins, outcome, reply.facts.seconds)
         step = execution.steps.setdefault(reply.number, _Step(now, reply.attempt))
         step.attempt, step.facts, step.response = reply.attempt, facts, response
-        step.errors, step.partial_text = errors, ""
+        step.errors, step.partial_text, step.next_index, step.after_seq = errors, "", None, None
         execution.say(reply.number, lines)
         execution.calls |= {call.call.id: call for call in calls}
         execution.requests |= {request.id: request for request in asked if request.call.need in ASKS_PEOPLE}
@@ -404,6 +416,7 @@ class MemoryStore:
         if settlement.step:
             step = execution.steps.setdefault(settlement.step.number, _Step(now))
             step.facts, step.errors, step.partial_text = told.facts, told.errors, ""
+            step.next_index = step.after_seq = None
         for call, text, lines in closing:
             call.state, call.started_at = "done", call.started_at or now
             call.record = CallRecord(call.call.id, None, None, text, call.started_at, now, 0.0, success=False)
@@ -765,4 +778,6 @@ def _step_row(execution: _Execution, number: int) -> StepRow:
         messages=tuple(execution.said[place] for place in said),
         calls=tuple(CallRow(call.call, call.state, call.attempts, call.record, call.idx) for call in calls),
         heard=sum(idx < 0 for _, idx in said),
+        next_index=step.next_index,
+        after_seq=step.after_seq,
     )

@@ -98,9 +98,24 @@ class PostgresStore(PostgresReader):
             heads = await self._publish(connection, ref, stream_id, news, head, last=True)
             return replace(begun, after_seq=heads[0].scalar() if heads else None)
 
-    async def note_partial(self, ref: ExecutionRef, number: int, attempt: int, text: str) -> bool:
+    async def note_partial(
+        self,
+        ref: ExecutionRef,
+        number: int,
+        attempt: int,
+        text: str,
+        *,
+        next_index: int | None = None,
+        after_seq: int | None = None,
+    ) -> bool:
         """Keep the text so far, for those who join late; False if this attempt has no say any more."""
-        values = {"number": number, "attempt": attempt, "text": text}
+        values = {
+            "number": number,
+            "attempt": attempt,
+            "text": text,
+            "next_index": next_index,
+            "after_seq": after_seq,
+        }
         return bool(await self._all(statements.NOTE_PARTIAL, whose(ref) | values))
 
     async def note_failure(self, ref: ExecutionRef, number: int, attempt: int) -> int:

@@ -140,6 +140,8 @@ def step_row(row: Row[Any], said: Sequence[Row[Any]], calls: Iterable[Row[Any]])
         calls=tuple(map(call_row, calls)),
         heard=sum(line.idx < 0 for line in said),
         response=bodies.optional_document(getattr(row, "response", None), "the response"),
+        next_index=row.next_index,
+        after_seq=row.after_seq,
     )
 
 

@@ -197,7 +197,9 @@ BEGIN_STEP = text(f"""{_KNOWN_STEP}, fresh AS (
           FROM fresh
             ON CONFLICT (execution_id, number) DO UPDATE
            SET attempt = greatest(step.attempt, excluded.attempt),
-               partial_text = CASE WHEN excluded.attempt > step.attempt THEN '' ELSE step.partial_text END
+               partial_text = CASE WHEN excluded.attempt > step.attempt THEN '' ELSE step.partial_text END,
+               next_index = CASE WHEN excluded.attempt <= step.attempt THEN step.next_index END,
+               after_seq = CASE WHEN excluded.attempt <= step.attempt THEN step.after_seq END
     ), previous AS (
         UPDATE agent_steps
            SET outcome = coalesce(outcome, CAST(:outcome AS json)),
@@ -265,7 +267,7 @@ RECORD_REPLY = text(f"""
           FROM fresh
             ON CONFLICT (execution_id, number) DO UPDATE
            SET attempt = excluded.attempt, facts = excluded.facts, response = excluded.response,
-               errors = excluded.errors, partial_text = ''
+               errors = excluded.errors, partial_text = '', next_index = NULL, after_seq = NULL
     ), said AS (
         INSERT INTO agent_transcript (execution_id, step, idx, tenant_id, role, content, metadata)
         SELECT :execution_id, :number, said.idx, :tenant_id, said.role,
@@ -418,7 +420,8 @@ CLOSE_CALLS = text("""
 
 NOTE_PARTIAL = text("""
     UPDATE agent_steps
-       SET partial_text = :text
+       SET partial_text = :text, next_index = :next_index, after_seq = :after_seq,
+           noted_at = clock_timestamp()
      WHERE execution_id = :execution_id AND number = :number AND tenant_id = :tenant_id
        AND attempt = :attempt AND facts IS NULL
  RETURNING number
@@ -482,7 +485,8 @@ RECORD_STEP = text("""
     INSERT INTO agent_steps (execution_id, tenant_id, number, attempt, facts, errors)
     VALUES (:execution_id, :tenant_id, :number, 1, CAST(:facts AS json), CAST(:errors AS json))
         ON CONFLICT (execution_id, number) DO UPDATE
-       SET facts = excluded.facts, errors = excluded.errors, partial_text = ''
+       SET facts = excluded.facts, errors = excluded.errors, partial_text = '', next_index = NULL,
+           after_seq = NULL
 """)
 """A step that no activity reported: what was recorded of it before is out of date."""
 
@@ -554,7 +558,8 @@ NOTE_METADATA = text("""
 """)
 
 _STEPS = """
-    SELECT number, attempt, facts, errors, outcome, partial_text, started_at, completed_at,
+    SELECT number, attempt, facts, errors, outcome, partial_text, next_index, after_seq, started_at,
+           completed_at,
            CASE WHEN :with_responses THEN response END AS response
       FROM agent_steps
      WHERE execution_id = :execution_id AND tenant_id = :tenant_id"""

@@ -3,7 +3,7 @@
 Four of them are public, and people join and report on them: `agent_sessions`, `agent_session_messages`,
 `agent_executions`, `agent_state_snapshots`. The others are the store's own.
 
-- Every row names its tenant, and every statement asks for it.
+- Every row that tells of a tenant names it, and every statement that answers a tenant asks for it.
 - Bodies are `json`, not `jsonb`: the order of keys, and whether a number was written 1e22 or 10000000000,
   belong to what a model is shown. `jsonb` keeps neither.
 - What belongs to an execution goes with it (`ON DELETE CASCADE`), except what another one continues:
@@ -195,7 +195,7 @@ executions = Table(
     Index(
         "agent_executions_under_way",
         "session_id",
-        postgresql_where=text("session_id IS NOT NULL AND parent_execution_id IS NULL AND " + _UNDER_WAY),
+        postgresql_where=text("session_id IS NOT NULL AND " + _UNDER_WAY),
     ),
     Index("agent_executions_unchanged", "updated_at", "id", postgresql_where=text(_UNDER_WAY)),
     Index(
@@ -249,6 +249,10 @@ steps = Table(
     _body("errors", "[]"),
     _optional_body("outcome"),
     Column("partial_text", Text, nullable=False, server_default=""),
+    # The chunk that goes on where the text so far ends, what chunks follow, and when that was noted.
+    Column("next_index", Integer),
+    Column("after_seq", BigInteger),
+    _optional_at("noted_at"),
     _at("started_at"),
     _optional_at("completed_at"),
     PrimaryKeyConstraint("execution_id", "number"),
@@ -367,7 +371,6 @@ streams = Table(
     _tenant(),
     Column("head", BigInteger, nullable=False, server_default=text("0")),
     _at("last_at"),
-    Column("epoch", Uuid, nullable=False, server_default=text("gen_random_uuid()")),
     PrimaryKeyConstraint("stream_id"),
 )
 
@@ -384,6 +387,26 @@ envelopes = Table(
     _at(),
     PrimaryKeyConstraint("stream_id", "seq"),
     UniqueConstraint("id"),
+)
+
+# One row: which history all streams are of, as far as this database knows by itself.
+journal = Table(
+    "agent_journal",
+    metadata,
+    Column("is_only", Boolean, nullable=False, server_default=text("true")),
+    Column("epoch", Uuid, nullable=False, server_default=text("gen_random_uuid()")),
+    PrimaryKeyConstraint("is_only"),
+    CheckConstraint("is_only", name="is_only"),
+)
+
+# The gateways that are there, so that writers find them.
+gateways = Table(
+    "agent_gateways",
+    metadata,
+    _id(),
+    Column("url", Text, nullable=False),
+    _at("seen_at"),
+    PrimaryKeyConstraint("id"),
 )
 
 # What the HTTP API needs.

@@ -30,10 +30,11 @@ class Heard:
 
     def __init__(self) -> None:
         self.chunks: list[Chunk] = []
+        self.is_watched = True
         self.came = asyncio.Event()
 
     def wants(self, stream_id: UUID) -> bool:
-        return stream_id == REF.stream_id
+        return self.is_watched and stream_id == REF.stream_id
 
     def publish(self, stream_id: UUID, envelopes: Sequence[StoredEnvelope]) -> None:
         raise NotImplementedError
@@ -60,7 +61,7 @@ def texts(bus: Heard) -> LiveTexts:
 
 async def test_nothing_is_told_before_the_beginning_is_stored(texts: LiveTexts, bus: Heard) -> None:
     """Follows rules 7.2 and 7.6.2: a chunk says whose it is and what it follows; the last ends it."""
-    with texts.told(begins(), is_wanted=True) as text:
+    with texts.told(begins(), is_public=True) as text:
         text.heard("Well, ")
         text.heard("yes")
         assert bus.chunks == []
@@ -79,7 +80,7 @@ async def test_text_that_gathers_is_told_without_anything_more_being_heard(
     texts: LiveTexts, bus: Heard
 ) -> None:
     """Follows rule 7.6.1."""
-    with texts.told(begins(), is_wanted=True) as text:
+    with texts.told(begins(), is_public=True) as text:
         text.begun(has_begun())
         text.heard("Well")
         text.heard(", ")
@@ -94,7 +95,7 @@ async def test_text_that_gathers_is_told_without_anything_more_being_heard(
 
 async def test_who_says_nothing_is_not_told_of(texts: LiveTexts, bus: Heard) -> None:
     """7.6.1, 7.6.2."""
-    with texts.told(begins(), is_wanted=True) as text:
+    with texts.told(begins(), is_public=True) as text:
         text.begun(has_begun())
         text.heard("")
         text.ended()
@@ -104,7 +105,7 @@ async def test_who_says_nothing_is_not_told_of(texts: LiveTexts, bus: Heard) -> 
 async def test_what_was_written_before_the_beginning_was_stored_may_never_be_told(
     texts: LiveTexts, bus: Heard
 ) -> None:
-    with texts.told(begins(), is_wanted=True) as text:
+    with texts.told(begins(), is_public=True) as text:
         text.heard("Yes")
         text.ended()
     assert bus.chunks == []
@@ -112,7 +113,7 @@ async def test_what_was_written_before_the_beginning_was_stored_may_never_be_tol
 
 async def test_an_attempt_that_failed_has_no_end(texts: LiveTexts, bus: Heard) -> None:
     """7.6.2: only one that ended well; what it still had to say is void."""
-    with texts.told(begins(), is_wanted=True) as text:
+    with texts.told(begins(), is_public=True) as text:
         text.begun(has_begun())
         text.heard("Well, ")
         text.heard("yes")
@@ -125,23 +126,22 @@ async def test_an_attempt_that_failed_has_no_end(texts: LiveTexts, bus: Heard) -
 @pytest.mark.parametrize("void", [has_begun(previous=2), has_begun(recorded=StepFacts(3))])
 async def test_who_comes_too_late_is_not_told(texts: LiveTexts, bus: Heard, void: BegunStep) -> None:
     """7.6.3: another attempt has begun, or the step has its reply."""
-    with texts.told(begins(), is_wanted=True) as text:
+    with texts.told(begins(), is_public=True) as text:
         text.heard("Well, ")
         text.begun(void)
         text.heard("yes")
         text.ended()
-    assert bus.chunks == []
-    assert text.text == "Well, yes"
+    assert (bus.chunks, text.text, text.was_told) == ([], "", False)
 
 
 async def test_a_hung_attempt_is_not_told_once_the_next_one_has_begun_here(
     texts: LiveTexts, bus: Heard
 ) -> None:
     """7.6.3: nor after that one has ended."""
-    with texts.told(begins(), is_wanted=True) as hung:
+    with texts.told(begins(), is_public=True) as hung:
         hung.begun(has_begun())
         hung.heard("Well, ")
-        with texts.told(begins(2), is_wanted=True) as text:
+        with texts.told(begins(2), is_public=True) as text:
             hung.heard("no")
             text.begun(has_begun(previous=1))
             text.heard("Yes")
@@ -157,13 +157,74 @@ async def test_a_hung_attempt_is_not_told_once_the_next_one_has_begun_here(
     ]
 
 
-async def test_what_nobody_wants_told_is_still_kept(texts: LiveTexts, bus: Heard) -> None:
-    """7.5: without chunks the text so far is there for those who look in."""
-    with texts.told(begins(), is_wanted=False) as text:
+class Notes:
+    """A store that keeps partial texts, each with its place."""
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[str, int | None, int | None]] = []
+
+    async def note_partial(
+        self,
+        ref: ExecutionRef,
+        number: int,
+        attempt: int,
+        text: str,
+        *,
+        next_index: int | None = None,
+        after_seq: int | None = None,
+    ) -> bool:
+        assert (ref, number, attempt) == (REF, 3, 1)
+        self.kept.append((text, next_index, after_seq))
+        return True
+
+
+async def test_what_viewers_are_not_told_is_still_kept(texts: LiveTexts, bus: Heard) -> None:
+    """7.5: without chunks the text so far is there for those who look in, and has no place for viewers."""
+    notes: Any = Notes()
+    with texts.told(begins(), is_public=False) as text:
         text.begun(has_begun())
         text.heard("Yes")
         text.ended()
-    assert (bus.chunks, text.text, text.was_told) == ([], "Yes", False)
+        await text.keep(notes)
+    assert (bus.chunks, text.was_told) == ([], False)
+    assert notes.kept == [("Yes", None, 7)]
+
+
+async def test_who_comes_in_the_middle_goes_on_from_what_was_kept(texts: LiveTexts, bus: Heard) -> None:
+    """7.8.4: the text of a step that nobody watched is cut all the same, and kept up to a cut."""
+    notes: Any = Notes()
+    bus.is_watched = False
+    with texts.told(begins(), is_public=True) as text:
+        text.begun(has_begun())
+        text.heard("Well")
+        text.heard(", ")
+        await text.keep(notes)
+        text.heard("x" * MOST_CHARACTERS)
+        assert bus.chunks == []
+        bus.is_watched = True
+        await text.keep(notes)
+        text.ended()
+        assert text.was_told
+
+    cut = "Well, " + "x" * MOST_CHARACTERS
+    assert notes.kept == [("Well", 1, 7), (cut[: 4 + MOST_CHARACTERS], 2, 7)]
+    assert bus.told == [(2, "xx"), (3, "")]
+
+
+async def test_what_is_kept_and_the_chunks_after_it_are_the_whole_text(texts: LiveTexts, bus: Heard) -> None:
+    """7.8.4: wherever somebody joins."""
+    notes: Any = Notes()
+    with texts.told(begins(), is_public=True) as text:
+        text.begun(has_begun())
+        for length in (1, 7, MOST_CHARACTERS, 3, 2 * MOST_CHARACTERS + 1):
+            text.heard("abc"[: length % 3] + "x" * length)
+            await text.keep(notes)
+        text.ended()
+
+    whole = "".join(chunk.content for chunk in bus.chunks)
+    for content, index, _ in notes.kept:
+        assert index is not None
+        assert content + "".join(chunk.content for chunk in bus.chunks[index:]) == whole
 
 
 class Unreachable(Heard):
@@ -173,9 +234,12 @@ class Unreachable(Heard):
 
 
 async def test_a_bus_that_fails_costs_nobody_the_answer() -> None:
-    bus = Unreachable()
-    with LiveTexts(bus).told(begins(), is_wanted=True) as text:
+    bus, notes = Unreachable(), Notes()
+    store: Any = notes
+    with LiveTexts(bus).told(begins(), is_public=True) as text:
         text.begun(has_begun())
         text.heard("x" * 3 * MOST_CHARACTERS)
         text.ended()
+        await text.keep(store)
     assert len(bus.chunks) == 1
+    assert notes.kept == [("x" * 3 * MOST_CHARACTERS, 4, 7)]

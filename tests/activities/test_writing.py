@@ -38,16 +38,25 @@ class Notes:
 
     def __init__(self, away: int = 0) -> None:
         self.away = away
-        self.kept: list[tuple[int, int, str]] = []
+        self.kept: list[tuple[int, int, str, int | None]] = []
         self.noted = asyncio.Event()
         self.has_say = True
 
-    async def note_partial(self, ref: ExecutionRef, number: int, attempt: int, text: str) -> bool:
-        assert ref == BEGIN.ref
+    async def note_partial(
+        self,
+        ref: ExecutionRef,
+        number: int,
+        attempt: int,
+        text: str,
+        *,
+        next_index: int | None = None,
+        after_seq: int | None = None,
+    ) -> bool:
+        assert (ref, after_seq) == (BEGIN.ref, 1)
         self.away -= 1
         if self.away >= 0:
             raise StoreUnavailable("not now")
-        self.kept.append((number, attempt, text))
+        self.kept.append((number, attempt, text, next_index))
         self.noted.set()
         return self.has_say
 
@@ -60,19 +69,20 @@ class TestPartialText:
         """7.8.4: under the number of the attempt; a store that is away for a while costs nothing else."""
         monkeypatch.setattr(partial_text, "NOTE_SECONDS", 0.001)
         store: Any = Notes(away)
-        struck, live = list[Failpoint](), LiveText(LiveTexts(NOBODY), BEGIN, is_wanted=True)
+        struck = list[Failpoint]()
 
         async def stream() -> None:
-            live.begun(BegunStep(MATERIAL, after_seq=1))
-            text = PartialText(store, live, struck.append)
-            async with text.kept():
-                text.heard("Well, ")
-                text.heard("yes")
-                await store.noted.wait()
+            with LiveTexts(NOBODY).told(BEGIN, is_public=True) as live:
+                live.begun(BegunStep(MATERIAL, after_seq=1))
+                text = PartialText(store, live, struck.append)
+                async with text.kept():
+                    text.heard("x" * MOST_CHARACTERS)
+                    text.heard("y" * MOST_CHARACTERS)
+                    await store.noted.wait()
 
         await asyncio.wait_for(ActivityEnvironment().run(stream), 10)
 
-        assert store.kept == [(3, 2, "Well, yes")]
+        assert store.kept == [(3, 2, "x" * MOST_CHARACTERS + "y" * MOST_CHARACTERS, 2)]
         assert struck == [Failpoint.INFER_DURING_STREAM] * 2
 
     async def test_what_was_not_said_is_not_written(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +91,7 @@ class TestPartialText:
         store: Any = Notes()
 
         async def stream() -> None:
-            live = LiveText(LiveTexts(NOBODY), BEGIN, is_wanted=True)
+            live = LiveText(LiveTexts(NOBODY), BEGIN, is_public=False)
             text = PartialText(store, live, inert)
             async with text.kept():
                 await some_turns()
@@ -95,7 +105,7 @@ class TestPartialText:
 
         await ActivityEnvironment().run(stream)
 
-        assert store.kept == [(3, 2, "Hm")]
+        assert store.kept == [(3, 2, "Hm", None)]
 
     async def test_who_has_no_say_any_more_is_told_no_further(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """7.6.3: another worker has taken over, which this one hears from the store."""
@@ -107,7 +117,7 @@ class TestPartialText:
         async def stream() -> None:
             with (
                 bus.listening(BEGIN.ref.stream_id) as listener,
-                LiveTexts(bus).told(BEGIN, is_wanted=True) as live,
+                LiveTexts(bus).told(BEGIN, is_public=True) as live,
             ):
                 live.begun(BegunStep(MATERIAL, after_seq=1))
                 text = PartialText(store, live, inert)

@@ -77,7 +77,8 @@ def own_database(databases: Databases) -> Generator[str]:
 def database(databases: Databases) -> str:
     """The database that most tests share, emptied."""
     url = databases.named(SHARED)
-    tables = ", ".join(metadata.tables)
+    # The journal's one row is made with its table.
+    tables = ", ".join(metadata.tables.keys() - {"agent_journal"})
     databases.run(f"TRUNCATE {tables} CASCADE", SHARED)
     return url
 

@@ -438,6 +438,29 @@ class TestThePartialText:
 
         assert (await store.steps(ref))[0].partial_text == "Once upon"
 
+    async def test_it_says_which_chunk_goes_on_from_it(self, store: ExecutionStore) -> None:
+        """7.8.4: until another attempt begins, or the reply is there; without a place nobody goes on."""
+        ref = await accepted(store)
+
+        async def place() -> tuple[int | None, int | None]:
+            (step,) = await store.steps(ref)
+            return step.next_index, step.after_seq
+
+        await store.begin_step(begin(ref))
+        assert await place() == (None, None)
+        await store.note_partial(ref, 1, 1, "Once", next_index=2, after_seq=7)
+        assert await place() == (2, 7)
+        await store.begin_step(begin(ref))
+        assert await place() == (2, 7)
+        await store.begin_step(begin(ref, attempt=2))
+        assert await place() == (None, None)
+        await store.note_partial(ref, 1, 2, "There", next_index=1, after_seq=8)
+        await store.note_partial(ref, 1, 2, "There was")
+        assert await place() == (None, None)
+        await store.note_partial(ref, 1, 2, "There was", next_index=3, after_seq=8)
+        await store.record_reply(reply(ref, "There was one", attempt=2))
+        assert await place() == (None, None)
+
     async def test_an_attempt_that_was_given_up_has_no_say(self, store: ExecutionStore) -> None:
         """7.6.3: readers drop what an attempt said that was given up."""
         ref = await accepted(store)
@@ -1187,7 +1210,7 @@ class TestSettling:
         await store.settle(settled(ref, ExecutionStatus.CANCELLED, step=abandoned))
 
         (step,) = await store.steps(ref)
-        assert (step.facts, step.partial_text) == (abandoned, "")
+        assert (step.facts, step.partial_text, step.next_index) == (abandoned, "", None)
 
     async def test_a_step_that_never_had_a_reply_is_never_complete(self, store: ExecutionStore) -> None:
         ref = await accepted(store)

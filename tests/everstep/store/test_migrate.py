@@ -67,7 +67,12 @@ async def test_an_upgrade_that_fails_leaves_nothing(empty_database: str) -> None
         await upgrade(empty_database)
 
     assert await in_database(empty_database, tables) == {"agent_envelopes"}
-    assert await pending(empty_database) == ["0001_initial", "0002_sessions", "0003_retention"]
+    assert await pending(empty_database) == [
+        "0001_initial",
+        "0002_sessions",
+        "0003_retention",
+        "0004_journal",
+    ]
 
 
 CATALOG = """
@@ -197,6 +202,13 @@ async def test_a_migration_takes_as_long_as_it_takes(database: str) -> None:
     assert await in_database(database, limit) == "0"
 
 
+BEFORE_JOURNAL = """
+    ALTER TABLE agent_steps DROP COLUMN next_index, DROP COLUMN after_seq, DROP COLUMN noted_at;
+    ALTER TABLE agent_streams ADD COLUMN epoch uuid DEFAULT gen_random_uuid() NOT NULL;
+    DROP TABLE agent_journal, agent_gateways;
+    UPDATE agent_schema_version SET version_num = '0003_retention';
+"""
+
 BEFORE_RETENTION = """
     ALTER TABLE agent_answers DROP COLUMN session_id, DROP COLUMN execution_id;
     DROP INDEX agent_executions_ended;
@@ -219,7 +231,7 @@ async def test_answers_that_were_stored_before_go_with_what_they_tell_of(own_dat
     """8.7.1"""
     ids = {"session": UUID(int=1), "execution": UUID(int=2), "gone": UUID(int=3)}
     with psycopg.connect(own_database.replace("+psycopg", ""), autocommit=True) as connection:
-        connection.execute(BEFORE_RETENTION.format(**ids).encode())
+        connection.execute((BEFORE_JOURNAL + BEFORE_RETENTION.format(**ids)).encode())
         await upgrade(own_database)
         found = connection.execute("SELECT key, session_id, execution_id FROM agent_answers ORDER BY key")
 

@@ -476,7 +476,8 @@ class TestTables:
     async def test_every_row_names_its_tenant(self, postgres: PostgresStore) -> None:
         found = await rows(
             postgres,
-            "SELECT relname FROM pg_stat_user_tables WHERE relname <> 'agent_schema_version' AND NOT EXISTS"
+            "SELECT relname FROM pg_stat_user_tables"
+            " WHERE relname NOT IN ('agent_schema_version', 'agent_journal', 'agent_gateways') AND NOT EXISTS"
             " (SELECT FROM pg_attribute WHERE attrelid = relid AND attname = 'tenant_id' AND attnotnull)",
         )
 
@@ -598,7 +599,7 @@ class TestTables:
         await run(postgres, "DELETE FROM agent_streams")
 
         left = {table for table, found in (await contents(postgres)).items() if found}
-        assert left == {"agent_schema_version"}
+        assert left == {"agent_schema_version", "agent_journal"}
 
     async def test_what_others_continue_cannot_be_erased_alone(self, postgres: PostgresStore) -> None:
         first = await accepted(postgres)
