@@ -9,10 +9,12 @@ import hashlib
 import hmac
 import re
 from dataclasses import dataclass
+from typing import Protocol
 from uuid import UUID
 
 from agent_domain.errors import InvalidInput
 from agent_domain.reader import Position
+from agent_domain.sessions import Scope
 from agent_domain.values import json_text, parse_json, reading
 
 PRIVATE = "private-"
@@ -43,6 +45,18 @@ class Channel:
         if found := _CHANNEL.fullmatch(name):
             return cls(UUID(found["id"]), found["kind"] != "execution", found["private"] is not None)
         raise InvalidInput("this is no channel of ours; use agent.session.{id} or agent.execution.{id}")
+
+
+class StreamStore(Protocol):
+    """Knows whose streams are."""
+
+    async def stream(self, channel: Channel, scope: Scope | None) -> UUID | None:
+        """The stream that a channel means; None if there is none, or none that this scope covers.
+
+        An execution inside a session is told about in the session's stream, to those who may see the session.
+        Without a scope it only counts whether there is such a thing.
+        """
+        ...
 
 
 def channel_signature(secret: str, socket_id: str, channel: str, data: str | None = None) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from agent_domain.accounts import AccountStore
+from agent_domain.channels import StreamStore
 from agent_domain.sessions import KeyStore
 from everstep.client.client import Client
 from everstep.client.sessions import Sessions
@@ -38,6 +39,7 @@ class Api:
     sessions: Sessions
     keys: KeyStore
     accounts: AccountStore
+    streams: StreamStore
     authenticate: Authenticate
     signer: Signer | None = None
     """Lets browsers into channels of the gateway."""

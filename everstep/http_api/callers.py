@@ -34,13 +34,17 @@ class Caller:
     user_id: str
     tenant_id: str = DEFAULT_TENANT
     grants: frozenset[Grant] = field(default_factory=frozenset[Grant])
+    expires_at: float | None = field(default=None, compare=False)
+    """When the token is no good any more, in seconds since 1970; None for never. Who asks does not change."""
 
     @classmethod
-    def named(cls, user_id: object, tenant_id: object, scopes: object) -> "Caller":
+    def named(
+        cls, user_id: object, tenant_id: object, scopes: object, expires_at: float | None = None
+    ) -> "Caller":
         """A caller as a token or a key says; scopes that are none of ours are for others."""
         names = scopes.split() if isinstance(scopes, str) else [*map(str, listed(scopes or (), "scope"))]
         grants = frozenset(Grant(name) for name in names if name in tuple(Grant))
-        return cls(valid_name("sub", user_id), valid_name("tenant", tenant_id), grants)
+        return cls(valid_name("sub", user_id), valid_name("tenant", tenant_id), grants, expires_at)
 
     @property
     def may_write(self) -> bool:

@@ -24,6 +24,8 @@ LEEWAY = 30
 MIN_SECRET = 32
 """Bytes. A shorter secret can be guessed from a single token."""
 MAX_TOKEN = 8192
+LATEST = 2**53
+"""Seconds since 1970: whatever expires later comes to the same."""
 
 _SEND_ANOTHER = "send a new one as `Authorization: Bearer ...`"
 
@@ -50,7 +52,9 @@ class Tokens:
         try:
             claims = await self._claims(token)
             tenant = claims.get("tenant", DEFAULT_TENANT)
-            return Caller.named(claims["sub"], tenant, claims.get("scope"))
+            # What has no place in a float is as good as never.
+            expires_at = float(min(int(claims["exp"]), LATEST) + LEEWAY)
+            return Caller.named(claims["sub"], tenant, claims.get("scope"), expires_at)
         except jwt.ExpiredSignatureError:
             raise unauthorized(f"The token has expired; {_SEND_ANOTHER}") from None
         except jwt.PyJWTError as error:

@@ -15,6 +15,7 @@ from everstep.runtime.installation import Installation
 from everstep.runtime.readiness import Readiness
 from everstep.runtime.serving import serving
 from everstep.store.accounts import PostgresAccounts
+from everstep.store.streams import PostgresStreams
 
 URL = "api-url"
 """The file in which a local installation says where its API is."""
@@ -27,6 +28,7 @@ def http_api(installation: Installation) -> Api:
         installation.sessions,
         keys,
         PostgresAccounts(installation.store.engine),
+        PostgresStreams(installation.store.engine),
         door(settings, keys),
         signer(settings),
         Readiness(settings, installation.temporal),

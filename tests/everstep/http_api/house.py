@@ -25,6 +25,7 @@ from everstep.store.accounts import PostgresAccounts
 from everstep.store.engine import create_engine
 from everstep.store.keys import PostgresKeys
 from everstep.store.sessions import PostgresSessions
+from everstep.store.streams import PostgresStreams
 from tests.workflows.harness import eventually
 
 AGENTS = "tests.everstep.http_api.clerk:agents"
@@ -57,6 +58,7 @@ class House:
             self.sessions,
             self.keys,
             PostgresAccounts(self.keys.engine),
+            PostgresStreams(self.keys.engine),
             Doorkeeper(Tokens(SECRET), self.keys),
             Signer("everstep", "hush"),
             allowed_origins=(ORIGIN,),

@@ -22,7 +22,7 @@ from everstep.http_api.auth import ANYBODY, Doorkeeper, open_door
 from everstep.http_api.callers import Caller, Grant
 from everstep.http_api.jwks import COOLDOWN, LIFESPAN, KeySet
 from everstep.http_api.problems import Refusal
-from everstep.http_api.tokens import LEEWAY, Tokens
+from everstep.http_api.tokens import LATEST, LEEWAY, Tokens
 from tests.everstep.http_api.house import ORIGIN, SECRET, House, Person, refused, visitor
 
 RSA_KEYS = [rsa.generate_private_key(65537, 2048) for _ in range(2)]
@@ -125,6 +125,18 @@ async def test_issuer_and_audience_are_checked_where_they_are_set() -> None:
 def test_a_short_secret_is_refused() -> None:
     with pytest.raises(InvalidInput, match="32 bytes"):
         Tokens("x" * 31)
+
+
+async def test_a_caller_is_known_until_the_token_expires() -> None:
+    soon = datetime.now(UTC).replace(microsecond=0) + timedelta(minutes=5)
+
+    caller = await Tokens(SECRET).caller(by_secret(claims(exp=soon)))
+    for_good = await Tokens(SECRET).caller(by_secret(claims(exp=10**400)))
+
+    assert caller.expires_at == soon.timestamp() + LEEWAY
+    assert for_good.expires_at == LATEST + LEEWAY
+    assert caller == for_good
+    assert ANYBODY.expires_at is None
 
 
 # Keys of an identity provider.

@@ -1,0 +1,157 @@
+"""Who may watch what over the gateway."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from uuid import UUID, uuid4
+
+import pytest
+
+from agent_domain.channels import Channel
+from agent_domain.ports import StoreUnavailable
+from broadcast_gateway.ports import Guest, NotAdmitted
+from everstep.http_api.api_keys import create_key
+from everstep.http_api.auth import open_door
+from everstep.http_api.callers import Caller
+from everstep.http_api.problems import unavailable
+from everstep.http_api.tokens import LEEWAY
+from everstep.runtime.doors import ApiDoors, doors
+from everstep.runtime.settings import Settings
+from everstep.store.engine import create_engine
+from everstep.store.streams import PostgresStreams
+from tests.everstep.http_api.house import SECRET, House, Let
+
+
+def doors_of(house: House) -> ApiDoors:
+    """As the gateway's process has them."""
+    return doors(Settings(auth_secret=SECRET), house.keys.engine)
+
+
+def guest(house: House, user_id: str | None) -> Guest:
+    return Guest(house.tenant, user_id)
+
+
+async def test_a_guest_is_whoever_the_api_would_let_in(house: House) -> None:
+    known = doors_of(house)
+    before = datetime.now(UTC).timestamp()
+    key = await create_key(house.keys, "shop", tenant_id=house.tenant, user_id="ann")
+
+    ann = await known.guest(house.token("ann"))
+    service = await known.guest(house.token("robot", "sessions:all", "read-only"))
+    by_key = await known.guest(key.secret)
+
+    assert (ann.tenant_id, ann.user_id) == (house.tenant, "ann")
+    assert ann.expires_at is not None
+    assert ann.expires_at >= before + LEEWAY
+    assert (service.tenant_id, service.user_id) == (house.tenant, None)
+    assert by_key == Guest(house.tenant, "ann", None)
+
+
+async def test_nobody_else_is_let_in(house: House) -> None:
+    known = doors_of(house)
+    key = await create_key(house.keys, "shop", tenant_id=house.tenant)
+    await house.keys.revoke_key(house.tenant, key.key.id)
+
+    for token in ("", " ", "x", "a b", "a\x00b", "é", key.secret, house.token("ann") + "x"):
+        with pytest.raises(NotAdmitted):
+            await known.guest(token)
+
+
+async def test_where_nobody_is_asked_everybody_is_let_in(house: House) -> None:
+    known = ApiDoors(open_door(), PostgresStreams(house.keys.engine))
+
+    assert await known.guest("") == await known.guest("whatever") == Guest("default", None, None)
+
+
+async def test_that_nobody_can_tell_now_is_not_a_no(house: House) -> None:
+    async def away(_header: str | None) -> Caller:
+        raise unavailable("The identity provider")
+
+    known = ApiDoors(away, PostgresStreams(house.keys.engine))
+
+    with pytest.raises(StoreUnavailable, match="identity provider"):
+        await known.guest("x")
+
+
+async def test_a_session_is_watched_by_whoever_may_read_it(house: House, let: Let) -> None:
+    """7.8.1"""
+    known = doors_of(house)
+    session = UUID(await (await let("ann")).session())
+    channel = Channel(session)
+
+    assert await known.stream(channel, guest(house, "ann")) == session
+    assert await known.stream(channel, guest(house, None)) == session
+    assert await known.stream(channel, guest(house, "ben")) is None
+    for user_id in ("ann", None):
+        assert await known.stream(channel, Guest("elsewhere", user_id)) is None
+    assert await known.stream(channel, None) == session
+    assert await known.stream(Channel(session, is_session=False), None) is None
+    for whoever in (None, guest(house, None)):
+        assert await known.stream(Channel(uuid4()), whoever) is None
+
+
+async def test_an_execution_is_watched_in_its_own_stream_if_it_has_no_session(house: House, let: Let) -> None:
+    """7.8.1"""
+    known = doors_of(house)
+    execution = UUID(await (await let("ann")).starts("hello"))
+    channel = Channel(execution, is_session=False)
+
+    assert await known.stream(channel, guest(house, "ann")) == execution
+    assert await known.stream(channel, guest(house, None)) == execution
+    assert await known.stream(channel, guest(house, "ben")) is None
+    assert await known.stream(channel, Guest("elsewhere", "ann")) is None
+    assert await known.stream(channel, None) == execution
+    assert await known.stream(Channel(execution), None) is None
+
+
+async def test_an_execution_of_nobody_is_for_those_who_see_all(house: House) -> None:
+    known = doors_of(house)
+    client = replace(house.sessions.client, tenant_id=house.tenant)
+    execution = (await client.start("clerk", "hello")).id
+    channel = Channel(execution, is_session=False)
+
+    assert await known.stream(channel, guest(house, None)) == execution
+    assert await known.stream(channel, guest(house, "ann")) is None
+
+
+async def test_an_execution_in_a_session_is_watched_in_that_by_who_may_read_it(
+    house: House, let: Let
+) -> None:
+    """7.8.1: it is its session's, whoever began it."""
+    known = doors_of(house)
+    ann, service = await let("ann"), await let("robot", "sessions:all")
+    session = await ann.session()
+    said = await service.says(session, "hello")
+    channel = Channel(UUID(said["execution_id"]), is_session=False)
+
+    assert await known.stream(channel, guest(house, "ann")) == UUID(session)
+    assert await known.stream(channel, guest(house, None)) == UUID(session)
+    assert await known.stream(channel, guest(house, "robot")) is None
+    assert await known.stream(channel, Guest("elsewhere", None)) is None
+    assert await known.stream(channel, None) == UUID(session)
+
+
+async def test_what_may_be_watched_may_be_read_over_http(house: House, let: Let) -> None:
+    """Both ways of asking agree, whoever asks."""
+    known = doors_of(house)
+    people = [await let("ann"), await let("ben"), await let("robot", "sessions:all")]
+    owned = [(await person.session(), await person.starts("hello")) for person in people]
+
+    for person, user_id in zip(people, ("ann", "ben", None), strict=True):
+        for session, execution in owned:
+            for path, channel in (
+                (f"/agent/sessions/{session}", Channel(UUID(session))),
+                (f"/agent/executions/{execution}", Channel(UUID(execution), is_session=False)),
+            ):
+                is_read = (await person.http.get(path)).status_code == 200
+                assert is_read == (await known.stream(channel, guest(house, user_id)) is not None)
+
+
+async def test_a_database_that_is_away_is_said_to_be(house: House) -> None:
+    engine = create_engine("postgresql+psycopg://127.0.0.1:9/nothing")
+    known = doors(Settings(auth_secret=SECRET), engine)
+
+    with pytest.raises(StoreUnavailable):
+        await known.stream(Channel(uuid4()), guest(house, "ann"))
+    with pytest.raises(StoreUnavailable):
+        await known.guest("esk_" + "x" * 43)
+    await engine.dispose()
