@@ -410,6 +410,12 @@ class ChannelAuth(Told):
     """What a browser shows to the gateway."""
 
     auth: str = Field(examples=["everstep:4f6a..."])
+    channel_data: str | None = Field(
+        default=None,
+        description="Where the viewer was, signed along: pass it on to the gateway as it is. "
+        "Absent if no `since` was sent.",
+        examples=['{"since":{"epoch":"5d41","seq":7}}'],
+    )
 
 
 class CheckTold(Told):

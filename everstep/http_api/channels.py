@@ -4,7 +4,6 @@ import hashlib
 import hmac
 import re
 from dataclasses import dataclass
-from uuid import UUID
 
 from agent_domain.channels import Channel, channel_signature
 from agent_domain.errors import InvalidInput
@@ -13,15 +12,18 @@ from everstep.http_api.problems import unusable
 _SOCKET = re.compile(r"[0-9]{1,20}\.[0-9]{1,20}")
 
 
-def session_of(name: str) -> UUID:
-    """The session whose channel this is."""
+def private_channel(name: str) -> Channel:
+    """The channel that a browser wants to join."""
     try:
         channel = Channel.named(name)
     except InvalidInput:
         channel = None
-    if channel and channel.is_private and channel.session_id:
-        return channel.session_id
-    raise unusable("channel_name is no channel of ours; join private-agent.session.{session_id}")
+    if channel and channel.is_private:
+        return channel
+    raise unusable(
+        "channel_name is no channel of ours; "
+        "join private-agent.session.{session_id} or private-agent.execution.{execution_id}"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +33,13 @@ class Signer:
     key: str
     secret: str
 
-    def signature(self, socket_id: str, channel: str) -> str:
-        """What a client shows to the gateway."""
+    def signature(self, socket_id: str, channel: str, data: str | None = None) -> str:
+        """What a client shows to the gateway, together with the data that are signed along."""
         if not _SOCKET.fullmatch(socket_id):
             raise unusable(
                 "socket_id is none: it is two numbers with a dot, as the gateway's greeting names it"
             )
-        return f"{self.key}:{channel_signature(self.secret, socket_id, channel)}"
+        return f"{self.key}:{channel_signature(self.secret, socket_id, channel, data)}"
 
 
 def derived_secret(secret: str) -> str:

@@ -1,20 +1,21 @@
 """What clients send."""
 
 import hashlib
-from typing import Annotated
+from typing import Annotated, Any
 from uuid import UUID
 
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field, WithJsonSchema
 
 from agent_domain.announcements import MAX_CONTEXT, Context
 from agent_domain.errors import InvalidInput
+from agent_domain.reader import MAX_DRAFTS, MAX_EPOCH, MAX_NUMBER, Position
 from agent_domain.sessions import (
     MAX_CONTENT,
     MAX_TITLE,
     OnBusy,
     SessionStatus,
 )
-from agent_domain.values import EMPTY
+from agent_domain.values import EMPTY, parse_json
 from everstep.http_api.callers import MAX_NAME
 from everstep.http_api.words import Json, Map, Sent, Text
 
@@ -154,6 +155,35 @@ class ForkSent(Sent):
     content: Content | None = Field(default=None, description="What is said instead of the last words.")
 
 
+def _position(since: Any) -> Position | None:
+    """A form has text only, and an empty one for nothing."""
+    read = parse_json(since or "null", "since") if isinstance(since, str) else since
+    return None if read is None else Position.from_dict(read)
+
+
+_PLACE = {
+    "type": "object",
+    "properties": {
+        "execution_id": {"type": "string", "format": "uuid"},
+        "step_number": {"type": "integer", "minimum": 0, "maximum": MAX_NUMBER},
+        "attempt": {"type": "integer", "minimum": 1, "maximum": MAX_NUMBER},
+        "next_index": {"type": "integer", "minimum": 0, "maximum": MAX_NUMBER},
+    },
+    "required": ["execution_id", "step_number", "attempt", "next_index"],
+}
+_POSITION = {
+    "type": "object",
+    "properties": {
+        "epoch": {"anyOf": [{"type": "string", "maxLength": MAX_EPOCH}, {"type": "null"}]},
+        "seq": {"type": "integer", "minimum": 0, "maximum": MAX_NUMBER},
+        "drafts": {"type": "array", "items": _PLACE, "maxItems": MAX_DRAFTS},
+    },
+    "required": ["seq"],
+    "examples": [{"epoch": "5d41", "seq": 7}],
+}
+_SINCE = {"anyOf": [_POSITION, {"type": "string", "contentMediaType": "application/json"}, {"type": "null"}]}
+
+
 class ChannelSent(Sent):
     """A browser that wants to join a channel of the gateway."""
 
@@ -170,6 +200,10 @@ class ChannelSent(Sent):
 
     socket_id: Text = Field(max_length=50)
     channel_name: Text = Field(max_length=200)
+    since: Annotated[Any, AfterValidator(_position), WithJsonSchema(_SINCE)] = Field(
+        default=None,
+        description="The position to go on from, or its JSON as text; without it from now on.",
+    )
 
 
 def require_words(content: str, what: str = "content") -> str:

@@ -8,9 +8,10 @@ from pydantic import ValidationError
 from starlette.requests import Request
 
 from agent_domain.capabilities.faults import faults
+from agent_domain.channels import channel_data
 from everstep.http_api.answers import ChannelAuth
 from everstep.http_api.auth import READ, Who
-from everstep.http_api.channels import session_of
+from everstep.http_api.channels import private_channel
 from everstep.http_api.idempotency import Key
 from everstep.http_api.problems import Refusal, forbidden, unusable
 from everstep.http_api.requests import ChannelSent
@@ -45,17 +46,19 @@ async def _sent(request: Request) -> ChannelSent:
         raise unusable("The body cannot be read; send JSON or a form, in UTF-8") from None
 
 
-@routes.post("/broadcasting/auth", openapi_extra={**_FORMS, READ: True})
+@routes.post("/broadcasting/auth", openapi_extra={**_FORMS, READ: True}, response_model_exclude_none=True)
 async def authorise_channel(
     body: Annotated[ChannelSent, Depends(_sent)], api: Given, caller: Who, key: Key
 ) -> ChannelAuth:
-    """Let a browser join the channel of a session that its user may read."""
+    """Let a browser join the channel of a session or an execution that its user may read."""
     del key
     if api.signer is None:
         detail = "No gateway is configured here; set EVERSTEP_BROADCAST_SECRET"
         raise Refusal(503, "no-gateway", "No gateway", detail)
-    signature = api.signer.signature(body.socket_id, body.channel_name)
-    session_id = session_of(body.channel_name)
-    if await api.sessions.store.session(caller.scope, session_id) is None:
-        raise forbidden("This channel belongs to no session that you may read")
-    return ChannelAuth(auth=signature)
+    channel = private_channel(body.channel_name)
+    data = None if body.since is None else channel_data(body.since)
+    signature = api.signer.signature(body.socket_id, body.channel_name, data)
+    if await api.streams.stream(channel, caller.scope) is None:
+        kind = "session" if channel.is_session else "execution"
+        raise forbidden(f"This channel belongs to no {kind} that you may read")
+    return ChannelAuth(auth=signature, channel_data=data)

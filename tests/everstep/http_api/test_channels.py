@@ -2,20 +2,26 @@
 
 import hashlib
 import hmac
+import json
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
+from agent_domain.channels import since_of
+from agent_domain.reader import MAX_DRAFTS, Position
+from broadcast_gateway.wires.pusher import Subscribe
 from everstep.http_api.channels import derived_secret
 from tests.everstep.http_api.house import Let, Person, refused
 
 PATH = "/broadcasting/auth"
+DRAFT = {"execution_id": str(uuid4()), "step_number": 2, "attempt": 1, "next_index": 14}
+SINCE = {"epoch": "5d41", "seq": 7, "drafts": [DRAFT]}
 
 
-def signature(socket_id: str, channel: str) -> str:
-    """As Pusher's documentation says."""
-    return "everstep:" + hmac.new(b"hush", f"{socket_id}:{channel}".encode(), hashlib.sha256).hexdigest()
+def signature(*signed: str) -> str:
+    """As Pusher's documentation says: of the socket, the channel, and the data where there are any."""
+    return "everstep:" + hmac.new(b"hush", ":".join(signed).encode(), hashlib.sha256).hexdigest()
 
 
 async def test_the_channel_of_an_own_session_is_signed(ann: Person) -> None:
@@ -39,6 +45,75 @@ async def test_the_channel_of_anybody_else_is_not(let: Let) -> None:
     unknown = {**sent, "channel_name": f"private-agent.session.{uuid4()}"}
     refused(await ann.http.post(PATH, data=unknown), 403)
     assert (await service.http.post(PATH, data=sent)).status_code == 200
+
+
+async def test_the_channel_of_an_own_execution_is_signed(let: Let) -> None:
+    """7.8.1"""
+    ann, ben = await let("ann"), await let("ben")
+    alone = await ann.starts("hello")
+    within = (await ann.says(await ann.session(), "hello"))["execution_id"]
+
+    for execution in (alone, within):
+        sent = {"socket_id": "1.2", "channel_name": f"private-agent.execution.{execution}"}
+        answer = await ann.http.post(PATH, data=sent)
+        assert answer.json() == {"auth": signature("1.2", sent["channel_name"])}
+        refused(await ben.http.post(PATH, data=sent), 403, "no execution that you may read")
+        # It names the wrong kind of thing.
+        mistaken = {**sent, "channel_name": f"private-agent.session.{execution}"}
+        refused(await ann.http.post(PATH, data=mistaken), 403, "no session that you may read")
+
+
+async def test_where_the_viewer_was_is_signed_along(ann: Person) -> None:
+    """Follows rule 7.8.4."""
+    channel = f"private-agent.session.{await ann.session()}"
+    sent = {"socket_id": "1.2", "channel_name": channel}
+
+    as_object = await ann.post(PATH, {**sent, "since": SINCE})
+    as_text = await ann.post(PATH, {**sent, "since": json.dumps(SINCE)})
+    as_form = (await ann.http.post(PATH, data={**sent, "since": json.dumps(SINCE)})).json()
+
+    assert as_object == as_text == as_form
+    assert since_of(as_form["channel_data"]) == Position.from_dict(SINCE)
+    assert as_form["auth"] == signature("1.2", channel, as_form["channel_data"])
+    assert Subscribe(channel, **as_form).is_signed("1.2", {"everstep": "hush"})
+
+
+@pytest.mark.parametrize("since", ["", "null"])
+async def test_who_was_nowhere_goes_on_from_now(ann: Person, since: str) -> None:
+    sent = {"socket_id": "1.2", "channel_name": f"private-agent.session.{await ann.session()}"}
+
+    answer = await ann.http.post(PATH, data={**sent, "since": since})
+
+    assert answer.json() == {"auth": signature(*sent.values())}
+
+
+@pytest.mark.parametrize(
+    ("since", "complaint"),
+    [
+        ("[object Object]", "since is no JSON"),
+        ("undefined", "since is no JSON"),
+        ("7", "the position cannot be read"),
+        ("[]", "the position cannot be read"),
+        ("{}", "seq"),
+        ('{"seq": -1}', "seq"),
+        ('{"seq": 1e3}', "seq"),
+        ('{"seq": 9223372036854775808}', "seq"),
+        (json.dumps({"seq": 1, "epoch": "x" * 101}), "epoch"),
+        (json.dumps({"seq": 1, "epoch": 7}), "epoch"),
+        (json.dumps({"seq": 1, "drafts": [DRAFT] * (MAX_DRAFTS + 1)}), "send at most 100"),
+        (json.dumps({"seq": 1, "drafts": [{**DRAFT, "attempt": 0}]}), "attempt"),
+    ],
+)
+async def test_a_position_that_is_none_is_refused(ann: Person, since: str, complaint: str) -> None:
+    sent = {"socket_id": "1.2", "channel_name": f"private-agent.session.{await ann.session()}"}
+
+    refused(await ann.http.post(PATH, data={**sent, "since": since}), 422, "since: ", complaint)
+    refused(await ann.posts(PATH, {**sent, "since": since}), 422, "since: ", complaint)
+    try:
+        parsed = json.loads(since)
+    except ValueError:
+        return
+    refused(await ann.posts(PATH, {**sent, "since": parsed}), 422, "since: ", complaint)
 
 
 @pytest.mark.parametrize(
