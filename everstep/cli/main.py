@@ -24,7 +24,7 @@ from everstep.cli import output
 from everstep.cli.complaints import complaint
 from everstep.client.client import Execution, Refused
 from everstep.runtime.doctor import examined
-from everstep.runtime.installation import Installation, local, opened, register, upgrade
+from everstep.runtime.installation import Installation, local, opened, register, restored, upgrade
 from everstep.runtime.retention import retentions
 from everstep.runtime.settings import Settings
 from everstep.runtime.worker import armed
@@ -185,6 +185,19 @@ async def db_upgrade(settings: Settings) -> None:
     await upgrade(settings)
     click.echo("the tables are up to date")
     click.echo(await register(settings))
+
+
+@db.command("restored")
+@click.pass_obj
+@command
+async def db_restored(settings: Settings) -> None:
+    """Say that the database was set back, so that viewers read anew.
+
+    Needed where PostgreSQL itself cannot know: after the files were restored from a snapshot. A failover, a
+    restore to a point in time and a dump restored elsewhere are noticed by themselves.
+    """
+    await restored(settings)
+    click.echo("the journal has a new epoch: viewers who come back read everything anew")
 
 
 @commands.command()

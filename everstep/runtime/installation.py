@@ -37,6 +37,7 @@ from everstep.runtime.temporal import SEARCH_ATTRIBUTES, connect
 from everstep.runtime.worker import armed, make_worker
 from everstep.store import migrate
 from everstep.store.engine import create_engine
+from everstep.store.epochs import renew_epoch
 from everstep.store.keys import PostgresKeys
 from everstep.store.sessions import PostgresSessions
 
@@ -63,6 +64,17 @@ def located(settings: Settings) -> Settings:
 async def upgrade(settings: Settings) -> None:
     """Bring the database's tables up to date; safe to repeat, and while others do."""
     await migrate.upgrade(located(settings).required("database_url", HOW_TO_START))
+
+
+async def restored(settings: Settings) -> None:
+    """Say that the database may not hold any more what viewers have read: all of them read anew."""
+    # The database is enough: after a restore nothing else may be there yet.
+    url = settings.database_url or located(settings).required("database_url", HOW_TO_START)
+    engine = create_engine(url, application_name="everstep db restored")
+    try:
+        await renew_epoch(engine)
+    finally:
+        await engine.dispose()
 
 
 async def register(settings: Settings) -> str:

@@ -1,0 +1,39 @@
+"""The journal that the gateway reads, out of PostgreSQL."""
+
+from collections.abc import Collection, Mapping
+from uuid import UUID
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from agent_domain.envelopes import Envelope
+from broadcast_gateway.news import entry_of
+from broadcast_gateway.ports import Page, Text
+from everstep.store.journal import JournalTables, NotedText
+
+
+class PostgresJournal:
+    """What is stored, as the gateway takes it: envelopes written as their writers would have pushed them."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._tables = JournalTables(engine)
+
+    async def page(self, stream_id: UUID, after: int | None, limit: int) -> Page | None:
+        """The next envelopes after a seq, in order; after None, none. None if there is no such stream."""
+        found = await self._tables.page(stream_id, after, limit)
+        if found is None:
+            return None
+        entries = [entry_of(Envelope.placed(stored)) for stored in found.envelopes]
+        return Page(found.epoch, found.head, found.oldest, entries)
+
+    async def heads(self, stream_ids: Collection[UUID]) -> tuple[str, Mapping[UUID, int]]:
+        """The epoch, and the last seq of each of these streams that exists."""
+        return await self._tables.heads(stream_ids)
+
+    async def texts(self, stream_id: UUID) -> Mapping[str, Text | None]:
+        """Every execution of a stream that has not ended; with the text of its step, if one is under way."""
+        found = await self._tables.texts(stream_id)
+        return {str(execution_id): _text(noted) for execution_id, noted in found.items()}
+
+
+def _text(noted: NotedText | None) -> Text | None:
+    return noted and Text(noted.at, noted.content, noted.after_seq, noted.noted_at)

@@ -1,0 +1,26 @@
+"""Saying that the database was set back."""
+
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from tests.everstep.cli.desk import Desk
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+def number(desk: Desk) -> UUID:
+    with psycopg.connect(desk.installation.database_url.replace("+psycopg", "")) as connection:
+        ((found,),) = connection.execute("SELECT epoch FROM agent_journal").fetchall()
+    return found
+
+
+async def test_an_operator_says_that_the_database_was_set_back(desk: Desk) -> None:
+    """7.8.4: the epoch changes when stored history may have changed."""
+    before = number(desk)
+
+    said = await desk.says("db", "restored")
+
+    assert said == "the journal has a new epoch: viewers who come back read everything anew\n"
+    assert number(desk) != before

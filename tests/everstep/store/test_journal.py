@@ -1,0 +1,384 @@
+"""What the gateway reads of the tables, and how it finds that they are of another history."""
+
+import re
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+import pytest_asyncio
+from sqlalchemy import make_url
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from agent_domain.envelopes import Envelope
+from agent_domain.ports import ExecutionRef, StoreUnavailable
+from agent_domain.reader import MAX_EPOCH, Place
+from agent_domain.status import ExecutionStatus
+from agent_domain.values import json_text
+from broadcast_gateway.news import Entry
+from broadcast_gateway.ports import Journal, Text
+from everstep.runtime.journal import PostgresJournal
+from everstep.store.engine import create_engine
+from everstep.store.epochs import Dated, renew_epoch
+from everstep.store.gateways import PRESENT, PostgresGateways
+from everstep.store.journal import HEADS, PAGE, TEXTS
+from everstep.store.postgres import PostgresStore
+from everstep.store.retention import PostgresRetention
+from tests.everstep.store.onlookers import administrator, explained
+from tests.everstep.store.store_words import (
+    AT,
+    TENANT,
+    accepted,
+    begin,
+    ended,
+    reply,
+    settled,
+    told,
+)
+
+NOWHERE = "postgresql://me@/everstep?host=/nowhere"
+
+
+@pytest.fixture
+def journal(postgres: PostgresStore) -> Journal:
+    """What the gateway has of the table."""
+    return PostgresJournal(postgres.engine)
+
+
+async def telling_of(store: PostgresStore, count: int, ref: ExecutionRef | None = None) -> ExecutionRef:
+    """An execution of which so much is told."""
+    ref = ref or await accepted(store, session_id=uuid4())
+    news = [told(f"news/{number}", text=f"ö\n{number}", much=1e22) for number in range(count)]
+    events = [replace(each, type="agent.step.started") for each in news]
+    await store.settle(settled(ref, ExecutionStatus.RUNNING, f"telling/{count}", events=events))
+    return ref
+
+
+class TestPages:
+    async def test_what_was_stored_is_read_in_order(self, postgres: PostgresStore, journal: Journal) -> None:
+        """7.8.1: as its writer would have pushed it, byte for byte."""
+        ref = await telling_of(postgres, 5)
+        stored = await postgres.envelopes(TENANT, ref.stream_id)
+
+        page = await journal.page(ref.stream_id, 2, 2)
+
+        assert page
+        assert (page.head, page.oldest) == (5, 1)
+        assert [entry.seq for entry in page.entries] == [3, 4]
+        pushed = [json_text(Envelope.placed(each).to_dict()).encode() for each in stored]
+        assert [entry.body for entry in page.entries] == pushed[2:4]
+        assert all(isinstance(entry, Entry) for entry in page.entries)
+
+    async def test_what_is_needed_of_an_envelope_is_read_along(
+        self, postgres: PostgresStore, journal: Journal
+    ) -> None:
+        ref = await accepted(postgres)
+        end = replace(told("end", status="completed"), type="agent.status")
+        await postgres.settle(settled(ref, ExecutionStatus.COMPLETED, events=[end]))
+
+        page = await journal.page(ref.stream_id, 0, 10)
+
+        assert page
+        (entry,) = page.entries
+        assert (entry.kind, entry.execution_id, bool(entry.fence)) == (
+            "agent.status",
+            str(ref.execution_id),
+            True,
+        )
+        assert b'"session_id":null' in entry.body
+
+    @pytest.mark.parametrize("after", [None, 3, 99])
+    async def test_a_page_without_envelopes_says_where_the_stream_is(
+        self, postgres: PostgresStore, journal: Journal, after: int | None
+    ) -> None:
+        ref = await telling_of(postgres, 3)
+        page = await journal.page(ref.stream_id, after, 10)
+        assert page
+        assert (page.head, page.oldest, list(page.entries)) == (3, 1, [])
+
+    async def test_a_stream_of_which_nothing_was_told_is_there(
+        self, postgres: PostgresStore, journal: Journal
+    ) -> None:
+        ref = await accepted(postgres)
+        page = await journal.page(ref.stream_id, 0, 10)
+        assert page
+        assert (page.head, page.oldest, list(page.entries)) == (0, 1, [])
+        assert await journal.page(uuid4(), 0, 10) is None
+
+    async def test_what_was_removed_is_said_to_be_gone(
+        self, postgres: PostgresStore, journal: Journal
+    ) -> None:
+        """8.7.3: what is before the first `seq` that is held is no longer held."""
+        ref = await telling_of(postgres, 3)
+        with administrator(postgres.engine) as connection:
+            connection.execute("DELETE FROM agent_envelopes WHERE seq < 3")
+        page = await journal.page(ref.stream_id, 0, 10)
+        assert page
+        assert (page.head, page.oldest, [entry.seq for entry in page.entries]) == (3, 3, [3])
+
+        await ended(postgres, ref)
+        async for _ in PostgresRetention(postgres.engine).prune_envelopes(AT.replace(year=9000)):
+            pass
+        page = await journal.page(ref.stream_id, 0, 10)
+        assert page
+        assert (page.head, page.oldest, list(page.entries)) == (3, 4, [])
+
+    async def test_heads_of_many_streams_are_one_question(
+        self, postgres: PostgresStore, journal: Journal
+    ) -> None:
+        one, other, silent = await telling_of(postgres, 2), await telling_of(postgres, 3), uuid4()
+        page = await journal.page(one.stream_id, None, 0)
+        assert page
+
+        asked = [one.stream_id, silent, other.stream_id]
+        assert await journal.heads(asked) == (page.epoch, {one.stream_id: 2, other.stream_id: 3})
+        assert await journal.heads([]) == (page.epoch, {})
+
+    async def test_a_server_that_is_not_there(self) -> None:
+        journal: Journal = PostgresJournal(create_engine(NOWHERE))
+        for attempt in (journal.page(uuid4(), 0, 1), journal.heads([]), journal.texts(uuid4())):
+            with pytest.raises(StoreUnavailable):
+                await attempt
+
+
+class TestTexts:
+    async def test_who_joins_finds_the_text_under_way(
+        self, postgres: PostgresStore, journal: Journal
+    ) -> None:
+        """7.8.4: with the place of the chunk that goes on from it."""
+        session = uuid4()
+        writes, waits, is_over, elsewhere = [
+            await accepted(postgres, session_id=each) for each in (session, session, session, uuid4())
+        ]
+        await ended(postgres, is_over)
+        for ref in (writes, elsewhere):
+            await postgres.begin_step(begin(ref, 2, 3))
+            await postgres.note_partial(ref, 2, 3, "Once upon", next_index=4, after_seq=7)
+
+        texts = await journal.texts(session)
+
+        assert texts.keys() == {str(writes.execution_id), str(waits.execution_id)}
+        assert texts[str(waits.execution_id)] is None
+        noted = texts[str(writes.execution_id)]
+        assert noted == Text(Place(2, 3, 4), "Once upon", 7, noted.timestamp if noted else AT)
+
+    async def test_an_execution_without_a_session_has_a_stream_of_its_own(
+        self, postgres: PostgresStore, journal: Journal
+    ) -> None:
+        """7.1.1"""
+        alone, talks = await accepted(postgres), await accepted(postgres, session_id=uuid4())
+
+        assert await journal.texts(alone.execution_id) == {str(alone.execution_id): None}
+        assert await journal.texts(talks.execution_id) == {}
+
+    async def test_a_text_that_viewers_are_not_told_is_not_there(
+        self, postgres: PostgresStore, journal: Journal
+    ) -> None:
+        """7.5: without chunks it is noted without a place."""
+        ref = await accepted(postgres)
+        await postgres.begin_step(begin(ref))
+        await postgres.note_partial(ref, 1, 1, "Once upon", after_seq=7)
+
+        assert await journal.texts(ref.stream_id) == {str(ref.execution_id): None}
+
+    async def test_a_step_that_is_answered_or_begun_anew_has_no_text(
+        self, postgres: PostgresStore, journal: Journal
+    ) -> None:
+        """7.6.3"""
+        ref = await accepted(postgres)
+
+        async def is_there() -> bool:
+            return (await journal.texts(ref.stream_id))[str(ref.execution_id)] is not None
+
+        await postgres.begin_step(begin(ref))
+        await postgres.note_partial(ref, 1, 1, "Once", next_index=1)
+        assert await is_there()
+        await postgres.begin_step(begin(ref, attempt=2))
+        assert not await is_there()
+        await postgres.note_partial(ref, 1, 2, "There", next_index=1)
+        assert await is_there()
+        await postgres.record_reply(reply(ref, "There was", attempt=2))
+        assert not await is_there()
+        await postgres.begin_step(begin(ref, 2))
+        assert not await is_there()
+
+
+class TestGateways:
+    async def test_who_was_announced_is_present_until_it_leaves(self, postgres: PostgresStore) -> None:
+        gateways, one, other = PostgresGateways(postgres.engine), UUID(int=1), UUID(int=2)
+        await gateways.announce(other, "ws://b/link")
+        await gateways.announce(one, "ws://old/link")
+        await gateways.announce(one, "ws://a/link")
+
+        epoch, present = await gateways.present(60)
+        assert present == [(one, "ws://a/link"), (other, "ws://b/link")]
+        assert epoch == (await PostgresJournal(postgres.engine).heads([]))[0]
+
+        await gateways.withdraw(one)
+        await gateways.withdraw(one)
+        assert await gateways.present(60) == (epoch, [(other, "ws://b/link")])
+
+    async def test_who_is_silent_is_not_present_and_forgotten_after_a_day(
+        self, postgres: PostgresStore
+    ) -> None:
+        gateways = PostgresGateways(postgres.engine)
+        for number in range(1, 4):
+            await gateways.announce(UUID(int=number), f"ws://{number}/link")
+
+        with administrator(postgres.engine) as connection:
+            connection.execute("UPDATE agent_gateways SET seen_at = seen_at - interval '1 hour'")
+            connection.execute(
+                "UPDATE agent_gateways SET seen_at = seen_at - interval '1 day' WHERE url = 'ws://2/link'"
+            )
+        assert (await gateways.present(60))[1] == []
+        await gateways.announce(UUID(int=1), "ws://1/link")
+
+        assert (await gateways.present(60))[1] == [(UUID(int=1), "ws://1/link")]
+        assert [each for each, _ in (await gateways.present(1e6))[1]] == [UUID(int=1), UUID(int=3)]
+
+
+async def epoch_of(engine: AsyncEngine) -> str:
+    epoch, _ = await PostgresGateways(engine).present(1)
+    return epoch
+
+
+@contextmanager
+def a_role(engine: AsyncEngine) -> Generator[str]:
+    """Somebody who may use the tables and nothing else."""
+    name = f"plain_{uuid4().hex}"
+    with administrator(engine) as connection:
+        connection.autocommit = True
+        connection.execute(f"CREATE ROLE {name} LOGIN".encode())
+        connection.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {name}".encode())
+        yield name
+        connection.execute(f"DROP OWNED BY {name}".encode())
+        connection.execute(f"DROP ROLE {name}".encode())
+
+
+@pytest_asyncio.fixture
+async def own(own_database: str) -> AsyncGenerator[AsyncEngine]:
+    """A database that a test may change."""
+    engine = create_engine(own_database)
+    yield engine
+    await engine.dispose()
+
+
+class TestEpochs:
+    async def test_all_who_ask_are_told_the_same(self, postgres: PostgresStore, journal: Journal) -> None:
+        """7.8.4: one history for all streams."""
+        ref = await telling_of(postgres, 1)
+        page = await journal.page(ref.stream_id, 0, 1)
+        assert page
+        assert page.epoch == await epoch_of(postgres.engine) == (await journal.heads([]))[0]
+        assert 0 < len(page.epoch) <= MAX_EPOCH
+
+    async def test_it_changes_when_an_operator_says_so(self, own: AsyncEngine) -> None:
+        before = await epoch_of(own)
+        await renew_epoch(own)
+        after = await epoch_of(own)
+        with administrator(own) as connection:
+            connection.execute("TRUNCATE agent_journal")
+        nothing = await epoch_of(own)
+        await renew_epoch(own)
+        assert len({before, after, nothing, await epoch_of(own)}) == 4
+
+    @pytest.mark.parametrize(
+        "says",
+        [
+            "pg_control_system(OUT system_identifier bigint) LANGUAGE sql AS 'SELECT 700000000{}'",
+            "pg_walfile_name(pg_lsn) RETURNS text LANGUAGE sql AS $$SELECT '0000000{}0000000000000001'$$",
+        ],
+    )
+    async def test_it_changes_with_the_server_and_its_timeline(
+        self, own: AsyncEngine, own_database: str, says: str
+    ) -> None:
+        """7.8.4: a dump that was restored elsewhere, a failover, a restore to a point in time."""
+        epochs = {await epoch_of(own)}
+        there = create_engine(f"{own_database}&options=-c%20search_path%3Dother%2Cpg_catalog%2Cpublic")
+        with administrator(own) as connection:
+            connection.autocommit = True
+            connection.execute("CREATE SCHEMA other")
+            for number in (8, 9):
+                # Another server's words, found before those of this one.
+                connection.execute(f"CREATE OR REPLACE FUNCTION other.{says.format(number)}".encode())
+                epochs.add(await epoch_of(there))
+
+        assert len(epochs) == 3
+        await there.dispose()
+
+    async def test_who_has_no_privileges_is_told_the_same(self, own: AsyncEngine, own_database: str) -> None:
+        with a_role(own) as name:
+            plain = create_engine(
+                make_url(own_database).set(username=name).render_as_string(hide_password=False)
+            )
+            assert await epoch_of(plain) == await epoch_of(own)
+            await plain.dispose()
+
+    async def test_where_the_server_says_nothing_of_itself_our_number_is_enough(
+        self, own: AsyncEngine, own_database: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """7.8.4: that is found out once, and not asked again."""
+        with a_role(own) as name:
+            with administrator(own) as connection:
+                connection.execute("REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC")
+            plain = create_engine(
+                make_url(own_database).set(username=name).render_as_string(hide_password=False)
+            )
+            gateways = PostgresGateways(plain)
+            before, _ = await gateways.present(1)
+            assert before != await epoch_of(own)
+
+            monkeypatch.setattr("everstep.store.epochs.EPOCH", None)
+            assert await gateways.present(1) == (before, [])
+            await renew_epoch(own)
+            assert (await gateways.present(1))[0] != before
+            await plain.dispose()
+
+    async def test_a_server_that_is_away_at_first_is_asked_again(
+        self, own: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        gateways = PostgresGateways(own)
+        with monkeypatch.context() as patch:
+            patch.setattr("everstep.store.epochs.EPOCH", Dated.of("SELECT 1 / 0"))
+            with pytest.raises(Exception, match="division by zero"):
+                await gateways.present(1)
+        assert await gateways.present(1) == (await epoch_of(own), [])
+
+
+MANY = """
+    INSERT INTO agent_executions (id, tenant_id, session_id, agent_type, agent_config, agent_id, status)
+    SELECT gen_random_uuid(), 'acme', CASE WHEN n % 3 > 0 THEN CAST(md5(CAST(n % 100 AS text)) AS uuid) END,
+           'helper', '{}', gen_random_uuid(), CASE WHEN n % 50 = 0 THEN 'running' ELSE 'completed' END
+      FROM generate_series(1, 20000) AS n;
+    INSERT INTO agent_steps (execution_id, number, tenant_id, attempt)
+    SELECT id, n, tenant_id, 1 FROM agent_executions, generate_series(1, 3) AS n;
+    INSERT INTO agent_streams (stream_id, tenant_id, head)
+    SELECT coalesce(session_id, id), 'acme', 10 FROM agent_executions ON CONFLICT DO NOTHING;
+    INSERT INTO agent_envelopes (stream_id, seq, tenant_id, id, type, execution_id, payload)
+    SELECT stream_id, n, tenant_id, gen_random_uuid(), 'agent.status', stream_id, '{}'
+      FROM agent_streams, generate_series(1, 10) AS n;
+    ANALYZE;
+"""
+
+
+async def test_whatever_there_is_little_is_looked_at(own: AsyncEngine) -> None:
+    with administrator(own) as connection:
+        connection.execute(MANY)
+    stream_id = uuid4()
+    asked: Mapping[str, Any] = {
+        "page": (PAGE.with_server, {"stream_id": stream_id, "after": 3, "limit": 100}),
+        "heads": (HEADS.with_server, {"stream_ids": [stream_id, uuid4()]}),
+        "texts": (TEXTS, {"stream_id": stream_id}),
+    }
+    plans = {name: explained(own, each) for name, each in asked.items()}
+
+    for plan in plans.values():
+        scans = re.findall(r"Seq Scan on (\w+)", plan)
+        assert set(scans) <= {"agent_journal"}, plan
+    assert len(re.findall("agent_envelopes_pkey", plans["page"])) == 2, plans["page"]
+    assert "agent_streams_pkey" in plans["heads"], plans["heads"]
+    for index in ("agent_executions_under_way", "agent_executions_pkey", "agent_steps_pkey"):
+        assert index in plans["texts"], plans["texts"]
+    assert "InitPlan" in explained(own, (PRESENT.with_server, {"within": 5.0}))
