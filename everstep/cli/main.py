@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any, NoReturn, ParamSpec, TypeVar
@@ -36,13 +36,16 @@ HEARING_SECONDS = 10.0
 """As long as a worker may take to hear what is said to an execution."""
 
 
-def command(fn: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+def command(
+    fn: Callable[P, Coroutine[Any, Any, None]], loop: Callable[[], asyncio.AbstractEventLoop] | None = None
+) -> Callable[P, None]:
     """Run a coroutine; what goes wrong is said in one sentence, not in a stack trace."""
 
     @wraps(fn)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
-            asyncio.run(fn(*args, **kwargs))
+            with asyncio.Runner(loop_factory=loop) as runner:
+                runner.run(fn(*args, **kwargs))
         except (click.ClickException, click.exceptions.Exit):
             raise
         except KeyboardInterrupt:
@@ -60,7 +63,7 @@ class Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All names."""
-        return sorted({*super().list_commands(ctx), "api", "chat", "keys", "sessions"})
+        return sorted({*super().list_commands(ctx), "api", "chat", "gateway", "keys", "sessions"})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of that name."""
@@ -68,6 +71,10 @@ class Commands(click.Group):
             from everstep.cli import http  # noqa: PLC0415 -- see above
 
             return http.api if cmd_name == "api" else http.keys
+        if cmd_name == "gateway":
+            from everstep.cli import gateway  # noqa: PLC0415 -- see above
+
+            return gateway.gateway
         if cmd_name in ("chat", "sessions"):
             from everstep.cli import chat  # noqa: PLC0415 -- see above
 
@@ -103,23 +110,28 @@ def say(text: object) -> None:
 @click.option("--temporal-port", default=7233, show_default=True, help="0 or a busy one: a free one.")
 @click.option("--ui-port", default=8233, show_default=True, help="0 or a busy one: a free one.")
 @click.option("--http-port", type=click.IntRange(0, 65535), help="8080, unless it is set; as the others.")
+@click.option("--gateway-port", type=click.IntRange(0, 65535), help="6001, unless it is set; as the others.")
 @click.option("--json", "as_json", is_flag=True, help="Print the addresses as one line of JSON.")
 @click.pass_obj
 @command
 async def up(
-    settings: Settings, temporal_port: int, ui_port: int, http_port: int | None, as_json: bool
+    settings: Settings, temporal_port: int, ui_port: int, as_json: bool, **ports: int | None
 ) -> None:
-    """Start Temporal, PostgreSQL, a worker and the HTTP API; Ctrl-C stops them all."""
-    from everstep.runtime.api import answering_locally  # noqa: PLC0415 -- most commands answer no HTTP
+    """Start Temporal, PostgreSQL, a worker, the HTTP API and a gateway; Ctrl-C stops them all."""
+    # Most commands need neither.
+    from everstep.runtime.api import answering_locally  # noqa: PLC0415
+    from everstep.runtime.gateway import relaying_locally  # noqa: PLC0415
 
-    settings = settings.listening_on(http_port)
+    settings = settings.listening_on(**ports)
     async with (
         local(settings, temporal_port=temporal_port, ui_port=ui_port) as (installation, services),
+        relaying_locally(installation) as gateway_url,
         answering_locally(installation) as api,
     ):
         # Before anybody is told that it runs, and may want to stop it.
         stop = stopped_by_signals()
-        _print_addresses(installation, api.url, api.token, as_json)
+        ours = {"api_url": api.url, "gateway_url": gateway_url, "token": api.token}
+        _print_addresses(installation, ours, as_json)
         death = asyncio.ensure_future(services.died)
         death.add_done_callback(lambda _done: stop.set())
         await installation.work(stop)
@@ -128,15 +140,16 @@ async def up(
         death.cancel()
 
 
-def _print_addresses(installation: Installation, url: str, token: str | None, as_json: bool) -> None:
+def _print_addresses(installation: Installation, ours: Mapping[str, str | None], as_json: bool) -> None:
     settings = installation.settings
     if as_json:
         names = ("database_url", "temporal_address", "ui_url")
         addresses = {name: getattr(settings, name) for name in names}
-        click.echo(json.dumps({**addresses, "api_url": url, "token": token}))
+        click.echo(json.dumps({**addresses, **ours}))
         return
-    click.echo(f"HTTP API     {url}, explained at {url}/docs")
-    click.echo(f"token        {token or 'none needed: EVERSTEP_AUTH=off'}")
+    click.echo(f"HTTP API     {ours['api_url']}, explained at {ours['api_url']}/docs")
+    click.echo(f"gateway      {ours['gateway_url']}")
+    click.echo(f"token        {ours['token'] or 'none needed: EVERSTEP_AUTH=off'}")
     click.echo(f"Temporal     {settings.temporal_address}")
     click.echo(f"Temporal UI  {settings.ui_url}")
     click.echo(f"PostgreSQL   {settings.database_url}")
@@ -158,13 +171,13 @@ async def worker(settings: Settings) -> None:
         await installation.work(stop, strike)
 
 
-def stopped_by_signals() -> asyncio.Event:
-    """Set when this process is told to stop."""
+def stopped_by_signals(meanwhile: str = "running model calls may finish") -> asyncio.Event:
+    """Set when this process is told to stop; it says what happens until it does."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
     def told() -> None:
-        click.echo("stopping; running model calls may finish", err=True)
+        click.echo(f"stopping; {meanwhile}", err=True)
         stop.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):

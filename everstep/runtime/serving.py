@@ -17,7 +17,7 @@ GRACE = 10
 @asynccontextmanager
 async def serving(app: ASGIApp, host: str, port: int, *, or_any: bool = False) -> AsyncGenerator[str]:
     """Answer meanwhile; the URL. A busy port is replaced by a free one where that will do."""
-    listener = _bound(host, port, or_any=or_any)
+    listener = bound(host, port, or_any=or_any)
     config = uvicorn.Config(
         app,
         lifespan="off",
@@ -32,7 +32,7 @@ async def serving(app: ASGIApp, host: str, port: int, *, or_any: bool = False) -
     up = asyncio.create_task(server.up.wait())
     try:
         await asyncio.wait((running, up), return_when=asyncio.FIRST_COMPLETED)
-        yield _url(host, listener.getsockname()[1])
+        yield f"http://{shown(host, listener.getsockname()[1])}"
     finally:
         up.cancel()
         server.should_exit = True
@@ -56,27 +56,33 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _bound(host: str, port: int, *, or_any: bool) -> socket.socket:
+def bound(
+    host: str, port: int, *, or_any: bool = False, what: str = "EVERSTEP_HTTP", is_shared: bool = False
+) -> socket.socket:
+    """A socket on which somebody may listen; `what` names the settings, a shared one has company."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except OSError as error:
-        raise InvalidInput(f"EVERSTEP_HTTP_HOST is '{host}', which is no address here: {error}") from None
+        raise InvalidInput(f"{what}_HOST is '{host}', which is no address here: {error}") from None
     listener = socket.socket(family, kind, protocol)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if is_shared:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         listener.bind(address)
     except OSError as error:
         listener.close()
         if or_any and port:
-            return _bound(host, 0, or_any=False)
+            return bound(host, 0, what=what)
         raise InvalidInput(
-            f"port {port} of {host} cannot be used: {error.strerror}; choose another one"
+            f"port {port} of {host} cannot be used: {error.strerror}; choose another one ({what}_PORT)"
         ) from None
     return listener
 
 
-def _url(host: str, port: int) -> str:
-    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)  # noqa: S104 -- written, not listened on
-    return f"http://[{shown}]:{port}" if ":" in shown and "[" not in shown else f"http://{shown}:{port}"
+def shown(host: str, port: int) -> str:
+    """Host and port as they stand in a URL."""
+    name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 -- written, not listened on
+    return f"[{name}]:{port}" if ":" in name else f"{name}:{port}"

@@ -97,6 +97,21 @@ class Settings(BaseSettings):
     """The name of the gateway's application, in the words of Pusher's protocol."""
     broadcast_secret: str | None = None
     """What signs who may join a channel; without one it follows from `auth_secret`."""
+    gateway_host: str = "127.0.0.1"
+    """Where the gateway listens, to viewers and to whoever writes; 0.0.0.0 for everybody who reaches this
+    machine."""
+    gateway_port: int = Field(default=6001, ge=0, le=65535)
+    """0: a free one."""
+    gateway_port_is_shared: bool = False
+    """Whether several gateways of this machine listen on the same port (SO_REUSEPORT)."""
+    gateway_link_host: str | None = None
+    """The name by which whoever writes reaches this gateway: its host, or this machine's name."""
+    gateway_link_port: int = Field(default=0, ge=0, le=65535)
+    """Where whoever writes reaches it; 0: a free one, as each gateway says where it is."""
+    gateway_connections_per_address: int = Field(default=2000, ge=1)
+    """Behind a proxy all viewers come from one address."""
+    gateway_drain_seconds: float = Field(default=5.0, ge=0, le=600)
+    """Over which the viewers of a gateway that stops are sent elsewhere."""
     presets: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
     """Model settings by name: `[presets.NAME]` in everstep.toml."""
     preset: str | None = None
@@ -137,9 +152,9 @@ class Settings(BaseSettings):
         except ValueError as error:
             raise InvalidInput(f"everstep.toml cannot be read: {error}") from None
 
-    def listening_on(self, http_port: int | None) -> "Settings":
-        """The same with another port for the HTTP API, if one is given."""
-        return self if http_port is None else self.model_copy(update={"http_port": http_port})
+    def listening_on(self, **ports: int | None) -> "Settings":
+        """The same with other ports, where some are given."""
+        return self.model_copy(update={name: port for name, port in ports.items() if port is not None})
 
     def required(self, name: str, how: str) -> str:
         """A setting that a process cannot do without."""

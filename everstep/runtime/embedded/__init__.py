@@ -44,7 +44,17 @@ __all__ = [
     "running",
 ]
 
-OURS: Final = ("api-secret", "api-url", "lock", "logs", "postgres", "run", "services.json", "temporal.db")
+OURS: Final = (
+    "api-secret",
+    "api-url",
+    "gateway-url",
+    "lock",
+    "logs",
+    "postgres",
+    "run",
+    "services.json",
+    "temporal.db",
+)
 """What there may be in a data directory that somebody else has used."""
 
 

@@ -90,8 +90,8 @@ def test_what_is_set_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatc
 
     assert settings.allowed_origins == ("https://a.example", "https://b.example")
     assert settings.related_types == ("order",)
-    assert settings.listening_on(None).http_port == 0
-    assert settings.listening_on(80).http_port == 80
+    assert settings.listening_on(http_port=None).http_port == 0
+    assert settings.listening_on(http_port=80).http_port == 80
 
 
 @pytest.mark.parametrize(

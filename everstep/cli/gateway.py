@@ -1,0 +1,29 @@
+"""The gateway's process."""
+
+import gc
+from functools import partial
+
+import click
+import uvloop
+
+from everstep.cli.main import command, stopped_by_signals
+from everstep.runtime.api import log_requests
+from everstep.runtime.gateway import gateway_of
+from everstep.runtime.settings import Settings
+
+
+@click.command()
+@click.option("--port", type=click.IntRange(0, 65535), help="6001, unless it is set; 0: a free one.")
+@click.pass_obj
+@partial(command, loop=uvloop.new_event_loop)
+async def gateway(settings: Settings, port: int | None) -> None:
+    """Let viewers watch, until told to stop; then they are sent elsewhere, one after the other."""
+    log_requests()
+    stop = stopped_by_signals("viewers are sent elsewhere")
+    async with gateway_of(settings.listening_on(gateway_port=port)) as url:
+        click.echo(f"viewers watch at {url}; Ctrl-C stops")
+        # What is there now stays, and nothing that comes refers to itself: looking for it costs 50 ms a time.
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        await stop.wait()

@@ -1,0 +1,127 @@
+"""What viewers watch over: a gateway, and its link to whoever writes."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from uuid import UUID, uuid4
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from agent_domain.errors import InvalidInput
+from agent_domain.gateways import Gateways
+from agent_domain.ports import StoreUnavailable
+from broadcast_gateway.dialogues import House
+from broadcast_gateway.hub import Hub
+from broadcast_gateway.limits import Bounds
+from broadcast_gateway.links import Links
+from broadcast_gateway.metrics import Metrics
+from broadcast_gateway.server import Gateway
+from everstep.runtime.access import signer
+from everstep.runtime.doors import doors
+from everstep.runtime.installation import HOW_TO_START, Installation, located
+from everstep.runtime.journal import PostgresJournal
+from everstep.runtime.serving import bound, shown
+from everstep.runtime.settings import Settings
+from everstep.store.engine import create_engine
+from everstep.store.gateways import PostgresGateways
+
+logger = logging.getLogger(__name__)
+
+URL = "gateway-url"
+"""The file in which a local installation says where its gateway is."""
+
+ANNOUNCED_EVERY = 5.0
+"""Seconds."""
+EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 -- recognised, not listened on
+NO_SECRET = "set EVERSTEP_AUTH_SECRET or EVERSTEP_BROADCAST_SECRET, the same for every process"  # noqa: S105
+
+
+@asynccontextmanager
+async def gateway_of(settings: Settings) -> AsyncGenerator[str]:
+    """Relay meanwhile, as a process of its own; the URL."""
+    settings = located(settings)
+    engine = create_engine(
+        settings.required("database_url", HOW_TO_START), application_name="everstep gateway"
+    )
+    try:
+        async with relaying(settings, engine) as url:
+            yield url
+    finally:
+        await engine.dispose()
+
+
+@asynccontextmanager
+async def relaying_locally(installation: Installation) -> AsyncGenerator[str]:
+    """Relay meanwhile, on the port that is set or a free one, and let other processes know where."""
+    settings = installation.settings
+    told = settings.data_dir / URL
+    async with relaying(settings, installation.store.engine, or_any_port=True) as url:
+        told.write_text(url + "\n", encoding="utf-8")
+        try:
+            yield url
+        finally:
+            told.unlink(missing_ok=True)
+
+
+@asynccontextmanager
+async def relaying(
+    settings: Settings, engine: AsyncEngine, *, or_any_port: bool = False
+) -> AsyncGenerator[str]:
+    """Relay meanwhile; the URL at which viewers watch."""
+    signs = signer(settings)
+    if signs is None:
+        raise InvalidInput(f"there is no secret that writers and viewers are known by: {NO_SECRET}")
+    metrics = Metrics()
+    hub = Hub(PostgresJournal(engine), metrics)
+    bounds = Bounds(
+        per_address=settings.gateway_connections_per_address, drain_seconds=settings.gateway_drain_seconds
+    )
+    house = House(hub, doors(settings, engine), metrics, bounds, {signs.key: signs.secret})
+    gateway = Gateway(house, settings.allowed_origins)
+    host = settings.gateway_host
+    shared = settings.gateway_port_is_shared
+    with bound(
+        host, settings.gateway_port, or_any=or_any_port, what="EVERSTEP_GATEWAY", is_shared=shared
+    ) as front:
+        async with hearing(settings, engine, hub, metrics, signs.secret), gateway.listening(front):
+            yield f"ws://{shown(host, front.getsockname()[1])}"
+
+
+@asynccontextmanager
+async def hearing(
+    settings: Settings, engine: AsyncEngine, hub: Hub, metrics: Metrics, secret: str
+) -> AsyncGenerator[None]:
+    """Take what writers push to a hub meanwhile, and let them know where."""
+    host, gateways, own = settings.gateway_host, PostgresGateways(engine), uuid4()
+    links = Links(hub, metrics, secret)
+    with bound(host, settings.gateway_link_port, what="EVERSTEP_GATEWAY_LINK") as back:
+        reached = settings.gateway_link_host or (socket.gethostname() if host in EVERYWHERE else host)
+        url = f"ws://{shown(reached, back.getsockname()[1])}"
+        async with links.listening(back):
+            # Now, so that a database that cannot be reached is told to whoever starts this.
+            await gateways.announce(own, url)
+            announcing = asyncio.create_task(_announce(gateways, own, url))
+            try:
+                yield
+            finally:
+                announcing.cancel()
+                await asyncio.gather(announcing, return_exceptions=True)
+                await _withdraw(gateways, own)
+
+
+async def _announce(gateways: Gateways, own: UUID, url: str) -> None:
+    while True:
+        await asyncio.sleep(ANNOUNCED_EVERY)
+        try:
+            await gateways.announce(own, url)
+        except StoreUnavailable as error:
+            logger.warning("writers are not told that this gateway is here: %s", error)
+
+
+async def _withdraw(gateways: Gateways, own: UUID) -> None:
+    try:
+        await gateways.withdraw(own)
+    except StoreUnavailable as error:
+        logger.warning("writers are not told that this gateway leaves: %s", error)
