@@ -17,7 +17,10 @@ from everstep.runtime.settings import Settings
 @click.pass_obj
 @partial(command, loop=uvloop.new_event_loop)
 async def gateway(settings: Settings, port: int | None) -> None:
-    """Let viewers watch, until told to stop; then they are sent elsewhere, one after the other."""
+    """Let viewers watch until told to stop.
+
+    Then they are sent elsewhere, one after the other. Start as many as you like.
+    """
     log_requests()
     stop = stopped_by_signals("viewers are sent elsewhere")
     async with gateway_of(settings.listening_on(gateway_port=port)) as url:
