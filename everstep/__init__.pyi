@@ -107,6 +107,9 @@ from agent_domain.processors import (
 from agent_domain.react import (
     ReActDriver as ReActDriver,
 )
+from agent_domain.reader import (
+    Position as Position,
+)
 from agent_domain.result import (
     Failure as Failure,
     Success as Success,
@@ -174,4 +177,14 @@ from everstep.local.runner import (
 )
 from everstep.local.trace import (
     Trace as Trace,
+)
+from everstep.streaming.client import (
+    Stream as Stream,
+    stream as stream,
+)
+from everstep.streaming.news import (
+    Happened as Happened,
+    Reload as Reload,
+    StreamRefused as StreamRefused,
+    Wrote as Wrote,
 )
