@@ -28,7 +28,7 @@ _HERE = frozenset({"localhost", "127.0.0.1", "::1"})
 
 INVITING = range(3000, 3500)
 REFUSING = range(3500, 4000)
-_AFTER: Mapping[int, float] = {3001: 1.0, 3004: 1.0, 3005: 5.0}
+_AFTER: Mapping[int, float] = {3001: 1.0, 3004: 1.0, 3005: 5.0, 3006: 2.0, 3007: 5.0}
 """Where a connection ends without a word: when to come back. At once after other invitations."""
 _ADVICE: Mapping[int, str] = {
     3500: "this program and the gateway are of versions that do not fit; bring both up to date",
