@@ -117,7 +117,10 @@ def say(text: object) -> None:
 async def up(
     settings: Settings, temporal_port: int, ui_port: int, as_json: bool, **ports: int | None
 ) -> None:
-    """Start Temporal, PostgreSQL, a worker, the HTTP API and a gateway; Ctrl-C stops them all."""
+    """Start a local installation; Ctrl-C stops it.
+
+    It is Temporal with its web UI, PostgreSQL, a worker, the HTTP API and a gateway.
+    """
     # Most commands need neither.
     from everstep.runtime.api import answering_locally  # noqa: PLC0415
     from everstep.runtime.gateway import relaying_locally  # noqa: PLC0415

@@ -82,3 +82,29 @@ async def test_a_port_that_cannot_be_used_is_said_to_be(desk: Desk, nursery: Nur
 
     assert await process.death() == 1
     assert log.read_text().splitlines()[-1].startswith("Error: port 1 of 203.0.113.1 cannot be used: ")
+
+
+async def test_a_gateway_serves_until_it_is_told_to_stop(
+    desk: Desk, nursery: Nursery, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    log.touch()
+    given = {**desk.environment, "EVERSTEP_AUTH_SECRET": "s" * 40}
+    process = await nursery.start("gateway", "--port", "0", log=log, environment=given)
+    await until("it serves", lambda: process.ended.done() or "viewers watch at" in log.read_text())
+    assert process.code is None, log.read_text()
+    url = re.findall(r"viewers watch at ws(\S+);", log.read_text())[0]
+    assert httpx2.get(f"http{url}/healthz").json() == {"status": "ok"}
+    process.signal(signal.SIGTERM)
+    assert await process.death() == 0, log.read_text()
+    assert log.read_text().splitlines()[-1] == "stopping; viewers are sent elsewhere"
+
+
+async def test_a_gateway_without_a_secret_says_what_to_set(
+    desk: Desk, nursery: Nursery, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    log.touch()
+    process = await nursery.start("gateway", "--port", "0", log=log, environment=desk.environment)
+    assert await process.death() == 1
+    assert "set EVERSTEP_AUTH_SECRET or EVERSTEP_BROADCAST_SECRET" in log.read_text()
