@@ -77,3 +77,16 @@ def since_of(data: str | None) -> Position | None:
     with reading("channel_data"):
         since = parse_json(data).get("since")
         return None if since is None else Position.from_dict(since)
+
+
+def event_id(epoch: str, seq: int) -> str:
+    """A position as the id of an event: browsers show the last one when they come back."""
+    return f"{epoch}:{seq}"
+
+
+def since_event(last: str) -> Position:
+    """Where a viewer was, by the id of the last event that it read, or by a seq alone."""
+    epoch, _, seq = last.rpartition(":")
+    if not seq.isdecimal() or not seq.isascii():
+        raise InvalidInput("it is no id of an event, and no seq either; 0 asks for everything")
+    return Position.from_dict({"epoch": epoch or None, "seq": int(seq)})

@@ -19,18 +19,20 @@ from agent_domain.values import json_text, parse_moment, reading, valid_text
 class Wire(Protocol):
     """How one protocol frames envelopes. Equal wires make equal frames, and share them."""
 
-    def event(self, kind: str, body: bytes) -> bytes:
-        """The whole frame of an envelope of this type, ready for a transport."""
+    def event(self, news: "News") -> bytes:
+        """The whole frame of an envelope, ready for a transport."""
         ...
 
 
 class News:
     """An envelope and its frames."""
 
-    __slots__ = ("_frames", "body", "kind")
+    __slots__ = ("_frames", "body", "kind", "seq")
 
-    def __init__(self, kind: str, body: bytes) -> None:
+    def __init__(self, kind: str, body: bytes, seq: int = 0) -> None:
         self.kind = kind
+        self.seq = seq
+        """Its number; 0 if it is not stored."""
         self.body = body
         """Its JSON."""
         self._frames: dict[Wire, bytes] = {}
@@ -39,20 +41,19 @@ class News:
         """What is sent over this wire."""
         frame = self._frames.get(wire)
         if frame is None:
-            frame = self._frames[wire] = wire.event(self.kind, self.body)
+            frame = self._frames[wire] = wire.event(self)
         return frame
 
 
 class Entry(News):
     """A stored envelope."""
 
-    __slots__ = ("execution_id", "fence", "seq")
+    __slots__ = ("execution_id", "fence")
 
     def __init__(
         self, kind: str, body: bytes, seq: int, execution_id: str, fence: Attempted | None = None
     ) -> None:
-        super().__init__(kind, body)
-        self.seq = seq
+        super().__init__(kind, body, seq)
         self.execution_id = execution_id
         self.fence = fence
         """The first attempt of the execution that may still write after it, if it ends earlier ones."""

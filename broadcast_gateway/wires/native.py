@@ -11,6 +11,7 @@ from typing import Any
 from agent_domain.errors import InvalidInput
 from agent_domain.reader import Position
 from agent_domain.values import json_text
+from broadcast_gateway.news import News
 from broadcast_gateway.viewers import Joined
 from broadcast_gateway.wires.frames import MAX_CHANNEL, BadFrame, Closing, parse_frame, text_frame, text_of
 
@@ -83,10 +84,9 @@ def _since(value: Any) -> Position | None:
 class Native:
     """Envelopes as they are: each says by itself which session and execution it is about."""
 
-    def event(self, kind: str, body: bytes) -> bytes:
+    def event(self, news: News) -> bytes:
         """The envelope."""
-        del kind
-        return text_frame(body)
+        return text_frame(news.body)
 
 
 NATIVE = Native()

@@ -14,6 +14,7 @@ from agent_domain.channels import channel_signature, since_of
 from agent_domain.errors import InvalidInput
 from agent_domain.reader import Position
 from agent_domain.values import FrozenDict, frozen_map, json_text, parse_json
+from broadcast_gateway.news import News
 from broadcast_gateway.viewers import Joined
 from broadcast_gateway.wires.frames import MAX_CHANNEL, BadFrame, parse_frame, text_frame, text_of
 
@@ -108,9 +109,9 @@ class Pusher:
 
     channel: str
 
-    def event(self, kind: str, body: bytes) -> bytes:
+    def event(self, news: News) -> bytes:
         """The envelope as text, within the event of its type."""
-        return _frame(kind, body.decode(), self.channel)
+        return _frame(news.kind, news.body.decode(), self.channel)
 
 
 def connection_established(socket_id: str, activity_timeout: int) -> bytes:

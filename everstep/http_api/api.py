@@ -1,10 +1,12 @@
 """What the HTTP API is made of, and given."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from uuid import UUID
 
 from agent_domain.accounts import AccountStore
 from agent_domain.channels import StreamStore
+from agent_domain.reader import Position
 from agent_domain.sessions import KeyStore
 from everstep.client.client import Client
 from everstep.client.sessions import Sessions
@@ -27,6 +29,10 @@ class Check:
 Checks = Callable[[], Awaitable[Sequence[Check]]]
 
 
+Feed = Callable[[UUID, bool, Position | None], Awaitable[AsyncGenerator[bytes]]]
+"""Given a stream, whether it is a session's, and where somebody was: its server-sent events."""
+
+
 async def nothing_to_check() -> Sequence[Check]:
     """Where nothing else is needed."""
     return ()
@@ -43,6 +49,8 @@ class Api:
     authenticate: Authenticate
     signer: Signer | None = None
     """Lets browsers into channels of the gateway."""
+    feed: Feed | None = None
+    """Lets others watch without a gateway."""
     checks: Checks = nothing_to_check
     allowed_origins: Sequence[str] = ()
     metrics: Metrics = field(default_factory=Metrics)

@@ -11,7 +11,7 @@ from everstep.http_api import pages, problems
 from everstep.http_api.api import Api
 from everstep.http_api.edge import MAX_BODY, Edge, Origins
 from everstep.http_api.problems import Problem
-from everstep.http_api.routes import broadcasting, catalogue, executions, health, sessions, usage
+from everstep.http_api.routes import broadcasting, catalogue, executions, health, sessions, streams, usage
 
 _REFUSALS: Mapping[int | str, dict[str, Any]] = {
     400: {"model": Problem, "description": "The body cannot be read."},
@@ -38,7 +38,7 @@ def create_app(api: Api, *, max_body: int = MAX_BODY) -> FastAPI:
     )
     app.state.api = api
     problems.install(app)
-    for module in (sessions, executions, catalogue, usage, broadcasting):
+    for module in (sessions, executions, catalogue, usage, streams, broadcasting):
         app.include_router(module.routes, responses={**_REFUSALS})
     app.include_router(health.routes)
     pages.install(app)

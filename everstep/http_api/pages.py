@@ -82,7 +82,6 @@ def _complete(document: dict[str, Any]) -> None:
             if path not in OPEN:
                 operation["security"] = [{"bearer": []}]
             for status, response in operation["responses"].items():
-                content = response.get("content", {})
-                schema = content.get("application/json", {}).get("schema", {})
-                if status >= "4" and schema.get("$ref", "").endswith("/Problem"):
-                    response["content"] = {problems.MEDIA_TYPE: content["application/json"]}
+                for told in response.get("content", {}).copy().values():
+                    if status >= "4" and told.get("schema", {}).get("$ref", "").endswith("/Problem"):
+                        response["content"] = {problems.MEDIA_TYPE: told}

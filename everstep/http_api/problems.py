@@ -100,6 +100,12 @@ def missing(kind: str, name: object) -> Refusal:
     return Refusal(404, "not-found", "Not found", f"There is no {kind} {name}; check its id")
 
 
+def no_gateway() -> Refusal:
+    """Nobody can watch here."""
+    detail = "No gateway is configured here; set EVERSTEP_BROADCAST_SECRET"
+    return Refusal(503, "no-gateway", "No gateway", detail)
+
+
 def too_large(limit: int) -> Refusal:
     """The body is over the limit."""
     detail = f"A request's body has at most {limit} bytes; send less"

@@ -3,14 +3,15 @@
 import logging
 import sys
 from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from everstep.http_api.api import Api
+from everstep.http_api.api import Api, Feed
 from everstep.http_api.app import create_app
 from everstep.http_api.metrics import Metrics
 from everstep.runtime.access import door, local_token, signer
+from everstep.runtime.gateway import feeding
 from everstep.runtime.installation import Installation
 from everstep.runtime.readiness import Readiness
 from everstep.runtime.serving import serving
@@ -21,7 +22,7 @@ URL = "api-url"
 """The file in which a local installation says where its API is."""
 
 
-def http_api(installation: Installation) -> Api:
+def http_api(installation: Installation, feed: Feed | None = None) -> Api:
     """What the HTTP API of an installation is made of."""
     settings, keys = installation.settings, installation.keys
     return Api(
@@ -31,16 +32,26 @@ def http_api(installation: Installation) -> Api:
         PostgresStreams(installation.store.engine),
         door(settings, keys),
         signer(settings),
+        feed,
         Readiness(settings, installation.temporal),
         settings.allowed_origins,
         Metrics(lambda: vars(installation.reconciler.total)),
     )
 
 
-def answering(installation: Installation, *, or_any_port: bool = False) -> AbstractAsyncContextManager[str]:
+@asynccontextmanager
+async def answering(installation: Installation, *, or_any_port: bool = False) -> AsyncGenerator[str]:
     """Answer HTTP meanwhile; the URL."""
-    settings, app = installation.settings, create_app(http_api(installation))
-    return serving(app, settings.http_host, settings.http_port, or_any=or_any_port)
+    settings = installation.settings
+    async with feeding(settings, installation.store.engine) as feeds:
+        app = create_app(http_api(installation, feeds and feeds.open))
+        async with serving(app, settings.http_host, settings.http_port, or_any=or_any_port) as url:
+            try:
+                yield url
+            finally:
+                if feeds:
+                    # Before requests under way are waited for: these would not end by themselves.
+                    feeds.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from agent_domain.errors import InvalidInput
 from agent_domain.gateways import Gateways
 from agent_domain.ports import StoreUnavailable
 from broadcast_gateway.dialogues import House
+from broadcast_gateway.feeds import Feeds
 from broadcast_gateway.hub import Hub
 from broadcast_gateway.limits import Bounds
 from broadcast_gateway.links import Links
@@ -85,8 +86,29 @@ async def relaying(
     with bound(
         host, settings.gateway_port, or_any=or_any_port, what="EVERSTEP_GATEWAY", is_shared=shared
     ) as front:
-        async with hearing(settings, engine, hub, metrics, signs.secret), gateway.listening(front):
+        writers = hearing(settings, engine, hub, metrics, signs.secret)
+        async with writers, gateway.listening(front):
             yield f"ws://{shown(host, front.getsockname()[1])}"
+
+
+@asynccontextmanager
+async def feeding(settings: Settings, engine: AsyncEngine) -> AsyncGenerator[Feeds | None]:
+    """Streams as server-sent events meanwhile; None where no secret is set that writers are known by."""
+    signs = signer(settings)
+    if signs is None:
+        yield None
+        return
+    metrics = Metrics()
+    hub = Hub(PostgresJournal(engine), metrics)
+    # The gateway of the same machine may have a link port of its own.
+    settings = settings.model_copy(update={"gateway_link_port": 0})
+    async with hearing(settings, engine, hub, metrics, signs.secret):
+        comparing = asyncio.create_task(hub.run())
+        try:
+            yield Feeds(hub)
+        finally:
+            comparing.cancel()
+            await asyncio.gather(comparing, return_exceptions=True)
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ from hypothesis import example, given, strategies as st
 from agent_domain.envelopes import EnvelopeType
 from agent_domain.errors import InvalidInput
 from agent_domain.reader import ENDED, Place
-from broadcast_gateway.news import Chunk, Entry, entry_of, read
+from broadcast_gateway.news import Chunk, Entry, News, entry_of, read
 from tests.broadcast_gateway.writers import (
     AT,
     EXECUTION,
@@ -30,9 +30,9 @@ class Counting:
     def __init__(self) -> None:
         self.framed = 0
 
-    def event(self, kind: str, body: bytes) -> bytes:
+    def event(self, news: News) -> bytes:
         self.framed += 1
-        return kind.encode() + b" " + body
+        return news.kind.encode() + b" " + news.body
 
 
 def test_a_stored_envelope_is_relayed_as_it_was_written() -> None:

@@ -13,7 +13,7 @@ from everstep.http_api.answers import ChannelAuth
 from everstep.http_api.auth import READ, Who
 from everstep.http_api.channels import private_channel
 from everstep.http_api.idempotency import Key
-from everstep.http_api.problems import Refusal, forbidden, unusable
+from everstep.http_api.problems import forbidden, no_gateway, unusable
 from everstep.http_api.requests import ChannelSent
 from everstep.http_api.routes.router import Given, router
 
@@ -53,8 +53,7 @@ async def authorise_channel(
     """Let a browser join the channel of a session or an execution that its user may read."""
     del key
     if api.signer is None:
-        detail = "No gateway is configured here; set EVERSTEP_BROADCAST_SECRET"
-        raise Refusal(503, "no-gateway", "No gateway", detail)
+        raise no_gateway()
     channel = private_channel(body.channel_name)
     data = None if body.since is None else channel_data(body.since)
     signature = api.signer.signature(body.socket_id, body.channel_name, data)

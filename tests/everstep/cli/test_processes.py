@@ -128,7 +128,14 @@ async def test_a_local_installation_leaves_nothing_behind(nursery: Nursery, tmp_
         await until("it is up", lambda: up.ended.done() or "\n" in up.log.read_text())
         assert up.code is None, up.log.read_text()
         addresses = json.loads(up.log.read_text())
-        assert addresses.keys() == {"database_url", "temporal_address", "ui_url", "api_url", "gateway_url", "token"}
+        assert addresses.keys() == {
+            "database_url",
+            "temporal_address",
+            "ui_url",
+            "api_url",
+            "gateway_url",
+            "token",
+        }
         ports = addresses["temporal_address"], addresses["ui_url"]
         assert len(await left_of(data, *ports)) > 4
 

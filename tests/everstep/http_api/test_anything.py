@@ -7,8 +7,8 @@ import asyncio
 import json
 import re
 import threading
-from collections.abc import Generator, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Generator, Mapping
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, Final
 from urllib.parse import quote
@@ -71,7 +71,8 @@ def server(http_database: str, services: EmbeddedServices) -> Generator[Server]:
         made["loop"] = asyncio.get_running_loop()
         async with a_house(http_database, await connected(services)) as house, house.at_work():
             headers = {"Authorization": f"Bearer {house.token('ann')}"}
-            async with serving(create_app(house.api), "127.0.0.1", 0) as url:
+            app = create_app(replace(house.api, feed=_over))
+            async with serving(app, "127.0.0.1", 0) as url:
                 async with httpx2.AsyncClient(base_url=url, headers=headers) as ann:
                     made["server"] = Server(
                         url, headers, await _belongings(ann), (await ann.get("/openapi.json")).json()
@@ -87,6 +88,16 @@ def server(http_database: str, services: EmbeddedServices) -> Generator[Server]:
     thread.join(30)
 
 
+async def _over(*_: object) -> AsyncGenerator[bytes]:
+    """A stream in which nothing happens any more: a caller reads to the end."""
+
+    async def nothing() -> AsyncGenerator[bytes]:
+        for data in (b":\n\n",):
+            yield data
+
+    return nothing()
+
+
 async def _belongings(ann: httpx2.AsyncClient) -> Mapping[str, str]:
     """Real ids: what is sent to nothing tries little."""
     asked = (await ann.post("/agent/messages", json={"content": "book"})).json()
@@ -96,6 +107,7 @@ async def _belongings(ann: httpx2.AsyncClient) -> Mapping[str, str]:
     return {
         "session_id": asked["session_id"],
         "execution_id": asked["execution_id"],
+        "stream_id": asked["session_id"],
         "request_id": waiting[0]["id"],
     }
 

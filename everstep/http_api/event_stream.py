@@ -1,0 +1,57 @@
+"""An answer that goes on: server-sent events, for as long as somebody reads them."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+PATIENCE = 10.0
+"""Seconds in which somebody has to take what was sent."""
+
+
+class EventStream(Response):
+    """Sends what an iterator yields; who does not take it is cut off, and may come back."""
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self, events: AsyncGenerator[bytes], status_code: int = 200, patience: float = PATIENCE
+    ) -> None:
+        super().__init__(status_code=status_code)
+        self._events = events
+        self._patience = patience
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer until there is nothing more, or nobody."""
+        del scope
+        # A proxy that gathers an answer before it passes it on would gather this one for ever.
+        headers = [
+            (b"content-type", b"text/event-stream"),
+            (b"cache-control", b"no-store"),
+            (b"x-accel-buffering", b"no"),
+        ]
+        await send({"type": "http.response.start", "status": self.status_code, "headers": headers})
+        sending = asyncio.ensure_future(self._send(send))
+        leaving = asyncio.ensure_future(_gone(receive))
+        try:
+            await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (sending, leaving):
+                task.cancel()
+            failure, _ = await asyncio.gather(sending, leaving, return_exceptions=True)
+        if isinstance(failure, Exception) and not isinstance(failure, TimeoutError):
+            raise failure
+
+    async def _send(self, send: Send) -> None:
+        async with aclosing(self._events) as events:
+            async for data in events:
+                async with asyncio.timeout(self._patience):
+                    await send({"type": "http.response.body", "body": data, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        continue

@@ -1,0 +1,94 @@
+"""Server-sent events of the API, over a socket."""
+
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import httpx2
+import pytest
+import pytest_asyncio
+
+from everstep.http_api.app import create_app
+from everstep.runtime.gateway import feeding
+from everstep.runtime.serving import serving
+from tests.everstep.http_api.house import SECRET, House, Person, refused
+
+pytestmark = pytest.mark.usefixtures("work")
+
+
+@pytest_asyncio.fixture
+async def url(house: House) -> AsyncGenerator[str]:
+    """Where the API is."""
+    settings = house.settings.model_copy(update={"auth_secret": SECRET})
+    async with feeding(settings, house.keys.engine) as feeds:
+        assert feeds is not None
+        app = create_app(replace(house.api, feed=feeds.open))
+        async with serving(app, "127.0.0.1", 0) as url:
+            yield url
+            feeds.close()
+
+
+@asynccontextmanager
+async def following(
+    url: str, person: Person, stream_id: str, **headers: str
+) -> AsyncGenerator[AsyncGenerator[tuple[str, str, Any]]]:
+    """Events as (id, type, data)."""
+
+    async def read(answer: httpx2.Response) -> AsyncGenerator[tuple[str, str, Any]]:
+        told: dict[str, str] = {}
+        async for line in answer.aiter_lines():
+            if line:
+                name, _, value = line.partition(": ")
+                told[name] = value
+            elif told:
+                yield told.get("id", ""), told["event"], json.loads(told["data"])
+                told = {}
+
+    where = f"{url}/agent/streams/{stream_id}"
+    async with (
+        httpx2.AsyncClient(headers=person.http.headers, timeout=20) as http,
+        http.stream("GET", where, headers=headers) as answer,
+    ):
+        assert answer.status_code == 200, await answer.aread()
+        assert answer.headers["content-type"] == "text/event-stream"
+        yield read(answer)
+
+
+async def test_a_session_is_followed_and_resumed(url: str, ann: Person) -> None:
+    """7.8.1"""
+    session = await ann.session()
+    run = (await ann.says(session, "hello"))["execution_id"]
+    await ann.until(run, "completed")
+    seen: list[tuple[str, str, Any]] = []
+    async with following(url, ann, session, **{"Last-Event-ID": "0"}) as events:
+        async for event in events:
+            seen.append(event)
+            if event[1] == "agent.status" and event[2]["payload"]["status"] == "completed":
+                break
+    assert seen[0][1:] == ("joined", {"epoch": seen[0][2]["epoch"], "seq": 0, "recovered": True})
+    epoch = seen[0][2]["epoch"]
+    assert [event[0] for event in seen[1:]] == [f"{epoch}:{n}" for n in range(1, len(seen))]
+    async with following(url, ann, session, **{"Last-Event-ID": seen[3][0]}) as events:
+        assert (await anext(events))[2]["recovered"]
+        assert await anext(events) == seen[4]
+    # An execution inside a session is told about in the session's stream.
+    async with following(url, ann, f"{run}?since=0") as events:
+        await anext(events)
+        assert await anext(events) == seen[1]
+
+
+async def test_only_who_may_read_it_follows(url: str, ann: Person, house: House) -> None:
+    session = await ann.session()
+    bob = {"Authorization": f"Bearer {house.token('bob')}"}
+    async with httpx2.AsyncClient(base_url=url) as http:
+        refused(await http.get(f"/agent/streams/{session}", headers=bob), 404, session)
+        assert (await http.get(f"/agent/streams/{session}")).status_code == 401
+        headers = {**ann.http.headers, "Last-Event-ID": "yesterday"}
+        refused(await http.get(f"/agent/streams/{session}", headers=headers), 422, "Last-Event-ID")
+
+
+async def test_without_a_secret_nobody_can_watch(ann: Person) -> None:
+    session = await ann.session()
+    refused(await ann.http.get(f"/agent/streams/{session}"), 503, "EVERSTEP_BROADCAST_SECRET")
