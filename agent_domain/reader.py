@@ -256,11 +256,12 @@ class Reader:
         match envelope.type:
             case EnvelopeType.AGENT_STREAM_CHUNK:
                 at = place_of(payload, "chunk_index")
-                content = valid_text(payload["content"], "content")
-                return self._draft(envelope).take(at, content, bool(payload["is_complete"]))
+                content, is_complete = valid_text(payload["content"], "content"), bool(payload["is_complete"])
+                return self._draft(envelope).take(at, content, is_complete)
             case EnvelopeType.AGENT_STREAM_SNAPSHOT:
                 at = place_of(payload, "next_index")
-                return self._draft(envelope).replace(at, valid_text(payload["content"], "content"))
+                content = valid_text(payload["content"], "content")
+                return self._draft(envelope).replace(at, content)
             case _:
                 return Taken.DROPPED
 

@@ -1,5 +1,6 @@
 """How a stream is read: by `seq`, and text by its attempt and index."""
 
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -25,6 +26,7 @@ from agent_domain.reader import (
 )
 from agent_domain.status import WireStatus
 from agent_domain.usage import Usage
+from agent_domain.values import FrozenDict
 
 SESSION, EXECUTION, OTHER = (UUID(int=number) for number in range(1, 4))
 AT = datetime(2026, 1, 16, 10, 5, tzinfo=UTC)
@@ -279,6 +281,17 @@ def test_a_payload_that_cannot_be_read_is_refused(changed: dict[str, Any]) -> No
     bad = Envelope.from_dict(good.to_dict() | {"payload": {**good.payload, **changed}})
     with pytest.raises(InvalidInput, match=r"the payload of agent\.stream\.chunk cannot be read"):
         Reader().take(bad)
+
+
+@pytest.mark.parametrize("told", [chunk(0), snapshot(1, "text")])
+@pytest.mark.parametrize("missing", ["content", "is_complete"])
+def test_what_cannot_be_read_leaves_no_trace(told: Envelope, missing: str) -> None:
+    """7.8.4: what the reader shows next is a position that the gateway takes."""
+    payload = {name: value for name, value in told.payload.items() if name != missing}
+    reader = Reader()
+    with suppress(InvalidInput):
+        reader.take(replace(told, payload=FrozenDict(payload)))
+    assert Position.from_dict(reader.position.to_dict()) == reader.position
 
 
 def test_a_draft_may_begin_with_a_later_attempt() -> None:
