@@ -1,5 +1,6 @@
-"""The pages that explain the API: `/openapi.json`, and `/docs`, which loads nothing from elsewhere."""
+"""What is open to everybody: `/openapi.json`, `/docs`, which loads nothing from elsewhere, and our client."""
 
+import hashlib
 from collections.abc import Callable, Mapping
 from importlib.resources import files
 from typing import Any
@@ -19,6 +20,8 @@ _ASSETS: Mapping[str, str] = {
     "swagger-ui.css": "text/css",
     "favicon-32x32.png": "image/png",
 }
+
+CLIENT = "everstep-client.js"
 
 OPEN = frozenset({"/healthz", "/readyz", "/metrics"})
 """Where nobody is asked who he is."""
@@ -52,6 +55,21 @@ def install(app: FastAPI) -> None:
         headers = {"Cache-Control": "public, max-age=86400"}
         return Response((_SWAGGER / name).read_bytes(), headers=headers, media_type=_ASSETS[name])
 
+    script = (files("everstep.http_api") / "static" / CLIENT).read_bytes()
+    tag = f'"{hashlib.sha256(script).hexdigest()[:32]}"'
+
+    async def client(request: Request) -> Response:
+        # Its address never changes, so it is asked for each time: a page must not talk to today's gateway
+        # with the client of last week. What has not changed is not sent again.
+        headers = {"Cache-Control": "no-cache", "ETag": tag}
+        known = {
+            each.strip().removeprefix("W/") for each in request.headers.get("if-none-match", "").split(",")
+        }
+        if known & {tag, "*"}:
+            return Response(status_code=304, headers=headers)
+        return Response(script, headers=headers, media_type="text/javascript")
+
+    app.add_route(f"/{CLIENT}", client, include_in_schema=False)
     app.add_route("/docs", docs, include_in_schema=False)
     app.add_route("/docs/{name}", asset, include_in_schema=False)
 

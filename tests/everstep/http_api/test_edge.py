@@ -17,7 +17,7 @@ from everstep.http_api.answers import Execution, Message, MessageAccepted, Reque
 from everstep.http_api.app import create_app
 from everstep.http_api.edge import MAX_BODY
 from everstep.http_api.words import Told
-from tests.everstep.http_api.house import House, Person, refused, visitor
+from tests.everstep.http_api.house import ORIGIN, House, Person, refused, visitor
 
 SECRET_PLACE = "postgresql://user:hush@db.internal/everstep"  # noqa: S105 -- no secret
 
@@ -228,6 +228,23 @@ async def test_the_pages_need_nothing_from_elsewhere(ann: Person) -> None:
             assert kind in asset.headers["content-type"]
             assert len(asset.content) > 10_000
         refused(await reader.get("/docs/other"), 404)
+
+
+async def test_pages_load_the_client_for_browsers_from_here(ann: Person) -> None:
+    """Whoever asks, also from pages that are allowed to; again only when it has changed."""
+    address = "/everstep-client.js"
+    async with visitor(ann.app) as page:
+        client = await page.get(address)
+        assert client.headers["content-type"] == "text/javascript; charset=utf-8"
+        assert client.headers["cache-control"] == "no-cache"
+        assert "export function connect" in client.text
+        tag = client.headers["etag"]
+        for known in (tag, f'"other", W/{tag}', "*"):
+            again = await page.get(address, headers={"If-None-Match": known})
+            assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)
+        assert (await page.get(address, headers={"If-None-Match": '"other"'})).content == client.content
+        elsewhere = await page.get(address, headers={"Origin": ORIGIN})
+        assert elsewhere.headers["access-control-allow-origin"] == ORIGIN
 
 
 async def test_the_document_describes_every_error_as_a_problem(ann: Person) -> None:

@@ -1,0 +1,160 @@
+"""A gateway that says what a test tells it to say: a real WebSocket server, and nothing behind it."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
+from websockets.typing import Subprotocol
+
+from agent_domain import envelopes
+from agent_domain.envelopes import Attempt, Envelope
+from agent_domain.status import WireStatus
+from tests.broadcast_gateway.writers import SESSION, completed, envelope, superseded
+
+DEADLINE = 30.0
+CHANNEL = f"agent.session.{SESSION}"
+EPOCH = "of-now"
+
+Frame = dict[str, Any]
+
+
+# What it may tell.
+
+
+def stored(seq: int) -> Frame:
+    """A stored envelope; which one does not matter."""
+    return _stored(seq, envelope(envelopes.tool_started(f"call_{seq}", "add", {}, step_number=1)))
+
+
+def step_completed(seq: int, step_number: int = 1) -> Frame:
+    """The end of a step."""
+    return _stored(seq, envelope(completed(step_number)))
+
+
+def attempt_superseded(seq: int) -> Frame:
+    """The end of the first attempt of the first step."""
+    return _stored(seq, envelope(superseded(1, 1)))
+
+
+def ended(seq: int) -> Frame:
+    """The end of the execution."""
+    record = envelopes.status_changed(
+        WireStatus.COMPLETED, WireStatus.PROCESSING, change=seq, step_count=1, last_response="Done."
+    )
+    return _stored(seq, envelope(record))
+
+
+def _stored(seq: int, told: Envelope) -> Frame:
+    return told.numbered(seq).to_dict()
+
+
+def chunk(index: int, content: str, *, step: int = 1, attempt: int = 1) -> Frame:
+    """Some text; without any, it closes the attempt."""
+    record = envelopes.stream_chunk(Attempt(step, attempt), index, content, is_complete=not content)
+    return envelope(record).to_dict()
+
+
+def snapshot(next_index: int, content: str) -> Frame:
+    """All of the text so far."""
+    return envelope(envelopes.stream_snapshot(Attempt(1, 1), next_index, content, None)).to_dict()
+
+
+# To whom.
+
+
+@dataclass(frozen=True)
+class Connection:
+    """Somebody who came."""
+
+    socket: ServerConnection
+
+    async def says(self, *frames: Frame | str | bytes) -> None:
+        """Send these; what is no object as it is."""
+        for frame in frames:
+            await self.socket.send(json.dumps(frame) if isinstance(frame, dict) else frame)
+
+    async def hears(self, kind: str) -> Frame:
+        """The next frame but pings, which has to be of this type."""
+        async with asyncio.timeout(DEADLINE):
+            while (frame := json.loads(await self.socket.recv()))["type"] == "ping" != kind:
+                pass
+        assert frame["type"] == kind, frame
+        return frame
+
+    async def welcomes(self, ping_after: float = 60.0) -> str:
+        """Let him in; answers with his token."""
+        token = (await self.hears("hello"))["token"]
+        await self.says({"type": "welcome", "ping_after": ping_after})
+        return token
+
+    async def joins(self, seq: int | None = None, *, channel: str = CHANNEL, recovered: bool = True) -> Any:
+        """Let him watch what he wants to watch next; answers with where he was."""
+        asked = await self.hears("sub")
+        assert asked["channel"] == channel
+        since: Any = asked.get("since")
+        at: int = since["seq"] if seq is None else seq
+        await self.says(
+            {"type": "sub_ok", "channel": channel, "epoch": EPOCH, "seq": at, "recovered": recovered}
+        )
+        return since
+
+    def cut(self) -> None:
+        """Without a word."""
+        self.socket.transport.abort()
+
+    async def gone(self) -> int | None:
+        """He hangs up; answers with his code. What he says before is not heard."""
+        async with asyncio.timeout(DEADLINE):
+            try:
+                async for _ in self.socket:
+                    pass
+            except ConnectionClosed:
+                pass
+        return self.socket.close_code
+
+
+@dataclass
+class ScriptedGateway:
+    """Where viewers come to."""
+
+    url: str = ""
+    _came: asyncio.Queue[Connection] = field(default_factory=asyncio.Queue[Connection])
+
+    async def comes(self) -> Connection:
+        """The next one who connects."""
+        async with asyncio.timeout(DEADLINE):
+            return await self._came.get()
+
+    async def lets_in(self, ping_after: float = 60.0) -> Connection:
+        """The next one who connects and says who he is."""
+        connection = await self.comes()
+        await connection.welcomes(ping_after)
+        return connection
+
+    async def took(self, socket: ServerConnection) -> None:
+        """Hand it to the test."""
+        self._came.put_nowait(Connection(socket))
+        await socket.wait_closed()
+
+    @property
+    def is_left_alone(self) -> bool:
+        """Whether nobody has come whom the test does not know."""
+        return self._came.empty()
+
+
+@asynccontextmanager
+async def scripted_gateway() -> AsyncGenerator[ScriptedGateway]:
+    """One on a port of its own."""
+    gateway = ScriptedGateway()
+    protocols = [Subprotocol("everstep.v1")]
+    async with serve(
+        gateway.took, "127.0.0.1", 0, subprotocols=protocols, ping_interval=None, close_timeout=1
+    ) as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        gateway.url = f"ws://127.0.0.1:{port}/v1"
+        yield gateway

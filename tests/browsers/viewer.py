@@ -1,0 +1,123 @@
+"""Somebody who watches with our client for browsers, in node."""
+
+import asyncio
+import json
+import shutil
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.browsers.scripted_gateway import CHANNEL, DEADLINE
+from tests.node import installed, node
+
+HERE = Path(__file__).parent
+CLIENT = HERE.parents[1] / "everstep" / "http_api" / "static" / "everstep-client.js"
+LOCK = HERE / "node"
+
+
+def as_module(folder: Path) -> Path:
+    """The client under a name by which every node knows that it is a module."""
+    return Path(shutil.copy(CLIENT, folder / "everstep-client.mjs"))
+
+
+class Viewer:
+    """What he is told, and what he does."""
+
+    def __init__(self, process: Process, url: str) -> None:
+        self.url = url
+        self.said: list[dict[str, Any]] = []
+        self.has_left = False
+        self._process = process
+        self._more = asyncio.Condition()
+
+    async def listen(self) -> None:
+        """Note all that the client says."""
+        assert self._process.stdout
+        async for line in self._process.stdout:
+            async with self._more:
+                self.said.append(json.loads(line))
+                self._more.notify_all()
+        async with self._more:
+            self.has_left = True
+            self._more.notify_all()
+
+    def does(self, what: str, **given: Any) -> None:
+        """One of the commands of `viewer.mjs`."""
+        assert self._process.stdin
+        self._process.stdin.write(json.dumps({"does": what, **given}).encode() + b"\n")
+
+    def connects(
+        self, tokens: str | list[str | None] = "a-token", *, builtin: bool = False, **options: Any
+    ) -> None:
+        """To the gateway; a list of tokens is what a function gives, one after the other."""
+        self.does(
+            "connect", options={"url": self.url, "retryMin": 0.02} | options, tokens=tokens, builtin=builtin
+        )
+
+    def watches(self, since: Any = None, *, channel: str = CHANNEL, fails: str | None = None) -> None:
+        """Subscribe."""
+        self.does("subscribe", channel=channel, since=since, fails=fails)
+
+    def told(self, kind: str, channel: str | None = CHANNEL) -> list[Any]:
+        """All that he was told of this kind; without a channel, about the connection."""
+        return [each["value"] for each in self.said if (each["kind"], each["channel"]) == (kind, channel)]
+
+    async def until(self, kind: str, number: int = 1, channel: str | None = CHANNEL) -> list[Any]:
+        """The same, once there are so many."""
+        return await self.so_that(
+            lambda: len(self.told(kind, channel)) >= number and self.told(kind, channel)
+        )
+
+    async def so_that(self, what: Callable[[], Any]) -> Any:
+        """Wait for what he is told to be so."""
+        async with asyncio.timeout(DEADLINE), self._more:
+            await self._more.wait_for(lambda: self.has_left or what())
+        assert not self.has_left, "the viewer is gone; what it complained about follows"
+        return what()
+
+    async def answers(self, what: str, channel: str | None = CHANNEL) -> Any:
+        """What he says when he is asked."""
+        before = len(self.told(what, channel))
+        self.does(what, channel=channel)
+        return (await self.until(what, before + 1, channel))[-1]
+
+    async def is_idle(self) -> None:
+        """Wait until nothing is left that could still happen by itself."""
+        async with asyncio.timeout(DEADLINE):
+            while await self.answers("timers", None):
+                pass
+
+    @property
+    def seqs(self) -> list[int]:
+        """Which stored envelopes he was told of."""
+        return [each["seq"] for each in self.told("event")]
+
+    @property
+    def texts(self) -> list[str]:
+        """The text, each time it changed."""
+        return [each["content"] for each in self.told("text")]
+
+
+@asynccontextmanager
+async def viewer(url: str, folder: Path) -> AsyncGenerator[Viewer]:
+    """One who has not connected yet."""
+    ws = installed(LOCK) / "ws" / "wrapper.mjs"
+    process = await asyncio.create_subprocess_exec(
+        node(), HERE / "viewer.mjs", as_module(folder), ws, stdin=PIPE, stdout=PIPE, stderr=PIPE
+    )
+    somebody = Viewer(process, url)
+    listening = asyncio.create_task(somebody.listen())
+    try:
+        await somebody.until("ready", 1, None)
+        yield somebody
+    finally:
+        assert process.stdin
+        assert process.stderr
+        process.stdin.close()
+        async with asyncio.timeout(DEADLINE):
+            complaints = (await process.stderr.read()).decode()
+            await process.wait()
+            await listening
+    assert not complaints
