@@ -59,9 +59,9 @@ def chunk(index: int, content: str, *, step: int = 1, attempt: int = 1) -> Frame
     return envelope(record).to_dict()
 
 
-def snapshot(next_index: int, content: str) -> Frame:
+def snapshot(next_index: int, content: str, *, step: int = 1) -> Frame:
     """All of the text so far."""
-    return envelope(envelopes.stream_snapshot(Attempt(1, 1), next_index, content, None)).to_dict()
+    return envelope(envelopes.stream_snapshot(Attempt(step, 1), next_index, content, None)).to_dict()
 
 
 # To whom.

@@ -1,0 +1,90 @@
+"""A page in a real browser that watches with our client."""
+
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from urllib.parse import urlencode
+
+import pytest_asyncio
+from playwright.async_api import Page, expect
+
+from tests.broadcast_gateway.writers import EXECUTION
+from tests.browsers.chromium import a_page, chromium, our_pages, served
+from tests.browsers.scripted_gateway import (
+    CHANNEL,
+    DEADLINE,
+    EPOCH,
+    ScriptedGateway,
+    chunk,
+    ended,
+    snapshot,
+    step_completed,
+    stored,
+)
+
+expect.set_options(timeout=DEADLINE * 1000)
+
+
+@pytest_asyncio.fixture
+async def origin() -> AsyncGenerator[str]:
+    """Where the page comes from."""
+    async with served(our_pages()) as origin:
+        yield origin
+
+
+async def shows(page: Page, *events: str, text: str, state: str = "live") -> None:
+    """Wait until exactly this can be read there."""
+    await expect(page.locator("#events li")).to_have_text(events)
+    await expect(page.locator("#text")).to_have_text(text, use_inner_text=False)
+    await expect(page.locator("#state")).to_have_text(state)
+    # What is expected above overlooks blanks.
+    assert await page.locator("#text").text_content() == text
+
+
+async def test_a_page_shows_what_happens_whatever_is_cut(
+    gateway: ScriptedGateway, origin: str, tmp_path: Path
+) -> None:
+    """7.8.1, 7.8.4: a gap, a cut connection and a page that is loaded again change nothing of it."""
+    query = urlencode({"url": gateway.url, "channel": CHANNEL, "since": '{"seq": 0}'})
+    async with chromium() as browser, a_page(browser, tmp_path) as page:
+        await page.goto(f"{origin}/?{query}")
+        connection = await gateway.lets_in()
+        assert connection.socket.request
+        assert connection.socket.request.headers["Origin"] == origin
+        await connection.joins()
+        await connection.says(stored(1), chunk(0, "Once "), chunk(1, "upon "))
+        await shows(page, "1 agent.tool.started", text="Once upon ")
+
+        connection.cut()
+        connection = await gateway.lets_in()
+        since = await connection.joins()
+        assert (since["seq"], since["drafts"][0]["next_index"]) == (1, 2)
+        await connection.says(stored(1), chunk(1, "upon "), chunk(2, "a "), stored(2))
+        await shows(page, "1 agent.tool.started", "2 agent.tool.started", text="Once upon a ")
+
+        await connection.says(stored(4), chunk(4, "."))
+        await connection.joins()
+        await connection.says(chunk(3, "time"), stored(3), chunk(4, "."), step_completed(4), chunk(5, "late"))
+        told = [f"{seq} agent.tool.started" for seq in (1, 2, 3)]
+        await shows(page, *told, "4 agent.step.completed", text="Once upon a time.")
+
+        await connection.says(chunk(0, "Then ", step=2))
+        await shows(page, *told, "4 agent.step.completed", text="Then ")
+        await page.reload()
+        connection = await gateway.lets_in()
+        assert await connection.joins() == {"epoch": EPOCH, "seq": 4}
+        await connection.says(snapshot(1, "Then ", step=2), chunk(1, "what?", step=2), ended(5))
+        await shows(page, "5 agent.status", text="Then what?")
+
+
+async def test_a_page_that_may_not_watch_says_so(
+    gateway: ScriptedGateway, origin: str, tmp_path: Path
+) -> None:
+    """7.8.1"""
+    query = urlencode({"url": gateway.url, "channel": f"agent.execution.{EXECUTION}", "since": "null"})
+    async with chromium() as browser, a_page(browser, tmp_path) as page:
+        await page.goto(f"{origin}/?{query}")
+        connection = await gateway.comes()
+        await connection.hears("hello")
+        await connection.socket.close(3502, "not you")
+        await shows(page, text="", state="closed")
+    assert gateway.is_left_alone
