@@ -1,6 +1,9 @@
-"""Following an execution at a terminal: what is new, as it becomes known, until it ends."""
+"""Following an execution at a terminal: what is new, as it becomes known, until it ends.
 
-import asyncio
+What it did is read from the table. The gateway, where there is one, says when to look, and what the model
+writes before that is in the table.
+"""
+
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from time import monotonic
@@ -8,7 +11,9 @@ from time import monotonic
 from agent_domain.ports import ExecutionRow, RequestRow, StepRow
 from agent_domain.status import ExecutionStatus
 from everstep.cli import output
+from everstep.cli.watch import Watch
 from everstep.client.client import Execution
+from everstep.streaming.news import Wrote
 
 LOOK_SECONDS = 0.2
 
@@ -26,26 +31,40 @@ async def followed(execution: Execution) -> AsyncGenerator[str]:
                 yield whole
 
 
-async def streamed(execution: Execution) -> AsyncGenerator[str]:
+async def streamed(execution: Execution, watch: Watch | None = None) -> AsyncGenerator[str]:
     """Text as it becomes known, line ends included; ends with the execution."""
-    told, began, counted = _Told(), monotonic(), 0
+    watch, told, counted = watch or Watch(), _Told(), 0
     while True:
+        # Before the table is looked at, which then has whatever came before these words.
+        wrote = watch.wrote(execution.id)
         row = await execution.get()
-        # The last step that was over at the look before may have been completed since; none before it.
-        async for step in execution.each_step(after=counted - 1):
-            for text in told.of_step(step):
-                yield text
-        for request in await execution.requests():
-            for text in told.of_request(request, row):
-                yield text
-        if row.status is ExecutionStatus.PENDING and monotonic() - began > PATIENCE_SECONDS:
-            for text in told.once("nobody", [f"pending: {output.NOBODY}"]):
-                yield text
+        async for text in _looked(execution, row, told, counted):
+            yield text
         if row.status in output.ENDED:
             break
         counted = row.step_count
-        await asyncio.sleep(LOOK_SECONDS)
+        is_time = False
+        while not is_time:
+            for text in told.of_text(wrote):
+                yield text
+            is_time = await watch.rest(LOOK_SECONDS)
+            wrote = watch.wrote(execution.id)
+            is_time = is_time or told.is_behind(wrote)
     for text in told.line_end():
+        yield text
+
+
+async def _looked(
+    execution: Execution, row: ExecutionRow, told: "_Told", counted: int
+) -> AsyncGenerator[str]:
+    # The last step that was over at the look before may have been completed since; none before it.
+    async for step in execution.each_step(after=counted - 1):
+        for text in told.of_step(step):
+            yield text
+    for request in await execution.requests():
+        for text in told.of_request(request, row):
+            yield text
+    for text in told.of_row(row):
         yield text
 
 
@@ -53,31 +72,68 @@ class _Told:
     """What was told already, so that only what is new is told."""
 
     def __init__(self) -> None:
+        self._began = monotonic()
         self._keys: set[str] = set()
         self._said: dict[int, str] = {}
         """What the model said, by step."""
         self._in_line = False
+        self._at = (0, 0)
+        """The last step of which was told, and its attempt."""
+        self._is_over = False
+        """Whether all words of that step were told."""
+
+    def of_row(self, row: ExecutionRow) -> Iterator[str]:
+        """That nobody begins, after a while."""
+        if row.status is ExecutionStatus.PENDING and monotonic() - self._began > PATIENCE_SECONDS:
+            yield from self.once("nobody", [f"pending: {output.NOBODY}"])
 
     def of_step(self, step: StepRow) -> Iterator[str]:
         """The model's words as it writes them; a call once it has its result."""
-        head = f"step {step.number} {step.attempt}"
-        if head not in self._keys:
-            # A new attempt says everything anew.
-            self._said.pop(step.number, None)
-        yield from self.once(head, [output.step_head(step)])
-        yield from self._words(step)
+        at = step.number, step.attempt
+        if step.facts is None and at < self._at:
+            # The gateway was quicker.
+            return
+        yield from self._begin(at)
+        yield from self._words(step.number, output.words(step), is_all=step.facts is not None)
         if step.facts is None:
             return
-        yield from self.line_end()
+        if step.number == self._at[0]:
+            self._is_over = True
+            yield from self.line_end()
         for call in step.calls:
             if call.record:
                 yield from self.once(call.call.id, [output.call_line(call)])
         for number, error in enumerate(step.errors):
-            yield from self.once(f"{head} {number}", [output.error_line(error)])
+            yield from self.once(f"error {at} {number}", [output.error_line(error)])
 
-    def _words(self, step: StepRow) -> Iterator[str]:
-        said, before = output.words(step), self._said.get(step.number, "")
-        if said == before:
+    def of_text(self, wrote: Wrote | None) -> Iterator[str]:
+        """The model's words, before they are in the table."""
+        if wrote is None:
+            return
+        at = wrote.step_number, wrote.attempt
+        if at < self._at or (at == self._at and self._is_over):
+            return
+        yield from self._begin(at)
+        yield from self._words(wrote.step_number, wrote.text)
+
+    def is_behind(self, wrote: Wrote | None) -> bool:
+        """Whether these words are of a later step or attempt: what came before has to be told first."""
+        return wrote is not None and (wrote.step_number, wrote.attempt) > self._at
+
+    def _begin(self, at: tuple[int, int]) -> Iterator[str]:
+        number, attempt = at
+        key = f"step {number} {attempt}"
+        if key not in self._keys:
+            # A new attempt says everything anew.
+            self._said.pop(number, None)
+        if at > self._at:
+            self._at, self._is_over = at, False
+        yield from self.once(key, [output.step_head(number, attempt)])
+
+    def _words(self, number: int, said: str, *, is_all: bool = False) -> Iterator[str]:
+        before = self._said.get(number, "")
+        if not said or (before.startswith(said) and not (is_all and before[len(said) :].strip())):
+            # Told already, by the table or by the gateway, whichever was quicker.
             return
         if not said.startswith(before):
             # What the model wrote is not what it is taken to have said.
@@ -85,7 +141,7 @@ class _Told:
             before = ""
         new = output.indented(said[len(before) :])
         yield new if before else f"{output.MODEL}{new}"
-        self._said[step.number], self._in_line = said, True
+        self._said[number], self._in_line = said, True
 
     def of_request(self, request: RequestRow, row: ExecutionRow) -> Iterator[str]:
         """What people are asked."""

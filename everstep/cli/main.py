@@ -27,6 +27,7 @@ from everstep.runtime.doctor import examined
 from everstep.runtime.installation import Installation, local, opened, register, restored, upgrade
 from everstep.runtime.retention import retentions
 from everstep.runtime.settings import Settings
+from everstep.runtime.viewing import gateway_url
 from everstep.runtime.worker import armed
 
 P = ParamSpec("P")
@@ -286,11 +287,17 @@ async def follow(settings: Settings, execution_id: str) -> None:
 
 
 async def _followed(installation: Installation, execution: Execution) -> None:
-    from everstep.cli.follow import streamed  # noqa: PLC0415 -- the other commands do not need it
+    # The other commands do not need them.
+    from everstep.cli.follow import streamed  # noqa: PLC0415
+    from everstep.cli.watch import watching  # noqa: PLC0415
+    from everstep.runtime.access import local_token  # noqa: PLC0415
 
+    settings = installation.settings
+    token = os.environ.get("EVERSTEP_API_TOKEN") or local_token(settings)
     try:
-        async for text in streamed(execution):
-            click.echo(output.visible(text), nl=False)
+        async with watching(gateway_url(settings), f"agent.execution.{execution.id}", token) as watch:
+            async for text in streamed(execution, watch):
+                click.echo(output.visible(text), nl=False)
     except asyncio.CancelledError:
         click.echo(f"\nIt goes on without you. Come back: {_come_back(execution)}")
         raise

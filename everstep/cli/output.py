@@ -59,16 +59,16 @@ def execution_lines(row: ExecutionRow, ui_url: str | None, namespace: str = "def
 
 def step_lines(step: StepRow) -> Iterator[str]:
     """What a step did."""
-    yield step_head(step)
+    yield step_head(step.number, step.attempt)
     if said := words(step):
         yield f"{MODEL}{indented(cut(said, WIDTH))}"
     yield from map(call_line, step.calls)
     yield from map(error_line, step.errors)
 
 
-def step_head(step: StepRow) -> str:
+def step_head(number: int, attempt: int) -> str:
     """Which step."""
-    return f"step {step.number}" + (f"  (attempt {step.attempt})" if step.attempt > 1 else "")
+    return f"step {number}" + (f"  (attempt {attempt})" if attempt > 1 else "")
 
 
 def words(step: StepRow) -> str:

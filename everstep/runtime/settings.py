@@ -112,6 +112,8 @@ class Settings(BaseSettings):
     """Behind a proxy all viewers come from one address."""
     gateway_drain_seconds: float = Field(default=5.0, ge=0, le=600)
     """Over which the viewers of a gateway that stops are sent elsewhere."""
+    gateway_url: str | None = None
+    """Where viewers reach the gateway, such as wss://watch.example; it is told to those who ask the API."""
     presets: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
     """Model settings by name: `[presets.NAME]` in everstep.toml."""
     preset: str | None = None
