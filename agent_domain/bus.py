@@ -8,11 +8,13 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol, TypeAlias
+from typing import Generic, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
 from agent_domain.envelopes import Attempt, Envelope, stream_chunk
 from agent_domain.ports import ExecutionRef, StoredEnvelope
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +91,12 @@ class NullBus:
 NOBODY = NullBus()
 
 
-class Outbox:
+class Outbox(Generic[T]):
     """What waits to be sent to one listener, in order. Chunks give way first, envelopes never."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._waiting = deque[Frame]()
+        self._waiting = deque[tuple[T, bool]]()
         self._chunks = 0
 
     def __len__(self) -> int:
@@ -105,20 +107,20 @@ class Outbox:
         """More envelopes wait than should: whoever sends gives up, and the listener reads the table."""
         return len(self._waiting) - self._chunks > self._limit
 
-    def put(self, frame: Frame) -> None:
+    def put(self, frame: T, *, is_chunk: bool) -> None:
         """One more. Of an attempt with a hole nothing is any good, so all chunks go at once."""
-        is_chunk, is_full = isinstance(frame, Chunk), len(self._waiting) >= self._limit
+        is_full = len(self._waiting) >= self._limit
         if is_full and is_chunk:
             return
         if is_full and self._chunks:
-            self._waiting = deque[Frame](each for each in self._waiting if not isinstance(each, Chunk))
+            self._waiting = deque(each for each in self._waiting if not each[1])
             self._chunks = 0
-        self._waiting.append(frame)
+        self._waiting.append((frame, is_chunk))
         self._chunks += is_chunk
 
-    def take(self) -> tuple[Frame, ...]:
+    def take(self) -> tuple[T, ...]:
         """All that waits."""
-        taken = tuple(self._waiting)
+        taken = tuple(frame for frame, _ in self._waiting)
         self._waiting.clear()
         self._chunks = 0
         return taken

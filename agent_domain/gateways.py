@@ -7,6 +7,11 @@ from collections.abc import Sequence
 from typing import Protocol
 from uuid import UUID
 
+ANNOUNCE_SECONDS = 5.0
+"""So often a gateway says that it is there."""
+PRESENT_SECONDS = 20.0
+"""Who was silent for so long is not looked for any more."""
+
 
 class Gateways(Protocol):
     """Who is there. Every method is one query; `StoreUnavailable` if there is no answer."""

@@ -19,12 +19,12 @@ class Listener:
     """
 
     def __init__(self, limit: int) -> None:
-        self._outbox = Outbox(limit)
+        self._outbox = Outbox[Frame](limit)
         self._filled = asyncio.Event()
 
     def put(self, frame: Frame) -> None:
         """Something happened."""
-        self._outbox.put(frame)
+        self._outbox.put(frame, is_chunk=isinstance(frame, Chunk))
         self._filled.set()
 
     @property

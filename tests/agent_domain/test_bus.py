@@ -44,55 +44,59 @@ def test_where_nobody_listens_nothing_is_wanted() -> None:
     assert not NOBODY.wants(REF.stream_id)
 
 
+def put(outbox: Outbox[Frame], frame: Frame) -> None:
+    outbox.put(frame, is_chunk=isinstance(frame, Chunk))
+
+
 class TestOutbox:
     def test_what_is_put_is_taken_once_and_in_order(self) -> None:
-        outbox, frames = Outbox(LIMIT), (stored(1), wrote(0), wrote(1), stored(2))
+        outbox, frames = Outbox[Frame](LIMIT), (stored(1), wrote(0), wrote(1), stored(2))
         for frame in frames:
-            outbox.put(frame)
+            put(outbox, frame)
 
         assert outbox.take() == frames
         assert outbox.take() == ()
 
     def test_a_chunk_that_does_not_fit_is_dropped(self) -> None:
         """Follows rule 7.8.4: whoever misses a chunk is told the text so far."""
-        outbox = Outbox(LIMIT)
+        outbox = Outbox[Frame](LIMIT)
         for index in range(LIMIT + 1):
-            outbox.put(wrote(index))
+            put(outbox, wrote(index))
 
         assert outbox.take() == tuple(map(wrote, range(LIMIT)))
 
     def test_chunks_give_way_to_envelopes(self) -> None:
-        outbox = Outbox(LIMIT)
+        outbox = Outbox[Frame](LIMIT)
         for frame in (stored(1), wrote(0), stored(2), wrote(1), stored(3)):
-            outbox.put(frame)
+            put(outbox, frame)
 
         assert outbox.take() == (stored(1), stored(2), stored(3))
 
     def test_who_has_too_many_envelopes_waiting_is_too_late(self) -> None:
         """Follows rule 7.8.2: the link is given up, and the table has them all."""
-        outbox = Outbox(LIMIT)
+        outbox = Outbox[Frame](LIMIT)
         for seq in range(LIMIT):
-            outbox.put(stored(seq + 1))
+            put(outbox, stored(seq + 1))
         assert not outbox.is_overrun
 
-        outbox.put(stored(LIMIT + 1))
+        put(outbox, stored(LIMIT + 1))
         assert outbox.is_overrun
         assert len(outbox) == LIMIT + 1
 
     @given(st.lists(st.sampled_from(["envelope", "chunk", "take"]), max_size=60))
     def test_no_envelope_is_ever_dropped_and_no_more_chunks_wait_than_may(self, acts: list[str]) -> None:
-        outbox, taken, put = Outbox(LIMIT), list[Frame](), list[Frame]()
+        outbox, taken, given = Outbox[Frame](LIMIT), list[Frame](), list[Frame]()
         for number, act in enumerate(acts, 1):
             if act == "take":
                 taken += outbox.take()
             else:
-                put.append(stored(number) if act == "envelope" else wrote(number))
-                outbox.put(put[-1])
-            envelopes = sum(isinstance(frame, StoredEnvelope) for frame in put)
+                given.append(stored(number) if act == "envelope" else wrote(number))
+                put(outbox, given[-1])
+            envelopes = sum(isinstance(frame, StoredEnvelope) for frame in given)
             assert len(outbox) <= max(LIMIT, envelopes)
         taken += outbox.take()
 
         assert [f for f in taken if isinstance(f, StoredEnvelope)] == [
-            f for f in put if isinstance(f, StoredEnvelope)
+            f for f in given if isinstance(f, StoredEnvelope)
         ]
-        assert taken == [frame for frame in put if frame in taken]
+        assert taken == [frame for frame in given if frame in taken]
