@@ -65,6 +65,11 @@ def channel_signature(secret: str, socket_id: str, channel: str, data: str | Non
     return hmac.new(secret.encode(), signed.encode(), hashlib.sha256).hexdigest()
 
 
+def derived_secret(secret: str) -> str:
+    """The gateway's secret where none is set: it follows from the one that signs tokens, and hides it."""
+    return hmac.new(secret.encode(), b"everstep/broadcasting", hashlib.sha256).hexdigest()
+
+
 def channel_data(since: Position) -> str:
     """Where a viewer was, as Pusher's protocol carries it: signed along, so that nobody invents one."""
     return json_text({"since": since.to_dict()})

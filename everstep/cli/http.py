@@ -25,7 +25,8 @@ from everstep.runtime.settings import Settings
 async def api(settings: Settings, http_port: int | None) -> None:
     """Answer HTTP until told to stop."""
     log_requests()
-    async with opened(settings.listening_on(http_port=http_port), "everstep api") as installation:
+    settings = settings.listening_on(http_port=http_port)
+    async with opened(settings, "everstep api", is_linked=True) as installation:
         # Before anybody is told that it answers, and may want to stop it.
         stop = stopped_by_signals()
         async with answering(installation) as url:

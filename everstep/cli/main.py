@@ -167,7 +167,7 @@ def _print_addresses(installation: Installation, ours: Mapping[str, str | None],
 @command
 async def worker(settings: Settings) -> None:
     """Run agents until told to stop; running model calls may finish."""
-    async with opened(settings, "everstep worker") as installation:
+    async with opened(settings, "everstep worker", is_linked=True) as installation:
         names, strike = ", ".join(installation.book.names), armed(settings.failpoint)
         # Before anybody is told that it works, and may want to stop it.
         stop = stopped_by_signals()

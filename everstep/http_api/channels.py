@@ -1,7 +1,5 @@
 """Which channels of the gateway a browser may join, in the words of Pusher's protocol."""
 
-import hashlib
-import hmac
 import re
 from dataclasses import dataclass
 
@@ -40,8 +38,3 @@ class Signer:
                 "socket_id is none: it is two numbers with a dot, as the gateway's greeting names it"
             )
         return f"{self.key}:{channel_signature(self.secret, socket_id, channel, data)}"
-
-
-def derived_secret(secret: str) -> str:
-    """The gateway's secret where none is set: it follows from the one that signs tokens, and hides it."""
-    return hmac.new(secret.encode(), b"everstep/broadcasting", hashlib.sha256).hexdigest()

@@ -5,7 +5,7 @@ import logging
 from agent_domain.sessions import KeyStore
 from everstep.http_api.auth import Authenticate, Doorkeeper, open_door
 from everstep.http_api.callers import Grant
-from everstep.http_api.channels import Signer, derived_secret
+from everstep.http_api.channels import Signer
 from everstep.http_api.jwks import KeySet
 from everstep.http_api.tokens import Tokens, signed
 from everstep.runtime.settings import Settings
@@ -38,7 +38,5 @@ def door(settings: Settings, keys: KeyStore) -> Authenticate:
 
 def signer(settings: Settings) -> Signer | None:
     """What lets browsers into channels of the gateway."""
-    secret = settings.broadcast_secret
-    if secret is None and settings.auth_secret is not None:
-        secret = derived_secret(settings.auth_secret)
+    secret = settings.gateway_secret
     return None if secret is None else Signer(settings.broadcast_key, secret)

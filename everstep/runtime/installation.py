@@ -3,10 +3,11 @@
 import asyncio
 import os
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 
+from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.client import Client as TemporalClient
 from temporalio.service import RPCError
 
@@ -38,6 +39,7 @@ from everstep.runtime.worker import armed, make_worker
 from everstep.store import migrate
 from everstep.store.engine import create_engine
 from everstep.store.epochs import renew_epoch
+from everstep.store.gateways import PostgresGateways
 from everstep.store.keys import PostgresKeys
 from everstep.store.sessions import PostgresSessions
 
@@ -177,25 +179,45 @@ async def local(
         }
         settings = settings.model_copy(update=here)
         await upgrade(settings)
-        async with opened(settings, "everstep local") as installation:
+        async with opened(settings, "everstep local", is_linked=True) as installation:
             yield installation, services
 
 
 @asynccontextmanager
 async def opened(
-    settings: Settings, application: str = "everstep", bus: EnvelopeBus = NOBODY
+    settings: Settings, application: str = "everstep", *, is_linked: bool = False
 ) -> AsyncGenerator[Installation]:
-    """Connect to everything; what is missing is said in one sentence."""
+    """Connect to everything; what is missing is said in one sentence.
+
+    A process that stays is linked to the gateways, too. What others store is found there in the tables.
+    """
     settings = located(settings)
     models = Models(Presets.read(settings.presets, os.environ, settings.preset), os.environ)
     engine = create_engine(settings.required("database_url", HOW_TO_START), application_name=application)
     try:
-        bus = InOrder(bus)
-        store = PostgresSessions(engine, bus)
-        installation = Installation(settings, await connect(settings), store, models, bus)
-        yield installation
-        if installation.titles:
-            await installation.titles.aclose()
+        async with _linked(settings, engine) if is_linked else nullcontext(NOBODY) as way:
+            bus = InOrder(way)
+            store = PostgresSessions(engine, bus)
+            installation = Installation(settings, await connect(settings), store, models, bus)
+            yield installation
+            if installation.titles:
+                await installation.titles.aclose()
     finally:
         await engine.dispose()
         await models.aclose()
+
+
+@asynccontextmanager
+async def _linked(settings: Settings, engine: AsyncEngine) -> AsyncGenerator[EnvelopeBus]:
+    """To whatever gateways there are, if there is a secret that they may know."""
+    from everstep.bus.direct import DirectBus  # noqa: PLC0415 -- the commands that only look need no sockets
+
+    if settings.gateway_secret is None:
+        yield NOBODY
+        return
+    bus = DirectBus(PostgresGateways(engine), settings.gateway_secret)
+    bus.start()
+    try:
+        yield bus
+    finally:
+        await bus.aclose()

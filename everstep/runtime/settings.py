@@ -18,6 +18,7 @@ from pydantic_settings import (
 )
 
 from agent_domain.capabilities.faults import faults
+from agent_domain.channels import derived_secret
 from agent_domain.errors import InvalidInput
 
 
@@ -96,7 +97,8 @@ class Settings(BaseSettings):
     broadcast_key: str = "everstep"
     """The name of the gateway's application, in the words of Pusher's protocol."""
     broadcast_secret: str | None = None
-    """What signs who may join a channel; without one it follows from `auth_secret`."""
+    """What signs who may join a channel, and lets writers link to gateways; without one it follows from
+    `auth_secret`."""
     gateway_host: str = "127.0.0.1"
     """Where the gateway listens, to viewers and to whoever writes; 0.0.0.0 for everybody who reaches this
     machine."""
@@ -130,6 +132,13 @@ class Settings(BaseSettings):
     """For crash tests only: where a worker dies. See `everstep.runtime.worker.armed`."""
     graceful_shutdown_seconds: float = 60.0
     """How long a stopping worker lets running model calls finish."""
+
+    @property
+    def gateway_secret(self) -> str | None:
+        """What the gateway, its writers and whoever signs for channels know; None if there is none."""
+        if self.broadcast_secret is None and self.auth_secret is not None:
+            return derived_secret(self.auth_secret)
+        return self.broadcast_secret
 
     @classmethod
     def settings_customise_sources(

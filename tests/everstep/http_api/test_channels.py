@@ -8,10 +8,9 @@ from uuid import uuid4
 
 import pytest
 
-from agent_domain.channels import since_of
+from agent_domain.channels import derived_secret, since_of
 from agent_domain.reader import MAX_DRAFTS, Position
 from broadcast_gateway.wires.pusher import Subscribe
-from everstep.http_api.channels import derived_secret
 from tests.everstep.http_api.house import Let, Person, refused
 
 PATH = "/broadcasting/auth"

@@ -6,11 +6,11 @@ from typing import cast
 
 import pytest
 
+from agent_domain.channels import derived_secret
 from agent_domain.errors import InvalidInput
 from agent_domain.sessions import KeyStore
 from everstep.http_api.auth import ANYBODY
 from everstep.http_api.callers import Caller, Grant
-from everstep.http_api.channels import derived_secret
 from everstep.http_api.problems import Refusal
 from everstep.http_api.tokens import signed
 from everstep.runtime.access import LOCAL_USER, door, local_token, signer

@@ -1,0 +1,49 @@
+"""Processes that stay are linked to the gateways; commands that only look in are not."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from everstep.runtime.embedded import EmbeddedServices
+from everstep.runtime.installation import Installation, opened, upgrade
+from everstep.runtime.settings import Settings
+from everstep.store.gateways import PostgresGateways
+from tests.everstep.bus.test_direct import SECRET, Gateway, until
+from tests.everstep.cli.desk import a_database
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@asynccontextmanager
+async def listened_to(installation: Installation) -> AsyncGenerator[Gateway]:
+    """A gateway that has said where it is."""
+    gateway = Gateway()
+    await gateway.listen()
+    try:
+        await PostgresGateways(installation.store.engine).announce(gateway.id, gateway.url)
+        yield gateway
+    finally:
+        await gateway.stop()
+
+
+async def test_who_stays_is_linked(services: EmbeddedServices, tmp_path: Path) -> None:
+    """Whoever knows the secret; without one, and for who only looks in, there is the table."""
+    settings = Settings(
+        database_url=await a_database(services, "linked"),
+        temporal_address=services.temporal_address,
+        data_dir=tmp_path,
+        broadcast_secret=SECRET,
+    )
+    await upgrade(settings)
+    stream_id, nobody = uuid4(), settings.model_copy(update={"broadcast_secret": None})
+    async with opened(settings) as looks_in, listened_to(looks_in) as gateway:
+        gateway.wanted[stream_id] = None
+        async with opened(nobody, is_linked=True) as alone, opened(settings, is_linked=True) as stays:
+            await until(lambda: stays.bus.wants(stream_id))
+            assert not looks_in.bus.wants(stream_id)
+            assert not alone.bus.wants(stream_id)
+        await until(lambda: gateway.connections[0].close_code is not None)
+        assert len(gateway.connections) == 1
