@@ -20,7 +20,7 @@ help:  ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(READY)  ## Kill a worker in the middle of an agent's work, and watch another one finish it
-	@$(BIN)/python examples/04_survive.py
+	@$(BIN)/python examples/survive.py
 
 test: $(READY)  ## Run all tests and report what they cover
 	@$(BIN)/python -m pytest --cov --cov-report=term-missing:skip-covered

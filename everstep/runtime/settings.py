@@ -96,7 +96,7 @@ class Settings(BaseSettings):
     """The pages, beside those from the API's own address, that may use the API in a browser."""
     broadcast_key: str = "everstep"
     """The name of the gateway's application, in the words of Pusher's protocol."""
-    broadcast_secret: str | None = None
+    broadcast_secret: str | None = Field(default=None, min_length=32)
     """What signs who may join a channel, and lets writers link to gateways; without one it follows from
     `auth_secret`."""
     gateway_host: str = "127.0.0.1"

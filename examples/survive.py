@@ -4,7 +4,7 @@ Everything is real: a Temporal server, a PostgreSQL, worker processes, `kill -9`
 script. Every booking and every answer of the model is counted in a file, outside of Everstep, so
 that you can see that nothing was done twice.
 
-    python examples/04_survive.py [--data DIR]
+    python examples/survive.py [--data DIR]
 """
 
 import argparse
