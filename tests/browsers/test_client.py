@@ -85,6 +85,28 @@ async def test_without_a_place_it_begins_now(gateway: ScriptedGateway, ann: View
     await ann.until("event")
     assert ann.told("reload") == [{"epoch": EPOCH, "seq": 7}]
     assert await ann.answers("position") == {"epoch": EPOCH, "seq": 8}
+    connection.cut()
+    assert await (await gateway.lets_in()).joins() == {"epoch": EPOCH, "seq": 8}
+
+
+async def test_what_comes_before_the_answer_is_not_told(gateway: ScriptedGateway, ann: Viewer) -> None:
+    ann.connects()
+    ann.watches(None)
+    connection = await gateway.lets_in()
+    await connection.hears("sub")
+    await connection.says(stored(1), sub_ok(1, recovered=False), stored(2))
+    await ann.until("event")
+    assert ann.seqs == [2]
+
+
+async def test_the_end_of_a_step_without_text_tells_no_text(gateway: ScriptedGateway, ann: Viewer) -> None:
+    ann.connects()
+    ann.watches(START)
+    connection = await gateway.lets_in()
+    await connection.joins()
+    await connection.says(step_completed(1), stored(2))
+    await ann.until("event", 2)
+    assert ann.texts == []
 
 
 async def test_text_of_an_attempt_that_was_given_up_is_taken_back(
@@ -208,17 +230,19 @@ async def test_what_is_missing_is_asked_for_from_the_position(
     connection = await gateway.lets_in()
     await connection.joins()
     await connection.says(stored(1), chunk(0, "one "), missed, missed, missed)
-    since = await connection.joins()
+    since = (await connection.hears("sub"))["since"]
     assert (since["seq"], since["drafts"][0]["next_index"]) == (1, 1)
+    # Until it is answered it does not ask again: all that is left to do is to ping.
+    await connection.says(missed, stored(2), missed)
+    await ann.until("event", 2)
+    assert await ann.answers("timers", None) == 1
+    await connection.says(sub_ok(1))
     await connection.says(stored(2), chunk(1, "two "), stored(3), chunk(2, "three"))
     await ann.until("event", 3)
     await ann.until("text", 3)
     assert ann.seqs == [1, 2, 3]
     assert ann.texts[-1] == "one two three"
     assert ann.told("state") == ["live"]
-    # It asked once.
-    ann.does("unsubscribe", channel=CHANNEL)
-    await connection.hears("unsub")
 
 
 async def test_a_hole_that_stays_is_asked_for_ever_more_slowly(gateway: ScriptedGateway, ann: Viewer) -> None:
@@ -233,6 +257,11 @@ async def test_a_hole_that_stays_is_asked_for_ever_more_slowly(gateway: Scripted
         moments.append(monotonic())
     pauses = [later - sooner for sooner, later in pairwise(moments)]
     assert all(pause > at_least for pause, at_least in zip(pauses, (0.2, 0.4, 0.8), strict=True))
+    # Whoever leaves does not ask at all.
+    await connection.says(stored(3), stored(1))
+    await ann.until("event")
+    ann.does("unsubscribe", channel=CHANNEL)
+    assert await ann.answers("timers", None) == 1
 
 
 async def test_no_more_drafts_are_shown_than_fit_into_a_position(
@@ -264,6 +293,45 @@ async def test_it_comes_back_when_it_is_told_to(gateway: ScriptedGateway, ann: V
     assert 0.2 < monotonic() - told < 10
     await connection.joins()
     assert "restarted" in ann.told("error", None)[0]
+
+
+async def test_what_comes_after_bye_is_not_heard(gateway: ScriptedGateway, ann: Viewer) -> None:
+    ann.connects()
+    connection = await gateway.lets_in()
+    bye = {"type": "bye", "code": 3000, "reason": "restarted", "reconnect_in": 0}
+    await connection.says(bye, {"type": "welcome", "ping_after": 60}, "no JSON")
+    await gateway.lets_in()
+    await ann.until("state", 3, None)
+    assert ann.told("state", None) == ["live", "connecting", "live"]
+    assert len(ann.told("error", None)) == 1
+
+
+async def test_whoever_is_sent_away_again_and_again_comes_ever_more_slowly(
+    gateway: ScriptedGateway, ann: Viewer
+) -> None:
+    """Also where he is asked to come back at once."""
+    ann.connects(retryMin=0.1)
+    moments: list[float] = []
+    for _ in range(4):
+        connection = await gateway.lets_in()
+        moments.append(monotonic())
+        await connection.says({"type": "bye", "code": 3000, "reason": "restarted", "reconnect_in": 0})
+    pauses = [later - sooner for sooner, later in pairwise(moments)]
+    assert all(pause > at_least for pause, at_least in zip(pauses, (0, 0.08, 0.16), strict=True))
+
+
+async def test_a_connection_that_was_good_for_a_while_is_no_failure(
+    gateway: ScriptedGateway, ann: Viewer
+) -> None:
+    ann.connects(retryMin=60, retryMax=60, patience=1)
+    bye = {"type": "bye", "code": 3000, "reason": "restarted", "reconnect_in": 0}
+    for _ in range(2):
+        connection = await gateway.lets_in(ping_after=0.3)
+        for _ in range(4):
+            await connection.hears("ping")
+            await connection.says({"type": "pong"})
+        await connection.says(bye)
+    await gateway.lets_in()
 
 
 @pytest.mark.parametrize("code", [1000, 1006, 1011, 3000, 3003, 3005, 3499, 4000])
@@ -299,7 +367,7 @@ async def test_it_stays_away_where_it_is_no_use(
 
 
 async def test_a_silent_gateway_is_left(gateway: ScriptedGateway, ann: Viewer) -> None:
-    ann.connects(patience=0.3)
+    ann.connects(patience=1)
     ann.watches(START)
     silent = await gateway.lets_in(ping_after=0.1)
     await silent.joins()
@@ -309,14 +377,14 @@ async def test_a_silent_gateway_is_left(gateway: ScriptedGateway, ann: Viewer) -
 
 
 async def test_one_that_does_not_say_welcome_is_left(gateway: ScriptedGateway, ann: Viewer) -> None:
-    ann.connects(patience=0.3)
+    ann.connects(patience=1)
     await (await gateway.comes()).hears("hello")
     await gateway.lets_in()
 
 
 @pytest.mark.parametrize("channels", [[CHANNEL], []])
 async def test_whoever_is_silent_pings(gateway: ScriptedGateway, ann: Viewer, channels: list[str]) -> None:
-    ann.connects(patience=0.3)
+    ann.connects()
     for channel in channels:
         ann.watches(START, channel=channel)
     connection = await gateway.lets_in(ping_after=0.1)
@@ -328,6 +396,17 @@ async def test_whoever_is_silent_pings(gateway: ScriptedGateway, ann: Viewer, ch
         await connection.hears("ping")
         await connection.says({"type": "pong"})
     assert ann.told("state", None) == ["live"]
+
+
+async def test_where_nothing_is_said_about_pings_there_are_none(
+    gateway: ScriptedGateway, ann: Viewer
+) -> None:
+    ann.connects()
+    connection = await gateway.comes()
+    await connection.welcomes(ping_after=0)
+    await ann.until("state", 1, None)
+    ann.watches(START)
+    assert json.loads(await connection.socket.recv())["type"] == "sub"
 
 
 async def test_closing_closes(gateway: ScriptedGateway, ann: Viewer) -> None:
@@ -371,7 +450,7 @@ async def test_where_no_token_is_to_be_had_it_is_tried_again(gateway: ScriptedGa
 
 
 async def test_a_token_is_refreshed_before_it_expires(gateway: ScriptedGateway, ann: Viewer) -> None:
-    first, second, third = jwt(2), jwt(3), jwt(3600)
+    first, second, third = jwt(3), jwt(4), jwt(3600)
     ann.connects([first, second, third])
     connection = await gateway.comes()
     assert await connection.welcomes() == first
@@ -387,7 +466,7 @@ async def test_a_token_is_refreshed_before_it_expires(gateway: ScriptedGateway, 
 async def test_a_token_that_gets_no_newer_is_asked_for_once_more_only(
     gateway: ScriptedGateway, ann: Viewer
 ) -> None:
-    token = jwt(1)
+    token = jwt(2)
     ann.connects([token])
     connection = await gateway.lets_in()
     assert (await connection.hears("refresh"))["token"] == token
