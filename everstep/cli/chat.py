@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from time import monotonic
@@ -22,8 +23,19 @@ from everstep.cli import output
 from everstep.cli.main import command, say
 from everstep.cli.remote import Declined, Remote, Silent, api_options, reached
 from everstep.cli.terminal import Line, Lines, Screen
-from everstep.http_api.answers import Agents, Execution, Listed, Message, MessageAccepted, Request, Session
+from everstep.cli.watch import Watch, watching
+from everstep.http_api.answers import (
+    Agents,
+    Execution,
+    Gateway,
+    Listed,
+    Message,
+    MessageAccepted,
+    Request,
+    Session,
+)
 from everstep.runtime.settings import Settings
+from everstep.streaming.news import News, Wrote
 
 LOOK_SECONDS = 0.3
 ASKING_SECONDS = 1.0
@@ -118,11 +130,11 @@ async def chat(
     """
     known = None if session_id is None else _session_id(session_id)
     valid_text(agent or "", "--agent")
-    async with reached(context.obj, url, token) as remote:
+    async with reached(context.obj, url, token) as remote, AsyncExitStack() as meanwhile:
         lines = Lines()
         screen = Screen(is_terminal=lines.is_terminal)
         remote.tell = screen.warn
-        talk = Conversation(remote, lines, screen, OnBusy(on_busy), agent, known)
+        talk = Conversation(remote, lines, screen, OnBusy(on_busy), agent, known, meanwhile)
         try:
             await talk.open()
             await talk.go_on()
@@ -168,6 +180,8 @@ class Conversation:
     on_busy: OnBusy
     agent: str | None
     session_id: UUID | None
+    meanwhile: AsyncExitStack
+    """What goes on until the conversation is over."""
     under_way: set[UUID] = field(default_factory=set[UUID])
     """Executions of the session that have not ended."""
     asked: Request | None = None
@@ -189,6 +203,10 @@ class Conversation:
     _pending_since: float | None = None
     _is_at_end: bool = False
     _failed: bool = False
+    _watch: Watch | None = None
+    _speaking: dict[UUID, Wrote] = field(default_factory=dict[UUID, Wrote])
+    """What was shown of the words of executions that have not answered yet; of some, nothing."""
+    _answered: set[UUID] = field(default_factory=set[UUID])
 
     @property
     def is_settled(self) -> bool:
@@ -221,10 +239,10 @@ class Conversation:
             if self._is_at_end:
                 if is_quiet or self.asked:
                     break
-                await asyncio.sleep(LOOK_SECONDS)
+                await self._rest()
                 continue
             if not is_quiet and self.asked is None and not self._may_speak:
-                await asyncio.sleep(LOOK_SECONDS)
+                await self._rest()
                 continue
             try:
                 line = await self._line(is_quiet=is_quiet)
@@ -244,6 +262,15 @@ class Conversation:
     def _may_speak(self) -> bool:
         """Whether a line is taken while an agent works: the first of a pipe, and all that are typed."""
         return self.lines.is_terminal or self._said is None
+
+    async def _rest(self) -> None:
+        """Until something may be new."""
+        if self._watch is None:
+            await asyncio.sleep(LOOK_SECONDS)
+            return
+        while not await self._watch.rest(LOOK_SECONDS):
+            # Those who read a pipe get the answer whole.
+            pass
 
     async def _line(self, *, is_quiet: bool) -> Line | None:
         if is_quiet or self.asked:
@@ -279,6 +306,10 @@ class Conversation:
         """Tell what is new, and what waits for people. Who has ended is asked first, so no word is missed."""
         if self.session_id is None:
             return
+        if self._watch is None:
+            self._watch = await self._watching()
+        # Before one looks: whatever came before these words is found then.
+        wrote = [*map(self._watch.wrote, self.under_way)]
         rows = await self._rows()
         self._may_follow = self._may_follow and bool(self.under_way)
         self.under_way = {row.id for row in rows if row.status not in output.ENDED}
@@ -290,6 +321,58 @@ class Conversation:
         if self.asked and self.asked.id != self._shown:
             self._show(self.asked)
         self._wonder(rows)
+        speakers = {row.id for row in rows if row.parent_execution_id is None}
+        for each in wrote:
+            if each and each.execution_id in speakers:
+                self._speak(each)
+
+    # What is written.
+
+    async def _watching(self) -> Watch:
+        """Watch the session, if there is a gateway."""
+        try:
+            url = (await self.remote.get(Gateway, "/agent/gateway")).url
+        except (Declined, InvalidInput):
+            # There is none, or it is an API that knows of none.
+            url = None
+        channel = f"agent.session.{self.session_id}"
+        return await self.meanwhile.enter_async_context(watching(url, channel, self.remote.token, self._hear))
+
+    def _hear(self, news: News) -> None:
+        """Show more of what is being shown at once; before anything else one looks around."""
+        before = self._speaking.get(news.execution_id) if isinstance(news, Wrote) else None
+        if before and isinstance(news, Wrote) and _attempt(before) == _attempt(news):
+            self._speak(news)
+        elif self.lines.is_terminal and self.under_way:
+            self.lines.wake()
+
+    def _speak(self, wrote: Wrote) -> None:
+        of = wrote.execution_id
+        if not self.lines.is_terminal or of not in self.under_way or of in self._answered:
+            return
+        before = self._speaking.get(of)
+        if before and _attempt(before) > _attempt(wrote):
+            return
+        shown = before.text if before and _attempt(before) == _attempt(wrote) else ""
+        if not wrote.text.startswith(shown):
+            shown = ""
+        if new := wrote.text[len(shown) :]:
+            self.screen.write(new, is_new=not shown)
+        self._speaking[of] = wrote
+
+    def _answer(self, message: Message) -> None:
+        """The answer, of which some words may have been shown while they were written."""
+        of = message.execution_id
+        spoken = self._speaking.pop(of, None) if of else None
+        if of:
+            self._answered.add(of)
+        shown = spoken.text.rstrip() if spoken else ""
+        if not shown or not message.content.startswith(shown):
+            self.screen.say(message.content)
+            return
+        if rest := message.content[len(shown) :].rstrip():
+            self.screen.write(rest, is_new=False)
+        self.screen.end()
 
     async def _rows(self) -> list[Execution]:
         """The newest executions, and those that had not ended before."""
@@ -343,7 +426,7 @@ class Conversation:
             case MessageRole.USER:
                 self.screen.say(f"> {message.content}")
             case MessageRole.ASSISTANT:
-                self.screen.say(message.content)
+                self._answer(message)
             case MessageRole.NOTIFICATION:
                 self.screen.say(f"! {message.content}")
             case MessageRole.INFO if message.content not in _UNTOLD and not _is_step_end(message):
@@ -408,6 +491,10 @@ class Conversation:
         await self.remote.post(Request, path, {**decided, "args_digest": request.args_digest})
         self._said = self._said or request.execution_id
         self.screen.whisper(f"{decided['decision']}: {request.tool}")
+
+
+def _attempt(wrote: Wrote) -> tuple[int, int]:
+    return wrote.step_number, wrote.attempt
 
 
 def _aloud(messages: list[Message]) -> list[Message]:

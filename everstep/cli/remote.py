@@ -69,6 +69,8 @@ class Remote:
     tell: Callable[[str], object] = field(default=lambda text: click.echo(text, err=True))
     """Says how it goes."""
     has_answered: bool = False
+    token: str | None = None
+    """What opens the API opens the gateway, too."""
 
     async def get(self, kind: type[ModelT], path: str, **query: object) -> ModelT:
         """What is at an address."""
@@ -140,7 +142,7 @@ async def reached(settings: Settings, url: str | None, token: str | None) -> Asy
         return (is_local and local_url(settings.data_dir)) or first
 
     async with http:
-        yield Remote(http, where)
+        yield Remote(http, where, token=token)
 
 
 def _checked(url: str | None) -> str:

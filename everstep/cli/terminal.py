@@ -22,6 +22,10 @@ class Line:
     at: float
 
 
+class _Woken:
+    """There is something else to look at."""
+
+
 class Lines:
     """Standard input, read by a thread of its own, so that nothing else waits until somebody types."""
 
@@ -29,17 +33,27 @@ class Lines:
         stream: TextIO | None = sys.stdin
         self.is_terminal = stream is not None and stream.isatty()
         self._loop = asyncio.get_running_loop()
-        self._read: asyncio.Queue[Line | Exception | None] = asyncio.Queue()
+        self._read: asyncio.Queue[Line | Exception | _Woken | None] = asyncio.Queue()
+        self._is_woken = False
         # A daemon: it may still wait for a line when everything else is over.
         Thread(target=self._follow, args=(stream,), daemon=True).start()
 
     async def next(self, seconds: float | None) -> Line | None:
-        """The next line, or None after the last; `TimeoutError` if there is none yet."""
+        """The next line, or None after the last; `TimeoutError` if there is none yet, or one is woken."""
         async with asyncio.timeout(seconds):
             found = await self._read.get()
+        if isinstance(found, _Woken):
+            self._is_woken = False
+            raise TimeoutError
         if isinstance(found, Exception):
             raise InvalidInput(f"the input cannot be read: {found}")
         return found
+
+    def wake(self) -> None:
+        """Whoever waits for a line should look around first."""
+        if not self._is_woken:
+            self._is_woken = True
+            self._read.put_nowait(_Woken())
 
     def _follow(self, stream: TextIO | None) -> None:
         try:
@@ -62,6 +76,7 @@ class Screen:
     def __init__(self, *, is_terminal: bool) -> None:
         self._prompts = is_terminal
         self._in_prompt = False
+        self._in_text = False
 
     def say(self, text: str) -> None:
         """Text in full."""
@@ -71,6 +86,19 @@ class Screen:
         """One dim line about something beside the matter."""
         self._line(click.style(f"  {visible(' '.join(text.split()))}", dim=True))
 
+    def write(self, text: str, *, is_new: bool) -> None:
+        """Some text of a line that goes on; a new one begins below what is there."""
+        if is_new or self._in_prompt:
+            self.end()
+        click.echo(visible(text), nl=False)
+        self._in_text = True
+
+    def end(self) -> None:
+        """The end of a line that went on, or of a prompt without an answer."""
+        if self._in_prompt or self._in_text:
+            self._in_prompt = self._in_text = False
+            click.echo()
+
     def warn(self, text: str) -> None:
         """A line for whoever watches, and not for who reads the output."""
         self._line(visible(text), err=True)
@@ -79,21 +107,20 @@ class Screen:
         """The last words, below whatever was being typed."""
         if self._prompts:
             click.echo()
-        self._in_prompt = False
+        self._in_prompt = self._in_text = False
         self.say(text)
 
     def prompt(self) -> None:
         """Ask for a line."""
         if self._prompts and not self._in_prompt:
+            self.end()
             click.echo("> ", nl=False)
             self._in_prompt = True
 
     def typed(self) -> None:
-        """A line was typed behind the prompt."""
-        self._in_prompt = False
+        """A line was typed, behind the prompt or whatever else."""
+        self._in_prompt = self._in_text = False
 
     def _line(self, text: str, *, err: bool = False) -> None:
-        if self._in_prompt:
-            self._in_prompt = False
-            click.echo()
+        self.end()
         click.echo(text, err=err)

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from agent_domain.errors import EverstepError
 from everstep.streaming.client import Stream
-from everstep.streaming.news import Wrote
+from everstep.streaming.news import News, Wrote
 
 logger = logging.getLogger(__name__)
 
@@ -20,15 +20,15 @@ CALM_SECONDS = 2.0
 """Between two looks while the gateway would say if anything happened."""
 
 
-def unheard(wrote: Wrote) -> None:
-    """Nobody wants to hear of words at once."""
-    del wrote
+def unheard(news: News) -> None:
+    """Nobody wants to hear of it at once."""
+    del news
 
 
 class Watch:
     """What the gateway has said since somebody looked; without a stream, nothing."""
 
-    def __init__(self, news: Stream | None = None, heard: Callable[[Wrote], object] = unheard) -> None:
+    def __init__(self, news: Stream | None = None, heard: Callable[[News], object] = unheard) -> None:
         self._news = news
         self._heard = heard
         self._wrote = dict[UUID, Wrote]()
@@ -62,10 +62,10 @@ class Watch:
                 async for event in news:
                     if isinstance(event, Wrote):
                         self._wrote[event.execution_id] = event
-                        self._heard(event)
                     else:
                         self._has_happened = True
                     self._is_new.set()
+                    self._heard(event)
         except EverstepError as error:
             # What is stored is shown all the same.
             logger.info("nothing more comes over the gateway: %s", error)
@@ -73,7 +73,7 @@ class Watch:
 
 @asynccontextmanager
 async def watching(
-    url: str | None, channel: str, token: str | None, heard: Callable[[Wrote], object] = unheard
+    url: str | None, channel: str, token: str | None, heard: Callable[[News], object] = unheard
 ) -> AsyncGenerator[Watch]:
     """Watch meanwhile, if there is a gateway."""
     watch = Watch(_stream(url, channel, token), heard)

@@ -418,6 +418,20 @@ class ChannelAuth(Told):
     )
 
 
+class Gateway(Told):
+    """Where what happens is told as it happens: docs/streaming.md."""
+
+    url: str = Field(
+        description="Its address. `/v1` below it speaks `everstep.v1`, `/app/{key}` Pusher's protocol.",
+        examples=["wss://watch.example"],
+    )
+    key: str | None = Field(description="The application's name in Pusher's protocol.", examples=["everstep"])
+    channels: list[str] = Field(
+        description="What may be watched; Pusher's clients put `private-` before it.",
+        examples=[["agent.session.{session_id}", "agent.execution.{execution_id}"]],
+    )
+
+
 class CheckTold(Told):
     """One thing that the API cannot do without."""
 

@@ -33,6 +33,11 @@ Feed = Callable[[UUID, bool, Position | None], Awaitable[AsyncGenerator[bytes]]]
 """Given a stream, whether it is a session's, and where somebody was: its server-sent events."""
 
 
+def nowhere() -> str | None:
+    """Where no gateway is known."""
+    return None
+
+
 async def nothing_to_check() -> Sequence[Check]:
     """Where nothing else is needed."""
     return ()
@@ -51,6 +56,8 @@ class Api:
     """Lets browsers into channels of the gateway."""
     feed: Feed | None = None
     """Lets others watch without a gateway."""
+    gateway_url: Callable[[], str | None] = nowhere
+    """Where viewers reach the gateway; one of a local installation comes and goes."""
     checks: Checks = nothing_to_check
     allowed_origins: Sequence[str] = ()
     metrics: Metrics = field(default_factory=Metrics)

@@ -7,6 +7,9 @@ from agent_domain.channels import Channel, channel_signature
 from agent_domain.errors import InvalidInput
 from everstep.http_api.problems import unusable
 
+CHANNELS = ("agent.session.{session_id}", "agent.execution.{execution_id}")
+"""What may be watched."""
+
 _SOCKET = re.compile(r"[0-9]{1,20}\.[0-9]{1,20}")
 
 

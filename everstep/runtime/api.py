@@ -5,6 +5,7 @@ import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from everstep.http_api.api import Api, Feed
@@ -15,6 +16,7 @@ from everstep.runtime.gateway import feeding
 from everstep.runtime.installation import Installation
 from everstep.runtime.readiness import Readiness
 from everstep.runtime.serving import serving
+from everstep.runtime.viewing import gateway_url
 from everstep.store.accounts import PostgresAccounts
 from everstep.store.streams import PostgresStreams
 
@@ -33,6 +35,7 @@ def http_api(installation: Installation, feed: Feed | None = None) -> Api:
         door(settings, keys),
         signer(settings),
         feed,
+        partial(gateway_url, settings),
         Readiness(settings, installation.temporal),
         settings.allowed_origins,
         Metrics(lambda: vars(installation.reconciler.total)),

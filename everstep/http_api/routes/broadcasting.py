@@ -9,11 +9,11 @@ from starlette.requests import Request
 
 from agent_domain.capabilities.faults import faults
 from agent_domain.channels import channel_data
-from everstep.http_api.answers import ChannelAuth
+from everstep.http_api.answers import ChannelAuth, Gateway
 from everstep.http_api.auth import READ, Who
-from everstep.http_api.channels import private_channel
+from everstep.http_api.channels import CHANNELS, private_channel
 from everstep.http_api.idempotency import Key
-from everstep.http_api.problems import forbidden, no_gateway, unusable
+from everstep.http_api.problems import Refusal, forbidden, no_gateway, unusable
 from everstep.http_api.requests import ChannelSent
 from everstep.http_api.routes.router import Given, router
 
@@ -44,6 +44,16 @@ async def _sent(request: Request) -> ChannelSent:
         raise unusable(f"Change what is named here and send it again: {faults(error)}") from None
     except (ValueError, RecursionError):
         raise unusable("The body cannot be read; send JSON or a form, in UTF-8") from None
+
+
+@routes.get("/agent/gateway")
+async def read_gateway(api: Given, caller: Who) -> Gateway:
+    """Read where the gateway is, which tells what happens as it happens."""
+    del caller
+    url = api.gateway_url()
+    if url is None:
+        raise Refusal(404, "no-gateway", "No gateway", "No gateway is known here; set EVERSTEP_GATEWAY_URL")
+    return Gateway(url=url, key=api.signer and api.signer.key, channels=[*CHANNELS])
 
 
 @routes.post("/broadcasting/auth", openapi_extra={**_FORMS, READ: True}, response_model_exclude_none=True)

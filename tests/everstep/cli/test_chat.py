@@ -9,10 +9,10 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import httpx2
 import pytest
@@ -20,6 +20,7 @@ import pytest_asyncio
 from click.testing import CliRunner, Result
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from agent_domain.status import WireStatus
 from agent_domain.values import EMPTY
 from everstep.cli import chat, remote
 from everstep.cli.main import commands
@@ -40,6 +41,7 @@ from tests.acceptance.harness import ROOT, Installation, environment, until
 from tests.everstep.cli.agents import hesitant
 from tests.everstep.cli.desk import AGENTS
 from tests.everstep.http_api.house import SECRET, House
+from tests.everstep.streaming.scripted import Fault, Gateway, Tale
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -67,11 +69,11 @@ class Room:
 
     @asynccontextmanager
     async def answering(
-        self, around: Callable[[ASGIApp], ASGIApp] = lambda app: app
+        self, around: Callable[[ASGIApp], ASGIApp] = lambda app: app, gateway: str | None = None
     ) -> AsyncGenerator[httpx2.AsyncClient]:
         """With the API, and somebody else who uses it."""
         headers = {"Authorization": f"Bearer {self.house.token('ann')}"}
-        app = around(create_app(self.house.api))
+        app = around(create_app(replace(self.house.api, gateway_url=lambda: gateway)))
         async with (
             serving(app, "127.0.0.1", self.port),
             httpx2.AsyncClient(base_url=self.url, headers=headers) as http,
@@ -594,6 +596,71 @@ async def test_a_terminal_has_a_prompt_and_is_left_with_ctrl_d(room: Room, http:
         os.close(ours)
         os.close(theirs)
     assert log.read_text().endswith(f"Fine.\n> \nCome back: everstep chat {session}\n")
+
+
+# Over the gateway.
+
+
+@pytest.mark.usefixtures("unhurried")
+@pytest.mark.parametrize("fault", [Fault.NONE, Fault.CUT, Fault.GARBAGE])
+async def test_words_are_shown_as_they_are_written_and_once(room: Room, fault: Fault) -> None:
+    story = Tale()
+    gateway = Gateway(story, iter([*[Fault.NONE] * 3, fault]), token=None, until=0)
+    async with gateway.open(), room.answering(gateway=gateway.url) as http:
+        story.session_id = UUID(await a_session(http, agent="hesitant"))
+        ours, theirs = pty.openpty()
+        process, log = await room.process("chat", str(story.session_id), stdin=theirs)
+        try:
+            await room.shown(log, "> ")
+            os.write(ours, b"hello\n")
+            story.execution_id = UUID((await begun(http, str(story.session_id)))["id"])
+            # What is written is told after the step's beginning, which is stored.
+            await room.shown(log, "Started step 1")
+            story.status(WireStatus.PROCESSING, WireStatus.IDLE)
+            story.step(1, ["Let me", " think", " about it."])
+            gateway.tell(4)
+            # Before anything of it is stored.
+            await room.shown(log, "Let me think")
+            hesitant.go_on.set()
+            await room.shown(log, "Let me think about it.\n")
+            gateway.tell()
+            os.write(ours, b"\x04")
+            assert await process.wait() == 0, log.read_text()
+        finally:
+            os.close(ours)
+            os.close(theirs)
+    shown = log.read_text()
+    assert shown.count("Let me") == 1
+    assert shown.count("about it.") == 1
+    assert "  Started step 1\nLet me think about it.\n> " in shown
+
+
+async def test_the_reader_of_a_pipe_is_shown_whole_answers(room: Room) -> None:
+    story = Tale()
+    gateway = Gateway(story, token=None)
+    async with gateway.open(), room.answering(gateway=gateway.url) as http:
+        story.session_id = UUID(await a_session(http))
+        shown = await room.shows("chat", story.session_id, typed="hello\n")
+
+    assert shown.splitlines()[-1] == "Hello!"
+    assert gateway.connections == 1
+
+
+async def test_a_gateway_that_is_not_there_is_not_missed(room: Room) -> None:
+    async with room.answering(gateway="ws://127.0.0.1:9"):
+        shown = await room.shows("chat", typed="hello\n")
+
+    assert shown.splitlines()[-1] == "Hello!"
+
+
+async def begun(http: httpx2.AsyncClient, session: str) -> Any:
+    """The only execution of a session, once there is one."""
+
+    async def listed() -> Any:
+        return (await http.get("/agent/executions", params={"session_id": session})).json()["items"]
+
+    await until("it begins", listed)
+    return (await listed())[0]
 
 
 # The list.

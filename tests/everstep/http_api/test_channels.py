@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 import json
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -11,7 +12,8 @@ import pytest
 from agent_domain.channels import derived_secret, since_of
 from agent_domain.reader import MAX_DRAFTS, Position
 from broadcast_gateway.wires.pusher import Subscribe
-from tests.everstep.http_api.house import Let, Person, refused
+from everstep.http_api.app import create_app
+from tests.everstep.http_api.house import House, Let, Person, refused, visitor
 
 PATH = "/broadcasting/auth"
 DRAFT = {"execution_id": str(uuid4()), "step_number": 2, "attempt": 1, "next_index": 14}
@@ -136,6 +138,20 @@ async def test_what_is_no_channel_or_socket_is_refused(ann: Person, changed: dic
 
     refused(await ann.http.post(PATH, data=sent), 422)
     refused(await ann.http.post(PATH, json=sent), 422)
+
+
+async def test_where_the_gateway_is_can_be_asked(house: House) -> None:
+    api = replace(house.api, gateway_url=lambda: "wss://watch.example")
+    headers = {"Authorization": f"Bearer {house.token('ann')}"}
+    async with visitor(create_app(api), headers) as http:
+        answer = await http.get("/agent/gateway")
+
+    channels = ["agent.session.{session_id}", "agent.execution.{execution_id}"]
+    assert answer.json() == {"url": "wss://watch.example", "key": "everstep", "channels": channels}
+
+
+async def test_where_there_is_no_gateway_it_is_said(ann: Person) -> None:
+    refused(await ann.http.get("/agent/gateway"), 404, "No gateway", "EVERSTEP_GATEWAY_URL")
 
 
 @pytest.mark.parametrize(
