@@ -213,9 +213,9 @@ class Reader:
 
     @property
     def position(self) -> Position:
-        """Where to go on from."""
-        places = {of: draft.place for of, draft in self.drafts.items() if not draft.is_settled}
-        return Position(self.seq, self.epoch, places)
+        """Where to go on from: of more drafts than it can name, the last ones."""
+        places = [(of, draft.place) for of, draft in self.drafts.items() if not draft.is_settled]
+        return Position(self.seq, self.epoch, dict(places[-MAX_DRAFTS:]))
 
     def joined(self, epoch: str, seq: int, *, recovered: bool) -> None:
         """What follows comes after this; where nothing was recovered, what was read so far is void."""

@@ -23,7 +23,7 @@ from uuid import UUID
 from agent_domain.channels import Channel
 from agent_domain.envelopes import Envelope
 from agent_domain.errors import InvalidInput
-from agent_domain.reader import MAX_DRAFTS, Position, Reader, Taken
+from agent_domain.reader import Position, Reader, Taken
 from agent_domain.values import FrozenDict, reading, valid_text
 from everstep.streaming.line import Garbled, Line, Lost, opened, socket_url
 from everstep.streaming.news import Happened, News, Reload, StreamRefused, Wrote
@@ -151,8 +151,6 @@ class Stream:
         """Subscribe from where one is."""
         self._ask_at = None
         position = self.position
-        if position and len(position.drafts) > MAX_DRAFTS:
-            position = Position(position.seq, position.epoch)
         await line.subscribe(self.channel, position and position.to_dict())
 
     def _read(self, line: Line, frame: FrozenDict) -> News | None:

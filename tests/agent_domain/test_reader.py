@@ -240,6 +240,15 @@ def test_executions_of_one_session_write_side_by_side() -> None:
     assert reader.position.drafts == {OTHER: Place(1, 1, 2)}
 
 
+def test_of_too_many_drafts_a_position_names_the_last() -> None:
+    """7.8.4: what the reader shows next is a position that the gateway takes."""
+    reader, ids = Reader(), [UUID(int=number) for number in range(1, MAX_DRAFTS + 2)]
+    for of in ids:
+        reader.take(chunk(0, "text", of=of))
+    assert [*reader.position.drafts] == ids[1:]
+    assert Position.from_dict(reader.position.to_dict()) == reader.position
+
+
 def test_an_execution_that_has_ended_writes_no_more() -> None:
     """7.4.2: its terminal status is the last that is told of it."""
     reader = Reader()
