@@ -56,6 +56,8 @@ class Line(Protocol):
 
     viewer: Viewer
     """Who watches."""
+    due: float
+    """When somebody should look at it."""
 
     @property
     def is_open(self) -> bool:
@@ -225,6 +227,7 @@ class Native(Dialogue):
         self._checked_at = asyncio.get_running_loop().time()
         if guest.expires_at is not None:
             self._expires_at = self._checked_at + guest.expires_at - time.time()
+            self._line.due = min(self._line.due, self._expires_at)
         if known is None and guest.user_id is not None:
             users, user = self._house.users, (guest.tenant_id, guest.user_id)
             users[user] += 1

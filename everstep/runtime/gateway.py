@@ -25,13 +25,11 @@ from everstep.runtime.installation import HOW_TO_START, Installation, located
 from everstep.runtime.journal import PostgresJournal
 from everstep.runtime.serving import bound, shown
 from everstep.runtime.settings import Settings
+from everstep.runtime.viewing import GATEWAY_URL
 from everstep.store.engine import create_engine
 from everstep.store.gateways import PostgresGateways
 
 logger = logging.getLogger(__name__)
-
-URL = "gateway-url"
-"""The file in which a local installation says where its gateway is."""
 
 ANNOUNCED_EVERY = 5.0
 """Seconds."""
@@ -57,7 +55,7 @@ async def gateway_of(settings: Settings) -> AsyncGenerator[str]:
 async def relaying_locally(installation: Installation) -> AsyncGenerator[str]:
     """Relay meanwhile, on the port that is set or a free one, and let other processes know where."""
     settings = installation.settings
-    told = settings.data_dir / URL
+    told = settings.data_dir / GATEWAY_URL
     async with relaying(settings, installation.store.engine, or_any_port=True) as url:
         told.write_text(url + "\n", encoding="utf-8")
         try:

@@ -245,7 +245,7 @@ class TestAdmission:
 
     async def test_an_expired_token_ends_the_connection_unless_a_newer_one_is_shown(self) -> None:
         async with (
-            running(bounds=Bounds(sweep_seconds=0.01, hello_seconds=0.01)) as gateway,
+            running(bounds=Bounds(sweep_seconds=0.01)) as gateway,
             watching(gateway, "ann for 1") as viewer,
             watching(gateway, "bob for 1") as other,
         ):
