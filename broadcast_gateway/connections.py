@@ -8,7 +8,7 @@ import asyncio
 import secrets
 from http import HTTPStatus
 from typing import Protocol, cast
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from websockets.datastructures import Headers
 from websockets.frames import Frame, Opcode
@@ -214,8 +214,8 @@ class Connection(asyncio.Protocol):
     # The wire.
 
     def _shake_hands(self, request: Request) -> None:
-        url = urlsplit(request.path)
-        if page := self._reception.page(url.path):
+        path, _, query = request.path.partition("?")
+        if page := self._reception.page(path):
             self._protocol.send_response(_page(*page))
             return
         if refusal := self._reception.refusal(self, request):
@@ -226,13 +226,13 @@ class Connection(asyncio.Protocol):
             self._house.metrics.refused(refusal[0])
             return
         dialogue: Dialogue
-        if url.path == NATIVE_PATH:
+        if path == NATIVE_PATH:
             self._protocol.available_subprotocols = [Subprotocol(native.SUBPROTOCOL)]
             dialogue = Native(self, self._house)
-        elif url.path.startswith(PUSHER_PATH):
-            version = parse_qs(url.query).get("protocol", [""])[-1]
+        elif path.startswith(PUSHER_PATH):
+            version = parse_qs(query).get("protocol", [""])[-1]
             socket_id = f"{secrets.randbelow(10**9)}.{secrets.randbelow(10**9)}"
-            dialogue = Pusher(self, self._house, url.path.removeprefix(PUSHER_PATH), version, socket_id)
+            dialogue = Pusher(self, self._house, path.removeprefix(PUSHER_PATH), version, socket_id)
         else:
             text = f"Nothing is here; watch at {NATIVE_PATH} or {PUSHER_PATH}{{key}}.\n"
             self._protocol.send_response(self._protocol.reject(HTTPStatus.NOT_FOUND, text))

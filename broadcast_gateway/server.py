@@ -106,10 +106,12 @@ class Gateway:
             return True
         if len(origins) > 1:
             return False
-        host = urlsplit("//" + request.headers.get("Host", "")).hostname
-        return origins[0].lower() in self._origins or (
-            host is not None and urlsplit(origins[0].lower()).hostname == host.lower()
-        )
+        origin = origins[0].lower()
+        try:
+            own, its = urlsplit("//" + request.headers.get("Host", "")).hostname, urlsplit(origin).hostname
+        except ValueError:
+            return False
+        return origin in self._origins or (its is not None and its == own)
 
     def page(self, path: str) -> tuple[str, bytes] | None:
         """What is here for probes and for Prometheus."""

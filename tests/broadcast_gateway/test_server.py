@@ -334,6 +334,7 @@ class TestAdmission:
             ("http://127.0.0.1:9999", True),
             ("https://app.example", True),
             ("https://evil.example", False),
+            ("https://[evil", False),
             ("null", False),
         ],
     )

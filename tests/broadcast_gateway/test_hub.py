@@ -1,0 +1,196 @@
+"""What the hub reads of the table, and when, with viewers that have no sockets."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from uuid import UUID
+
+import pytest
+
+from agent_domain import envelopes
+from agent_domain.envelopes import Attempt
+from agent_domain.errors import InvalidInput
+from agent_domain.ports import StoreUnavailable
+from agent_domain.reader import Position
+from broadcast_gateway.hub import Hub
+from broadcast_gateway.limits import LIMITS, Limits
+from broadcast_gateway.metrics import Metrics
+from broadcast_gateway.viewers import Joined
+from broadcast_gateway.wires.frames import BEGIN_ANEW, NOT_NOW
+from broadcast_gateway.wires.native import NATIVE
+from tests.broadcast_gateway.gateways import QUICK, Table
+from tests.broadcast_gateway.writers import SESSION, Screen, body, entries, entry, envelope
+
+CHANNEL = "a channel"
+SMALL = Limits(ring=5)
+
+
+@dataclass
+class Room:
+    """A hub, its table, and what it wants of writers."""
+
+    hub: Hub
+    table: Table
+    wishes: list[tuple[UUID, bool]]
+
+    async def joins(self, since: Position | None = None) -> tuple[Screen, Joined]:
+        screen = Screen()
+        joined = await self.hub.join(
+            screen.viewer, CHANNEL, SESSION, is_session=True, wire=lambda _: NATIVE, since=since
+        )
+        self.hub.catch_up(screen.viewer, CHANNEL)
+        return screen, joined
+
+
+@asynccontextmanager
+async def a_room(limits: Limits = LIMITS) -> AsyncGenerator[Room]:
+    table, wishes = Table(), list[tuple[UUID, bool]]()
+    hub = Hub(table, Metrics(), limits=limits, pace=QUICK)
+    hub.on_interest = lambda stream_id, is_wanted: wishes.append((stream_id, is_wanted))
+    comparing = asyncio.create_task(hub.run())
+    try:
+        yield Room(hub, table, wishes)
+    finally:
+        comparing.cancel()
+        await asyncio.gather(comparing, return_exceptions=True)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 -- nobody tells
+            await asyncio.sleep(0.001)
+
+
+async def shown(screen: Screen, *told: str) -> None:
+    """Exactly this, and not more."""
+    seen: list[str] = []
+
+    def look() -> bool:
+        seen.extend(screen.told())
+        return len(seen) >= len(told)
+
+    await until(look)
+    assert seen == [*told]
+
+
+async def test_what_the_ring_has_lost_is_read_once_for_all_who_need_it() -> None:
+    async with a_room(SMALL) as room:
+        room.table.store(40)
+        first, _ = await room.joins()
+        looks = room.table.looks
+        screens = [first, *[(await room.joins(Position(10)))[0] for _ in range(8)]]
+        for screen in screens[1:]:
+            await shown(screen, *map(str, range(11, 41)))
+        assert room.table.looks - looks < 5
+        room.table.store()
+        for screen in screens:
+            await shown(screen, "41")
+
+
+async def test_who_reads_old_pages_while_the_table_is_away_is_told_to_come_back() -> None:
+    async with a_room(SMALL) as room:
+        room.table.store(40)
+        await room.joins()
+        room.table.is_away = True
+        screen, _ = await room.joins(Position(10))
+        await until(lambda: screen.closings)
+        assert screen.closings == [NOT_NOW]
+
+
+async def test_who_reads_old_pages_of_another_history_begins_anew() -> None:
+    """7.8.4"""
+    async with a_room(SMALL) as room:
+        room.table.store(40)
+        await room.joins()
+        room.table.epoch = "second"
+        screen, _ = await room.joins(Position(10))
+        await until(lambda: screen.closings)
+        assert screen.closings[0] == BEGIN_ANEW
+
+
+async def test_a_viewer_who_has_read_more_than_is_known_here_is_believed_once_the_table_says_so() -> None:
+    async with a_room() as room:
+        room.table.store(2)
+        await room.joins()
+        room.table.store(3)
+        _, joined = await room.joins(Position(5))
+        assert joined == Joined("first", 5, recovered=True)
+        _, joined = await room.joins(Position(9))
+        assert joined == Joined("first", 5, recovered=False)
+
+
+async def test_a_stream_in_which_nothing_was_told_is_watched_all_the_same() -> None:
+    async with a_room() as room:
+        screen, joined = await room.joins(Position())
+        assert joined == Joined("first", 0, recovered=True)
+        room.table.store()
+        await shown(screen, "1")
+
+
+async def test_a_stream_that_nobody_watches_is_held_for_a_while() -> None:
+    async with a_room() as room:
+        screen, _ = await room.joins()
+        assert room.wishes == [(SESSION, True)]
+        screen.viewer.leave()
+        again, _ = await room.joins()
+        again.viewer.leave()
+        await until(lambda: not room.hub.wanted)
+        assert room.wishes == [(SESSION, True), (SESSION, False)]
+
+
+async def test_who_waits_for_the_table_in_vain_is_told_and_the_next_one_tries_again() -> None:
+    async with a_room() as room:
+        room.table.is_away = True
+        with pytest.raises(StoreUnavailable):
+            await room.joins()
+        room.table.is_away = False
+        assert (await room.joins())[1].epoch == "first"
+
+
+async def test_what_was_pushed_before_the_table_was_read_counts() -> None:
+    async with a_room() as room:
+        first, second, third = room.table.store(3)
+        joining = asyncio.create_task(room.joins(Position()))
+        await asyncio.sleep(0)
+        room.hub.pushed(SESSION, entry(4).body, "first")
+        screen, _ = await joining
+        room.table.streams[SESSION] = entries(1, 4)
+        await shown(screen, *(str(each.seq) for each in (first, second, third)), "4")
+
+
+async def test_of_streams_that_nobody_watches_nothing_is_read() -> None:
+    async with a_room() as room:
+        room.hub.pushed(SESSION, b"nonsense", "first")
+        await room.joins()
+        for nonsense in (b"nonsense", b"[]", b'{"seq":1}', b"[" * 100_000):
+            with pytest.raises(InvalidInput):
+                room.hub.pushed(SESSION, nonsense, "first")
+
+
+async def test_text_of_an_execution_that_has_ended_is_dropped() -> None:
+    """7.8.4"""
+    async with a_room() as room:
+        room.table.store(1)
+        screen, _ = await room.joins()
+        record = envelopes.stream_chunk(Attempt(1, 1), 5, "late", is_complete=False, after_seq=1)
+        # What comes before it is not there, and the table says that nobody writes any more.
+        room.hub.pushed(SESSION, body(envelope(record)), "first")
+        room.table.store(1)
+        await shown(screen, "2")
+
+
+async def test_while_the_table_is_away_what_is_pushed_goes_on() -> None:
+    async with a_room() as room:
+        room.table.store(1)
+        screen, _ = await room.joins()
+        room.table.is_away = True
+        room.hub.pushed(SESSION, entry(2).body, "first")
+        await shown(screen, "2")
+        room.hub.pushed(SESSION, entry(4).body, "first")
+        looks = room.table.looks
+        await until(lambda: room.table.looks > looks + 3)
+        assert screen.told() == []
+        room.table.streams[SESSION] = entries(1, 4)
+        room.table.is_away = False
+        await shown(screen, "3", "4")
