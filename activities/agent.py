@@ -42,14 +42,14 @@ class AgentActivities:
     @discreet
     async def infer(self, request: InferInput) -> StepFacts:
         """One step's answer: recorded once, and paid for once."""
-        async with pulse():
+        with pulse():
             return await self.asking.answered(request)
 
     @activity.defn(name=RUN_TOOL)
     @discreet
     async def run_tool(self, request: ToolInput) -> ToolOutput:
         """One call's result, recorded once."""
-        async with pulse():
+        with pulse():
             return await self.running.ran(request)
 
     @activity.defn(name=SETTLE)

@@ -26,16 +26,20 @@ async def begun(
         yield is_due
         return
 
-    async def later() -> None:
-        await asyncio.sleep(moment)
-        is_due.set()
-        await until_written(write)
+    writing: asyncio.Task[object] | None = None
 
-    writing = asyncio.create_task(later())
+    def due() -> None:
+        nonlocal writing
+        is_due.set()
+        writing = asyncio.create_task(until_written(write))
+
+    timer = asyncio.get_running_loop().call_later(moment, due)
     try:
         yield is_due
-        if is_due.is_set():
+        if writing:
             await writing
     finally:
-        writing.cancel()
-        await asyncio.gather(writing, return_exceptions=True)
+        timer.cancel()
+        if writing:
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)

@@ -33,26 +33,37 @@ class PartialText:
 
         Beside the heartbeats and not with them: a store that hangs must not make the worker look dead.
         """
-        noting = asyncio.create_task(self._note())
+        noting: asyncio.Task[None] | None = None
+
+        def begin() -> None:
+            nonlocal noting
+            noting = asyncio.create_task(self._note())
+
+        timer = asyncio.get_running_loop().call_later(NOTE_SECONDS, begin)
         try:
             yield
         finally:
-            noting.cancel()
-            await asyncio.gather(noting, return_exceptions=True)
+            timer.cancel()
+            if noting:
+                noting.cancel()
+                await asyncio.gather(noting, return_exceptions=True)
 
     async def _note(self) -> None:
-        noted, live = 0, self.live
+        noted = 0
         while True:
+            if len(self.live.text) != noted and self.live.has_begun:
+                noted = await self._noted(noted)
             await asyncio.sleep(NOTE_SECONDS)
-            length = len(live.text)
-            if length == noted or not live.has_begun:
-                continue
-            try:
-                has_say = await live.keep(self.store)
-                noted = length
-            except StoreUnavailable as error:
-                activity.logger.warning("the text so far is not kept: %s", error)
-            else:
-                if not has_say:
-                    # Another worker has taken over, and this one was given up without hearing of it.
-                    live.stop()
+
+    async def _noted(self, before: int) -> int:
+        """How much of the text is written down now."""
+        length = len(self.live.text)
+        try:
+            has_say = await self.live.keep(self.store)
+        except StoreUnavailable as error:
+            activity.logger.warning("the text so far is not kept: %s", error)
+            return before
+        if not has_say:
+            # Another worker has taken over, and this one was given up without hearing of it.
+            self.live.stop()
+        return length

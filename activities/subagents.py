@@ -65,7 +65,7 @@ class SubagentActivities:
     @discreet
     async def spawn(self, request: SpawnInput) -> SpawnOutput:
         """The child, accepted and not begun; or the call's result, if there will be none."""
-        async with pulse():
+        with pulse():
             return await self._spawned(request)
 
     async def _spawned(self, request: SpawnInput) -> SpawnOutput:
@@ -121,7 +121,7 @@ class SubagentActivities:
     @discreet
     async def report(self, request: ReportInput) -> ToolOutput:
         """The call's result, now that the child has ended."""
-        async with pulse():
+        with pulse():
             return await self._reported(request)
 
     async def _reported(self, request: ReportInput) -> ToolOutput:
@@ -168,7 +168,7 @@ class SubagentActivities:
     async def close(self, request: CloseInput) -> None:
         """An end for a child that never began or whose workflow is gone; one that has ended stays so."""
         why = FROM_OUTSIDE if request.status is ExecutionStatus.FAILED else None
-        async with pulse():
+        with pulse():
             row = await self.store.execution(request.ref)
             if row:
                 await self.store.settle(

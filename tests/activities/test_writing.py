@@ -270,7 +270,7 @@ class TestPulse:
                 often.set()
 
         async def work() -> int:
-            async with pulse():
+            with pulse():
                 await often.wait()
             heard = len(beats)
             for _ in range(10):
@@ -287,7 +287,7 @@ class TestPulse:
         beats: list[object] = []
 
         async def work() -> None:
-            async with pulse():
+            with pulse():
                 await asyncio.sleep(0)
 
         environment = ActivityEnvironment()

@@ -43,8 +43,6 @@ async def stream_events(
     The first event is `joined`: where `recovered` is false, load the history over the API first. Then come
     envelopes, each as an event of its type; `bye` is the last one, and asks you to come back.
     """
-    if api.feed is None:
-        raise no_gateway()
     shown = last_event_id or since
     try:
         position = None if shown is None else since_event(shown)
@@ -53,5 +51,9 @@ async def stream_events(
     for is_session in (True, False):
         stream = await api.streams.stream(Channel(stream_id, is_session), caller.scope)
         if stream is not None:
-            return EventStream(await api.feed(stream, is_session or stream != stream_id, position))
-    raise missing("session or execution", stream_id)
+            break
+    else:
+        raise missing("session or execution", stream_id)
+    if api.feed is None:
+        raise no_gateway()
+    return EventStream(await api.feed(stream, is_session or stream != stream_id, position))

@@ -74,7 +74,12 @@ async def belongings(person: Person) -> Belongings:
     booking = await person.session()
     booked = (await person.says(booking, "book My treasure"))["execution_id"]
     request = await person.asked(booked)
-    ids = {"session_id": session, "execution_id": booked, "request_id": request["id"]}
+    ids = {
+        "session_id": session,
+        "stream_id": session,
+        "execution_id": booked,
+        "request_id": request["id"],
+    }
     ids["digest"] = request["args_digest"]
     return Belongings(ids, ("My treasure", "Harbour Inn", "Which day", asked, booked, session, booking))
 
@@ -150,6 +155,8 @@ async def test_a_new_address_would_be_noticed(house: House) -> None:
     async def new(thing_id: str, body: ForkSent) -> str:
         return f"{thing_id} {body}"
 
-    belonging = Belongings({"session_id": "x", "execution_id": "x", "request_id": "x", "digest": "x"}, ())
+    belonging = Belongings(
+        {"session_id": "x", "stream_id": "x", "execution_id": "x", "request_id": "x", "digest": "x"}, ()
+    )
     with pytest.raises(AssertionError, match="which id it takes"):
         list(belonging.requests(app.openapi()))
