@@ -1,6 +1,6 @@
 """Asking the model for a step: what it answers is recorded once, and paid for once."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -25,7 +25,15 @@ from agent_domain.capabilities.approvals import args_digest
 from agent_domain.definition import AgentDefinition
 from agent_domain.drivers import StepDriver, replied
 from agent_domain.errors import RETRYABLE
-from agent_domain.ports import BeginStep, BegunStep, CallToRecord, EventRecord, ExecutionStore, RecordReply
+from agent_domain.ports import (
+    BeginStep,
+    BegunStep,
+    CallToRecord,
+    EventRecord,
+    ExecutionStore,
+    RecordReply,
+    Reservation,
+)
 from agent_domain.state import AgentState
 from agent_domain.step_error import StepError
 from agent_domain.step_facts import CallNeed, StepFacts
@@ -88,7 +96,8 @@ class Asking:
         if not is_begun.is_set():
             reply = replace(reply, begins=begin, events=begin.events(found))
         facts = await until_written(partial(self.store.record_reply, reply))
-        made = {call.id: (index, call) for index, call in enumerate(step.tool_calls)}
+        # Else another attempt's calls are recorded: they may be called the same.
+        made = _made(begin, found, step) if facts is reply.facts else dict[str, Reservation]()
         facts = await self.running.with_quick(request, found.material, facts, made)
         self.strike(Failpoint.INFER_BEFORE_REPORT)
         return facts
@@ -164,6 +173,16 @@ def _reply(begin: BeginStep, driver: StepDriver, step: AgentStep) -> RecordReply
         () if step.is_failure else driver.outputs(step),
         [_to_record(call, CallNeed(step.needs[call.id])) for call in step.tool_calls],
     )
+
+
+def _made(begin: BeginStep, found: BegunStep, step: AgentStep) -> Mapping[str, Reservation]:
+    """The calls as they were recorded; those that wait for people are read again once these have decided."""
+    material = found.material
+    return {
+        call.id: Reservation(call, begin.number, index, material.metadata, broadcast=material.broadcast)
+        for index, call in enumerate(step.tool_calls)
+        if step.needs[call.id] == CallNeed.RUN
+    }
 
 
 def _current(state: AgentState) -> AgentStep:

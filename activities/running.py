@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import takewhile
+from uuid import UUID
 
 from temporalio import activity
 
@@ -16,12 +17,15 @@ from activities.failpoints import Failpoint, Strike
 from activities.tool_calls import outcome
 from agent_domain.definition import AgentDefinition
 from agent_domain.plan import PlannedTool
-from agent_domain.ports import ExecutionStore, Material, Reservation
+from agent_domain.ports import ExecutionRef, ExecutionStore, Material, Reservation
 from agent_domain.step_error import ErrorType, StepError
 from agent_domain.step_facts import CallFacts, CallNeed, StepFacts
-from agent_domain.tools import Effect, ToolCall, ToolContext, ToolExecution
+from agent_domain.tools import Effect, ToolContext, ToolExecution
 
 EFFECT_UNKNOWN = "The worker was lost while this tool ran: its effect is unknown, and it was not run again"
+
+MOST_HEARD = 200
+"""So many calls are kept for the activity that runs them. It reads from the store what is not here."""
 
 
 class Running:
@@ -32,6 +36,8 @@ class Running:
         self.agents = agents
         self.strike = strike
         self.moment = moment
+        self._heard: dict[tuple[UUID, str], Reservation] = {}
+        """Calls that this process has recorded and not run: mostly it runs them a moment later."""
 
     async def ran(self, request: ToolInput, made: Reservation | None = None) -> ToolOutput:
         """The call's result, recorded; `made` is the call if this attempt has heard it from the model.
@@ -39,6 +45,8 @@ class Running:
         One that may run twice needs no reservation before it runs: whoever finds no result runs it anyway.
         """
         attempt = 1 if made else activity.info().attempt
+        if attempt == 1:
+            made = made or self._heard.pop((request.ref.execution_id, request.call_id), None)
         reserve = partial(self.store.reserve_call, request.ref, request.call_id, attempt, news.call_begins)
         is_reserved = request.effect is not Effect.IDEMPOTENT
         if is_reserved:
@@ -84,12 +92,12 @@ class Running:
         request: InferInput,
         material: Material,
         facts: StepFacts,
-        made: Mapping[str, tuple[int, ToolCall]],
+        made: Mapping[str, Reservation],
     ) -> StepFacts:
         """The step with those calls answered whose tools return at once: for them an activity is too much.
 
         What has to wait, for people or for another call, is left to the workflow. `made` are the calls as
-        this attempt heard of them, with their places.
+        this attempt heard of them.
         """
 
         async def ran(call: CallFacts) -> ToolOutput:
@@ -97,20 +105,25 @@ class Running:
             needed = ToolInput(
                 request.ref, material.spec.agent, request.number, call.id, tool.effect, tool.need
             )
-            if call.id not in made:
-                return await self.ran(needed)
-            index, called = made[call.id]
-            place = Reservation(
-                called, request.number, index, material.metadata, broadcast=material.broadcast
-            )
-            return await self.ran(needed, place)
+            return await self.ran(needed, made.get(call.id))
 
         planned = {tool["name"]: PlannedTool.model_validate(tool) for tool in material.plan.get("tools", ())}
         is_parallel = material.plan.get("parallel_tools", True)
         for calls_at_once in quick_calls(facts.pending, planned, is_parallel=is_parallel):
             outputs = await asyncio.gather(*map(ran, calls_at_once))
             facts = facts.settled((output.call for output in outputs), max(o.seconds for o in outputs))
+            # They may have changed the metadata, which those after them see.
+            made = {}
+        if is_parallel or len(facts.calls) == 1:
+            self._hear(request.ref, made)
         return facts
+
+    def _hear(self, ref: ExecutionRef, made: Mapping[str, Reservation]) -> None:
+        """Calls that will be run without anything before them; the oldest give way."""
+        for call_id, call in made.items():
+            self._heard[ref.execution_id, call_id] = call
+        while len(self._heard) > MOST_HEARD:
+            del self._heard[next(iter(self._heard))]
 
 
 def quick_calls(

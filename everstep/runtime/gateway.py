@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from agent_domain.errors import InvalidInput
-from agent_domain.gateways import Gateways
+from agent_domain.gateways import ANNOUNCE_SECONDS, Gateways
 from agent_domain.ports import StoreUnavailable
 from broadcast_gateway.dialogues import House
 from broadcast_gateway.feeds import Feeds
@@ -31,8 +31,6 @@ from everstep.store.gateways import PostgresGateways
 
 logger = logging.getLogger(__name__)
 
-ANNOUNCED_EVERY = 5.0
-"""Seconds."""
 EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 -- recognised, not listened on
 NO_SECRET = "set EVERSTEP_AUTH_SECRET or EVERSTEP_BROADCAST_SECRET, the same for every process"  # noqa: S105
 
@@ -133,7 +131,7 @@ async def hearing(
 
 async def _announce(gateways: Gateways, own: UUID, url: str) -> None:
     while True:
-        await asyncio.sleep(ANNOUNCED_EVERY)
+        await asyncio.sleep(ANNOUNCE_SECONDS)
         try:
             await gateways.announce(own, url)
         except StoreUnavailable as error:
