@@ -112,16 +112,14 @@ class Running:
         for calls_at_once in quick_calls(facts.pending, planned, is_parallel=is_parallel):
             outputs = await asyncio.gather(*map(ran, calls_at_once))
             facts = facts.settled((output.call for output in outputs), max(o.seconds for o in outputs))
-            # They may have changed the metadata, which those after them see.
-            made = {}
-        if is_parallel or len(facts.calls) == 1:
-            self._hear(request.ref, made)
+        self._hear(request.ref, facts, made)
         return facts
 
-    def _hear(self, ref: ExecutionRef, made: Mapping[str, Reservation]) -> None:
-        """Calls that will be run without anything before them; the oldest give way."""
-        for call_id, call in made.items():
-            self._heard[ref.execution_id, call_id] = call
+    def _hear(self, ref: ExecutionRef, facts: StepFacts, made: Mapping[str, Reservation]) -> None:
+        """What is left to activities; the oldest give way."""
+        for call in facts.pending:
+            if call.id in made:
+                self._heard[ref.execution_id, call.id] = made[call.id]
         while len(self._heard) > MOST_HEARD:
             del self._heard[next(iter(self._heard))]
 

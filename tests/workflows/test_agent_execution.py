@@ -456,19 +456,24 @@ class TestSecondAttempts:
         script = Script.of(ScriptedTurn(calls=(ScriptedCall(name="work"),)), "Done")
         agent = an_agent(model=ScenarioModel(script), tools=[MockTool("work")])
         async with at_work(temporal, agent) as office:
-            for method in (
-                "begin_step",
-                "preview_step",
-                "record_reply",
-                "preview_call",
-                "record_call",
-                "settle",
-            ):
+            for method in ("begin_step", "preview_step", "record_reply", "record_call", "settle"):
                 office.store.fails(method, StoreUnavailable("connection refused"))
             execution, result = await office.run()
 
             assert await office.said(execution) == ["Go", "", "null", "Done"]
         assert (result.status, result.steps) == (AgentStatus.COMPLETED, 2)
+
+    async def test_a_call_is_read_only_by_who_did_not_record_it(self, temporal: TemporalClient) -> None:
+        """1.1.3: what this process has just recorded, it runs."""
+        script = Script.of(ScriptedTurn(calls=(ScriptedCall(name="work"),)), "Done")
+        agent = an_agent(model=ScenarioModel(script), tools=[MockTool("work")])
+        async with at_work(temporal, agent) as office:
+            office.store.fails("preview_call", StoreUnavailable("connection refused"))
+            execution, _ = await office.run()
+            assert await office.said(execution) == ["Go", "", "null", "Done"]
+            # Nobody asked; the next one would have been refused.
+            with pytest.raises(StoreUnavailable):
+                await office.store.preview_call(execution.ref, "c1")
 
 
 def judged_as(step: StepRow) -> str:
