@@ -214,6 +214,9 @@ class Connection(asyncio.Protocol):
     # The wire.
 
     def _shake_hands(self, request: Request) -> None:
+        if self._protocol.eof_sent:
+            # What came right behind the request ended it already: nobody waits for an answer.
+            return
         path, _, query = request.path.partition("?")
         if page := self._reception.page(path):
             self._protocol.send_response(_page(*page))

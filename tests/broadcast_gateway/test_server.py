@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 from contextlib import suppress
 from uuid import UUID
 
@@ -29,6 +30,10 @@ from tests.broadcast_gateway.gateways import (
 from tests.broadcast_gateway.writers import AT, EXECUTION, SESSION, completed
 
 CHANNEL = f"agent.session.{SESSION}"
+HANDSHAKE = (
+    b"GET /app/app?protocol=7 HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+)
 
 
 def words(index: int, content: str, after: int, attempt: int = 1) -> EventRecord:
@@ -44,6 +49,16 @@ async def everything(reader: asyncio.StreamReader) -> bytes:
         while more := await reader.read(1000):
             data += more
     return data
+
+
+async def piece(port: int, data: bytes) -> bytes:
+    """All that is answered to some bytes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(data)
+    async with asyncio.timeout(20):
+        answer = await everything(reader)
+    writer.close()
+    return answer
 
 
 class TestReading:
@@ -278,15 +293,19 @@ class TestAdmission:
         bounds = Bounds(sweep_seconds=0.01, ping_after=0.05, silent_after=0.2, closing_seconds=0.1)
         async with running(bounds=bounds) as gateway, watching(gateway) as lively:
             reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
-            writer.write(
-                b"GET /app/app?protocol=7 HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\n"
-                b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
-                b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
-            )
+            writer.write(HANDSHAKE)
             async with asyncio.timeout(20):
                 assert await everything(reader)
             writer.close()
             assert (await lively.sub())["type"] == "sub_ok"
+
+    async def test_what_comes_behind_a_request_in_the_same_piece_is_no_error_of_the_gateway(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async with running() as gateway:
+            for request in (HANDSHAKE, HANDSHAKE.replace(b"Upgrade: websocket", b"Upgrade: other")):
+                assert await piece(gateway.port, request + b"\xff\xff") == b""
+        assert [each for each in caplog.records if each.levelno >= logging.ERROR] == []
 
     async def test_connections_from_one_address_and_of_one_person_are_limited(self) -> None:
         async with running(bounds=Bounds(per_address=2)) as gateway:
