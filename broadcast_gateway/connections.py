@@ -168,8 +168,12 @@ class Connection(asyncio.Protocol):
         self._is_ending = True
         self.due = self._now() + self._house.bounds.closing_seconds
         self.viewer.leave()
-        if self._dialogue is None or self._protocol.state is not OPEN:
+        if self._dialogue is None:
             self._transport.abort()
+            return
+        if self._protocol.state is not OPEN:
+            # What came in the same piece ended it, and that is said already.
+            self._flush()
             return
         self._house.metrics.closed(closing)
         frame, code = self._dialogue.farewell(closing, reconnect_in)

@@ -307,6 +307,18 @@ class TestAdmission:
                 assert await piece(gateway.port, request + b"\xff\xff") == b""
         assert [each for each in caplog.records if each.levelno >= logging.ERROR] == []
 
+    async def test_a_bad_frame_and_a_bad_closing_in_one_piece_are_answered(self) -> None:
+        async with running() as gateway:
+            reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+            writer.write(HANDSHAKE)
+            await reader.readuntil(b"\r\n\r\n")
+            no_mask = bytes(4)
+            writer.write(b"\x81\x81" + no_mask + b"{" + b"\x88\x82" + no_mask + (1006).to_bytes(2))
+            async with asyncio.timeout(20):
+                answer = (await everything(reader)).rpartition(b"\x88")[2]
+            assert int.from_bytes(answer[1:3]) == 1002
+            writer.close()
+
     async def test_connections_from_one_address_and_of_one_person_are_limited(self) -> None:
         async with running(bounds=Bounds(per_address=2)) as gateway:
             async with watching(gateway), watching(gateway, "bob"):
