@@ -245,6 +245,7 @@ class Connection(asyncio.Protocol):
             self._protocol.send_response(self._protocol.reject(HTTPStatus.NOT_FOUND, text))
             return
         response = self._protocol.accept(request)
+        _forget_where(self._protocol.handshake_exc)
         self._protocol.send_response(response)
         if response.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
             self._flush()
@@ -294,6 +295,13 @@ class Connection(asyncio.Protocol):
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
+
+
+def _forget_where(error: BaseException | None) -> None:
+    """Traces refer to all that was there, which is kept then until somebody collects garbage."""
+    while error:
+        error.__traceback__ = None
+        error = error.__context__
 
 
 def _page(kind: str, body: bytes) -> Response:

@@ -1,6 +1,7 @@
 """The gateway as viewers and writers meet it: over sockets."""
 
 import asyncio
+import gc
 import json
 import logging
 from contextlib import suppress
@@ -9,6 +10,7 @@ from uuid import UUID
 import httpx2
 import pytest
 from websockets.exceptions import InvalidStatus
+from websockets.server import ServerProtocol
 
 from agent_domain import envelopes
 from agent_domain.channels import channel_data
@@ -16,6 +18,7 @@ from agent_domain.envelopes import Attempt
 from agent_domain.ports import EventRecord
 from agent_domain.reader import Place, Position
 from agent_domain.status import WireStatus
+from broadcast_gateway.connections import Connection
 from broadcast_gateway.limits import Bounds, Limits
 from broadcast_gateway.ports import Text
 from tests.broadcast_gateway.gateways import (
@@ -318,6 +321,19 @@ class TestAdmission:
                 answer = (await everything(reader)).rpartition(b"\x88")[2]
             assert int.from_bytes(answer[1:3]) == 1002
             writer.close()
+
+    async def test_of_a_handshake_that_was_refused_nothing_is_left(self) -> None:
+        async with running() as gateway:
+            gc.collect()
+            gc.disable()
+            try:
+                for wrong in (b"Upgrade: other", b"Upgrade: websocket\r\nSec-WebSocket-Key: short"):
+                    request = b"GET /v1 HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\n" + wrong + b"\r\n\r\n"
+                    assert b" 4" in await piece(gateway.port, request)
+                left = [each for each in gc.get_objects() if isinstance(each, Connection | ServerProtocol)]
+            finally:
+                gc.enable()
+        assert left == []
 
     async def test_connections_from_one_address_and_of_one_person_are_limited(self) -> None:
         async with running(bounds=Bounds(per_address=2)) as gateway:
