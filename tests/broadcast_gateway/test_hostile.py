@@ -1,0 +1,138 @@
+"""Ten thousand frames of people who mean no good: nobody else notices, and nothing is left of them."""
+
+import asyncio
+import gc
+import logging
+from collections import Counter
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from random import Random
+
+import pytest
+from websockets.server import ServerProtocol
+
+from broadcast_gateway.connections import Connection
+from broadcast_gateway.dialogues import Dialogue
+from broadcast_gateway.limits import Bounds
+from broadcast_gateway.viewers import Subscription, Viewer
+from tests.broadcast_gateway.gateways import PATIENCE, Client, Running, Writer, running, watching, writing
+from tests.broadcast_gateway.hostile import Visitor
+from tests.broadcast_gateway.writers import SESSION
+
+FRAMES = 10_000
+AT_ONCE = 250
+HELD = (Connection, Dialogue, ServerProtocol, Subscription, Viewer)
+"""What a connection consists of."""
+
+BOUNDS = Bounds(
+    sweep_seconds=0.05,
+    hello_seconds=2.0,
+    ping_after=1.0,
+    silent_after=3.0,
+    closing_seconds=0.5,
+    drain_seconds=0.05,
+)
+
+
+def held() -> Counter[str]:
+    """How many objects there are, also of those that only a garbage collector would find."""
+    return Counter(type(each).__name__ for each in gc.get_objects() if isinstance(each, HELD))
+
+
+@contextmanager
+def uncollected() -> Generator[None]:
+    """No garbage is collected meanwhile."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+async def until_alone(gateway: Running) -> None:
+    """Wait until nobody and nothing is left but one viewer and his stream."""
+    house = gateway.gateway.house
+
+    def is_alone() -> bool:
+        there = house.metrics.text().decode()
+        is_watched = [*gateway.hub.wanted] == [SESSION]
+        return is_watched and not house.tasks and "everstep_gateway_connections 1.0\n" in there
+
+    async with asyncio.timeout(PATIENCE):
+        while not is_alone():  # noqa: ASYNC110 -- nobody tells
+            await asyncio.sleep(0.01)
+
+
+async def until_gone(before: Counter[str]) -> None:
+    """Wait until there are as many objects as before: one that was looked at may be held until the next."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(5):
+            while held() != before:  # noqa: ASYNC110 -- nobody tells
+                await asyncio.sleep(0.1)
+    assert held() == before
+
+
+async def tell(writer: Writer, gateway: Running, enough: asyncio.Event) -> None:
+    """More and more, until it is enough. What others want to watch is heard, and not told."""
+    while not enough.is_set():
+        await writer.push(*gateway.table.store())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.005):
+                while True:
+                    await writer.interest()
+
+
+async def read_all(viewer: Client, gateway: Running, telling: asyncio.Task[None]) -> None:
+    """All that is stored, in order."""
+    read = 0
+    while not telling.done() or read < len(gateway.table.streams[SESSION]):
+        read += 1
+        assert await viewer.seqs(1) == [read]
+
+
+async def visits(gateway: Running, seed: int) -> Counter[str]:
+    """Many at a time, until all frames are sent; how often each end came."""
+    ends, sent, number = Counter[str](), 0, 0
+
+    async def come() -> None:
+        nonlocal sent, number
+        while sent < FRAMES:
+            number += 1
+            dice = Random(f"{seed} {number}")  # noqa: S311 -- no secret
+            visitor = Visitor(gateway.port, dice)
+            ends[await visitor.visit(dice.randint(1, 30))] += 1
+            sent += visitor.sent
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(AT_ONCE):
+            group.create_task(come())
+    return ends
+
+
+@pytest.mark.parametrize("seed", [7])
+async def test_whatever_is_sent_nobody_else_notices_and_nothing_is_left(
+    seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each connection is closed with a code of the table, or stays of use. Follows rule 7.8.2."""
+    async with running(bounds=BOUNDS) as gateway, writing(gateway) as writer, watching(gateway) as viewer:
+        await viewer.sub()
+        await writer.interest()
+        await until_alone(gateway)
+        with uncollected():
+            before, tasks = held(), len(asyncio.all_tasks())
+            enough = asyncio.Event()
+            telling = asyncio.create_task(tell(writer, gateway, enough))
+            reading = asyncio.create_task(read_all(viewer, gateway, telling))
+            ends = await visits(gateway, seed)
+            enough.set()
+            await telling
+            await writer.push(*gateway.table.store())
+            await reading
+            await until_alone(gateway)
+            await until_gone(before)
+            assert len(asyncio.all_tasks()) == tasks
+        assert ends["usable"] > 50
+        assert {"closed 3500", "closed 4300", "closed 1002", "closed 1009"} <= ends.keys()
+        assert list(gateway.gateway.house.users) == [("default", "ann")]
+    assert [each for each in caplog.records if each.levelno >= logging.ERROR] == []
