@@ -26,6 +26,7 @@ class Failpoint(StrEnum):
     SETTLE_BEFORE_REPORT = "settle.before_report"
     API_AFTER_COMMIT = "api.after_commit"
     API_BEFORE_ANSWER = "api.before_answer"
+    LINK_BEFORE_SEND = "link.before_send"
 
 
 Strike: TypeAlias = Callable[[Failpoint], None]

@@ -7,7 +7,7 @@ connection left behind.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import monotonic
 from uuid import UUID
@@ -39,6 +39,11 @@ FLUSH_SECONDS = 1.0
 """So long the last words may take."""
 
 
+def nothing_is_lost() -> bool:
+    """As everywhere outside of crash tests: what is sent arrives, or the connection is gone."""
+    return False
+
+
 class DirectBus:
     """Takes frames to the gateways. It is at work between `start` and `aclose`."""
 
@@ -51,6 +56,7 @@ class DirectBus:
         limit: int = MOST_FRAMES,
         first_pause: float = FIRST_PAUSE,
         ping: float = PING_SECONDS,
+        loses: Callable[[], bool] = nothing_is_lost,
     ) -> None:
         self._gateways = gateways
         self._refresh = refresh
@@ -58,6 +64,7 @@ class DirectBus:
         self._limit = limit
         self._first_pause = first_pause
         self._ping = ping
+        self._loses = loses
         self._links: dict[tuple[UUID, str], _Link] = {}
         self._finding: asyncio.Task[None] | None = None
         self._is_lost = False
@@ -110,7 +117,9 @@ class DirectBus:
     def _found(self, epoch: str, present: Sequence[tuple[UUID, str]]) -> None:
         for key in present:
             if key not in self._links:
-                self._links[key] = _Link(key[1], self._token, self._limit, self._first_pause, self._ping)
+                self._links[key] = _Link(
+                    key[1], self._token, self._limit, self._first_pause, self._ping, loses=self._loses
+                )
         for key, each in list(self._links.items()):
             # Who is gone is not linked again; while a connection holds, somebody is there.
             each.is_present = key in present
@@ -147,7 +156,16 @@ class _Line:
 class _Link:
     """What goes to one gateway, over one connection after the other."""
 
-    def __init__(self, url: str, token: str, limit: int, first_pause: float, ping: float) -> None:
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        limit: int,
+        first_pause: float,
+        ping: float,
+        *,
+        loses: Callable[[], bool],
+    ) -> None:
         self.wanted: set[UUID] = set()
         self.is_present = True
         self.task: asyncio.Task[None] | None = None
@@ -156,6 +174,7 @@ class _Link:
         self._limit = limit
         self._first_pause = first_pause
         self._ping = ping
+        self._loses = loses
         self._epoch = ""
         self._is_refused = False
         self._connection: ClientConnection | None = None
@@ -270,7 +289,7 @@ class _Link:
                 if told != self._epoch:
                     told = self._epoch
                     await self._sent(connection, link.told(told).encode())
-                lines = [line.written for line in self._outbox.take()]
+                lines = [line.written for line in self._outbox.take() if not self._loses()]
                 for message in link.messages(filter(None, lines)):
                     await self._sent(connection, message)
                 if not self._outbox:

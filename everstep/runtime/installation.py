@@ -35,7 +35,7 @@ from everstep.runtime.embedded import (
 from everstep.runtime.local_secret import local_secret, made_secret
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import SEARCH_ATTRIBUTES, connect
-from everstep.runtime.worker import armed, make_worker
+from everstep.runtime.worker import armed, losing, make_worker
 from everstep.store import migrate
 from everstep.store.engine import create_engine
 from everstep.store.epochs import renew_epoch
@@ -215,7 +215,8 @@ async def _linked(settings: Settings, engine: AsyncEngine) -> AsyncGenerator[Env
     if settings.gateway_secret is None:
         yield NOBODY
         return
-    bus = DirectBus(PostgresGateways(engine), settings.gateway_secret)
+    loses = losing(settings.failpoint)
+    bus = DirectBus(PostgresGateways(engine), settings.gateway_secret, loses=loses)
     bus.start()
     try:
         yield bus

@@ -129,7 +129,8 @@ class Settings(BaseSettings):
     keep_envelopes_days: Days | None = None
     """How far back viewers can resume a stream."""
     failpoint: str | None = None
-    """For crash tests only: where a worker dies. See `everstep.runtime.worker.armed`."""
+    """For crash tests only: where a worker dies, or a frame is lost. See `armed` and `losing` in
+    `everstep.runtime.worker`."""
     graceful_shutdown_seconds: float = 60.0
     """How long a stopping worker lets running model calls finish."""
 

@@ -2,8 +2,10 @@
 
 import os
 import signal
+from collections.abc import Callable
 from datetime import timedelta
 from importlib.metadata import version
+from random import random
 from typing import TypedDict
 
 from temporalio.client import Client
@@ -97,6 +99,18 @@ def armed(spec: str | None) -> Strike:
             os.kill(os.getpid(), signal.SIGKILL)
 
     return strike
+
+
+def losing(spec: str | None) -> Callable[[], bool]:
+    """Whether a frame is lost on its way to a gateway, from `link.before_send:probability`."""
+    name, _, probability = (spec or "").partition(":")
+    if name != Failpoint.LINK_BEFORE_SEND:
+        return lambda: False
+    try:
+        limit = float(probability)
+    except ValueError:
+        raise InvalidInput(f"'{spec}' says no probability; write it like {name}:0.05") from None
+    return lambda: random() < limit  # noqa: S311 -- no secret
 
 
 def _lit(flag: str) -> bool:

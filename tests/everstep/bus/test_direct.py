@@ -252,6 +252,18 @@ class TestDelivery:
 
             assert (one.heard, two.heard, written) == ([1], [1, 2], [1, 2])
 
+    async def test_crash_tests_may_have_frames_lost(self) -> None:
+        async with listening() as (gateway,):
+            frames = iter([False, True, False])
+            bus = DirectBus(Registry(gateway), SECRET, refresh=0.01, loses=lambda: next(frames))
+            bus.start()
+            gateway.wanted[STREAM] = None
+            await until(lambda: bus.wants(STREAM))
+            bus.publish(STREAM, [stored(1), stored(2), stored(3)])
+            await until(lambda: len(gateway.heard) == 2)
+            await bus.aclose()
+            assert gateway.heard == [1, 3]
+
     async def test_many_lines_are_sent_in_several_messages(self) -> None:
         async with listening() as (gateway,), writing(Registry(gateway)) as bus:
             gateway.wanted[STREAM] = None

@@ -1,0 +1,23 @@
+"""What crash tests arm, and what nobody else notices."""
+
+import pytest
+
+from agent_domain.errors import InvalidInput
+from everstep.runtime.worker import losing
+
+
+@pytest.mark.parametrize("spec", [None, "", "infer.before_model", "link.before_send:0"])
+def test_no_frame_is_lost_unless_it_is_asked_for(spec: str | None) -> None:
+    loses = losing(spec)
+    assert not any(loses() for _ in range(100))
+
+
+def test_frames_are_lost_as_often_as_it_is_asked_for() -> None:
+    loses = losing("link.before_send:0.5")
+    assert 200 < sum(loses() for _ in range(1000)) < 800
+    assert losing("link.before_send:1")()
+
+
+def test_what_is_no_probability_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="says no probability"):
+        losing("link.before_send:often")
