@@ -1,11 +1,11 @@
-"""Somebody who watches with our client for browsers, in node."""
+"""Somebody who watches, in node: with our client for browsers, or with what a script brings."""
 
 import asyncio
 import json
 import shutil
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -100,12 +100,16 @@ class Viewer:
         return [each["content"] for each in self.told("text")]
 
 
+def viewer(url: str, folder: Path) -> AbstractAsyncContextManager[Viewer]:
+    """One with our client who has not connected yet."""
+    return in_node(HERE / "viewer.mjs", as_module(folder), installed(LOCK) / "ws" / "wrapper.mjs", url=url)
+
+
 @asynccontextmanager
-async def viewer(url: str, folder: Path) -> AsyncGenerator[Viewer]:
-    """One who has not connected yet."""
-    ws = installed(LOCK) / "ws" / "wrapper.mjs"
+async def in_node(script: Path, *arguments: Path | str, url: str = "") -> AsyncGenerator[Viewer]:
+    """One who takes commands and tells as `viewer.mjs` does, and has not connected yet."""
     process = await asyncio.create_subprocess_exec(
-        node(), HERE / "viewer.mjs", as_module(folder), ws, stdin=PIPE, stdout=PIPE, stderr=PIPE
+        node(), script, *arguments, stdin=PIPE, stdout=PIPE, stderr=PIPE
     )
     somebody = Viewer(process, url)
     listening = asyncio.create_task(somebody.listen())

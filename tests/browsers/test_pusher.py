@@ -1,0 +1,344 @@
+"""Unmodified pusher-js and laravel-echo, with the real gateway and the real signatures of the HTTP API."""
+
+import json
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import parse_qs
+from uuid import UUID
+
+import pytest
+import pytest_asyncio
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from agent_domain.channels import Channel
+from agent_domain.sessions import Scope as Seen
+from broadcast_gateway.limits import Bounds
+from everstep.http_api.api import Api
+from everstep.http_api.app import create_app
+from everstep.http_api.auth import open_door
+from everstep.http_api.channels import Signer
+from tests.broadcast_gateway.gateways import KEY, SECRET, Running, Table, running
+from tests.broadcast_gateway.writers import OTHER, SESSION
+from tests.browsers.chromium import served
+from tests.browsers.relay import Relay, relaying
+from tests.browsers.viewer import HERE, LOCK, Viewer, as_module, in_node
+from tests.node import installed
+
+CHANNEL = f"private-agent.session.{SESSION}"
+STREAMING = HERE.parents[1] / "docs" / "streaming.md"
+QUICK = Bounds(drain_seconds=0.05, closing_seconds=1.0)
+
+
+@dataclass
+class Office:
+    """Where clients are authorised: the route of the HTTP API, which knows all streams but one."""
+
+    url: str = ""
+    asked: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    is_away: bool = False
+
+    async def stream(self, channel: Channel, scope: Seen | None) -> UUID | None:
+        """Whether it may be watched."""
+        del scope
+        return None if channel.stream_id == OTHER else channel.stream_id
+
+    @property
+    def since(self) -> list[Any]:
+        """Which positions were shown."""
+        return [each.get("since") for each in self.asked]
+
+    def noting(self, app: ASGIApp) -> ASGIApp:
+        """The application, and what it is asked is noted."""
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            body = await Request(scope, receive).body()
+
+            async def again() -> Any:
+                return {"type": "http.request", "body": body, "more_body": False}
+
+            self.asked.append(_sent(body))
+            await app({**scope, "path": "/away"} if self.is_away else scope, again, send)
+
+        return answer
+
+
+def _sent(body: bytes) -> dict[str, Any]:
+    if body.startswith(b"{"):
+        return json.loads(body)
+    form = {name: values[0] for name, values in parse_qs(body.decode()).items()}
+    return form | {"since": json.loads(form["since"])} if "since" in form else form
+
+
+@dataclass
+class Place:
+    """What a client needs: who authorises, a relay, and behind it a gateway."""
+
+    office: Office
+    relay: Relay
+    table: Table
+    gateway: Running
+    parts: AsyncExitStack
+
+    async def restart(self) -> None:
+        """Another gateway takes the place of this one, and knows only what is in the table."""
+        self.relay.leads_to(None)
+        await self.gateway.stop()
+        self.gateway = await self.parts.enter_async_context(running(self.table, bounds=QUICK))
+        self.relay.leads_to(self.gateway.port)
+
+
+@asynccontextmanager
+async def a_place(signed_with: str = SECRET, bounds: Bounds = QUICK) -> AsyncGenerator[Place]:
+    """With one stored envelope, and somebody who authorises with this secret."""
+    office, table = Office(), Table()
+    table.store()
+    async with AsyncExitStack() as parts:
+        gateway = await parts.enter_async_context(running(table, bounds=bounds))
+        relay = await parts.enter_async_context(relaying(gateway.port))
+        nobody = cast("Any", None)
+        api = Api(nobody, nobody, nobody, office, open_door(), Signer(KEY, signed_with))
+        served_at = served(cast("Any", office.noting(create_app(api))))
+        office.url = await parts.enter_async_context(served_at)
+        yield Place(office, relay, table, gateway, parts)
+
+
+@pytest_asyncio.fixture
+async def place() -> AsyncGenerator[Place]:
+    """Where all is well."""
+    async with a_place() as place:
+        yield place
+
+
+@pytest_asyncio.fixture
+async def ann(tmp_path: Path) -> AsyncGenerator[Viewer]:
+    """Somebody with pusher-js."""
+    pusher = installed(LOCK) / "pusher-js" / "dist" / "node" / "pusher.js"
+    async with in_node(HERE / "pusher.mjs", as_module(tmp_path), pusher) as ann:
+        yield ann
+
+
+def connects(ann: Viewer, place: Place, key: str = KEY, **options: Any) -> None:
+    endpoint = f"{place.office.url}/broadcasting/auth"
+    ann.does("connect", key=key, port=place.relay.port, endpoint=endpoint, options=options)
+
+
+async def joins(ann: Viewer, place: Place, **options: Any) -> None:
+    """He watches, and has seen the first envelope that came then."""
+    connects(ann, place, **options)
+    ann.does("subscribe", channel=CHANNEL)
+    await ann.until("joined", 1, CHANNEL)
+    place.table.store()
+    await ann.until("applied", 1, CHANNEL)
+
+
+def applied(ann: Viewer) -> list[int]:
+    """Which envelopes the reader's rule made of what came."""
+    assert not ann.told("resync", CHANNEL)
+    return [envelope["seq"] for envelope in ann.told("applied", CHANNEL)]
+
+
+# Joining.
+
+
+async def test_who_is_authorised_is_told_what_happens(place: Place, ann: Viewer) -> None:
+    """7.8.1: what there is until then comes from the API."""
+    await joins(ann, place)
+    stored = place.table.store(2)
+    await ann.until("applied", 3, CHANNEL)
+    assert ann.told("joined", CHANNEL) == [{"epoch": "first", "seq": 1, "recovered": False}]
+    assert applied(ann) == [2, 3, 4]
+    assert ann.told("applied", CHANNEL)[-1] == json.loads(stored[-1].body)
+    assert ann.told("state", None) == ["connected"]
+    assert not ann.told("error", None)
+
+
+async def is_still_connected(ann: Viewer) -> None:
+    ann.does("says", event="pusher:ping")
+    await ann.until("pong", 1, None)
+    assert ann.told("state", None) == ["connected"]
+
+
+async def test_who_is_not_authorised_keeps_the_connection(place: Place, ann: Viewer) -> None:
+    connects(ann, place)
+    other = f"private-agent.session.{OTHER}"
+    ann.does("subscribe", channel=other)
+    (refusal,) = await ann.until("refused", 1, other)
+    assert (refusal["type"], refusal["status"]) == ("AuthError", 403)
+    await is_still_connected(ann)
+    ann.does("subscribe", channel=CHANNEL)
+    await ann.until("joined", 1, CHANNEL)
+
+
+async def test_a_wrong_signature_is_refused_and_the_connection_stays(ann: Viewer) -> None:
+    async with a_place(signed_with="another secret") as place:
+        connects(ann, place)
+        ann.does("subscribe", channel=CHANNEL)
+        (refusal,) = await ann.until("refused", 1, CHANNEL)
+        assert refusal == {"type": "AuthError", "error": "the signature is not valid", "status": 401}
+        await is_still_connected(ann)
+
+
+async def test_nobody_relays_what_clients_say(place: Place, ann: Viewer) -> None:
+    await joins(ann, place)
+    ann.does("says", event="client-typing", channel=CHANNEL)
+    assert await ann.until("error", 1, None) == [4301]
+    await is_still_connected(ann)
+
+
+async def test_an_unknown_key_is_not_tried_again(place: Place, ann: Viewer) -> None:
+    connects(ann, place, key="another")
+    await ann.so_that(lambda: "disconnected" in ann.told("state", None))
+    assert ann.told("error", None) == [4001]
+    # What could bring it back is a timer.
+    await ann.is_idle()
+    assert "connected" not in ann.told("state", None)
+    assert not place.office.asked
+
+
+# Coming back.
+
+
+async def cut(place: Place, ann: Viewer) -> None:
+    """Without a word."""
+    del ann
+    place.relay.cut()
+
+
+async def killed(place: Place, ann: Viewer) -> None:
+    """The gateway is lost, and another one takes its place."""
+    del ann
+    place.relay.leads_to(None)
+    place.relay.cut()
+    await place.restart()
+
+
+async def drained(place: Place, ann: Viewer) -> None:
+    """The gateway is stopped as usual: 4200."""
+    await place.restart()
+    assert ann.told("error", None)[0] == 4200
+
+
+async def without_a_table(place: Place, ann: Viewer) -> None:
+    """The next gateway cannot read the table at first: 4100."""
+    place.table.is_away = True
+    await place.restart()
+    await ann.so_that(lambda: 4100 in ann.told("error", None))
+    place.table.is_away = False
+
+
+async def stuck(place: Place, ann: Viewer) -> None:
+    """Nothing is heard any more, and nobody closes anything."""
+    before = len(ann.told("state", None))
+    place.relay.stop()
+    await ann.so_that(lambda: len(ann.told("state", None)) > before)
+    place.relay.go_on()
+
+
+@pytest.mark.parametrize("lost", [cut, killed, drained, without_a_table, stuck])
+async def test_whoever_is_cut_comes_back_and_goes_on_where_he_was(
+    place: Place, ann: Viewer, lost: Callable[[Place, Viewer], Awaitable[None]]
+) -> None:
+    """7.8.3, 7.8.4: each stored envelope once, in order."""
+    await joins(ann, place, activityTimeout=500, pongTimeout=500)
+    place.table.store(2)
+    await ann.until("applied", 3, CHANNEL)
+    await lost(place, ann)
+    place.table.store(2)
+    await ann.until("joined", 2, CHANNEL)
+    place.table.store(2)
+    await ann.until("applied", 7, CHANNEL)
+    assert applied(ann) == [2, 3, 4, 5, 6, 7, 8]
+    assert all(answer["recovered"] for answer in ann.told("joined", CHANNEL)[1:])
+    assert place.office.asked[0].keys() == {"socket_id", "channel_name"}
+    assert place.office.since[1:] == [{"epoch": "first", "seq": 4}] * len(place.office.since[1:])
+    sockets = [each["socket_id"] for each in place.office.asked]
+    assert len(sockets) == len({*sockets})
+
+
+async def test_of_a_history_that_has_changed_nothing_is_recovered(place: Place, ann: Viewer) -> None:
+    """7.8.4"""
+    await joins(ann, place)
+    place.table.epoch = "second"
+    await ann.until("joined", 2, CHANNEL)
+    assert ann.told("error", None)[0] == 4200
+    assert ann.told("joined", CHANNEL)[1] == {"epoch": "second", "seq": 2, "recovered": False}
+    place.table.store()
+    await ann.until("applied", 2, CHANNEL)
+    assert applied(ann) == [2, 3]
+
+
+async def test_who_hears_nothing_asks_whether_anybody_is_there(ann: Viewer) -> None:
+    """The gateway says after how long."""
+    async with a_place(bounds=replace(QUICK, ping_after=1.0)) as place:
+        await joins(ann, place)
+        await ann.until("pong", 2, None)
+        assert ann.told("state", None) == ["connected"]
+
+
+# Laravel Echo, as docs/streaming.md shows it.
+
+(SNIPPET,) = (
+    block
+    for block in re.findall(r"```js\n(.*?)```", STREAMING.read_text(encoding="utf-8"), re.DOTALL)
+    if "laravel-echo" in block
+)
+
+
+@asynccontextmanager
+async def with_echo(place: Place, folder: Path) -> AsyncGenerator[Viewer]:
+    """Somebody whose page has what stands in the docs, for this gateway."""
+    page = SNIPPET
+    for there, here in (
+        ('"agents.example"', '"127.0.0.1"'),
+        ("6001", str(place.relay.port)),
+        ('"everstep"', f'"{KEY}"'),
+    ):
+        assert page.count(there) == 1
+        page = page.replace(there, here)
+    (folder / "page.mjs").write_text(page, encoding="utf-8")
+    (folder / "node_modules").symlink_to(installed(LOCK))
+    async with in_node(HERE / "echo.mjs", folder / "page.mjs", place.office.url, str(SESSION)) as ann:
+        yield ann
+
+
+async def shown(ann: Viewer, *seqs: int) -> None:
+    """Wait until exactly these were shown."""
+    await ann.until("show", len(seqs), None)
+    assert ann.told("show", None) == [*seqs]
+
+
+@pytest.mark.parametrize("lost", [cut, killed])
+async def test_a_page_with_laravel_echo_goes_on_where_it_was(
+    place: Place, tmp_path: Path, lost: Callable[[Place, Viewer], Awaitable[None]]
+) -> None:
+    """7.8.3, 7.8.4"""
+    async with with_echo(place, tmp_path) as ann:
+        assert await ann.until("load", 1, None) == [str(SESSION)]
+        place.table.store(2)
+        await shown(ann, 2, 3)
+        await lost(place, ann)
+        place.table.store(2)
+        await shown(ann, 2, 3, 4, 5)
+        assert place.office.since == [None, {"epoch": "first", "seq": 3}]
+        place.table.epoch = "second"
+        await ann.until("load", 2, None)
+        place.table.store()
+        await shown(ann, 2, 3, 4, 5, 6)
+
+
+async def test_a_page_with_laravel_echo_asks_again_where_it_is_not_authorised(
+    place: Place, tmp_path: Path
+) -> None:
+    """The API may be away when the gateway is not."""
+    place.office.is_away = True
+    async with with_echo(place, tmp_path) as ann:
+        await ann.until("waits", 2, None)
+        place.office.is_away = False
+        await ann.until("load", 1, None)
+        place.table.store()
+        await shown(ann, 2)
