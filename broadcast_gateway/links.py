@@ -115,4 +115,11 @@ class _Wishes:
             changed, self._changed = self._changed, {}
             want = [each for each, is_wanted in changed.items() if is_wanted]
             for message in link.interests(want, changed.keys() - want):
-                await writer.send(message)
+                try:
+                    async with asyncio.timeout(2 * PING_SECONDS):
+                        await writer.send(message)
+                except TimeoutError:
+                    # A ping would wait behind it for ever.
+                    logger.warning("a writer takes nothing any more; it has to link anew")
+                    writer.transport.abort()
+                    return
