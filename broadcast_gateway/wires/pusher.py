@@ -6,6 +6,7 @@ comes back inside `channel_data`, which is signed along.
 """
 
 import hmac
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -111,7 +112,20 @@ class Pusher:
 
     def event(self, news: News) -> bytes:
         """The envelope as text, within the event of its type."""
-        return _frame(news.kind, news.body.decode(), self.channel)
+        body = news.body.decode()
+        if not news.kind.startswith(TELEMETRY):
+            body = json_text(_announced(json.loads(body)))
+        return _frame(news.kind, body, self.channel)
+
+
+TELEMETRY = "agent."
+"""What the types of envelopes begin with that tell of a run; the others announce a stored message."""
+
+
+def _announced(envelope: Mapping[str, Any]) -> dict[str, Any]:
+    """A stored message, as applications are used to be told of one: all on one level."""
+    named = {name: envelope[name] for name in ("session_id", "execution_id", "timestamp", "id", "seq")}
+    return {**envelope["payload"], **named}
 
 
 def connection_established(socket_id: str, activity_timeout: int) -> bytes:

@@ -11,6 +11,7 @@ from hypothesis import given, strategies as st
 from agent_domain.channels import channel_data, channel_signature
 from agent_domain.errors import InvalidInput
 from agent_domain.reader import Place, Position
+from broadcast_gateway.news import News
 from broadcast_gateway.viewers import Joined
 from broadcast_gateway.wires import pusher
 from broadcast_gateway.wires.frames import BadFrame
@@ -215,3 +216,27 @@ def test_an_envelope_is_an_event_of_its_channel() -> None:
         "data": json.loads(told.body),
     }
     assert told.frame(Pusher(CHANNEL)) is frame
+
+
+def test_a_stored_message_is_announced_on_one_level() -> None:
+    """7.7.1"""
+    told = {
+        "message_id": "m",
+        "event_type": "execution.queued",
+        "content": "Execution queued",
+        "metadata": {},
+    }
+    stored: dict[str, Any] = {
+        "type": "execution.queued",
+        "session_id": str(SESSION),
+        "execution_id": str(EXECUTION),
+        "timestamp": "2026-01-16T10:05:00.000Z",
+        "payload": told,
+        "id": "m",
+        "seq": 7,
+    }
+    frame = Pusher(CHANNEL).event(News("execution.queued", json.dumps(stored).encode(), 7))
+    message = decoded(frame)
+    assert (message["event"], message["channel"]) == ("execution.queued", CHANNEL)
+    named = {name: stored[name] for name in ("session_id", "execution_id", "timestamp", "id", "seq")}
+    assert message["data"] == told | named
