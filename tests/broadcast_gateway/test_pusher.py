@@ -220,7 +220,7 @@ def test_an_envelope_is_an_event_of_its_channel() -> None:
 
 def test_a_stored_message_is_announced_on_one_level() -> None:
     """7.7.1"""
-    told = {
+    told: dict[str, Any] = {
         "message_id": "m",
         "event_type": "execution.queued",
         "content": "Execution queued",
