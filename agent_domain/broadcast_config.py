@@ -52,5 +52,13 @@ class BroadcastConfig:
         """Everything."""
         return cls(include_continuation_trace=True, include_tool_args=True, max_arg_length=500)
 
+    @classmethod
+    def preset(cls, name: str) -> "BroadcastConfig":
+        """One of the three, by its name."""
+        presets = {"minimal": cls.minimal, "standard": cls.standard, "debug": cls.debug}
+        if name not in presets:
+            raise InvalidInput(f"there is no broadcast preset '{name}'; use: {', '.join(presets)}")
+        return presets[name]()
+
 
 STANDARD = BroadcastConfig.standard()

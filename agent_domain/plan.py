@@ -110,6 +110,10 @@ class ExecutionPlan(_Data):
         """The same in debug mode, if that is wanted; what is in it already stays there."""
         return self.model_copy(update={"debug": True}) if debug else self
 
+    def told(self, broadcast: BroadcastConfig | None) -> Self:
+        """The same with viewers told so much, if that is said."""
+        return self if broadcast is None else self.model_copy(update={"broadcast": broadcast})
+
     def rules(self, registry: "CriterionRegistry | None" = None) -> Rules:
         """The plan as criteria that can be asked; unknown names are refused."""
         known = registry or REGISTERED

@@ -19,6 +19,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from agent_domain import announcements, envelopes
 from agent_domain.announcements import NO_CONTEXT, Context
+from agent_domain.broadcast_config import BroadcastConfig
 from agent_domain.capabilities import approvals
 from agent_domain.capabilities.approvals import ApprovalDecision, Verdict
 from agent_domain.capabilities.questions import Answer, Question
@@ -110,17 +111,19 @@ class Client:
         metadata: Mapping[str, Any] = EMPTY,
         request: str | None = None,
         debug: bool = False,
+        broadcast: BroadcastConfig | None = None,
     ) -> "Execution":
         """Accept a message and start an execution for it; an id that was used before starts nothing new.
 
         `request` is a digest of what the caller was asked for: under the same id, another one is `Taken`.
-        `debug` keeps the full state after each step, also where the agent does not.
+        `debug` keeps the full state after each step, also where the agent does not; `broadcast` says how much
+        viewers are told, instead of what the agent says.
         """
         definition = self.agent(agent)
         messages: Messages = (user(message),) if isinstance(message, str) else as_messages(message)
         ref = ExecutionRef(execution_id or uuid4(), self.tenant_id, session_id)
         # Criteria that no worker could find are refused here, before anything is stored.
-        plan = definition.plan().debugged(debug)
+        plan = definition.plan().debugged(debug).told(broadcast)
         plan.rules()
         row = await self.store.accept(
             NewExecution(

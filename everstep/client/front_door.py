@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
+from agent_domain.broadcast_config import BroadcastConfig
 from agent_domain.errors import EverstepError
 from agent_domain.ports import ExecutionRow
 from agent_domain.status import ExecutionStatus, StopReason
@@ -40,6 +41,8 @@ class StartRequest(_Contract):
     session_id: UUID | None = None
     debug: bool = False
     """Keep the full state after each step."""
+    broadcast: Literal["minimal", "standard", "debug"] | None = None
+    """How much viewers are told; else, what the agent says."""
 
 
 class ActRequest(_Contract):
@@ -97,6 +100,7 @@ class FrontDoor:
                 execution_id=named,
                 session_id=request.session_id,
                 debug=request.debug,
+                broadcast=request.broadcast and BroadcastConfig.preset(request.broadcast),
             )
             return Standing.of(await execution.get())
         except EverstepError as error:

@@ -15,6 +15,7 @@ from temporalio.service import RPCError
 
 from activities.failpoints import Failpoint, Strike, inert
 from agent_domain.announcements import NO_CONTEXT, Context
+from agent_domain.broadcast_config import BroadcastConfig
 from agent_domain.definition import AgentDefinition
 from agent_domain.errors import InvalidInput
 from agent_domain.plan import ExecutionPlan
@@ -90,6 +91,8 @@ class Said:
     metadata: Mapping[str, Any] = EMPTY
     debug: bool = False
     """Whether the execution that it begins keeps the full state after each step."""
+    broadcast: BroadcastConfig | None = None
+    """How much viewers of that execution are told; else, what the agent says."""
     key: str = field(default_factory=lambda: str(uuid4()))
 
 
@@ -253,7 +256,7 @@ class Sessions:
 
     async def _message(self, scope: Scope, session_id: UUID, said: Said, agent: str) -> NewMessage:
         definition = self._require_agent(agent)
-        plan = definition.plan().debugged(said.debug)
+        plan = definition.plan().debugged(said.debug).told(said.broadcast)
         plan.rules()
         return NewMessage(
             id=self._named(scope, said, "message"),

@@ -1,7 +1,7 @@
 """What clients send."""
 
 import hashlib
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from pydantic import AfterValidator, ConfigDict, Field, WithJsonSchema
@@ -28,6 +28,14 @@ UserName = Annotated[
 ]
 Debug = Annotated[
     bool, Field(description="Whether the execution that begins keeps its full state after each step.")
+]
+Broadcast = Annotated[
+    Literal["minimal", "standard", "debug"] | None,
+    Field(
+        description="How much viewers of the execution that begins are told, instead of what its agent says: "
+        "`minimal` leaves out the text while it is written, `debug` adds the arguments of tools and the "
+        "votes after each step."
+    ),
 ]
 ContextText = Annotated[Text | None, Field(max_length=MAX_CONTEXT)]
 
@@ -80,6 +88,7 @@ class _MessageSent(_AboutSomething):
     metadata: Map = EMPTY
     user_id: UserName = None
     debug: Debug = False
+    broadcast: Broadcast = None
 
 
 class MessageSent(_MessageSent):
@@ -119,6 +128,7 @@ class NewExecutionSent(Sent):
     metadata: Map = EMPTY
     user_id: UserName = None
     debug: Debug = False
+    broadcast: Broadcast = None
 
     @property
     def digest(self) -> str:

@@ -242,6 +242,17 @@ async def test_without_chunks_there_is_nothing_to_take_back(temporal: TemporalCl
         ]
 
 
+async def test_how_much_is_told_may_be_said_for_one_execution(temporal: TemporalClient) -> None:
+    """7.5"""
+    async with at_work(temporal, an_agent("Done")) as office:
+        told = [await office.run(broadcast=config) for config in (None, BroadcastConfig.debug())]
+        kinds = [
+            {e.type for e in await office.store.envelopes(run.ref.tenant_id, run.ref.stream_id)}
+            for run, _ in told
+        ]
+    assert ["agent.continuation" in each for each in kinds] == [False, True]
+
+
 async def test_who_cancels_sees_why_it_ended(temporal: TemporalClient) -> None:
     """7.4.2: the trace comes before the last status, also where another step had been decided on."""
     model = HeldModel(calls(("look", {})), "Done", holds=2)

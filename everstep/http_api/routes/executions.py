@@ -5,6 +5,7 @@ from uuid import UUID
 
 from fastapi import Path, Query
 
+from agent_domain.broadcast_config import BroadcastConfig
 from agent_domain.capabilities.approvals import ApprovalDecision, Verdict
 from agent_domain.ports import Page, StepRow
 from agent_domain.sessions import ExecutionFilter
@@ -38,6 +39,7 @@ async def start_execution(body: NewExecutionSent, api: Given, caller: Who, key: 
             metadata=body.metadata,
             request=body.digest,
             debug=body.debug,
+            broadcast=body.broadcast and BroadcastConfig.preset(body.broadcast),
         )
     except Taken:
         raise reused() from None

@@ -5,6 +5,7 @@ from uuid import UUID
 
 from fastapi import Query, Response
 
+from agent_domain.broadcast_config import BroadcastConfig
 from agent_domain.capabilities.questions import Answer, Question
 from agent_domain.errors import UnknownName
 from agent_domain.sessions import ExecutionFilter, NewSession, SessionChanges, SessionFilter, SessionStatus
@@ -150,6 +151,7 @@ def _said(
         body.agent,
         body.metadata,
         body.debug,
+        body.broadcast and BroadcastConfig.preset(body.broadcast),
         str(key.id("message")),
     )
 

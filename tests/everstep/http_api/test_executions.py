@@ -1,7 +1,7 @@
 """Executions over HTTP: what they did, and people who answer, approve and stop them."""
 
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -291,3 +291,16 @@ async def test_agents_are_listed(ann: Person) -> None:
     assert listed["default"] == "clerk"
     assert [agent["name"] for agent in listed["items"]] == ["clerk", "other"]
     assert "book" in listed["items"][0]["tools"]
+
+
+async def test_how_much_viewers_are_told_may_be_said_with_what_begins_it(ann: Person, work: None) -> None:
+    """7.5"""
+    del work
+    told: list[set[str]] = []
+    for given in ({}, {"broadcast": "debug"}):
+        started = await ann.post("/agent/executions", {"content": "hello", **given})
+        await ann.until(started["id"], "completed")
+        store = ann.house.sessions.client.store
+        told.append({e.type for e in await store.envelopes(ann.house.tenant, UUID(started["id"]))})
+    assert ["agent.continuation" in each for each in told] == [False, True]
+    refused(await ann.posts("/agent/executions", {"content": "hello", "broadcast": "loud"}), 422, "broadcast")
