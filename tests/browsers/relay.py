@@ -12,6 +12,8 @@ class Relay:
     """On a port that stays, whichever gateway is behind it."""
 
     port: int = 0
+    refused: int | None = None
+    """How many were turned away, from when this is set to 0."""
     _behind: asyncio.Queue[int] = field(default_factory=lambda: asyncio.Queue[int](1))
     _flows: asyncio.Event = field(default_factory=asyncio.Event)
     _writers: set[StreamWriter] = field(default_factory=set[StreamWriter])
@@ -38,6 +40,10 @@ class Relay:
 
     async def took(self, reader: StreamReader, writer: StreamWriter) -> None:
         """A viewer came."""
+        if self.refused is not None:
+            self.refused += 1
+            writer.transport.abort()
+            return
         port = await self._behind.get()
         self._behind.put_nowait(port)
         there, other = await asyncio.open_connection("127.0.0.1", port)

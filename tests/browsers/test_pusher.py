@@ -1,5 +1,6 @@
 """Unmodified pusher-js and laravel-echo, with the real gateway and the real signatures of the HTTP API."""
 
+import asyncio
 import json
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -22,6 +23,7 @@ from everstep.http_api.api import Api
 from everstep.http_api.app import create_app
 from everstep.http_api.auth import open_door
 from everstep.http_api.channels import Signer
+from tests.acceptance.harness import until
 from tests.broadcast_gateway.gateways import KEY, SECRET, Running, Table, running
 from tests.broadcast_gateway.writers import OTHER, SESSION
 from tests.browsers.chromium import served
@@ -342,3 +344,18 @@ async def test_a_page_with_laravel_echo_asks_again_where_it_is_not_authorised(
         await ann.until("load", 1, None)
         place.table.store()
         await shown(ann, 2)
+
+
+async def test_a_page_with_laravel_echo_does_not_wait_long_where_nobody_listened(
+    place: Place, tmp_path: Path
+) -> None:
+    """By itself pusher-js waits 15 seconds, then 30, then a minute."""
+    async with with_echo(place, tmp_path) as ann:
+        await ann.until("load", 1, None)
+        place.relay.refused = 0
+        place.relay.cut()
+        await until("he was turned away", lambda: place.relay.refused)
+        place.relay.refused = None
+        place.table.store()
+        async with asyncio.timeout(12):
+            await shown(ann, 2)
