@@ -14,7 +14,7 @@ export UV_PYTHON_DOWNLOADS := never
 unexport VIRTUAL_ENV
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench fmt
+.PHONY: help demo test chaos check bench fmt
 
 help:  ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,6 +24,9 @@ demo: $(READY)  ## Kill a worker in the middle of an agent's work, and watch ano
 
 test: $(READY)  ## Run all tests and report what they cover
 	@$(BIN)/python -m pytest --cov --cov-report=term-missing:skip-covered
+
+chaos: $(READY)  ## Let everything go wrong at once for minutes, and see that viewers end up with what happened
+	@EVERSTEP_CHAOS=long $(BIN)/python -m pytest -s tests/acceptance/test_streams_survive.py
 
 check: $(READY)  ## Run all checks: format, lint, types, layers, rules without a test
 	@$(BIN)/ruff format --check .

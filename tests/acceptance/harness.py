@@ -159,6 +159,12 @@ class Entry:
     told: Mapping[str, Any]
 
 
+def read_journal(file: Path) -> list[Entry]:
+    """All lines of a journal, if there is one."""
+    lines = map(json.loads, file.read_text().splitlines()) if file.exists() else ()
+    return [Entry(line.pop("event"), line.pop("where"), line.pop("pid"), line) for line in lines]
+
+
 @dataclass
 class Installation:
     """Servers with the tables in place, and what reaches them."""
@@ -256,9 +262,7 @@ class Site:
 
     def journal(self, *events: str) -> list[Entry]:
         """What the workers did; all of it, or only such events."""
-        file = self.folder / JOURNAL
-        lines = map(json.loads, file.read_text().splitlines()) if file.exists() else ()
-        entries = [Entry(line.pop("event"), line.pop("where"), line.pop("pid"), line) for line in lines]
+        entries = read_journal(self.folder / JOURNAL)
         return [entry for entry in entries if not events or entry.event in events]
 
     def counted(self, event: str) -> dict[str, int]:

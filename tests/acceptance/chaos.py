@@ -1,0 +1,454 @@
+"""A stage on which everything goes wrong: processes, stories that are told, and viewers of all kinds."""
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from time import monotonic
+from typing import Any, TypeAlias
+from uuid import UUID, uuid4
+
+import httpx2
+from sqlalchemy import text
+from temporalio.service import RPCError
+
+from agent_domain.envelopes import Envelope
+from agent_domain.ports import DEFAULT_TENANT, StoreUnavailable
+from everstep.client.client import Client
+from everstep.http_api.api_keys import create_key
+from everstep.runtime.agents import load_agents
+from everstep.runtime.embedded import EmbeddedServices, embedded
+from everstep.store.keys import PostgresKeys
+from tests.acceptance.front import a_free_port
+from tests.acceptance.harness import Installation, Nursery, Process, installed
+from tests.acceptance.onlookers import Entrance, Follower, Native, Onlooker, Pusher, Sse
+from tests.acceptance.ways import Way
+from tests.services import careless, data_directory
+
+AGENTS = "tests.acceptance.storytellers:agents"
+LOOK = 0.1
+"""Seconds between two looks at what others do."""
+TAIL = 4000
+"""Characters of a log that are shown."""
+
+
+Wreck: TypeAlias = Callable[[], Coroutine[object, object, None]]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """How much of everything."""
+
+    stories: int
+    viewers: int
+    seconds: float
+    """In which all goes wrong; what is under way then may take as long as it does."""
+    kills: int
+    """Of gateways, and as many of workers."""
+    drains: int
+    restarts: int
+    cut_every: float
+    """Seconds from one cut of a viewer's connection to the next, about."""
+    unread: float
+    """Seconds in which every fifth viewer reads nothing."""
+    patience: float
+    """Seconds until everything has to be over, when nothing goes wrong any more."""
+    shared: int = 0
+    """Further gateways that share one port."""
+
+
+SHORT = Measure(16, 48, 20, kills=3, drains=1, restarts=1, cut_every=3, unread=3, patience=90)
+LONG = Measure(40, 120, 90, kills=10, drains=4, restarts=3, cut_every=5, unread=12, patience=240, shared=2)
+
+ABORTED, LOST = "0.2", "0.05"
+"""Of all attempts to write a step, and of all frames on their way to a gateway."""
+
+
+def measure() -> Measure:
+    """For every day, unless `EVERSTEP_CHAOS=long` asks for more."""
+    return LONG if os.environ.get("EVERSTEP_CHAOS") == "long" else SHORT
+
+
+@dataclass
+class Story:
+    """What somebody wants to be told."""
+
+    about: str
+    execution_id: UUID | None = None
+
+    def __str__(self) -> str:
+        return f"{self.about} ({self.execution_id})"
+
+
+@dataclass
+class Plot:
+    """A stream: a session with two stories, or one story that has none."""
+
+    stories: list[Story]
+    is_session: bool
+    stream_id: UUID | None = None
+    began: asyncio.Event = field(default_factory=asyncio.Event)
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    told: list[Envelope] = field(default_factory=list[Envelope])
+    """All that is stored of it, in the end."""
+
+    def __str__(self) -> str:
+        return " and ".join(map(str, self.stories))
+
+
+@dataclass
+class Role:
+    """A process that is started again whenever it ends, as an operator's tools do."""
+
+    name: str
+    arguments: tuple[str, ...]
+    says: str
+    environment: Mapping[str, str]
+    stage: "Stage"
+    lives: list[Process] = field(default_factory=list[Process])
+    busy: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def start(self) -> None:
+        """It may find no database, and is then started again."""
+        deadline = monotonic() + self.stage.measure.patience
+        while True:
+            log = self.stage.folder / f"{self.name}-{len(self.lives) + 1}.log"
+            log.touch()
+            nursery = self.stage.installation.nursery
+            process = await nursery.start(*self.arguments, log=log, environment=self.environment)
+            self.lives.append(process)
+            while process.code is None:
+                if self.says in log.read_text():
+                    return
+                await asyncio.sleep(LOOK / 4)
+            assert monotonic() < deadline, f"{self.name} does not start:\n{log.read_text()[-TAIL:]}"
+            await asyncio.sleep(LOOK)
+
+    async def crash(self, pause: float) -> None:
+        """Killed, and after a moment there again."""
+        async with self.busy:
+            await self.lives[-1].kill()
+            await asyncio.sleep(pause)
+            await self.start()
+
+    async def drain(self) -> None:
+        """Told to stop; another one takes over."""
+        async with self.busy:
+            assert await self.lives[-1].stop() == 0, self.lives[-1].log.read_text()[-TAIL:]
+            await self.start()
+
+    @property
+    def log(self) -> str:
+        return "".join(each.log.read_text() for each in self.lives)
+
+
+@dataclass
+class Stage:
+    """All processes, streams and viewers."""
+
+    measure: Measure
+    seed: str
+    installation: Installation
+    services: EmbeddedServices
+    folder: Path
+    key: str
+    api_port: int
+    gateways: list[Role] = field(default_factory=list[Role])
+    workers: list[Role] = field(default_factory=list[Role])
+    apis: list[Role] = field(default_factory=list[Role])
+    plots: list[Plot] = field(default_factory=list[Plot])
+    onlookers: list[Onlooker] = field(default_factory=list[Onlooker])
+    ports: list[int] = field(default_factory=list[int])
+    notes: list[str] = field(default_factory=list[str])
+    began: float = field(default_factory=monotonic)
+    faults: list[str] = field(default_factory=list[str])
+    """What is not as it should be."""
+    restarting: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def dice(self, what: str) -> Random:
+        """Drawn alike for the same seed."""
+        return Random(f"{self.seed} {what}")  # noqa: S311 -- no secret
+
+    def note(self, what: str) -> None:
+        """What happened when, for people."""
+        self.notes.append(f"{monotonic() - self.began:6.2f} {what}")
+
+    @property
+    def entrance(self) -> Entrance:
+        return Entrance(f"http://127.0.0.1:{self.api_port}", self.key)
+
+    @property
+    def client(self) -> Client:
+        agents = {agent.descriptor.name: agent for agent in load_agents(AGENTS)}
+        return Client(self.installation.temporal, self.installation.store, agents, task_queue="stories")
+
+    # Processes.
+
+    def role(self, name: str, *arguments: str, says: str, **more: str) -> Role:
+        given = {
+            "EVERSTEP_TASK_QUEUE": "stories",
+            "EVERSTEP_AGENTS": AGENTS,
+            "EVERSTEP_DEFAULT_AGENT": "teller",
+            "EVERSTEP_BROADCAST_SECRET": "of the chaos",
+            "EVERSTEP_TEST_FOLDER": str(self.folder),
+            "EVERSTEP_TEST_ABORTED": ABORTED,
+            "EVERSTEP_FAILPOINT": f"link.before_send:{LOST}",
+            "EVERSTEP_GATEWAY_DRAIN_SECONDS": "1",
+            **more,
+        }
+        return Role(name, arguments, says, self.installation.environment(**given), self)
+
+    async def open(self) -> None:
+        """Start all processes."""
+        for number in range(2):
+            port = a_free_port()
+            self.ports.append(port)
+            role = self.role(f"gateway-{number}", "gateway", "--port", str(port), says="viewers watch at")
+            self.gateways.append(role)
+            self.workers.append(self.role(f"worker-{number}", "worker", says="working on"))
+        if self.measure.shared:
+            port = a_free_port()
+            self.ports.append(port)
+            for number in range(self.measure.shared):
+                shared = ("gateway", "--port", str(port))
+                says, option = "viewers watch at", "true"
+                self.gateways.append(
+                    self.role(f"shared-{number}", *shared, says=says, EVERSTEP_GATEWAY_PORT_IS_SHARED=option)
+                )
+        self.apis.append(self.role("api", "api", "--port", str(self.api_port), says="answering at"))
+        await asyncio.gather(*(role.start() for role in self.roles))
+        self.note("everything runs")
+
+    @property
+    def roles(self) -> list[Role]:
+        return [*self.gateways, *self.workers, *self.apis]
+
+    async def close(self) -> None:
+        """Leave no process behind."""
+        for role in self.roles:
+            if role.lives:
+                await role.lives[-1].kill()
+
+    # Stories.
+
+    def _draw(self) -> None:
+        """Half of all stories are told in sessions, two in each."""
+        about = [Story(f"Story {number}") for number in range(self.measure.stories)]
+        half = self.measure.stories // 2
+        self.plots += [Plot(about[place : place + 2], is_session=True) for place in range(0, half, 2)]
+        self.plots += [Plot([story], is_session=False) for story in about[half:]]
+
+    async def play(self) -> None:
+        """All of it, until all stories have been told to everybody."""
+        self._draw()
+        self.began = monotonic()
+        async with AsyncExitStack() as ways, asyncio.TaskGroup() as tasks:
+            for number, plot in enumerate(self.plots):
+                tasks.create_task(self._tell(plot, self.dice(f"plot {number}")))
+            for number in range(self.measure.viewers):
+                tasks.create_task(self._look_on(number, ways, tasks))
+            tasks.create_task(self._wreck())
+        self.note("everything was told")
+
+    async def _tell(self, plot: Plot, dice: Random) -> None:
+        """Begin a stream at some moment, and wait until all of it has been told."""
+        await asyncio.sleep(dice.uniform(0, 0.6) * self.measure.seconds)
+        if plot.is_session:
+            for story in plot.stories:
+                path = f"/agent/sessions/{plot.stream_id}/messages" if plot.stream_id else "/agent/messages"
+                accepted = await self._post(path, story.about)
+                story.execution_id = UUID(accepted["execution_id"])
+                plot.stream_id = UUID(accepted["session_id"])
+                plot.began.set()
+                await asyncio.sleep(dice.uniform(0, 3))
+        else:
+            (story,) = plot.stories
+            story.execution_id = plot.stream_id = UUID(int=dice.getrandbits(128), version=4)
+            await self._start(story.about, story.execution_id)
+            plot.began.set()
+        await self.until(f"{plot} ended", lambda: self._have_ended(plot))
+        plot.ended.set()
+
+    async def _post(self, path: str, content: str) -> dict[str, str]:
+        headers = {**self.entrance.headers, "Idempotency-Key": content.replace(" ", "-")}
+        deadline = monotonic() + self.measure.patience
+        async with httpx2.AsyncClient(base_url=self.entrance.api, headers=headers, timeout=20) as http:
+            while True:
+                assert monotonic() < deadline, f"{content} was not accepted"
+                try:
+                    answer = await http.post(path, json={"content": content})
+                except httpx2.TransportError as error:
+                    self.note(f"{content} is sent again: {error!r}")
+                else:
+                    if answer.status_code != 503:
+                        assert answer.status_code == 201, answer.text
+                        return answer.json()
+                await asyncio.sleep(LOOK)
+
+    async def _start(self, about: str, execution_id: UUID) -> None:
+        deadline = monotonic() + self.measure.patience
+        while True:
+            try:
+                await self.client.start("teller", about, execution_id=execution_id, user_id="ann")
+            except (StoreUnavailable, RPCError) as error:
+                assert monotonic() < deadline, f"{about} was not accepted"
+                self.note(f"{about} is started again: {error!r}")
+                await asyncio.sleep(LOOK)
+            else:
+                return
+
+    async def _have_ended(self, plot: Plot) -> bool:
+        wanted = [story.execution_id for story in plot.stories]
+        try:
+            found = await self.rows(
+                "SELECT count(*) AS ended FROM agent_executions WHERE id = ANY(:ids)"
+                " AND status IN ('completed', 'failed', 'stopped', 'cancelled')",
+                ids=wanted,
+            )
+        except StoreUnavailable:
+            return False
+        return found[0]["ended"] == len(wanted)
+
+    async def rows(self, statement: str, **given: object) -> list[dict[str, Any]]:
+        try:
+            async with self.installation.store.engine.connect() as connection:
+                found = await connection.execute(text(statement), given)
+                return [dict(row) for row in found.mappings()]
+        except Exception as error:
+            raise StoreUnavailable(str(error)) from error
+
+    async def until(self, what: str, holds: Callable[[], Awaitable[bool] | bool]) -> None:
+        """Wait for what others do; the patience begins when nothing goes wrong any more."""
+        deadline = self.began + self.measure.seconds + self.measure.patience
+        while True:
+            found = holds()
+            if await found if isinstance(found, Awaitable) else found:
+                return
+            if monotonic() > deadline:
+                self.faults.append(f"it did not happen that {what}")
+                return
+            await asyncio.sleep(LOOK)
+
+    # Viewers.
+
+    async def _look_on(self, number: int, ways: AsyncExitStack, tasks: asyncio.TaskGroup) -> None:
+        """One more viewer, who comes when it is time."""
+        dice, kinds = self.dice(f"viewer {number}"), (Native, Pusher, Sse, Follower, Pusher, Sse)
+        kind = kinds[(number + number // len(self.plots)) % len(kinds)]
+        plot = self.plots[number % len(self.plots)]
+        is_slow = number % 5 == 0
+
+        def choose() -> int:
+            return self.api_port if kind is Sse else dice.choice(self.ports)
+
+        way = await ways.enter_async_context(Way.opened(choose, is_narrow=is_slow))
+        await plot.began.wait()
+        if dice.random() < 0.15:
+            await plot.ended.wait()
+        else:
+            await asyncio.sleep(dice.choice([0.0, dice.uniform(0, self.measure.seconds / 3)]))
+        assert plot.stream_id
+        onlooker = kind(
+            f"{number} ({kind.__name__})", plot.stream_id, plot.is_session, way, self.entrance, dice
+        )
+        self.onlookers.append(onlooker)
+        watching = tasks.create_task(self._watch(onlooker))
+        troubles = tasks.create_task(self._trouble(onlooker, dice, is_slow=is_slow))
+        await plot.ended.wait()
+        plot.told = plot.told or await self._told(plot.stream_id)
+        await self.until(
+            f"{onlooker.name} saw all {len(plot.told)} of {plot}",
+            lambda: len(onlooker.seen.stored) >= len(plot.told),
+        )
+        troubles.cancel()
+        watching.cancel()
+
+    async def _watch(self, onlooker: Onlooker) -> None:
+        try:
+            await onlooker.watch()
+        except Exception as error:  # noqa: BLE001 -- of the test's own viewers as well
+            self.faults.append(f"viewer {onlooker.name} gave up: {error!r}")
+
+    async def _trouble(self, onlooker: Onlooker, dice: Random, *, is_slow: bool) -> None:
+        """Cuts, and a while in which nothing is read."""
+        if is_slow:
+            await asyncio.sleep(dice.uniform(0, self.measure.cut_every))
+            await onlooker.way.held(self.measure.unread)
+        while monotonic() < self.began + self.measure.seconds:
+            await asyncio.sleep(dice.uniform(0, 2) * self.measure.cut_every)
+            onlooker.way.cut()
+
+    async def _told(self, stream_id: UUID) -> list[Envelope]:
+        while True:
+            try:
+                found = await self.installation.store.envelopes(DEFAULT_TENANT, stream_id)
+            except StoreUnavailable:
+                await asyncio.sleep(LOOK)
+            else:
+                return [Envelope.placed(each) for each in found]
+
+    # What goes wrong.
+
+    async def _wreck(self) -> None:
+        """All of it, at moments that are drawn."""
+        dice, measure = self.dice("wrecks"), self.measure
+        wrecks: list[tuple[float, str, Wreck]] = []
+
+        def drawn(what: str, wreck: Wreck) -> None:
+            wrecks.append((dice.uniform(0.1, 0.9) * measure.seconds, what, wreck))
+
+        def crash(role: Role) -> Wreck:
+            pause = dice.uniform(0, 1)
+            return lambda: role.crash(pause)
+
+        for _ in range(measure.kills):
+            drawn("a gateway is killed", crash(dice.choice(self.gateways)))
+            drawn("a worker is killed", crash(dice.choice(self.workers)))
+        for _ in range(measure.drains):
+            drawn("a gateway is sent away", dice.choice(self.gateways).drain)
+        for _ in range(measure.restarts):
+            drawn("PostgreSQL is restarted", self._restart)
+        async with asyncio.TaskGroup() as tasks:
+            for moment, what, wreck in sorted(wrecks, key=lambda each: each[0]):
+                await asyncio.sleep(max(0.0, self.began + moment - monotonic()))
+                self.note(what)
+                tasks.create_task(wreck())
+        self.note("nothing goes wrong any more")
+
+    async def _restart(self) -> None:
+        async with self.restarting:
+            await self.services.postgres.stop()
+            await self.services.postgres.start()
+
+    def report(self) -> str:
+        """All that helps to find out."""
+        seen = [
+            f"{each.name}: {each.connections} connections, {each.way.cuts // 2} cuts, {each.resyncs} resyncs,"
+            f" {each.seen.words} texts, {len(each.seen.stored)} stored;"
+            f" ends {Counter(each.ends).most_common(5)}"
+            for each in self.onlookers
+        ]
+        logs = [f"--- {role.name}\n{role.log[-TAIL:]}" for role in self.roles]
+        return "\n".join([f"EVERSTEP_CHAOS_SEED={self.seed}", *self.faults, *self.notes, *seen, *logs])
+
+
+@asynccontextmanager
+async def set_up(measure: Measure, nursery: Nursery, folder: Path) -> AsyncGenerator[Stage]:
+    """Servers of our own, and all processes."""
+    seed = os.environ.get("EVERSTEP_CHAOS_SEED") or uuid4().hex[:8]
+    with data_directory() as data:
+        async with (
+            embedded(careless(data)) as services,
+            installed(nursery, services, services.database_url) as installation,
+        ):
+            key = await create_key(PostgresKeys(installation.store.engine), "people", user_id="ann")
+            made = Stage(measure, seed, installation, services, folder, key.secret, a_free_port())
+            try:
+                await made.open()
+                yield made
+            finally:
+                await made.close()

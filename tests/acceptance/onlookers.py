@@ -1,0 +1,336 @@
+"""Viewers of every kind, who come back whenever they are cut, and keep what they have seen.
+
+Three of the four apply the reader's rule by hand, each over its own wire; the fourth is the client that is
+handed out. What cannot be is noted as a fault: an envelope out of order, text of what is over, text that does
+not go on from what was there, an answer that invites nobody to come back.
+"""
+
+import asyncio
+import json
+from abc import ABC, abstractmethod
+from copy import deepcopy
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from random import Random
+from typing import Any
+from uuid import UUID
+
+import httpx2
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake
+from websockets.typing import Subprotocol
+
+from agent_domain.envelopes import Envelope, EnvelopeType
+from agent_domain.reader import ENDED, Attempted, Draft, Position, Reader, Taken, fence_of
+from everstep.streaming.client import Stream as Following
+from everstep.streaming.news import Happened, Reload, Wrote
+from everstep.streaming.pace import Pace
+from tests.acceptance.ways import HOST, Way
+
+QUIET = 60.0
+"""Seconds without a word after which somebody comes back by himself."""
+RESYNC = 0.2
+"""Seconds before what is missing is asked for: it may be on its way."""
+
+
+class Cut(Exception):
+    """The connection is no use any more; come back."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """Of an attempt, as far as it was read."""
+
+    attempt: int
+    content: str
+    is_complete: bool
+
+
+@dataclass
+class Seen:
+    """All that a viewer was told."""
+
+    stored: list[Envelope] = field(default_factory=list[Envelope])
+    texts: dict[tuple[UUID, int], Text] = field(default_factory=dict[tuple[UUID, int], Text])
+    """By execution and step: what is being written, or was when the step completed."""
+    drafts: dict[tuple[UUID, int], Draft] = field(default_factory=dict[tuple[UUID, int], Draft])
+    """What the reader held when a step completed, by the same."""
+    floors: dict[UUID, Attempted] = field(default_factory=dict[UUID, Attempted])
+    faults: list[str] = field(default_factory=list[str])
+    words: int = 0
+    """How often there was text."""
+
+    def happened(self, envelope: Envelope, reader: Reader | None = None) -> None:
+        """Something stored, as it was applied."""
+        if envelope.seq != len(self.stored) + 1:
+            self.faults.append(f"{envelope.seq} after {len(self.stored)}")
+        self.stored.append(envelope)
+        floor = fence_of(envelope.type, envelope.payload)
+        if floor is None:
+            return
+        execution_id = envelope.execution_id
+        self.floors[execution_id] = max(floor, self.floors.get(execution_id, (0, 0)))
+        key = execution_id, envelope.payload.get("step_number", 0)
+        if envelope.type == EnvelopeType.AGENT_ATTEMPT_SUPERSEDED:
+            text = self.texts.get(key)
+            if text and text.attempt < floor[1]:
+                del self.texts[key]
+        elif floor != ENDED and reader:
+            draft = reader.drafts[execution_id]
+            if draft.place.step_number == key[1]:
+                self.drafts[key] = deepcopy(draft)
+
+    def wrote(self, execution_id: UUID, step_number: int, text: Text) -> None:
+        """What is written now, all of it."""
+        self.words += 1
+        key, where = (execution_id, step_number), f"step {step_number} of {execution_id}"
+        before = self.texts.get(key)
+        if (step_number, text.attempt) < self.floors.get(execution_id, (0, 0)):
+            self.faults.append(f"text of attempt {text.attempt} that is over: {where}")
+        elif before and text.attempt < before.attempt:
+            self.faults.append(f"text of attempt {text.attempt} after {before.attempt}: {where}")
+        elif before and text.attempt == before.attempt and not text.content.startswith(before.content):
+            self.faults.append(f"text that does not go on: {where}")
+        self.texts[key] = text
+
+
+@dataclass(frozen=True)
+class Entrance:
+    """Where everybody is let in, and with what."""
+
+    api: str
+    key: str
+    app: str = "everstep"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.key}"}
+
+
+@dataclass(eq=False)
+class Onlooker(ABC):
+    """Watches one stream, over his own way."""
+
+    name: str
+    stream_id: UUID
+    is_session: bool
+    way: Way
+    entrance: Entrance
+    dice: Random
+    seen: Seen = field(default_factory=Seen)
+    connections: int = 0
+    resyncs: int = 0
+    ends: list[str] = field(default_factory=list[str])
+
+    @property
+    def channel(self) -> str:
+        return f"agent.{'session' if self.is_session else 'execution'}.{self.stream_id}"
+
+    @property
+    def position(self) -> object:
+        """Where he is, for people."""
+        return len(self.seen.stored)
+
+    async def watch(self) -> None:
+        """For as long as one likes."""
+        while True:
+            self.connections += 1
+            try:
+                await self.connection()
+            except (Cut, ConnectionClosed, InvalidHandshake, httpx2.TransportError, OSError, EOFError) as end:
+                self.ends.append(f"{type(end).__name__}: {end}")
+            await asyncio.sleep(self.dice.uniform(0.05, 0.4))
+
+    @abstractmethod
+    async def connection(self) -> None:
+        """From where he is until it ends, one way or the other."""
+
+    def fault(self, what: str) -> None:
+        """What should never be."""
+        self.seen.faults.append(what)
+
+
+class Handy(Onlooker):
+    """Reads by the rule."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.reader = Reader()
+
+    @property
+    def position(self) -> object:
+        return self.reader.position.to_dict()
+
+    def joined(self, answer: dict[str, Any]) -> None:
+        """What somebody is told who subscribes."""
+        if not answer["recovered"]:
+            self.fault(f"not recovered at {self.position}: {answer}")
+        self.reader.joined(answer["epoch"], answer["seq"], recovered=answer["recovered"])
+
+    def take(self, envelope: Envelope) -> bool:
+        """Whether nothing is missing before it."""
+        taken = self.reader.take(envelope)
+        if taken is Taken.APPLIED and envelope.seq is not None:
+            self.seen.happened(envelope, self.reader)
+        elif taken is Taken.APPLIED:
+            draft = self.reader.drafts[envelope.execution_id]
+            text = Text(draft.place.attempt, draft.content, draft.is_complete)
+            self.seen.wrote(envelope.execution_id, draft.place.step_number, text)
+        self.resyncs += taken is Taken.RESYNC
+        return taken is not Taken.RESYNC
+
+
+class Native(Handy):
+    """`everstep.v1`, frame by frame."""
+
+    async def connection(self) -> None:
+        url = f"ws://{HOST}:{self.way.port}/v1"
+        protocols = [Subprotocol("everstep.v1")]
+        async with connect(
+            url, subprotocols=protocols, compression=None, close_timeout=0.2, ping_interval=None, proxy=None
+        ) as socket:
+            await self._say(socket, type="hello", token=self.entrance.key)
+            await self._subscribe(socket)
+            is_asked = True
+            while True:
+                async with asyncio.timeout(QUIET):
+                    frame = json.loads(await socket.recv())
+                match frame:
+                    case {"payload": _}:
+                        if not self.take(Envelope.from_dict(frame)) and not is_asked:
+                            is_asked = True
+                            await asyncio.sleep(RESYNC)
+                            await self._subscribe(socket)
+                    case {"type": "sub_ok"}:
+                        is_asked = False
+                        self.joined(frame)
+                    case {"type": "bye", "code": code}:
+                        if code >= 3500:
+                            self.fault(f"told to stay away: {frame}")
+                        raise Cut(f"bye: {frame['reason']}")
+                    case {"type": "welcome" | "pong"}:
+                        pass
+                    case other:
+                        self.fault(f"what is {other}?")
+
+    async def _subscribe(self, socket: ClientConnection) -> None:
+        await self._say(socket, type="sub", channel=self.channel, since=self.reader.position.to_dict())
+
+    async def _say(self, socket: ClientConnection, **frame: Any) -> None:
+        await socket.send(json.dumps(frame))
+
+
+class Pusher(Handy):
+    """As pusher-js does it, with a position in what is signed."""
+
+    async def connection(self) -> None:
+        url = f"ws://{HOST}:{self.way.port}/app/{self.entrance.app}?protocol=7&client=test&version=1"
+        async with (
+            httpx2.AsyncClient(base_url=self.entrance.api, headers=self.entrance.headers) as http,
+            connect(url, compression=None, close_timeout=0.2, ping_interval=None, proxy=None) as socket,
+        ):
+            socket_id, is_asked = "", True
+            while True:
+                async with asyncio.timeout(QUIET):
+                    frame = json.loads(await socket.recv())
+                match frame:
+                    case {"event": "pusher:connection_established", "data": data}:
+                        socket_id = json.loads(data)["socket_id"]
+                        await self._subscribe(http, socket, socket_id)
+                    case {"event": "pusher_internal:subscription_succeeded", "data": data}:
+                        is_asked = False
+                        self.joined(json.loads(data))
+                    case {"event": "pusher:error", "data": {"code": code}}:
+                        if not 4100 <= code < 4300:
+                            self.fault(f"told to stay away: {frame}")
+                        raise Cut(f"error {frame['data']}")
+                    case {"event": "pusher:pong"}:
+                        pass
+                    case {"channel": channel, "data": data} if channel == f"private-{self.channel}":
+                        if not self.take(Envelope.from_dict(json.loads(data))) and not is_asked:
+                            is_asked = True
+                            await asyncio.sleep(RESYNC)
+                            await self._subscribe(http, socket, socket_id)
+                    case other:
+                        self.fault(f"what is {other}?")
+
+    async def _subscribe(self, http: httpx2.AsyncClient, socket: ClientConnection, socket_id: str) -> None:
+        channel = f"private-{self.channel}"
+        asked = {"socket_id": socket_id, "channel_name": channel, "since": self.reader.position.to_dict()}
+        answer = await http.post("/broadcasting/auth", json=asked)
+        if answer.status_code == HTTPStatus.SERVICE_UNAVAILABLE:
+            raise Cut("nobody signs now")
+        if answer.status_code != HTTPStatus.OK:
+            self.fault(f"not signed: {answer.status_code} {answer.text}")
+            raise Cut("not signed")
+        sent = {"event": "pusher:subscribe", "data": {"channel": channel, **answer.json()}}
+        await socket.send(json.dumps(sent))
+
+
+class Sse(Handy):
+    """As browsers read server-sent events: their position is the id of the last event."""
+
+    last = "0"
+
+    async def connection(self) -> None:
+        url = f"http://{HOST}:{self.way.port}/agent/streams/{self.stream_id}"
+        headers = {**self.entrance.headers, "Last-Event-ID": self.last}
+        async with (
+            httpx2.AsyncClient(timeout=QUIET) as http,
+            http.stream("GET", url, headers=headers) as answer,
+        ):
+            if answer.status_code == HTTPStatus.SERVICE_UNAVAILABLE:
+                raise Cut("no events now")
+            if answer.status_code != HTTPStatus.OK:
+                self.fault(f"no events: {answer.status_code} {await answer.aread()}")
+                raise Cut("no events")
+            waiting = b""
+            async for data in answer.aiter_raw():
+                *events, waiting = (waiting + data).split(b"\n\n")
+                for event in events:
+                    self._read(event.decode())
+        raise Cut("it ended")
+
+    def _read(self, event: str) -> None:
+        fields = dict(line.split(": ", 1) for line in event.split("\n") if line and not line.startswith(":"))
+        match fields.get("event"):
+            case None:
+                return
+            case "joined":
+                self.joined(json.loads(fields["data"]))
+            case "bye":
+                raise Cut(f"bye: {fields['data']}")
+            case kind:
+                envelope = Envelope.from_dict(json.loads(fields["data"]))
+                if kind != envelope.type:
+                    self.fault(f"{kind} is {envelope.type}")
+                if not self.take(envelope):
+                    raise Cut("something is missing")
+        self.last = fields.get("id", self.last)
+
+
+class Follower(Onlooker):
+    """The client that is handed out."""
+
+    async def connection(self) -> None:
+        pace = Pace(pause=0.1, longest=1.0, patience=10.0)
+        url = f"ws://{HOST}:{self.way.port}"
+        stream = Following(url, self.channel, self.entrance.key, Position(), pace)
+        async for event in stream:
+            match event:
+                case Happened(envelope):
+                    self.seen.happened(envelope)
+                case Wrote():
+                    text = Text(event.attempt, event.text, event.is_complete)
+                    self.seen.wrote(event.execution_id, event.step_number, text)
+                case Reload():
+                    self.fault(f"to load anew: {event}")
+        self.fault("it ended")
+
+
+def settled(draft: Draft, message: str) -> bool:
+    """Whether a draft is the stored message once that was applied to it, and stays so."""
+    place = draft.place
+    draft.settle(place.step_number, message)
+    late = draft.take(place, "late", False)
+    return draft.content == message and draft.is_complete and late is Taken.DROPPED

@@ -1,0 +1,122 @@
+"""An agent that tells stories, and now and then breaks off in the middle of a sentence.
+
+Each attempt writes words of its own, numbered, so that whatever is missing, doubled or of another attempt
+shows. What is asked, aborted, answered and done is written down, as `agents.py` does it.
+"""
+
+import os
+from random import Random
+from uuid import uuid4
+
+from agent_domain.builder import AgentBuilder
+from agent_domain.cached_context import InferenceRequest
+from agent_domain.drivers import OnText, ToolCallingDriver
+from agent_domain.error_policy import ErrorPolicy
+from agent_domain.errors import ModelUnavailable
+from agent_domain.function_tool import tool
+from agent_domain.steps import InferenceResponse
+from agent_domain.tools import Effect, ToolContext, ToolOptions
+from everstep.inference.scripted import (
+    Pace,
+    Scenario,
+    ScenarioModel,
+    Script,
+    ScriptedCall,
+    ScriptedError,
+    ScriptedTurn,
+)
+from tests.acceptance.agents import note
+
+ABORTED = float(os.environ.get("EVERSTEP_TEST_ABORTED", "0"))
+"""So many of all attempts break off."""
+
+STEPS = 4
+WORDS, MANY = 60, 10_000
+
+
+def words(about: str, turn: int, nonce: str) -> str:
+    """What is told in one attempt; how every fourth story ends is long."""
+    is_long = turn == STEPS and int(about.rpartition(" ")[2]) % 4 == 0
+    count = MANY if is_long else WORDS
+    return " ".join(f"{nonce}·{turn}·{number}" for number in range(count))
+
+
+CALLS = {
+    1: ("weigh",),
+    2: ("weigh", "pay", "jot"),
+    3: ("pay",),
+    4: (),
+}
+"""The tools that each turn calls."""
+
+
+def script(about: str, turn: int) -> Script:
+    """This turn, in words that nobody has said before."""
+    dice = Random(uuid4().hex)  # noqa: S311 -- no secret
+    text = words(about, turn, f"{dice.getrandbits(24):06x}")
+    error = None
+    if dice.random() < ABORTED:
+        error = ScriptedError(type="unavailable", after=dice.randrange(1, len(text)))
+    calls = tuple(ScriptedCall(name=name, args={"what": f"{about} {turn}"}) for name in CALLS[turn])
+    size = len(text) // WORDS
+    pace = Pace(characters=size, seconds=dice.uniform(0.005, 0.02))
+    return Script(
+        scenarios=(Scenario(turns=(ScriptedTurn(text=text, calls=calls, pace=pace, error=error),)),)
+    )
+
+
+class Teller:
+    """Answers the latest message of a conversation, turn by turn."""
+
+    async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
+        """The next turn, if it does not break off."""
+        conversation = request.messages[request.cached_messages :]
+        asked = max(index for index, message in enumerate(conversation) if message.is_user)
+        turn = sum(message.is_assistant for message in conversation[asked:]) + 1
+        about = conversation[asked].text
+        where = f"{about}, turn {turn}"
+        note("asked", where)
+        try:
+            response = await ScenarioModel(script(about, turn)).respond(request, on_text)
+        except ModelUnavailable:
+            note("aborted", where)
+            raise
+        note("answered", where)
+        return response
+
+
+def _done(context: ToolContext, name: str) -> str:
+    note("ran", name, execution=str(context.execution_id), key=context.tool_call_id)
+    return f"{name}: done"
+
+
+@tool
+async def weigh(what: str, context: ToolContext) -> str:
+    """Weigh something, as often as you like."""
+    del what
+    return _done(context, "weigh")
+
+
+@tool(options=ToolOptions(effect=Effect.AT_MOST_ONCE))
+async def pay(what: str, context: ToolContext) -> str:
+    """Pay for something, once at most."""
+    del what
+    return _done(context, "pay")
+
+
+@tool(options=ToolOptions(quick=True))
+async def jot(what: str, context: ToolContext) -> str:
+    """Jot something down."""
+    del what
+    return _done(context, "jot")
+
+
+agents = [
+    AgentBuilder.base()
+    .with_name("teller", "Tells stories")
+    .with_tools([weigh, pay, jot])
+    .with_max_retries(50)
+    .with_timeout(3600)
+    .with_error_policy(ErrorPolicy.ignore_tool_errors())
+    .with_driver(ToolCallingDriver(Teller()))
+]

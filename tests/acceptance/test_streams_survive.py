@@ -1,0 +1,174 @@
+"""Everything goes wrong at once, and every viewer ends up with exactly what happened.
+
+Gateways and workers are killed and started again, one gateway is sent away, PostgreSQL is restarted, frames
+are lost on their way, models break off, connections are cut, and some viewers do not read for a while. When
+it happens is drawn: `EVERSTEP_CHAOS_SEED` draws the same again, as far as processes do. `make chaos` is the
+same with more of all.
+
+What is asserted of each viewer, on whatever wire:
+
+- It was told all stored envelopes of its stream, in order, each once, and as the table has them.
+- The last text that it had of a step when the step completed is the stored message, or the beginning of it
+  that was never said to be complete: what is lost on the way may leave a draft unfinished, as text is only as
+  good as the bus, and never garbled. Once the stored message is applied to the draft, it is the same.
+- Text only goes on, or is that of a later attempt. Of an attempt that was superseded, of a step that has
+  completed and of an execution that has ended nothing is told any more.
+- The last that is told of each execution's state is its terminal status, once.
+- It was never told to stay away, and nothing of what it had read was void.
+
+And of each execution: it is completed, each step once; each answer was asked for no more often than it was
+tried; each tool ran, no more often than it was tried, and one that must not run twice did not.
+"""
+
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+import pytest_asyncio
+
+from agent_domain.envelopes import EnvelopeType
+from agent_domain.reader import ENDED, fence_of
+from tests.acceptance.agents import JOURNAL
+from tests.acceptance.chaos import Plot, Stage, Story, measure, set_up
+from tests.acceptance.harness import Entry, Nursery, read_journal
+from tests.acceptance.onlookers import Handy, Onlooker, Sse, settled
+from tests.acceptance.storytellers import STEPS, words
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+Said = dict[tuple[UUID, int], str]
+"""The stored messages, by execution and step."""
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def stage(nursery: Nursery, tmp_path: Path) -> AsyncGenerator[Stage]:
+    """As much of it as was asked for."""
+    async with set_up(measure(), nursery, tmp_path) as stage:
+        yield stage
+
+
+async def test_every_viewer_ends_up_with_what_happened(stage: Stage) -> None:
+    """Follows rules 7.1.1, 7.6.3, 7.8.1, 7.8.2 and 7.8.4."""
+    try:
+        await stage.play()
+        await examine(stage)
+    finally:
+        # Shown if it fails, or with `-s`.
+        print(stage.report())  # noqa: T201
+    assert stage.faults == []
+    assert len(stage.onlookers) == stage.measure.viewers
+    # It was chaos.
+    assert sum(each.connections - 1 for each in stage.onlookers) > stage.measure.viewers / 2
+    told = [each.type for plot in stage.plots for each in plot.told]
+    assert EnvelopeType.AGENT_ATTEMPT_SUPERSEDED in told
+
+
+async def examine(stage: Stage) -> None:
+    """All that is promised above; what is not so becomes a fault."""
+    journal = read_journal(stage.folder / JOURNAL)
+    said: Said = {}
+    for plot in stage.plots:
+        for story in plot.stories:
+            stage.faults += [f"{story}: {each}" for each in await wrong_story(stage, story, journal, said)]
+    for onlooker in stage.onlookers:
+        plot = next(each for each in stage.plots if each.stream_id == onlooker.stream_id)
+        for fault in [*onlooker.seen.faults, *wrong_view(onlooker, plot, said)]:
+            stage.faults.append(f"viewer {onlooker.name} of {plot} at {onlooker.position}: {fault}")
+    for role in (*stage.gateways, *stage.apis):
+        if "Traceback" in role.log:
+            stage.faults.append(f"{role.name} stumbled")
+
+
+# Viewers.
+
+
+def wrong_view(onlooker: Onlooker, plot: Plot, said: Said) -> Iterator[str]:
+    """What a viewer did not see as it was."""
+    seen = onlooker.seen
+    for told, stored in zip(seen.stored, plot.told, strict=False):
+        if told.to_dict() != stored.to_dict():
+            yield f"{told} instead of {stored}"
+    if len(seen.stored) != len(plot.told):
+        yield f"{len(seen.stored)} of {len(plot.told)} envelopes"
+    for story in plot.stories:
+        own = [each for each in seen.stored if each.execution_id == story.execution_id]
+        ends = [fence_of(each.type, each.payload) == ENDED for each in own if each.type.startswith("agent.")]
+        if ends.count(True) != 1 or not ends[-1]:
+            yield f"{story} does not end by a terminal status"
+    yield from wrong_texts(onlooker, said)
+    if isinstance(onlooker, Handy):
+        yield from wrong_drafts(onlooker, said)
+    if isinstance(onlooker, Sse) and onlooker.last.rpartition(":")[2] != str(len(seen.stored)):
+        yield f"the last event was {onlooker.last}"
+
+
+def wrong_texts(onlooker: Onlooker, said: Said) -> Iterator[str]:
+    """Whatever was read of a step before it completed is its message, as far as it goes."""
+    for key, last in onlooker.seen.texts.items():
+        message = said.get(key, "")
+        if last.content != message and (last.is_complete or not message.startswith(last.content)):
+            yield f"step {key[1]} was read as {last}, and is {message[:60]!r}"
+
+
+def wrong_drafts(onlooker: Handy, said: Said) -> Iterator[str]:
+    """What the reader held when a step completed is what the viewer had seen; the message wins over it."""
+    texts = onlooker.seen.texts
+    for key, draft in onlooker.seen.drafts.items():
+        if draft.content != (texts[key].content if key in texts else ""):
+            yield f"the draft of step {key[1]} is not its text"
+        if not settled(draft, said.get(key, "")):
+            yield f"the draft of step {key[1]} is not its message, once that was applied: {draft.content!r}"
+
+
+# Executions.
+
+
+async def wrong_story(stage: Stage, story: Story, journal: list[Entry], said: Said) -> list[str]:
+    """What is wrong with an execution; what it said is added to what was said."""
+    of = {"id": story.execution_id}
+    (execution,) = await stage.rows("SELECT status FROM agent_executions WHERE id = :id", **of)
+    steps = await stage.rows("SELECT * FROM agent_steps WHERE execution_id = :id ORDER BY number", **of)
+    messages = await stage.rows(
+        "SELECT step, content #>> '{}' AS text FROM agent_transcript"
+        " WHERE execution_id = :id AND role = 'assistant' ORDER BY step, idx",
+        **of,
+    )
+    calls = await stage.rows("SELECT * FROM agent_tool_calls WHERE execution_id = :id", **of)
+    found, numbers = list[str](), [*range(1, STEPS + 1)]
+    if execution["status"] != "completed":
+        found.append(f"it is {execution['status']}")
+    if [row["number"] for row in steps] != numbers or [row["step"] for row in messages] != numbers:
+        found.append(f"its steps are {steps}, its messages are of {[row['step'] for row in messages]}")
+    events = Counter((entry.event, entry.where) for entry in journal)
+    for step, message in zip(steps, messages, strict=False):
+        said[step["execution_id"], step["number"]] = message["text"]
+        found += wrong_step(story, step, message["text"], events)
+    ran = Counter(entry.told["key"] for entry in journal if entry.event == "ran")
+    return found + [each for call in calls for each in wrong_call(call, ran[call["call_id"]])]
+
+
+def wrong_step(
+    story: Story, step: Mapping[str, Any], message: str, events: Counter[tuple[str, str]]
+) -> Iterator[str]:
+    """It says what one attempt has said, and was tried as often as is stored at most."""
+    number, tried = step["number"], step["attempt"]
+    if message != words(story.about, number, message.partition("·")[0]):
+        yield f"the message of step {number} is garbled: {message[:60]!r}"
+    where = f"{story.about}, turn {number}"
+    asked, answered = events["asked", where], events["answered", where]
+    if not 1 <= answered <= asked <= tried:
+        yield f"step {number} was asked for {asked} times, answered {answered} times, and tried {tried} times"
+
+
+def wrong_call(call: Mapping[str, Any], ran: int) -> Iterator[str]:
+    """It ran, and no more often than it may."""
+    name, is_good = call["name"], call["success"]
+    limit = 1 if name == "pay" else call["attempts"]
+    if call["state"] != "done" or not is_good <= ran <= max(1, limit):
+        yield f"{name} is {call['state']}, ran {ran} times and was tried {call['attempts']} times"
+    # Whether it was paid may be unknown, which the model is told then.
+    if not is_good and name != "pay":
+        yield f"{name} failed: {call['error']}"
