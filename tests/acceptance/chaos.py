@@ -193,7 +193,7 @@ class Stage:
             "EVERSTEP_TASK_QUEUE": "stories",
             "EVERSTEP_AGENTS": AGENTS,
             "EVERSTEP_DEFAULT_AGENT": "teller",
-            "EVERSTEP_BROADCAST_SECRET": "of the chaos",
+            "EVERSTEP_BROADCAST_SECRET": "of the chaos, of the chaos, of the chaos",
             "EVERSTEP_TEST_FOLDER": str(self.folder),
             "EVERSTEP_TEST_ABORTED": ABORTED,
             "EVERSTEP_FAILPOINT": f"link.before_send:{LOST}",
