@@ -123,9 +123,8 @@ TELEMETRY = "agent."
 
 
 def _announced(envelope: Mapping[str, Any]) -> dict[str, Any]:
-    """A stored message, as applications are used to be told of one: all on one level."""
-    named = {name: envelope[name] for name in ("session_id", "execution_id", "timestamp", "id", "seq")}
-    return {**envelope["payload"], **named}
+    """A stored message, as applications are used to be told of one: all on one level, beside the envelope."""
+    return {**envelope["payload"], **envelope}
 
 
 def connection_established(socket_id: str, activity_timeout: int) -> bytes:
