@@ -16,7 +16,7 @@ import httpx2
 from sqlalchemy import text
 from temporalio.service import RPCError
 
-from agent_domain.envelopes import Envelope
+from agent_domain.envelopes import Envelope, EnvelopeType
 from agent_domain.ports import DEFAULT_TENANT, StoreUnavailable
 from everstep.client.client import Client
 from everstep.http_api.api_keys import create_key
@@ -26,6 +26,7 @@ from everstep.store.keys import PostgresKeys
 from tests.acceptance.front import a_free_port
 from tests.acceptance.harness import Installation, Nursery, Process, installed
 from tests.acceptance.onlookers import Entrance, Follower, Native, Onlooker, Pusher, Sse
+from tests.acceptance.storytellers import STEPS, is_long
 from tests.acceptance.ways import Way
 from tests.services import careless, data_directory
 
@@ -62,7 +63,7 @@ class Measure:
 
 
 SHORT = Measure(16, 48, 20, kills=3, drains=1, restarts=1, cut_every=3, unread=3, patience=90)
-LONG = Measure(40, 120, 90, kills=10, drains=4, restarts=3, cut_every=5, unread=12, patience=240, shared=2)
+LONG = Measure(40, 120, 60, kills=8, drains=4, restarts=3, cut_every=3, unread=20, patience=240, shared=2)
 
 ABORTED, LOST = "0.2", "0.05"
 """Of all attempts to write a step, and of all frames on their way to a gateway."""
@@ -95,6 +96,11 @@ class Plot:
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     told: list[Envelope] = field(default_factory=list[Envelope])
     """All that is stored of it, in the end."""
+
+    @property
+    def is_long(self) -> bool:
+        """Whether one of its stories is."""
+        return any(is_long(story.about) for story in self.stories)
 
     def __str__(self) -> str:
         return " and ".join(map(str, self.stories))
@@ -339,8 +345,9 @@ class Stage:
         """One more viewer, who comes when it is time."""
         dice, kinds = self.dice(f"viewer {number}"), (Native, Pusher, Sse, Follower, Pusher, Sse)
         kind = kinds[(number + number // len(self.plots)) % len(kinds)]
-        plot = self.plots[number % len(self.plots)]
         is_slow = number % 5 == 0
+        plots = [plot for plot in self.plots if plot.is_long] if is_slow else self.plots
+        plot = plots[number % len(plots)]
 
         def choose() -> int:
             return self.api_port if kind is Sse else dice.choice(self.ports)
@@ -376,7 +383,9 @@ class Stage:
     async def _trouble(self, onlooker: Onlooker, dice: Random, *, is_slow: bool) -> None:
         """Cuts, and a while in which nothing is read."""
         if is_slow:
-            await asyncio.sleep(dice.uniform(0, self.measure.cut_every))
+            # From when the long text begins: of less nobody would notice that it is not read.
+            while not any(map(_begins_the_last, onlooker.seen.stored)):  # noqa: ASYNC110 -- nobody tells
+                await asyncio.sleep(LOOK / 4)
             await onlooker.way.held(self.measure.unread)
         while monotonic() < self.began + self.measure.seconds:
             await asyncio.sleep(dice.uniform(0, 2) * self.measure.cut_every)
@@ -434,6 +443,12 @@ class Stage:
         ]
         logs = [f"--- {role.name}\n{role.log[-TAIL:]}" for role in self.roles]
         return "\n".join([f"EVERSTEP_CHAOS_SEED={self.seed}", *self.faults, *self.notes, *seen, *logs])
+
+
+def _begins_the_last(envelope: Envelope) -> bool:
+    """Whether a story's last step begins, which may be long."""
+    step_number = envelope.payload.get("step_number")
+    return envelope.type == EnvelopeType.AGENT_STEP_STARTED and step_number == STEPS
 
 
 @asynccontextmanager

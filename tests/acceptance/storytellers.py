@@ -34,10 +34,14 @@ STEPS = 4
 WORDS, MANY = 60, 10_000
 
 
+def is_long(about: str) -> bool:
+    """Every fourth story takes long to end."""
+    return int(about.rpartition(" ")[2]) % 4 == 0
+
+
 def words(about: str, turn: int, nonce: str) -> str:
-    """What is told in one attempt; how every fourth story ends is long."""
-    is_long = turn == STEPS and int(about.rpartition(" ")[2]) % 4 == 0
-    count = MANY if is_long else WORDS
+    """What is told in one attempt."""
+    count = MANY if turn == STEPS and is_long(about) else WORDS
     return " ".join(f"{nonce}·{turn}·{number}" for number in range(count))
 
 
