@@ -73,7 +73,9 @@ async def relaying(
     metrics = Metrics()
     hub = Hub(PostgresJournal(engine), metrics)
     bounds = Bounds(
-        per_address=settings.gateway_connections_per_address, drain_seconds=settings.gateway_drain_seconds
+        per_address=settings.gateway_connections_per_address,
+        handshakes=settings.gateway_handshakes_per_second,
+        drain_seconds=settings.gateway_drain_seconds,
     )
     house = House(hub, doors(settings, engine), metrics, bounds, {signs.key: signs.secret})
     gateway = Gateway(house, settings.allowed_origins)

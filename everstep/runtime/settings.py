@@ -112,6 +112,8 @@ class Settings(BaseSettings):
     """Where whoever writes reaches it; 0: a free one, as each gateway says where it is."""
     gateway_connections_per_address: int = Field(default=2000, ge=1)
     """Behind a proxy all viewers come from one address."""
+    gateway_handshakes_per_second: float = Field(default=1000, gt=0)
+    """New connections; who comes beyond that is asked to come again."""
     gateway_drain_seconds: float = Field(default=5.0, ge=0, le=600)
     """Over which the viewers of a gateway that stops are sent elsewhere."""
     gateway_url: str | None = None
