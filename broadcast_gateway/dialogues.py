@@ -5,6 +5,7 @@ then there is a task for the connection.
 """
 
 import asyncio
+import logging
 import time
 from abc import ABC, abstractmethod
 from collections import Counter, deque
@@ -34,6 +35,8 @@ from broadcast_gateway.wires.frames import (
     BadFrame,
     Closing,
 )
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
@@ -126,6 +129,10 @@ class Dialogue(ABC):
             self._line.close(UNAUTHORIZED)
         except BadFrame as error:
             self._line.close(error.closing)
+        except Exception:
+            # Whoever asked must not wait for ever.
+            logger.exception("a viewer cannot be answered")
+            self._line.close(NOT_NOW)
         finally:
             self._working = None
 

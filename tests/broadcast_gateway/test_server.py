@@ -261,6 +261,14 @@ class TestAdmission:
             assert (answer["type"], answer["channel"]) == ("sub_error", channel)
             assert (await viewer.sub())["type"] == "sub_ok"
 
+    async def test_who_cannot_be_answered_is_told_to_come_back(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async with running() as gateway, native_socket(gateway) as viewer:
+            await viewer.send(type="hello", token="ann for a while")  # noqa: S106
+            assert (await viewer.end())[0] == 3006
+        assert "a viewer cannot be answered" in caplog.text
+
     async def test_an_expired_token_ends_the_connection_unless_a_newer_one_is_shown(self) -> None:
         async with (
             running(bounds=Bounds(sweep_seconds=0.01)) as gateway,
