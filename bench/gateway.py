@@ -1,0 +1,569 @@
+"""What the gateway costs, and how late it is: many viewers, many streams, text as it is written.
+
+`everstep gateway` runs as a process of its own on a real PostgreSQL. It is compared with a relay on
+`websockets` that has no table, resumes nothing and looks after nobody (bench/relay.py): both are loaded by
+the same process (bench/crowd.py) with the same envelopes, in turns. Server and load have a core each, if
+there are two. The way of text from a worker to viewers is compared with one bare hop between two processes.
+Prints medians over the rounds and their ratios, and fails if one misses its target, or if anything is lost,
+doubled or out of order.
+
+python bench/gateway.py [--rounds N] [--only SCENARIO] [--quick]
+"""
+
+import argparse
+import asyncio
+import multiprocessing
+import os
+import re
+import resource
+import statistics
+import sys
+import time
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from tempfile import TemporaryDirectory, TemporaryFile
+from typing import Any, Final, TypeAlias
+from uuid import UUID, uuid4
+
+import psycopg
+from crowd import Measured, Target, in_process, memory_of
+from psycopg import sql
+
+from agent_domain.builder import AgentBuilder
+from agent_domain.cached_context import InferenceRequest
+from agent_domain.definition import AgentDefinition
+from agent_domain.drivers import OnText, ToolCallingDriver
+from agent_domain.gateways import PRESENT_SECONDS
+from agent_domain.steps import InferenceResponse
+from agent_domain.testing import says
+from everstep.client.client import Client
+from everstep.http_api.callers import Grant
+from everstep.http_api.tokens import signed
+from everstep.runtime.agents import AgentBook
+from everstep.runtime.embedded import EmbeddedConfig, embedded
+from everstep.runtime.installation import opened, upgrade
+from everstep.runtime.settings import Settings
+from everstep.runtime.worker import make_worker
+from everstep.store.engine import create_engine
+from everstep.store.gateways import PostgresGateways
+from everstep.store.tables import metadata
+
+RELAY: Final = "relay"
+EVERSTEP: Final = "everstep"
+SIDES: Final = (RELAY, EVERSTEP)
+HERE: Final = Path(__file__).parent
+
+VIEWERS, STREAMS = 1000, 100
+BYTES: Final = 500
+RATES: Final = (2000, 6000)
+"""Envelopes in a second; each goes to ten viewers."""
+WINDOW: Final = 256
+"""Envelopes that are on their way, where nothing says how fast."""
+IDLE, IDLE_STREAMS = 10_000, 1000
+STORED: Final = 300
+"""Envelopes that each viewer who comes back is sent."""
+SLOW, SLOW_AMONG, SLOW_STREAMS = 20, 100, 10
+SLOW_BYTES: Final = 2000
+
+EXECUTIONS, READERS = 100, 300
+EVERY: Final = 0.05
+"""Seconds between two words of a model."""
+TYPIST: Final = "typist"
+
+# What is shown.
+
+
+def line(name: str, *columns: str) -> None:
+    """One line of the table."""
+    print(f"{name:52}" + "".join(f"{column:>12}" for column in columns), flush=True)
+
+
+def misses(value: float, target: str) -> bool:
+    """Whether a value is on the wrong side of its target."""
+    if not target:
+        return False
+    relation, limit = target.split()
+    return value > float(limit) if relation == "<=" else value < float(limit)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table: of both sides and their ratio, and how high that may be, or how low.
+
+    Where the relay has nothing to compare with, the target is for our own value, in this unit.
+    """
+
+    name: str
+    unit: str = ""
+    scale: float = 1.0
+    target: str = ""
+    is_alone: bool = False
+
+
+ROWS: Final = (
+    Row("CPU of a delivery, 20,000/s", "us", 1e6),
+    Row("CPU of a delivery, 60,000/s", "us", 1e6),
+    Row("CPU of a delivery, without a pause", "us", 1e6),
+    Row("deliveries in a second of CPU, 20,000/s", "", 1, ">= 0.80"),
+    Row("deliveries in a second of CPU, 60,000/s", "", 1, ">= 0.80"),
+    Row("deliveries in a second of CPU, without a pause", "", 1, ">= 1.00"),
+    Row("deliveries in a second, without a pause", "/s"),
+    Row("core of the load, without a pause", "%", 100),
+    Row("latency, 20,000/s, p50", "ms", 1000),
+    Row("latency, 20,000/s, p99", "ms", 1000, "<= 2.00"),
+    Row("latency, 20,000/s, p99.9", "ms", 1000),
+    Row("idle: memory of a connection", "kB", 1e-3, "<= 0.60"),
+    Row("idle: CPU to connect and subscribe", "us", 1e6, "<= 2.00"),
+    Row("idle: CPU of all", "%", 100, "<= 2.00", is_alone=True),
+    Row("back: time until all is replayed", "s", 1),
+    Row("back: CPU until all is replayed", "s", 1, "<= 0.80"),
+    Row("slow readers: latency of the others, p50", "ms", 1000),
+    Row("slow readers: latency of the others, p99", "ms", 1000, "<= 2.00"),
+    Row("slow readers: memory for each", "kB", 1e-3, "<= 500", is_alone=True),
+)
+
+Samples: TypeAlias = dict[tuple[str, str], list[float]]
+"""What was measured: by the name of a row and the side."""
+
+
+def print_ratios(samples: Samples) -> bool:
+    """The table of what was measured on both sides; whether a target was missed."""
+    missed = False
+    line("", *SIDES, "ratio", "target")
+    for row in ROWS:
+        relay, ours = (samples.get((row.name, side), []) for side in SIDES)
+        if not ours:
+            continue
+        # Of each round by itself: what else the machine has to do changes from round to round.
+        ratio = statistics.median(our / max(their, 1e-9) for our, their in zip(ours, relay, strict=True))
+        values = [statistics.median(each) * row.scale for each in (relay, ours)]
+        wrong = misses(values[1] if row.is_alone else ratio, row.target)
+        missed |= wrong
+        shown = [f"{value:,.{bool(row.unit):d}f} {row.unit:2}" for value in values]
+        line(
+            row.name, *shown, "" if row.is_alone else f"{ratio:.2f}", row.target, "  MISSED" if wrong else ""
+        )
+    return missed
+
+
+# Processes.
+
+
+@asynccontextmanager
+async def process(*command: str, **environment: str) -> AsyncGenerator[tuple[int, int]]:
+    """A Python of its own meanwhile, that says first at which URL it listens: its id, and the port."""
+    given, pipe = {**os.environ, **environment}, asyncio.subprocess.PIPE
+    with TemporaryFile() as log:
+        started = await asyncio.create_subprocess_exec(
+            sys.executable, *command, env=given, stdout=pipe, stderr=log
+        )
+        try:
+            assert started.stdout
+            async with asyncio.timeout(60):
+                said = (await started.stdout.readline()).decode()
+            if found := re.search(r"ws://\S+:(\d+)", said):
+                yield started.pid, int(found[1])
+            if not found or started.returncode is not None:
+                log.seek(0)
+                raise RuntimeError(f"{' '.join(command)} ended: {log.read().decode()}")
+        finally:
+            with suppress(ProcessLookupError):
+                started.terminate()
+            await started.wait()
+
+
+@dataclass(frozen=True)
+class CrowdProcess:
+    """The load, in a process of its own."""
+
+    pipe: Connection
+
+    async def ask(self, what: str, *args: Any, **given: Any) -> Any:
+        """Let it do something; what came of it."""
+        self.pipe.send((what, args, given))
+        answer = await asyncio.to_thread(self.pipe.recv)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+@asynccontextmanager
+async def crowding() -> AsyncGenerator[CrowdProcess]:
+    """Started, and stopped at the end."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    started = context.Process(target=in_process, args=(theirs,), daemon=True)
+    started.start()
+    theirs.close()
+    try:
+        yield CrowdProcess(ours)
+    finally:
+        ours.close()
+        await asyncio.to_thread(started.join)
+
+
+# A model that types, and the process in which it does.
+
+
+@dataclass(frozen=True)
+class Typist:
+    """A model whose every word says when it was said."""
+
+    words: int
+
+    async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
+        """One word after the other."""
+        del request
+        for number in range(1, self.words + 1):
+            await asyncio.sleep(EVERY)
+            on_text(f"#{number:010}{time.monotonic_ns():019} ")
+        # What is stored is told as well, and carries no marks.
+        return says("Typed.")
+
+
+def typist(words: int) -> AgentDefinition:
+    """The worker's only agent."""
+    return AgentBuilder.base().with_name(TYPIST).with_driver(ToolCallingDriver(Typist(words))).definition()
+
+
+async def work(settings: Settings, words: int) -> None:
+    """Be a worker, linked to the gateway, for as long as the bench takes."""
+    async with opened(settings, is_linked=True) as installation:
+        book = AgentBook([typist(words)], installation.models)
+        async with make_worker(
+            installation.temporal, installation.store, book, settings, bus=installation.bus
+        ):
+            await asyncio.Event().wait()
+
+
+def work_in_process(settings: Settings, words: int) -> None:
+    """What the worker's process runs."""
+    asyncio.run(work(settings, words))
+
+
+@asynccontextmanager
+async def working(settings: Settings, words: int) -> AsyncGenerator[None]:
+    """A worker in a process of its own."""
+    started = multiprocessing.get_context("spawn").Process(
+        target=work_in_process, args=(settings, words), daemon=True
+    )
+    started.start()
+    try:
+        yield
+    finally:
+        started.terminate()
+        await asyncio.to_thread(started.join)
+
+
+# Measuring.
+
+SESSIONS: Final = """
+    WITH made AS (
+        INSERT INTO agent_sessions (id, tenant_id, user_id)
+        SELECT gen_random_uuid(), 'default', 'user ' || i FROM generate_series(1, %(streams)s) AS i
+        RETURNING id
+    )
+    INSERT INTO agent_streams (stream_id, tenant_id, head)
+    SELECT id, 'default', %(stored)s FROM made
+    RETURNING stream_id
+"""
+
+ENVELOPES: Final = """
+    INSERT INTO agent_envelopes (stream_id, seq, tenant_id, id, type, execution_id, payload)
+    SELECT stream_id, seq, 'default', gen_random_uuid(), 'agent.tool.completed', stream_id,
+           json_build_object('call_id', 'call_1', 'result',
+                             '#' || lpad(seq::text, 10, '0') || repeat('0', 19) || repeat('.', 180))
+      FROM agent_streams, generate_series(1, head) AS seq
+     WHERE stream_id = ANY (%(streams)s)
+"""
+
+
+@dataclass
+class Bench:
+    """All of it, on servers that run."""
+
+    settings: Settings
+    crowd: CrowdProcess
+    rounds: int
+    is_quick: bool
+    samples: Samples = field(default_factory=lambda: defaultdict(list))
+    is_missed: bool = False
+
+    @property
+    def cores(self) -> list[int]:
+        """Those that this process may use."""
+        return sorted(os.sched_getaffinity(0))
+
+    async def run(self, scenarios: Iterable[str]) -> bool:
+        """Measure and print; whether a target was missed."""
+        wanted = set(scenarios)
+        compared = {name: each for name, each in self._compared().items() if name in wanted}
+        await self.crowd.ask("pin", {self.cores[-1]})
+        for number in range(self.rounds):
+            for name, (scenario, options) in compared.items():
+                # To fill memory takes long, and gives the same each time.
+                if number and name == "idle":
+                    continue
+                for side in SIDES if number % 2 == 0 else reversed(SIDES):
+                    await self._on(side, name, scenario, options)
+        if compared:
+            self.is_missed |= print_ratios(self.samples)
+        if "chunks" in wanted:
+            await self.crowd.ask("pin", set(self.cores))
+            await self.chunks()
+        return self.is_missed
+
+    def _compared(self) -> dict[str, tuple["Scenario", tuple[str, ...]]]:
+        return {
+            "fanout": (self.fanout, ()),
+            "idle": (self.idle, ()),
+            "replay": (self.replay, ("--keep", str(STORED))),
+            "slow": (self.slow, ()),
+        }
+
+    async def _on(self, side: str, name: str, scenario: "Scenario", options: tuple[str, ...]) -> None:
+        async with self.served(side, *options) as target:
+            os.sched_setaffinity(target.pid, {self.cores[0]})
+            for measured in await scenario(side, target):
+                self._check(f"{name}, {side}", measured, is_ours=side == EVERSTEP)
+            await self.crowd.ask("leave")
+
+    def _check(self, name: str, measured: Measured, *, is_ours: bool = True) -> None:
+        if not measured.is_faultless:
+            found = f"{measured.lost} lost, {measured.doubled} doubled, {measured.disordered} out of order"
+            cut = f"{measured.cut} connections lost"
+            print(f"{name}: {found}, {cut}", "  MISSED" if is_ours else "", flush=True)
+            self.is_missed |= is_ours
+
+    def _note(self, name: str, side: str, value: float) -> None:
+        self.samples[name, side].append(value)
+
+    # Servers.
+
+    @asynccontextmanager
+    async def served(self, side: str, *options: str) -> AsyncGenerator[Target]:
+        """A server of this kind, in a process of its own."""
+        if side == RELAY:
+            async with process(str(HERE / "relay.py"), *options) as (pid, port):
+                yield Target(pid, port, port)
+            return
+        secret = self.settings.required("auth_secret", "")
+        environment = {
+            "DATABASE_URL": self.settings.required("database_url", ""),
+            "TEMPORAL_ADDRESS": self.settings.required("temporal_address", ""),
+            "EVERSTEP_AUTH_SECRET": secret,
+            "EVERSTEP_GATEWAY_CONNECTIONS_PER_ADDRESS": "100000",
+            "EVERSTEP_GATEWAY_DRAIN_SECONDS": "0",
+        }
+        async with process("-m", "everstep.cli", "gateway", "--port", "0", **environment) as (pid, port):
+            token = signed(secret, "somebody", scope=Grant.ALL_SESSIONS)
+            epoch, link_port = await self._present()
+            yield Target(pid, port, link_port, token, self.settings.gateway_secret or "", epoch)
+
+    async def _present(self) -> tuple[str, int]:
+        """The epoch, and where the gateway takes what is pushed: by the table in which it says so."""
+        engine = create_engine(self.settings.required("database_url", ""))
+        try:
+            epoch, [(_, url)] = await PostgresGateways(engine).present(PRESENT_SECONDS)
+            return epoch, int(url.rpartition(":")[2])
+        finally:
+            await engine.dispose()
+
+    def database(self) -> psycopg.Connection[Any]:
+        """To the tables."""
+        url = self.settings.required("database_url", "").replace("+psycopg", "")
+        return psycopg.connect(url, autocommit=True)
+
+    def streams(self, number: int, stored: int = 0) -> list[UUID]:
+        """Sessions, and what was told in them."""
+        with self.database() as connection:
+            made = connection.execute(SESSIONS, {"streams": number, "stored": stored}).fetchall()
+            streams = [row[0] for row in made]
+            if stored:
+                connection.execute(ENVELOPES, {"streams": streams})
+                connection.execute("ANALYZE agent_envelopes")
+        return streams
+
+    # Scenarios, on one side.
+
+    async def fanout(self, side: str, target: Target) -> list[Measured]:
+        """A thousand viewers, ten to a stream, as much as comes and as much as goes."""
+        await self.crowd.ask("join", target, self.streams(STREAMS), VIEWERS)
+        seconds = 1.0 if self.is_quick else 2.5
+        speeds = {
+            "20,000/s": {"rate": 2000},
+            "60,000/s": {"rate": 6000},
+            "without a pause": {"window": WINDOW},
+        }
+        all_of_it = list[Measured]()
+        for name, speed in speeds.items():
+            done: Measured = await self.crowd.ask("publish", BYTES, seconds, **speed)
+            self._note(f"CPU of a delivery, {name}", side, done.cpu / done.deliveries)
+            self._note(f"deliveries in a second of CPU, {name}", side, done.deliveries / done.cpu)
+            if "window" in speed:
+                self._note(f"deliveries in a second, {name}", side, done.deliveries / done.seconds)
+                self._note(f"core of the load, {name}", side, done.own_cpu / done.seconds)
+            elif not all_of_it:
+                self._note(f"latency, {name}, p50", side, done.p50)
+                self._note(f"latency, {name}, p99", side, done.p99)
+                self._note(f"latency, {name}, p99.9", side, done.p999)
+            all_of_it.append(done)
+        return all_of_it
+
+    async def idle(self, side: str, target: Target) -> list[Measured]:
+        """Ten thousand who watch, and nothing happens."""
+        most = int(resource.getrlimit(resource.RLIMIT_NOFILE)[1] * 0.9) - 100
+        viewers = 1000 if self.is_quick else min(IDLE, most)
+        if viewers < IDLE:
+            print(f"idle: {viewers:,} connections and not {IDLE:,}", flush=True)
+        before = memory_of(target.pid)
+        came: Measured = await self.crowd.ask("join", target, self.streams(IDLE_STREAMS), viewers)
+        await asyncio.sleep(1 if self.is_quick else 4)
+        self._note("idle: memory of a connection", side, (memory_of(target.pid) - before) / viewers)
+        self._note("idle: CPU to connect and subscribe", side, came.cpu / viewers)
+        done: Measured = await self.crowd.ask("measure", 2 if self.is_quick else 5)
+        self._note("idle: CPU of all", side, done.cpu / done.seconds)
+        return [done]
+
+    async def replay(self, side: str, target: Target) -> list[Measured]:
+        """A thousand come back at once and missed all there was; the relay has it in its memory."""
+        if side == RELAY:
+            streams = [uuid4() for _ in range(STREAMS)]
+            await self.crowd.ask("push_each", target, streams, BYTES, STORED)
+            await self.crowd.ask("leave")
+        else:
+            streams = self.streams(STREAMS, STORED)
+        came: Measured = await self.crowd.ask("join", target, streams, VIEWERS, is_back=True)
+        done: Measured = await self.crowd.ask("sent", STORED)
+        self._note("back: time until all is replayed", side, came.seconds + done.seconds)
+        self._note("back: CPU until all is replayed", side, came.cpu + done.cpu)
+        return [done]
+
+    async def slow(self, side: str, target: Target) -> list[Measured]:
+        """One in five suddenly reads nothing any more."""
+        await self.crowd.ask("join", target, self.streams(SLOW_STREAMS), SLOW_AMONG)
+        # Until as much is held of each stream as ever will be.
+        first: Measured = await self.crowd.ask("publish", SLOW_BYTES, 3.0, rate=RATES[0])
+        before = memory_of(target.pid)
+        await self.crowd.ask("stop_reading", SLOW)
+        peaks = asyncio.create_task(peak(target.pid))
+        done: Measured = await self.crowd.ask(
+            "publish", SLOW_BYTES, 2.0 if self.is_quick else 4.0, rate=RATES[0]
+        )
+        peaks.cancel()
+        most = max(await peaks, memory_of(target.pid))
+        self._note("slow readers: latency of the others, p50", side, done.p50)
+        self._note("slow readers: latency of the others, p99", side, done.p99)
+        self._note("slow readers: memory for each", side, max(0, most - before) / SLOW)
+        return [first, done]
+
+    # From a worker to viewers.
+
+    async def chunks(self) -> None:
+        """Text on its way, next to one bare hop; and what of it is written."""
+        seconds = 2 if self.is_quick else 8
+        words = int((seconds + 8) / EVERY)
+        floor = await self._hop(seconds, words)
+        async with self.served(EVERSTEP) as target, working(self.settings, words):
+            streams = self.streams(EXECUTIONS)
+            await self.crowd.ask("join", target, streams, READERS)
+            async with opened(self.settings) as installation:
+                agents = {TYPIST: typist(words)}
+                client = Client(installation.temporal, installation.store, agents, task_queue=EVERSTEP)
+                await asyncio.gather(*(client.start(TYPIST, "Type.", session_id=each) for each in streams))
+                self._check("chunks, until all type", await self.crowd.ask("sent", 10))
+                before = self._rows()
+                done: Measured = await self.crowd.ask("measure", seconds, is_timed=True)
+                rows = self._rows() - before
+                self._check("chunks", await self.crowd.ask("sent", words))
+            await self.crowd.ask("leave")
+        tokens = done.deliveries / (READERS / EXECUTIONS)
+        self._print_chunks(floor, done, rows / tokens, tokens / done.seconds)
+
+    async def _hop(self, seconds: float, words: int) -> Measured:
+        """From the process that writes to the viewer."""
+        options = ("--every", str(EVERY), "--times", str(words))
+        async with self.served(RELAY, *options) as target:
+            await self.crowd.ask("join", target, [uuid4() for _ in range(EXECUTIONS)], READERS)
+            await self.crowd.ask("sent", 10)
+            done: Measured = await self.crowd.ask("measure", seconds, is_timed=True)
+            await self.crowd.ask("leave")
+            return done
+
+    def _rows(self) -> int:
+        with self.database() as connection:
+            tables = [sql.SQL("(SELECT count(*) FROM {})").format(sql.Identifier(n)) for n in metadata.tables]
+            found = connection.execute(sql.SQL("SELECT {}").format(sql.SQL(" + ").join(tables))).fetchone()
+            assert found
+            return found[0]
+
+    def _print_chunks(self, floor: Measured, ours: Measured, rows: float, rate: float) -> None:
+        line(
+            f"from a worker to {READERS} viewers, {rate:,.0f} words/s", "one hop", EVERSTEP, "more", "target"
+        )
+        for name, limit in (("p50", 1.0), ("p99", 5.0), ("p999", None)):
+            values = [getattr(each, name) * 1000 for each in (floor, ours)]
+            more = values[1] - values[0]
+            wrong = limit is not None and more > limit
+            self.is_missed |= wrong
+            target = "" if limit is None else f"<= {limit:.2f} ms"
+            columns = (*(f"{value:.2f} ms" for value in values), f"{more:.2f} ms", target)
+            line(f"a word's way to a viewer, {name}", *columns, "  MISSED" if wrong else "")
+        self.is_missed |= rows > 0
+        line("rows written for a word", "", f"{rows:.4f}", "", "0", "  MISSED" if rows else "")
+
+
+Scenario: TypeAlias = Callable[[str, Target], Coroutine[Any, Any, list[Measured]]]
+
+
+async def peak(pid: int) -> int:
+    """The most memory that a process holds until this is cancelled."""
+    most = 0
+    try:
+        while True:
+            most = max(most, memory_of(pid))
+            await asyncio.sleep(0.1)
+    except asyncio.CancelledError:
+        return most
+
+
+async def benched(rounds: int, scenarios: Iterable[str], *, is_quick: bool) -> bool:
+    """On servers of its own; whether a target was missed."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    with TemporaryDirectory(prefix="everstep-bench-") as folder:
+        config = EmbeddedConfig(Path(folder), temporal_port=0, ui_port=0)
+        async with AsyncExitStack() as stack:
+            services = await stack.enter_async_context(embedded(config))
+            settings = Settings(
+                data_dir=Path(folder),
+                database_url=services.database_url,
+                temporal_address=services.temporal_address,
+                task_queue=EVERSTEP,
+                auth_secret=uuid4().hex,
+            )
+            await upgrade(settings)
+            crowd = await stack.enter_async_context(crowding())
+            return await Bench(settings, crowd, rounds, is_quick).run(scenarios)
+
+
+SCENARIOS: Final = ("fanout", "idle", "replay", "slow", "chunks")
+
+
+def main() -> None:
+    """Measure, print, and exit with 1 if a target was missed."""
+    parser = argparse.ArgumentParser(description="What the gateway costs, as ratios to a bare relay.")
+    parser.add_argument("--rounds", type=int, default=2, help="rounds in which both sides take turns (2)")
+    parser.add_argument("--only", choices=SCENARIOS, action="append", help="this scenario; may be repeated")
+    parser.add_argument("--quick", action="store_true", help="one round, a moment for each: does it run?")
+    given = parser.parse_args()
+    rounds = 1 if given.quick else given.rounds
+    sys.exit(asyncio.run(benched(rounds, given.only or SCENARIOS, is_quick=given.quick)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""What the gateway is compared with: a relay on `websockets`, as its documentation says how to broadcast.
+
+Whoever connects at `/push` pushes lines, a stream's id and what is sent to all who watch it. Everybody else
+says which stream he watches and is answered; with a `*` before it he is first sent the last of what it had.
+With `--every`, each stream that is watched says the moment so often by itself: that is one hop, from the
+process that writes to a viewer.
+
+python bench/relay.py [--keep N] [--every SECONDS --times N]
+"""
+
+import argparse
+import asyncio
+import time
+from collections import defaultdict, deque
+from contextlib import suppress
+
+import uvloop
+from websockets.asyncio.server import ServerConnection, broadcast, serve
+from websockets.exceptions import ConnectionClosed
+
+WORD = '{{"type":"token","session_id":"{}","payload":{{"content":"{}","padding":"{}"}}}}'
+
+
+class Relay:
+    """Who watches what, and the last of what there was."""
+
+    def __init__(self, keep: int, every: float, times: int) -> None:
+        self._watching: defaultdict[str, set[ServerConnection]] = defaultdict(set)
+        self._kept: defaultdict[str, deque[str]] = defaultdict(lambda: deque(maxlen=keep))
+        self._every = every
+        self._times = times
+        self._writers: dict[str, asyncio.Task[None]] = {}
+
+    async def serve(self, connection: ServerConnection) -> None:
+        """One connection, until it is closed."""
+        with suppress(ConnectionClosed):
+            if connection.request and connection.request.path == "/push":
+                await self._listen(connection)
+            else:
+                await self._show(connection)
+
+    async def _listen(self, writer: ServerConnection) -> None:
+        async for message in writer:
+            assert isinstance(message, str)
+            for line in message.split("\n"):
+                stream, _, told = line.partition(" ")
+                self._kept[stream].append(told)
+                broadcast(self._watching[stream], told)
+
+    async def _show(self, viewer: ServerConnection) -> None:
+        asked = str(await viewer.recv())
+        stream = asked.removeprefix("*")
+        if self._every and stream not in self._writers:
+            self._writers[stream] = asyncio.create_task(self._write(stream))
+        await viewer.send("watching")
+        if asked != stream:
+            for told in tuple(self._kept[stream]):
+                await viewer.send(told)
+        self._watching[stream].add(viewer)
+        try:
+            await viewer.wait_closed()
+        finally:
+            self._watching[stream].discard(viewer)
+
+    async def _write(self, stream: str) -> None:
+        await asyncio.sleep(2)  # until all have come
+        for number in range(1, self._times + 1):
+            await asyncio.sleep(self._every)
+            said = f"#{number:010}{time.monotonic_ns():019}"
+            broadcast(self._watching[stream], WORD.format(stream, said, "." * 250))
+
+
+async def relay(keep: int, every: float, times: int) -> None:
+    """Serve for as long as the bench takes."""
+    relaying = Relay(keep, every, times)
+    async with serve(
+        relaying.serve, "127.0.0.1", 0, compression=None, max_size=64 << 20, backlog=1024
+    ) as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        print(f"viewers watch at ws://127.0.0.1:{port}", flush=True)
+        await asyncio.Event().wait()
+
+
+def main() -> None:
+    """Be the process: what relays is on uvloop, as gateways are, and what writes is not, as workers are."""
+    parser = argparse.ArgumentParser(description="A relay, to compare the gateway with.")
+    parser.add_argument("--keep", type=int, default=0, help="what of a stream is kept (0)")
+    parser.add_argument("--every", type=float, default=0, help="seconds between two words of a stream")
+    parser.add_argument("--times", type=int, default=0, help="so many words")
+    given = parser.parse_args()
+    work = relay(given.keep, given.every, given.times)
+    with suppress(KeyboardInterrupt):
+        if given.every:
+            asyncio.run(work)
+        else:
+            uvloop.run(work)
+
+
+if __name__ == "__main__":
+    main()
