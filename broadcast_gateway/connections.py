@@ -249,6 +249,8 @@ class Connection(asyncio.Protocol):
         self._protocol.send_response(response)
         if response.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
             self._flush()
+            # The parser keeps the request for as long as the connection lasts.
+            request.headers.clear()
             self._dialogue = dialogue
             self.due = self.heard_at + min(self._house.bounds.hello_seconds, self._house.bounds.ping_after)
             dialogue.begin()
