@@ -354,6 +354,9 @@ class Conversation:
         if before and _attempt(before) > _attempt(wrote):
             return
         shown = before.text if before and _attempt(before) == _attempt(wrote) else ""
+        if shown.startswith(wrote.text):
+            # It comes anew, over another connection.
+            return
         if not wrote.text.startswith(shown):
             shown = ""
         if new := wrote.text[len(shown) :]:

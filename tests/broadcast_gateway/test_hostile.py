@@ -28,7 +28,7 @@ BOUNDS = Bounds(
     sweep_seconds=0.05,
     hello_seconds=2.0,
     ping_after=1.0,
-    silent_after=3.0,
+    silent_after=15.0,
     closing_seconds=0.5,
     drain_seconds=0.05,
 )
