@@ -1,15 +1,36 @@
-"""Whose streams are, in PostgreSQL: asked for everybody who wants to watch, by primary key."""
+"""Whose streams are, in PostgreSQL: asked for everybody who wants to watch, by primary key.
 
+Many want to at once when a gateway was restarted. Who asks while another question is under way is answered
+together with all the others who do.
+"""
+
+import asyncio
+from collections.abc import Collection, Mapping
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Select, case, func, select
+from sqlalchemy import Row, TextClause, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from agent_domain.channels import Channel
 from agent_domain.sessions import Scope
 from everstep.store.errors import translated
-from everstep.store.tables import executions, sessions
+
+SESSIONS = text("""
+    SELECT id, tenant_id, id AS stream_id, user_id
+      FROM agent_sessions
+     WHERE id = ANY (CAST(:ids AS uuid[]))
+""")
+
+EXECUTIONS = text("""
+    SELECT execution.id, execution.tenant_id, coalesce(execution.session_id, execution.id) AS stream_id,
+           CASE WHEN execution.session_id IS NULL THEN execution.user_id ELSE session.user_id END AS user_id
+      FROM agent_executions execution
+      LEFT JOIN agent_sessions session
+        ON session.id = execution.session_id AND session.tenant_id = execution.tenant_id
+     WHERE execution.id = ANY (CAST(:ids AS uuid[]))
+""")
+"""Whose the session is, and not who began the execution in it."""
 
 
 class PostgresStreams:
@@ -17,30 +38,60 @@ class PostgresStreams:
 
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
+        self._sessions = _Together(engine, SESSIONS)
+        self._executions = _Together(engine, EXECUTIONS)
 
     async def stream(self, channel: Channel, scope: Scope | None) -> UUID | None:
         """The stream that a channel means; None if there is none, or none that this scope covers."""
-        table = sessions if channel.is_session else executions
-        named = (_SESSIONS if channel.is_session else _EXECUTIONS).where(table.c.id == channel.stream_id)
-        if scope is not None:
-            named = named.where(table.c.tenant_id == scope.tenant_id)
-        with translated(self.engine.url):
-            async with self.engine.connect() as connection:
-                found = (await connection.execute(named)).first()
-        if found is None or (scope is not None and not scope.covers(found.user_id)):
+        asked = self._sessions if channel.is_session else self._executions
+        found = await asked.row(channel.stream_id)
+        if found is None or (scope is not None and not _covers(scope, found)):
             return None
         return found.stream_id
 
 
-_SESSIONS: Select[Any, Any] = select(sessions.c.id.label("stream_id"), sessions.c.user_id)
-_EXECUTIONS: Select[Any, Any] = select(
-    func.coalesce(executions.c.session_id, executions.c.id).label("stream_id"),
-    # Whose the session is, and not who began the execution in it.
-    case((executions.c.session_id.is_(None), executions.c.user_id), else_=sessions.c.user_id).label(
-        "user_id"
-    ),
-).outerjoin_from(
-    executions,
-    sessions,
-    (sessions.c.id == executions.c.session_id) & (sessions.c.tenant_id == executions.c.tenant_id),
-)
+def _covers(scope: Scope, found: Row[Any]) -> bool:
+    return found.tenant_id == scope.tenant_id and scope.covers(found.user_id)
+
+
+class _Together:
+    """Asks one statement for many ids: there is one question at a time, about all who came meanwhile."""
+
+    def __init__(self, engine: AsyncEngine, statement: TextClause) -> None:
+        self._engine = engine
+        self._statement = statement
+        self._waiting: dict[UUID, asyncio.Future[Row[Any] | None]] = {}
+        self._asking: asyncio.Task[None] | None = None
+
+    async def row(self, asked: UUID) -> Row[Any] | None:
+        """What the tables have under this id."""
+        answer = self._waiting.get(asked)
+        if answer is None:
+            answer = self._waiting[asked] = asyncio.get_running_loop().create_future()
+        if self._asking is None:
+            self._asking = asyncio.create_task(self._ask())
+        # Whoever waits may be gone before it is read; the others still wait.
+        return await asyncio.shield(answer)
+
+    async def _ask(self) -> None:
+        try:
+            while self._waiting:
+                waiting, self._waiting = self._waiting, {}
+                try:
+                    found = await self._rows(waiting)
+                except Exception as error:  # noqa: BLE001 -- told to all who asked
+                    for answer in waiting.values():
+                        answer.set_exception(error)
+                        # Whether anybody is still there to hear it is not our business.
+                        answer.exception()
+                else:
+                    for asked, answer in waiting.items():
+                        answer.set_result(found.get(asked))
+        finally:
+            self._asking = None
+
+    async def _rows(self, ids: Collection[UUID]) -> Mapping[UUID, Row[Any]]:
+        with translated(self._engine.url):
+            async with self._engine.connect() as connection:
+                found = await connection.execute(self._statement, {"ids": [*ids]})
+                return {row.id: row for row in found}

@@ -1,10 +1,13 @@
 """Who may watch what over the gateway."""
 
+import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from sqlalchemy import event
 
 from agent_domain.channels import Channel
 from agent_domain.ports import StoreUnavailable
@@ -17,6 +20,7 @@ from everstep.http_api.tokens import LEEWAY
 from everstep.runtime.doors import ApiDoors, doors
 from everstep.runtime.settings import Settings
 from everstep.store.engine import create_engine
+from everstep.store.errors import DatabaseUnreachable
 from everstep.store.streams import PostgresStreams
 from tests.everstep.http_api.house import SECRET, House, Let
 
@@ -155,3 +159,27 @@ async def test_a_database_that_is_away_is_said_to_be(house: House) -> None:
     with pytest.raises(StoreUnavailable):
         await known.guest("esk_" + "x" * 43)
     await engine.dispose()
+
+
+async def test_who_asks_at_the_same_time_is_answered_together(house: House, let: Let) -> None:
+    known = doors_of(house)
+    sessions = [UUID(await (await let(name)).session()) for name in ("ann", "ben", "cid")]
+    statements = list[str]()
+
+    @event.listens_for(house.keys.engine.sync_engine, "before_cursor_execute")
+    def _asked(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:  # pyright: ignore[reportUnusedFunction]
+        statements.append(statement)
+
+    asked = [known.stream(Channel(each), guest(house, "ben")) for each in (*sessions, sessions[1], uuid4())]
+
+    assert await asyncio.gather(*asked) == [None, sessions[1], None, sessions[1], None]
+    assert len(statements) == 1
+
+
+async def test_that_the_database_is_away_is_told_to_all_who_asked(house: House) -> None:
+    away = doors(Settings(auth_secret=SECRET), create_engine("postgresql://nobody@127.0.0.1:1/none"))
+    asked = [away.stream(Channel(uuid4()), guest(house, None)) for _ in range(3)]
+
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+
+    assert [type(each) for each in answers] == [DatabaseUnreachable] * 3
