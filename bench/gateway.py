@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import multiprocessing
 import os
+import random
 import re
 import resource
 import statistics
@@ -211,13 +212,17 @@ async def crowding() -> AsyncGenerator[CrowdProcess]:
 
 @dataclass(frozen=True)
 class Typist:
-    """A model whose every word says when it was said."""
+    """A model whose every word says when it was said. All begin when there is this file."""
 
     words: int
+    go: Path
 
     async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
         """One word after the other."""
         del request
+        while not self.go.exists():  # noqa: ASYNC110 -- another process makes it
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(random.uniform(0, EVERY))  # noqa: S311 -- not all in the same moment
         for number in range(1, self.words + 1):
             await asyncio.sleep(EVERY)
             on_text(f"#{number:010}{time.monotonic_ns():019} ")
@@ -225,31 +230,31 @@ class Typist:
         return says("Typed.")
 
 
-def typist(words: int) -> AgentDefinition:
+def typing(model: Typist) -> AgentDefinition:
     """The worker's only agent."""
-    return AgentBuilder.base().with_name(TYPIST).with_driver(ToolCallingDriver(Typist(words))).definition()
+    return AgentBuilder.base().with_name(TYPIST).with_driver(ToolCallingDriver(model)).definition()
 
 
-async def work(settings: Settings, words: int) -> None:
+async def work(settings: Settings, model: Typist) -> None:
     """Be a worker, linked to the gateway, for as long as the bench takes."""
     async with opened(settings, is_linked=True) as installation:
-        book = AgentBook([typist(words)], installation.models)
+        book = AgentBook([typing(model)], installation.models)
         async with make_worker(
             installation.temporal, installation.store, book, settings, bus=installation.bus
         ):
             await asyncio.Event().wait()
 
 
-def work_in_process(settings: Settings, words: int) -> None:
+def work_in_process(settings: Settings, model: Typist) -> None:
     """What the worker's process runs."""
-    asyncio.run(work(settings, words))
+    asyncio.run(work(settings, model))
 
 
 @asynccontextmanager
-async def working(settings: Settings, words: int) -> AsyncGenerator[None]:
+async def working(settings: Settings, model: Typist) -> AsyncGenerator[None]:
     """A worker in a process of its own."""
     started = multiprocessing.get_context("spawn").Process(
-        target=work_in_process, args=(settings, words), daemon=True
+        target=work_in_process, args=(settings, model), daemon=True
     )
     started.start()
     try:
@@ -466,23 +471,34 @@ class Bench:
     async def chunks(self) -> None:
         """Text on its way, next to one bare hop; and what of it is written."""
         seconds = 2 if self.is_quick else 8
-        words = int((seconds + 8) / EVERY)
+        # Some before, and some after what is measured.
+        words = int((seconds + 4) / EVERY)
         floor = await self._hop(seconds, words)
-        async with self.served(EVERSTEP) as target, working(self.settings, words):
+        model = Typist(words, self.settings.data_dir / "go")
+        async with self.served(EVERSTEP) as target, working(self.settings, model):
             streams = self.streams(EXECUTIONS)
             await self.crowd.ask("join", target, streams, READERS)
             async with opened(self.settings) as installation:
-                agents = {TYPIST: typist(words)}
+                agents = {TYPIST: typing(model)}
                 client = Client(installation.temporal, installation.store, agents, task_queue=EVERSTEP)
                 await asyncio.gather(*(client.start(TYPIST, "Type.", session_id=each) for each in streams))
-                self._check("chunks, until all type", await self.crowd.ask("sent", 10))
-                before = self._rows()
-                done: Measured = await self.crowd.ask("measure", seconds, is_timed=True)
-                rows = self._rows() - before
-                self._check("chunks", await self.crowd.ask("sent", words))
+                await self._all_have_begun()
+            model.go.touch()
+            self._check("chunks, the first", await self.crowd.ask("sent", 10))
+            before = self._rows(*metadata.tables)
+            done: Measured = await self.crowd.ask("measure", seconds, is_timed=True)
+            rows = self._rows(*metadata.tables) - before
+            self._check("chunks", await self.crowd.ask("sent", words))
             await self.crowd.ask("leave")
         tokens = done.deliveries / (READERS / EXECUTIONS)
         self._print_chunks(floor, done, rows / tokens, tokens / done.seconds)
+
+    async def _all_have_begun(self) -> None:
+        """Until each is told to have begun, and what that took is over."""
+        async with asyncio.timeout(60):
+            while self._rows("agent_steps") < EXECUTIONS:  # noqa: ASYNC110 -- nobody tells
+                await asyncio.sleep(0.1)
+        await asyncio.sleep(1)
 
     async def _hop(self, seconds: float, words: int) -> Measured:
         """From the process that writes to the viewer."""
@@ -494,9 +510,9 @@ class Bench:
             await self.crowd.ask("leave")
             return done
 
-    def _rows(self) -> int:
+    def _rows(self, *names: str) -> int:
         with self.database() as connection:
-            tables = [sql.SQL("(SELECT count(*) FROM {})").format(sql.Identifier(n)) for n in metadata.tables]
+            tables = [sql.SQL("(SELECT count(*) FROM {})").format(sql.Identifier(name)) for name in names]
             found = connection.execute(sql.SQL("SELECT {}").format(sql.SQL(" + ").join(tables))).fetchone()
             assert found
             return found[0]
