@@ -178,15 +178,21 @@ class Hub:
     # The table.
 
     async def run(self) -> None:
-        """Compare what is held with the table, again and again, until cancelled."""
+        """Compare what is held with the table, again and again, until cancelled.
+
+        What is doubted is compared at once, and all streams in time, however often some are doubted.
+        """
+        loop = asyncio.get_running_loop()
+        due = loop.time() + self._pace.compare
         try:
             while True:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(self._pace.compare):
+                    async with asyncio.timeout_at(due):
                         await self._doubts.wait()
                         await asyncio.sleep(self._pace.grace)
-                doubted = self._doubted if self._doubts.is_set() else None
-                self._doubted = {}
+                doubted, self._doubted = self._doubted, {}
+                if doubted is None or loop.time() >= due:
+                    doubted, due = None, loop.time() + self._pace.compare
                 self._doubts.clear()
                 self._leave()
                 await self._compare([*self._streams] if doubted is None else [*doubted])

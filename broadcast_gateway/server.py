@@ -161,6 +161,9 @@ class Gateway:
 def _descriptors() -> int:
     """How many files this process may have open: as many as it is allowed to ask for."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY:
+        # The kernel has a limit of its own, which nobody tells.
+        return 1 << 20 if soft == hard else soft
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard

@@ -128,6 +128,27 @@ async def test_a_stream_in_which_nothing_was_told_is_watched_all_the_same() -> N
         await shown(screen, "1")
 
 
+async def test_all_streams_are_compared_however_often_another_one_is() -> None:
+    """7.8.1: what was lost is found, also where somebody pushes what has to be looked up all the time."""
+    async with a_room() as room:
+        room.table.store(1)
+        screen, _ = await room.joins()
+        other = UUID(int=77)
+        await room.hub.join(Screen().viewer, CHANNEL, other, is_session=True, wire=lambda _: NATIVE)
+
+        async def push() -> None:
+            while True:
+                room.hub.pushed(other, entry(1).body, "another history")
+                await asyncio.sleep(0.002)
+
+        pushing, looks = asyncio.create_task(push()), room.table.looks
+        # Long after the first one was looked at because it was new.
+        await until(lambda: room.table.looks > looks + 20)
+        room.table.store(1)
+        await shown(screen, "2")
+        pushing.cancel()
+
+
 async def test_a_stream_that_nobody_watches_is_held_for_a_while() -> None:
     async with a_room() as room:
         screen, _ = await room.joins()
