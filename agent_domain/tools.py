@@ -46,6 +46,7 @@ class ToolContext:
     step_number: int
     metadata: FrozenDict = EMPTY
     """The agent's metadata as it was when the step began."""
+    tenant_id: str = "default"
 
 
 @dataclass(frozen=True, slots=True)
