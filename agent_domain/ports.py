@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from agent_domain.announcements import Announcement
 from agent_domain.errors import EverstepError
 from agent_domain.messages import Message, Messages
+from agent_domain.notes import NO_NOTES, Notes
 from agent_domain.status import ExecutionStatus, StopReason
 from agent_domain.step_error import StepError
 from agent_domain.step_facts import CallNeed, StepFacts
@@ -72,6 +73,8 @@ class ExecutionSpec(BaseModel):
     """`CachedContext.to_dict()`: system prompt, tool schemas, response format."""
     approvals: Mapping[str, Any] = EMPTY
     definition_hash: str = ""
+    listed: Mapping[str, Any] | None = None
+    """What its toolsets listed, once they were asked: by toolset, as `ListedTool.to_dict()`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +205,20 @@ class CallToRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Added:
+    """What hooks and processors added to an execution, besides what models and tools said."""
+
+    opening: Messages = ()
+    """Before the conversation."""
+    said: Messages = ()
+    """Where the conversation stands."""
+    notes: Notes = NO_NOTES
+
+
+NOTHING_ADDED = Added()
+
+
+@dataclass(frozen=True, slots=True)
 class RecordReply:
     """What the model answered: recorded once, whatever happens afterwards."""
 
@@ -218,6 +235,8 @@ class RecordReply:
     events: Sequence[EventRecord] = ()
     begins: BeginStep | None = None
     """The beginning of the step, if nobody has written it; viewers are told of it by this reply's events."""
+    added: "Added" = field(default_factory=lambda: NOTHING_ADDED)
+    """What hooks added before the model was asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,9 +294,34 @@ class RecordCall:
     index: int
     record: CallRecord
     messages: Messages
-    metadata: FrozenDict = EMPTY
+    notes: Notes = NO_NOTES
     events: Sequence[EventRecord] = ()
     attempt: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RecordProcessing:
+    """What processors and hooks made of a step that is complete."""
+
+    ref: ExecutionRef
+    number: int
+    outcome: FrozenDict
+    """`Processed.to_dict()`, which an attempt that comes later is given."""
+    added: Added = NOTHING_ADDED
+    usage: Usage = Usage()
+    """What it cost to ask models besides."""
+
+
+@dataclass(frozen=True, slots=True)
+class InnerReply:
+    """What a model answered to a tool or a processor, in the midst of a step."""
+
+    key: str
+    """Which question it is: the same for every attempt."""
+    digest: str
+    """Of what was asked; another question is asked anew."""
+    response: FrozenDict
+    """`InferenceResponse.to_dict()`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -491,6 +535,30 @@ class ExecutionStore(Protocol):
 
     async def record_call(self, record: RecordCall) -> CallRecord:
         """Record a call's result; what an earlier attempt recorded wins."""
+        ...
+
+    async def record_processing(self, record: RecordProcessing) -> FrozenDict:
+        """Record what processors made of a step; what an earlier attempt recorded wins."""
+        ...
+
+    async def processing(self, ref: ExecutionRef, number: int) -> FrozenDict | None:
+        """What processors made of a step, if that is recorded."""
+        ...
+
+    async def inner_reply(self, ref: ExecutionRef, key: str) -> InnerReply | None:
+        """What a model answered to this question, if it was asked."""
+        ...
+
+    async def record_inner_reply(self, ref: ExecutionRef, reply: InnerReply, usage: Usage) -> InnerReply:
+        """Record what a model answered, and what it cost; what an earlier attempt recorded wins."""
+        ...
+
+    async def record_listed(self, ref: ExecutionRef, tools: FrozenDict) -> FrozenDict:
+        """Record the tools that toolsets list for this execution; what was recorded before wins."""
+        ...
+
+    async def listed(self, ref: ExecutionRef) -> FrozenDict | None:
+        """The tools that toolsets listed for this execution, if they were asked."""
         ...
 
     async def settle(self, settlement: Settlement) -> bool:

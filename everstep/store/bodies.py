@@ -4,7 +4,7 @@ Writing is strict: what JSON or PostgreSQL cannot hold is refused, with the plac
 Reading is lenient: keys that a later version wrote are ignored.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 from uuid import UUID, uuid5
@@ -14,21 +14,17 @@ from pydantic import TypeAdapter
 from agent_domain.announcements import Announcement
 from agent_domain.errors import InvalidInput
 from agent_domain.ids import envelope_id
-from agent_domain.messages import Message, Messages, Role
 from agent_domain.ports import EventRecord, RecordReply, Resolution
 from agent_domain.status import ExecutionStatus
 from agent_domain.step_error import StepError
 from agent_domain.step_facts import CallNeed, StepFacts
 from agent_domain.usage import Usage
-from agent_domain.values import FrozenDict, freeze, frozen_document, frozen_map, json_text, reading
+from agent_domain.values import FrozenDict, freeze, frozen_document, json_text, reading
 
 _FACTS = TypeAdapter(StepFacts)
 
 ASKS_PEOPLE = frozenset({CallNeed.APPROVAL, CallNeed.INPUT})
 """What a call needs that only people can give."""
-
-RESULTS_FROM = 1000
-"""Where the results stand in a step's part of the transcript: after any reply."""
 
 
 def encode(value: object, where: str = "the value") -> str:
@@ -149,60 +145,6 @@ def origin(parent_execution_id: UUID, parent_snapshot_id: UUID | None) -> Frozen
 def snapshot_id(execution_id: UUID, key: str) -> UUID:
     """The id of the snapshot that a settlement stores."""
     return uuid5(execution_id, f"snapshot/{key}")
-
-
-# The transcript.
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A message at its place in a step's part of the transcript."""
-
-    idx: int
-    role: str
-    content: str
-    metadata: str
-
-
-def lines(messages: Sequence[Message], start: int = 0) -> tuple[Line, ...]:
-    """The messages from a place on, as they are written."""
-    return tuple(
-        Line(
-            start + offset,
-            str(message.role),
-            encode(message.content, "message content"),
-            encode(message.metadata, "message metadata"),
-        )
-        for offset, message in enumerate(messages)
-    )
-
-
-def reply_lines(messages: Messages) -> tuple[Line, ...]:
-    """What the model said, before all results."""
-    _fits(len(messages))
-    return lines(messages)
-
-
-def result_lines(messages: Messages, call_index: int) -> tuple[Line, ...]:
-    """The result of a call, in the order of the calls and not of their completion."""
-    _fits(len(messages))
-    return lines(messages, place(call_index))
-
-
-def place(call_index: int) -> int:
-    """Where the result of a call begins."""
-    return RESULTS_FROM * (call_index + 1)
-
-
-def _fits(count: int) -> None:
-    if count > RESULTS_FROM:
-        raise InvalidInput(f"a reply or a result has at most {RESULTS_FROM} messages, not {count}; join some")
-
-
-def message_read(role: str, content: Any, metadata: Any) -> Message:
-    """One stored message."""
-    with reading("the message"):
-        return Message(Role.parse(role), content, frozen_map(metadata, "message metadata"))
 
 
 # Envelopes.

@@ -5,6 +5,7 @@ loop, so nothing comes in between; what may be refused is prepared before anythi
 """
 
 import json
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -15,6 +16,7 @@ from agent_domain.announcements import Announcement
 from agent_domain.bus import NOBODY, EnvelopeBus
 from agent_domain.errors import InvalidInput
 from agent_domain.messages import Message, Messages, tool_message
+from agent_domain.notes import Notes, summed
 from agent_domain.ports import (
     BeginStep,
     BegunStep,
@@ -26,11 +28,13 @@ from agent_domain.ports import (
     ExecutionRef,
     ExecutionRow,
     ExecutionSpec,
+    InnerReply,
     Material,
     NewExecution,
     NotFound,
     Page,
     RecordCall,
+    RecordProcessing,
     RecordReply,
     RequestRow,
     RequestState,
@@ -51,9 +55,10 @@ from agent_domain.step_facts import CallNeed, StepFacts
 from agent_domain.tools import ToolCall
 from agent_domain.usage import Usage
 from agent_domain.values import EMPTY, FrozenDict, freeze, frozen_map
-from everstep.store import bodies
-from everstep.store.bodies import ASKS_PEOPLE, TERMINAL, Line, encode
+from everstep.store import bodies, transcripts
+from everstep.store.bodies import ASKS_PEOPLE, TERMINAL, encode
 from everstep.store.cursors import Cursor, page_size
+from everstep.store.transcripts import HEARD_BEFORE, Line
 
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -75,6 +80,7 @@ class _Step:
     next_index: int | None = None
     after_seq: int | None = None
     completed_at: datetime | None = None
+    processed: FrozenDict | None = None
 
 
 @dataclass(slots=True)
@@ -133,6 +139,9 @@ class _Execution:
     kept_snapshots: set[UUID] = field(default_factory=set[UUID])
     steps: dict[int, _Step] = field(default_factory=dict[int, _Step])
     said: dict[tuple[int, int], Message] = field(default_factory=dict[tuple[int, int], Message])
+    notes: dict[tuple[int, int], Notes] = field(default_factory=dict[tuple[int, int], Notes])
+    inner_replies: dict[str, InnerReply] = field(default_factory=dict[str, InnerReply])
+    listed: FrozenDict | None = None
     calls: dict[str, _Call] = field(default_factory=dict[str, _Call])
     requests: dict[UUID, _Request] = field(default_factory=dict[UUID, _Request])
     steered: dict[str, _Steered] = field(default_factory=dict[str, _Steered])
@@ -140,7 +149,14 @@ class _Execution:
 
     def say(self, step: int, lines: Iterable[Line]) -> None:
         for line in lines:
-            self.said[step, line.idx] = _message(line)
+            if line.role == transcripts.NOTE:
+                self.notes[step, line.idx] = transcripts.notes_read(json.loads(line.content))
+            else:
+                self.said[step, line.idx] = _message(line)
+
+    def noted(self, before: tuple[int, int] | None = None) -> list[Notes]:
+        """The notes in their order; only those before a place, if one is named."""
+        return [self.notes[place] for place in sorted(self.notes) if before is None or place < before]
 
     @property
     def row(self) -> ExecutionRow:
@@ -153,7 +169,7 @@ class _Execution:
             stop_reason=self.stop_reason,
             output=self.output,
             error_message=self.error_message,
-            metadata=self.agent_metadata.merged(self.metadata),
+            metadata=summed(self.agent_metadata, self.noted()).merged(self.metadata),
             created_at=self.created_at,
             started_at=self.started_at,
             completed_at=self.completed_at,
@@ -211,7 +227,7 @@ class MemoryStore:
             user_id=new.user_id or (parent.user_id if parent else None),
             plan=_kept(new.plan, "the plan"),
         )
-        execution.say(0, bodies.lines(new.messages))
+        execution.say(0, transcripts.lines(new.messages))
         self._streams.setdefault(ref.stream_id, _Stream(ref.tenant_id))
         self._executions[ref.execution_id] = execution
         return execution.row
@@ -237,7 +253,7 @@ class MemoryStore:
         execution = self._open(begin.ref)
         outcome = _optional(begin.outcome, "the outcome")
         heard = _hearing(execution, begin)
-        said = bodies.lines([steered.message for steered, _ in heard])
+        said = transcripts.lines([steered.message for steered, _ in heard])
         placed = [replace(line, idx=idx) for line, (_, idx) in zip(said, heard, strict=True)]
         material = self._material(execution, tuple(map(_message, placed)), begin.number)
         begun = replace(known, material=material)
@@ -314,7 +330,8 @@ class MemoryStore:
         facts = bodies.facts_read(json.loads(bodies.facts_written(reply.facts)))
         errors = bodies.errors_read(json.loads(bodies.errors_written(reply.errors)))
         response = _optional(reply.response, "the response")
-        lines = bodies.reply_lines(reply.messages)
+        lines = transcripts.reply_lines(reply.messages)
+        added = transcripts.hook_lines(reply.number, reply.added)
         news = bodies.news(reply.ref.execution_id, reply.events)
         outcome = _optional(reply.begins and reply.begins.outcome, "the outcome")
 
@@ -324,6 +341,8 @@ class MemoryStore:
         step.attempt, step.facts, step.response = reply.attempt, facts, response
         step.errors, step.partial_text, step.next_index, step.after_seq = errors, "", None, None
         execution.say(reply.number, lines)
+        for number, line in added:
+            execution.say(number, [line])
         execution.calls |= {call.call.id: call for call in calls}
         execution.requests |= {request.id: request for request in asked if request.call.need in ASKS_PEOPLE}
         execution.usage = frozen_map(bodies.added(execution.usage, facts.usage))
@@ -351,7 +370,7 @@ class MemoryStore:
             call=call.call,
             step_number=call.step,
             index=call.idx,
-            metadata=execution.agent_metadata,
+            metadata=self._metadata(execution, (call.step, 0)),
             recorded=call.record,
             is_uncertain=call.state == "reserved",
             resolution=asked.resolution if asked else None,
@@ -390,17 +409,71 @@ class MemoryStore:
             error=bodies.error_read(error),
         )
         encode(record.record.text, "the text")
-        metadata = _kept(record.metadata, "the agent's metadata")
-        lines = bodies.result_lines(record.messages, record.index)
+        lines = transcripts.result_lines(record.messages, record.index)
+        notes = transcripts.call_notes(record.notes, record.index)
         news = bodies.news(record.ref.execution_id, record.events)
 
         call.state, call.record, call.started_at = "done", kept, kept.started_at
         call.attempts = max(call.attempts, record.attempt)
-        execution.agent_metadata = execution.agent_metadata.merged(metadata)
-        execution.say(call.step, lines)
+        execution.say(call.step, (*lines, *notes))
         _close_request(execution, call)
         self._append(execution, news)
         return record.record
+
+    async def record_processing(self, record: RecordProcessing) -> FrozenDict:
+        """Record what processors made of a step; what an earlier attempt recorded wins."""
+        execution = self._existing(record.ref)
+        step = execution.steps.get(record.number)
+        if step is None or step.facts is None:
+            raise NotFound("step", record.number)
+        if step.processed is not None:
+            return step.processed
+        _refuse_ended(execution)
+        outcome = _kept(record.outcome, "what processors said")
+        added = transcripts.processed_lines(record.number, record.added)
+
+        step.processed = outcome
+        execution.usage = frozen_map(bodies.added(execution.usage, record.usage))
+        for number, line in added:
+            execution.say(number, [line])
+        return record.outcome
+
+    async def processing(self, ref: ExecutionRef, number: int) -> FrozenDict | None:
+        """What processors made of a step, if that is recorded."""
+        execution = self._find(ref)
+        step = execution.steps.get(number) if execution else None
+        return step.processed if step else None
+
+    async def inner_reply(self, ref: ExecutionRef, key: str) -> InnerReply | None:
+        """What a model answered to this question, if it was asked."""
+        execution = self._find(ref)
+        return execution.inner_replies.get(key) if execution else None
+
+    async def record_inner_reply(self, ref: ExecutionRef, reply: InnerReply, usage: Usage) -> InnerReply:
+        """Record what a model answered, and what it cost; what an earlier attempt recorded wins."""
+        execution = self._existing(ref)
+        known = execution.inner_replies.get(reply.key)
+        if known and known.digest == reply.digest:
+            return known
+        _refuse_ended(execution)
+        kept = replace(reply, response=_kept(reply.response, "the response"))
+
+        execution.inner_replies[reply.key] = kept
+        execution.usage = frozen_map(bodies.added(execution.usage, usage))
+        return reply
+
+    async def record_listed(self, ref: ExecutionRef, tools: FrozenDict) -> FrozenDict:
+        """Record the tools that toolsets list for this execution; what was recorded before wins."""
+        execution = self._existing(ref)
+        kept = execution.listed
+        if kept is None:
+            kept = execution.listed = frozen_map(_kept(tools, "the tools that were listed"))
+        return kept
+
+    async def listed(self, ref: ExecutionRef) -> FrozenDict | None:
+        """The tools that toolsets listed for this execution, if they were asked."""
+        execution = self._find(ref)
+        return execution.listed if execution else None
 
     async def settle(self, settlement: Settlement) -> bool:
         """Change the execution's standing; False if this key was settled before, or the execution ended."""
@@ -458,7 +531,7 @@ class MemoryStore:
     ) -> bool:
         """Keep a message for the next step boundary; False if this key was there before."""
         execution = self._existing(ref)
-        (line,) = bodies.lines((message,))
+        (line,) = transcripts.lines((message,))
         if key in execution.steered:
             return False
         _refuse_ended(execution)
@@ -596,11 +669,20 @@ class MemoryStore:
             said[:0] = [execution.said[place] for place in places]
         return tuple(said)
 
+    def _metadata(self, execution: _Execution, before: tuple[int, int] | None = None) -> FrozenDict:
+        """The metadata, with those of what the execution continues; before a place, if one is named."""
+        earlier, until = EMPTY, execution.continues_until
+        if execution.continues:
+            end = None if until is None else (until + 1, -sys.maxsize)
+            earlier = self._metadata(self._executions[execution.continues], end)
+        began = transcripts.begun_with(earlier, execution.agent_metadata)
+        return summed(began, execution.noted(before))
+
     def _material(self, execution: _Execution, heard: Messages = (), number: int | None = None) -> Material:
         return Material(
-            execution.spec,
+            execution.spec.model_copy(update={"listed": execution.listed or execution.spec.listed}),
             (*self._conversation(execution), *heard),
-            execution.agent_metadata,
+            self._metadata(execution),
             execution.agent_id,
             execution.parent_agent_id,
             execution.plan,
@@ -638,7 +720,7 @@ def _optional(value: FrozenDict | None, where: str) -> FrozenDict | None:
 
 
 def _message(line: Line) -> Message:
-    return bodies.message_read(line.role, json.loads(line.content), json.loads(line.metadata))
+    return transcripts.message_read(line.role, json.loads(line.content), json.loads(line.metadata))
 
 
 def _place(placed: tuple[Cursor, _Execution]) -> Cursor:
@@ -658,7 +740,7 @@ def _hearing(execution: _Execution, begin: BeginStep) -> list[tuple[_Steered, in
     """The messages that this step hears and has not heard yet, with their places before the reply."""
     heard = sum(steered.heard_at == begin.number for steered in execution.steered.values())
     waiting = [steered for steered in execution.steered.values() if steered.heard_at is None]
-    return list(zip(waiting, range(heard - begin.hears, 0), strict=False))
+    return list(zip(waiting, range(heard - begin.hears + HEARD_BEFORE, HEARD_BEFORE), strict=False))
 
 
 def _told(step: int, idx: int, told: CallToRecord) -> _Call:
@@ -748,7 +830,7 @@ def _may_settle(execution: _Execution, settlement: Settlement) -> bool:
 
 def _cancelled(call: _Call, messages: Messages) -> tuple[str, tuple[Line, ...]]:
     said = messages or (tool_message(CANCELLED_CALL, call.call.id, call.call.name),)
-    return said[-1].text, bodies.result_lines(said, call.idx)
+    return said[-1].text, transcripts.result_lines(said, call.idx)
 
 
 def _complete_steps(

@@ -11,8 +11,10 @@ from agent_domain.ports import (
     BeginStep,
     CallToRecord,
     ExecutionRef,
+    InnerReply,
     NewExecution,
     RecordCall,
+    RecordProcessing,
     RecordReply,
     Settlement,
     request_id,
@@ -22,8 +24,9 @@ from agent_domain.status import ExecutionStatus
 from agent_domain.step_facts import StepFacts
 from agent_domain.usage import Usage
 from agent_domain.values import EMPTY, FrozenDict
-from everstep.store import bodies
-from everstep.store.bodies import ASKS_PEOPLE, TERMINAL, Line, News, encode, encode_optional
+from everstep.store import bodies, transcripts
+from everstep.store.bodies import ASKS_PEOPLE, TERMINAL, News, encode, encode_optional
+from everstep.store.transcripts import Line
 
 
 def whose(ref: ExecutionRef) -> dict[str, Any]:
@@ -53,7 +56,7 @@ def accepted(new: NewExecution, continued: Row[Any] | None, parent: Row[Any] | N
         "plan": encode(new.plan, "the plan"),
         "agent_metadata": encode(new.metadata, "the agent's metadata"),
         "stream_id": new.ref.stream_id,
-        **said(bodies.lines(new.messages)),
+        **said(transcripts.lines(new.messages)),
     }
 
 
@@ -85,10 +88,12 @@ def reply(reply: RecordReply) -> dict[str, Any]:
         "response": encode(reply.response, "the response"),
         "errors": bodies.errors_written(reply.errors),
         "settled": settled,
-        "tokens": reply.facts.usage.total,
-        "breakdown": encode(reply.facts.usage.to_breakdown()),
+        **spent(reply.facts.usage),
         "step_count": reply.number if reply.facts.is_complete else reply.number - 1,
-        **said(bodies.reply_lines(reply.messages)),
+        **said_in_steps(
+            *transcripts.hook_lines(reply.number, reply.added),
+            *((reply.number, line) for line in transcripts.reply_lines(reply.messages)),
+        ),
         **_told(reply.calls),
         **_asked(reply.ref, asking),
     }
@@ -127,7 +132,12 @@ def result(given: RecordCall) -> dict[str, Any]:
         "completed_at": record.completed_at,
         "seconds": record.seconds,
         "attempt": given.attempt,
-        **said(bodies.result_lines(given.messages, given.index)),
+        **said(
+            (
+                *transcripts.result_lines(given.messages, given.index),
+                *transcripts.call_notes(given.notes, given.index),
+            )
+        ),
     }
 
 
@@ -208,6 +218,32 @@ def settled(settlement: Settlement, metadata: dict[str, Any], snapshot_id: UUID 
         "error_message": settlement.error_message,
         "snapshot_id": snapshot_id,
     }
+
+
+def processing(record: RecordProcessing) -> dict[str, Any]:
+    """What processors made of a step."""
+    return {
+        "number": record.number,
+        "processed": encode(record.outcome, "what processors said"),
+        **spent(record.usage),
+        **said_in_steps(*transcripts.processed_lines(record.number, record.added)),
+    }
+
+
+def inner_reply(reply: InnerReply, usage: Usage) -> dict[str, Any]:
+    """What a model answered in the midst of a step."""
+    response = encode(reply.response, "the response")
+    return {"key": reply.key, "digest": reply.digest, "response": response, **spent(usage)}
+
+
+def spent(usage: Usage) -> dict[str, Any]:
+    """Tokens that are added to those of the execution."""
+    return {"tokens": usage.total, "breakdown": encode(usage.to_breakdown())}
+
+
+def said_in_steps(*placed: tuple[int, Line]) -> dict[str, Any]:
+    """Messages at their places, each with its step."""
+    return said(line for _, line in placed) | {"steps": [step for step, _ in placed]}
 
 
 def said(lines: Iterable[Line]) -> dict[str, Any]:

@@ -30,9 +30,11 @@ from agent_domain.ports import (
     ExecutionEnded,
     ExecutionRef,
     ExecutionRow,
+    InnerReply,
     NewExecution,
     NotFound,
     RecordCall,
+    RecordProcessing,
     RecordReply,
     Reservation,
     Resolution,
@@ -43,14 +45,16 @@ from agent_domain.ports import (
 from agent_domain.state import CANCELLED_CALL
 from agent_domain.status import ExecutionStatus
 from agent_domain.step_facts import StepFacts
+from agent_domain.usage import Usage
 from agent_domain.values import FrozenDict
-from everstep.store import bodies, parameters, rows, statements
-from everstep.store.bodies import TERMINAL, Line, News, encode
+from everstep.store import bodies, parameters, rows, statements, transcripts
+from everstep.store.bodies import TERMINAL, News, encode
 from everstep.store.errors import StoreError, translated
 from everstep.store.parameters import whose
 from everstep.store.reading import PostgresReader, found_execution
 from everstep.store.tables import steps, tool_calls
 from everstep.store.transaction import Answer, Asked, Transaction, transaction
+from everstep.store.transcripts import Line
 
 LOGGER = logging.getLogger(__name__)
 
@@ -159,8 +163,10 @@ class PostgresStore(PostgresReader):
         """What `reserve_call` returns; nothing is written."""
         async with self._transaction() as connection:
             values = whose(ref) | {"call_id": call_id}
-            (found,) = await connection.together((statements.PREVIEW_CALL, values), last=True)
-            return _reservation(ref, call_id, found.first())
+            found, notes = await connection.together(
+                (statements.PREVIEW_CALL, values), (statements.NOTES_BEFORE_CALL, values), last=True
+            )
+            return _reservation(ref, call_id, found.first(), notes)
 
     async def reserve_call(
         self,
@@ -172,29 +178,65 @@ class PostgresStore(PostgresReader):
         """Take a call in hand before it has any effect."""
         async with self._transaction() as connection:
             values = whose(ref) | {"call_id": call_id, "attempt": attempt}
-            call = (await connection.execute(statements.RESERVE_CALL, values)).first()
-            reservation = _reservation(ref, call_id, call)
+            found, notes = await connection.together(
+                (statements.RESERVE_CALL, values), (statements.NOTES_BEFORE_CALL, values)
+            )
+            call = found.first()
+            reservation = _reservation(ref, call_id, call, notes)
             if reservation.recorded is None:
                 await self._append(connection, ref, call.stream_id, events(reservation))
             return reservation
 
     async def record_call(self, record: RecordCall) -> CallRecord:
         """Record a call's result; what an earlier attempt recorded wins."""
-        ref, notes = record.ref, None
+        ref = record.ref
         news = bodies.session_news(ref.execution_id, record.events)
         result = (statements.RECORD_CALL, whose(ref) | parameters.result(record) | parameters.told(news))
         async with self._transaction() as connection:
-            if record.metadata:
-                # The execution before the call, always: `settle` takes them in this order too.
-                notes = (await self._locked(connection, ref)).agent_metadata
-            (done,) = await self._telling(connection, ref, result, last=notes is None)
+            (done,) = await self._telling(connection, ref, result, last=True)
             if done.first() is None:
                 return await self._recorded_before(connection, ref, record.record.call_id)
             self._placed(connection, ref, news, done)
-            if notes is not None:
-                merged = encode({**notes, **record.metadata}, "the agent's metadata")
-                await connection.execute(statements.NOTE_METADATA, whose(ref) | {"metadata": merged})
             return record.record
+
+    async def record_processing(self, record: RecordProcessing) -> FrozenDict:
+        """Record what processors made of a step; what an earlier attempt recorded wins."""
+        ref = record.ref
+        values = whose(ref) | parameters.processing(record)
+        async with self._transaction() as connection:
+            locked, recorded = await connection.together(
+                (statements.LOCK_EXECUTION, whose(ref)), (statements.RECORD_PROCESSING, values), last=True
+            )
+            known = recorded.first()
+            if known is None:
+                raise NotFound("step", record.number)
+            if known.processed is not None:
+                return bodies.document(known.processed, "what processors said")
+            _refuse_ended(ref, _existing(ref, locked.first()))
+            return record.outcome
+
+    async def record_inner_reply(self, ref: ExecutionRef, reply: InnerReply, usage: Usage) -> InnerReply:
+        """Record what a model answered, and what it cost; what an earlier attempt recorded wins."""
+        values = whose(ref) | parameters.inner_reply(reply, usage)
+        async with self._transaction() as connection:
+            locked, recorded = await connection.together(
+                (statements.LOCK_EXECUTION, whose(ref)),
+                (statements.RECORD_INNER_REPLY, values),
+                last=True,
+            )
+            known = recorded.first()
+            if known and known.digest == reply.digest:
+                return rows.inner_reply(known)
+            _refuse_ended(ref, _existing(ref, locked.first()))
+            return reply
+
+    async def record_listed(self, ref: ExecutionRef, tools: FrozenDict) -> FrozenDict:
+        """Record the tools that toolsets list for this execution; what was recorded before wins."""
+        values = whose(ref) | {"listed": encode(tools, "the tools that were listed")}
+        found = await self._all(statements.RECORD_LISTED, values)
+        if not found:
+            raise NotFound("execution", ref.execution_id)
+        return bodies.document(found[0].listed, "the tools that were listed")
 
     async def settle(self, settlement: Settlement) -> bool:
         """Change the execution's standing; False if this key was settled before, or the execution ended."""
@@ -248,7 +290,7 @@ class PostgresStore(PostgresReader):
         message: Message,
         announces: Announcement | None,
     ) -> bool:
-        (line,) = bodies.lines((message,))
+        (line,) = transcripts.lines((message,))
         values = {"key": key, "role": line.role, "content": line.content, "metadata": line.metadata}
         found = (await connection.execute(statements.STEER, whose(ref) | values)).first()
         if found is None:
@@ -428,16 +470,17 @@ def _begun(ref: ExecutionRef, found: Answer, known: Answer, said: Answer) -> Beg
     """A step that begins, or what is recorded of it."""
     execution, step = _existing(ref, found.first()), known.one()
     _refuse_ended(ref, execution)
-    material = rows.material(execution, rows.messages(said.all()), step)
+    material = rows.material(execution, said.all(), step)
     recorded = None if step.facts is None else bodies.facts_read(step.facts)
     return BegunStep(material, recorded, step.attempt, bool(step.was_silent))
 
 
-def _reservation(ref: ExecutionRef, call_id: str, call: Row[Any] | None) -> Reservation:
+def _reservation(ref: ExecutionRef, call_id: str, call: Row[Any] | None, notes: Answer) -> Reservation:
     """A call that may run, or what is recorded of it."""
     if call is None:
         raise NotFound("call", call_id)
-    reservation = rows.reservation(call)
+    _, metadata = transcripts.told(notes.all())
+    reservation = rows.reservation(call, metadata)
     if reservation.recorded is None:
         _refuse_ended(ref, call)
     return reservation
@@ -480,8 +523,7 @@ def _saying(ref: ExecutionRef, said: Sequence[tuple[int, Line]]) -> list[Asked]:
     """Messages at their places, each with its step."""
     if not said:
         return []
-    values = parameters.said(line for _, line in said) | {"steps": [step for step, _ in said]}
-    return [(statements.SAY, whose(ref) | values)]
+    return [(statements.SAY, whose(ref) | parameters.said_in_steps(*said))]
 
 
 def _ended_calls(settlement: Settlement, closed: Sequence[Row[Any]]) -> list[tuple[int, Line]]:
@@ -490,7 +532,7 @@ def _ended_calls(settlement: Settlement, closed: Sequence[Row[Any]]) -> list[tup
     return [
         (call.step, line)
         for call in closed
-        for line in bodies.result_lines(told.get(call.call_id) or _cancelled(call), call.idx)
+        for line in transcripts.result_lines(told.get(call.call_id) or _cancelled(call), call.idx)
     ]
 
 

@@ -6,13 +6,15 @@ from operator import attrgetter
 from typing import Any, TypeVar
 from uuid import UUID
 
-from sqlalchemy import Executable, Row, Select, Table, select, tuple_
+from sqlalchemy import Executable, Row, Select, Table, func, select, tuple_
+from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from agent_domain.messages import Messages
 from agent_domain.ports import (
     ExecutionRef,
     ExecutionRow,
+    InnerReply,
     Material,
     NotFound,
     Page,
@@ -22,17 +24,24 @@ from agent_domain.ports import (
     StoredEnvelope,
 )
 from agent_domain.status import ExecutionStatus
-from everstep.store import rows, statements
+from agent_domain.values import FrozenDict
+from everstep.store import bodies, rows, statements, transcripts
 from everstep.store.cursors import Cursor, page_size
 from everstep.store.errors import translated
 from everstep.store.parameters import whose
-from everstep.store.tables import envelopes, executions, requests, tool_calls
+from everstep.store.tables import envelopes, executions, requests, tool_calls, transcript
 from everstep.store.transaction import ONE_MOMENT, Transaction, transaction
 
 T = TypeVar("T")
 
 # What each reader needs of a row: the others are long.
-ROW = [column for column in executions.c if column.name not in {"agent_config", "input", "plan"}]
+_LONG = {"agent_config", "input", "plan", "listed"}
+_NOTES = (
+    select(func.json_agg(aggregate_order_by(transcript.c.content, transcript.c.step, transcript.c.idx)))
+    .where(transcript.c.execution_id == executions.c.id, transcript.c.role == transcripts.NOTE)
+    .scalar_subquery()
+)
+ROW = [*(column for column in executions.c if column.name not in _LONG), _NOTES.label("notes")]
 
 
 class PostgresReader:
@@ -54,7 +63,22 @@ class PostgresReader:
         row = execution.first()
         if row is None:
             raise NotFound("execution", ref.execution_id)
-        return rows.material(row, rows.messages(said.all()), before.first())
+        return rows.material(row, said.all(), before.first())
+
+    async def processing(self, ref: ExecutionRef, number: int) -> FrozenDict | None:
+        """What processors made of a step, if that is recorded."""
+        found = await self._all(statements.PROCESSING, whose(ref) | {"number": number})
+        return bodies.optional_document(found[0].processed, "what processors said") if found else None
+
+    async def inner_reply(self, ref: ExecutionRef, key: str) -> InnerReply | None:
+        """What a model answered to this question, if it was asked."""
+        found = await self._all(statements.INNER_REPLY, whose(ref) | {"key": key})
+        return rows.inner_reply(found[0]) if found else None
+
+    async def listed(self, ref: ExecutionRef) -> FrozenDict | None:
+        """The tools that toolsets listed for this execution, if they were asked."""
+        found = await self._all(statements.LISTED, whose(ref))
+        return bodies.optional_document(found[0].listed, "the tools that were listed") if found else None
 
     async def transcript(self, ref: ExecutionRef) -> Messages:
         """The conversation of an execution, what it continues included."""

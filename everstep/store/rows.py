@@ -8,12 +8,14 @@ from uuid import UUID
 from sqlalchemy import Row
 
 from agent_domain.messages import Messages
+from agent_domain.notes import summed
 from agent_domain.ports import (
     CallRecord,
     CallRow,
     ExecutionRef,
     ExecutionRow,
     ExecutionSpec,
+    InnerReply,
     Material,
     RequestRow,
     RequestState,
@@ -25,13 +27,14 @@ from agent_domain.ports import (
 from agent_domain.status import ExecutionStatus, StopReason
 from agent_domain.step_facts import CallNeed
 from agent_domain.tools import ToolCall
-from agent_domain.values import EMPTY, freeze, frozen_map, reading
-from everstep.store import bodies
+from agent_domain.values import EMPTY, FrozenDict, freeze, frozen_map, reading
+from everstep.store import bodies, transcripts
 
 
 def execution_row(row: Row[Any]) -> ExecutionRow:
     """An execution as clients see it; what the agent noted and what Everstep did are one map to them."""
-    notes = bodies.document(row.agent_metadata, "the agent's metadata")
+    began = bodies.document(row.agent_metadata, "the agent's metadata")
+    notes = summed(began, map(transcripts.notes_read, getattr(row, "notes", None) or ()))
     return ExecutionRow(
         ref=ExecutionRef(row.id, row.tenant_id, row.session_id),
         agent=row.agent_type,
@@ -52,19 +55,27 @@ def execution_row(row: Row[Any]) -> ExecutionRow:
 
 def messages(said: Iterable[Row[Any]]) -> Messages:
     """What was said."""
-    return tuple(bodies.message_read(row.role, row.content, row.metadata) for row in said)
+    told, _ = transcripts.told(said)
+    return told
 
 
-def material(row: Row[Any], messages: Messages, before: Row[Any] | None) -> Material:
-    """What a step is made from."""
+def spec(row: Row[Any]) -> ExecutionSpec:
+    """What the row holds of its agent, with the tools that were listed since it was accepted."""
     with reading("the agent's definition"):
         spec = ExecutionSpec.model_validate(row.agent_config)
-    notes = bodies.document(row.agent_metadata, "the agent's metadata")
+    if row.listed is None:
+        return spec
+    return spec.model_copy(update={"listed": bodies.document(row.listed, "the tools that were listed")})
+
+
+def material(row: Row[Any], said: Iterable[Row[Any]], before: Row[Any] | None) -> Material:
+    """What a step is made from."""
+    messages, metadata = transcripts.told(said)
     step = None
     if before is not None and before.facts_before is not None:
         facts = bodies.facts_read(before.facts_before)
         step = StepBefore(facts, before.failed_calls, float(before.milliseconds))
-    return Material(spec, messages, notes, row.agent_id, row.parent_agent_id, row.plan, step)
+    return Material(spec(row), messages, metadata, row.agent_id, row.parent_agent_id, row.plan, step)
 
 
 def tool_call(row: Row[Any]) -> ToolCall:
@@ -93,13 +104,18 @@ def call_row(row: Row[Any]) -> CallRow:
     return CallRow(tool_call(row), row.state, row.attempts, call_record(row), row.idx)
 
 
-def reservation(row: Row[Any]) -> Reservation:
+def inner_reply(row: Row[Any]) -> InnerReply:
+    """What a model answered in the midst of a step."""
+    return InnerReply(row.key, row.digest, bodies.document(row.response, "the response"))
+
+
+def reservation(row: Row[Any], metadata: FrozenDict) -> Reservation:
     """What is known of a call that somebody wants to run."""
     return Reservation(
         call=tool_call(row),
         step_number=row.step,
         index=row.idx,
-        metadata=bodies.document(row.agent_metadata, "the agent's metadata"),
+        metadata=metadata,
         recorded=call_record(row),
         is_uncertain=row.state == "reserved",
         resolution=bodies.resolution_read(row.resolution),

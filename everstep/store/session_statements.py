@@ -140,7 +140,8 @@ STRANDED = text("""
 """)
 
 ORIGIN = text("""
-    SELECT user_id, agent_config, plan, task_queue, continues_execution_id, continues_until
+    SELECT user_id, agent_config, listed, agent_metadata, plan, task_queue, continues_execution_id,
+           continues_until
       FROM agent_executions
      WHERE id = :execution_id AND tenant_id = :tenant_id
 """)

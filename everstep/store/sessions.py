@@ -21,7 +21,6 @@ from agent_domain.messages import Message, Role, export, user
 from agent_domain.ports import (
     ExecutionRef,
     ExecutionRow,
-    ExecutionSpec,
     NewExecution,
     NotFound,
     Page,
@@ -52,7 +51,7 @@ from agent_domain.sessions import (
 from agent_domain.status import ExecutionStatus
 from agent_domain.usage import Usage
 from agent_domain.values import frozen_map
-from everstep.store import bodies, parameters, rows, session_statements, statements
+from everstep.store import bodies, parameters, rows, session_statements, statements, transcripts
 from everstep.store.bodies import encode
 from everstep.store.cursors import Cursor, page_size
 from everstep.store.parameters import whose
@@ -313,7 +312,7 @@ class PostgresSessions(PostgresStore):
             raise InvalidInput(f"step {step} cannot be forked from; pass a complete one, from 0 to {last}")
         branch = NewExecution(
             ref,
-            ExecutionSpec.model_validate(origin.agent_config),
+            rows.spec(origin),
             (user(content),) if content is not None else (),
             user_id=origin.user_id,
             continues=ref.execution_id,
@@ -326,11 +325,12 @@ class PostgresSessions(PostgresStore):
             return branch
         # Other first words: what was said before them is shared, they are not.
         began = (await connection.execute(session_statements.BEGAN_WITH, whose(ref))).all()
-        said = [bodies.message_read(row.role, row.content, row.metadata) for row in began]
+        said = [transcripts.message_read(row.role, row.content, row.metadata) for row in began]
         last_user = max((place for place, m in enumerate(said) if m.role is Role.USER), default=len(said))
         said[last_user : last_user + 1] = [user(content)]
         return replace(
             branch,
+            metadata=bodies.document(origin.agent_metadata, "the agent's metadata"),
             messages=tuple(said),
             continues=origin.continues_execution_id,
             continues_until=origin.continues_until,
@@ -369,7 +369,7 @@ class PostgresSessions(PostgresStore):
     ) -> None:
         """What an execution did not hear before it ended begins one of its own."""
         ref = ExecutionRef(uuid5(unheard.execution_id, f"steered/{unheard.key}"), tenant_id, session_id)
-        message = bodies.message_read(unheard.role, unheard.content, unheard.metadata)
+        message = transcripts.message_read(unheard.role, unheard.content, unheard.metadata)
         values = whose(ref) | {
             "steered_id": unheard.execution_id,
             "key": unheard.key,
@@ -377,7 +377,7 @@ class PostgresSessions(PostgresStore):
             "breakdown": encode(Usage().to_breakdown()),
         }
         await connection.execute(session_statements.QUEUE_UNHEARD, values)
-        await self._say(connection, ref, [(0, line) for line in bodies.lines([message])])
+        await self._say(connection, ref, [(0, line) for line in transcripts.lines([message])])
         await self._announce(connection, ref, session_id, {"queued": announcements.queued()})
 
     async def _announce(

@@ -51,8 +51,8 @@ OWNS_STREAM = text("""
 
 _EXECUTION = """
     SELECT id, status, coalesce(session_id, id) AS stream_id, session_id, agent_type, agent_id,
-           parent_agent_id, agent_config, agent_metadata, metadata, token_breakdown, last_snapshot_id,
-           parent_execution_id, started_at, plan
+           parent_agent_id, agent_config, metadata, token_breakdown, last_snapshot_id,
+           parent_execution_id, started_at, plan, listed
       FROM agent_executions
      WHERE id = :execution_id AND tenant_id = :tenant_id
 """
@@ -132,24 +132,44 @@ Messages of a session stand beside their envelopes."""
 
 HEAD = text("SELECT head FROM agent_streams WHERE stream_id = :stream_id AND tenant_id = :tenant_id")
 
-TRANSCRIPT = text("""
+
+def _transcript(condition: str) -> str:
+    """What was said and noted in the execution and before; each begins with a line of its metadata."""
+    return f"""
     WITH RECURSIVE chain AS (
-        SELECT id, continues_execution_id, continues_until, CAST(NULL AS int) AS until, 0 AS depth
+        SELECT id, continues_execution_id, continues_until, CAST(NULL AS int) AS until, 0 AS depth,
+               agent_metadata
           FROM agent_executions
          WHERE id = :execution_id AND tenant_id = :tenant_id
      UNION ALL
         SELECT earlier.id, earlier.continues_execution_id, earlier.continues_until, chain.continues_until,
-               chain.depth + 1
+               chain.depth + 1, earlier.agent_metadata
           FROM chain
           JOIN agent_executions earlier ON earlier.id = chain.continues_execution_id
          WHERE earlier.tenant_id = :tenant_id
     )
-    SELECT said.role, said.content, said.metadata
-      FROM chain
-      JOIN agent_transcript said ON said.execution_id = chain.id AND said.tenant_id = :tenant_id
-     WHERE chain.until IS NULL OR said.step <= chain.until
-     ORDER BY chain.depth DESC, said.step, said.idx
-""")
+    SELECT role, content, metadata
+      FROM (SELECT said.role, said.content, said.metadata, chain.depth, said.step, said.idx
+              FROM chain
+              JOIN agent_transcript said ON said.execution_id = chain.id AND said.tenant_id = :tenant_id
+             WHERE (chain.until IS NULL OR said.step <= chain.until) AND {condition}
+         UNION ALL
+            SELECT 'note', json_build_object('begins', agent_metadata), CAST('{{}}' AS json), depth, -1, 0
+              FROM chain) AS told
+     ORDER BY depth DESC, step, idx
+"""  # noqa: S608 -- our own words
+
+
+TRANSCRIPT = text(_transcript("true"))
+
+NOTES_BEFORE_CALL = text(
+    _transcript("""said.role = 'note'
+               AND (chain.depth > 0
+                    OR (said.step, said.idx) < (
+                        SELECT step, 0 FROM agent_tool_calls
+                         WHERE execution_id = :execution_id AND call_id = :call_id))""")
+)
+"""The metadata as they were when the step of a call began, its hooks' notes included."""
 
 SAY = text("""
     INSERT INTO agent_transcript (execution_id, step, idx, tenant_id, role, content, metadata)
@@ -228,7 +248,8 @@ BEGIN_STEP = text(f"""{_KNOWN_STEP}, fresh AS (
           FROM fresh, heard, waiting
          WHERE agent_steered.execution_id = :execution_id AND agent_steered.key = waiting.key
            AND heard.count + waiting.place <= :hears
-     RETURNING role, content, agent_steered.metadata, heard.count + waiting.place - :hears - 1 AS idx
+     RETURNING role, content, agent_steered.metadata,
+               heard.count + waiting.place - :hears - 1 - 1000 AS idx
     ), said AS (
         INSERT INTO agent_transcript (execution_id, step, idx, tenant_id, role, content, metadata)
         SELECT :execution_id, :number, idx, :tenant_id, role, content, metadata FROM hears
@@ -250,6 +271,14 @@ STEP_BEFORE = text("""
      LIMIT 1
 """)
 
+_SPENT = """token_usage = token_usage + :tokens,
+               token_breakdown = (
+                   SELECT json_object_agg(
+                              more.kind,
+                              coalesce(CAST(token_breakdown ->> more.kind AS bigint), 0)
+                              + CAST(more.count AS bigint))
+                     FROM json_each_text(CAST(:breakdown AS json)) AS more(kind, count))"""
+
 RECORD_REPLY = text(f"""
     WITH known AS (
         SELECT facts
@@ -270,11 +299,12 @@ RECORD_REPLY = text(f"""
                errors = excluded.errors, partial_text = '', next_index = NULL, after_seq = NULL
     ), said AS (
         INSERT INTO agent_transcript (execution_id, step, idx, tenant_id, role, content, metadata)
-        SELECT :execution_id, :number, said.idx, :tenant_id, said.role,
+        SELECT :execution_id, said.step, said.idx, :tenant_id, said.role,
                CAST(said.content AS json), CAST(said.metadata AS json)
           FROM fresh,
-               unnest(CAST(:places AS int[]), CAST(:roles AS text[]), CAST(:contents AS text[]),
-                      CAST(:metadatas AS text[])) AS said(idx, role, content, metadata)
+               unnest(CAST(:steps AS int[]), CAST(:places AS int[]), CAST(:roles AS text[]),
+                      CAST(:contents AS text[]), CAST(:metadatas AS text[]))
+               AS said(step, idx, role, content, metadata)
     ), called AS (
         INSERT INTO agent_tool_calls (execution_id, call_id, tenant_id, step, idx, name, args, malformed,
                                       need, args_digest)
@@ -295,13 +325,7 @@ RECORD_REPLY = text(f"""
                       CAST(:requests AS text[])) AS asked(id, call_id, kind, request)
     ), execution AS (
         UPDATE agent_executions
-           SET token_usage = token_usage + :tokens,
-               token_breakdown = (
-                   SELECT json_object_agg(
-                              more.kind,
-                              coalesce(CAST(token_breakdown ->> more.kind AS bigint), 0)
-                              + CAST(more.count AS bigint))
-                     FROM json_each_text(CAST(:breakdown AS json)) AS more(kind, count)),
+           SET {_SPENT},
                step_count = greatest(step_count, :step_count), updated_at = clock_timestamp()
           FROM fresh
          WHERE id = :execution_id
@@ -330,7 +354,7 @@ ASK = text("""
 _KNOWN_CALL = """
         SELECT call.call_id, call.step, call.idx, call.name, call.args, call.malformed, call.state,
                call.result, call.text, call.error, call.success, call.started_at, call.completed_at,
-               call.seconds, execution.status, execution.agent_metadata,
+               call.seconds, execution.status,
                execution.plan -> 'broadcast' AS broadcast,
                coalesce(execution.session_id, execution.id) AS stream_id,
                CASE WHEN allowed.id IS NULL THEN asked.resolution ELSE allowed.resolution END AS resolution,
@@ -551,10 +575,83 @@ SETTLE_SESSION = text("""
      WHERE id = :session_id AND tenant_id = :tenant_id
 """)
 
-NOTE_METADATA = text("""
+PROCESSING = text("""
+    SELECT processed FROM agent_steps
+     WHERE execution_id = :execution_id AND number = :number AND tenant_id = :tenant_id
+""")
+
+RECORD_PROCESSING = text(f"""
+    WITH known AS (
+        SELECT processed
+          FROM agent_steps
+         WHERE execution_id = :execution_id AND number = :number AND tenant_id = :tenant_id
+           AND facts IS NOT NULL
+    ), fresh AS (
+        SELECT 1
+          FROM agent_executions, known
+         WHERE id = :execution_id AND tenant_id = :tenant_id AND status IN ('pending', 'running', 'paused')
+           AND known.processed IS NULL
+    ), step AS (
+        UPDATE agent_steps
+           SET processed = CAST(:processed AS json)
+          FROM fresh
+         WHERE execution_id = :execution_id AND number = :number
+    ), said AS (
+        INSERT INTO agent_transcript (execution_id, step, idx, tenant_id, role, content, metadata)
+        SELECT :execution_id, said.step, said.idx, :tenant_id, said.role,
+               CAST(said.content AS json), CAST(said.metadata AS json)
+          FROM fresh,
+               unnest(CAST(:steps AS int[]), CAST(:places AS int[]), CAST(:roles AS text[]),
+                      CAST(:contents AS text[]), CAST(:metadatas AS text[]))
+               AS said(step, idx, role, content, metadata)
+    ), execution AS (
+        UPDATE agent_executions
+           SET {_SPENT}, updated_at = clock_timestamp()
+          FROM fresh
+         WHERE id = :execution_id
+    )
+    SELECT processed FROM known
+""")  # noqa: S608 -- our own words
+"""Under the execution's lock. Returns what was recorded before; nothing if the step has no answer."""
+
+INNER_REPLY = text("""
+    SELECT key, digest, response FROM agent_inner_replies
+     WHERE execution_id = :execution_id AND key = :key AND tenant_id = :tenant_id
+""")
+
+RECORD_INNER_REPLY = text(f"""
+    WITH known AS (
+        SELECT key, digest, response
+          FROM agent_inner_replies
+         WHERE execution_id = :execution_id AND key = :key AND tenant_id = :tenant_id
+    ), fresh AS (
+        SELECT 1
+          FROM agent_executions
+         WHERE id = :execution_id AND tenant_id = :tenant_id AND status IN ('pending', 'running', 'paused')
+           AND NOT EXISTS (SELECT 1 FROM known WHERE digest = :digest)
+    ), kept AS (
+        INSERT INTO agent_inner_replies (execution_id, key, tenant_id, digest, response)
+        SELECT :execution_id, :key, :tenant_id, :digest, CAST(:response AS json)
+          FROM fresh
+            ON CONFLICT (execution_id, key) DO UPDATE
+           SET digest = excluded.digest, response = excluded.response
+    ), execution AS (
+        UPDATE agent_executions
+           SET {_SPENT}, updated_at = clock_timestamp()
+          FROM fresh
+         WHERE id = :execution_id
+    )
+    SELECT * FROM known
+""")  # noqa: S608 -- our own words
+"""Under the execution's lock. Returns what was recorded under this key before."""
+
+LISTED = text("SELECT listed FROM agent_executions WHERE id = :execution_id AND tenant_id = :tenant_id")
+
+RECORD_LISTED = text("""
     UPDATE agent_executions
-       SET agent_metadata = CAST(:metadata AS json), updated_at = clock_timestamp()
-     WHERE id = :execution_id
+       SET listed = coalesce(listed, CAST(:listed AS json)), updated_at = clock_timestamp()
+     WHERE id = :execution_id AND tenant_id = :tenant_id
+ RETURNING listed
 """)
 
 _STEPS = """
@@ -571,7 +668,7 @@ STEPS_AFTER = text(f"{_STEPS} AND number > CAST(:after AS int) ORDER BY number L
 SAID_WITHIN = text("""
     SELECT step, idx, role, content, metadata
       FROM agent_transcript
-     WHERE execution_id = :execution_id AND tenant_id = :tenant_id
+     WHERE execution_id = :execution_id AND tenant_id = :tenant_id AND role <> 'note'
        AND step BETWEEN CAST(:first AS int) AND CAST(:last AS int)
      ORDER BY step, idx
 """)

@@ -186,6 +186,8 @@ executions = Table(
     _body("plan", "{}"),
     # The agent's own notes, apart from ours, so that neither overwrites the other.
     _body("agent_metadata", "{}"),
+    # What toolsets listed for it.
+    _optional_body("listed"),
     PrimaryKeyConstraint("id"),
     _one_of("status", *ExecutionStatus),
     Index("agent_executions_newest", "tenant_id", *_NEWEST_FIRST),
@@ -248,6 +250,8 @@ steps = Table(
     _optional_body("response"),
     _body("errors", "[]"),
     _optional_body("outcome"),
+    # What processors made of it.
+    _optional_body("processed"),
     Column("partial_text", Text, nullable=False, server_default=""),
     # The chunk that goes on where the text so far ends, what chunks follow, and when that was noted.
     Column("next_index", Integer),
@@ -264,7 +268,8 @@ transcript = Table(
     _execution(),
     # 0 for what the execution began with.
     Column("step", Integer, nullable=False),
-    # What was heard before the reply is below 0, the reply from 0, then the results: see `bodies.place`.
+    # What was heard before the reply is below 0, the reply from 0, then the results, then what was noted:
+    # see `transcripts`.
     Column("idx", Integer, nullable=False),
     _tenant(),
     Column("role", Text, nullable=False),
@@ -272,6 +277,20 @@ transcript = Table(
     _body("metadata", "{}"),
     _at(),
     PrimaryKeyConstraint("execution_id", "step", "idx"),
+    # There are few notes, and calls want nothing else.
+    Index("agent_transcript_notes", "execution_id", "step", "idx", postgresql_where=text("role = 'note'")),
+)
+
+inner_replies = Table(
+    "agent_inner_replies",
+    metadata,
+    _execution(),
+    Column("key", Text, nullable=False),
+    _tenant(),
+    Column("digest", Text, nullable=False),
+    _body("response"),
+    _at(),
+    PrimaryKeyConstraint("execution_id", "key"),
 )
 
 tool_calls = Table(

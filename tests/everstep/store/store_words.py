@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from agent_domain.messages import Message, Messages, assistant, call_entry, tool_message, user
+from agent_domain.notes import Notes
 from agent_domain.ports import (
     BeginStep,
     CallRecord,
@@ -139,7 +140,7 @@ def answers(
     """A call's result, as the activity writes it down."""
     record = record or answer()
     said = (tool_message(record.text, record.call_id, "look"),) if messages is None else messages
-    return RecordCall(ref, step, index, record, said, metadata, events)
+    return RecordCall(ref, step, index, record, said, Notes(metadata), events)
 
 
 def settled(ref: ExecutionRef, status: ExecutionStatus, key: str | None = None, **fields: Any) -> Settlement:

@@ -72,6 +72,7 @@ async def test_an_upgrade_that_fails_leaves_nothing(empty_database: str) -> None
         "0002_sessions",
         "0003_retention",
         "0004_journal",
+        "0005_notes",
     ]
 
 
@@ -202,6 +203,14 @@ async def test_a_migration_takes_as_long_as_it_takes(database: str) -> None:
     assert await in_database(database, limit) == "0"
 
 
+BEFORE_NOTES = """
+    ALTER TABLE agent_executions DROP COLUMN listed;
+    ALTER TABLE agent_steps DROP COLUMN processed;
+    DROP INDEX agent_transcript_notes;
+    DROP TABLE agent_inner_replies;
+    UPDATE agent_schema_version SET version_num = '0004_journal';
+"""
+
 BEFORE_JOURNAL = """
     ALTER TABLE agent_steps DROP COLUMN next_index, DROP COLUMN after_seq, DROP COLUMN noted_at;
     ALTER TABLE agent_streams ADD COLUMN epoch uuid DEFAULT gen_random_uuid() NOT NULL;
@@ -231,7 +240,7 @@ async def test_answers_that_were_stored_before_go_with_what_they_tell_of(own_dat
     """8.7.1"""
     ids = {"session": UUID(int=1), "execution": UUID(int=2), "gone": UUID(int=3)}
     with psycopg.connect(own_database.replace("+psycopg", ""), autocommit=True) as connection:
-        connection.execute((BEFORE_JOURNAL + BEFORE_RETENTION.format(**ids)).encode())
+        connection.execute((BEFORE_NOTES + BEFORE_JOURNAL + BEFORE_RETENTION.format(**ids)).encode())
         await upgrade(own_database)
         found = connection.execute("SELECT key, session_id, execution_id FROM agent_answers ORDER BY key")
 

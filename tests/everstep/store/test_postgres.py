@@ -350,7 +350,7 @@ ROUND_TRIPS = {
     "preview_call": 1,
     "reserve_call": 2,
     "record_call": 1,
-    "record_call with metadata": 4,
+    "record_call with metadata": 1,
     "settle": 3,
     "keep_snapshot": 2,
     "settle at the end": 3,
@@ -834,14 +834,13 @@ class TestWaiting:
         assert row
         assert row.status is ExecutionStatus.COMPLETED
 
-    async def test_no_metadata_is_lost_while_somebody_else_writes_some(self, postgres: PostgresStore) -> None:
+    async def test_what_a_call_notes_waits_for_nobody(self, postgres: PostgresStore) -> None:
         ref = await asking(postgres)
         with administrator(postgres.engine) as holder:
-            holder.execute("""UPDATE agent_executions SET agent_metadata = '{"theirs": 1}'""")
-            record = answers(ref, answer("c0"), metadata=frozen_map({"ours": 2}))
-            await once_blocked(postgres.engine, holder.commit, postgres.record_call(record))
+            holder.execute("SELECT FROM agent_executions FOR NO KEY UPDATE")
+            await postgres.record_call(answers(ref, answer("c0"), metadata=frozen_map({"ours": 2})))
 
-        assert (await postgres.material(ref)).metadata == {"theirs": 1, "ours": 2}
+        assert (await postgres.material(ref)).metadata == {"ours": 2}
 
     async def test_a_retry_waits_for_the_attempt_that_is_recording(self, postgres: PostgresStore) -> None:
         """1.1.1: and then returns what it recorded."""

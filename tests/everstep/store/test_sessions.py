@@ -874,6 +874,9 @@ MANY = """
            CASE i % 100 WHEN 0 THEN 'pending' WHEN 1 THEN 'paused' ELSE 'completed' END, gen_random_uuid(),
            created_at, created_at, created_at
       FROM (SELECT *, row_number() OVER () AS i FROM agent_sessions) AS session;
+    INSERT INTO agent_transcript (execution_id, tenant_id, step, idx, role, content)
+    SELECT id, tenant_id, 1, n, CASE n WHEN 3 THEN 'note' ELSE 'user' END, '{}'
+      FROM agent_executions, generate_series(1, 3) AS n;
     INSERT INTO agent_tool_calls (execution_id, tenant_id, call_id, step, idx, name, args, need, args_digest)
     SELECT id, tenant_id, 'call', 1, 0, 'user_input', '{}', 'input', '' FROM agent_executions;
     INSERT INTO agent_requests (id, tenant_id, execution_id, user_id, call_id, kind, created_at)

@@ -1,0 +1,244 @@
+"""What calls, hooks and processors leave behind besides what was said, in both stores."""
+
+from dataclasses import replace
+from uuid import uuid4
+
+import pytest
+
+from agent_domain.messages import Message, Role, user
+from agent_domain.notes import Notes
+from agent_domain.ports import (
+    Added,
+    ExecutionEnded,
+    ExecutionRef,
+    ExecutionStore,
+    InnerReply,
+    NotFound,
+    RecordProcessing,
+)
+from agent_domain.status import ExecutionStatus
+from agent_domain.steps import InferenceResponse
+from agent_domain.usage import Usage
+from agent_domain.values import frozen_map
+from tests.everstep.store.store_words import (
+    a_call,
+    a_ref,
+    accepted,
+    answer,
+    answers,
+    begin,
+    new,
+    reply,
+    settled,
+)
+
+
+def noted(**values: object) -> Added:
+    return Added(notes=Notes(frozen_map(values)))
+
+
+def texts(messages: tuple[Message, ...]) -> list[str]:
+    return [message.text for message in messages]
+
+
+async def metadata(store: ExecutionStore, ref: ExecutionRef) -> dict[str, object]:
+    return dict((await store.material(ref)).metadata)
+
+
+async def replied(store: ExecutionStore, ref: ExecutionRef, *calls: str, number: int = 1) -> None:
+    await store.begin_step(begin(ref, number))
+    await store.record_reply(reply(ref, f"Reply {number}", *map(a_call, calls), number=number))
+
+
+def processed(ref: ExecutionRef, number: int = 1, **fields: object) -> RecordProcessing:
+    return replace(RecordProcessing(ref, number, frozen_map({"seconds": 1.5})), **fields)
+
+
+class TestCalls:
+    async def test_a_call_of_the_same_step_sees_none_of_it(self, store: ExecutionStore) -> None:
+        """9.4.2: stored after the step, so a read in the same step sees the old value."""
+        ref = await accepted(store, metadata=frozen_map({"topic": "tea"}))
+        await replied(store, ref, "c0", "c1")
+
+        await store.record_call(answers(ref, answer("c0"), metadata=frozen_map({"topic": "rum"})))
+
+        assert (await store.preview_call(ref, "c1")).metadata == {"topic": "tea"}
+        assert (await store.reserve_call(ref, "c1", 1)).metadata == {"topic": "tea"}
+        assert await metadata(store, ref) == {"topic": "rum"}
+
+    async def test_of_two_calls_the_later_in_the_reply_wins(self, store: ExecutionStore) -> None:
+        """4.4.4: whichever of them was done first."""
+        ref = await accepted(store)
+        await replied(store, ref, "c0", "c1")
+
+        second = answers(ref, answer("c1"), index=1, metadata=frozen_map({"by": "second", "b": 2}))
+        await store.record_call(second)
+        await store.record_call(answers(ref, answer("c0"), metadata=frozen_map({"by": "first", "a": 1})))
+
+        assert await metadata(store, ref) == {"by": "second", "a": 1, "b": 2}
+        row = await store.execution(ref)
+        assert row
+        assert row.metadata == {"by": "second", "a": 1, "b": 2}
+
+    async def test_what_was_noted_is_no_message(self, store: ExecutionStore) -> None:
+        ref = await accepted(store, "Hello")
+        await replied(store, ref, "c0")
+        await store.record_call(answers(ref, answer("c0", "done"), metadata=frozen_map({"a": 1})))
+
+        assert texts(await store.transcript(ref)) == ["Hello", "Reply 1", "done"]
+        assert texts((await store.steps(ref))[0].messages) == ["Reply 1", "done"]
+
+
+class TestHooks:
+    async def test_what_they_added_stands_around_the_conversation(self, store: ExecutionStore) -> None:
+        """4.5.2: what hooks put before a step precedes its reply, after what people said."""
+        ref = await accepted(store, "Hello")
+        await store.steer(ref, "k", user("Hurry"))
+        await store.begin_step(begin(ref, hears=1))
+        added = Added((Message(Role.SYSTEM, "Skills"),), (user("Remember"),), Notes(frozen_map({"a": 1})))
+
+        await store.record_reply(replace(reply(ref, "Hi", a_call("c0")), added=added))
+
+        assert texts(await store.transcript(ref)) == ["Skills", "Hello", "Hurry", "Remember", "Hi"]
+        (step,) = await store.steps(ref)
+        assert (texts(step.messages), step.heard) == (["Hurry", "Remember", "Hi"], 2)
+        assert (await store.preview_call(ref, "c0")).metadata == {"a": 1}
+
+    async def test_what_comes_later_stands_further_to_the_front(self, store: ExecutionStore) -> None:
+        ref = await accepted(store, "Hello")
+        await store.begin_step(begin(ref))
+        first, second, third = (Added((Message(Role.SYSTEM, text),)) for text in ("one", "two", "three"))
+        await store.record_reply(replace(reply(ref, "Hi"), added=first))
+        await store.record_processing(processed(ref, added=second))
+        await store.begin_step(begin(ref, 2))
+        await store.record_reply(replace(reply(ref, "Ho", number=2), added=third))
+
+        assert texts(await store.transcript(ref)) == ["three", "two", "one", "Hello", "Hi", "Ho"]
+
+
+class TestProcessors:
+    async def test_what_they_added_follows_the_results(self, store: ExecutionStore) -> None:
+        """4.5.2: a processor sees the step, and what it says comes after it."""
+        ref = await accepted(store, "Hello", metadata=frozen_map({"gone": 1}))
+        await replied(store, ref, "c0")
+        await store.record_call(answers(ref, answer("c0", "done"), metadata=frozen_map({"a": 1})))
+        added = Added(said=(user("Critique"),), notes=Notes(frozen_map({"a": 2}), ("gone",)))
+
+        assert await store.processing(ref, 1) is None
+        told = await store.record_processing(processed(ref, added=added, usage=Usage(input=5, output=2)))
+
+        assert told == await store.processing(ref, 1) == {"seconds": 1.5}
+        assert texts(await store.transcript(ref)) == ["Hello", "Reply 1", "done", "Critique"]
+        assert await metadata(store, ref) == {"a": 2}
+        row = await store.execution(ref)
+        assert row
+        assert row.usage["total"] == 7 + (await store.steps(ref))[0].facts.usage.total  # pyright: ignore[reportOptionalMemberAccess]
+
+    async def test_a_second_attempt_adds_nothing(self, store: ExecutionStore) -> None:
+        """1.1.1: and is given what the first recorded."""
+        ref = await accepted(store, "Hello")
+        await replied(store, ref)
+        await store.record_processing(processed(ref, added=Added(said=(user("First"),))))
+
+        late = processed(ref, outcome=frozen_map({"seconds": 9}), added=Added(said=(user("Second"),)))
+        assert await store.record_processing(replace(late, usage=Usage(input=1))) == {"seconds": 1.5}
+
+        assert texts(await store.transcript(ref)) == ["Hello", "Reply 1", "First"]
+
+    async def test_a_step_without_an_answer_is_not_processed(self, store: ExecutionStore) -> None:
+        ref = await accepted(store)
+        with pytest.raises(NotFound, match="There is no step 1"):
+            await store.record_processing(processed(ref))
+        await store.begin_step(begin(ref))
+        with pytest.raises(NotFound, match="There is no step 1"):
+            await store.record_processing(processed(ref))
+
+    async def test_an_execution_that_has_ended_stays_as_it_is(self, store: ExecutionStore) -> None:
+        ref = await accepted(store)
+        await replied(store, ref)
+        await store.settle(settled(ref, ExecutionStatus.CANCELLED))
+
+        with pytest.raises(ExecutionEnded):
+            await store.record_processing(processed(ref, added=noted(a=1)))
+
+        assert await metadata(store, ref) == {}
+
+
+class TestConversations:
+    async def test_the_next_execution_has_what_the_last_one_noted(self, store: ExecutionStore) -> None:
+        """9.3.2: the tasks of a conversation are kept; 9.7.2: the critique of an execution goes with it."""
+        first = await accepted(store, metadata=frozen_map({"topic": "tea"}))
+        await replied(store, first)
+        await store.record_processing(
+            processed(first, added=noted(tasks=[1], self_critic_result={}, self_critic_iteration=1))
+        )
+        second = a_ref()
+        await store.accept(replace(new(second, "Again", continues=first.execution_id)))
+
+        assert await metadata(store, second) == {"topic": "tea", "tasks": [1]}
+
+    async def test_a_fork_has_what_was_noted_up_to_its_step(self, store: ExecutionStore) -> None:
+        """9.4.2: metadata survive a fork, as they were."""
+        ref = await accepted(store)
+        for number in (1, 2, 3):
+            await replied(store, ref, number=number)
+            await store.record_processing(processed(ref, number, added=noted(step=number)))
+        branch = a_ref()
+        await store.accept(replace(new(branch, "Otherwise", continues=ref.execution_id), continues_until=2))
+
+        assert await metadata(store, branch) == {"step": 2}
+        await replied(store, branch, "c0")
+        assert (await store.preview_call(branch, "c0")).metadata == {"step": 2}
+
+
+class TestInnerReplies:
+    RESPONSE = frozen_map(InferenceResponse("Yes").to_dict())
+
+    async def test_what_a_model_answered_is_paid_for_once(self, store: ExecutionStore) -> None:
+        """1.1.1, 4.2.1"""
+        ref = await accepted(store)
+        await store.begin_step(begin(ref))
+        given = InnerReply("call/c0/0", "digest", self.RESPONSE)
+        assert await store.inner_reply(ref, given.key) is None
+
+        assert await store.record_inner_reply(ref, given, Usage(input=3)) == given
+        late = replace(given, response=frozen_map(InferenceResponse("No").to_dict()))
+        assert await store.record_inner_reply(ref, late, Usage(input=3)) == given
+
+        assert await store.inner_reply(ref, given.key) == given
+        row = await store.execution(ref)
+        assert row
+        assert row.usage["total"] == 3
+
+    async def test_another_question_has_an_answer_of_its_own(self, store: ExecutionStore) -> None:
+        ref = await accepted(store)
+        await store.begin_step(begin(ref))
+        await store.record_inner_reply(ref, InnerReply("k", "one", self.RESPONSE), Usage())
+        other = InnerReply("k", "two", frozen_map(InferenceResponse("No").to_dict()))
+
+        assert await store.record_inner_reply(ref, other, Usage()) == other
+        assert await store.inner_reply(ref, "k") == other
+
+
+class TestListedTools:
+    async def test_the_first_list_is_the_one(self, store: ExecutionStore) -> None:
+        ref = await accepted(store)
+        assert await store.listed(ref) is None
+
+        assert await store.record_listed(ref, frozen_map({"time": [1]})) == {"time": [1]}
+        assert await store.record_listed(ref, frozen_map({"time": [2]})) == {"time": [1]}
+
+        assert await store.listed(ref) == {"time": [1]}
+        assert (await store.material(ref)).spec.listed == {"time": [1]}
+
+    async def test_somebody_elses_execution_has_none(self, store: ExecutionStore) -> None:
+        ref = await accepted(store)
+        theirs = replace(ref, tenant_id="theirs")
+
+        with pytest.raises(NotFound):
+            await store.record_listed(theirs, frozen_map({}))
+        with pytest.raises(NotFound):
+            await store.record_listed(ExecutionRef(uuid4()), frozen_map({}))
+        assert await store.listed(theirs) is None
+        assert await store.inner_reply(theirs, "k") is None
+        assert await store.processing(theirs, 1) is None
