@@ -1,4 +1,4 @@
-"""The three activities of an agent execution.
+"""The activities of an agent execution.
 
 Each writes what it did in one transaction, under a key, and returns facts. An attempt that finds the
 work recorded returns what is recorded: the model is not asked again, the tool not run again.
@@ -9,10 +9,22 @@ from temporalio import activity
 from activities.agents import Agents, Ended, nobody_waits
 from activities.asking import Asking
 from activities.beginnings import MOMENT
-from activities.contracts import INFER, RUN_TOOL, SETTLE, InferInput, SettleInput, ToolInput, ToolOutput
+from activities.contracts import (
+    INFER,
+    PROCESS,
+    RUN_TOOL,
+    SETTLE,
+    InferInput,
+    Processed,
+    ProcessInput,
+    SettleInput,
+    ToolInput,
+    ToolOutput,
+)
 from activities.discretion import discreet
 from activities.failpoints import Strike, inert
 from activities.live_text import LiveTexts
+from activities.processing import Processing
 from activities.pulse import pulse
 from activities.running import Running
 from activities.settling import Settling
@@ -36,6 +48,7 @@ class AgentActivities:
     ) -> None:
         self.running = Running(store, agents, strike, moment)
         self.asking = Asking(store, agents, self.running, LiveTexts(bus), strike, moment=moment)
+        self.processing = Processing(store, agents, strike)
         self.settling = Settling(store, agents, strike, ended)
 
     @activity.defn(name=INFER)
@@ -51,6 +64,13 @@ class AgentActivities:
         """One call's result, recorded once."""
         with pulse():
             return await self.running.ran(request)
+
+    @activity.defn(name=PROCESS)
+    @discreet
+    async def process(self, request: ProcessInput) -> Processed:
+        """What processors make of a step, recorded once."""
+        with pulse():
+            return await self.processing.processed(request)
 
     @activity.defn(name=SETTLE)
     @discreet

@@ -6,8 +6,9 @@ from typing import Protocol, TypeAlias
 from temporalio.exceptions import ApplicationError
 
 from agent_domain.definition import AgentDefinition
-from agent_domain.drivers import StepDriver
+from agent_domain.drivers import Model, StepDriver
 from agent_domain.errors import UnknownName
+from agent_domain.inquiry import ModelChoice
 from agent_domain.ports import ExecutionRef
 
 
@@ -20,6 +21,10 @@ class Agents(Protocol):
 
     def driver(self, name: str, preset: str | None) -> StepDriver:
         """How steps of that agent talk to a model: the preset's, or the agent's default."""
+        ...
+
+    def model(self, name: str, wanted: ModelChoice = None) -> Model:
+        """The model that the tools and processors of that agent ask."""
         ...
 
 

@@ -1,7 +1,8 @@
 """Asking the model for a step: what it answers is recorded once, and paid for once."""
 
+import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from time import monotonic
@@ -15,31 +16,39 @@ from activities.beginnings import begun
 from activities.calls import now
 from activities.contracts import InferInput
 from activities.failpoints import Failpoint, Strike
+from activities.hooking import before_step, hooks_of
 from activities.live_text import LiveText, LiveTexts
 from activities.material import evaluation, step_state
 from activities.partial_text import PartialText
 from activities.persistence import until_written
 from activities.running import Running
 from activities.snapshots import Snapshots
+from activities.states import state_before
 from agent_domain.capabilities.approvals import args_digest
 from agent_domain.definition import AgentDefinition
 from agent_domain.drivers import StepDriver, replied
 from agent_domain.errors import RETRYABLE
 from agent_domain.ports import (
+    NOTHING_ADDED,
+    Added,
     BeginStep,
     BegunStep,
     CallToRecord,
     EventRecord,
+    ExecutionRef,
     ExecutionStore,
+    Material,
     RecordReply,
     Reservation,
 )
+from agent_domain.processors import added_between
 from agent_domain.state import AgentState
 from agent_domain.step_error import StepError
-from agent_domain.step_facts import CallNeed, StepFacts
+from agent_domain.step_facts import Besides, CallNeed, StepFacts
 from agent_domain.steps import AgentStep, InferenceResponse
 from agent_domain.tools import ToolCall
 from agent_domain.values import frozen_map
+from agent_domain.wishes import Wishes
 
 
 class Asking:
@@ -79,7 +88,7 @@ class Asking:
         await self.snapshots.keep_before(request, found.material)
         self.strike(Failpoint.INFER_BEFORE_MODEL)
         driver = self.agents.driver(spec.agent, spec.llm_preset)
-        state = step_state(request.ref, request.number, found.material)
+        state = await self._state(request, found.material, definition)
         with self.live_texts.told(begin, is_public=news.tells_text(found.material)) as live:
 
             async def write() -> None:
@@ -88,16 +97,17 @@ class Asking:
             if is_written:
                 live.begun(found)
             async with begun(write, self.moment, is_written=is_written) as is_begun:
-                step = _current(await self._asked(live, request.model_attempts, driver, definition, state))
+                asked = await self._asked(live, request.model_attempts, driver, definition, state)
+            step = _current(asked.state)
             if not step.is_failure:
                 live.ended()
         self.strike(Failpoint.INFER_AFTER_RESPONSE)
-        reply = _reply(begin, driver, step)
+        reply = _reply(begin, driver, asked)
         if not is_begun.is_set():
             reply = replace(reply, begins=begin, events=begin.events(found))
         facts = await until_written(partial(self.store.record_reply, reply))
         # Else another attempt's calls are recorded: they may be called the same.
-        made = _made(begin, found, step) if facts is reply.facts else dict[str, Reservation]()
+        made = _made(begin, found, step, asked.added) if facts is reply.facts else dict[str, Reservation]()
         facts = await self.running.with_quick(request, found.material, facts, made)
         self.strike(Failpoint.INFER_BEFORE_REPORT)
         return facts
@@ -116,25 +126,50 @@ class Asking:
             events=told,
         )
 
+    async def _state(
+        self, request: InferInput, material: Material, definition: AgentDefinition
+    ) -> AgentState:
+        """The state in which the step begins; only hooks look at the steps before it."""
+        if hooks_of(definition, "before_step"):
+            return await state_before(self.store, request.ref, request.number, material)
+        return step_state(request.ref, request.number, material)
+
     async def _asked(
         self,
         live: LiveText,
         model_attempts: int,
         driver: StepDriver,
         definition: AgentDefinition,
-        state: AgentState,
-    ) -> AgentState:
+        began: AgentState,
+    ) -> "_Asked":
         """The state after the model answered, or after it failed for good."""
-        text, began = PartialText(self.store, live, self.strike), monotonic()
+        text, since = PartialText(self.store, live, self.strike), monotonic()
+        state, added = began, NOTHING_ADDED
         try:
+            definition, driver, state = await self._equipped(live.begin.ref, definition, driver, state)
+            shown = before_step(hooks_of(definition, "before_step"), state)
+            added, state = added_between(state, shown), shown
             async with text.kept():
                 reply = await driver.infer(state, text.heard)
-            return replied(driver, state, reply, _since(began), definition.need_of)
+            state = replied(driver, state, reply, _since(since), definition.need_of)
         except RETRYABLE as error:
             await self._again_unless_exhausted(live, model_attempts, error)
-            return state.failed(StepError.of(error), now(), _since(began))
+            state = state.failed(StepError.of(error), now(), _since(since))
         except Exception as error:  # noqa: BLE001 -- the error policy decides about it, in the workflow
-            return state.failed(StepError.of(error), now(), _since(began))
+            state = state.failed(StepError.of(error), now(), _since(since))
+        return _Asked(state, added, Wishes.between(began, state))
+
+    async def _equipped(
+        self, ref: ExecutionRef, definition: AgentDefinition, driver: StepDriver, state: AgentState
+    ) -> tuple[AgentDefinition, StepDriver, AgentState]:
+        """All three with the tools that the agent's toolsets list."""
+        if not definition.toolsets:
+            return definition, driver, state
+        equipped = await self.running.listed.definition(ref, definition)
+        driver = copy.copy(driver)
+        driver.equip(equipped.tools, parallel_tools=definition.base_plan.parallel_tools)
+        cached = state.cached_context.with_tools(equipped.tools.schemas)
+        return equipped, driver, state.with_cached_context(cached)
 
     async def _again_unless_exhausted(self, live: LiveText, model_attempts: int, error: Exception) -> None:
         """Leave the next try to Temporal, not before the provider wants it; crashes do not count."""
@@ -160,26 +195,47 @@ def _to_record(call: ToolCall, need: CallNeed) -> CallToRecord:
     return CallToRecord(call, need, digest, call.args if need is CallNeed.INPUT else None)
 
 
-def _reply(begin: BeginStep, driver: StepDriver, step: AgentStep) -> RecordReply:
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What came of asking."""
+
+    state: AgentState
+    added: Added
+    """What hooks added before."""
+    wishes: Wishes
+
+
+def _reply(begin: BeginStep, driver: StepDriver, asked: _Asked) -> RecordReply:
     """What the model answered, or that it failed, as it is recorded."""
+    step = _current(asked.state)
     response = step.inference_response or InferenceResponse()
+    facts = step.facts(begin.number)
     return RecordReply(
         begin.ref,
         begin.number,
         begin.attempt,
-        step.facts(begin.number),
+        replace(facts, besides=facts.besides + Besides(wishes=asked.wishes)) if asked.wishes else facts,
         step.errors,
         frozen_map(response.to_dict()),
         () if step.is_failure else driver.outputs(step),
         [_to_record(call, CallNeed(step.needs[call.id])) for call in step.tool_calls],
+        added=asked.added,
     )
 
 
-def _made(begin: BeginStep, found: BegunStep, step: AgentStep) -> Mapping[str, Reservation]:
+def _made(begin: BeginStep, found: BegunStep, step: AgentStep, added: Added) -> Mapping[str, Reservation]:
     """The calls as they were recorded; those that wait for people are read again once these have decided."""
     material = found.material
+    metadata = added.notes.added_to(material.metadata)
     return {
-        call.id: Reservation(call, begin.number, index, material.metadata, broadcast=material.broadcast)
+        call.id: Reservation(
+            call,
+            begin.number,
+            index,
+            metadata,
+            broadcast=material.broadcast,
+            earlier=step.tool_calls[:index],
+        )
         for index, call in enumerate(step.tool_calls)
         if step.needs[call.id] == CallNeed.RUN
     }

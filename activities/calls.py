@@ -10,6 +10,8 @@ from activities.contracts import ToolOutput
 from activities.persistence import until_written
 from agent_domain.definition import AgentDefinition
 from agent_domain.drivers import StepDriver
+from agent_domain.inquiry import AskModel
+from agent_domain.notes import NO_NOTES, Notes
 from agent_domain.ports import (
     CallRecord,
     EventRecord,
@@ -20,8 +22,8 @@ from agent_domain.ports import (
     Resolution,
 )
 from agent_domain.step_error import StepError
-from agent_domain.step_facts import CallFacts
-from agent_domain.tools import ToolCall, ToolExecution
+from agent_domain.step_facts import NOTHING_BESIDES, Besides, CallFacts
+from agent_domain.tools import ToolCall, ToolContext, ToolExecution
 from agent_domain.values import frozen_map, json_text
 
 NOT_ALLOWED = "This call needs an approval, and nobody gave one"
@@ -72,19 +74,30 @@ class Place:
     index: int
 
 
+@dataclass(frozen=True, slots=True)
+class Came:
+    """What came of a call."""
+
+    execution: ToolExecution
+    notes: Notes = NO_NOTES
+    besides: Besides = NOTHING_BESIDES
+    is_denied: bool = False
+    """Whether a person said no: the call has not failed, and has not succeeded either."""
+    seconds: float | None = None
+    """How long it worked, where that is not the time from its beginning to its end."""
+
+
 async def record(
     store: ExecutionStore,
     driver: StepDriver,
     place: Place,
-    execution: ToolExecution,
+    came: "Came",
     *,
-    success: bool,
-    seconds: float | None = None,
     began: Sequence[EventRecord] = (),
     attempt: int = 1,
 ) -> CallRecord:
     """Write the result down, with all that follows from it; what an earlier attempt recorded wins."""
-    call = execution.call
+    execution, call = came.execution, came.execution.call
     result = CallRecord(
         call.id,
         execution.result,
@@ -92,8 +105,9 @@ async def record(
         execution.text,
         execution.started_at or now(),
         execution.completed_at or now(),
-        execution.seconds if seconds is None else seconds,
-        success=success,
+        execution.seconds if came.seconds is None else came.seconds,
+        success=execution.error is None and not came.is_denied,
+        besides=came.besides,
     )
     written = RecordCall(
         place.ref,
@@ -101,6 +115,7 @@ async def record(
         place.index,
         result,
         driver.answered(execution),
+        came.notes,
         events=[*began, news.call_ended(place.step_number, call, result)],
         attempt=attempt,
     )
@@ -115,7 +130,21 @@ def is_denied(resolution: Resolution | None) -> bool:
 def output(call: ToolCall, known: CallRecord) -> ToolOutput:
     """What became of the call, without what it said."""
     error = known.error and replace(known.error, message="", tool_name=call.name)
-    return ToolOutput(CallFacts(call.id, call.name, is_settled=True, error=error), known.seconds)
+    facts = CallFacts(call.id, call.name, is_settled=True, error=error)
+    return ToolOutput(facts, known.seconds, known.besides)
+
+
+def context(ref: ExecutionRef, reserved: Reservation, ask: AskModel) -> ToolContext:
+    """What the tool of a call is told."""
+    return ToolContext(
+        ref.execution_id,
+        reserved.call.id,
+        reserved.step_number,
+        reserved.metadata,
+        ref.tenant_id,
+        reserved.earlier,
+        ask,
+    )
 
 
 def now() -> datetime:

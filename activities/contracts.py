@@ -5,18 +5,21 @@ messages, arguments and results stay in the store, where the activity that made 
 What equals its default is not written there, which halves them: so no default ever changes.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agent_domain.capabilities.limits import whole
+from agent_domain.facts import CritiqueFacts
 from agent_domain.plan import ExecutionPlan
 from agent_domain.ports import ExecutionRef
 from agent_domain.status import AgentStatus, ExecutionStatus, StopReason
-from agent_domain.step_facts import CallFacts, CallNeed, StepFacts
+from agent_domain.step_error import StepError
+from agent_domain.step_facts import NOTHING_BESIDES, Besides, CallFacts, CallNeed, StepFacts
 from agent_domain.tools import Effect
 from agent_domain.usage import Usage
 from agent_domain.values import FrozenDict
 
-INFER, RUN_TOOL, SETTLE = "infer", "run_tool", "settle"
+INFER, RUN_TOOL, PROCESS, SETTLE = "infer", "run_tool", "process", "settle"
 SPAWN, REPORT, CLOSE = "spawn", "report", "close"
 
 QUICK_SECONDS = 5.0
@@ -56,6 +59,28 @@ class ToolOutput:
 
     call: CallFacts
     seconds: float
+    besides: Besides = NOTHING_BESIDES
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessInput:
+    """Show processors a step that is complete."""
+
+    ref: ExecutionRef
+    agent: str
+    number: int
+    usage: Usage = Usage()
+
+
+@dataclass(frozen=True, slots=True)
+class Processed:
+    """What came of it."""
+
+    seconds: float = 0.0
+    besides: Besides = NOTHING_BESIDES
+    critique: CritiqueFacts | None = None
+    error: StepError | None = None
+    """What a processor raised, without its words: the failure step is recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +91,8 @@ class SpawnInput:
     agent: str
     number: int
     call_id: str
+    tokens_left: int | None = None
+    """What the parent may still use; the child gets no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +113,8 @@ class ReportInput:
     call_id: str
     seconds: float = 0.0
     """How long the child worked."""
+    tokens: int = 0
+    """What it used, and those that it started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,4 +150,20 @@ class SettleInput:
     """Whether they are asked for answers; else whether the calls may run."""
 
 
-WRITTEN_WITHOUT_DEFAULTS = (InferInput, ToolInput, ToolOutput, StepFacts)
+def settled(step: StepFacts, outputs: Sequence[ToolOutput]) -> StepFacts:
+    """The step with what became of calls that ran at the same time."""
+    seconds = max(output.seconds for output in outputs)
+    besides = sum((output.besides for output in outputs), NOTHING_BESIDES)
+    return step.settled((output.call for output in outputs), seconds, besides)
+
+
+WRITTEN_WITHOUT_DEFAULTS = (
+    InferInput,
+    ToolInput,
+    ToolOutput,
+    StepFacts,
+    ProcessInput,
+    Processed,
+    SpawnInput,
+    ReportInput,
+)

@@ -18,6 +18,8 @@ class Failpoint(StrEnum):
     TOOL_AFTER_RESERVE = "tool.after_reserve"
     TOOL_AFTER_EFFECT = "tool.after_effect"
     TOOL_BEFORE_REPORT = "tool.before_report"
+    PROCESS_BEFORE = "process.before"
+    PROCESS_AFTER_RECORD = "process.after_record"
     SPAWN_AFTER_RESERVE = "spawn.after_reserve"
     SPAWN_BEFORE_REPORT = "spawn.before_report"
     REPORT_BEFORE_RECORD = "report.before_record"

@@ -36,6 +36,12 @@ def step_begins(
     )
 
 
+def failure_begins(number: int, material: Material, tools: Sequence[str]) -> Sequence[EventRecord]:
+    """The step before is complete, and nothing was decided after it: what was raised is the next step."""
+    begins = envelopes.step_started(number, len(material.messages), tools)
+    return (*_completed(material, None), _announcing(begins, announcements.step_started(number)))
+
+
 def _superseded(number: int, attempt: int, begun: BegunStep) -> tuple[EventRecord, ...]:
     """Of an attempt that was lost nobody knows whether it wrote something; only one that failed says so."""
     before = begun.previous_attempt

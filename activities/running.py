@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import takewhile
 from uuid import UUID
@@ -11,16 +12,24 @@ from temporalio import activity
 from activities import calls, news
 from activities.agents import Agents, known
 from activities.beginnings import begun
-from activities.calls import now
-from activities.contracts import InferInput, ToolInput, ToolOutput
+from activities.calls import Came, now
+from activities.contracts import InferInput, ToolInput, ToolOutput, settled
 from activities.failpoints import Failpoint, Strike
+from activities.hooking import AroundCall, hooks_of
+from activities.inquiry import Inquiry
+from activities.states import state_within
 from activities.tool_calls import outcome
+from activities.toolsets import asked
 from agent_domain.definition import AgentDefinition
+from agent_domain.errors import HookFailed
+from agent_domain.notes import Notes
 from agent_domain.plan import PlannedTool
 from agent_domain.ports import ExecutionRef, ExecutionStore, Material, Reservation
 from agent_domain.step_error import ErrorType, StepError
-from agent_domain.step_facts import CallFacts, CallNeed, StepFacts
-from agent_domain.tools import Effect, ToolContext, ToolExecution
+from agent_domain.step_facts import Besides, CallFacts, CallNeed, StepFacts
+from agent_domain.tools import Effect, ToolExecution, options_of
+from agent_domain.toolsets import Asker
+from agent_domain.values import FrozenDict
 
 EFFECT_UNKNOWN = "The worker was lost while this tool ran: its effect is unknown, and it was not run again"
 
@@ -36,6 +45,7 @@ class Running:
         self.agents = agents
         self.strike = strike
         self.moment = moment
+        self.listed = Listed(store)
         self._heard: dict[tuple[UUID, str], Reservation] = {}
         """Calls that this process has recorded and not run: mostly it runs them a moment later."""
 
@@ -48,6 +58,11 @@ class Running:
         if attempt == 1:
             made = made or self._heard.pop((request.ref.execution_id, request.call_id), None)
         reserve = partial(self.store.reserve_call, request.ref, request.call_id, attempt, news.call_begins)
+        own = known(self.agents, request.agent)
+        definition = await self.listed.definition(request.ref, own)
+        if own.toolsets:
+            made = made or await self.store.preview_call(request.ref, request.call_id)
+            request = _as_listed(request, made.call.name, own, definition)
         is_reserved = request.effect is not Effect.IDEMPOTENT
         if is_reserved:
             reserved = await reserve()
@@ -55,37 +70,56 @@ class Running:
             reserved = made or await self.store.preview_call(request.ref, request.call_id)
         if reserved.recorded:
             return calls.output(reserved.call, reserved.recorded)
-        definition = known(self.agents, request.agent)
         async with begun(reserve, self.moment, is_written=is_reserved) as is_begun:
             self.strike(Failpoint.TOOL_AFTER_RESERVE)
-            execution = await self._executed(request, definition, reserved)
+            came = await self._executed(request, definition, reserved)
         self.strike(Failpoint.TOOL_AFTER_EFFECT)
         record = await calls.record(
             self.store,
             self.agents.driver(request.agent, None),
             calls.Place(request.ref, request.number, reserved.index),
-            execution,
-            success=execution.error is None and not calls.is_denied(reserved.resolution),
+            replace(came, is_denied=calls.is_denied(reserved.resolution)),
             began=() if is_begun.is_set() else news.call_begins(reserved),
             attempt=attempt,
         )
         self.strike(Failpoint.TOOL_BEFORE_REPORT)
         return calls.output(reserved.call, record)
 
-    async def _executed(
-        self, request: ToolInput, definition: AgentDefinition, reserved: Reservation
-    ) -> ToolExecution:
+    async def _executed(self, request: ToolInput, definition: AgentDefinition, reserved: Reservation) -> Came:
         started = now()
         if reserved.is_uncertain and request.effect is Effect.AT_MOST_ONCE:
             error = StepError(EFFECT_UNKNOWN, ErrorType.UNKNOWN, reserved.call.name)
-            return ToolExecution(reserved.call, None, error, started, now())
+            return Came(ToolExecution(reserved.call, None, error, started, now()))
         settled = calls.without_running(definition, reserved, started)
         if settled:
-            return settled
+            return Came(settled)
         call, note, _ = calls.by_people(reserved.call, reserved.resolution)
-        context = ToolContext(request.ref.execution_id, call.id, request.number, reserved.metadata)
-        result, error = await outcome(definition.tools.get(call.name), call, context)
-        return ToolExecution(call, result, error, started, now(), note)
+        ask = Inquiry(self.store, self.agents, request, f"call/{call.id}")
+        context = calls.context(request.ref, replace(reserved, call=call), ask)
+        around = await self._around(request, definition)
+        try:
+            if around:
+                around.before(call)
+            told = await outcome(definition.tools.get(call.name), call, context)
+            execution = ToolExecution(call, told.result, told.error, started, now(), note, told.told)
+            if around:
+                around.after(execution)
+        except HookFailed as error:
+            failed = ToolExecution(call, None, StepError.of(error, call.name), started, now(), note)
+            return Came(failed, besides=Besides(ask.usage))
+        notes = Notes(told.metadata)
+        if around is None:
+            return Came(execution, notes, Besides(ask.usage))
+        return Came(execution, around.notes.and_then(notes), Besides(ask.usage, wishes=around.wishes))
+
+    async def _around(self, request: ToolInput, definition: AgentDefinition) -> AroundCall | None:
+        """The hooks of the call, if there are any: only they need to know more than the call."""
+        hooks = hooks_of(definition, "before_tool", "after_tool")
+        if not hooks:
+            return None
+        material = await self.store.material(request.ref)
+        state = await state_within(self.store, request.ref, request.number, material)
+        return AroundCall(hooks, state, state)
 
     async def with_quick(
         self,
@@ -111,7 +145,7 @@ class Running:
         is_parallel = material.plan.get("parallel_tools", True)
         for calls_at_once in quick_calls(facts.pending, planned, is_parallel=is_parallel):
             outputs = await asyncio.gather(*map(ran, calls_at_once))
-            facts = facts.settled((output.call for output in outputs), max(o.seconds for o in outputs))
+            facts = settled(facts, outputs)
         self._hear(request.ref, facts, made)
         return facts
 
@@ -122,6 +156,34 @@ class Running:
                 self._heard[ref.execution_id, call.id] = made[call.id]
         while len(self._heard) > MOST_HEARD:
             del self._heard[next(iter(self._heard))]
+
+
+class Listed:
+    """The tools that toolsets list: asked for once by each execution, and remembered while it runs here."""
+
+    def __init__(self, store: ExecutionStore) -> None:
+        self.store = store
+        self._known: dict[UUID, FrozenDict] = {}
+
+    async def definition(self, ref: ExecutionRef, definition: AgentDefinition) -> AgentDefinition:
+        """The agent with the tools that this execution may call."""
+        if not definition.toolsets:
+            return definition
+        listed = self._known.get(ref.execution_id) or await self.store.listed(ref)
+        if listed is None:
+            found = await asked(definition, Asker(ref.execution_id, ref.tenant_id))
+            listed = await self.store.record_listed(ref, found)
+        self._known[ref.execution_id] = listed
+        while len(self._known) > MOST_HEARD:
+            del self._known[next(iter(self._known))]
+        return definition.with_listed(listed)
+
+
+def _as_listed(request: ToolInput, name: str, own: AgentDefinition, definition: AgentDefinition) -> ToolInput:
+    """The call as its tool was listed: of such tools the plan knows nothing."""
+    if name in own.tools.names or name not in definition.tools.names:
+        return request
+    return replace(request, effect=options_of(definition.tools.get(name)).effect)
 
 
 def quick_calls(

@@ -10,7 +10,7 @@ from temporalio import activity
 
 from activities import calls, news
 from activities.agents import Agents, known
-from activities.calls import now
+from activities.calls import Came, now
 from activities.contracts import (
     CLOSE,
     REPORT,
@@ -27,6 +27,7 @@ from activities.pulse import pulse
 from agent_domain.closing import closed
 from agent_domain.definition import AgentDefinition
 from agent_domain.errors import InvalidInput
+from agent_domain.inquiry import nobody_answers
 from agent_domain.ports import (
     CallRow,
     ExecutionStore,
@@ -46,7 +47,8 @@ from agent_domain.spawning import (
 )
 from agent_domain.status import ExecutionStatus
 from agent_domain.step_error import StepError
-from agent_domain.tools import ToolCall, ToolContext, ToolExecution
+from agent_domain.step_facts import Besides
+from agent_domain.tools import ToolCall, ToolExecution
 from agent_domain.values import thaw
 
 FROM_OUTSIDE = "Its workflow was ended from outside"
@@ -83,8 +85,8 @@ class SubagentActivities:
                 self.strike(Failpoint.SPAWN_BEFORE_REPORT)
                 return spawned
             execution = spawned
-        success = execution.error is None and not calls.is_denied(reserved.resolution)
-        return SpawnOutput(answered=await self._answered(request, reserved.index, execution, success=success))
+        came = Came(execution, is_denied=calls.is_denied(reserved.resolution))
+        return SpawnOutput(answered=await self._answered(request, reserved.index, came))
 
     async def _asked(
         self, request: SpawnInput, definition: AgentDefinition, reserved: Reservation
@@ -92,7 +94,7 @@ class SubagentActivities:
         """What the tool makes of the call."""
         call, note, _ = calls.by_people(reserved.call, reserved.resolution)
         tool, started = definition.tools.get(call.name), now()
-        context = ToolContext(request.ref.execution_id, call.id, request.number, reserved.metadata)
+        context = calls.context(request.ref, replace(reserved, call=call), nobody_answers)
         try:
             if not isinstance(tool, CanSpawn):
                 raise InvalidInput(CANNOT_SPAWN)  # noqa: TRY301 -- the model reads it like what a tool raises
@@ -110,7 +112,7 @@ class SubagentActivities:
         own = brought(definition, spawn.agent)
         agent = path(request.agent, spawn.agent) if own else spawn.agent
         child = own or known(self.agents, agent)
-        plan = child_plan(spawn, child, agent)
+        plan = child_plan(spawn, child, agent, request.tokens_left)
         plan.rules()
         ref = child_ref(request.ref, request.call_id)
         new = child_execution(spawn, child, plan, ref, request.ref.execution_id)
@@ -134,10 +136,8 @@ class SubagentActivities:
         end = ChildEnd.of(await self.store.execution(child_ref(request.ref, request.call_id)))
         execution = replace(_read(definition, call, end), note=note)
         self.strike(Failpoint.REPORT_BEFORE_RECORD)
-        success = execution.error is None
-        output = await self._answered(
-            request, told.index, execution, success=success, seconds=request.seconds
-        )
+        came = Came(execution, besides=Besides(child_tokens=request.tokens), seconds=request.seconds)
+        output = await self._answered(request, told.index, came)
         self.strike(Failpoint.REPORT_BEFORE_REPORT)
         return output
 
@@ -153,15 +153,12 @@ class SubagentActivities:
         self,
         request: SpawnInput | ReportInput,
         index: int,
-        execution: ToolExecution,
-        *,
-        success: bool,
-        seconds: float | None = None,
+        came: Came,
     ) -> ToolOutput:
         driver = self.agents.driver(request.agent, None)
         place = calls.Place(request.ref, request.number, index)
-        record = await calls.record(self.store, driver, place, execution, success=success, seconds=seconds)
-        return calls.output(execution.call, record)
+        record = await calls.record(self.store, driver, place, came)
+        return calls.output(came.execution.call, record)
 
     @activity.defn(name=CLOSE)
     @discreet

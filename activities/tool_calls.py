@@ -10,26 +10,49 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import copy_context
+from dataclasses import dataclass
 from typing import Any
 
 from activities.contracts import QUICK_SECONDS
 from agent_domain.step_error import StepError
-from agent_domain.tools import Tool, ToolCall, ToolContext, ToolOptions, options_of, result_value
-from agent_domain.values import thaw
+from agent_domain.tools import (
+    Tool,
+    ToolCall,
+    ToolContext,
+    ToolOptions,
+    ToolResult,
+    options_of,
+    result_value,
+)
+from agent_domain.values import EMPTY, FrozenDict, thaw
 
 
-async def outcome(tool: Tool, call: ToolCall, context: ToolContext) -> tuple[Any, StepError | None]:
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a call."""
+
+    result: Any = None
+    error: StepError | None = None
+    metadata: FrozenDict = EMPTY
+    told: str = ""
+    """What the model reads, where that is not the result."""
+
+
+async def outcome(tool: Tool, call: ToolCall, context: ToolContext) -> Outcome:
     """The result as it can be stored, or what went wrong."""
     try:
-        return result_value(await _in_time(tool, call, context), call.name), None
+        result = await _in_time(tool, call, context)
+        if isinstance(result, ToolResult):
+            return Outcome(result_value(result.value, call.name), None, result.metadata, result.text)
+        return Outcome(result_value(result, call.name))
     except asyncio.CancelledError as error:
         # Of the step, or of something that the tool itself waited for?
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
-        return None, StepError.of(error, call.name)
+        return Outcome(error=StepError.of(error, call.name))
     except (Exception, SystemExit) as error:  # noqa: BLE001 -- the model reads whatever a tool raises
-        return None, StepError.of(error, call.name)
+        return Outcome(error=StepError.of(error, call.name))
 
 
 async def _in_time(tool: Tool, call: ToolCall, context: ToolContext) -> Any:

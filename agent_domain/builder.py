@@ -20,8 +20,9 @@ from agent_domain.error_policy import ErrorPolicy
 from agent_domain.errors import InvalidInput
 from agent_domain.events import EventBus
 from agent_domain.plan import CumulativeTimeout, ExecutionPlan, PlannedTool
-from agent_domain.processors import AgentHook, Processor
+from agent_domain.processors import AgentHook, Processor, ProcessorWithModel, overrides
 from agent_domain.tools import Tool, Toolbox, options_of
+from agent_domain.toolsets import Toolset
 from agent_domain.values import FrozenDict, valid_text
 
 DEFAULT_MAX_STEPS = 20
@@ -56,6 +57,7 @@ class AgentBuilder:
         self._debug = False
         self._broadcast = BroadcastConfig.standard()
         self._tools = Toolbox()
+        self._toolsets: dict[str, Toolset] = {}
         self._approvals: dict[str, Approval] = {}
         self._capabilities: list[str] = []
         self._processors: list[Processor] = []
@@ -136,6 +138,14 @@ class AgentBuilder:
         self._tools = self._tools.merged(_usable(each) for each in given)
         return self
 
+    def with_toolset(self, toolset: Toolset) -> Self:
+        """Tools as well that are only known once an execution asks for them."""
+        _of_type("with_toolset", toolset, Toolset, "a toolset has a name, listed(asker) and tool(listed)")
+        if toolset.name in self._toolsets:
+            raise InvalidInput(f"two toolsets are named '{toolset.name}'; rename one of them")
+        self._toolsets[toolset.name] = toolset
+        return self
+
     def with_capability(self, capability: AgentCapability) -> Self:
         """Install a capability."""
         how = "a capability has a method install(builder)"
@@ -171,7 +181,7 @@ class AgentBuilder:
 
     def add_processor(self, processor: Processor) -> Self:
         """Look at the state after each step, and maybe change it."""
-        if not callable(processor):
+        if not isinstance(processor, ProcessorWithModel) and not callable(processor):
             raise InvalidInput(f"a processor is a function from state to state, {processor!r} is none")
         self._processors.append(processor)
         return self
@@ -236,7 +246,7 @@ class AgentBuilder:
 
     def definition(self) -> AgentDefinition:
         """What has been decided so far, as a value; the builder can go on."""
-        for name in self._approvals:
+        for name in () if self._toolsets else self._approvals:
             # A misspelt name would leave the tool that was meant without its guard.
             self._tools.get(name)
         return AgentDefinition(
@@ -248,6 +258,7 @@ class AgentBuilder:
             criteria=tuple(self._criteria),
             processors=tuple(self._processors),
             hooks=tuple(self._hooks),
+            toolsets=tuple(self._toolsets.values()),
             cached_context=self._context(),
             approvals=FrozenDict(self._approvals),
             throw_on_tool_failure=self._throws,
@@ -269,6 +280,8 @@ class AgentBuilder:
                 broadcast=self._broadcast,
                 tools=tuple(PlannedTool.of(tool.name, options_of(tool)) for tool in self._tools),
                 debug=self._debug,
+                processes=bool(self._processors)
+                or any(overrides(each, "after_step") for each in self._hooks),
             )
         except ValidationError as error:
             raise InvalidInput(f"the agent cannot be planned: {faults(error)}") from None

@@ -64,7 +64,7 @@ class TokenUsageLimit:
 
     def decide(self, state: ExecutionView) -> ContinuationDecision:
         """What it votes."""
-        used = self.resolver(state) if self.resolver else state.usage.total
+        used = self.resolver(state) if self.resolver else state.tokens
         return _reached(used, self.max_tokens)
 
 

@@ -1,6 +1,7 @@
 """An agent as it was built: everything that a runner needs, and nothing that runs."""
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agent_domain.cached_context import CachedContext
@@ -15,6 +16,7 @@ from agent_domain.ports import ExecutionSpec
 from agent_domain.processors import AgentHook, Processor
 from agent_domain.step_facts import CallNeed
 from agent_domain.tools import Toolbox, ToolCall, options_of
+from agent_domain.toolsets import ListedTool, Toolset
 from agent_domain.values import EMPTY, FrozenDict, frozen_map
 
 
@@ -31,6 +33,8 @@ class AgentDefinition:
     criteria: tuple[Criterion[Any], ...] = ()
     processors: tuple[Processor, ...] = ()
     hooks: tuple[AgentHook, ...] = ()
+    toolsets: tuple[Toolset, ...] = ()
+    """Where tools come from that are only known once an execution asks."""
     cached_context: CachedContext = field(default_factory=CachedContext)
     approvals: FrozenDict = EMPTY
     throw_on_tool_failure: bool = False
@@ -41,7 +45,7 @@ class AgentDefinition:
         """What governs its executions in this process; criteria need not be registered for that."""
         plan = self.base_plan
         criteria = plan.base_criteria().with_criteria(*self.criteria)
-        return Rules(criteria, plan.error_policy, plan.parallel_tools)
+        return Rules(criteria, plan.error_policy, plan.parallel_tools, plan.processes)
 
     def plan(self, registry: CriterionRegistry = REGISTERED) -> ExecutionPlan:
         """What governs its durable executions; a criterion that is not registered is refused."""
@@ -57,6 +61,17 @@ class AgentDefinition:
             cached_context=frozen_map(cached.to_dict()),
             approvals=frozen_map({name: written(approval) for name, approval in self.approvals.items()}),
         )
+
+    def with_listed(self, listed: Mapping[str, Any]) -> "AgentDefinition":
+        """The same with the tools that its toolsets listed; its own tools win over those of the same name."""
+        known = {toolset.name: toolset for toolset in self.toolsets}
+        found = [
+            known[name].tool(ListedTool.from_dict(entry))
+            for name, entries in listed.items()
+            if name in known
+            for entry in entries
+        ]
+        return replace(self, tools=Toolbox.of(found).merged(self.tools)) if found else self
 
     def need_of(self, call: ToolCall) -> CallNeed:
         """What a call waits for; one that cannot run anyway fails without asking anybody.

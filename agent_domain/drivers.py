@@ -9,10 +9,11 @@ Anything else with a `use_tools(state)` of its own can drive a step too; it then
 of it.
 """
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, Self, TypeAlias, runtime_checkable
 
 from agent_domain import leak_guard
 from agent_domain.cached_context import InferenceRequest
@@ -91,6 +92,23 @@ class StepDriver(ABC):
     parallel_tools: bool = True
     executor: CanExecuteToolCalls | None = None
 
+    model: Model | None = None
+    """What it asks."""
+    asks_preset: bool = False
+    """Whether it can ask the model of the agent's preset, where it was given none."""
+
+    def with_model(self, model: Model) -> Self:
+        """The same, asking this one."""
+        driver = copy.copy(self)
+        driver.model = model
+        return driver
+
+    def known_model(self) -> Model:
+        """The model that it asks."""
+        if self.model is None:
+            raise InvalidInput(f"{type(self).__name__} has no model; pass one, or run the agent on a worker")
+        return self.model
+
     def equip(self, tools: Toolbox, *, parallel_tools: bool = True) -> None:
         """Take over the agent's tools."""
         self.tools = tools
@@ -167,7 +185,13 @@ def observed(
     step = state.current_step
     if step is None:
         raise InvalidInput("there is no step whose calls could be answered")
-    return state.with_current_step(_finished(driver, step.observed(executions, seconds)))
+    step = step.observed(executions, seconds)
+    state = state.with_current_step(_finished(driver, step))
+    # Only now: calls of the same step see the metadata with which it began.
+    noted = (execution.metadata for execution in step.tool_executions) if step.is_complete else ()
+    for metadata in noted:
+        state = state.with_metadata(metadata) if metadata else state
+    return state
 
 
 def _finished(driver: StepDriver, step: AgentStep) -> AgentStep:
@@ -211,14 +235,16 @@ def result_message(execution: ToolExecution) -> Message:
 class ToolCallingDriver(StepDriver):
     """Uses the model's native tool calls."""
 
-    def __init__(self, model: Model) -> None:
+    asks_preset = True
+
+    def __init__(self, model: Model | None = None) -> None:
         self.model = model
 
     async def infer(self, state: AgentState, on_text: OnText = unheard) -> Reply:
         """Ask the model, with the cached context and the conversation."""
         request, held = self.request(state), leak_guard.Held(on_text)
         # Without tools there are no arguments, and an answer in JSON can be heard as it is written.
-        response = await self.model.respond(request, held.heard if request.tools else on_text)
+        response = await self.known_model().respond(request, held.heard if request.tools else on_text)
         text = leak_guard.said(response.text, response.tool_calls)
         held.ended(text)
         return Reply(replace(response, text=text))

@@ -10,6 +10,7 @@
         │   ├── ModelTimeout           ... no answer in time (TimeoutError)
         │   ├── ModelUnavailable       ... it cannot be reached, or broke off while answering
         │   └── InvalidModelOutput     ... it answered, but not in the agreed form
+        ├── HookFailed                 a hook of a tool call raised, or asked for what cannot be
         └── ToolFailed                 the model: the text is its tool result
 
 Those of the ports stand in `agent_domain.ports` (`NotFound`, `StoreUnavailable`, `ExecutionEnded`), and what
@@ -80,6 +81,10 @@ RETRYABLE = (RateLimited, ModelTimeout, ModelUnavailable)
 
 class InvalidModelOutput(ModelError):
     """The model answered, but not in the form that was agreed."""
+
+
+class HookFailed(AgentError):
+    """A hook raised around a tool call: that ends the step, and not the call alone."""
 
 
 class ToolFailed(AgentError):

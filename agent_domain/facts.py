@@ -17,10 +17,11 @@ from agent_domain.continuation import ContinuationOutcome
 from agent_domain.error_policy import ErrorContext, ErrorHandlingDecision, ErrorPolicy, resolve
 from agent_domain.status import AgentStatus, StopReason
 from agent_domain.step_error import StepError
-from agent_domain.step_facts import CallFacts, StepFacts, StepType
+from agent_domain.step_facts import CallFacts, StepFacts
 from agent_domain.stop_signal import StopSignal
 from agent_domain.usage import Usage
 from agent_domain.values import optional_moment, parse_optional_moment
+from agent_domain.wishes import Wishes
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,8 @@ class ExecutionFacts:
     step_started_at: datetime | None = None
     """Set while a step is under way."""
     usage: Usage = Usage()
+    child_tokens: int = 0
+    """What the executions used that its calls started, and those that these started."""
     recorded_steps: int = 0
     recorded_failures: int = 0
     trailing_recorded_failures: int = 0
@@ -101,6 +104,8 @@ class ExecutionFacts:
     """Kept after recording, until the next step has something to show."""
     is_recorded: bool = True
     """Whether the current step is counted in the recorded numbers."""
+    is_processed: bool = False
+    """Whether processors have seen the current step."""
     stop_signal: StopSignal | None = None
     continuation_requested: bool = False
     is_paused: bool = False
@@ -125,6 +130,17 @@ class ExecutionFacts:
     def pending(self) -> tuple[CallFacts, ...]:
         """The calls of the current step that have no result yet."""
         return () if self.is_recorded or not self.current_step else self.current_step.pending
+
+    @property
+    def awaits_processing(self) -> bool:
+        """Whether the current step is complete and processors have not seen it; they see no failures."""
+        step = self._unrecorded
+        return step is not None and not step.is_failure and not self.is_processed
+
+    @property
+    def tokens(self) -> int:
+        """All that was used, by executions that calls started as well."""
+        return self.usage.total + self.child_tokens
 
     @property
     def step_count(self) -> int:
@@ -202,32 +218,49 @@ class ExecutionFacts:
             step_started_at=now,
             stop_signal=None,
             continuation_requested=False,
+            is_processed=False,
             steered=self.steered - hears,
         )
 
     def with_step(self, step: StepFacts) -> "ExecutionFacts":
         """News of the step under way; its usage and seconds count once it is complete."""
-        facts = replace(self, current_step=step, is_recorded=False)
+        facts = replace(self, current_step=step, is_recorded=False).wished(step.besides.wishes)
         was_complete = self._unrecorded is not None
         if not step.is_complete or was_complete:
             return facts
         info = self.state_info.add_execution_time(step.seconds)
-        return replace(facts, usage=self.usage + step.usage, state_info=info)
+        return replace(
+            facts,
+            usage=self.usage + step.usage + step.besides.usage,
+            child_tokens=self.child_tokens + step.besides.child_tokens,
+            state_info=info,
+        )
+
+    def wished(self, wishes: Wishes) -> "ExecutionFacts":
+        """Hooks ask for something; a wish to stop that is there already stays."""
+        return replace(
+            self,
+            stop_signal=self.stop_signal or wishes.stop,
+            continuation_requested=self.continuation_requested or wishes.another_step,
+            is_paused=self.is_paused or wishes.pause,
+        )
 
     def worked(self, seconds: float) -> "ExecutionFacts":
         """Work that belongs to no call, such as a critic's."""
         return replace(self, state_info=self.state_info.add_execution_time(seconds))
 
+    def spent(self, usage: Usage) -> "ExecutionFacts":
+        """A model was asked in the midst of a step."""
+        return replace(self, usage=self.usage + usage)
+
+    def processed(self) -> "ExecutionFacts":
+        """Processors have seen the current step."""
+        return replace(self, is_processed=True)
+
     def failed(self, error: StepError, seconds: float = 0.0) -> "ExecutionFacts":
         """An exception escaped: it becomes the step under way, or the one after a complete one."""
         facts = self.recorded(None) if self._unrecorded else self
-        failure = StepFacts(
-            facts.recorded_steps + 1,
-            own_errors=(replace(error, message=""),),
-            own_type=StepType.ERROR,
-            is_failure=True,
-            seconds=seconds,
-        )
+        failure = StepFacts.failure(facts.recorded_steps + 1, error, seconds)
         return replace(facts.worked(seconds), current_step=failure, is_recorded=False)
 
     def abandoned(self) -> "ExecutionFacts":

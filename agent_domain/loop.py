@@ -8,6 +8,7 @@ Ask `decide` what comes next, carry it out, fold what happened into the state, a
     AwaitApproval  a person has to allow these calls                        with_step
     AwaitInput     a person has to answer this one                          with_step
     AwaitResume    somebody paused the execution                            resumed
+    Process        show processors the step that is complete                processed
     Stop           the execution ends                                       ended
 
 A step that is complete is recorded with the outcome that the next `Infer` or `Stop` carries,
@@ -76,6 +77,13 @@ class AwaitResume:
 
 
 @dataclass(frozen=True, slots=True)
+class Process:
+    """Let processors look at step `number`, which is complete."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """End the execution."""
 
@@ -89,7 +97,9 @@ class Stop:
         return self.outcome.stop_reason
 
 
-Decision: TypeAlias = Infer | RunTools | RunSubagents | AwaitApproval | AwaitInput | AwaitResume | Stop
+Decision: TypeAlias = (
+    Infer | RunTools | RunSubagents | AwaitApproval | AwaitInput | AwaitResume | Process | Stop
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +109,17 @@ class Rules:
     criteria: ContinuationCriteria
     error_policy: ErrorPolicy = ErrorPolicy()
     parallel_tools: bool = True
+    processes: bool = False
+    """Whether there are processors."""
 
 
 def decide(state: LoopState, rules: Rules, now: datetime) -> Decision:
     """What comes next."""
     if state.status.is_terminal:
         return Stop(state.last_outcome or _ENDED_BEFORE)
+    # The work under way is done before anybody pauses.
+    if rules.processes and state.awaits_processing and not _is_cancelled(state):
+        return Process(state.next_step_number - 1)
     if state.is_paused and not _is_cancelled(state):
         return AwaitResume()
     if state.awaits_reply:

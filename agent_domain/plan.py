@@ -106,6 +106,9 @@ class ExecutionPlan(_Data):
     debug: bool = Field(default=False, exclude_if=lambda debug: not debug)
     """Whether the full state is kept after each step. Written only where it is."""
 
+    processes: bool = Field(default=False, exclude_if=lambda processes: not processes)
+    """Whether processors look at each step."""
+
     def debugged(self, debug: bool) -> Self:
         """The same in debug mode, if that is wanted; what is in it already stays there."""
         return self.model_copy(update={"debug": True}) if debug else self
@@ -118,7 +121,8 @@ class ExecutionPlan(_Data):
         """The plan as criteria that can be asked; unknown names are refused."""
         known = registry or REGISTERED
         more = tuple(known.build(ref) for ref in self.criteria)
-        return Rules(self.base_criteria().with_criteria(*more), self.error_policy, self.parallel_tools)
+        criteria = self.base_criteria().with_criteria(*more)
+        return Rules(criteria, self.error_policy, self.parallel_tools, self.processes)
 
     def base_criteria(self) -> ContinuationCriteria:
         """The base set: limits, finish reasons, error policy, work."""

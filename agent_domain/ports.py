@@ -19,7 +19,7 @@ from agent_domain.messages import Message, Messages
 from agent_domain.notes import NO_NOTES, Notes
 from agent_domain.status import ExecutionStatus, StopReason
 from agent_domain.step_error import StepError
-from agent_domain.step_facts import CallNeed, StepFacts
+from agent_domain.step_facts import NOTHING_BESIDES, Besides, CallNeed, StepFacts
 from agent_domain.tools import ToolCall
 from agent_domain.usage import Usage
 from agent_domain.values import EMPTY, FrozenDict
@@ -264,6 +264,7 @@ class CallRecord:
     completed_at: datetime
     seconds: float
     success: bool = True
+    besides: Besides = NOTHING_BESIDES
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +284,8 @@ class Reservation:
     """What they answered once they had allowed it to ask."""
     broadcast: Mapping[str, Any] = EMPTY
     """How much viewers are told, as the execution's plan has it."""
+    earlier: tuple[ToolCall, ...] = ()
+    """The calls before this one in the same response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,7 +414,9 @@ class StepRow:
     messages: Messages = ()
     calls: tuple["CallRow", ...] = ()
     heard: int = 0
-    """How many of its messages people steered with, before the model was asked."""
+    """How many of its messages were there before the model was asked, from people or hooks."""
+    processed: int = 0
+    """How many of its messages, the last ones, processors added."""
     response: FrozenDict | None = None
     """`InferenceResponse.to_dict()`, where it was asked for."""
     next_index: int | None = None

@@ -2,17 +2,57 @@
 
 Both take a state and return one; whatever they raise becomes a failure step. Through the state
 they can ask for a stop (`with_stop_signal`) or for one more step (`with_continuation_requested`).
+
+In a durable execution they run where the model is asked and the tools are run. What they change there is
+recorded once; an attempt that is lost before that runs them again, so they have to bear that. They may add
+messages before or after the conversation, and change the metadata. A hook of a tool may change the metadata.
 """
 
+import inspect
 from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from agent_domain.errors import InvalidInput
+from agent_domain.inquiry import AskModel
+from agent_domain.notes import Notes
+from agent_domain.ports import Added
 from agent_domain.state import AgentState
 from agent_domain.tools import ToolCall, ToolExecution
 
-Processor: TypeAlias = Callable[[AgentState], AgentState | Awaitable[AgentState]]
+
+@runtime_checkable
+class ProcessorWithModel(Protocol):
+    """A processor that asks a model, such as a critic."""
+
+    async def process(self, state: AgentState, ask: AskModel) -> AgentState:
+        """Look at the state after a step joined the conversation."""
+        ...
+
+
+Processor: TypeAlias = Callable[[AgentState], AgentState | Awaitable[AgentState]] | ProcessorWithModel
 """Looks at the state after a step joined the conversation, and may change it."""
+
+
+async def processed(processor: Processor, state: AgentState, ask: AskModel) -> AgentState:
+    """The state that the processor goes on with."""
+    if isinstance(processor, ProcessorWithModel):
+        return given_back(await processor.process(state, ask), processor, state)
+    result = processor(state)
+    result = await result if inspect.isawaitable(result) else result
+    return given_back(result, processor, state)
+
+
+def added_between(before: AgentState, after: AgentState) -> Added:
+    """What a durable execution keeps of a change: what was said around the conversation, and the metadata."""
+    said, known = after.messages, before.messages
+    for start in range(len(said) - len(known) + 1):
+        if said[start : start + len(known)] == known:
+            notes = Notes.between(before.metadata, after.metadata)
+            return Added(said[:start], said[start + len(known) :], notes)
+    raise InvalidInput(
+        "a hook or processor changed or dropped what was said; a durable execution keeps that, "
+        "so add messages before or after the conversation instead"
+    )
 
 
 def given_back(result: object, by: object, before: AgentState) -> AgentState:
@@ -30,6 +70,11 @@ def given_back(result: object, by: object, before: AgentState) -> AgentState:
 
 def _under_way(state: AgentState) -> tuple[object, ...]:
     return state.execution.execution_id, state.facts.recorded_steps
+
+
+def overrides(hook: "AgentHook", method: str) -> bool:
+    """Whether the hook does something there."""
+    return getattr(getattr(hook, method), "__func__", None) is not getattr(AgentHook, method)
 
 
 class AgentHook:

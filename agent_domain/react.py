@@ -218,7 +218,11 @@ def _observed(execution: ToolExecution) -> str:
 class ReActDriver(StepDriver):
     """Lets the model decide in JSON, one tool call or the answer at a time."""
 
-    def __init__(self, model: Model, max_retries: int = 2, final_via_inference: bool = False) -> None:
+    asks_preset = True
+
+    def __init__(
+        self, model: Model | None = None, max_retries: int = 2, final_via_inference: bool = False
+    ) -> None:
         whole("max_retries", max_retries, 0)
         self.model = model
         self.max_retries = max_retries
@@ -253,7 +257,7 @@ class ReActDriver(StepDriver):
     async def _asked(
         self, conversation: Messages, cached: CachedContext
     ) -> tuple[ReActDecision, InferenceResponse]:
-        response = await self.model.respond(InferenceRequest.compile(conversation, cached), unheard)
+        response = await self.known_model().respond(InferenceRequest.compile(conversation, cached), unheard)
         # The conversation gets texts of ours instead of the reply, to which these would belong.
         response = replace(response, tool_calls=(), items=FrozenList())
         return read_decision(response.text, self.tools.names), response
@@ -284,7 +288,7 @@ class ReActDriver(StepDriver):
             return replace(response, text=answer)
         own = CachedContext(messages=(system(PLAIN_ANSWER),))
         request = InferenceRequest.compile(state.messages, _without_tools(state.cached_context), own)
-        plain = await self.model.respond(request, on_text)
+        plain = await self.known_model().respond(request, on_text)
         if not plain.text.strip():
             on_text(answer)
         return InferenceResponse(

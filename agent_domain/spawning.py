@@ -110,9 +110,15 @@ def child_ref(parent: ExecutionRef, call_id: str) -> ExecutionRef:
     return ExecutionRef(subagent_id(parent.execution_id, call_id), parent.tenant_id, parent.session_id)
 
 
-def child_plan(spawn: Spawn, definition: AgentDefinition, agent: str) -> ExecutionPlan:
-    """What governs the child."""
-    return definition.plan().model_copy(update={**spawn.limits, "agent": agent})
+def child_plan(
+    spawn: Spawn, definition: AgentDefinition, agent: str, tokens_left: int | None = None
+) -> ExecutionPlan:
+    """What governs the child; it gets no more tokens than its parent has left."""
+    plan = definition.plan().model_copy(update={**spawn.limits, "agent": agent})
+    if tokens_left is None:
+        return plan
+    own = plan.max_tokens
+    return plan.model_copy(update={"max_tokens": tokens_left if own is None else min(own, tokens_left)})
 
 
 def child_execution(

@@ -159,6 +159,16 @@ class AgentState:
         return self.facts.is_applied
 
     @property
+    def awaits_processing(self) -> bool:
+        """Whether the current step is complete, and processors have not seen it."""
+        return self.facts.awaits_processing
+
+    @property
+    def tokens(self) -> int:
+        """All that was used, by executions that calls started as well."""
+        return self.facts.tokens
+
+    @property
     def pending(self) -> tuple[CallFacts, ...]:
         """The calls of the step under way that have no result yet."""
         return self.facts.pending
@@ -321,6 +331,14 @@ class AgentState:
             self.execution, current_step=step and replace(step, seconds=step.seconds + seconds)
         )
         return replace(self, facts=self.facts.worked(seconds), execution=execution)
+
+    def spent(self, usage: Usage) -> "AgentState":
+        """A model was asked in the midst of a step."""
+        return replace(self, facts=self.facts.spent(usage))
+
+    def processed(self) -> "AgentState":
+        """Processors have seen the current step."""
+        return replace(self, facts=self.facts.processed())
 
     def failed(self, error: StepError, at: datetime, seconds: float = 0.0) -> "AgentState":
         """An exception escaped: it becomes the step under way, or the one after a complete one."""

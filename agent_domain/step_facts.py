@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from agent_domain.step_error import StepError
 from agent_domain.usage import Usage
+from agent_domain.wishes import NO_WISHES, Wishes
 
 
 class StepType(StrEnum):
@@ -53,6 +54,26 @@ class CallFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class Besides:
+    """What a call, or the processing of a step, brought about besides its result."""
+
+    usage: Usage = Usage()
+    """What it cost to ask models."""
+    child_tokens: int = 0
+    """What the execution used that it started, and those that this one started."""
+    wishes: Wishes = NO_WISHES
+    """What hooks asked for."""
+
+    def __add__(self, other: "Besides") -> "Besides":
+        return Besides(
+            self.usage + other.usage, self.child_tokens + other.child_tokens, self.wishes | other.wishes
+        )
+
+
+NOTHING_BESIDES = Besides()
+
+
+@dataclass(frozen=True, slots=True)
 class StepFacts:
     """A step without its bodies."""
 
@@ -67,6 +88,14 @@ class StepFacts:
     is_failure: bool = False
     """An exception escaped the driver, a tool's executor, a processor or a criterion."""
     seconds: float = 0.0
+    besides: Besides = NOTHING_BESIDES
+    """What came of its calls and hooks."""
+
+    @classmethod
+    def failure(cls, number: int, error: StepError, seconds: float = 0.0) -> "StepFacts":
+        """A step that consists of an exception."""
+        own = (replace(error, message=""),)
+        return cls(number, own_errors=own, own_type=StepType.ERROR, is_failure=True, seconds=seconds)
 
     @property
     def pending(self) -> tuple[CallFacts, ...]:
@@ -103,12 +132,22 @@ class StepFacts:
         """What the step turned out to be."""
         return self.own_type or type_of_step(failed=bool(self.tool_errors), called=self.has_tool_calls)
 
-    def settled(self, results: Iterable[CallFacts], seconds: float = 0.0) -> "StepFacts":
+    def settled(
+        self,
+        results: Iterable[CallFacts],
+        seconds: float = 0.0,
+        besides: Besides = NOTHING_BESIDES,
+    ) -> "StepFacts":
         """The same with these calls answered; a call that already has its result keeps it."""
         answers = {call.id: replace(call, is_settled=True) for call in results}
         calls = tuple(call if call.is_settled else answers.get(call.id, call) for call in self.calls)
         # To the microsecond: sums of binary fractions write themselves with seventeen digits.
-        return replace(self, calls=calls, seconds=round(self.seconds + seconds, 6))
+        return replace(
+            self,
+            calls=calls,
+            seconds=round(self.seconds + seconds, 6),
+            besides=self.besides + besides,
+        )
 
     def needing(self, call_id: str, need: CallNeed) -> "StepFacts":
         """The same with one call waiting for something else, such as to run once it is approved."""

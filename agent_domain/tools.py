@@ -1,7 +1,7 @@
 """Tools: what a model may call, the calls it makes, and what became of them."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, StrEnum
 from types import NoneType
@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 from agent_domain.errors import InvalidInput, UnknownName
+from agent_domain.inquiry import AskModel, nobody_answers
 from agent_domain.step_error import StepError
 from agent_domain.step_facts import CallNeed
 from agent_domain.values import (
@@ -47,6 +48,10 @@ class ToolContext:
     metadata: FrozenDict = EMPTY
     """The agent's metadata as it was when the step began."""
     tenant_id: str = "default"
+    earlier: tuple["ToolCall", ...] = ()
+    """The calls before this one in the same response, as the model made them."""
+    ask: AskModel = field(default=nobody_answers, compare=False)
+    """Asks a model; what that costs belongs to the execution."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +95,19 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What a tool returns that also changes the agent's metadata, once its step is over."""
+
+    value: Any
+    metadata: FrozenDict = EMPTY
+    text: str = ""
+    """What the model reads, where that is not the value."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "metadata", frozen_map(self.metadata, "metadata"))
+
+
+@dataclass(frozen=True, slots=True)
 class ToolExecution:
     """A call with its one result: a value, or an error."""
 
@@ -100,6 +118,10 @@ class ToolExecution:
     completed_at: datetime | None = None
     note: str = ""
     """What the model reads before the result, such as that people changed the arguments."""
+    told: str = ""
+    """What the model reads, where that is not the result."""
+    metadata: FrozenDict = EMPTY
+    """What the call changes in the agent's metadata, once its step is over."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "result", _kept(self.result))
@@ -113,6 +135,7 @@ class ToolExecution:
             "startedAt": optional_moment(self.started_at),
             "completedAt": optional_moment(self.completed_at),
             "note": self.note,
+            "told": self.told,
         }
 
     @classmethod
@@ -126,6 +149,7 @@ class ToolExecution:
             parse_optional_moment(data.get("startedAt")),
             parse_optional_moment(data.get("completedAt")),
             str(data.get("note") or ""),
+            str(data.get("told") or ""),
         )
 
     @property
@@ -136,7 +160,9 @@ class ToolExecution:
     @property
     def text(self) -> str:
         """What the model reads."""
-        return self.note + (f"Error: {self.error.message}" if self.error else result_text(self.result))
+        if self.error:
+            return f"{self.note}Error: {self.error.message}"
+        return self.note + (self.told or result_text(self.result))
 
     @property
     def seconds(self) -> float:

@@ -1,7 +1,8 @@
 """Tools that nobody knows before an execution asks for them, such as those of a server elsewhere.
 
 A toolset is asked once for each execution. What it lists is recorded with the execution, so every worker,
-every attempt and every fork of it sees the same tools, whatever the server says by then.
+every attempt and every fork of it sees the same tools, whatever the server says by then. Approvals go by the
+names that it lists.
 """
 
 from collections.abc import Mapping, Sequence

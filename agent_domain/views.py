@@ -53,6 +53,11 @@ class ExecutionView(Signalled, Protocol):
         ...
 
     @property
+    def tokens(self) -> int:
+        """All that was used, by executions that calls started as well."""
+        ...
+
+    @property
     def state_info(self) -> StateInfo:
         """Identity, age and working time."""
         ...
@@ -104,6 +109,11 @@ class LoopState(Signalled, Protocol):
     @property
     def pending(self) -> tuple[CallFacts, ...]:
         """The calls of the step under way that have no result yet."""
+        ...
+
+    @property
+    def awaits_processing(self) -> bool:
+        """Whether the current step is complete, and processors have not seen it."""
         ...
 
     @property

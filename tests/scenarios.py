@@ -18,6 +18,7 @@ from agent_domain.loop import (
     AwaitResume,
     Decision,
     Infer,
+    Process,
     RunSubagents,
     RunTools,
     Stop,
@@ -72,6 +73,8 @@ def described(decision: Decision) -> str:
             return f"AwaitInput {call.name}"
         case AwaitResume():
             return "AwaitResume"
+        case Process(number):
+            return f"process {number}"
         case Stop(outcome):
             return f"stop {outcome.stop_reason} by {outcome.resolved_by}"
 

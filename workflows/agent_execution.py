@@ -15,32 +15,37 @@ from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_
 
 with workflow.unsafe.imports_passed_through():
     from activities.agent import AgentActivities
-    from activities.contracts import InferInput, ToolInput, ToolOutput
+    from activities.contracts import InferInput, ProcessInput, ToolInput, ToolOutput, settled
     from agent_domain.continuation import (
         ContinuationDecision,
         ContinuationEvaluation,
         ContinuationOutcome,
         compact,
     )
+    from agent_domain.errors import HookFailed
     from agent_domain.loop import (
         AwaitApproval,
         AwaitInput,
         AwaitResume,
         Infer,
+        Process,
         RunSubagents,
         RunTools,
         Stop,
         decide,
     )
     from agent_domain.plan import PlannedTool
-    from agent_domain.status import StopReason, ended
+    from agent_domain.status import ExecutionStatus, StopReason, ended
     from agent_domain.step_error import StepError
-    from agent_domain.step_facts import CallFacts
+    from agent_domain.step_facts import CallFacts, StepFacts
     from workflows.activity_options import MODEL, QUICK_TOOL, ROLL_OVER_EVENTS, TOOL
     from workflows.children import Children
     from workflows.contracts import WORKFLOW, ExecutionInput, ExecutionResult
     from workflows.people import People
     from workflows.standing import together
+
+
+HOOK_FAILED = HookFailed.__name__
 
 
 @workflow.defn(name=WORKFLOW)
@@ -88,6 +93,8 @@ class AgentExecution(People, Children):
                     await self.run_subagents(calls)
                 case AwaitApproval() | AwaitInput() | AwaitResume():
                     await self.wait_while(decision, lambda: decide(self.facts, rules, workflow.now()))
+                case Process(number):
+                    await self.interruptible(self.process(number))
                 case Stop():
                     return await self.stop(decision)
             await self.roll_over()
@@ -110,7 +117,7 @@ class AgentExecution(People, Children):
         step = await workflow.execute_activity_method(
             AgentActivities.infer, request, summary=f"step {decision.number}", **MODEL
         )
-        self.facts = self.facts.with_step(step)
+        await self.take(step)
 
     async def run_tools(self, calls: tuple[CallFacts, ...]) -> None:
         """Run these calls, all at once."""
@@ -118,10 +125,17 @@ class AgentExecution(People, Children):
         self.describe(f"running {', '.join(call.name for call in calls)} for step {number}")
         outputs = await together(*(self.run_tool(number, call) for call in calls))
         # Looked at anew: meanwhile people may have decided about another call of this step.
-        settled = self.step.settled(
-            (output.call for output in outputs), max(output.seconds for output in outputs)
-        )
-        self.facts = self.facts.with_step(settled)
+        await self.take(settled(self.step, outputs))
+
+    async def take(self, step: StepFacts) -> None:
+        """News of the step under way; what a hook of one of its calls raised ends it."""
+        failed = next((c.error for c in step.calls if c.error and c.error.exception == HOOK_FAILED), None)
+        if failed is None:
+            self.facts = self.facts.with_step(step)
+            return
+        self.facts = self.facts.failed(replace(failed, tool_name=None), step.seconds)
+        told = "a hook failed; the call that it stood around says how"
+        await self.settle(ExecutionStatus.RUNNING, step=self.facts.current_step, failure=told)
 
     async def run_tool(self, number: int, call: CallFacts) -> ToolOutput:
         """Run one call: as a local activity if its tool returns at once."""
@@ -142,6 +156,17 @@ class AgentExecution(People, Children):
         return await workflow.execute_activity_method(
             AgentActivities.run_tool, request, summary=summary, **TOOL
         )
+
+    async def process(self, number: int) -> None:
+        """Show processors the step that is complete."""
+        request = ProcessInput(self.start.ref, self.plan.agent, number, self.facts.usage)
+        self.describe(f"processing step {number}")
+        told = await workflow.execute_activity_method(
+            AgentActivities.process, request, summary=f"step {number} · processors", **MODEL
+        )
+        facts = self.facts.processed().spent(told.besides.usage).wished(told.besides.wishes)
+        facts = facts.criticised(told.critique)
+        self.facts = facts.failed(told.error, told.seconds) if told.error else facts.worked(told.seconds)
 
     async def stop(self, decision: Stop) -> ExecutionResult:
         """Write down how it ended, once every update has had its answer."""
@@ -166,6 +191,7 @@ class AgentExecution(People, Children):
             self.facts.usage,
             self.facts.steered,
             self.facts.state_info.cumulative_execution_seconds,
+            self.facts.child_tokens,
         )
 
     # Being interrupted.

@@ -19,7 +19,7 @@ from temporalio.exceptions import (
 from temporalio.workflow import ChildWorkflowCancellationType, ChildWorkflowHandle, ParentClosePolicy
 
 with workflow.unsafe.imports_passed_through():
-    from activities.contracts import CloseInput, ReportInput, SpawnInput, ToolOutput
+    from activities.contracts import CloseInput, ReportInput, SpawnInput, ToolOutput, settled
     from activities.subagents import SubagentActivities
     from agent_domain.plan import ExecutionPlan
     from agent_domain.ports import ExecutionRef
@@ -64,10 +64,7 @@ class Children(Standing):
             return
         answered = [output for output in outputs if output]
         if answered and not self.is_cancelled:
-            settled = self.step.settled(
-                (output.call for output in answered), max(output.seconds for output in answered)
-            )
-            self.facts = self.facts.with_step(settled)
+            self.facts = self.facts.with_step(settled(self.step, answered))
 
     async def stand_as_they_do(self, ending: asyncio.Future[Any]) -> None:
         """Be paused while all that could go on waits for people."""
@@ -90,7 +87,7 @@ class Children(Standing):
         child, summary = child_ref(ref, call.id), f"step {number} · {call.name}"
         self.children[child.execution_id] = ExecutionStatus.RUNNING
         try:
-            spawn = SpawnInput(ref, agent, number, call.id)
+            spawn = SpawnInput(ref, agent, number, call.id, self.tokens_left)
             spawned = await self.unless_cancelled(
                 workflow.start_activity_method(SubagentActivities.spawn, spawn, summary=summary, **CHILD)
             )
@@ -100,7 +97,8 @@ class Children(Standing):
             self.children[child.execution_id] = ExecutionStatus.RUNNING
             if self.is_cancelled:
                 return None
-            report = ReportInput(ref, agent, number, call.id, ended.seconds if ended else 0.0)
+            seconds, tokens = (ended.seconds, ended.tokens) if ended else (0.0, 0)
+            report = ReportInput(ref, agent, number, call.id, seconds, tokens)
             summary = f"{summary} · report"
             return await self.unless_cancelled(
                 workflow.start_activity_method(SubagentActivities.report, report, summary=summary, **CHILD)
@@ -148,6 +146,14 @@ class Children(Standing):
             if not self.is_cancelled:
                 raise
             return None
+
+    @property
+    def tokens_left(self) -> int | None:
+        """What this execution may still use; None for any number."""
+        if self.plan.max_tokens is None:
+            return None
+        under_way = self.step.usage.total + self.step.besides.child_tokens
+        return max(1, self.plan.max_tokens - self.facts.tokens - under_way)
 
     @workflow.signal(name=CHILD_STANDS)
     def child_stands(self, standing: ChildStanding) -> None:

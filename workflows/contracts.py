@@ -46,6 +46,13 @@ class ExecutionResult:
     """Steered messages that came too late."""
     seconds: float = 0.0
     """How long it worked."""
+    child_tokens: int = 0
+    """What the executions used that it started, and those that these started."""
+
+    @property
+    def tokens(self) -> int:
+        """All that was used."""
+        return self.usage.total + self.child_tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,10 @@ from typing import Any, TypeVar
 from agent_domain.builder import AgentBuilder as DefinitionBuilder
 from agent_domain.contracts import AgentDescriptor
 from agent_domain.definition import AgentDefinition
+from agent_domain.drivers import Model
 from agent_domain.errors import InvalidInput
 from agent_domain.events import E, Event, EventBus, Listener
+from agent_domain.inquiry import ModelChoice
 from agent_domain.loop import Decision
 from agent_domain.messages import Message, user
 from agent_domain.state import AgentState
@@ -31,11 +33,12 @@ class Agent:
         *,
         clock: Clock | None = None,
         on_decision: Callable[[Decision], object] | None = None,
+        models: Callable[[ModelChoice], Model] | None = None,
     ) -> None:
         self.definition = definition
         self._bus = definition.events
         self._listeners = EventBus()
-        self._options: dict[str, Any] = {"clock": clock, "on_decision": on_decision}
+        self._options: dict[str, Any] = {"clock": clock, "on_decision": on_decision, "models": models}
 
     @cached_property
     def runner(self) -> LocalRunner:
@@ -118,9 +121,9 @@ class Agent:
 class AgentBuilder(DefinitionBuilder):
     """Collects what an agent is made of; `build()` gives one that runs in this process."""
 
-    def build(self) -> Agent:
-        """The agent, as `on_build` callbacks left it."""
-        return self._transformed(Agent(self.definition()))
+    def build(self, *, models: Callable[[ModelChoice], Model] | None = None) -> Agent:
+        """The agent, as `on_build` callbacks left it; `models` gives those that its capabilities name."""
+        return self._transformed(Agent(self.definition(), models=models))
 
 
 def as_state(given: AgentState | Message | str) -> AgentState:

@@ -4,19 +4,22 @@ Whatever a tool raises becomes the result of its call; every call gets exactly o
 """
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from itertools import takewhile
 
-from activities.tool_calls import outcome
+from activities.tool_calls import Outcome, outcome
 from agent_domain.definition import AgentDefinition
+from agent_domain.drivers import Model
 from agent_domain.errors import InvalidInput, ToolFailed
 from agent_domain.events import EventBus, ToolCallCompleted, ToolCallStarted
+from agent_domain.inquiry import ModelChoice
 from agent_domain.processors import AgentHook, given_back
 from agent_domain.state import AgentState
 from agent_domain.step_error import StepError
 from agent_domain.step_facts import CallNeed
 from agent_domain.tools import ToolCall, ToolContext, ToolExecution
 from everstep.local.clock import Clock
+from everstep.local.inquiry import Inquiry
 
 NEEDS_RUNTIME = "Waiting for people needs the durable runtime, this run is in-process"
 
@@ -42,13 +45,23 @@ class HookObserver:
 class LocalExecutor:
     """Executes the tool calls of one agent."""
 
-    def __init__(self, definition: AgentDefinition, clock: Clock, events: EventBus) -> None:
+    def __init__(
+        self,
+        definition: AgentDefinition,
+        clock: Clock,
+        events: EventBus,
+        model_of: Callable[[ModelChoice], Model],
+    ) -> None:
         self.definition = definition
         self.clock = clock
         self.events = events
+        self.model_of = model_of
 
     async def execute_tool(self, call: ToolCall, state: AgentState) -> ToolExecution:
         """One call, with its events."""
+        return await self._executed(call, state, Inquiry(self.model_of))
+
+    async def _executed(self, call: ToolCall, state: AgentState, ask: Inquiry) -> ToolExecution:
         started = self.clock.now()
         self.events.emit(
             ToolCallStarted(
@@ -61,9 +74,9 @@ class LocalExecutor:
                 tool_call_id=call.id,
             )
         )
-        result, error = await self._outcome(call, state)
-        ended = self.clock.now()
-        execution = ToolExecution(call, result, error, started, ended)
+        told = await self._outcome(call, state, ask)
+        result, error, ended = told.result, told.error, self.clock.now()
+        execution = ToolExecution(call, result, error, started, ended, "", told.told, told.metadata)
         self.events.emit(
             ToolCallCompleted(
                 at=ended,
@@ -101,15 +114,17 @@ class LocalExecutor:
 
     async def _observed(self, call: ToolCall, observer: HookObserver) -> ToolExecution:
         observer.before(call)
-        execution = await self.execute_tool(call, observer.state)
+        ask = Inquiry(self.model_of)
+        execution = await self._executed(call, observer.state, ask)
+        observer.state = observer.state.spent(ask.usage)
         observer.after(execution)
         return execution
 
-    async def _outcome(self, call: ToolCall, state: AgentState) -> tuple[Any, StepError | None]:
+    async def _outcome(self, call: ToolCall, state: AgentState, ask: Inquiry) -> Outcome:
         refusal = self._refusal(call)
         if refusal is not None:
-            return None, StepError(refusal, tool_name=call.name)
-        return await outcome(self.definition.tools.get(call.name), call, _context(call, state))
+            return Outcome(error=StepError(refusal, tool_name=call.name))
+        return await outcome(self.definition.tools.get(call.name), call, _context(call, state, ask))
 
     def _refusal(self, call: ToolCall) -> str | None:
         """Why the call is not run: it cannot be, or a person would have to be asked."""
@@ -118,7 +133,16 @@ class LocalExecutor:
         return NEEDS_RUNTIME if refusal is None and needs_a_person else refusal
 
 
-def _context(call: ToolCall, state: AgentState) -> ToolContext:
+def _context(call: ToolCall, state: AgentState, ask: Inquiry) -> ToolContext:
     if state.execution.execution_id is None:
         raise InvalidInput("the state has no execution id yet; call identified(agent_id, execution_id) first")
-    return ToolContext(state.execution.execution_id, call.id, state.facts.recorded_steps + 1, state.metadata)
+    step = state.current_step
+    made = step.tool_calls if step and not state.facts.is_recorded else ()
+    return ToolContext(
+        state.execution.execution_id,
+        call.id,
+        state.facts.recorded_steps + 1,
+        state.metadata,
+        earlier=tuple(takewhile(lambda each: each.id != call.id, made)),
+        ask=ask,
+    )

@@ -5,31 +5,33 @@ are a clock, ids, events and concurrency; never policy. Waiting for people needs
 runtime: here such calls fail, with a text that says so.
 """
 
-import inspect
 from collections.abc import AsyncGenerator, Callable
 from uuid import UUID, uuid4
 
 from agent_domain.continuation import ContinuationOutcome
 from agent_domain.definition import AgentDefinition
-from agent_domain.drivers import StepDriver, observed, replied
+from agent_domain.drivers import Model, StepDriver, observed, replied
 from agent_domain.errors import InvalidInput, ListenerFailed
 from agent_domain.events import EventBus
+from agent_domain.inquiry import ModelChoice
 from agent_domain.loop import (
     AwaitApproval,
     AwaitInput,
     AwaitResume,
     Decision,
     Infer,
+    Process,
     RunSubagents,
     RunTools,
     Stop,
     decide,
 )
-from agent_domain.processors import given_back
+from agent_domain.processors import given_back, processed
 from agent_domain.state import AgentState
 from agent_domain.step_error import StepError
 from everstep.local.clock import Clock, SystemClock
 from everstep.local.executor import LocalExecutor
+from everstep.local.inquiry import Inquiry, models_beside
 from everstep.local.narrator import Narrator
 
 
@@ -44,6 +46,7 @@ class LocalRunner:
         new_id: Callable[[], UUID] = uuid4,
         events: EventBus | None = None,
         on_decision: Callable[[Decision], object] | None = None,
+        models: Callable[[ModelChoice], Model] | None = None,
     ) -> None:
         if definition.driver is None:
             raise InvalidInput("the agent has no driver; give it one: AgentBuilder.with_driver(...)")
@@ -54,7 +57,8 @@ class LocalRunner:
         self.new_id = new_id
         self.events = events or definition.events
         self.on_decision = on_decision
-        self.executor = LocalExecutor(definition, self.clock, self.events)
+        self.model_of = models_beside(self.driver, models)
+        self.executor = LocalExecutor(definition, self.clock, self.events, self.model_of)
         self.narrator = Narrator(definition.tools.names, self.clock, self.events)
         if isinstance(self.driver, StepDriver):
             # Here its phases are carried out one by one.
@@ -153,23 +157,25 @@ class LocalRunner:
         an exception came, which is a step of its own then.
         """
         state = self._begun(state, opening.hears if isinstance(opening, Infer) else 0)
-        began, complete = self.clock.seconds(), list[AgentState]()
+        began, complete, following = self.clock.seconds(), list[AgentState](), None
         try:
             state = await self._worked(state)
             if state.pending:
                 return [state], AwaitResume()
-            state = await self._processed(state)
+            following = self._decide(state)
+            if isinstance(following, Process):
+                state, following = await self._processed(state), None
         except ListenerFailed:
             raise
         except Exception as error:  # noqa: BLE001 -- the error policy decides about it
-            seconds = self.clock.seconds() - began
+            seconds, following = self.clock.seconds() - began, None
             if state.is_applied:
                 state = self._recorded(state, None)
                 seconds -= state.execution.step_executions[-1].processing_seconds
                 complete.append(state)
                 self.narrator.step_started(state)
             state = state.failed(StepError.of(error), self.clock.now(), max(0.0, seconds))
-        following = self._decide(state)
+        following = following or self._decide(state)
         outcome = following.outcome if isinstance(following, Infer | Stop) else None
         return [*complete, self._recorded(state, outcome)], following
 
@@ -217,7 +223,7 @@ class LocalRunner:
                 """What needs a person is refused by the executor, as there is nobody here to ask."""
             case AwaitInput(call):
                 named = (call,)
-            case Infer() | AwaitResume() | Stop():
+            case Infer() | AwaitResume() | Process() | Stop():
                 raise InvalidInput(f"a step with unanswered calls cannot be followed by {decision}")
         calls = {call.id: call for call in state.current_step.pending_calls}
         began = self.clock.seconds()
@@ -226,13 +232,12 @@ class LocalRunner:
 
     async def _processed(self, state: AgentState) -> AgentState:
         began = self.clock.seconds()
+        ask = Inquiry(self.model_of)
         for processor in self.definition.processors:
-            result = processor(state)
-            result = await result if inspect.isawaitable(result) else result
-            state = given_back(result, processor, state)
+            state = await processed(processor, state, ask)
         for hook in self.definition.hooks:
             state = given_back(hook.after_step(state), hook, state)
-        return state.worked(self.clock.seconds() - began)
+        return state.worked(self.clock.seconds() - began).spent(ask.usage).processed()
 
     def _recorded(self, state: AgentState, outcome: ContinuationOutcome | None) -> AgentState:
         state = state.recorded(outcome, self.clock.now())

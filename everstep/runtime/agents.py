@@ -10,14 +10,15 @@ from agent_domain.builder import AgentBuilder
 from agent_domain.definition import AgentDefinition
 from agent_domain.drivers import Model, StepDriver, ToolCallingDriver
 from agent_domain.errors import InvalidInput, UnknownName
+from agent_domain.inquiry import ModelChoice
 from agent_domain.spawning import brought, split
 
 
 class Models(Protocol):
     """The models of an installation."""
 
-    def model(self, wanted: str | None = None) -> Model:
-        """The model of that preset, or the default one."""
+    def model(self, wanted: ModelChoice = None) -> Model:
+        """The model of that preset, the one of these settings, or the default one."""
         ...
 
 
@@ -51,11 +52,21 @@ class AgentBook:
     def driver(self, name: str, preset: str | None) -> StepDriver:
         """The agent's own driver, or native tool calls with the preset's model."""
         definition = self.definition(name)
-        if isinstance(definition.driver, StepDriver):
-            return definition.driver
-        driver = ToolCallingDriver(self.models.model(preset or definition.llm_preset))
+        driver = definition.driver if isinstance(definition.driver, StepDriver) else None
+        if driver and (driver.model or not driver.asks_preset):
+            return driver
+        driver = (driver or ToolCallingDriver()).with_model(
+            self.models.model(preset or definition.llm_preset)
+        )
         driver.equip(definition.tools, parallel_tools=definition.base_plan.parallel_tools)
         return driver
+
+    def model(self, name: str, wanted: ModelChoice = None) -> Model:
+        """The model that the agent's tools and processors ask: the one they name, or the agent's own."""
+        if wanted is not None:
+            return self.models.model(wanted)
+        own = self.driver(name, None).model
+        return own or self.models.model(self.definition(name).llm_preset)
 
 
 def load_agents(where: str) -> list[AgentDefinition]:

@@ -45,7 +45,15 @@ def make_worker(
     """
     own = AgentActivities(store, agents, strike, ended=ended, bus=bus, moment=moment)
     children = SubagentActivities(store, agents, strike)
-    activities = [own.infer, own.run_tool, own.settle, children.spawn, children.report, children.close]
+    activities = [
+        own.infer,
+        own.run_tool,
+        own.process,
+        own.settle,
+        children.spawn,
+        children.report,
+        children.close,
+    ]
     answered = [front_door.start, front_door.act] if front_door else []
     return Worker(
         client,

@@ -17,11 +17,12 @@ from agent_domain.ids import envelope_id
 from agent_domain.ports import EventRecord, RecordReply, Resolution
 from agent_domain.status import ExecutionStatus
 from agent_domain.step_error import StepError
-from agent_domain.step_facts import CallNeed, StepFacts
+from agent_domain.step_facts import NOTHING_BESIDES, Besides, CallNeed, StepFacts
 from agent_domain.usage import Usage
 from agent_domain.values import FrozenDict, freeze, frozen_document, json_text, reading
 
 _FACTS = TypeAdapter(StepFacts)
+_BESIDES = TypeAdapter(Besides)
 
 ASKS_PEOPLE = frozenset({CallNeed.APPROVAL, CallNeed.INPUT})
 """What a call needs that only people can give."""
@@ -84,6 +85,16 @@ def errors_read(data: Any) -> tuple[StepError, ...]:
     """The errors."""
     with reading("the errors of the step"):
         return tuple(map(StepError.from_dict, data or ()))
+
+
+def besides_written(besides: Besides) -> str | None:
+    """What a call brought about besides its result; nothing for most."""
+    return None if besides == NOTHING_BESIDES else _BESIDES.dump_json(besides).decode()
+
+
+def besides_read(data: Any) -> Besides:
+    """The same, read."""
+    return NOTHING_BESIDES if data is None else _BESIDES.validate_python(data)
 
 
 def error_read(data: Any) -> StepError | None:

@@ -376,6 +376,11 @@ class MemoryStore:
             resolution=asked.resolution if asked else None,
             answer=question.resolution if question else None,
             broadcast=execution.plan.get("broadcast", EMPTY),
+            earlier=tuple(
+                made.call
+                for made in sorted(execution.calls.values(), key=lambda made: made.idx)
+                if made.step == call.step and made.idx < call.idx
+            ),
         )
 
     async def reserve_call(
@@ -860,6 +865,7 @@ def _step_row(execution: _Execution, number: int) -> StepRow:
         messages=tuple(execution.said[place] for place in said),
         calls=tuple(CallRow(call.call, call.state, call.attempts, call.record, call.idx) for call in calls),
         heard=sum(idx < 0 for _, idx in said),
+        processed=sum(idx >= transcripts.PROCESSED_FROM for _, idx in said),
         next_index=step.next_index,
         after_seq=step.after_seq,
     )

@@ -131,6 +131,7 @@ def result(given: RecordCall) -> dict[str, Any]:
         "started_at": record.started_at,
         "completed_at": record.completed_at,
         "seconds": record.seconds,
+        "besides": bodies.besides_written(record.besides),
         "attempt": given.attempt,
         **said(
             (

@@ -96,6 +96,7 @@ def call_record(row: Row[Any]) -> CallRecord | None:
         row.completed_at,
         row.seconds,
         row.success,
+        bodies.besides_read(row.besides),
     )
 
 
@@ -121,7 +122,13 @@ def reservation(row: Row[Any], metadata: FrozenDict) -> Reservation:
         resolution=bodies.resolution_read(row.resolution),
         answer=bodies.resolution_read(row.answer),
         broadcast=bodies.document(row.broadcast or EMPTY, "the plan"),
+        earlier=tuple(_earlier_call(told) for told in row.earlier or ()),
     )
+
+
+def _earlier_call(told: list[Any]) -> ToolCall:
+    call_id, name, args, malformed = told
+    return ToolCall(call_id, name, bodies.document(args, "the arguments"), malformed)
 
 
 def request_row(row: Row[Any]) -> RequestRow:
@@ -155,6 +162,7 @@ def step_row(row: Row[Any], said: Sequence[Row[Any]], calls: Iterable[Row[Any]])
         messages=messages(said),
         calls=tuple(map(call_row, calls)),
         heard=sum(line.idx < 0 for line in said),
+        processed=sum(line.idx >= transcripts.PROCESSED_FROM for line in said),
         response=bodies.optional_document(getattr(row, "response", None), "the response"),
         next_index=row.next_index,
         after_seq=row.after_seq,

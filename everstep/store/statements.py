@@ -354,9 +354,13 @@ ASK = text("""
 _KNOWN_CALL = """
         SELECT call.call_id, call.step, call.idx, call.name, call.args, call.malformed, call.state,
                call.result, call.text, call.error, call.success, call.started_at, call.completed_at,
-               call.seconds, execution.status,
+               call.seconds, call.besides, execution.status,
                execution.plan -> 'broadcast' AS broadcast,
                coalesce(execution.session_id, execution.id) AS stream_id,
+               (SELECT json_agg(json_build_array(call_id, name, args, malformed) ORDER BY idx)
+                  FROM agent_tool_calls made
+                 WHERE made.execution_id = call.execution_id AND made.step = call.step
+                   AND made.idx < call.idx) AS earlier,
                CASE WHEN allowed.id IS NULL THEN asked.resolution ELSE allowed.resolution END AS resolution,
                CASE WHEN allowed.id IS NOT NULL THEN asked.resolution END AS answer
           FROM agent_tool_calls call
@@ -394,7 +398,7 @@ RECORD_CALL = text(f"""
         UPDATE agent_tool_calls
            SET state = 'done', attempts = greatest(attempts, :attempt), result = CAST(:result AS json),
                text = :text, error = CAST(:error AS json), success = :success, started_at = :started_at,
-               completed_at = :completed_at, seconds = :seconds
+               completed_at = :completed_at, seconds = :seconds, besides = CAST(:besides AS json)
          WHERE execution_id = :execution_id AND call_id = :call_id AND tenant_id = :tenant_id
            AND state <> 'done'
      RETURNING step, need
@@ -675,7 +679,7 @@ SAID_WITHIN = text("""
 
 CALLED_WITHIN = text("""
     SELECT call_id, step, idx, name, args, malformed, state, attempts, result, text, error, success,
-           started_at, completed_at, seconds
+           started_at, completed_at, seconds, besides
       FROM agent_tool_calls
      WHERE execution_id = :execution_id AND tenant_id = :tenant_id
        AND step BETWEEN CAST(:first AS int) AND CAST(:last AS int)

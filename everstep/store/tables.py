@@ -315,6 +315,8 @@ tool_calls = Table(
     _optional_at("started_at"),
     _optional_at("completed_at"),
     Column("seconds", Double),
+    # What it brought about besides its result, for the loop.
+    _optional_body("besides"),
     PrimaryKeyConstraint("execution_id", "call_id"),
     UniqueConstraint("execution_id", "step", "idx"),
     _one_of("state", "told", "reserved", "done"),

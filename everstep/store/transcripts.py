@@ -23,7 +23,7 @@ RESULTS_FROM = 1000
 HEARD_BEFORE = -RESULTS_FROM
 """What people steered with stands below: so many places are left for what hooks say."""
 
-_PROCESSED_FROM = 1_900_000_000
+PROCESSED_FROM = 1_900_000_000
 _NOTES_OF_HOOKS = -2_000_000_000
 _NOTES_OF_CALLS = 2_000_000_000
 _NOTES_OF_PROCESSORS = 2_100_000_000
@@ -101,7 +101,7 @@ def hook_lines(number: int, added: Added) -> tuple[tuple[int, Line], ...]:
 def processed_lines(number: int, added: Added) -> tuple[tuple[int, Line], ...]:
     """What processors added after the last result, each line with its step."""
     _fits(len(added.said))
-    said = (*lines(added.said, _PROCESSED_FROM), *_note(added.notes, _NOTES_OF_PROCESSORS))
+    said = (*lines(added.said, PROCESSED_FROM), *_note(added.notes, _NOTES_OF_PROCESSORS))
     return (*_opening(number, added.opening, 1), *((number, line) for line in said))
 
 

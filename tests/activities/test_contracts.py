@@ -10,16 +10,21 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from activities.contracts import (
     WRITTEN_WITHOUT_DEFAULTS,
     InferInput,
+    Processed,
+    ProcessInput,
+    ReportInput,
+    SpawnInput,
     ToolInput,
     ToolOutput,
 )
 from agent_domain.errors import InvalidInput
 from agent_domain.ports import ExecutionRef
 from agent_domain.step_error import ErrorType, StepError
-from agent_domain.step_facts import CallFacts, CallNeed, StepFacts
+from agent_domain.step_facts import Besides, CallFacts, CallNeed, StepFacts
 from agent_domain.tools import Effect
 from agent_domain.usage import Usage
 from agent_domain.values import frozen_map
+from agent_domain.wishes import Wishes
 from everstep.runtime.temporal import data_converter
 
 REF = ExecutionRef(UUID(int=1))
@@ -83,7 +88,13 @@ async def test_what_a_later_version_adds_is_ignored(value: Any, text: str) -> No
 DEFAULTS: dict[type, dict[str, Any]] = {
     InferInput: {"outcome": None, "hears": 0, "model_attempts": 3},
     ToolInput: {"effect": Effect.IDEMPOTENT, "need": CallNeed.RUN},
-    ToolOutput: {},
+    ToolOutput: {"besides": Besides()},
+    ProcessInput: {"usage": Usage()},
+    Processed: {"seconds": 0.0, "besides": Besides(), "critique": None, "error": None},
+    SpawnInput: {"tokens_left": None},
+    ReportInput: {"seconds": 0.0, "tokens": 0},
+    Besides: {"usage": Usage(), "child_tokens": 0, "wishes": Wishes()},
+    Wishes: {"stop": None, "another_step": False, "pause": False},
     StepFacts: {
         "calls": (),
         "finish_reason": None,
@@ -93,6 +104,7 @@ DEFAULTS: dict[type, dict[str, Any]] = {
         "own_type": None,
         "is_failure": False,
         "seconds": 0.0,
+        "besides": Besides(),
     },
     CallFacts: {"need": CallNeed.RUN, "is_settled": False, "error": None},
     StepError: {"type": None, "tool_name": None, "exception": None},

@@ -35,6 +35,7 @@ from agent_domain.processors import AgentHook
 from agent_domain.state import AgentState
 from agent_domain.testing import DeterministicAgentDriver, MockTool, ScriptedModel
 from agent_domain.tools import Effect, ToolContext, ToolOptions
+from tests.toolsets import Shelf
 
 LOOK, FIND = MockTool("look"), MockTool("find")
 POLICY = ErrorPolicy.retry_all()
@@ -289,7 +290,15 @@ def test_a_name_and_a_description_are_told_to_others() -> None:
     assert AgentBuilder.base().with_name("helper").definition().descriptor.description == "An agent"
 
 
+def test_two_toolsets_have_two_names() -> None:
+    builder = AgentBuilder.base().with_toolset(SHELF)
+    with pytest.raises(InvalidInput, match="two toolsets are named 'shelf'; rename one of them"):
+        builder.with_toolset(Shelf({}))
+
+
 # Each method.
+
+SHELF = Shelf({})
 
 METHODS: dict[str, Callable[[AgentBuilder], object]] = {
     "with_name": lambda b: b.with_name("helper"),
@@ -301,6 +310,7 @@ METHODS: dict[str, Callable[[AgentBuilder], object]] = {
     "with_error_policy": lambda b: b.with_error_policy(POLICY),
     "with_finish_reasons": lambda b: b.with_finish_reasons("stop", FinishReason.LENGTH),
     "with_tools": lambda b: b.with_tools([LOOK]),
+    "with_toolset": lambda b: b.with_toolset(SHELF),
     "with_capability": lambda b: b.with_capability(Installed()),
     "with_approval": lambda b: b.with_approval("look", "always"),
     "with_parallel_tools": lambda b: b.with_parallel_tools(False),
@@ -407,6 +417,7 @@ BAD_INPUT: list[tuple[str, Callable[[Any], object], str]] = [
     ("with_tools", lambda b: b.with_tools([unchanged]), "make one with @tool"),
     ("with_tools", lambda b: b.with_tools([Tokens]), "make one with @tool"),
     ("with_tools", lambda b: b.with_tools(Tokens), "make one with @tool"),
+    ("with_toolset", lambda b: b.with_toolset(LOOK), "a toolset has a name"),
     ("with_capability", lambda b: b.with_capability("bash"), r"a capability has a method install\(builder\)"),
     ("with_capability", lambda b: b.with_capability(Installed), "an object of it, not the class"),
     ("with_approval", lambda b: b.with_approval(5, "always"), "the tool's name must be text"),

@@ -28,6 +28,7 @@ from agent_domain.loop import (
     AwaitResume,
     Decision,
     Infer,
+    Process,
     Rules,
     RunSubagents,
     RunTools,
@@ -527,6 +528,8 @@ def goes_on(twins: Twins, decision: Decision, draw: Callable[[st.SearchStrategy[
             twins.settles([call])
         case AwaitResume():
             twins.both(lambda facts: facts.resumed(NOON))
+        case Process():
+            twins.both(lambda facts: facts.processed())
         case Stop():
             raise AssertionError("it is over")
 

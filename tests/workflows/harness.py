@@ -27,6 +27,7 @@ from agent_domain.builder import AgentBuilder
 from agent_domain.cached_context import InferenceRequest
 from agent_domain.definition import AgentDefinition
 from agent_domain.drivers import Model, OnText, ToolCallingDriver
+from agent_domain.inquiry import ModelChoice
 from agent_domain.messages import user
 from agent_domain.plan import ExecutionPlan
 from agent_domain.ports import ExecutionRef, ExecutionStore, NewExecution
@@ -52,7 +53,7 @@ DEADLINE = 20.0
 class NoModels:
     """For agents that bring their own model."""
 
-    def model(self, wanted: str | None = None) -> Model:
+    def model(self, wanted: ModelChoice = None) -> Model:
         raise LookupError(f"these tests have no presets, also not {wanted}")
 
 

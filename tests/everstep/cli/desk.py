@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 from sqlalchemy import make_url
 
 from agent_domain.drivers import Model
+from agent_domain.inquiry import ModelChoice
 from everstep.cli.main import commands
 from everstep.client.client import Client, Execution
 from everstep.client.front_door import FrontDoor
@@ -27,7 +28,7 @@ ELSEWHERE = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "TEMPORAL_API_KEY", "EVERSTE
 class NoModels:
     """Our agents bring their own."""
 
-    def model(self, wanted: str | None = None) -> Model:
+    def model(self, wanted: ModelChoice = None) -> Model:
         raise LookupError(wanted)
 
 

@@ -11,6 +11,7 @@ from fastapi import FastAPI
 from temporalio.client import Client as TemporalClient
 
 from agent_domain.drivers import Model
+from agent_domain.inquiry import ModelChoice
 from everstep.client.client import Client
 from everstep.client.sessions import AllowedTypes, Sessions
 from everstep.http_api.api import Api
@@ -38,7 +39,7 @@ Answer = httpx2.Response
 class NoModels:
     """Our agents bring their own."""
 
-    def model(self, wanted: str | None = None) -> Model:
+    def model(self, wanted: ModelChoice = None) -> Model:
         raise LookupError(wanted)
 
 

@@ -13,9 +13,11 @@ from uuid import UUID
 import pytest
 
 from agent_domain.builder import AgentBuilder
+from agent_domain.drivers import Model
 from agent_domain.errors import InvalidInput, ListenerFailed, ToolFailed
 from agent_domain.events import ToolCallCompleted, ToolCallStarted
 from agent_domain.function_tool import BaseTool, tool
+from agent_domain.inquiry import ModelChoice, nobody_answers
 from agent_domain.processors import AgentHook
 from agent_domain.state import AgentState
 from agent_domain.step_error import ErrorType, StepError
@@ -42,7 +44,11 @@ def an_executor(
     definition = builder.definition()
     if heard is not None:
         definition.events.wiretap(heard.append)
-    return LocalExecutor(definition, clock or WorkClock(), definition.events)
+    return LocalExecutor(definition, clock or WorkClock(), definition.events, no_model)
+
+
+def no_model(wanted: ModelChoice) -> Model:
+    raise LookupError(wanted)
 
 
 def a_call(name: str, call_id: str = "c1", **args: Any) -> ToolCall:
@@ -232,7 +238,8 @@ async def test_a_tool_is_told_the_key_under_which_it_may_run_once() -> None:
         told.append(context)
 
     await an_executor(looks).execute_tool(a_call("looks", "c7"), BEGUN.with_metadata("a", 1))
-    assert told == [ToolContext(EXECUTION, "c7", 1, frozen_map({"a": 1}))]
+    (context,) = told
+    assert replace(context, ask=nobody_answers) == ToolContext(EXECUTION, "c7", 1, frozen_map({"a": 1}))
 
 
 async def test_a_tool_may_change_the_arguments_that_it_is_given() -> None:

@@ -774,7 +774,7 @@ class TestReservingACall:
 
     async def test_it_says_what_is_to_be_run(self, store: ExecutionStore, ref: ExecutionRef) -> None:
         assert await store.reserve_call(ref, "c1", 1) == Reservation(
-            a_call("c1", path="x"), 1, 1, frozen_map({"topic": "tea"})
+            a_call("c1", path="x"), 1, 1, frozen_map({"topic": "tea"}), earlier=(a_call("c0"),)
         )
 
     async def test_it_says_how_much_viewers_are_told(self, store: ExecutionStore) -> None:

@@ -206,6 +206,7 @@ async def test_a_migration_takes_as_long_as_it_takes(database: str) -> None:
 BEFORE_NOTES = """
     ALTER TABLE agent_executions DROP COLUMN listed;
     ALTER TABLE agent_steps DROP COLUMN processed;
+    ALTER TABLE agent_tool_calls DROP COLUMN besides;
     DROP INDEX agent_transcript_notes;
     DROP TABLE agent_inner_replies;
     UPDATE agent_schema_version SET version_num = '0004_journal';

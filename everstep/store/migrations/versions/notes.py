@@ -8,6 +8,7 @@ down_revision = "0004_journal"
 CHANGES = (
     "ALTER TABLE agent_executions ADD COLUMN listed JSON",
     "ALTER TABLE agent_steps ADD COLUMN processed JSON",
+    "ALTER TABLE agent_tool_calls ADD COLUMN besides JSON",
     "CREATE INDEX agent_transcript_notes ON agent_transcript (execution_id, step, idx) WHERE role = 'note'",
     """
     CREATE TABLE agent_inner_replies (

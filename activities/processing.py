@@ -1,0 +1,100 @@
+"""Showing a complete step to processors, and to the hooks that come after it: once, whatever happens."""
+
+from dataclasses import replace
+from time import monotonic
+from typing import Any
+
+from pydantic import TypeAdapter
+from temporalio import activity
+
+from activities import news
+from activities.agents import Agents, known
+from activities.contracts import Processed, ProcessInput
+from activities.failpoints import Failpoint, Strike
+from activities.hooking import after_step, hooks_of
+from activities.inquiry import Inquiry
+from activities.persistence import until_written
+from activities.states import state_within
+from agent_domain.definition import AgentDefinition
+from agent_domain.ports import BeginStep, ExecutionStore, RecordProcessing, RecordReply
+from agent_domain.processors import added_between, processed
+from agent_domain.state import AgentState
+from agent_domain.step_error import StepError
+from agent_domain.step_facts import Besides, StepFacts
+from agent_domain.values import EMPTY, FrozenDict, frozen_map
+from agent_domain.wishes import Wishes
+
+_PROCESSED = TypeAdapter(Processed)
+
+
+class Processing:
+    """Runs processors."""
+
+    def __init__(self, store: ExecutionStore, agents: Agents, strike: Strike) -> None:
+        self.store = store
+        self.agents = agents
+        self.strike = strike
+
+    async def processed(self, request: ProcessInput) -> Processed:
+        """What came of it; what an earlier attempt recorded, if one did."""
+        definition = known(self.agents, request.agent)
+        recorded = await self.store.processing(request.ref, request.number)
+        if recorded is None:
+            record = await self._record(request, definition)
+            recorded = await until_written(lambda: self.store.record_processing(record))
+            self.strike(Failpoint.PROCESS_AFTER_RECORD)
+        if error := recorded.get("raised"):
+            await self._fail(request, definition, StepError.from_dict(error), recorded["facts"]["seconds"])
+        return _PROCESSED.validate_python(recorded["facts"])
+
+    async def _record(self, request: ProcessInput, definition: AgentDefinition) -> RecordProcessing:
+        material = await self.store.material(request.ref)
+        state = await state_within(self.store, request.ref, request.number, material)
+        began = replace(state, facts=replace(state.facts, usage=request.usage))
+        ask = Inquiry(self.store, self.agents, request, f"processing/{request.number}")
+        since, raised = monotonic(), None
+        try:
+            state = await self._seen(definition, began, ask)
+            added = added_between(began, state)
+        except Exception as error:  # noqa: BLE001 -- the error policy decides about it, in the workflow
+            raised = StepError.of(error)
+            state, added = began, added_between(began, began)
+        facts = Processed(
+            round(monotonic() - since, 6),
+            Besides(ask.usage, wishes=Wishes.between(began, state)),
+            state.critique,
+            raised and replace(raised, message=""),
+        )
+        return RecordProcessing(request.ref, request.number, _written(facts, raised), added, ask.usage)
+
+    async def _seen(self, definition: AgentDefinition, state: AgentState, ask: Inquiry) -> AgentState:
+        self.strike(Failpoint.PROCESS_BEFORE)
+        for processor in definition.processors:
+            state = await processed(processor, state, ask)
+        return after_step(hooks_of(definition, "after_step"), state)
+
+    async def _fail(
+        self, request: ProcessInput, definition: AgentDefinition, error: StepError, seconds: float
+    ) -> None:
+        """What a processor raised is a step of its own, after the one that it was shown."""
+        number = request.number + 1
+        facts = StepFacts.failure(number, error, seconds)
+        material = await self.store.material(request.ref)
+        begin = BeginStep(request.ref, number, activity.info().attempt, outcome=None)
+        reply = RecordReply(
+            request.ref,
+            number,
+            begin.attempt,
+            facts,
+            (error,),
+            EMPTY,
+            (),
+            begins=begin,
+            events=news.failure_begins(number, material, definition.tools.names),
+        )
+        await until_written(lambda: self.store.record_reply(reply))
+
+
+def _written(facts: Processed, raised: StepError | None) -> FrozenDict:
+    written: dict[str, Any] = {"facts": _PROCESSED.dump_python(facts, mode="json")}
+    return frozen_map(written | ({"raised": raised.to_dict()} if raised else {}))

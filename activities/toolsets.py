@@ -1,0 +1,14 @@
+"""Asking toolsets what they have: all of an agent at once."""
+
+import asyncio
+
+from agent_domain.definition import AgentDefinition
+from agent_domain.toolsets import Asker
+from agent_domain.values import FrozenDict, frozen_map
+
+
+async def asked(definition: AgentDefinition, asker: Asker) -> FrozenDict:
+    """What they list, as it is recorded."""
+    listed = await asyncio.gather(*(toolset.listed(asker) for toolset in definition.toolsets))
+    found = zip(definition.toolsets, listed, strict=True)
+    return frozen_map({toolset.name: [tool.to_dict() for tool in tools] for toolset, tools in found})

@@ -1,0 +1,90 @@
+"""Self-critique: a critic reads each final answer, and may send it back."""
+
+import logging
+
+from agent_domain.builder import AgentBuilder
+from agent_domain.cached_context import InferenceRequest
+from agent_domain.capabilities.critique import (
+    CRITIC_PROMPT,
+    CRITIC_RETRIES,
+    Critique,
+    CritiquePolicy,
+    approval,
+    iteration_of,
+    parse_critique,
+    review_text,
+)
+from agent_domain.criteria import SelfCriticContinuationCheck
+from agent_domain.errors import InvalidInput, ModelError
+from agent_domain.inquiry import AskModel
+from agent_domain.messages import Message, assistant, system, user
+from agent_domain.state import AgentState
+from agent_domain.steps import AgentStep
+
+LOGGER = logging.getLogger(__name__)
+
+ASK_AGAIN = "That cannot be read: {problem}. Answer again, with the JSON object alone."
+
+
+class SelfCritic:
+    """Asks a model what it thinks of the answer. A critic that fails approves: it must not stop the work."""
+
+    def __init__(self, policy: CritiquePolicy) -> None:
+        self.policy = policy
+
+    async def process(self, state: AgentState, ask: AskModel) -> AgentState:
+        """The state with what the critic said, and the request to revise, if it rejects."""
+        step, iteration = state.current_step, iteration_of(state.metadata)
+        answer = _answer(step)
+        if step is None or not self.policy.due(step.step_type, answer, iteration):
+            return state
+        critique = await self._critique(review_text(_task(state), _calls(state), answer), ask)
+        if self.policy.verbose:
+            verdict = "approved" if critique.approved else "rejected"
+            LOGGER.info("critique %d: %s", iteration + 1, verdict)
+        state = state.with_metadata(critique.to_metadata(iteration + 1))
+        revision = critique.revision(iteration + 1, self.policy)
+        return state.heard(user(revision)) if revision else state
+
+    async def _critique(self, review: str, ask: AskModel) -> Critique:
+        said: list[Message] = [system(CRITIC_PROMPT), user(review)]
+        problem = ""
+        for _ in range(1 + CRITIC_RETRIES):
+            try:
+                response = await ask(InferenceRequest(tuple(said), 1), self.policy.llm_preset)
+            except ModelError as error:
+                return approval(f"the critic failed: {error}")
+            try:
+                return parse_critique(response.text)
+            except InvalidInput as error:
+                problem = str(error)
+            said += [assistant(response.text), user(ASK_AGAIN.format(problem=problem))]
+        return approval(problem)
+
+
+def _answer(step: AgentStep | None) -> str:
+    """What the step said to people."""
+    said = [message.text for message in step.output_messages if message.is_assistant] if step else []
+    return said[-1] if said else ""
+
+
+def _task(state: AgentState) -> str:
+    """What the execution was asked to do: the first words of its conversation that are no instruction."""
+    return next((message.text for message in state.messages if not message.is_system), "")
+
+
+def _calls(state: AgentState) -> list[tuple[str, dict[str, object], str]]:
+    executions = (execution for step in state.steps for execution in step.tool_executions)
+    return [(each.call.name, dict(each.call.args), each.text) for each in executions]
+
+
+class UseSelfCritique:
+    """Has a critic read each final answer."""
+
+    def __init__(self, max_iterations: int = 2, verbose: bool = True, llm_preset: str | None = None) -> None:
+        self.policy = CritiquePolicy(max_iterations, verbose, llm_preset)
+
+    def install(self, builder: AgentBuilder) -> AgentBuilder:
+        """Add the critic, and the criterion that follows it."""
+        builder.add_processor(SelfCritic(self.policy))
+        return builder.add_continuation_criteria(SelfCriticContinuationCheck(self.policy.max_iterations))

@@ -1,0 +1,45 @@
+"""`llm_query`: the agent asks a model a single question, beside its own conversation."""
+
+from typing import Any, Self
+
+from agent_domain.cached_context import InferenceRequest
+from agent_domain.capabilities.llm_query import answer_text, call_failed, query_problem
+from agent_domain.errors import ModelError
+from agent_domain.inquiry import ModelChoice
+from agent_domain.messages import user
+from agent_domain.tools import ToolContext, ToolOptions
+from agent_domain.values import frozen_map, valid_text
+
+
+class LlmQueryTool:
+    """Asks, and returns the answer; the model is the agent's own unless another one is named."""
+
+    name = "llm_query"
+    description = "Ask a language model a single question. It sees nothing of this conversation."
+    schema = frozen_map(
+        {
+            "type": "object",
+            "properties": {"query": {"type": "string", "description": "The question, with all it needs."}},
+            "required": ["query"],
+        }
+    )
+    options = ToolOptions()
+
+    def __init__(self, model: ModelChoice = None) -> None:
+        self.model = model
+
+    @classmethod
+    def using(cls, preset: str) -> Self:
+        """The tool that asks the model of this preset."""
+        return cls(preset)
+
+    async def call(self, args: dict[str, Any], context: ToolContext) -> str:
+        """The answer, or why there is none."""
+        query = valid_text(args["query"], "query")
+        if problem := query_problem(query):
+            return problem
+        try:
+            response = await context.ask(InferenceRequest((user(query),)), self.model)
+        except ModelError as error:
+            return call_failed(str(error))
+        return answer_text(response.text)

@@ -1,0 +1,99 @@
+"""`metadata_write`, `metadata_read`, `metadata_list`: what an agent notes down for its own later steps."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from agent_domain.builder import AgentBuilder
+from agent_domain.capabilities.scratchpad import (
+    MetadataPolicy,
+    Write,
+    list_text,
+    read_text,
+    refusal,
+    refused,
+)
+from agent_domain.errors import InvalidInput
+from agent_domain.tools import ToolCall, ToolContext, ToolOptions, ToolResult
+from agent_domain.values import FrozenDict, frozen_map
+
+WRITE, READ, LIST = "metadata_write", "metadata_read", "metadata_list"
+
+
+def _schema(**properties: object) -> FrozenDict:
+    return frozen_map({"type": "object", "properties": properties, "required": list(properties)})
+
+
+_KEY = {"type": "string", "description": "The name of the note."}
+
+
+class MetadataWriteTool:
+    """Stores a value once the step is over."""
+
+    name = WRITE
+    description = "Store a value under a key, for later steps. It can be read from the next step on."
+    schema = _schema(key=_KEY, value={"description": "Any JSON value; null is a value, too."})
+    options = ToolOptions(quick=True)
+
+    def __init__(self, policy: MetadataPolicy) -> None:
+        self.policy = policy
+
+    async def call(self, args: dict[str, Any], context: ToolContext) -> Any:
+        """What was stored, or why it is not."""
+        write = Write(args["key"], args["value"])
+        reason = refusal(write, self._taken(context), self.policy)
+        return refused(reason) if reason else ToolResult(write.text, frozen_map({write.key: write.value}))
+
+    def _taken(self, context: ToolContext) -> Iterable[str]:
+        """The keys that are there, and those that the calls before this one write in the same step."""
+        taken = list(context.metadata)
+        for write in filter(None, map(_written, context.earlier)):
+            if refusal(write, taken, self.policy) is None:
+                taken.append(write.key)
+        return taken
+
+
+def _written(call: ToolCall) -> Write | None:
+    try:
+        return Write(call.args["key"], call.args["value"]) if call.name == WRITE else None
+    except (InvalidInput, KeyError):
+        return None
+
+
+class MetadataReadTool:
+    """Reads a value as it was when the step began."""
+
+    name = READ
+    description = "Read what is stored under a key."
+    schema = _schema(key=_KEY)
+    options = ToolOptions(quick=True)
+
+    async def call(self, args: dict[str, Any], context: ToolContext) -> str:
+        """The value, or which keys there are."""
+        if not isinstance(args["key"], str):
+            raise InvalidInput("key must be text")
+        return read_text(args["key"], context.metadata)
+
+
+class MetadataListTool:
+    """Lists the keys."""
+
+    name = LIST
+    description = "List the keys under which something is stored, with the types of the values."
+    schema = _schema()
+    options = ToolOptions(quick=True)
+
+    async def call(self, args: dict[str, Any], context: ToolContext) -> str:
+        """The keys."""
+        del args
+        return list_text(context.metadata)
+
+
+class UseMetadataTools:
+    """Gives an agent a scratchpad."""
+
+    def __init__(self, policy: MetadataPolicy | None = None) -> None:
+        self.policy = policy or MetadataPolicy()
+
+    def install(self, builder: AgentBuilder) -> AgentBuilder:
+        """Add the three tools."""
+        return builder.with_tools([MetadataWriteTool(self.policy), MetadataReadTool(), MetadataListTool()])

@@ -1,0 +1,16 @@
+"""ReAct: the agent decides in JSON, for models that know no tool calls."""
+
+from agent_domain.builder import AgentBuilder
+from agent_domain.react import ReActDriver
+
+
+class UseReAct:
+    """Lets a model without tool calls use tools; the model is that of the agent's preset."""
+
+    def __init__(self, max_retries: int = 2, final_via_inference: bool = False) -> None:
+        self.max_retries = max_retries
+        self.final_via_inference = final_via_inference
+
+    def install(self, builder: AgentBuilder) -> AgentBuilder:
+        """Use its driver."""
+        return builder.with_driver(ReActDriver(None, self.max_retries, self.final_via_inference))

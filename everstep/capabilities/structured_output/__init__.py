@@ -1,0 +1,150 @@
+"""`extract_data`: the agent turns text into data of a registered schema, with a model's help."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from agent_domain.builder import AgentBuilder
+from agent_domain.cached_context import InferenceRequest, ResponseFormat
+from agent_domain.capabilities.extraction import (
+    Nothing,
+    SchemaDefinition,
+    SchemaRegistry,
+    StructuredOutputPolicy,
+    argument_problem,
+    extracted,
+    not_extracted,
+    nothing_found,
+    retries,
+)
+from agent_domain.capabilities.scratchpad import MetadataPolicy, Write, refusal
+from agent_domain.errors import InvalidInput, ModelError
+from agent_domain.inquiry import AskModel, ModelChoice
+from agent_domain.messages import Message, assistant, system, user
+from agent_domain.tools import ToolContext, ToolOptions, ToolResult
+from agent_domain.values import FrozenDict, frozen_map, json_text, parse_json, valid_text
+
+PROMPT = (
+    "Extract data from the text that the user sends. Answer with one JSON value that satisfies the schema, "
+    "and with nothing else. Take everything from the text, and invent nothing."
+)
+MAYBE = (
+    "If the text does not hold what is asked for, answer with value null, and say in detail what is missing."
+)
+ASK_AGAIN = "That does not fit: {problem}. Answer again, with the JSON value alone."
+
+
+class ExtractDataTool:
+    """Asks a model for data, until they fit the schema or the retries are used up."""
+
+    name = "extract_data"
+    description = "Extract data of a known schema from text."
+    options = ToolOptions()
+
+    def __init__(self, schemas: SchemaRegistry, policy: StructuredOutputPolicy) -> None:
+        self.schemas = schemas
+        self.policy = policy
+
+    @property
+    def schema(self) -> FrozenDict:
+        """The arguments; `schema` is one of the registered names."""
+        lines = [f"- {name}: {self.schemas.get(name).description}" for name in self.schemas.names]
+        properties = {
+            "input": {"type": "string", "description": "The text to extract from."},
+            "schema": {
+                "type": "string",
+                "enum": list(self.schemas.names),
+                "description": "\n".join(["What to extract.", *lines]),
+            },
+            "store_as": {
+                "type": "string",
+                "description": "The metadata key to store the data under, if any.",
+            },
+            "max_retries": {"type": "integer", "minimum": 0},
+        }
+        return frozen_map({"type": "object", "properties": properties, "required": ["input", "schema"]})
+
+    async def call(self, args: dict[str, Any], context: ToolContext) -> Any:
+        """What was extracted, or why nothing was."""
+        text, name = valid_text(args["input"], "input"), valid_text(args["schema"], "schema").strip()
+        store_as = valid_text(args.get("store_as") or "", "store_as").strip() or None
+        problem = argument_problem(text, name, self.schemas.names)
+        if problem:
+            return problem
+        definition = self.schemas.get(name)
+        tries = 1 + retries(args.get("max_retries"), definition, self.policy)
+        try:
+            data = await self._extracted(text, name, definition, tries, context.ask)
+        except (InvalidInput, ModelError) as error:
+            return not_extracted(name, str(error))
+        if isinstance(data, Nothing):
+            return not_extracted(name, nothing_found(name, data))
+        return _kept(name, data, store_as, context)
+
+    async def _extracted(
+        self, text: str, name: str, definition: SchemaDefinition, tries: int, ask: AskModel
+    ) -> Any:
+        said: list[Message] = [system(self._prompt(definition)), user(text)]
+        schema = ResponseFormat(
+            frozen_map(definition.answer_schema(self.policy.use_maybe)), name=name, strict=False
+        )
+        wanted, problem = None if self.policy.output_mode == "text" else schema, "the model said nothing"
+        for _ in range(tries):
+            request = InferenceRequest(tuple(said), 1, response_format=wanted)
+            response = await ask(request, self._model(definition))
+            try:
+                return definition.read(_json(response.text), self.policy.use_maybe)
+            except InvalidInput as error:
+                problem = str(error)
+            said += [assistant(response.text), user(ASK_AGAIN.format(problem=problem))]
+        raise InvalidInput(problem)
+
+    def _prompt(self, definition: SchemaDefinition) -> str:
+        schema = json_text(frozen_map(definition.answer_schema(self.policy.use_maybe)))
+        parts = [self.policy.system_prompt or PROMPT, MAYBE if self.policy.use_maybe else ""]
+        parts += [definition.description, definition.prompt, f"Schema: {schema}"]
+        parts += [f"Example: {json_text(example)}" for example in definition.examples]
+        return "\n\n".join(part for part in parts if part)
+
+    def _model(self, definition: SchemaDefinition) -> ModelChoice:
+        """The preset; or changes to it, where the policy or the schema names some."""
+        changes: dict[str, Any] = dict(definition.llm_options)
+        if self.policy.model:
+            changes["model"] = self.policy.model
+        if not changes:
+            return self.policy.llm_preset
+        return {**changes, "preset": self.policy.llm_preset} if self.policy.llm_preset else changes
+
+
+def _json(text: str) -> Any:
+    """The value, whatever the model wrote around it."""
+    inner = text.strip()
+    if inner.startswith("```"):
+        inner = inner.strip("`").removeprefix("json").strip()
+    return parse_json(inner, "the answer")
+
+
+def _kept(name: str, data: Any, store_as: str | None, context: ToolContext) -> Any:
+    """The result, and the note of it; what cannot be noted is said, as the data are lost then."""
+    if store_as is None:
+        return extracted(name, data)
+    write = Write(store_as, data)
+    reason = refusal(write, context.metadata, MetadataPolicy())
+    if reason:
+        return not_extracted(name, reason)
+    return ToolResult(extracted(name, data, store_as), frozen_map({store_as: data}))
+
+
+class UseStructuredOutputs:
+    """Lets an agent extract data."""
+
+    def __init__(
+        self,
+        schemas: Mapping[str, SchemaDefinition | type] | SchemaRegistry,
+        policy: StructuredOutputPolicy | None = None,
+    ) -> None:
+        self.schemas = schemas if isinstance(schemas, SchemaRegistry) else SchemaRegistry(schemas)
+        self.policy = policy or StructuredOutputPolicy()
+
+    def install(self, builder: AgentBuilder) -> AgentBuilder:
+        """Add the tool."""
+        return builder.with_tools([ExtractDataTool(self.schemas, self.policy)])

@@ -1,0 +1,106 @@
+"""`todo_write`: the agent plans its work as a list of tasks, and is reminded of it."""
+
+from typing import Any
+
+from agent_domain.builder import AgentBuilder
+from agent_domain.capabilities.tasks import (
+    METADATA_KEY,
+    TOOL,
+    TaskList,
+    TaskStatus,
+    TodoPolicy,
+    initial_reminder,
+    nag_due,
+    parse_tasks,
+    render_due,
+    steps_since_call,
+)
+from agent_domain.messages import user
+from agent_domain.processors import AgentHook
+from agent_domain.state import AgentState
+from agent_domain.tools import ToolContext, ToolOptions, ToolResult
+from agent_domain.values import frozen_map
+
+DESCRIPTION = (
+    "Replace your list of tasks. Send all of them each time, with one in_progress at most; "
+    "an empty list clears it."
+)
+
+SCHEMA = frozen_map(
+    {
+        "type": "object",
+        "properties": {
+            "todos": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "properties": {
+                        "content": {"type": "string", "description": "The task."},
+                        "status": {"type": "string", "enum": [status.value for status in TaskStatus]},
+                        "activeForm": {"type": "string", "description": "The task as it is being done."},
+                    },
+                    "required": ["content", "status", "activeForm"],
+                },
+            }
+        },
+        "required": ["todos"],
+    }
+)
+
+
+class TodoWriteTool:
+    """Replaces the list; it is kept under a key of the agent's metadata."""
+
+    name = TOOL
+    description = DESCRIPTION
+    schema = SCHEMA
+    options = ToolOptions(quick=True)
+
+    def __init__(self, policy: TodoPolicy) -> None:
+        self.policy = policy
+
+    async def call(self, args: dict[str, Any], context: ToolContext) -> ToolResult:
+        """The new list, as the model reads it."""
+        del context
+        tasks = parse_tasks(args.get("todos"), self.policy)
+        return ToolResult(tasks.to_dict(), frozen_map({METADATA_KEY: tasks.to_metadata()}), str(tasks))
+
+
+class Reminders(AgentHook):
+    """Speaks of the list before and after steps, as often as the policy says."""
+
+    def __init__(self, policy: TodoPolicy) -> None:
+        self.policy = policy
+
+    def before_step(self, state: AgentState) -> AgentState:
+        """To plan at the start, and not to forget the list later."""
+        taken = state.facts.recorded_steps
+        texts = [message.text for message in state.messages if message.is_user]
+        since = steps_since_call([{call.name for call in step.tool_calls} for step in state.steps])
+        for text in (initial_reminder(taken, texts), nag_due(since, self.policy)):
+            state = state.heard(user(text)) if text else state
+        return state
+
+    def after_step(self, state: AgentState) -> AgentState:
+        """The list, now and then."""
+        step = state.current_step
+        called = step is not None and any(call.name == TOOL for call in step.tool_calls)
+        text = render_due(
+            TaskList.from_metadata(state.metadata),
+            state.step_count,
+            just_called=called,
+            last_text=state.messages[-1].text if state.messages else "",
+            policy=self.policy,
+        )
+        return state.heard(user(text)) if text else state
+
+
+class UseTaskPlanning:
+    """Lets an agent plan its work."""
+
+    def __init__(self, policy: TodoPolicy | None = None) -> None:
+        self.policy = policy or TodoPolicy()
+
+    def install(self, builder: AgentBuilder) -> AgentBuilder:
+        """Add the tool and the reminders."""
+        return builder.with_tools([TodoWriteTool(self.policy)]).add_hook(Reminders(self.policy))

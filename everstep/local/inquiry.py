@@ -1,0 +1,42 @@
+"""Asking models in the midst of a step, in this process."""
+
+from collections.abc import Callable
+
+from agent_domain.cached_context import InferenceRequest
+from agent_domain.drivers import CanUseTools, Model, StepDriver, unheard
+from agent_domain.errors import InvalidInput
+from agent_domain.inquiry import ModelChoice
+from agent_domain.steps import InferenceResponse
+from agent_domain.usage import Usage
+
+
+class Inquiry:
+    """Asks, and counts what it cost; one for each call and each processor."""
+
+    def __init__(self, model_of: Callable[[ModelChoice], Model]) -> None:
+        self.model_of = model_of
+        self.usage = Usage()
+
+    async def __call__(self, request: InferenceRequest, model: ModelChoice = None) -> InferenceResponse:
+        """What the model says."""
+        response = await self.model_of(model).respond(request, unheard)
+        self.usage += response.usage
+        return response
+
+
+def models_beside(
+    driver: StepDriver | CanUseTools, presets: Callable[[ModelChoice], Model] | None
+) -> Callable[[ModelChoice], Model]:
+    """The driver's own model where none is named, else that of the preset."""
+
+    def model_of(wanted: ModelChoice) -> Model:
+        if wanted is None and isinstance(driver, StepDriver) and driver.model is not None:
+            return driver.model
+        if presets is None:
+            raise InvalidInput(
+                "this agent runs in-process without presets; pass them: builder.build(models=...), "
+                "or run it on a worker"
+            )
+        return presets(wanted)
+
+    return model_of

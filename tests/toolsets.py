@@ -1,0 +1,55 @@
+"""A toolset for tests: whatever somebody puts into it, and a count of how often it was asked."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from agent_domain.tools import Tool, ToolContext, ToolOptions
+from agent_domain.toolsets import Asker, ListedTool
+from agent_domain.values import frozen_map
+
+
+@dataclass(frozen=True)
+class _Called:
+    listed: ListedTool
+    do: Callable[[dict[str, Any], ToolContext], Any]
+
+    @property
+    def name(self) -> str:
+        return self.listed.name
+
+    @property
+    def description(self) -> str:
+        return self.listed.description
+
+    @property
+    def schema(self) -> Mapping[str, Any]:
+        return self.listed.schema
+
+    @property
+    def options(self) -> ToolOptions:
+        return self.listed.options
+
+    def call(self, args: dict[str, Any], context: ToolContext) -> Any:
+        return self.do(args, context)
+
+
+@dataclass
+class Shelf:
+    """Tools that somebody else has."""
+
+    tools: dict[str, Callable[[dict[str, Any], ToolContext], Any]]
+    name: str = "shelf"
+    options: ToolOptions = field(default_factory=ToolOptions)
+    asked: list[Asker] = field(default_factory=list[Asker])
+    fails: Exception | None = None
+
+    async def listed(self, asker: Asker) -> Sequence[ListedTool]:
+        self.asked.append(asker)
+        if self.fails:
+            raise self.fails
+        schema = frozen_map({"type": "object", "properties": {}})
+        return [ListedTool(name, f"Does {name}", schema, self.options) for name in self.tools]
+
+    def tool(self, listed: ListedTool) -> Tool:
+        return _Called(listed, self.tools[listed.name])
