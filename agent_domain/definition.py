@@ -1,7 +1,10 @@
 """An agent as it was built: everything that a runner needs, and nothing that runs."""
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from agent_domain.cached_context import CachedContext
@@ -9,6 +12,7 @@ from agent_domain.capabilities.approvals import Approval, ApprovalMode, needs_ap
 from agent_domain.continuation import Criterion
 from agent_domain.contracts import AgentDescriptor
 from agent_domain.drivers import CanUseTools, StepDriver
+from agent_domain.errors import InvalidInput
 from agent_domain.events import EventBus
 from agent_domain.loop import Rules
 from agent_domain.plan import REGISTERED, CriterionRegistry, ExecutionPlan
@@ -29,6 +33,8 @@ class AgentDefinition:
     """The plan without the criteria that were added."""
     driver: StepDriver | CanUseTools | None = None
     llm_preset: str | None = None
+    model_settings: FrozenDict = EMPTY
+    """The settings of its model, where it has some of its own instead of a preset."""
     tools: Toolbox = field(default_factory=Toolbox)
     criteria: tuple[Criterion[Any], ...] = ()
     processors: tuple[Processor, ...] = ()
@@ -39,6 +45,8 @@ class AgentDefinition:
     approvals: FrozenDict = EMPTY
     throw_on_tool_failure: bool = False
     events: EventBus = field(default_factory=EventBus)
+    source: str = ""
+    """Where it was found: a file, or `module:attribute`."""
 
     @property
     def rules(self) -> Rules:
@@ -52,14 +60,32 @@ class AgentDefinition:
         refs = tuple(registry.ref(criterion) for criterion in self.criteria)
         return self.base_plan.model_copy(update={"criteria": refs})
 
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of what its executions are governed by; two agents of one digest do the same.
+
+        That is what is told to the model and what it may call, the model's preset or settings, limits,
+        policies and approvals. The code of tools, hooks and processors is not in it.
+        """
+        content = {
+            "plan": self.base_plan.model_dump(mode="json"),
+            "criteria": [_named(criterion) for criterion in self.criteria],
+            "context": self._told(),
+            "approvals": self._written_approvals(),
+            "preset": self.llm_preset,
+            "model": self.model_settings,
+        }
+        text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
     def spec(self) -> ExecutionSpec:
         """What the row of each of its executions keeps of it."""
-        cached = self.cached_context.with_tools(self.tools.schemas)
         return ExecutionSpec(
             agent=self.descriptor.name,
             llm_preset=self.llm_preset,
-            cached_context=frozen_map(cached.to_dict()),
-            approvals=frozen_map({name: written(approval) for name, approval in self.approvals.items()}),
+            cached_context=self._told(),
+            approvals=self._written_approvals(),
+            definition_hash=self.digest,
         )
 
     def with_listed(self, listed: Mapping[str, Any]) -> "AgentDefinition":
@@ -72,6 +98,12 @@ class AgentDefinition:
             for entry in entries
         ]
         return replace(self, tools=Toolbox.of(found).merged(self.tools)) if found else self
+
+    def _told(self) -> FrozenDict:
+        return frozen_map(self.cached_context.with_tools(self.tools.schemas).to_dict())
+
+    def _written_approvals(self) -> FrozenDict:
+        return frozen_map({name: written(approval) for name, approval in self.approvals.items()})
 
     def need_of(self, call: ToolCall) -> CallNeed:
         """What a call waits for; one that cannot run anyway fails without asking anybody.
@@ -87,3 +119,11 @@ class AgentDefinition:
         """Whether a person has to allow this call."""
         approval: Approval = self.approvals.get(call.name, ApprovalMode.NEVER)
         return needs_approval(approval, call.name, call.args)
+
+
+def _named(criterion: Criterion[Any]) -> Any:
+    """A criterion with its parameters; one that is not registered, so in-process only, by its class."""
+    try:
+        return REGISTERED.ref(criterion).model_dump(mode="json")
+    except InvalidInput:
+        return type(criterion).__qualname__

@@ -397,6 +397,8 @@ class ExecutionRow:
     completed_at: datetime | None
     parent_execution_id: UUID | None = None
     user_id: str | None = None
+    definition_hash: str | None = None
+    """Which definition governs it, where one execution was asked for; lists leave it out."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from agent_domain.continuation import ContinuationOutcome
+from agent_domain.definition import AgentDefinition
 from agent_domain.ports import CallRow, ExecutionRow, RequestRow, StepRow
 from agent_domain.status import ExecutionStatus
 from agent_domain.step_error import StepError
@@ -41,6 +42,16 @@ def execution_line(row: ExecutionRow) -> str:
     return f"{row.ref.execution_id}  {told}"
 
 
+def agent_lines(agent: AgentDefinition) -> Iterator[str]:
+    """An agent, with what it can do and where it was found."""
+    told = agent.descriptor
+    yield f"{told.name}  {' '.join(told.description.split())}"
+    yield f"  tools         {', '.join(told.tools) or 'none'}"
+    yield f"  capabilities  {', '.join(told.capabilities) or 'none'}"
+    if agent.source:
+        yield f"  from          {agent.source}"
+
+
 def execution_lines(row: ExecutionRow, ui_url: str | None, namespace: str = "default") -> Iterator[str]:
     """One execution, with how it ended."""
     yield f"execution  {row.ref.execution_id}"
@@ -48,6 +59,8 @@ def execution_lines(row: ExecutionRow, ui_url: str | None, namespace: str = "def
     yield f"status     {row.status}" + (f" ({row.stop_reason})" if row.stop_reason else "")
     if row.status is ExecutionStatus.PENDING:
         yield f"           {NOBODY}"
+    if row.definition_hash:
+        yield f"definition {row.definition_hash}"
     yield f"steps      {row.step_count}, {row.usage.get('total', 0)} tokens"
     if ui_url:
         yield f"temporal   {ui_url}/namespaces/{namespace}/workflows/agent-execution%2F{row.ref.execution_id}"

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from agent_domain.accounts import Account, Span
 from agent_domain.announcements import MessageRole
-from agent_domain.contracts import AgentDescriptor
+from agent_domain.definition import AgentDefinition
 from agent_domain.ports import CallRow, ExecutionRow, Page, RequestRow, RequestState, StepRow
 from agent_domain.sessions import Route, SessionMessageRow, SessionRow, SessionStatus, SnapshotRow
 from agent_domain.status import ExecutionStatus, StopReason
@@ -173,6 +173,11 @@ class Execution(Told):
     parent_execution_id: UUID | None
     user_id: str | None
     agent: str
+    definition_hash: str | None = Field(
+        default=None,
+        description="SHA-256 of the agent's definition as it was when this was accepted; told of single "
+        "executions only, null in lists.",
+    )
     status: ExecutionStatus
     stop_reason: StopReason | None
     step_count: int
@@ -193,6 +198,7 @@ class Execution(Told):
             parent_execution_id=row.parent_execution_id,
             user_id=row.user_id,
             agent=row.agent,
+            definition_hash=row.definition_hash,
             status=row.status,
             stop_reason=row.stop_reason,
             step_count=row.step_count,
@@ -354,15 +360,26 @@ class Agent(Told):
     description: str
     tools: list[str]
     capabilities: list[str]
+    source: str = Field(
+        default="",
+        description="Where the process of the API found it: a file, or `module:attribute`.",
+        examples=["agents/reviewer.md"],
+    )
+    definition_hash: str = Field(
+        default="", description="What a new execution of it would have as `definition_hash`."
+    )
 
     @classmethod
-    def of(cls, descriptor: AgentDescriptor) -> Self:
+    def of(cls, agent: AgentDefinition) -> Self:
         """What others are told about it."""
+        told = agent.descriptor
         return cls(
-            name=descriptor.name,
-            description=descriptor.description,
-            tools=[*descriptor.tools],
-            capabilities=[*descriptor.capabilities],
+            name=told.name,
+            description=told.description,
+            tools=[*told.tools],
+            capabilities=[*told.capabilities],
+            source=agent.source,
+            definition_hash=agent.digest,
         )
 
 

@@ -56,6 +56,7 @@ EXECUTION: Final[Mapping[str, Any]] = {
     "parent_execution_id": None,
     "user_id": "ann",
     "agent": "travel-desk",
+    "definition_hash": "0f1e5c7a3b9d48620f1e5c7a3b9d48620f1e5c7a3b9d48620f1e5c7a3b9d4862",
     "status": "completed",
     "stop_reason": "completed",
     "step_count": 3,

@@ -578,7 +578,9 @@ class MemoryStore:
     async def execution(self, ref: ExecutionRef) -> ExecutionRow | None:
         """One execution, as it stands."""
         execution = self._find(ref)
-        return execution.row if execution else None
+        if execution is None:
+            return None
+        return replace(execution.row, definition_hash=execution.spec.definition_hash or None)
 
     async def executions(
         self,

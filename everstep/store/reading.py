@@ -43,6 +43,9 @@ _NOTES = (
 )
 ROW = [*(column for column in executions.c if column.name not in _LONG), _NOTES.label("notes")]
 
+# Of one row only: what it is taken from is long.
+DEFINITION_HASH = executions.c.agent_config["definition_hash"].as_string().label("definition_hash")
+
 
 class PostgresReader:
     """Reads executions; a tenant sees its own."""
@@ -86,8 +89,8 @@ class PostgresReader:
 
     async def execution(self, ref: ExecutionRef) -> ExecutionRow | None:
         """One execution, as it stands."""
-        found = await self._all(_whose(select(*ROW), ref))
-        return rows.execution_row(found[0]) if found else None
+        found = await self._all(_whose(select(*ROW).add_columns(DEFINITION_HASH), ref))
+        return rows.single_execution_row(found[0]) if found else None
 
     async def executions(
         self,

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -51,6 +52,11 @@ def execution_row(row: Row[Any]) -> ExecutionRow:
         parent_execution_id=row.parent_execution_id,
         user_id=row.user_id,
     )
+
+
+def single_execution_row(row: Row[Any]) -> ExecutionRow:
+    """An execution that was asked for by itself."""
+    return replace(execution_row(row), definition_hash=row.definition_hash or None)
 
 
 def messages(said: Iterable[Row[Any]]) -> Messages:

@@ -1,7 +1,7 @@
 """What an agent was built to be."""
 
 from collections.abc import Callable
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 from typing import Any
 
 import pytest
@@ -162,3 +162,46 @@ def test_which_calls_need_approval(approval: Any, call: ToolCall, needed: bool) 
         lambda b: b if approval is None else b.with_tools([LOOK]).with_approval("look", approval)
     )
     assert definition.needs_approval(call) == needed
+
+
+def a_guarded(builder: AgentBuilder) -> AgentBuilder:
+    return builder.with_name("helper", "Helps").with_system_prompt("You help.").with_tools([LOOK])
+
+
+CHANGES: dict[str, Callable[[AgentBuilder], AgentBuilder]] = {
+    "prompt": lambda b: b.with_system_prompt("You help a lot."),
+    "name": lambda b: b.with_name("helper-2"),
+    "tool": lambda b: b.with_tools([FIND]),
+    "schema": lambda b: b.with_tools([MockTool("look", schema={"type": "object"})]),
+    "option": lambda b: b.with_tools([MockTool("look", schema=LOOK.schema, options=ToolOptions(quick=True))]),
+    "preset": lambda b: b.with_llm_preset("fast"),
+    "steps": lambda b: b.with_max_steps(7),
+    "tokens": lambda b: b.with_max_tokens(7),
+    "timeout": lambda b: b.with_timeout(7),
+    "approval": lambda b: b.with_approval("look", "always"),
+    "policy": lambda b: b.with_error_policy(ErrorPolicy.retry_all()),
+    "criterion": lambda b: b.add_continuation_criteria(RetryLimit(2)),
+    "own criterion": lambda b: b.add_continuation_criteria(NEVER),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_another_definition_has_another_hash(change: str) -> None:
+    """10.2.4"""
+    same = [a_definition(a_guarded).digest for _ in range(2)]
+    assert same[0] == same[1]
+    assert len(same[0]) == 64
+    assert a_definition(lambda b: CHANGES[change](a_guarded(b))).digest != same[0]
+
+
+def test_settings_of_a_model_are_in_the_hash_and_where_it_was_found_is_not() -> None:
+    """10.2.4"""
+    definition = a_definition(a_guarded)
+    assert replace(definition, source="agents/helper.md").digest == definition.digest
+    assert replace(definition, model_settings=frozen_map({"model": "x"})).digest != definition.digest
+
+
+def test_an_execution_keeps_the_hash_of_its_definition() -> None:
+    """10.2.4"""
+    definition = a_definition(a_guarded)
+    assert definition.spec().definition_hash == definition.digest

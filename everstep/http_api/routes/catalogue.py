@@ -19,6 +19,4 @@ async def list_agents(api: Given, caller: Who) -> Agents:
     """List the agents that can be started."""
     del caller
     known = api.sessions.client.agents.values()
-    return Agents(
-        items=[Agent.of(definition.descriptor) for definition in known], default=api.sessions.default_agent
-    )
+    return Agents(items=[Agent.of(definition) for definition in known], default=api.sessions.default_agent)

@@ -109,6 +109,7 @@ async def test_an_execution_is_shown_with_its_steps(desk: Desk) -> None:
     after = await desk.says("show", execution.id)
 
     assert "status     paused" in before
+    assert f"definition {desk.client.agent('clerk').digest}" in before
     assert 'approval   transfer {"euros":80}' in before
     assert f"everstep approve {execution.id}" in before
     assert "  tool    transfer(euros: 80) -> transferred 80" in after

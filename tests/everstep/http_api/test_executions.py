@@ -290,7 +290,20 @@ async def test_agents_are_listed(ann: Person) -> None:
 
     assert listed["default"] == "clerk"
     assert [agent["name"] for agent in listed["items"]] == ["clerk", "other"]
-    assert "book" in listed["items"][0]["tools"]
+    clerk = listed["items"][0]
+    assert "book" in clerk["tools"]
+    assert "UseUserInput" in clerk["capabilities"]
+
+
+async def test_an_execution_tells_which_definition_governs_it(ann: Person) -> None:
+    """10.2.4: told of a single one, as it stands beside what is long."""
+    clerk = (await ann.get("/agent/agents"))["items"][0]
+    execution = await ann.starts("hello")
+
+    assert (await ann.get(f"/agent/executions/{execution}"))["definition_hash"] == clerk["definition_hash"]
+    assert len(clerk["definition_hash"]) == 64
+    (listed,) = (await ann.get("/agent/executions"))["items"]
+    assert listed["definition_hash"] is None
 
 
 async def test_how_much_viewers_are_told_may_be_said_with_what_begins_it(ann: Person, work: None) -> None:

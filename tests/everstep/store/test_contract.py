@@ -212,7 +212,10 @@ class TestMaterial:
         )
 
         material = await store.material(ref)
+        row = await store.execution(ref)
 
+        assert row
+        assert row.definition_hash == "abc"
         assert material.spec == spec
         assert material.messages == (parts,)
         assert repr(material.spec.cached_context) == repr(dict(spec.cached_context))
