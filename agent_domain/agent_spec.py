@@ -13,6 +13,9 @@ Two written forms give the same value. Markdown, with the prompt as its body:
 And JSON, with the prompt under `systemPrompt`, `prompt` or `system`. Keys that are not ours
 are ignored: such files are shared with other programs. Left out, tools and model are those
 of the parent.
+
+An agent that is started by itself has no parent. It says by `capabilities` what it can do, and may
+set limits and approvals of its own.
 """
 
 import re
@@ -20,15 +23,37 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from agent_domain.capabilities.approvals import parse_approval
 from agent_domain.errors import InvalidInput
 from agent_domain.front_matter import names_of, split_front_matter
-from agent_domain.values import FrozenDict, FrozenList, cut, frozen_map, listed, parse_json, valid_text
+from agent_domain.values import (
+    FrozenDict,
+    FrozenList,
+    cut,
+    frozen_map,
+    listed,
+    number,
+    parse_json,
+    valid_text,
+)
 
 ReadsYaml = Callable[[str], object]
 """Port: the value that a YAML text stands for; `ValueError` when the text is no valid YAML."""
 
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
-_KEYS = ("name", "description", "tools", "model", "skills", "metadata")
+_KEYS = (
+    "name",
+    "description",
+    "tools",
+    "model",
+    "skills",
+    "metadata",
+    "capabilities",
+    "max_steps",
+    "max_tokens",
+    "timeout_seconds",
+    "approval",
+)
 _PROMPT_KEYS = ("systemPrompt", "prompt", "system")
 
 
@@ -49,6 +74,13 @@ class AgentSpec:
     """None and `inherit` stand for the model of the parent."""
     skills: Sequence[str] | None = None
     metadata: Mapping[str, Any] = field(default_factory=FrozenDict)
+    capabilities: Sequence[str] | Mapping[str, Any] | None = None
+    """Names, or a map from names to options; kept as that map."""
+    max_steps: int | None = None
+    max_tokens: int | None = None
+    timeout_seconds: float | None = None
+    approval: Mapping[str, Any] = field(default_factory=FrozenDict)
+    """Whether calls wait for a person, by the name of the tool: `never`, `always`, or a list of rules."""
 
     def __post_init__(self) -> None:
         """Replace what was given by its checked, frozen form."""
@@ -60,6 +92,11 @@ class AgentSpec:
             "model": _model(self.model),
             "skills": _names(self.skills, "skills"),
             "metadata": frozen_map(self.metadata, "'metadata'"),
+            "capabilities": _capabilities(self.capabilities),
+            "max_steps": _count(self.max_steps, "max_steps"),
+            "max_tokens": _count(self.max_tokens, "max_tokens"),
+            "timeout_seconds": _seconds(self.timeout_seconds, "timeout_seconds"),
+            "approval": _approval(self.approval),
         }
         for key, value in checked.items():
             object.__setattr__(self, key, value)
@@ -146,3 +183,43 @@ def _model(value: object) -> str | FrozenDict | None:
         given = "blank" if isinstance(value, str) else type(value).__name__
         raise InvalidInput(f"'model' must be a preset's name, 'inherit' or a map of settings, not {given}")
     return valid_text(value, "'model'").strip()
+
+
+def _capabilities(value: object) -> FrozenDict | None:
+    """The options of each, by its name: an empty map where none are given."""
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        return FrozenDict(dict.fromkeys(names_of(value, "capabilities"), FrozenDict()))
+    given = frozen_map(cast("object", value), "'capabilities'")
+    return FrozenDict(
+        {
+            name: FrozenDict() if options is None else frozen_map(options, f"'capabilities.{name}'")
+            for name, options in given.items()
+        }
+    )
+
+
+def _count(value: object, key: str) -> int | None:
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+        raise InvalidInput(f"'{key}' must be a whole number of at least 1, not {cut(repr(value), 64)}")
+    return value
+
+
+def _seconds(value: object, key: str) -> float | None:
+    if value is None:
+        return None
+    seconds = number(value, f"'{key}'")
+    if seconds <= 0:
+        raise InvalidInput(f"'{key}' must be greater than zero, not {seconds:g}")
+    return seconds
+
+
+def _approval(value: object) -> FrozenDict:
+    given = frozen_map(value, "'approval'")
+    for tool, approval in given.items():
+        try:
+            parse_approval(approval)
+        except InvalidInput as error:
+            raise InvalidInput(f"'approval.{tool}': {error}") from None
+    return given

@@ -41,7 +41,9 @@ class Skipped:
     error: InvalidInput
 
     def __str__(self) -> str:
-        return f"skipped an agent definition: {self.error}"
+        # A file's words may end up in a terminal, which would obey them.
+        told = "".join(char if char.isprintable() or char == "\n" else "\ufffd" for char in str(self.error))
+        return f"skipped an agent definition: {told}"
 
 
 class AgentRegistry(agent_registry.AgentRegistry):
@@ -58,11 +60,11 @@ class AgentRegistry(agent_registry.AgentRegistry):
 
         A file that is no agent is logged as a warning and left out.
         """
-        for file in _agent_files(_path(path), recursive=recursive):
+        for file in agent_files(_path(path), recursive=recursive):
             try:
                 self.load_from_file(file)
             except InvalidInput as error:
-                _warn(file, error)
+                skip(file, error)
 
     def auto_discover(self, project: Path | str | None = None, home: Path | str | None = None) -> None:
         """Register the agents of the project and of the user.
@@ -139,7 +141,7 @@ def _suffix(path: Path) -> str:
     return path.suffix.lower()
 
 
-def _agent_files(directory: Path, *, recursive: bool) -> Iterator[Path]:
+def agent_files(directory: Path, *, recursive: bool = False) -> Iterator[Path]:
     """The files of a folder before those of its folders, each in the order of their names.
 
     Links to folders are not followed: they may lead in circles.
@@ -160,9 +162,10 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        _warn(folder, InvalidInput(f"{folder}: {error}"))
+        skip(folder, InvalidInput(f"{folder}: {error}"))
         return []
 
 
-def _warn(path: Path, error: InvalidInput) -> None:
+def skip(path: Path, error: InvalidInput) -> None:
+    """Log that there is no agent in the file, and why."""
     logger.warning("%s", Skipped(path, error))

@@ -9,7 +9,7 @@ from agent_domain.errors import InvalidInput
 from agent_domain.ports import DEFAULT_TENANT
 from agent_domain.sessions import ApiKey
 from agent_domain.values import moment
-from everstep.cli.main import command, say, stopped_by_signals
+from everstep.cli.main import command, say, stopped_by_signals, with_agents
 from everstep.http_api.api_keys import create_key
 from everstep.runtime.api import answering, log_requests
 from everstep.runtime.installation import opened
@@ -20,6 +20,7 @@ from everstep.runtime.settings import Settings
 @click.option(
     "--port", "http_port", type=click.IntRange(0, 65535), help="8080, unless it is set; 0: a free one."
 )
+@with_agents
 @click.pass_obj
 @command
 async def api(settings: Settings, http_port: int | None) -> None:

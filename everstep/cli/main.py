@@ -33,6 +33,9 @@ from everstep.runtime.worker import armed
 P = ParamSpec("P")
 T = TypeVar("T")
 
+SOURCE = "DIR|FILE|MODULE:ATTRIBUTE"
+AGENTS_HELP = "Where your agents are; may be repeated."
+
 HEARING_SECONDS = 10.0
 """As long as a worker may take to hear what is said to an execution."""
 
@@ -64,7 +67,7 @@ class Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All names."""
-        return sorted({*super().list_commands(ctx), "api", "chat", "gateway", "keys", "sessions"})
+        return sorted({*super().list_commands(ctx), "agents", "api", "chat", "gateway", "keys", "sessions"})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of that name."""
@@ -72,6 +75,10 @@ class Commands(click.Group):
             from everstep.cli import http  # noqa: PLC0415 -- see above
 
             return http.api if cmd_name == "api" else http.keys
+        if cmd_name == "agents":
+            from everstep.cli import agents  # noqa: PLC0415 -- see above
+
+            return agents.agents
         if cmd_name == "gateway":
             from everstep.cli import gateway  # noqa: PLC0415 -- see above
 
@@ -85,18 +92,31 @@ class Commands(click.Group):
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--data", type=click.Path(path_type=Path), help="Where the local installation keeps its data.")
-@click.option("--agents", help="Where your agents are: module:attribute.")
+@click.option("--agents", multiple=True, metavar=SOURCE, help=f"{AGENTS_HELP} (EVERSTEP_AGENTS)")
 @click.option(
     "--traceback", is_flag=True, help="Say where in the code it happened when something goes wrong."
 )
 @click.pass_context
-def commands(context: click.Context, data: Path | None, agents: str | None, traceback: bool) -> None:
+def commands(context: click.Context, data: Path | None, agents: tuple[str, ...], traceback: bool) -> None:
     """Durable AI agents: start a local installation, run agents, see what they did."""
     del traceback
     try:
-        context.obj = Settings.read(data_dir=data, agents=agents)
+        context.obj = Settings.read(data_dir=data, agents=agents or None)
     except EverstepError as error:
         raise click.ClickException(complaint(error)) from error
+
+
+def _also(context: click.Context, _option: click.Parameter, sources: tuple[str, ...]) -> None:
+    """Add these sources to those that stand before the command's name."""
+    if sources:
+        before = context.find_root().params["agents"]
+        context.obj = context.obj.model_copy(update={"agents": (*before, *sources)})
+
+
+with_agents = click.option(
+    "--agents", multiple=True, metavar=SOURCE, help=AGENTS_HELP, expose_value=False, callback=_also
+)
+"""For commands that need to know agents: the option may also stand behind their name."""
 
 
 def say(text: object) -> None:
@@ -113,6 +133,7 @@ def say(text: object) -> None:
 @click.option("--http-port", type=click.IntRange(0, 65535), help="8080, unless it is set; as the others.")
 @click.option("--gateway-port", type=click.IntRange(0, 65535), help="6001, unless it is set; as the others.")
 @click.option("--json", "as_json", is_flag=True, help="Print the addresses as one line of JSON.")
+@with_agents
 @click.pass_obj
 @command
 async def up(
@@ -163,6 +184,7 @@ def _print_addresses(installation: Installation, ours: Mapping[str, str | None],
 
 
 @commands.command()
+@with_agents
 @click.pass_obj
 @command
 async def worker(settings: Settings) -> None:
@@ -264,6 +286,7 @@ async def prune(settings: Settings, dry_run: bool) -> None:
 @click.option("--agent", default="assistant", show_default=True, help="Which agent.")
 @click.option("--detach", is_flag=True, help="Start it, print its id and return.")
 @click.option("--debug", is_flag=True, help="Keep the full state after each step, as a snapshot.")
+@with_agents
 @click.pass_obj
 @command
 async def run(settings: Settings, message: str, agent: str, detach: bool, debug: bool) -> None:

@@ -1,17 +1,34 @@
-"""The agents that a process knows, and the models they talk to."""
+"""The agents that a process knows, and the models they talk to.
+
+Agents are named by where they are: a folder of files, one file, or `module:attribute`. Nothing else is looked
+at: a folder that somebody else has filled, such as a cloned repository, adds no agents by being there.
+"""
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from importlib import import_module
+from os.path import isdir
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
+from agent_domain.agent_registry import AgentRegistry
+from agent_domain.agent_spec import AgentSpec
 from agent_domain.builder import AgentBuilder
 from agent_domain.definition import AgentDefinition
 from agent_domain.drivers import Model, StepDriver, ToolCallingDriver
 from agent_domain.errors import InvalidInput, UnknownName
 from agent_domain.inquiry import ModelChoice
 from agent_domain.spawning import brought, split
+from agent_domain.values import cut
+from everstep.agents.files import SUFFIXES, agent_files, read_agent, skip
+from everstep.capabilities.assembly import assembled
+from everstep.capabilities.catalogue import STANDARD, Catalogue, Surroundings
+from everstep.inference.presets import Presets
+from everstep.runtime.demo_agent import DEMO
+
+BUILT_IN: Final = Presets.read({}, {})
+"""The presets of an installation that has none of its own."""
 
 
 class Models(Protocol):
@@ -27,12 +44,7 @@ class AgentBook:
 
     def __init__(self, agents: Iterable[AgentDefinition], models: Models) -> None:
         self.models = models
-        self.agents: dict[str, AgentDefinition] = {}
-        for agent in agents:
-            name = agent.descriptor.name
-            if name in self.agents:
-                raise InvalidInput(f"two agents are named '{name}'; rename one: AgentBuilder.with_name(...)")
-            self.agents[name] = agent
+        self.agents = by_name(agents)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -56,7 +68,7 @@ class AgentBook:
         if driver and (driver.model or not driver.asks_preset):
             return driver
         driver = (driver or ToolCallingDriver()).with_model(
-            self.models.model(preset or definition.llm_preset)
+            self.models.model(preset or definition.model_settings or definition.llm_preset)
         )
         driver.equip(definition.tools, parallel_tools=definition.base_plan.parallel_tools)
         return driver
@@ -65,15 +77,93 @@ class AgentBook:
         """The model that the agent's tools and processors ask: the one they name, or the agent's own."""
         if wanted is not None:
             return self.models.model(wanted)
+        definition = self.definition(name)
         own = self.driver(name, None).model
-        return own or self.models.model(self.definition(name).llm_preset)
+        return own or self.models.model(definition.model_settings or definition.llm_preset)
 
 
-def load_agents(where: str) -> list[AgentDefinition]:
-    """The agents that `module:attribute` holds: builders, agents or definitions, one or several."""
+def by_name(agents: Iterable[AgentDefinition]) -> dict[str, AgentDefinition]:
+    """The agents by their names, of which each has one of its own."""
+    named: dict[str, AgentDefinition] = {}
+    for agent in agents:
+        name = agent.descriptor.name
+        if name in named:
+            raise InvalidInput(f"two agents are named '{name}'{_found_in(named[name], agent)}; rename one")
+        named[name] = agent
+    return named
+
+
+def _found_in(*agents: AgentDefinition) -> str:
+    sources = [agent.source for agent in agents if agent.source]
+    return f" ({' and '.join(sources)})" if sources else ""
+
+
+def known_agents(sources: Iterable[str], presets: Presets = BUILT_IN) -> dict[str, AgentDefinition]:
+    """The agents in all of these sources, by name, and the demo agent if none of them has its name."""
+    own = by_name(agent for where in sources for agent in load_agents(where, presets))
+    return {**own} if DEMO.descriptor.name in own else {**own, DEMO.descriptor.name: DEMO}
+
+
+def load_agents(
+    where: str, presets: Presets = BUILT_IN, catalogue: Catalogue = STANDARD
+) -> list[AgentDefinition]:
+    """The agents in a folder, in a file, or in what `module:attribute` holds."""
+    path = Path(where)
+    # What cannot be a path is no folder, either; `Path.is_dir` would raise.
+    if isdir(where):
+        return list(_in_folder(path, presets, catalogue))
+    if path.suffix.lower() in SUFFIXES:
+        return [_assembled(path, read_agent(path), (), presets, catalogue)]
+    return _in_module(where)
+
+
+def _in_folder(folder: Path, presets: Presets, catalogue: Catalogue) -> Iterator[AgentDefinition]:
+    """Those in its files; one that is none, or asks for what is not there, is warned about and left out."""
+    specs = dict(_specs(folder))
+    count = 0
+    for file, spec in specs.items():
+        others = [other for other in specs.values() if other is not spec]
+        try:
+            definition = _assembled(file, spec, others, presets, catalogue)
+        except InvalidInput as error:
+            skip(file, error)
+        else:
+            count += 1
+            yield definition
+    if not count:
+        raise InvalidInput(
+            f"no agent in the folder {folder} can be used; an agent is a file there that ends in "
+            f"{' or '.join(SUFFIXES)}, and warnings say what is wrong with each"
+        )
+
+
+def _specs(folder: Path) -> Iterator[tuple[Path, AgentSpec]]:
+    for file in agent_files(folder):
+        try:
+            yield file, read_agent(file)
+        except InvalidInput as error:
+            skip(file, error)
+
+
+def _assembled(
+    file: Path, spec: AgentSpec, others: Iterable[AgentSpec], presets: Presets, catalogue: Catalogue
+) -> AgentDefinition:
+    skills = None if spec.skills is None else tuple(spec.skills)
+    here = Surroundings(file.parent, skills=skills, colleagues=AgentRegistry(others))
+    try:
+        return replace(assembled(spec, here, catalogue, presets.resolve), source=str(file))
+    except InvalidInput as error:
+        raise InvalidInput(f"{file}: {error}") from error
+
+
+def _in_module(where: str) -> list[AgentDefinition]:
+    """The builders, agents or definitions, one or several."""
     module_name, _, attribute = where.partition(":")
     if not attribute:
-        raise InvalidInput(f"'{where}' names no agents; write module:attribute, such as my_app.agents:agents")
+        raise InvalidInput(
+            f"'{cut(where, 100)}' names no agents: there is no such folder, and it is no file that ends in "
+            f"{' or '.join(SUFFIXES)}; of a module write module:attribute, such as my_app.agents:agents"
+        )
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -84,7 +174,7 @@ def load_agents(where: str) -> list[AgentDefinition]:
     except AttributeError:
         raise InvalidInput(f"the module {module_name} has no '{attribute}'") from None
     entries: list[Any] = list(found) if isinstance(found, list | tuple) else [found]  # pyright: ignore[reportUnknownArgumentType] -- anybody's module
-    return [_definition(entry, where) for entry in entries]
+    return [replace(_definition(entry, where), source=where) for entry in entries]
 
 
 def _definition(entry: Any, where: str) -> AgentDefinition:

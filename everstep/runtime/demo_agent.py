@@ -1,10 +1,13 @@
 """The agent that every installation has: it needs no tools and says so."""
 
+from dataclasses import replace
+
 from agent_domain.builder import AgentBuilder
 
-DEMO = (
+DEMO = replace(
     AgentBuilder.base()
     .with_name("assistant", "Answers questions")
     .with_system_prompt("You are a helpful assistant. Answer briefly.")
-    .definition()
+    .definition(),
+    source="built in",
 )

@@ -20,9 +20,9 @@ from agent_domain.ports import ExecutionRow
 from agent_domain.status import ExecutionStatus
 from everstep.client.front_door import ActRequest, Standing
 from everstep.inference.presets import Driver, Preset, Presets
-from everstep.runtime.agents import load_agents
+from everstep.runtime.agents import known_agents
 from everstep.runtime.codec import ENCODING, WrongPayloadKey
-from everstep.runtime.installation import HOW_TO_START, Installation, located, opened
+from everstep.runtime.installation import HOW_TO_START, Installation, located, opened, presets_of
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import connect
 from everstep.store.migrate import pending
@@ -164,7 +164,7 @@ def _answer(said: BaseException | None, queue: str) -> Finding:
 
 
 async def _models(settings: Settings) -> Finding:
-    presets = Presets.read(settings.presets, os.environ, settings.preset)
+    presets = presets_of(settings)
     usual = presets.resolve()
     for preset in presets.chain(usual):
         if complaint := await _refusal(preset, preset.key(os.environ)):
@@ -204,15 +204,17 @@ async def _refusal(preset: Preset, key: str | None) -> str | None:
 
 
 async def _agents(settings: Settings) -> Finding:
-    if settings.agents is None:
+    if not settings.agents:
         return Finding(True, "agents: only the demo agent; EVERSTEP_AGENTS names your own")
     try:
-        names = [agent.descriptor.name for agent in load_agents(settings.agents)]
+        # Whether the default preset is there was looked at with the models.
+        known = known_agents(settings.agents, Presets.read(settings.presets, os.environ))
     except EverstepError:
         raise
     except Exception as error:  # noqa: BLE001 -- anybody's module
-        return Finding(False, f"{settings.agents} cannot be imported: {type(error).__name__}: {error}")
-    return Finding(True, f"agents: {', '.join(names)}")
+        where = ", ".join(settings.agents)
+        return Finding(False, f"{where} cannot be imported: {type(error).__name__}: {error}")
+    return Finding(True, f"agents: {', '.join(known)}")
 
 
 async def _payloads(installation: Installation) -> Finding:

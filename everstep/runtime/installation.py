@@ -23,8 +23,7 @@ from everstep.client.sessions import AllowedTypes, NoContexts, Sessions
 from everstep.client.titles import Titles
 from everstep.inference.models import Models
 from everstep.inference.presets import Presets
-from everstep.runtime.agents import AgentBook, load_agents
-from everstep.runtime.demo_agent import DEMO
+from everstep.runtime.agents import AgentBook, known_agents
 from everstep.runtime.embedded import (
     EmbeddedConfig,
     EmbeddedServices,
@@ -102,9 +101,7 @@ class Installation:
     @cached_property
     def book(self) -> AgentBook:
         """The agents of this process: those that the settings name, and the demo agent."""
-        own = load_agents(self.settings.agents) if self.settings.agents else []
-        named = {agent.descriptor.name for agent in own}
-        return AgentBook([*own, *([] if DEMO.descriptor.name in named else [DEMO])], self.models)
+        return AgentBook(known_agents(self.settings.agents, self.models.presets).values(), self.models)
 
     @property
     def client(self) -> Client:
@@ -162,6 +159,11 @@ class Installation:
             await self.reconciler.run(stop)
 
 
+def presets_of(settings: Settings) -> Presets:
+    """The presets of an installation; which is the default depends on the keys that are there."""
+    return Presets.read(settings.presets, os.environ, settings.preset)
+
+
 @asynccontextmanager
 async def local(
     settings: Settings, *, temporal_port: int = 7233, ui_port: int = 8233
@@ -192,7 +194,7 @@ async def opened(
     A process that stays is linked to the gateways, too. What others store is found there in the tables.
     """
     settings = located(settings)
-    models = Models(Presets.read(settings.presets, os.environ, settings.preset), os.environ)
+    models = Models(presets_of(settings), os.environ)
     engine = create_engine(settings.required("database_url", HOW_TO_START), application_name=application)
     try:
         async with _linked(settings, engine) if is_linked else nullcontext(NOBODY) as way:

@@ -72,8 +72,8 @@ class Settings(BaseSettings):
     a new one is used for new executions once it is made current in Temporal. None: not versioned."""
     search_attributes: bool = False
     """Whether the Temporal server knows Everstep's search attributes."""
-    agents: str | None = None
-    """Where a worker finds its agents: `module:attribute`."""
+    agents: Words = ()
+    """Where this process finds its agents: folders, files, `module:attribute`. It looks nowhere else."""
     default_agent: str | None = None
     """The agent of sessions that name none; the first of the agents if this is not set."""
     related_types: Words = ()

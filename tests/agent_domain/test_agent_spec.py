@@ -337,3 +337,58 @@ def test_arbitrary_text_is_read_or_refused(text: str) -> None:
     """10.1.2."""
     with suppress(InvalidInput):
         assert AgentSpec.from_markdown(text, json.loads).name
+
+
+def test_what_an_agent_without_a_parent_may_say_is_left_out_at_first() -> None:
+    """10.1.3"""
+    spec = a_spec()
+    assert (spec.capabilities, spec.max_steps, spec.max_tokens, spec.timeout_seconds) == (None,) * 4
+    assert spec.approval == {}
+
+
+@pytest.mark.parametrize(
+    ("written", "options"),
+    [
+        ("bash, files", {"bash": {}, "files": {}}),
+        ("[bash, files, bash]", {"bash": {}, "files": {}}),
+        ("{bash: {timeout: 5}, files: null}", {"bash": {"timeout": 5}, "files": {}}),
+        ("[]", {}),
+    ],
+)
+def test_capabilities_are_names_or_a_map_of_options(written: str, options: dict[str, Any]) -> None:
+    """10.1.3"""
+    text = f"---\nname: a\ndescription: b\ncapabilities: {written}\n---\nx"
+    assert from_markdown(text).capabilities == options
+
+
+def test_limits_and_approvals_are_read() -> None:
+    """10.1.3"""
+    front = "max_steps: 3\nmax_tokens: 500\ntimeout_seconds: 1.5\napproval: {bash: always}"
+    spec = from_markdown(f"---\nname: a\ndescription: b\n{front}\n---\nx")
+    assert (spec.max_steps, spec.max_tokens, spec.timeout_seconds) == (3, 500, 1.5)
+    assert spec.approval == {"bash": "always"}
+
+
+UNUSABLE: list[tuple[dict[str, Any], str]] = [
+    ({"capabilities": 3}, "'capabilities' must be a list of names or names between commas, not int"),
+    ({"capabilities": [{"bash": {}}]}, "each name in 'capabilities' must be text, not dict"),
+    ({"capabilities": {"bash": "fast"}}, "'capabilities.bash' must be a map, not str"),
+    ({"capabilities": {"bash": {"at": {1}}}}, "'capabilities'.bash.at is of type set"),
+    ({"max_steps": 0}, "'max_steps' must be a whole number of at least 1, not 0"),
+    ({"max_steps": True}, "'max_steps' must be a whole number of at least 1, not True"),
+    ({"max_tokens": "many"}, "'max_tokens' must be a whole number of at least 1, not 'many'"),
+    ({"max_tokens": 1.5}, "'max_tokens' must be a whole number of at least 1, not 1.5"),
+    ({"timeout_seconds": 0}, "'timeout_seconds' must be greater than zero, not 0"),
+    ({"timeout_seconds": "5"}, "'timeout_seconds' must be a number, not str"),
+    ({"timeout_seconds": float("inf")}, "'timeout_seconds' must be finite"),
+    ({"approval": "always"}, "'approval' must be a map, not str"),
+    ({"approval": {"bash": "sometimes"}}, "'approval.bash': 'sometimes' is no approval; use 'never'"),
+]
+
+
+@pytest.mark.parametrize(("changes", "problem"), UNUSABLE)
+def test_what_cannot_be_meant_is_named_with_its_key(changes: dict[str, Any], problem: str) -> None:
+    """10.1.3"""
+    with pytest.raises(InvalidInput) as refused:
+        a_spec(**changes)
+    assert str(refused.value).startswith(problem)

@@ -371,6 +371,9 @@ async def test_what_is_no_id_is_refused_before_anything_is_asked(
         (("--agents", "json:loads", "run", "hello"), "it should hold an AgentBuilder"),
         (("--agents", "nowhere:agents", "run", "hello"), "the module of 'nowhere:agents' cannot be imported"),
         (("--agents", "nowhere", "run", "hello"), "write module:attribute"),
+        (("run", "--agents", "nowhere", "hello"), "write module:attribute"),
+        (("worker", "--agents", "nowhere"), "write module:attribute"),
+        (("agents", "--agents", "nowhere"), "write module:attribute"),
     ],
 )
 async def test_what_cannot_be_used_is_refused_in_a_line(
@@ -385,7 +388,7 @@ async def test_what_cannot_be_used_is_refused_in_a_line(
         (("executions", "--status", "happy"), "'happy' is not one of 'pending', 'running', 'paused'"),
         (("executions", "--limit", "0"), "0 is not in the range"),
         (("run",), "Missing argument 'MESSAGE'"),
-        (("run", "--agnt", "x"), "Did you mean '--agent'?"),
+        (("run", "--agnt", "x"), "Did you mean one of: '--agent', '--agents'?"),
         (("start",), "No such command 'start'"),
     ],
 )

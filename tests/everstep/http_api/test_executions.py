@@ -6,7 +6,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from everstep.http_api import idempotency
-from tests.everstep.http_api.house import Let, Person, refused
+from tests.everstep.http_api.house import AGENTS, Let, Person, refused
 
 
 async def test_a_question_is_answered_by_one_of_its_choices(ann: Person, work: None) -> None:
@@ -293,6 +293,7 @@ async def test_agents_are_listed(ann: Person) -> None:
     clerk = listed["items"][0]
     assert "book" in clerk["tools"]
     assert "UseUserInput" in clerk["capabilities"]
+    assert clerk["source"] == AGENTS
 
 
 async def test_an_execution_tells_which_definition_governs_it(ann: Person) -> None:

@@ -1,0 +1,127 @@
+"""An agent that was written down becomes one that can be run: capabilities by their names, tools chosen.
+
+What it can do follows from three keys. `capabilities` installs those that it names; a tool that none of them
+brings installs the capability that has it; `skills` installs that of the skills. Then `tools`, if it is
+there, keeps those that it names and no others.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Self
+
+from agent_domain.agent_spec import AgentSpec
+from agent_domain.builder import AgentBuilder
+from agent_domain.capabilities.subagents import INHERIT
+from agent_domain.definition import AgentDefinition
+from agent_domain.errors import InvalidInput, UnknownName
+from agent_domain.tools import Tool
+from agent_domain.values import EMPTY, FrozenDict, frozen_map
+from everstep.capabilities.catalogue import Catalogue, Entry, Surroundings
+
+SKILLS = "skills"
+"""The capability that the key `skills` asks for."""
+
+ADDRESS = ("base_url", "api_key_env")
+"""What only presets say: where to ask, and which of the process's secrets is sent there."""
+
+Resolve = Callable[[str | Mapping[str, Any]], object]
+"""Raises `InvalidInput` if there is no such preset, or settings cannot be used."""
+
+
+def assembled(spec: AgentSpec, here: Surroundings, catalogue: Catalogue, resolve: Resolve) -> AgentDefinition:
+    """The agent; `InvalidInput` says what cannot be had, and what there is."""
+    wanted = _wanted(spec, catalogue)
+    builder = _Choosing.base()
+    builder.with_name(spec.name, spec.description).with_system_prompt(spec.system_prompt)
+    builder.chosen = None if spec.tools is None else _chosen(spec, catalogue)
+    for entry, options in wanted:
+        _install(entry, options, here, builder)
+    _require_tools(spec, builder, catalogue)
+    _limit(builder, spec)
+    settings = _with_model(builder, spec.model, resolve)
+    definition = builder.definition()
+    names = [entry.name for entry, _ in wanted]
+    descriptor = replace(definition.descriptor, capabilities=names)
+    return replace(definition, descriptor=descriptor, model_settings=settings)
+
+
+class _Choosing(AgentBuilder):
+    """Leaves out the tools that were not chosen, whatever brings them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.chosen: frozenset[str] | None = None
+        """None for all."""
+        self.offered: dict[str, None] = {}
+
+    def with_tools(self, tools: Iterable[Tool] | Tool) -> Self:
+        """Those of them that were chosen."""
+        given = list(tools) if isinstance(tools, Iterable) else [tools]
+        self.offered |= dict.fromkeys(tool.name for tool in given)
+        chosen = self.chosen
+        return super().with_tools([tool for tool in given if chosen is None or tool.name in chosen])
+
+
+def _wanted(spec: AgentSpec, catalogue: Catalogue) -> list[tuple[Entry, Mapping[str, Any]]]:
+    """The capabilities that it asks for, by name or by a tool, with their options."""
+    named: Mapping[str, Any] = frozen_map(spec.capabilities or EMPTY)
+    options = {name: named[name] for name in named}
+    if spec.skills is not None:
+        options.setdefault(SKILLS, EMPTY)
+    wanted = {name: catalogue.get(name) for name in options}
+    for tool in spec.tools or ():
+        entry = catalogue.bringing(tool)
+        if entry is not None:
+            wanted.setdefault(entry.name, entry)
+    return [(entry, options.get(name, EMPTY)) for name, entry in wanted.items()]
+
+
+def _chosen(spec: AgentSpec, catalogue: Catalogue) -> frozenset[str]:
+    """The tools that it names, and those for the skills that it names."""
+    for_skills = catalogue.get(SKILLS).tools if spec.skills is not None else ()
+    return frozenset([*(spec.tools or ()), *for_skills])
+
+
+def _install(entry: Entry, options: Mapping[str, Any], here: Surroundings, builder: _Choosing) -> None:
+    entry.install(builder, options, here)
+    if builder.chosen is not None and entry.tools and builder.chosen.isdisjoint(entry.tools):
+        raise InvalidInput(
+            f"'tools' names none of the capability '{entry.name}' ({', '.join(entry.tools)}); "
+            "name one, or leave the capability out"
+        )
+
+
+def _require_tools(spec: AgentSpec, builder: _Choosing, catalogue: Catalogue) -> None:
+    """Refuse tools that nothing brings: a misspelt one would be missed in the middle of a run."""
+    for tool in spec.tools or ():
+        if tool not in builder.offered:
+            raise UnknownName("tool", tool, dict.fromkeys([*builder.offered, *catalogue.tools]))
+
+
+def _limit(builder: AgentBuilder, spec: AgentSpec) -> None:
+    if spec.max_steps is not None:
+        builder.with_max_steps(spec.max_steps)
+    if spec.max_tokens is not None:
+        builder.with_max_tokens(spec.max_tokens)
+    if spec.timeout_seconds is not None:
+        builder.with_timeout(spec.timeout_seconds)
+    for tool, approval in spec.approval.items():
+        builder.with_approval(tool, approval)
+
+
+def _with_model(builder: AgentBuilder, model: str | Mapping[str, Any] | None, resolve: Resolve) -> FrozenDict:
+    """Name the preset; settings of its own, where there are some, are returned."""
+    if model is None or model == INHERIT:
+        return EMPTY
+    if isinstance(model, str):
+        resolve(model)
+        builder.with_llm_preset(model)
+        return EMPTY
+    for key in ADDRESS:
+        if key in model:
+            raise InvalidInput(
+                f"'model' must not hold '{key}': an agent's file could send any secret anywhere; "
+                "write a preset into everstep.toml, and its name under 'model'"
+            )
+    resolve(model)
+    return frozen_map(model)

@@ -1,0 +1,160 @@
+"""The capabilities that a file can name: what each is for, what it brings, how it is made from options.
+
+To add one, write a function that makes it and an entry in `STANDARD`:
+
+    def _notes(here: Surroundings, *, max_keys: int = 50) -> AgentCapability:
+        return UseNotes(max_keys)
+
+    Entry("notes", "Keeps notes.", ("note_read", "note_write"), _notes)
+
+The function's keyword arguments are the options, checked against their types, so they are plain: text,
+numbers, lists and maps. `here` is where the agent is written down. An entry whose options are needed has
+an `example` of them. What takes long to import is imported in the function.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+from pydantic import ConfigDict, ValidationError, validate_call
+
+from agent_domain.agent_registry import AgentRegistry
+from agent_domain.builder import AgentBuilder, AgentCapability
+from agent_domain.capabilities.faults import faults
+from agent_domain.errors import InvalidInput, UnknownName
+from agent_domain.tools import Tool
+from agent_domain.values import EMPTY, thaw
+from everstep.capabilities.user_input import UseUserInput
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Where an agent is written down, and what is there beside it."""
+
+    folder: Path
+    """Of the file; what belongs to the agent, such as its skills, is found from here."""
+    workplace: Path = field(default_factory=Path.cwd)
+    """Where it works: the folder in which the process runs."""
+    skills: tuple[str, ...] | None = None
+    """The skills that it names; None for all."""
+    colleagues: AgentRegistry = field(default_factory=AgentRegistry)
+    """The other agents of its folder."""
+
+
+Make = Callable[..., AgentCapability]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One capability."""
+
+    name: str
+    about: str
+    """One sentence."""
+    tools: tuple[str, ...]
+    """The tools that it brings."""
+    make: Make
+    example: Mapping[str, Any] = EMPTY
+    """Options with which it can be made."""
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The names of its options."""
+        given = signature(self.make).parameters.values()
+        return tuple(parameter.name for parameter in given if parameter.kind is parameter.KEYWORD_ONLY)
+
+    def install(self, builder: AgentBuilder, options: Mapping[str, Any], here: Surroundings) -> None:
+        """Make it and give it to an agent; `InvalidInput` names the option that does not fit."""
+        make = validate_call(config=ConfigDict(strict=True))(partial(self.make, here))
+        try:
+            builder.with_capability(make(**thaw(options)))
+        except ValidationError as error:
+            known = ", ".join(self.options) or "none"
+            raise self._refused(f"{faults(error)} (its options: {known})") from None
+        except (ImportError, OSError, ValueError) as error:
+            raise self._refused(error) from error
+
+    def _refused(self, reason: object) -> InvalidInput:
+        return InvalidInput(f"the capability '{self.name}' cannot be made with these options: {reason}")
+
+
+class Catalogue:
+    """Capabilities by name, and by the tools that they bring."""
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self._entries: dict[str, Entry] = {}
+        self._by_tool: dict[str, Entry] = {}
+        for entry in entries:
+            if entry.name in self._entries:
+                raise InvalidInput(f"two capabilities are named '{entry.name}'; rename one")
+            self._entries[entry.name] = entry
+            for tool in entry.tools:
+                self._add_tool(tool, entry)
+
+    def _add_tool(self, tool: str, entry: Entry) -> None:
+        if tool in self._by_tool:
+            other = self._by_tool[tool].name
+            raise InvalidInput(f"the capabilities '{other}' and '{entry.name}' both bring the tool '{tool}'")
+        self._by_tool[tool] = entry
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self._entries.values())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all capabilities."""
+        return tuple(self._entries)
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        """The names of all tools that they bring."""
+        return tuple(self._by_tool)
+
+    def get(self, name: str) -> Entry:
+        """The capability of that name."""
+        if name not in self._entries:
+            raise UnknownName("capability", name, self._entries)
+        return self._entries[name]
+
+    def bringing(self, tool: str) -> Entry | None:
+        """The capability that has the tool, if one has."""
+        return self._by_tool.get(tool)
+
+
+class Several:
+    """Capabilities and tools that go by one name."""
+
+    def __init__(self, *parts: AgentCapability | Tool) -> None:
+        self.parts = parts
+
+    def install(self, builder: AgentBuilder) -> AgentBuilder:
+        """Add them all."""
+        for part in self.parts:
+            if isinstance(part, AgentCapability):
+                part.install(builder)
+            else:
+                builder.with_tools([part])
+        return builder
+
+
+# The makers, and what they make.
+
+
+def _user_input(
+    here: Surroundings, *, timeout_seconds: float | None = None, default_answer: Any = None
+) -> AgentCapability:
+    del here
+    return UseUserInput(timeout_seconds, default_answer)
+
+
+STANDARD = Catalogue(
+    [
+        Entry(
+            "user_input", "Asks the user a question and waits for the answer.", ("user_input",), _user_input
+        ),
+    ]
+)
+"""What every installation has."""

@@ -1,0 +1,281 @@
+"""Capabilities by name, and agents made of them."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_domain.agent_spec import AgentSpec
+from agent_domain.builder import AgentBuilder, AgentCapability
+from agent_domain.capabilities.questions import UserInputPolicy
+from agent_domain.definition import AgentDefinition
+from agent_domain.errors import InvalidInput, UnknownName
+from agent_domain.testing import MockTool
+from agent_domain.tools import Tool
+from everstep.capabilities.assembly import assembled
+from everstep.capabilities.catalogue import STANDARD, Catalogue, Entry, Several, Surroundings
+from everstep.capabilities.user_input import UserInputTool
+from everstep.inference.presets import Presets
+
+PRESETS = Presets.read({"fast": {"driver": "openai", "model": "small"}}, {})
+
+
+class Recording:
+    """A capability that remembers what it was made with."""
+
+    def __init__(self, *tools: str, **given: Any) -> None:
+        self.tools = tools
+        self.given = given
+
+    def install(self, builder: AgentBuilder) -> AgentBuilder:
+        return builder.with_tools([MockTool(name) for name in self.tools])
+
+
+made: list[Recording] = []
+
+
+def _shell(
+    here: Surroundings, *, timeout: int = 120, base_dir: str = ".", paths: list[str] | None = None
+) -> AgentCapability:
+    made.append(Recording("bash", timeout=timeout, base_dir=here.workplace / base_dir, paths=paths))
+    return made[-1]
+
+
+def _disk(here: Surroundings) -> AgentCapability:
+    del here
+    return Several(Recording("read_file", "write_file"), MockTool("list_dir"))
+
+
+def _library(here: Surroundings, *, path: str = "skills") -> AgentCapability:
+    made.append(Recording("load_skill", path=here.folder / path, skills=here.skills))
+    return made[-1]
+
+
+def _server(here: Surroundings, *, command: str) -> AgentCapability:
+    del here
+    if not command:
+        raise FileNotFoundError("there is no program ''")
+    return Recording("server_time")
+
+
+def _critic(here: Surroundings) -> AgentCapability:
+    del here
+    return Recording()
+
+
+CATALOGUE = Catalogue(
+    [
+        *STANDARD,
+        Entry("bash", "Runs commands.", ("bash",), _shell),
+        Entry("files", "Reads and writes files.", ("read_file", "write_file", "list_dir"), _disk),
+        Entry("skills", "Loads skills.", ("load_skill",), _library),
+        Entry("server", "Asks a server.", ("server_time",), _server, {"command": "serve"}),
+        Entry("critique", "Looks at answers again.", (), _critic),
+    ]
+)
+
+
+def here(folder: Path = Path("agents"), **given: Any) -> Surroundings:
+    return Surroundings(folder, Path("/work"), **given)
+
+
+def an_agent(around: Surroundings | None = None, /, **keys: Any) -> AgentDefinition:
+    spec = AgentSpec("helper", "Helps", "You help.", **keys)
+    skills = None if spec.skills is None else tuple(spec.skills)
+    return assembled(spec, around or here(skills=skills), CATALOGUE, PRESETS.resolve)
+
+
+def has(definition: AgentDefinition) -> tuple[list[str], list[str]]:
+    """Its capabilities and its tools, as others are told and as they are."""
+    assert list(definition.descriptor.tools) == list(definition.tools.names)
+    assert [tool.name for tool in definition.base_plan.tools] == list(definition.tools.names)
+    return list(definition.descriptor.capabilities), list(definition.tools.names)
+
+
+# The catalogue.
+
+
+@pytest.mark.parametrize("entry", [*CATALOGUE], ids=lambda entry: entry.name)
+def test_each_capability_can_be_made_and_brings_what_it_says(entry: Entry, tmp_path: Path) -> None:
+    """10.1.3"""
+    builder = AgentBuilder.base()
+    entry.install(builder, entry.example, Surroundings(tmp_path))
+    assert builder.definition().tools.names == entry.tools
+
+
+@pytest.mark.parametrize("entry", [*STANDARD], ids=lambda entry: entry.name)
+def test_each_capability_has_one_sentence(entry: Entry) -> None:
+    assert re.fullmatch(r"[A-Z][^.\n]+\.", entry.about)
+
+
+def test_options_are_passed_on() -> None:
+    """8.5.5, 10.1.3"""
+    options = {"timeout_seconds": 30, "default_answer": {"day": "Monday"}}
+    (tool,) = an_agent(capabilities={"user_input": options}).tools
+    assert isinstance(tool, UserInputTool)
+    assert tool.policy == UserInputPolicy(30, {"day": "Monday"})
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "reason"),
+    [
+        (
+            "user_input",
+            {"timeout": 30},
+            "timeout: Unexpected keyword argument (its options: timeout_seconds, default_answer)",
+        ),
+        ("user_input", {"timeout_seconds": "30"}, "timeout_seconds: Input should be a valid number"),
+        ("user_input", {"timeout_seconds": -1}, "timeout_seconds must be greater than zero"),
+        ("user_input", {"here": "x"}, "here: Unexpected keyword argument"),
+        ("bash", {"paths": "/tmp"}, "paths: Input should be a valid list"),  # noqa: S108 -- only named
+        ("bash", {"timeout": True}, "timeout: Input should be a valid integer"),
+        ("files", {"root": "."}, "root: Unexpected keyword argument (its options: none)"),
+        ("server", {}, "command: Missing required keyword only argument"),
+        ("server", {"command": ""}, "there is no program ''"),
+    ],
+)
+def test_options_that_do_not_fit_are_named(name: str, options: Mapping[str, Any], reason: str) -> None:
+    """10.1.3"""
+    with pytest.raises(InvalidInput) as refused:
+        an_agent(capabilities={name: options})
+    assert str(refused.value).startswith(
+        f"the capability '{name}' cannot be made with these options: {reason}"
+    )
+
+
+def test_a_name_and_a_tool_stand_for_one_capability() -> None:
+    entry = STANDARD.get("user_input")
+    with pytest.raises(InvalidInput, match="two capabilities are named 'user_input'; rename one"):
+        Catalogue([entry, entry])
+    with pytest.raises(InvalidInput, match="'user_input' and 'ask' both bring the tool 'user_input'"):
+        Catalogue([entry, Entry("ask", "Asks.", ("user_input",), entry.make)])
+
+
+# Agents.
+
+
+def test_without_capabilities_there_are_no_tools() -> None:
+    """10.1.3"""
+    assert has(an_agent()) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("keys", "capabilities", "tools"),
+    [
+        ({"capabilities": "bash, files"}, ["bash", "files"], ["bash", "read_file", "write_file", "list_dir"]),
+        ({"capabilities": "bash, files", "tools": "list_dir, bash"}, ["bash", "files"], ["bash", "list_dir"]),
+        ({"tools": "read_file, user_input"}, ["files", "user_input"], ["read_file", "user_input"]),
+        (
+            {"tools": "bash, read_file", "capabilities": {"files": {}}},
+            ["files", "bash"],
+            ["read_file", "bash"],
+        ),
+        ({"tools": []}, [], []),
+        ({"tools": [], "capabilities": "critique"}, ["critique"], []),
+        ({"skills": "style"}, ["skills"], ["load_skill"]),
+        ({"skills": "style", "tools": "bash"}, ["skills", "bash"], ["load_skill", "bash"]),
+    ],
+)
+def test_capabilities_bring_tools_and_tools_their_capability(
+    keys: dict[str, Any], capabilities: list[str], tools: list[str]
+) -> None:
+    """10.1.3"""
+    assert has(an_agent(**keys)) == (capabilities, tools)
+
+
+def test_it_works_where_the_process_runs_and_reads_skills_beside_its_file() -> None:
+    """10.1.3"""
+    an_agent(capabilities={"bash": {"timeout": 5, "base_dir": "src"}}, skills=["style"])
+    shell, library = made[-2:]
+    assert shell.given == {"timeout": 5, "base_dir": Path("/work/src"), "paths": None}
+    assert library.given == {"path": Path("agents/skills"), "skills": ("style",)}
+
+
+@pytest.mark.parametrize(
+    ("keys", "problem"),
+    [
+        ({"tools": "bahs"}, "No tool named 'bahs'. Choose from: user_input, bash, read_file"),
+        (
+            {"capabilities": "shell"},
+            "No capability named 'shell'. Choose from: user_input, bash, files, skills",
+        ),
+        ({"model": "sonnet"}, "No preset named 'sonnet'. Choose from: openai, anthropic, demo, fast"),
+        ({"approval": {"bahs": "always"}, "tools": "bash"}, "No tool named 'bahs'. Choose from: bash"),
+    ],
+)
+def test_what_is_not_there_is_named_with_what_is(keys: dict[str, Any], problem: str) -> None:
+    """10.1.3"""
+    with pytest.raises(UnknownName) as refused:
+        an_agent(**keys)
+    assert str(refused.value).startswith(problem)
+
+
+def test_a_capability_without_any_of_its_tools_is_a_mistake() -> None:
+    """10.1.3"""
+    with pytest.raises(
+        InvalidInput, match=re.escape("'tools' names none of the capability 'files' (read_file,")
+    ):
+        an_agent(capabilities="bash, files", tools="bash")
+
+
+def test_limits_and_approvals_are_those_of_the_file_or_the_usual() -> None:
+    """10.1.3, 11"""
+    usual = AgentBuilder.base().definition().base_plan
+    plan = an_agent().base_plan
+    assert (plan.max_steps, plan.max_tokens, plan.timeout_seconds) == (
+        usual.max_steps,
+        usual.max_tokens,
+        usual.timeout_seconds,
+    )
+
+    limited = an_agent(
+        max_steps=3, max_tokens=500, timeout_seconds=1.5, tools="bash", approval={"bash": "always"}
+    )
+    plan = limited.base_plan
+    assert (plan.max_steps, plan.max_tokens, plan.timeout_seconds) == (3, 500, 1.5)
+    assert limited.spec().approvals == {"bash": "always"}
+
+
+def test_an_agent_is_told_its_prompt_and_others_its_description() -> None:
+    """10.1.1"""
+    definition = an_agent()
+    assert (definition.descriptor.name, definition.descriptor.description) == ("helper", "Helps")
+    assert [message.text for message in definition.cached_context.messages] == ["You help."]
+
+
+@pytest.mark.parametrize(
+    ("model", "preset", "settings"),
+    [
+        (None, None, {}),
+        ("inherit", None, {}),
+        ("fast", "fast", {}),
+        ({"driver": "openai", "model": "x"}, None, {"driver": "openai", "model": "x"}),
+    ],
+)
+def test_a_model_is_a_preset_or_settings(model: Any, preset: str | None, settings: dict[str, Any]) -> None:
+    """10.1.1: without a parent, to inherit is to have the default one."""
+    definition = an_agent(model=model)
+    assert (definition.llm_preset, definition.model_settings) == (preset, settings)
+
+
+def test_settings_that_no_model_takes_are_refused() -> None:
+    """10.1.1"""
+    with pytest.raises(InvalidInput, match="put the key into an environment variable"):
+        an_agent(model={"driver": "openai", "model": "x", "api_key": "secret"})
+    with pytest.raises(InvalidInput, match="preset 'inline': temperatur: Extra inputs are not permitted"):
+        an_agent(model={"driver": "openai", "model": "x", "temperatur": 1})
+
+
+@pytest.mark.parametrize("key", ["base_url", "api_key_env"])
+def test_a_file_cannot_send_a_secret_somewhere(key: str) -> None:
+    """10.1.3"""
+    settings = {"driver": "openai-chat", "model": "x", key: "https://elsewhere.example"}
+    with pytest.raises(InvalidInput, match=f"'model' must not hold '{key}'"):
+        an_agent(model=settings)
+
+
+def test_tools_and_capabilities_go_by_one_name() -> None:
+    parts: list[AgentCapability | Tool] = [Recording("a"), MockTool("b")]
+    assert AgentBuilder.base().with_capability(Several(*parts)).definition().tools.names == ("a", "b")

@@ -1,0 +1,127 @@
+"""The agents that a command knows; no server is needed to list them."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from everstep.cli.main import commands
+from everstep.runtime.demo_agent import DEMO
+
+REVIEWER = """---
+name: reviewer
+description: Reviews a change
+  before it is merged
+tools: user_input
+---
+You review changes.
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder in which commands are given."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "agents").mkdir()
+    (tmp_path / "agents" / "reviewer.md").write_text(REVIEWER)
+    (tmp_path / "helper.json").write_text('{"name": "helper", "description": "Helps", "prompt": "You help."}')
+    return tmp_path
+
+
+def given(*arguments: str, **environment: str) -> Result:
+    told: dict[str, str | None] = {"EVERSTEP_AGENTS": None, **environment}
+    return CliRunner().invoke(commands, arguments, env=told, prog_name="everstep")
+
+
+def listed(*arguments: str, **environment: str) -> list[str]:
+    result = given(*arguments, "agents", "--json", **environment)
+    assert result.exit_code == 0, result.output
+    return [json.loads(line)["name"] for line in result.stdout.splitlines()]
+
+
+def test_agents_are_listed_with_what_they_can_do_and_where_they_are(here: Path) -> None:
+    """10.2.3"""
+    del here
+    result = given("--agents", "agents", "agents")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines() == [
+        "reviewer  Reviews a change before it is merged",
+        "  tools         user_input",
+        "  capabilities  user_input",
+        "  from          agents/reviewer.md",
+        "assistant  Answers questions",
+        "  tools         none",
+        "  capabilities  none",
+        "  from          built in",
+    ]
+
+
+def test_agents_are_listed_for_programs(here: Path) -> None:
+    """10.2.3"""
+    del here
+    lines = given("--agents", "agents", "agents", "--json").stdout.splitlines()
+    reviewer, assistant = map(json.loads, lines)
+    assert re.fullmatch("[0-9a-f]{64}", reviewer.pop("definition_hash"))
+    assert reviewer == {
+        "name": "reviewer",
+        "description": "Reviews a change before it is merged",
+        "tools": ["user_input"],
+        "capabilities": ["user_input"],
+        "source": "agents/reviewer.md",
+    }
+    assert assistant["definition_hash"] == DEMO.digest
+
+
+def test_sources_may_be_given_on_both_sides_of_the_command_and_replace_those_that_are_set(here: Path) -> None:
+    """10.2.3"""
+    del here
+    assert listed() == ["assistant"]
+    assert listed(EVERSTEP_AGENTS="agents,helper.json") == ["reviewer", "helper", "assistant"]
+    assert listed("--agents", "agents", EVERSTEP_AGENTS="helper.json") == ["reviewer", "assistant"]
+    assert listed("--agents", "helper.json", "--agents", "agents") == ["helper", "reviewer", "assistant"]
+
+    both = given("--agents", "helper.json", "agents", "--agents", "agents", EVERSTEP_AGENTS="nowhere")
+    assert [line.split()[0] for line in both.stdout.splitlines() if line[0] != " "] == [
+        "helper",
+        "reviewer",
+        "assistant",
+    ]
+
+
+def test_what_a_stranger_put_here_is_not_looked_at(here: Path) -> None:
+    """10.2.3"""
+    for folder in (".everstep", ".claude"):
+        (here / folder / "agents").mkdir(parents=True)
+        (here / folder / "agents" / "stranger.md").write_text(REVIEWER)
+    assert listed() == ["assistant"]
+    assert listed("--agents", "agents") == ["reviewer", "assistant"]
+
+
+def test_a_file_that_cannot_be_used_is_warned_about(here: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """10.2.3"""
+    (here / "agents" / "broken.md").write_text("no agent")
+    assert listed("--agents", "agents") == ["reviewer", "assistant"]
+    assert caplog.messages == [
+        "skipped an agent definition: agents/broken.md: The text has no front matter; "
+        "begin it with a line '---', the keys, and a line '---'"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--agents", "nowhere"), "Error: 'nowhere' names no agents: there is no such folder"),
+        (("--agents", "gone.md"), "Error: gone.md: "),
+        (("--agents", "agents", "--agents", "agents/reviewer.md"), "Error: two agents are named 'reviewer'"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_in_a_line(
+    here: Path, arguments: tuple[str, ...], complaint: str
+) -> None:
+    """10.2.3"""
+    del here
+    result = given(*arguments, "agents")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith(complaint)

@@ -1,0 +1,133 @@
+"""What docs/agents.md promises is what happens."""
+
+import asyncio
+import json
+import re
+import shlex
+import signal
+import sys
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import yaml
+
+from agent_domain.agent_spec import AgentSpec
+from everstep.capabilities.catalogue import STANDARD
+from everstep.runtime.agents import load_agents
+from tests.acceptance.harness import environment, until
+from tests.services import data_directory
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "agents.md").read_text(encoding="utf-8")
+EVERSTEP = Path(sys.executable).parent / "everstep"
+
+SCENARIO = """
+turns:
+  - text: I need to know the day.
+    calls: [{name: user_input, args: {prompt: "Which day suits you?"}}]
+  - text: "Here is your plan."
+"""
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+
+
+def a_folder(folder: Path) -> Path:
+    """The folder of the page, with a model that follows a script."""
+    (agent,) = blocks("markdown")
+    (folder / "agents").mkdir(parents=True)
+    (folder / "agents" / "trip-planner.md").write_text(agent)
+    (folder / "scenario.yaml").write_text(SCENARIO)
+    (folder / "everstep.toml").write_text(
+        "[presets.default]\ndriver = 'scripted'\nscenario = 'scenario.yaml'\n"
+    )
+    return folder
+
+
+async def says(folder: Path, *arguments: str) -> str:
+    """What a command prints that goes well."""
+    process = await asyncio.create_subprocess_exec(
+        EVERSTEP, *arguments, stdout=PIPE, stderr=PIPE, cwd=folder, env=environment()
+    )
+    async with asyncio.timeout(60):
+        out, err = await process.communicate()
+    assert process.returncode == 0, err.decode()
+    return out.decode()
+
+
+@asynccontextmanager
+async def is_up(folder: Path, command: str) -> AsyncGenerator[None]:
+    ports = ("--temporal-port", "0", "--ui-port", "0", "--http-port", "0", "--gateway-port", "0", "--json")
+    up = await asyncio.create_subprocess_exec(
+        EVERSTEP, *shlex.split(command), *ports, stdout=PIPE, cwd=folder, env=environment()
+    )
+    try:
+        assert up.stdout
+        assert json.loads(await up.stdout.readline())["api_url"]
+        yield
+    finally:
+        up.send_signal(signal.SIGINT)
+        await up.wait()
+
+
+async def test_the_agent_of_the_page_is_listed_as_the_page_shows(tmp_path: Path) -> None:
+    """10.2.3"""
+    (shown,) = re.findall(r"```\n\$ everstep (.*?)\n(.*?)```", PAGE, re.DOTALL)
+    command, lines = shown
+    assert await says(a_folder(tmp_path / "here"), *shlex.split(command)) == lines
+
+
+async def test_the_agent_of_the_page_asks_and_ends_its_plan() -> None:
+    """8.5.3, 10.1.3, 10.2.4: from its file through an installation of its own to the answer."""
+    up, run = re.findall(r"^everstep (--agents agents .*)$", PAGE, re.MULTILINE)
+    with data_directory() as data:
+        folder = a_folder(data / "here")
+        async with is_up(folder, up):
+            execution = (await says(folder, *shlex.split(run), "--detach")).strip()
+
+            async def asks() -> bool:
+                return "question   Which day suits you?" in await says(folder, "show", execution)
+
+            await until("the agent asks", asks)
+            await says(folder, "answer", execution, "Friday")
+            told = await says(folder, "follow", execution)
+            assert "status     completed" in told
+            assert "Here is your plan." in told
+
+            listed = await says(folder, "agents", "--agents", "agents", "--json")
+            planner = json.loads(listed.splitlines()[0])
+            assert f"definition {planner['definition_hash']}" in told
+
+
+def test_the_page_explains_every_capability() -> None:
+    """10.1.3"""
+    rows = [
+        f"| `{entry.name}` | {entry.about} | {_names(entry.tools)} | {_names(entry.options)} |"
+        for entry in STANDARD
+    ]
+    table = re.findall(r"^\| name \|.*?\n\|---.*?\n(.*?)\n\n", PAGE, re.DOTALL | re.MULTILINE)
+    assert table == ["\n".join(rows)]
+
+
+def _names(names: tuple[str, ...]) -> str:
+    return ", ".join(f"`{name}`" for name in names) or "none"
+
+
+def test_the_page_explains_every_key() -> None:
+    """10.1.1, 10.1.3"""
+    explained = re.findall(r"^\| (`.*?`) \|.*\|.*\|$", PAGE.partition("## Capabilities")[0], re.MULTILINE)
+    keys = {key for row in explained for key in re.findall(r"`([a-z_]+)`", row)}
+    assert keys == {*AgentSpec.__dataclass_fields__} - {"system_prompt"}
+
+
+def test_what_the_page_writes_about_options_can_be_used(tmp_path: Path) -> None:
+    """8.6.1, 10.1.3"""
+    (keys,) = blocks("yaml")
+    front = {"name": "a", "description": "b", **yaml.safe_load(keys)}
+    (tmp_path / "a.md").write_text(f"---\n{json.dumps(front)}\n---\nx")
+    (agent,) = load_agents(str(tmp_path / "a.md"))
+    assert agent.tools.names == ("user_input",)
+    assert list(agent.approvals) == ["user_input"]
