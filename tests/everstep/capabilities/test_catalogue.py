@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, strategies as st
 
 from agent_domain.agent_spec import AgentSpec
 from agent_domain.builder import AgentBuilder, AgentCapability
@@ -274,6 +276,27 @@ def test_a_file_cannot_send_a_secret_somewhere(key: str) -> None:
     settings = {"driver": "openai-chat", "model": "x", key: "https://elsewhere.example"}
     with pytest.raises(InvalidInput, match=f"'model' must not hold '{key}'"):
         an_agent(model=settings)
+
+
+NAMES = st.sampled_from(
+    ["bash", "files", "user_input", "read_file", "skills", "fast", "x", "", "\x1b", "always"]
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | NAMES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
+    max_leaves=8,
+)
+KEYS = ["capabilities", "tools", "skills", "model", "approval", "max_steps", "timeout_seconds", "metadata"]
+
+
+@given(st.dictionaries(st.sampled_from(KEYS), JSON))
+def test_whatever_a_file_says_it_is_an_agent_or_refused(keys: dict[str, Any]) -> None:
+    """10.1.3"""
+    front = {"name": "helper", "description": "Helps", **keys}
+    with suppress(InvalidInput):
+        spec = AgentSpec.from_mapping(front, "You help.")
+        definition = assembled(spec, here(), CATALOGUE, PRESETS.resolve)
+        assert len(definition.spec().definition_hash) == 64
 
 
 def test_tools_and_capabilities_go_by_one_name() -> None:

@@ -90,6 +90,18 @@ def test_sources_may_be_given_on_both_sides_of_the_command_and_replace_those_tha
     ]
 
 
+def test_a_file_may_name_a_preset_of_the_installation(here: Path) -> None:
+    """10.1.1, 10.1.3"""
+    (here / "helper.md").write_text("---\nname: helper\ndescription: Helps\nmodel: small\n---\nYou help.")
+    refused = given("--agents", "helper.md", "agents")
+    assert refused.stderr == (
+        "Error: helper.md: No preset named 'small'. Choose from: openai, anthropic, demo\n"
+    )
+
+    (here / "everstep.toml").write_text("[presets.small]\ndriver = 'openai'\nmodel = 'x'\n")
+    assert listed("--agents", "helper.md") == ["helper", "assistant"]
+
+
 def test_what_a_stranger_put_here_is_not_looked_at(here: Path) -> None:
     """10.2.3"""
     for folder in (".everstep", ".claude"):

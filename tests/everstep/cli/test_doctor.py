@@ -97,6 +97,10 @@ async def test_a_missing_installation_is_told_with_how_to_start_one(desk: Desk, 
         ({"EVERSTEP_PAYLOAD_KEY": "short"}, "payload_key must be 32 random bytes in base64; make one with"),
         ({"EVERSTEP_PRESET": "best"}, "No preset named 'best'. Choose from: openai"),
         ({"EVERSTEP_PRESET": "openai"}, "preset 'openai' needs a key; set OPENAI_API_KEY"),
+        (
+            {"EVERSTEP_AGENTS": str(Path(__file__).parent)},
+            "cli can be used; an agent is a file there that ends in",
+        ),
         ({"EVERSTEP_AGENTS": "nowhere:agents"}, "the module of 'nowhere:agents' cannot be imported"),
     ],
 )
