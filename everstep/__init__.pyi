@@ -163,6 +163,11 @@ from agent_domain.usage import (
 from everstep.agents.files import (
     AgentRegistry as AgentRegistry,
 )
+from everstep.capabilities.files import (
+    ListDirTool as ListDirTool,
+    SearchFilesTool as SearchFilesTool,
+    UseFileTools as UseFileTools,
+)
 from everstep.capabilities.user_input import UseUserInput as UseUserInput
 from everstep.client.client import Client as Client, Execution as Execution
 from everstep.local.agent import (

@@ -8,6 +8,7 @@ descriptors. Every problem is an error text.
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from fnmatch import fnmatchcase
 from itertools import islice
 from posixpath import basename, join, normpath
@@ -34,9 +35,35 @@ def _within(path: str, root: str) -> bool:
     return path == root or path.startswith(root.rstrip("/") + "/")
 
 
+_CONTROL = re.compile("[\x00-\x1f\x7f\u2028\u2029]")
+
+
 def displayable(name: str) -> str:
-    """Return a file name that can be stored; bytes of it that are no UTF-8 become U+FFFD."""
-    return name.encode(errors="surrogateescape").decode(errors="replace")
+    """Return a file name that can be stored and fills one line; what cannot be shown becomes U+FFFD."""
+    return _CONTROL.sub("\ufffd", name.encode(errors="surrogateescape").decode(errors="replace"))
+
+
+NO_BASE = "Error: The directory for the file tools does not exist; tell whoever runs this agent"
+
+
+def not_text(argument: str) -> str:
+    """Say that an argument cannot be written as UTF-8."""
+    return f"Error: {argument} holds characters that UTF-8 cannot express"
+
+
+def no_regular_file(path: str) -> str:
+    """Say that what was named is never opened: reading it could wait for ever, or have an effect."""
+    return f"Error: '{path}' is no regular file but a pipe, a socket, a device or a broken link"
+
+
+def tangled(path: str) -> str:
+    """Say that the way to a file does not end."""
+    return f"Error: '{path}' leads in circles, or through too many links or directories"
+
+
+def unusable(path: str, detail: str) -> str:
+    """Say what the system said about a path."""
+    return f"Error: '{path}' cannot be used: {detail}"
 
 
 # --- Reading ---
@@ -71,11 +98,30 @@ def numbered(text: str, offset: int = 0, limit: int = MAX_LINES) -> str:
     """Return a part of a file as numbered lines; a limit ≤ 0 means as many as possible."""
     if not text:
         return EMPTY_FILE
-    start = max(offset, 0)
-    size = min(limit, MAX_LINES) if limit > 0 else MAX_LINES
-    lines = text.removesuffix("\n").split("\n")[start : start + size]
-    shown = (f"{number:>6}\t{cut(line, MAX_LINE_CHARS)}" for number, line in enumerate(lines, start + 1))
-    return "\n".join(shown) or PAST_THE_END
+    start, size = window(offset, limit)
+    return numbered_lines(text.removesuffix("\n").split("\n")[start : start + size], start) or PAST_THE_END
+
+
+def window(offset: int, limit: int) -> tuple[int, int]:
+    """Return how many lines to skip and how many to show."""
+    return max(offset, 0), min(limit, MAX_LINES) if limit > 0 else MAX_LINES
+
+
+def numbered_lines(lines: Iterable[str], skipped: int) -> str:
+    """Return these lines with their numbers; so many stand before them."""
+    return "\n".join(
+        f"{number:>6}\t{cut(line, MAX_LINE_CHARS)}" for number, line in enumerate(lines, skipped + 1)
+    )
+
+
+def only_the_beginning(limit: int) -> str:
+    """Say, after the last line shown, that what follows is not read."""
+    return f"... the file goes on, and only its first {limit} bytes are read"
+
+
+def beyond_the_beginning(limit: int) -> str:
+    """Say that the lines asked for are not read."""
+    return f"Error: Only the first {limit} bytes of a file are read, and this offset lies behind them"
 
 
 # --- Writing and editing ---
@@ -89,6 +135,26 @@ def wrote(path: str, content: str) -> str:
     """Say what was written."""
     lines = content.count("\n") + 1
     return f"Wrote {path}: {len(content.encode())} bytes, {lines} lines"
+
+
+def too_long_to_write(size: int, limit: int) -> str:
+    """Say that the new content of a file is too long."""
+    return f"Error: The file would have {size} bytes, at most {limit} can be written. Split it into several"
+
+
+def too_large_to_edit(limit: int) -> str:
+    """Say that a file is too large, as the detail of why it could not be read."""
+    return f"It is larger than {limit} bytes, the most that can be edited"
+
+
+def no_way_to(path: str) -> str:
+    """Say that a file cannot be made where it should be."""
+    return f"Error: No file can be made at '{path}', something on the way there is no directory"
+
+
+def keeps_changing(path: str) -> str:
+    """Say that others change a file all the time."""
+    return f"Error: '{path}' was changed by others again and again and was left alone; read it anew"
 
 
 def reading_failed(detail: str) -> str:
@@ -143,6 +209,9 @@ MAX_PATTERN_CHARS = 4096
 MAX_ALTERNATIVES = 100
 """`{a,b}` multiplies; nobody means more."""
 
+MAX_PATTERNS = 20
+"""In one search; each is compared with every path."""
+
 PATTERN_REQUIRED = "Error: pattern is required"
 
 Matcher: TypeAlias = Callable[[str], bool]
@@ -153,7 +222,11 @@ _BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
 def patterns_of(pattern: object, patterns: object) -> tuple[str, ...]:
     """Read the two arguments of search_files, of which either may be text or a list of it."""
     entries = [*_entries(pattern, "pattern"), *_entries(patterns, "patterns")]
-    return tuple(dict.fromkeys(entry for entry in entries if entry.strip()))
+    wanted = tuple(dict.fromkeys(entry for entry in entries if entry.strip()))
+    if len(wanted) > MAX_PATTERNS:
+        problem = f"at most {MAX_PATTERNS} patterns fit in one search, not {len(wanted)}"
+        raise InvalidInput(problem)
+    return wanted
 
 
 def _entries(value: object, name: str) -> list[str]:
@@ -200,31 +273,62 @@ def _lines(lines: Sequence[str], limit: int) -> str:
     return "\n".join([*lines[:limit], f"... {len(lines) - limit} more not shown"])
 
 
+class _Kind(Enum):
+    """The ways in which a pattern is read."""
+
+    PATH = auto()
+    GLOB = auto()
+    NAME = auto()
+    PART = auto()
+    """Of a name."""
+
+
+def _kind(pattern: str) -> _Kind:
+    """The first line that applies decides."""
+    if pattern.startswith("./"):
+        return _Kind.GLOB if _WILDCARD.search(pattern) else _Kind.PATH
+    if "/" in pattern and "*" not in pattern:
+        return _Kind.PATH
+    if _WILDCARD.search(pattern):
+        return _Kind.GLOB
+    return _Kind.NAME if "." in pattern else _Kind.PART
+
+
 def matcher(pattern: str) -> Matcher:
-    """Say which relative paths a pattern means; the first line that applies decides."""
+    """Say which relative paths a pattern means."""
     if len(pattern) > MAX_PATTERN_CHARS:
         raise InvalidInput(_PATTERN_TOO_LONG)
-    if pattern.startswith("./"):
-        return _from_root(pattern.removeprefix("./"))
-    if "/" in pattern and "*" not in pattern:
-        return lambda path: path == pattern
-    if _WILDCARD.search(pattern):
-        return _glob(pattern)
-    if "." in pattern:
-        return lambda path: basename(path) == pattern
-    return lambda path: pattern in basename(path)
+    rooted = pattern.removeprefix("./")
+    match _kind(pattern):
+        case _Kind.PATH:
+            return lambda path: path == rooted
+        case _Kind.GLOB:
+            globs = _globs(rooted)
+            return lambda path: any(_matches(glob, path.split("/")) for glob in globs)
+        case _Kind.NAME:
+            return lambda path: basename(path) == pattern
+        case _:
+            return lambda path: pattern in basename(path)
+
+
+def scope(pattern: str) -> Matcher:
+    """Say below which directories, named by relative paths, a pattern can find anything."""
+    rooted = pattern.removeprefix("./")
+    match _kind(pattern):
+        case _Kind.PATH:
+            return lambda directory: rooted.startswith(f"{directory}/")
+        case _Kind.GLOB:
+            globs = _globs(rooted)
+            return lambda directory: any(_leads_on(glob, directory.split("/")) for glob in globs)
+        case _:
+            return lambda _: True
 
 
 _PATTERN_TOO_LONG = f"a pattern has more than {MAX_PATTERN_CHARS} characters; shorten it"
 
 
-def _from_root(pattern: str) -> Matcher:
-    return _glob(pattern) if _WILDCARD.search(pattern) else lambda path: path == pattern
-
-
-def _glob(pattern: str) -> Matcher:
-    globs = [_components(alternative) for alternative in _alternatives(pattern)]
-    return lambda path: any(_matches(glob, path.split("/")) for glob in globs)
+def _globs(pattern: str) -> list[list[str]]:
+    return [_components(alternative) for alternative in _alternatives(pattern)]
 
 
 def _alternatives(pattern: str) -> list[str]:
@@ -255,10 +359,19 @@ def _components(glob: str) -> list[str]:
 
 def _matches(globs: Sequence[str], parts: Sequence[str]) -> bool:
     """Match component by component, keeping all positions at once: patterns cannot make it slow."""
+    return len(globs) in _positions(globs, parts)
+
+
+def _leads_on(globs: Sequence[str], parts: Sequence[str]) -> bool:
+    """Say whether these components can be followed by others."""
+    return any(position < len(globs) for position in _positions(globs, parts))
+
+
+def _positions(globs: Sequence[str], parts: Sequence[str]) -> set[int]:
     at = _past_stars(globs, {0})
     for part in parts:
         at = _past_stars(globs, {p for i in at if (p := _step(globs, i, part)) is not None})
-    return len(globs) in at
+    return at
 
 
 def _step(globs: Sequence[str], position: int, part: str) -> int | None:
@@ -278,6 +391,16 @@ def _past_stars(globs: Sequence[str], positions: set[int]) -> set[int]:
     return reached
 
 
+def search_cut_short(entries: int) -> str:
+    """Say that a search ended before it had seen everything."""
+    return f"... the search ended after {entries} entries; begin the pattern with a directory to search there"
+
+
+def unread_directories(count: int) -> str:
+    """Say that a search could not look into some directories."""
+    return f"... {count} directories could not be read"
+
+
 # --- Listing ---
 
 MAX_ENTRIES = 50
@@ -288,6 +411,11 @@ def listing(path: str, entries: Iterable[tuple[str, bool]], max_entries: int = M
     ordered = sorted(entries, key=lambda entry: (not entry[1], entry[0].casefold(), entry[0]))
     lines = [f"{'[dir]' if is_dir else '[file]'} {displayable(name)}" for name, is_dir in ordered]
     return _lines(lines, max_entries) or f"'{path}' has no entries"
+
+
+def listing_cut_short(entries: int) -> str:
+    """Say that a directory has more entries than are looked at."""
+    return f"... only {entries} entries were looked at, there are more"
 
 
 def no_directory(path: str) -> str:

@@ -12,20 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast
 
-import yaml
-from yaml.composer import ComposerError
-
 from agent_domain import agent_registry
 from agent_domain.agent_spec import AgentSpec
 from agent_domain.errors import InvalidInput
+from everstep.plain_yaml import load_yaml
 
 logger = logging.getLogger(__name__)
 
 MAX_BYTES: Final = 1024 * 1024
 """Larger files are refused; no prompt is that long."""
-
-MAX_YAML: Final = 64 * 1024
-"""Longer YAML is refused: PyYAML needs up to ten seconds for a megabyte."""
 
 SUFFIXES: Final = (".md", ".json")
 
@@ -91,28 +86,6 @@ def read_agent(path: Path) -> AgentSpec:
         )
     except (OSError, ValueError) as error:
         raise InvalidInput(f"{path}: {error}") from error
-
-
-def load_yaml(text: str) -> object:
-    """The value of a YAML text; `ValueError` when it is invalid or uses aliases."""
-    if len(text) > MAX_YAML:
-        raise ValueError(f"it is longer than {MAX_YAML} characters; shorten it")
-    try:
-        loader = _PlainLoader(text)
-        return loader.get_single_data()
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, yaml.YAMLError) as error:
-        # Besides its own errors, PyYAML lets escape what Python makes of an explicit tag
-        # with a wrong value, such as `!!int ""`.
-        raise ValueError(str(error) or type(error).__name__) from error
-
-
-class _PlainLoader(yaml.SafeLoader):
-    """Refuses aliases: nine of them in nine lines stand for a billion values."""
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            raise ComposerError(problem="aliases are not supported; write the value out")
-        return super().compose_node(parent, index)
 
 
 def _path(given: object) -> Path:

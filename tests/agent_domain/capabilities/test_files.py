@@ -3,22 +3,39 @@ from hypothesis import given, strategies as st
 
 from agent_domain.capabilities.files import (
     MAX_ALTERNATIVES,
+    MAX_PATTERNS,
     Edit,
+    beyond_the_beginning,
     displayable,
     edit_problem,
     edited,
     found,
     is_a_directory,
+    keeps_changing,
     listing,
+    listing_cut_short,
     matcher,
     no_directory,
     no_file,
+    no_regular_file,
+    no_way_to,
+    not_text,
     numbered,
+    numbered_lines,
+    only_the_beginning,
     path_problem,
     patterns_of,
     reading_failed,
+    scope,
+    search_cut_short,
     search_text,
+    tangled,
     text_of,
+    too_large_to_edit,
+    too_long_to_write,
+    unread_directories,
+    unusable,
+    window,
     wrote,
 )
 from agent_domain.errors import InvalidInput
@@ -69,6 +86,12 @@ def test_no_relative_path_that_passes_climbs_above_the_base(path: str) -> None:
 def test_names_that_are_no_utf_8_can_be_shown() -> None:
     """9.2.6: and stored."""
     assert displayable("b\udcffd ä") == "b\ufffdd ä"
+
+
+def test_a_name_fills_one_line() -> None:
+    """9.2.6, 9.2.7: whatever a file is called, it cannot pass for two."""
+    assert displayable("a\n[dir] b\t\u2028\x7f") == "a\ufffd[dir] b\ufffd\ufffd\ufffd"
+    assert listing(".", [("a\nb", False)]) == "[file] a\ufffdb"
 
 
 # --- Reading ---
@@ -156,6 +179,23 @@ def test_reading_never_shows_more_than_asked(text: str, offset: int, limit: int)
     assert all(len(line) <= 7 + 2000 + 3 for line in lines)
 
 
+def test_lines_can_be_numbered_without_those_before_them() -> None:
+    """9.2.2: the same form, for files that are not read whole."""
+    assert numbered_lines(["b", "c"], 1) == numbered("a\nb\nc", 1)
+    assert window(-1, 5000) == (0, 2000)
+    assert window(3, 2) == (3, 2)
+
+
+def test_what_cannot_be_used_is_said_with_a_limit_or_a_reason() -> None:
+    """9.2.1: problems are error texts."""
+    assert no_regular_file("p").startswith("Error: 'p' is no regular file but a pipe")
+    assert tangled("p").startswith("Error: 'p' leads in circles")
+    assert unusable("p", "Permission denied") == "Error: 'p' cannot be used: Permission denied"
+    assert not_text("path") == "Error: path holds characters that UTF-8 cannot express"
+    assert only_the_beginning(5) == "... the file goes on, and only its first 5 bytes are read"
+    assert beyond_the_beginning(5).startswith("Error: Only the first 5 bytes of a file are read")
+
+
 # --- Writing and editing ---
 
 
@@ -163,6 +203,14 @@ def test_writing_counts_bytes_and_newlines() -> None:
     """9.2.3: `Wrote {path}: {bytes} bytes, {newlines+1} lines`."""
     assert wrote("a/b.txt", "ä\nb\n") == "Wrote a/b.txt: 5 bytes, 3 lines"
     assert wrote("e", "") == "Wrote e: 0 bytes, 1 lines"
+
+
+def test_what_cannot_be_written_is_said_with_a_limit_or_a_reason() -> None:
+    """9.2.3, 9.2.4: problems are error texts."""
+    assert too_long_to_write(9, 5).startswith("Error: The file would have 9 bytes, at most 5 can be written")
+    assert too_large_to_edit(5) == "It is larger than 5 bytes, the most that can be edited"
+    assert no_way_to("a/b").startswith("Error: No file can be made at 'a/b'")
+    assert keeps_changing("a").startswith("Error: 'a' was changed by others again and again")
 
 
 def test_editing_replaces_the_only_hit() -> None:
@@ -278,6 +326,41 @@ def test_the_first_line_that_applies_decides_what_a_pattern_means(pattern: str, 
 
 
 @pytest.mark.parametrize(
+    ("pattern", "directories"),
+    [
+        ("./app.py", []),
+        ("./src/web/app.js", ["src", "src/web"]),
+        ("src/web/x", ["src", "src/web"]),
+        ("src/[w]eb/x", ["src"]),
+        ("./src/[w]eb/x", ["src", "src/web"]),
+        ("*.py", []),
+        ("*/*.md", ["docs", "src"]),
+        ("src/**/*.md", ["src", "src/web", "src/web/deep"]),
+        ("{docs,src/web}/*", ["docs", "src", "src/web"]),
+        ("**", ["docs", "src", "src/web", "src/web/deep"]),
+        ("app.py", ["docs", "src", "src/web", "src/web/deep"]),
+        ("app", ["docs", "src", "src/web", "src/web/deep"]),
+    ],
+)
+def test_a_search_goes_only_where_its_pattern_can_find_something(
+    pattern: str, directories: list[str]
+) -> None:
+    """9.2.5: so that a pattern finds its files however large the tree around them is."""
+    leads_on = scope(pattern)
+    assert [path for path in ("docs", "src", "src/web", "src/web/deep") if leads_on(path)] == directories
+
+
+@given(
+    st.text("ab/*?{},.", max_size=8), st.lists(st.sampled_from("ab"), min_size=2, max_size=4).map("/".join)
+)
+def test_whatever_a_pattern_finds_lies_in_its_scope(pattern: str, path: str) -> None:
+    """9.2.5: no file is missed."""
+    parts = path.split("/")
+    if matcher(pattern)(path):
+        assert all(scope(pattern)("/".join(parts[:depth])) for depth in range(1, len(parts)))
+
+
+@pytest.mark.parametrize(
     ("pattern", "path"),
     [
         ("a[", "xa[y"),
@@ -329,6 +412,14 @@ def test_patterns_that_are_no_text_fail(patterns: object) -> None:
         patterns_of(None, patterns)
 
 
+def test_a_search_has_at_most_20_patterns() -> None:
+    """9.2.5: each is compared with every path."""
+    names = [str(number) for number in range(MAX_PATTERNS + 1)]
+    assert len(patterns_of(None, names[1:])) == MAX_PATTERNS
+    with pytest.raises(InvalidInput, match="at most 20 patterns fit in one search, not 21"):
+        patterns_of(None, names)
+
+
 def test_the_example_of_the_search_result() -> None:
     """9.2.6: the example."""
     assert search_text(found(["*.md"], ["README.md"])) == "Files found: 1\n\n[*.md]\nREADME.md"
@@ -350,6 +441,13 @@ def test_five_paths_are_shown_whole() -> None:
 def test_a_search_without_hits_names_its_patterns() -> None:
     """9.2.6: none."""
     assert search_text(found(["*.rs", "x"], TREE)) == "No file matches *.rs, x"
+
+
+def test_a_search_that_did_not_see_everything_says_so() -> None:
+    """9.2.6, 9.2.7: nothing is left out in silence."""
+    assert search_cut_short(7).startswith("... the search ended after 7 entries")
+    assert unread_directories(2) == "... 2 directories could not be read"
+    assert listing_cut_short(7) == "... only 7 entries were looked at, there are more"
 
 
 def test_braces_cannot_explode() -> None:

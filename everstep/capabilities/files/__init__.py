@@ -1,0 +1,244 @@
+"""Files: `read_file`, `write_file`, `edit_file`, and to look around `search_files` and `list_dir`.
+
+Rules and texts are in `agent_domain.capabilities.files`. What is here touches the disk:
+
+- `enclosure`: paths lead nowhere but into the directory (and the policy's readable and writable paths);
+- `reading`, `writing`, `searching`: within bounds of memory and time, and regular files only.
+
+Whatever goes wrong is a successful result that says so to the model.
+"""
+
+import errno
+import os
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any, Final
+
+from agent_domain.builder import AgentBuilder
+from agent_domain.capabilities import files
+from agent_domain.capabilities.bash import ExecutionPolicy, PathText
+from agent_domain.capabilities.limits import any_whole
+from agent_domain.errors import InvalidInput, ToolFailed
+from agent_domain.function_tool import BaseTool
+from agent_domain.tools import Effect, ToolContext, ToolOptions
+from everstep.capabilities.files import editing, reading, searching, writing
+from everstep.capabilities.files.enclosure import Enclosure, Problem
+
+QUICK: Final = ToolOptions(quick=True, effect=Effect.IDEMPOTENT)
+"""For tools that return at once: what they look at is bounded, and most of it is in memory already."""
+
+SLOW: Final = ToolOptions(effect=Effect.IDEMPOTENT)
+"""For tools that wait for the disk (a file is written once it is there), or look at a great many files."""
+
+SLOW_ONCE: Final = ToolOptions(effect=Effect.AT_MOST_ONCE)
+"""The same for an edit: a second one finds what the first has left."""
+
+
+class FileTool(BaseTool):
+    """What the file tools have in common: problems are texts."""
+
+    def call(self, args: dict[str, Any], context: ToolContext) -> Any:
+        """Check the arguments and call; null counts as not given."""
+        given = {name: value for name, value in args.items() if value is not None}
+        try:
+            _require_text(given)
+            return super().call(given, context)
+        except Problem as problem:
+            return str(problem)
+        except (ToolFailed, InvalidInput) as error:
+            return f"Error: {error}"
+
+
+def _require_text(args: dict[str, Any]) -> None:
+    for name, value in args.items():
+        try:
+            _ = isinstance(value, str) and value.encode()
+        except UnicodeEncodeError:
+            raise Problem(files.not_text(name)) from None
+
+
+@contextmanager
+def _told(path: str, missing: str, word: Callable[[str], str] = str) -> Generator[None]:
+    """Turn what the system says about a path into a text for the model, which `word` may put another way."""
+    try:
+        yield
+    except OSError as error:
+        match error.errno:
+            case errno.ENOENT | errno.ENOTDIR:
+                text = missing
+            case errno.ELOOP:
+                text = files.tangled(path)
+            case errno.EISDIR:
+                text = files.is_a_directory(path)
+            case number:
+                text = files.unusable(path, os.strerror(number or 0))
+        raise Problem(word(text)) from error
+
+
+class ReadFileTool(FileTool):
+    """Read a text file. Every line comes with its number and a tab, which are not part of the file.
+
+    Args:
+        path: The file, relative to the working directory.
+        offset: How many lines to skip.
+        limit: How many lines to read, at most 2000.
+    """
+
+    name = "read_file"
+    options = QUICK
+
+    def __init__(self, base_dir: PathText, policy: ExecutionPolicy | None = None) -> None:
+        self._enclosure = readable(base_dir, policy)
+
+    def __call__(self, path: str, offset: int = 0, limit: int = files.MAX_LINES) -> str:
+        """Read it."""
+        opened = partial(self._enclosure.opened, path)
+        with _told(path, files.no_file(path)), reading.regular_file(opened, path) as file:
+            return reading.shown(file, offset, limit)
+
+
+class WriteFileTool(FileTool):
+    """Write a text file: the whole of it, in place of what was there. Directories are made as needed.
+
+    Args:
+        path: The file, relative to the working directory.
+        content: All that the file is to hold.
+    """
+
+    name = "write_file"
+    options = SLOW
+
+    def __init__(self, base_dir: PathText, policy: ExecutionPolicy | None = None) -> None:
+        self._enclosure = writable(base_dir, policy)
+
+    def __call__(self, path: str, content: str) -> str:
+        """Write it."""
+        self._enclosure.require_inside(path)
+        data = content.encode()
+        if len(data) > writing.MAX_WRITE:
+            return files.too_long_to_write(len(data), writing.MAX_WRITE)
+        if path.endswith(("/", "/.", "/..")):
+            return files.is_a_directory(path)
+        with (
+            _told(path, files.no_way_to(path)),
+            self._enclosure.located(path, make=True) as (directory, name),
+            writing.alone(directory, name),
+        ):
+            writing.replace(directory, name, data, path)
+        return files.wrote(path, content)
+
+
+class EditFileTool(FileTool):
+    """Replace a text in a file, exactly as it stands there: without line numbers, with its white space.
+
+    Args:
+        path: The file, relative to the working directory.
+        old_string: The text to replace. It has to occur once, unless replace_all is set.
+        new_string: What to put in its place; nothing to delete it.
+        replace_all: Whether to replace it wherever it occurs.
+    """
+
+    name = "edit_file"
+    options = SLOW_ONCE
+
+    def __init__(self, base_dir: PathText, policy: ExecutionPolicy | None = None) -> None:
+        self._enclosure = writable(base_dir, policy)
+
+    def __call__(self, path: str, old_string: str, new_string: str, replace_all: bool = False) -> str:
+        """Edit it."""
+        self._enclosure.require_inside(path)
+        if problem := files.edit_problem(old_string, new_string):
+            return problem
+        change = editing.replacing(old_string, new_string, replace_all=replace_all)
+        missing = files.no_file(path)
+        with ExitStack() as until_edited:
+            with _told(path, missing, editing.failed):
+                located = self._enclosure.located(path)
+                directory, name = until_edited.enter_context(located)
+            with _told(path, missing):
+                return editing.edit(directory, name, path, change)
+
+
+class SearchFilesTool(FileTool):
+    """Find files by name and path, not by content.
+
+    Without wildcards a pattern with a dot is an exact name and any other a part of one, in all directories;
+    with a slash it is an exact path. Wildcards are *, ?, [abc], {a,b}, and ** for any directories: *.py finds
+    files in the working directory only, **/*.py everywhere, src/**/*.py below src.
+
+    Args:
+        pattern: What to find, or a list of it.
+        patterns: More patterns.
+    """
+
+    name = "search_files"
+    options = SLOW
+
+    def __init__(self, base_dir: PathText, max_results: int = files.MAX_RESULTS) -> None:
+        any_whole("max_results", max_results)
+        self._enclosure = Enclosure(base_dir)
+        self._max_results = max_results
+
+    def __call__(self, pattern: str | list[str] = "", patterns: str | list[str] = "") -> str:
+        """Search."""
+        wanted = files.patterns_of(pattern, patterns)
+        search = searching.Search(self._enclosure, wanted)
+        if wanted:
+            with _told(".", files.NO_BASE):
+                search.run()
+        groups = files.found(wanted, search.hits, self._max_results)
+        return "\n".join([files.search_text(groups), *search.notes])
+
+
+class ListDirTool(FileTool):
+    """List what is in a directory.
+
+    Args:
+        path: The directory, relative to the working directory.
+    """
+
+    name = "list_dir"
+    options = QUICK
+
+    def __init__(
+        self,
+        base_dir: PathText,
+        max_entries: int = files.MAX_ENTRIES,
+        policy: ExecutionPolicy | None = None,
+    ) -> None:
+        any_whole("max_entries", max_entries)
+        self._enclosure = readable(base_dir, policy)
+        self._max_entries = max_entries
+
+    def __call__(self, path: str = ".") -> str:
+        """List it."""
+        with _told(path, files.no_directory(path)):
+            entries, has_more = searching.listed(self._enclosure, path)
+        text = files.listing(path, entries, self._max_entries)
+        return f"{text}\n{files.listing_cut_short(len(entries))}" if has_more else text
+
+
+class UseFileTools:
+    """Lets an agent read, write and edit files in a directory, and in those of the policy, and nowhere else.
+
+    Of the policy, which may be the one of bash, only `readable_paths` and `writable_paths` count here.
+    """
+
+    def __init__(self, base_dir: PathText, policy: ExecutionPolicy | None = None) -> None:
+        self.tools = tuple(kind(base_dir, policy) for kind in (ReadFileTool, WriteFileTool, EditFileTool))
+
+    def install(self, builder: AgentBuilder) -> AgentBuilder:
+        """Add the tools."""
+        return builder.with_tools(self.tools)
+
+
+def readable(base_dir: PathText, policy: ExecutionPolicy | None) -> Enclosure:
+    """Where files may be read."""
+    more = (*policy.readable_paths, *policy.writable_paths) if policy else ()
+    return Enclosure(base_dir, *more)
+
+
+def writable(base_dir: PathText, policy: ExecutionPolicy | None) -> Enclosure:
+    """Where files may be written."""
+    return Enclosure(base_dir, *(policy.writable_paths if policy else ()))

@@ -1,0 +1,79 @@
+"""Editing: read a file, change its text, replace it, as if nobody else were there."""
+
+import os
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from agent_domain.capabilities import files
+from everstep.capabilities.files.enclosure import Problem
+from everstep.capabilities.files.reading import read_at_most, regular_file
+from everstep.capabilities.files.writing import MAX_WRITE, alone, found, replace
+
+MAX_TRIES: Final = 10
+"""How often a file is read anew because something other than this process changed it meanwhile."""
+
+Change: TypeAlias = Callable[[str], files.Edit | str]
+"""From the text of a file to its new text, or to an error text."""
+
+
+def edit(directory: int, name: str, path: str, change: Change) -> str:
+    """Change a file, and say what became of it; `path` is what the model calls it."""
+    with alone(directory, name):
+        for _ in range(MAX_TRIES):
+            before, text = _read(directory, name, path)
+            edited = change(text)
+            if isinstance(edited, str):
+                return edited
+            if _is_as_before(directory, name, before):
+                replace(directory, name, edited.text.encode(), path)
+                return edited.summary(path)
+    return files.keeps_changing(path)
+
+
+def replacing(old: str, new: str, *, replace_all: bool) -> Change:
+    """Replace a text, unless the file would become too long: a letter may stand in it a million times."""
+
+    def change(text: str) -> files.Edit | str:
+        hits = text.count(old)
+        size = len(text.encode()) + hits * (len(new.encode()) - len(old.encode()))
+        if size > MAX_WRITE and (hits == 1 or replace_all):
+            return files.too_long_to_write(size, MAX_WRITE)
+        return files.edited(text, old, new, replace_all)
+
+    return change
+
+
+def _read(directory: int, name: str, path: str) -> tuple[os.stat_result, str]:
+    def opened(flags: int) -> int:
+        return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+
+    try:
+        with regular_file(opened, path) as file:
+            before = os.fstat(file)
+            content = read_at_most(file, MAX_WRITE + 1)
+    except FileNotFoundError:
+        raise Problem(failed(files.no_file(path))) from None
+    except OSError as error:
+        raise Problem(failed(os.strerror(error.errno or 0))) from error
+    except Problem as problem:
+        raise Problem(failed(str(problem))) from problem
+    if len(content) > MAX_WRITE:
+        raise Problem(failed(files.too_large_to_edit(MAX_WRITE)))
+    text = files.text_of(content)
+    if text is None:
+        raise Problem(failed(files.BINARY))
+    return before, text
+
+
+def failed(why: str) -> str:
+    """Say that a file could not be edited because it could not be read."""
+    return files.reading_failed(why.removeprefix("Error: "))
+
+
+def _is_as_before(directory: int, name: str, before: os.stat_result) -> bool:
+    now = found(directory, name)
+    return now is not None and _mark(now) == _mark(before)
+
+
+def _mark(of: os.stat_result) -> tuple[int, ...]:
+    return of.st_dev, of.st_ino, of.st_size, of.st_mtime_ns

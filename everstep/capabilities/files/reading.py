@@ -1,0 +1,151 @@
+"""Reading regular files, and nothing else, in bounded memory."""
+
+import codecs
+import os
+import stat
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from agent_domain.capabilities import files
+from everstep.capabilities.files.enclosure import LOOK, Problem, closing
+
+WHOLE: Final = 1024 * 1024
+"""A file of so many bytes is read whole, and is binary if any of it is. Of a larger one, what is needed."""
+
+MAX_READ: Final = 64 * 1024 * 1024
+"""So much of a file is looked through for the lines that were asked for."""
+
+_LINE: Final = 4 * (files.MAX_LINE_CHARS + 1)
+"""Bytes of a line that decide what is shown of it."""
+
+_READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
+
+
+@contextmanager
+def regular_file(opened: Callable[[int], int], path: str) -> Generator[int]:
+    """Open a regular file by a function that takes the flags.
+
+    It is looked at first: to open a pipe, a terminal or a tape can do something. Whatever takes its place in
+    between is opened without waiting for it, seen and closed.
+    """
+    with closing(opened(LOOK)) as found:
+        _require_regular(os.fstat(found), path)
+    with closing(opened(_READ)) as file:
+        _require_regular(os.fstat(file), path)
+        yield file
+
+
+def _require_regular(found: os.stat_result, path: str) -> None:
+    if problem := kind_problem(found, path):
+        raise Problem(problem)
+
+
+def kind_problem(found: os.stat_result, path: str) -> str | None:
+    """The error text for what is no regular file."""
+    if stat.S_ISDIR(found.st_mode):
+        return files.is_a_directory(path)
+    return None if stat.S_ISREG(found.st_mode) else files.no_regular_file(path)
+
+
+def read_at_most(file: int, size: int) -> bytes:
+    """The beginning of a file, at most so many bytes; a file may change while it is read."""
+    parts, missing = list[bytes](), size
+    while missing and (part := os.read(file, missing)):
+        parts.append(part)
+        missing -= len(part)
+    return b"".join(parts)
+
+
+def shown(file: int, offset: int, limit: int) -> str:
+    """The lines that were asked for, as the model reads them."""
+    beginning = read_at_most(file, WHOLE + 1)
+    if len(beginning) <= WHOLE:
+        text = files.text_of(beginning)
+        return files.BINARY if text is None else files.numbered(text, offset, limit)
+    return _shown_of_large(_parts(file, beginning), offset, limit)
+
+
+def _parts(file: int, beginning: bytes) -> Iterator[bytes]:
+    seen, part = 0, beginning
+    while part:
+        if b"\x00" in part:
+            raise Problem(files.BINARY)
+        yield part
+        seen += len(part)
+        part = os.read(file, min(WHOLE, MAX_READ - seen))
+
+
+def _shown_of_large(parts: Iterator[bytes], offset: int, limit: int) -> str:
+    skip, size = files.window(offset, limit)
+    window = _Window(skip, size)
+    seen = 0
+    for part in parts:
+        seen += len(part)
+        window.feed(part)
+        if window.is_full:
+            break
+    else:
+        window.end()
+    goes_on = seen >= MAX_READ and not window.is_full
+    text = files.numbered_lines(window.lines, skip)
+    if not window.lines:
+        return files.beyond_the_beginning(MAX_READ) if goes_on else files.PAST_THE_END
+    return f"{text}\n{files.only_the_beginning(MAX_READ)}" if goes_on else text
+
+
+class _Window:
+    """Some lines of a text that comes in parts. Lines before are counted, long ones are kept in part."""
+
+    def __init__(self, skip: int, size: int) -> None:
+        self.lines = list[str]()
+        self._skip, self._size = skip, size
+        self._line = bytearray()
+        self._has_begun = False
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.lines) >= self._size
+
+    def feed(self, part: bytes) -> None:
+        start = self._skipped(part)
+        while start < len(part) and not self.is_full:
+            newline = part.find(b"\n", start)
+            end = len(part) if newline < 0 else newline
+            self._add(part, start, end)
+            if newline >= 0:
+                self._close()
+            start = end + 1
+
+    def end(self) -> None:
+        """The text is over: what follows the last newline is a line, unless it is nothing."""
+        if self._has_begun and not self._skip and not self.is_full:
+            self._close()
+
+    def _skipped(self, part: bytes) -> int:
+        """Where in this part the first line begins that is to be shown."""
+        if not self._skip:
+            return 0
+        newlines = part.count(b"\n")
+        if newlines < self._skip:
+            self._skip -= newlines
+            return len(part)
+        start = 0
+        for _ in range(self._skip):
+            start = part.index(b"\n", start) + 1
+        self._skip = 0
+        return start
+
+    def _add(self, part: bytes, start: int, end: int) -> None:
+        self._has_begun = True
+        self._line += part[start : min(end, start + _LINE - len(self._line))]
+
+    def _close(self) -> None:
+        # A line that was cut may end in the middle of a character.
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        try:
+            self.lines.append(decoder.decode(bytes(self._line), final=len(self._line) < _LINE))
+        except UnicodeDecodeError:
+            raise Problem(files.BINARY) from None
+        self._line.clear()
+        self._has_begun = False

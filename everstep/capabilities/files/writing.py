@@ -1,0 +1,84 @@
+"""Replacing files at once: whoever reads sees the old content or the new one, and so does a crash."""
+
+import os
+import secrets
+import stat
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from typing import Final
+
+from everstep.capabilities.files import ownership
+from everstep.capabilities.files.enclosure import DIRECTORY, Problem, closing
+from everstep.capabilities.files.reading import kind_problem
+
+MAX_WRITE: Final = 8 * 1024 * 1024
+"""Bytes of a file that is written or edited."""
+
+_LOCKS: Final = tuple(threading.Lock() for _ in range(64))
+
+
+@contextmanager
+def alone(directory: int, name: str) -> Generator[None]:
+    """Only one call in this process changes a file at a time: those of one step run together."""
+    where = os.stat(".", dir_fd=directory)
+    with _LOCKS[hash((where.st_dev, where.st_ino, name)) % len(_LOCKS)]:
+        yield
+
+
+def found(directory: int, name: str) -> os.stat_result | None:
+    """What stands under a name; None for nothing."""
+    try:
+        return os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def replace(directory: int, name: str, content: bytes, path: str) -> None:
+    """Make a file have this content, whether it exists or not; `path` is what problems call it.
+
+    The new content is written beside the old one, and takes its name once it is on the disk. The file keeps
+    its mode, and if root does this, its owner; other names of the old one (hard links) keep the old content.
+    """
+    old = found(directory, name)
+    if old is not None:
+        _require_writable(old, directory, name, path)
+    beside = f".everstep-{secrets.token_hex(8)}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    file = os.open(beside, flags, 0o666, dir_fd=directory)
+    try:
+        with closing(file):
+            _fill(file, content)
+            ownership.give(file, old or os.stat(".", dir_fd=directory))
+            if old is not None:
+                os.fchmod(file, stat.S_IMODE(old.st_mode) & 0o777)
+            os.fsync(file)
+        os.rename(beside, name, src_dir_fd=directory, dst_dir_fd=directory)
+    except BaseException:
+        os.unlink(beside, dir_fd=directory)
+        raise
+    _keep_name(directory)
+
+
+def _require_writable(old: os.stat_result, directory: int, name: str, path: str) -> None:
+    if problem := kind_problem(old, path):
+        raise Problem(problem)
+    # To rename needs rights on the directory only, but who may not write a file is not to replace it either.
+    if not os.access(name, os.W_OK, dir_fd=directory, effective_ids=True):
+        raise PermissionError(13, os.strerror(13))
+
+
+def _fill(file: int, content: bytes) -> None:
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(file, rest) :]
+
+
+def _keep_name(directory: int) -> None:
+    """Bring the new name to the disk as well."""
+    # A directory that may be written but not read cannot be opened for this, and the file is written already.
+    with (
+        suppress(PermissionError),
+        closing(os.open(".", DIRECTORY | os.O_CLOEXEC, dir_fd=directory)) as opened,
+    ):
+        os.fsync(opened)

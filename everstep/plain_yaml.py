@@ -1,0 +1,34 @@
+"""YAML from strangers: plain values only, in bounded time.
+
+Agents and skills both have it in their files. This module imports no other of ours, so any layer may use it.
+"""
+
+from typing import Final
+
+import yaml
+from yaml.composer import ComposerError
+
+MAX_YAML: Final = 64 * 1024
+"""Longer YAML is refused: PyYAML needs up to ten seconds for a megabyte."""
+
+
+def load_yaml(text: str) -> object:
+    """The value of a YAML text; `ValueError` when it is invalid or uses aliases."""
+    if len(text) > MAX_YAML:
+        raise ValueError(f"it is longer than {MAX_YAML} characters; shorten it")
+    try:
+        loader = _PlainLoader(text)
+        return loader.get_single_data()
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, yaml.YAMLError) as error:
+        # Besides its own errors, PyYAML lets escape what Python makes of an explicit tag
+        # with a wrong value, such as `!!int ""`.
+        raise ValueError(str(error) or type(error).__name__) from error
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """Refuses aliases: nine of them in nine lines stand for a billion values."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise ComposerError(problem="aliases are not supported; write the value out")
+        return super().compose_node(parent, index)

@@ -1,0 +1,28 @@
+"""Where the file tools are tried, both ways in which they open paths."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from everstep.capabilities.files import openat2
+from tests.everstep.capabilities.files.ground import Ground, open_to_all
+from tests.node import do_without
+
+
+@pytest.fixture(params=["openat2", "step by step"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both ways; the first only where the kernel has it."""
+    if request.param != "openat2":
+        monkeypatch.setattr(openat2, "is_available", lambda: False)
+    elif not openat2.is_available():
+        do_without("this kernel has no openat2, or a sandbox forbids it")
+    return request.param
+
+
+@pytest.fixture
+def ground(way: str) -> Iterator[Ground]:
+    """A fresh one."""
+    del way
+    with open_to_all() as root:
+        yield Ground(Path(root))

@@ -1,0 +1,91 @@
+"""Words for files: a directory with secrets around it, and the tools that work in it."""
+
+import os
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from agent_domain.capabilities.bash import ExecutionPolicy
+from agent_domain.tools import ToolContext
+from everstep.capabilities.files import FileTool, ListDirTool, SearchFilesTool, UseFileTools
+
+CONTEXT = ToolContext(UUID(int=1), "c1", 1)
+SECRET = "the secret"  # noqa: S105 -- what must not be read
+OUTSIDE = "Error: Path is outside the allowed directory"
+
+
+class Ground:
+    """A base directory; beside it one with a secret, and one whose name only begins like the base's."""
+
+    def __init__(self, root: Path) -> None:
+        self.base, self.outside, self.beside = root / "base", root / "outside", root / "base-too"
+        for directory in (self.base, self.outside / "sub", self.beside):
+            directory.mkdir(parents=True)
+        for file in (self.outside / "secret.txt", self.outside / "sub" / "b.txt", self.beside / "secret.txt"):
+            file.write_text(SECRET)
+        (self.base / "sub").mkdir()
+        (self.base / "a.txt").write_text("one\ntwo\n")
+        (self.base / "sub" / "b.txt").write_text("inside\n")
+
+    def tools(self, policy: ExecutionPolicy | None = None) -> dict[str, FileTool]:
+        """All file tools, by name."""
+        more = (SearchFilesTool(self.base), ListDirTool(self.base, policy=policy))
+        return {tool.name: tool for tool in (*UseFileTools(self.base, policy).tools, *more)}
+
+    def call(self, tool: str, policy: ExecutionPolicy | None = None, /, **args: Any) -> str:
+        """What the model reads."""
+        return self.tools(policy)[tool].call(args, CONTEXT)
+
+    def read(self, path: str, **args: Any) -> str:
+        return self.call("read_file", path=path, **args)
+
+    def write(self, path: str, content: str = "new") -> str:
+        return self.call("write_file", path=path, content=content)
+
+    def edit(self, path: str, old: str, new: str, **args: Any) -> str:
+        return self.call("edit_file", path=path, old_string=old, new_string=new, **args)
+
+    def link(self, path: str, target: Path | str) -> None:
+        (self.base / path).symlink_to(target)
+
+    def around(self) -> dict[str, str]:
+        """Everything outside, with its content."""
+        files = [path for place in (self.outside, self.beside) for path in place.rglob("*")]
+        return {str(path): path.read_text() if path.is_file() else "" for path in files}
+
+    def names(self) -> list[str]:
+        """Everything inside that is no directory."""
+        found = (Path(folder) / name for folder, _, names in os.walk(self.base) for name in names)
+        return sorted(str(path.relative_to(self.base)) for path in found)
+
+
+NOBODY = 65534
+
+
+@contextmanager
+def unprivileged(ground: Ground) -> Generator[None]:
+    """Without root's rights, which may read and write everything."""
+    if os.geteuid() != 0:
+        yield
+        return
+    for folder, _, names in os.walk(ground.base):
+        for path in (folder, *(os.path.join(folder, name) for name in names)):
+            os.lchown(path, NOBODY, NOBODY)
+    os.setegid(NOBODY)
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+
+
+@contextmanager
+def open_to_all() -> Generator[Path]:
+    """A directory that everybody may enter, unlike pytest's."""
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory).chmod(0o755)
+        yield Path(directory)

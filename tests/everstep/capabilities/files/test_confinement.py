@@ -1,0 +1,475 @@
+"""What models and their commands may try in order to get out, or to hang the worker."""
+
+import ctypes
+import os
+import socket
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_domain.capabilities.bash import ExecutionPolicy
+from agent_domain.errors import InvalidInput
+from everstep.capabilities.files import (
+    ListDirTool,
+    ReadFileTool,
+    SearchFilesTool,
+    UseFileTools,
+    WriteFileTool,
+)
+from everstep.capabilities.files.enclosure import MAX_LINKS
+from tests.everstep.capabilities.files.ground import (
+    CONTEXT,
+    OUTSIDE,
+    SECRET,
+    Ground,
+    open_to_all,
+    unprivileged,
+)
+
+BINARY = "Error: This file is binary, only text can be read"
+TOO_LARGE = "It is larger than 8388608 bytes, the most that can be edited"
+SAME = "Error: new_string equals old_string, so nothing would change"
+NUL = "Error: Path contains a NUL character"
+NO_TEXT = "Error: path holds characters that UTF-8 cannot express"
+WRITES = "Wrote {path}: 3 bytes, 1 lines"
+A_TXT = "     1\tone\n     2\ttwo"
+B_TXT = "     1\tinside"
+NOT_REGULAR = "Error: '{path}' is no regular file but a pipe, a socket, a device or a broken link"
+TANGLED = "Error: '{path}' leads in circles, or through too many links or directories"
+DIRECTORY = "Error: '{path}' names a directory, list_dir shows what is in it"
+NONE = "Error: No file at '{path}'"
+NO_WAY = "Error: No file can be made at '{path}', something on the way there is no directory"
+TOO_LONG = "Error: '{path}' cannot be used: File name too long"
+
+
+def nothing(ground: Ground) -> None:
+    """What the path names does not need to be made."""
+    del ground
+
+
+@dataclass(frozen=True)
+class Hostile:
+    """A path, what is made for it, and what the model reads when it reads and when it writes there."""
+
+    name: str
+    path: str
+    reading: str
+    writing: str
+    make: Callable[[Ground], object] = nothing
+
+    @property
+    def editing(self) -> str:
+        """What the model reads when it edits: that the path is wrong, or that reading failed."""
+        if self.reading in {OUTSIDE, NUL, NO_TEXT}:
+            return self.reading
+        detail = TOO_LARGE if self.reading == BINARY else self.reading
+        return f"Error: Reading the file failed: {detail.removeprefix('Error: ')}"
+
+
+def linked(target: str, path: str = "link") -> Callable[[Ground], object]:
+    """Make a link; `{base}` and `{outside}` stand in its target for the directories."""
+    return lambda ground: ground.link(path, target.format(**vars(ground)))
+
+
+def chain(ground: Ground, length: int, end: str) -> None:
+    """Links to links, the last to something."""
+    for number in range(length):
+        ground.link(f"l{number}", end if number == length - 1 else f"l{number + 1}")
+
+
+def a_socket(ground: Ground) -> None:
+    """Bound by a short way, since such names are short."""
+    directory = os.open(ground.base, os.O_RDONLY)
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(f"/proc/self/fd/{directory}/sock")
+    os.close(directory)
+
+
+def a_linked_pipe(ground: Ground) -> None:
+    """Behind a link."""
+    os.mkfifo(ground.base / "p")
+    ground.link("link", "p")
+
+
+def a_sparse_file(ground: Ground) -> None:
+    """A terabyte that takes no room."""
+    (ground.base / "huge").touch()
+    os.truncate(ground.base / "huge", 2**40)
+
+
+def out(name: str, path: str, make: Callable[[Ground], object] = nothing) -> Hostile:
+    """Something that leads out."""
+    return Hostile(name, path, OUTSIDE, OUTSIDE, make)
+
+
+def no_name(name: str, path: str) -> Hostile:
+    """Something that looks as if it led out, and is just a name that nothing has."""
+    return Hostile(name, path, NONE, WRITES)
+
+
+HOSTILE = [
+    # Spelled out.
+    out("up", "../outside/secret.txt"),
+    out("down and further up", "sub/../../outside/secret.txt"),
+    out("up from nothing", "gone/../../outside/secret.txt"),
+    out("far up", "../" * 300 + "etc/passwd"),
+    out("absolute", "/etc/passwd"),
+    out("absolute with two slashes", "//etc/passwd"),
+    out("absolute, beside", "{outside}/secret.txt"),
+    out("a name that begins like the base's", "{base}-too/secret.txt"),
+    out("absolute and up", "{base}/../outside/secret.txt"),
+    out("the directory above", ".."),
+    out("the root", "/"),
+    out("another process", "/proc/self/environ"),
+    out("a device", "/dev/zero"),
+    no_name("three dots", ".../x"),
+    no_name("backslashes", "..\\outside\\secret.txt"),
+    no_name("encoded dots", "%2e%2e/outside/secret.txt"),
+    no_name("encoded twice", "%252e%252e%252fsecret"),
+    no_name("home", "~/secret"),
+    no_name("a variable", "$HOME/secret"),
+    no_name("an address", "file:///etc/passwd"),
+    no_name("a slash that is none", "..\u2215outside\u2215secret.txt"),
+    no_name("wide dots", "\uff0e\uff0e/outside/secret.txt"),
+    no_name("a command", "$(cat /etc/passwd)/x"),
+    no_name("a pattern", "*.txt"),
+    no_name("a flag", "--help"),
+    no_name("another case", "A.TXT"),
+    no_name("space at the end", "a.txt "),
+    no_name("two lines", "a\nb"),
+    no_name("control characters", "\x1b[2J\x07"),
+    Hostile("the same, spelled oddly", "./sub/.././/a.txt", A_TXT, WRITES),
+    Hostile("absolute, inside", "{base}/a.txt", A_TXT, WRITES),
+    # What cannot be a path.
+    Hostile("NUL", "a.txt\x00.png", NUL, NUL),
+    Hostile("NUL that leads out", "../outside\x00", NUL, NUL),
+    Hostile("bytes that are no UTF-8", "b\udcff", NO_TEXT, NO_TEXT),
+    Hostile("half a character", "b\ud800", NO_TEXT, NO_TEXT),
+    Hostile("a long name", "n" * 300, TOO_LONG, TOO_LONG),
+    Hostile("a long path", "n/" * 3000 + "x", TOO_LONG, TOO_LONG),
+    Hostile("10,000 levels", "d/" * 10_000 + "x", TOO_LONG, TOO_LONG),
+    Hostile("nothing", "", DIRECTORY, DIRECTORY),
+    Hostile("the base", ".", DIRECTORY, DIRECTORY),
+    # Links.
+    out("a link to a file outside", "link", linked("{outside}/secret.txt")),
+    out("a relative link outside", "link", linked("../outside/secret.txt")),
+    out("a link to a directory outside", "link/secret.txt", linked("{outside}")),
+    out("a link to a directory outside, to make something in", "link/new/x", linked("../outside")),
+    out("a link to nothing outside", "link", linked("{outside}/new.txt")),
+    out("a link to the root", "link/etc/passwd", linked("/")),
+    out("a link far up", "link", linked("../" * 60 + "etc/passwd")),
+    out("a chain of links outside", "l0", lambda g: chain(g, 9, "../outside/secret.txt")),
+    out("a link to the memory of a process", "link", linked("/proc/self/mem")),
+    out("a magic link", "link/etc/passwd", linked("/proc/self/root")),
+    out("a magic link to what is open", "link", linked("/proc/self/fd/0")),
+    out("a link to a device", "link", linked("/dev/zero")),
+    Hostile("a link out and in again", "link", A_TXT, WRITES, linked("../outside/../base/a.txt")),
+    Hostile("a link within", "link", B_TXT, WRITES, linked("sub/b.txt")),
+    Hostile("an absolute link within", "link", B_TXT, WRITES, linked("{base}/sub/b.txt")),
+    Hostile("a link to a directory within", "link/b.txt", B_TXT, WRITES, linked("./sub/../sub/")),
+    Hostile("a link to nothing within", "link", NONE, WRITES, linked("sub/new.txt")),
+    Hostile("a link to itself", "link", TANGLED, TANGLED, linked("link")),
+    Hostile("links in a circle", "l0/x", TANGLED, TANGLED, lambda g: chain(g, 3, "l0")),
+    Hostile("many links", "l0", A_TXT, WRITES, lambda g: chain(g, MAX_LINKS, "a.txt")),
+    Hostile("too many links", "l0", TANGLED, TANGLED, lambda g: chain(g, MAX_LINKS + 1, "a.txt")),
+    Hostile("a link that goes up and down", "link", A_TXT, WRITES, linked("sub/../" * 580 + "a.txt")),
+    # Things that are no files.
+    Hostile("a pipe", "pipe", NOT_REGULAR, NOT_REGULAR, lambda g: os.mkfifo(g.base / "pipe")),
+    Hostile("a link to a pipe", "link", NOT_REGULAR, NOT_REGULAR, a_linked_pipe),
+    Hostile("a socket", "sock", NOT_REGULAR, NOT_REGULAR, a_socket),
+    Hostile("a directory", "sub", DIRECTORY, DIRECTORY),
+    Hostile("a directory with a slash", "sub/", DIRECTORY, DIRECTORY),
+    Hostile("a link to a directory", "link", DIRECTORY, DIRECTORY, linked("sub")),
+    Hostile("a file as a directory", "a.txt/b", NONE, NO_WAY),
+    Hostile("a file as a directory, and up", "a.txt/b/../../sub/b.txt", B_TXT, WRITES),
+    # Files of a kind.
+    Hostile("a huge file", "huge", BINARY, WRITES, a_sparse_file),
+]  # fmt: skip
+
+
+def test_there_are_enough_of_them() -> None:
+    assert len(HOSTILE) >= 35
+    assert len({each.name for each in HOSTILE}) == len(HOSTILE)
+
+
+@pytest.mark.parametrize("hostile", HOSTILE, ids=lambda hostile: hostile.name)
+def test_what_is_hostile_is_contained_and_the_model_is_told(ground: Ground, hostile: Hostile) -> None:
+    """9.2.1: by every tool, and nothing outside is read or changed."""
+    hostile.make(ground)
+    path = hostile.path.replace("{base}", str(ground.base)).replace("{outside}", str(ground.outside))
+    around = ground.around()
+
+    def told(text: str) -> str:
+        return text.replace("{path}", path)
+
+    assert ground.read(path) == told(hostile.reading)
+    if hostile.reading.startswith("Error: "):
+        assert ground.edit(path, "one", "three") == told(hostile.editing)
+    listed, found = ground.call("list_dir", path=path), ground.call("search_files", pattern=path)
+    for text in (listed, found):
+        assert not {"secret.txt", "etc", "root:", SECRET} & set(text.replace(path, "").split())
+    assert ground.write(path) == told(hostile.writing)
+    if hostile.writing == WRITES:
+        assert ground.read(path) == "     1\tnew"
+    assert ground.around() == around
+    assert not [name for name in ground.names() if "everstep" in name]
+
+
+@pytest.mark.parametrize("tool", ["read_file", "write_file", "edit_file", "list_dir", "search_files"])
+@pytest.mark.parametrize("value", [5, 1.5, True, [], [1], {}, {"a": 1}, [[]]])
+def test_arguments_of_a_wrong_kind_are_problems_not_failures(ground: Ground, tool: str, value: Any) -> None:
+    """9.2.1: problems are told as successful results."""
+    told = ground.call(tool, **dict.fromkeys(ground.tools()[tool].schema["properties"], value))
+
+    if tool == "search_files" and value == []:
+        assert told == "Error: pattern is required"
+    else:
+        assert told.startswith("Error: The arguments do not fit: ")
+
+
+@pytest.mark.parametrize(
+    "number", [10**400, 1e300, -(10**400), float("nan"), float("inf"), "x", "-7", "0x10"]
+)
+def test_numbers_of_any_size_are_read_or_refused(ground: Ground, number: Any) -> None:
+    """9.2.2: whatever a model sends."""
+    assert ground.read("a.txt", offset=number, limit=number)
+
+
+DEVICES = ["zero", "null", "full", "random", "tty", "fd/0", "stdin", "ptmx"]
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_a_device_is_never_opened_for_its_content(way: str, name: str) -> None:
+    """9.2.1: whoever allows /dev gets no endless file."""
+    del way
+    told = ReadFileTool("/dev").call({"path": name}, CONTEXT)
+    assert told in {NOT_REGULAR.format(path=name), OUTSIDE, NONE.format(path=name)}
+    assert (told == NOT_REGULAR.format(path=name)) >= (name in DEVICES[:4])
+
+
+@pytest.mark.parametrize("path", ["self/root/etc/passwd", "self/cwd", "self/exe", "self/fd/0"])
+def test_a_magic_link_is_not_followed(way: str, path: str) -> None:
+    """9.2.1: whoever allows /proc does not allow everything that is open."""
+    del way
+    assert ReadFileTool("/proc").call({"path": path}, CONTEXT) == OUTSIDE
+
+
+def test_whoever_allows_everything_gets_it(ground: Ground) -> None:
+    """9.2.1"""
+    told = ReadFileTool("/").call({"path": f"{ground.outside}/secret.txt"}, CONTEXT)
+    assert told == f"     1\t{SECRET}"
+
+
+# --- Directories ---
+
+
+def test_the_base_may_be_named_by_a_link_and_paths_by_either_name(ground: Ground) -> None:
+    """9.2.1: paths stay inside, whatever the base is called."""
+    alias = ground.base.parent / "alias"
+    alias.symlink_to(ground.base)
+    tool = ReadFileTool(alias)
+    for path in ("a.txt", f"{alias}/a.txt", f"{ground.base}/a.txt", f"{ground.base}/sub/../a.txt"):
+        assert tool.call({"path": path}, CONTEXT) == A_TXT
+    ground.link("link", ground.base / "sub" / "b.txt")
+    ground.link("up", "../alias/sub/b.txt")
+    assert tool.call({"path": "link"}, CONTEXT) == B_TXT
+    assert tool.call({"path": "up"}, CONTEXT) == B_TXT
+    assert tool.call({"path": f"{ground.outside}/secret.txt"}, CONTEXT) == OUTSIDE
+
+
+def test_a_base_that_does_not_exist_is_no_business_of_the_model(ground: Ground) -> None:
+    """9.2.1: it is told whom to tell."""
+    gone = ground.base / "gone"
+    told = "Error: The directory for the file tools does not exist; tell whoever runs this agent"
+    for tool in (*UseFileTools(gone).tools, SearchFilesTool(gone), ListDirTool(gone)):
+        args = {"path": "x", "content": "x", "old_string": "a", "new_string": "b", "pattern": "x"}
+        known = {name: args[name] for name in args if name in tool.schema["properties"]}
+        assert tool.call(known, CONTEXT) == told
+    assert not gone.exists()
+
+
+@pytest.mark.parametrize("base", ["", None, 5, b"/tmp", "a\x00b"])
+def test_what_is_no_directory_is_refused_when_the_agent_is_made(base: Any) -> None:
+    """9.2.1"""
+    with pytest.raises(InvalidInput, match="is no directory; pass a path as text or as a Path"):
+        UseFileTools(base)
+
+
+def test_a_policy_allows_more_directories(ground: Ground) -> None:
+    """9.2.1: the policy's readable and writable paths."""
+    policy = ExecutionPolicy.in_dir(ground.base).with_readable_paths(ground.outside)
+    policy = policy.with_writable_paths(ground.beside)
+    for place in (ground.outside, ground.beside):
+        for spelled in (place, f"../{place.name}"):
+            assert ground.call("read_file", policy, path=f"{spelled}/secret.txt") == f"     1\t{SECRET}"
+            assert "[file] secret.txt" in ground.call("list_dir", policy, path=f"{spelled}")
+    ground.link("link", "../outside/secret.txt")
+    assert ground.call("read_file", policy, path="link") == f"     1\t{SECRET}"
+
+    def written(place: Path) -> str:
+        return ground.call("write_file", policy, path=f"{place}/new/x.txt", content="new")
+
+    assert written(ground.outside) == OUTSIDE
+    assert written(ground.beside) == f"Wrote {ground.beside}/new/x.txt: 3 bytes, 1 lines"
+    assert (ground.beside / "new" / "x.txt").read_text() == "new"
+    assert ground.call("read_file", policy, path="/etc/passwd") == OUTSIDE
+
+
+def test_a_readable_path_may_be_a_file(ground: Ground) -> None:
+    """9.2.1: and then it is that one."""
+    policy = ExecutionPolicy.in_dir(ground.base).with_readable_paths(ground.outside / "secret.txt")
+    path = str(ground.outside / "secret.txt")
+    assert ground.call("read_file", policy, path=path) == f"     1\t{SECRET}"
+    assert ground.call("read_file", policy, path=str(ground.outside / "sub" / "b.txt")) == OUTSIDE
+    assert ground.call("write_file", policy, path=path, content="new") == OUTSIDE
+
+
+# --- Rights ---
+
+
+def denied(path: str) -> str:
+    return f"Error: '{path}' cannot be used: Permission denied"
+
+
+def test_what_the_worker_may_not_do_is_told(ground: Ground) -> None:
+    """9.2.1: problems are told as successful results."""
+    (ground.base / "locked").mkdir()
+    (ground.base / "locked" / "x").touch()
+    with unprivileged(ground):
+        (ground.base / "a.txt").chmod(0)
+        (ground.base / "sub" / "b.txt").chmod(0o444)
+        (ground.base / "sub").chmod(0o555)
+        (ground.base / "locked").chmod(0)
+        try:
+            assert ground.read("a.txt") == denied("a.txt")
+            assert ground.edit("a.txt", "a", "b") == "Error: Reading the file failed: Permission denied"
+            assert ground.read("locked/x") == denied("locked/x")
+            assert ground.call("list_dir", path="locked") == denied("locked")
+            assert ground.write("locked/x") == denied("locked/x")
+            assert ground.write("sub/new.txt") == denied("sub/new.txt")
+            assert ground.write("sub/new/x.txt") == denied("sub/new/x.txt")
+            assert ground.edit("sub/b.txt", "inside", "changed") == denied("sub/b.txt")
+            assert ground.call("search_files", pattern="zzz") == (
+                "No file matches zzz\n... 1 directories could not be read"
+            )
+            (ground.base / "sub").chmod(0o755)
+            assert ground.write("sub/b.txt") == denied("sub/b.txt")
+        finally:
+            (ground.base / "locked").chmod(0o755)
+    assert (ground.base / "sub" / "b.txt").read_text() == "inside\n"
+    assert ground.names() == ["a.txt", "locked/x", "sub/b.txt"]
+
+
+# --- Races ---
+
+EXCHANGE = 2
+AT_CWD = -100
+
+
+def exchange(first: Path, second: Path) -> None:
+    """Let two names change places, at once."""
+    if ctypes.CDLL(None, use_errno=True).renameat2(AT_CWD, bytes(first), AT_CWD, bytes(second), EXCHANGE):
+        raise OSError(ctypes.get_errno(), "the names could not be exchanged")
+
+
+@contextmanager
+def exchanging(first: Path, second: Path) -> Generator[None]:
+    """Let two names change places all the time."""
+    over = threading.Event()
+
+    def swap() -> None:
+        while not over.is_set():
+            exchange(first, second)
+
+    thread = threading.Thread(target=swap)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+CALLS = 1_000
+AT_MOST = 50_000
+
+
+def tried(act: Callable[[], str], *both: str) -> None:
+    """Thousands of times, and until both ways of the race were seen.
+
+    Nothing else is seen, except by those who looked in one moment and opened in the next.
+    """
+    seen = set[str]()
+    for number in range(AT_MOST):
+        seen.add(act())
+        if number >= CALLS and seen >= set(both):
+            break
+    assert seen >= set(both)
+    assert all(text in both or text.startswith("Error: ") for text in seen)
+
+
+def test_a_file_that_turns_into_a_link_leads_nowhere(ground: Ground) -> None:
+    """9.2.1: not even in the moment in which it is opened."""
+    around = ground.around()
+    ground.link("link", ground.outside / "secret.txt")
+    with exchanging(ground.base / "a.txt", ground.base / "link"):
+        tried(lambda: ground.read("a.txt"), A_TXT, OUTSIDE)
+    assert ground.around() == around
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is waited for: a disk would take minutes for thousands of files."""
+    monkeypatch.setattr(os, "fsync", str)
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_directory_that_turns_into_a_link_leads_nowhere(ground: Ground) -> None:
+    """9.2.1: for no tool."""
+    (ground.outside / "sub" / "outer.txt").touch()
+    around = ground.around()
+    ground.link("link", ground.outside / "sub")
+    with exchanging(ground.base / "sub", ground.base / "link"):
+        tried(lambda: ground.read("sub/b.txt"), B_TXT, OUTSIDE)
+        tried(lambda: ground.call("list_dir", path="sub"), "[file] b.txt", OUTSIDE)
+        tried(lambda: ground.edit("sub/b.txt", "in", "in", replace_all=True), SAME, OUTSIDE)
+        tried(lambda: ground.edit("sub/b.txt", "s", "s."), "Edited sub/b.txt: 1 replacement(s)", OUTSIDE)
+        tried(lambda: ground.write("sub/b.txt"), "Wrote sub/b.txt: 3 bytes, 1 lines", OUTSIDE)
+        for _ in range(CALLS):
+            assert "/outer.txt" not in ground.call("search_files", pattern="outer.txt")
+    assert ground.around() == around
+
+
+def test_a_file_that_turns_into_a_pipe_is_not_waited_for(ground: Ground) -> None:
+    """9.2.1"""
+    os.mkfifo(ground.base / "pipe")
+    with exchanging(ground.base / "a.txt", ground.base / "pipe"):
+        tried(lambda: ground.read("a.txt"), A_TXT, NOT_REGULAR.format(path="a.txt"))
+        tried(
+            lambda: ground.edit("a.txt", "absent", "x"),
+            "Error: The file does not contain old_string",
+            f"Error: Reading the file failed: {NOT_REGULAR.format(path='a.txt').removeprefix('Error: ')}",
+        )
+
+
+def test_a_hard_link_is_the_file_that_it_is_and_others_keep_theirs(ground: Ground) -> None:
+    """9.2.1, 9.2.3: what is outside is not written to through it."""
+    os.link(ground.outside / "secret.txt", ground.base / "hard.txt")
+    assert ground.write("hard.txt").startswith("Wrote")
+    assert (ground.outside / "secret.txt").read_text() == SECRET
+
+
+def test_the_tools_need_no_rights_beyond_the_base(ground: Ground) -> None:
+    """9.2.1: the directory above may be closed to the worker."""
+    del ground
+    with open_to_all() as root:
+        inner = Ground(root)
+        with unprivileged(inner):
+            assert (
+                WriteFileTool(inner.base).call({"path": "n/x", "content": "new"}, CONTEXT).startswith("Wrote")
+            )
