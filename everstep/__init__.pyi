@@ -168,6 +168,10 @@ from everstep.capabilities.files import (
     SearchFilesTool as SearchFilesTool,
     UseFileTools as UseFileTools,
 )
+from everstep.capabilities.skills import (
+    SkillLibrary as SkillLibrary,
+    UseSkills as UseSkills,
+)
 from everstep.capabilities.user_input import UseUserInput as UseUserInput
 from everstep.client.client import Client as Client, Execution as Execution
 from everstep.local.agent import (

@@ -1,0 +1,150 @@
+"""Skills in a directory, which may come from strangers.
+
+One broken skill keeps no other out: it is logged and left out. No symlink leads out of the library, files are
+read up to a size, and YAML gives plain values only.
+"""
+
+import logging
+import os
+import stat
+import threading
+from collections import deque
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final, cast
+
+from agent_domain.capabilities import skills
+from agent_domain.capabilities.bash import PathText
+from agent_domain.capabilities.files import displayable
+from agent_domain.capabilities.skills import RESOURCE_DIRECTORIES, SKILL_FILE, Skill
+from agent_domain.errors import InvalidInput
+from agent_domain.front_matter import split_front_matter
+from everstep.capabilities.files.enclosure import DIRECTORY, Enclosure, Problem, closing
+from everstep.capabilities.files.reading import read_at_most, regular_file
+from everstep.capabilities.files.searching import behind, some_entries
+from everstep.plain_yaml import load_yaml
+
+logger = logging.getLogger(__name__)
+
+MAX_BYTES: Final = 256 * 1024
+"""Larger skills are left out; a model could not make use of them."""
+
+MAX_SKILLS: Final = 500
+MAX_RESOURCES: Final = 200
+"""Of one skill; more would fill the model's context with names."""
+
+
+class SkillLibrary:
+    """The skills in a directory: `{name}/SKILL.md` with its resources beside it, or `{name}.md`.
+
+    It is looked at once, on first use. Without such a directory there are no skills, and a warning says so.
+    """
+
+    def __init__(self, path: PathText) -> None:
+        self._enclosure = Enclosure(path)
+        self._lock = threading.Lock()
+        self._loaded: Mapping[str, Skill] | None = None
+
+    @property
+    def skills(self) -> Mapping[str, Skill]:
+        """All skills, in the order of their names."""
+        with self._lock:
+            if self._loaded is None:
+                self._loaded = skills.by_name(self._found())
+            return self._loaded
+
+    def get(self, name: str) -> Skill | None:
+        """The skill of that name, or None."""
+        return self.skills.get(name)
+
+    def _found(self) -> list[tuple[str, Skill]]:
+        found = list[tuple[str, Skill]]()
+        if not os.path.isdir(self._enclosure.base):
+            self._warn("", "there is no such directory, so there are no skills")
+            return found
+        for path in self._paths():
+            if len(found) >= MAX_SKILLS:
+                self._warn(
+                    path, f"it and what follows is left out; a library has at most {MAX_SKILLS} skills"
+                )
+                break
+            if (skill := self._read(path)) is not None:
+                found.append((path, skill))
+        return found
+
+    def _paths(self) -> list[str]:
+        """Where skills may be."""
+        paths = list[str]()
+        for name, kind in self._entries(""):
+            mode = behind(self._enclosure, name) if stat.S_ISLNK(kind) else kind
+            if stat.S_ISDIR(mode):
+                paths.append(f"{name}/{SKILL_FILE}")
+            elif stat.S_ISLNK(kind) and not mode:
+                self._warn(name, "the link leads out of the library, or to nothing")
+            elif skills.is_skill_file(name):
+                paths.append(name)
+        return paths
+
+    def _entries(self, directory: str) -> list[tuple[str, int]]:
+        try:
+            with closing(self._enclosure.opened(directory, DIRECTORY)) as opened:
+                return some_entries(opened)
+        except FileNotFoundError:
+            return []
+        except (OSError, Problem) as error:
+            self._warn(directory, error)
+            return []
+
+    def _read(self, path: str) -> Skill | None:
+        try:
+            with regular_file(partial(self._enclosure.opened, path), path) as file:
+                content = read_at_most(file, MAX_BYTES + 1)
+            return self._parsed(path, content)
+        except FileNotFoundError:
+            # A directory without it is no skill.
+            return None
+        except (OSError, Problem, ValueError) as error:
+            self._warn(path, error)
+            return None
+
+    def _parsed(self, path: str, content: bytes) -> Skill:
+        if len(content) > MAX_BYTES:
+            raise InvalidInput(f"it is larger than {MAX_BYTES} bytes; shorten it")
+        front_matter, body = split_front_matter(content.decode("utf-8-sig"))
+        fields = self._fields(path, front_matter) if front_matter else None
+        directory = os.path.dirname(path)
+        files = self._files_beside(directory) if directory else []
+        return Skill.parse(fields, body, displayable(skills.default_name(path)), files)
+
+    def _fields(self, path: str, front_matter: str) -> Mapping[str, Any] | None:
+        """Invalid YAML counts as none."""
+        try:
+            fields = load_yaml(front_matter)
+        except ValueError as error:
+            self._warn(path, f"its front matter is no valid YAML and is ignored: {error}")
+            return None
+        return cast("Mapping[str, Any]", fields) if isinstance(fields, Mapping) else None
+
+    def _files_beside(self, directory: str) -> list[str]:
+        """The files in the directories for resources, relative to the skill's; links are not gone into."""
+        found = list[str]()
+        pending = deque(each.rstrip("/") for each in RESOURCE_DIRECTORIES)
+        while pending:
+            here = pending.popleft()
+            for name, kind in self._entries(f"{directory}/{here}"):
+                path = f"{here}/{name}"
+                if stat.S_ISDIR(kind):
+                    pending.append(path)
+                elif self._is_file(f"{directory}/{path}", kind):
+                    found.append(displayable(path))
+                if len(found) >= MAX_RESOURCES:
+                    self._warn(directory, f"only {MAX_RESOURCES} of its resources are listed")
+                    return found
+        return found
+
+    def _is_file(self, path: str, kind: int) -> bool:
+        return stat.S_ISREG(behind(self._enclosure, path) if stat.S_ISLNK(kind) else kind)
+
+    def _warn(self, path: str, why: object) -> None:
+        where = os.path.join(self._enclosure.base, path).rstrip("/")
+        logger.warning("skills: %s: %s", displayable(where), str(why).removeprefix("Error: "))
