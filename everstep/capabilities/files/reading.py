@@ -63,7 +63,8 @@ def shown(file: int, offset: int, limit: int) -> str:
     if len(beginning) <= WHOLE:
         text = files.text_of(beginning)
         return files.BINARY if text is None else files.numbered(text, offset, limit)
-    return _shown_of_large(_parts(file, beginning), offset, limit)
+    has_more = os.fstat(file).st_size > MAX_READ
+    return _shown_of_large(_parts(file, beginning), offset, limit, has_more=has_more)
 
 
 def _parts(file: int, beginning: bytes) -> Iterator[bytes]:
@@ -76,18 +77,16 @@ def _parts(file: int, beginning: bytes) -> Iterator[bytes]:
         part = os.read(file, min(WHOLE, MAX_READ - seen))
 
 
-def _shown_of_large(parts: Iterator[bytes], offset: int, limit: int) -> str:
+def _shown_of_large(parts: Iterator[bytes], offset: int, limit: int, *, has_more: bool) -> str:
     skip, size = files.window(offset, limit)
     window = _Window(skip, size)
-    seen = 0
     for part in parts:
-        seen += len(part)
         window.feed(part)
         if window.is_full:
             break
     else:
         window.end()
-    goes_on = seen >= MAX_READ and not window.is_full
+    goes_on = has_more and not window.is_full
     text = files.numbered_lines(window.lines, skip)
     if not window.lines:
         return files.beyond_the_beginning(MAX_READ) if goes_on else files.PAST_THE_END

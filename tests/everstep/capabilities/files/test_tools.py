@@ -4,6 +4,7 @@ import errno
 import os
 import stat
 import threading
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from everstep.capabilities.files import (
 from everstep.capabilities.files.reading import MAX_READ, WHOLE
 from everstep.local.agent import AgentBuilder
 from tests.everstep.capabilities.files.ground import CONTEXT, NOBODY, SECRET, Ground
+from tests.node import do_without
 
 
 def test_an_agent_reads_writes_and_edits(ground: Ground) -> None:
@@ -146,7 +148,7 @@ def test_junk_in_a_large_file_is_binary_where_it_is_read(ground: Ground, junk: b
 
 
 def test_only_the_beginning_of_a_huge_file_is_read(ground: Ground) -> None:
-    """9.2.2: and it says so."""
+    """9.2.2, 9.2.8: and it says so."""
     with (ground.base / "huge").open("wb") as file:
         for _ in range(MAX_READ // 2**20):
             file.write(b"some text\n" * (2**20 // 10) + b"end..\n")
@@ -156,12 +158,34 @@ def test_only_the_beginning_of_a_huge_file_is_read(ground: Ground) -> None:
     assert ground.read("huge", offset=lines - 1) == (
         f"{lines:>6}\tend..\n... the file goes on, and only its first {MAX_READ} bytes are read"
     )
+    os.truncate(ground.base / "huge", MAX_READ)
+    assert ground.read("huge", offset=lines - 1) == f"{lines:>6}\tend.."
+    assert ground.read("huge", offset=lines) == "Error: The file ends before this offset"
+    with (ground.base / "huge").open("ab") as file:
+        file.write(b"more\n")
     told = f"Error: Only the first {MAX_READ} bytes of a file are read, and this offset lies behind them"
     assert ground.read("huge", offset=lines) == ground.read("huge", offset=10**30) == told
 
 
-def test_a_huge_file_is_read_in_little_memory(ground: Ground) -> None:
-    """9.2.2: a line of a terabyte is no text, and not kept either."""
+@pytest.mark.parametrize("part", [b"some text\n", b"one endless line "])
+def test_a_huge_file_is_read_in_little_memory(ground: Ground, part: bytes) -> None:
+    """9.2.2, 9.2.8: whatever its lines are like."""
+    with (ground.base / "huge").open("wb") as file:
+        for _ in range(40):
+            file.write(part * (2**20 // len(part)))
+    tracemalloc.start()
+    try:
+        shown = ground.read("huge"), ground.read("huge", offset=10**7)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert shown[0].startswith("     1\t" + part.decode().rstrip())
+    assert shown[1] == "Error: The file ends before this offset"
+    assert peak < 6 * 2**20
+
+
+def test_a_line_of_a_terabyte_is_no_text(ground: Ground) -> None:
+    """9.2.2, 9.2.8: and is not looked for either."""
     (ground.base / "sparse").write_text("x")
     os.truncate(ground.base / "sparse", 2**40)
     assert ground.read("sparse", offset=5) == "Error: This file is binary, only text can be read"
@@ -199,7 +223,7 @@ def test_a_path_that_ends_like_a_directory_is_no_file(ground: Ground, path: str)
 
 
 def test_what_is_too_long_is_not_written(ground: Ground) -> None:
-    """9.2.3: the limit is said, and no directory made."""
+    """9.2.3, 9.2.8: the limit is said, and no directory made."""
     size = writing.MAX_WRITE + 1
     assert ground.write("new/x", "x" * size) == (
         f"Error: The file would have {size} bytes, at most {size - 1} can be written. Split it into several"
@@ -210,7 +234,7 @@ def test_what_is_too_long_is_not_written(ground: Ground) -> None:
 
 @pytest.mark.parametrize("mode", [0o600, 0o755, 0o4755])
 def test_a_file_keeps_its_mode(ground: Ground, mode: int) -> None:
-    """9.2.3, 9.2.4: but nothing that lets it act for somebody else."""
+    """9.2.3, 9.2.4, 9.2.9: but nothing that lets it act for somebody else."""
     (ground.base / "a.txt").chmod(mode)
     ground.write("a.txt", "one")
     assert stat.S_IMODE((ground.base / "a.txt").stat().st_mode) == mode & 0o777
@@ -229,9 +253,10 @@ def test_new_files_have_the_usual_mode(ground: Ground) -> None:
     assert stat.S_IMODE((ground.base / "new").stat().st_mode) == 0o750
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_what_root_makes_belongs_to_the_owner_of_the_directory(ground: Ground) -> None:
     """9.2.3: so that commands of the same agent, which are not root, can use it."""
+    if os.geteuid() != 0:
+        do_without("only root can give files away")
     os.chown(ground.base, NOBODY, NOBODY - 1)
     os.chown(ground.base / "a.txt", 12, 34)
     ground.write("new/deep/x.txt")
@@ -250,7 +275,7 @@ def test_what_root_makes_belongs_to_the_owner_of_the_directory(ground: Ground) -
 def test_a_write_that_fails_leaves_everything_as_it_was(
     ground: Ground, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
-    """9.2.3, 9.2.4: the old content, and nothing beside it."""
+    """9.2.3, 9.2.4, 9.2.9: the old content, and nothing beside it."""
 
     def fail(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, "full")
@@ -265,7 +290,7 @@ def test_a_write_that_fails_leaves_everything_as_it_was(
 
 
 def test_a_reader_sees_the_old_content_or_the_new(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    """9.2.3: never a part of it."""
+    """9.2.3, 9.2.9: never a part of it."""
     monkeypatch.setattr(os, "fsync", str)
     contents = {letter * 100_000 for letter in "ab"}
     ground.write("x", "a" * 100_000)
@@ -322,7 +347,7 @@ def test_what_is_not_edited_stays_byte_for_byte(ground: Ground) -> None:
 
 
 def test_the_size_of_edited_files_is_limited(ground: Ground) -> None:
-    """9.2.4: before and after; what would be too long is not even made."""
+    """9.2.4, 9.2.8: before and after; what would be too long is not even made."""
     ground.write("x", "a" * 1_000_000)
     size = 10**6 * 10**6
     assert ground.edit("x", "a", "b" * 10**6, replace_all=True) == (
@@ -338,7 +363,7 @@ def test_the_size_of_edited_files_is_limited(ground: Ground) -> None:
 
 
 def test_edits_of_one_file_at_the_same_time_are_all_made(ground: Ground) -> None:
-    """9.2.4: the calls of one step run together."""
+    """9.2.4, 9.2.9: the calls of one step run together."""
     words = [f"<{number}>" for number in range(20)]
     ground.write("x", "".join(words))
     threads = [threading.Thread(target=ground.edit, args=("x", word, f"[{word[1:-1]}]")) for word in words]
@@ -350,7 +375,7 @@ def test_edits_of_one_file_at_the_same_time_are_all_made(ground: Ground) -> None
 
 
 def test_what_another_process_writes_meanwhile_is_not_lost(ground: Ground) -> None:
-    """9.2.4: the edit is made anew, or not at all."""
+    """9.2.4, 9.2.9: the edit is made anew, or not at all."""
     written = list[str]()
 
     def changed(text: str) -> editing.files.Edit | str:
@@ -418,7 +443,7 @@ def test_links_count_if_they_lead_to_a_file_inside(ground: Ground) -> None:
 
 
 def test_a_search_that_is_cut_short_says_so(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    """9.2.6: and what is named with its directory is found all the same."""
+    """9.2.6, 9.2.8: and what is named with its directory is found all the same."""
     monkeypatch.setattr(searching, "MAX_SEEN", 20)
     a_tree(ground, *(f"many/{number:03}" for number in range(50)), "zoo/deep/tiger.txt")
     note = "... the search ended after 20 entries; begin the pattern with a directory to search there"
@@ -428,7 +453,7 @@ def test_a_search_that_is_cut_short_says_so(ground: Ground, monkeypatch: pytest.
 
 
 def test_a_search_takes_bounded_time(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    """9.2.6: whatever the patterns are."""
+    """9.2.6, 9.2.8: whatever the patterns are."""
     monkeypatch.setattr(searching, "MAX_SECONDS", -1.0)
     assert ground.call("search_files", pattern="a.txt").startswith(
         "No file matches a.txt\n... the search ended after 0"
@@ -486,7 +511,7 @@ def test_the_texts_of_listing(ground: Ground) -> None:
 def test_a_directory_with_very_many_entries_is_listed_in_part(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """9.2.7: and it says so."""
+    """9.2.7, 9.2.8: and it says so."""
     monkeypatch.setattr(searching, "MAX_SEEN", 60)
     a_tree(ground, *(f"many/{number:03}" for number in range(61)))
     lines = ground.call("list_dir", path="many").split("\n")

@@ -144,7 +144,7 @@ def test_a_library_is_looked_at_once_and_on_first_use(folder: Path) -> None:
 def test_a_library_that_does_not_exist_has_no_skills(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """9.5.1, 9.5.2: and a warning says so."""
+    """9.5.1, 9.5.2, 9.5.6: and a warning says so."""
     found = SkillLibrary(tmp_path / "gone")
     assert LoadSkillTool(found)() == "(no skills)"
     assert AnnounceSkills(found).before_step(AgentState.empty()) == AgentState.empty()
@@ -201,7 +201,7 @@ def some_bytes(content: bytes) -> Callable[[Path], object]:
 def test_what_is_hostile_is_left_out_and_warned_about(
     folder: Path, caplog: pytest.LogCaptureFixture, make: Callable[[Path], object], why: str
 ) -> None:
-    """9.5.1: and keeps no other out."""
+    """9.5.1, 9.5.6: and keeps no other out."""
     a_skill(folder.parent / "secret.md", "the secret")
     make(folder / "bad.md")
     assert names(folder) == ["pdf", "review"]
@@ -211,7 +211,7 @@ def test_what_is_hostile_is_left_out_and_warned_about(
 
 
 def test_a_directory_that_leads_out_is_no_skill(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """9.5.1: neither by its own link, nor by that of its file, nor by those of its resources."""
+    """9.5.1, 9.5.6: neither by its own link, nor by that of its file, nor by those of its resources."""
     a_skill(folder.parent / "outside" / "SKILL.md", "the secret")
     (folder.parent / "outside" / "scripts").mkdir()
     (folder.parent / "outside" / "scripts" / "secret.sh").touch()
@@ -235,7 +235,7 @@ def test_a_link_within_the_library_is_a_skill(folder: Path) -> None:
 def test_there_are_limits_to_a_library(
     folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """9.5.1: and a warning says what is left out."""
+    """9.5.1, 9.5.6: and a warning says what is left out."""
     monkeypatch.setattr(library, "MAX_SKILLS", 1)
     monkeypatch.setattr(library, "MAX_RESOURCES", 2)
     (folder / "pdf" / "assets").mkdir()
