@@ -1,5 +1,6 @@
 """Where the file tools are tried, both ways in which they open paths."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,3 +27,9 @@ def ground(way: str) -> Iterator[Ground]:
     del way
     with open_to_all() as root:
         yield Ground(Path(root))
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is waited for: a disk would take minutes for thousands of files."""
+    monkeypatch.setattr(os, "fsync", str)

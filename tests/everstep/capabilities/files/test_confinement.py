@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import random
 import socket
 import threading
 from collections.abc import Callable, Generator
@@ -20,6 +21,7 @@ from everstep.capabilities.files import (
     SearchFilesTool,
     UseFileTools,
     WriteFileTool,
+    openat2,
 )
 from everstep.capabilities.files.enclosure import MAX_LINKS
 from tests.everstep.capabilities.files.ground import (
@@ -30,6 +32,7 @@ from tests.everstep.capabilities.files.ground import (
     open_to_all,
     unprivileged,
 )
+from tests.node import do_without
 
 BINARY = "Error: This file is binary, only text can be read"
 TOO_LARGE = "It is larger than 8388608 bytes, the most that can be edited"
@@ -265,6 +268,82 @@ def test_whoever_allows_everything_gets_it(ground: Ground) -> None:
     assert told == f"     1\t{SECRET}"
 
 
+NAMES = ("a", "b", "c")
+STEPS = (*NAMES, *NAMES, "..", ".", "")
+
+
+def a_maze(root: Path, dice: random.Random) -> None:
+    """Directories, files that say where they are, and links to anywhere, in and around the base."""
+    targets = (*(f"{root}/base/{name}" for name in ("", *NAMES)), f"{root}/outside", "/etc", "/")
+    places = [root / "base", root / "outside"]
+    for place in places[:]:
+        places += [place / name for name in NAMES[:2]]
+    for place in places:
+        place.mkdir(exist_ok=True)
+    (root / "base" / "e").write_text("base")
+    for place in places:
+        for name in (*NAMES, "d", "e"):
+            if (place / name).exists():
+                continue
+            if dice.random() < 0.4:
+                (place / name).write_text(str(place.relative_to(root)))
+            elif dice.random() < 0.3:
+                (place / name).symlink_to(dice.choice(targets))
+            else:
+                (place / name).symlink_to("/".join(dice.choices(STEPS, k=dice.randint(1, 5))) or ".")
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_both_ways_lead_to_the_same_place_and_never_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """9.2.1: in any maze of links, and where the system itself says."""
+    if not openat2.is_available():
+        do_without("this kernel has no openat2, or a sandbox forbids it")
+    dice = random.Random(seed)  # noqa: S311 -- a maze is no secret
+    a_maze(tmp_path, dice)
+    tool, found = ReadFileTool(tmp_path / "base"), list[str]()
+    paths = ["/".join(dice.choices((*NAMES, "d", "e", "..", "."), k=dice.randint(1, 5))) for _ in range(100)]
+    for path in ("e", *paths):
+        told = set[str]()
+        for is_there in (True, False):
+            monkeypatch.setattr(openat2, "is_available", lambda answer=is_there: answer)
+            told.add(tool.call({"path": path}, CONTEXT))
+        assert len(told) == 1
+        (text,) = told
+        if not text.startswith("Error: "):
+            found.append(path)
+            real = (tmp_path / os.path.normpath(f"base/{path}")).resolve()
+            assert text == f"     1\t{real.parent.relative_to(tmp_path)}"
+            assert real.is_relative_to(tmp_path / "base")
+    assert found
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("seed", range(10))
+def test_nothing_outside_a_maze_is_written(tmp_path: Path, way: str, seed: int) -> None:
+    """9.2.1, 9.2.3: nor made."""
+    del way
+    dice = random.Random(seed)  # noqa: S311 -- a maze is no secret
+    a_maze(tmp_path, dice)
+    tool = WriteFileTool(tmp_path / "base")
+
+    def outside() -> dict[str, str | None]:
+        found = sorted((tmp_path / "outside").rglob("*"))
+        return {
+            str(path): path.read_text() if path.is_file() and not path.is_symlink() else None
+            for path in found
+        }
+
+    before, written = outside(), 0
+    for _ in range(100):
+        path = "/".join(dice.choices((*NAMES, "d", "new", "..", "."), k=dice.randint(1, 5)))
+        written += tool.call({"path": path, "content": "new"}, CONTEXT).startswith("Wrote ")
+    assert written
+    assert outside() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "outside"]
+
+
 # --- Directories ---
 
 
@@ -420,12 +499,6 @@ def test_a_file_that_turns_into_a_link_leads_nowhere(ground: Ground) -> None:
     with exchanging(ground.base / "a.txt", ground.base / "link"):
         tried(lambda: ground.read("a.txt"), A_TXT, OUTSIDE)
     assert ground.around() == around
-
-
-@pytest.fixture
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is waited for: a disk would take minutes for thousands of files."""
-    monkeypatch.setattr(os, "fsync", str)
 
 
 @pytest.mark.usefixtures("hasty")
