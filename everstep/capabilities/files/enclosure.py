@@ -56,7 +56,7 @@ class Enclosure:
 
     def __init__(self, base: PathText, *others: PathText) -> None:
         self.base = _absolute(base)
-        self.roots = _outermost([self.base, *map(_absolute, others)])
+        self.roots = _outermost(self.base, [_absolute(other) for other in others])
 
     def place(self, path: str) -> tuple[str, str]:
         """The root that a path is meant for, and the way from there; `..` in it is taken as text."""
@@ -116,12 +116,22 @@ class Enclosure:
             pass
 
 
-def _outermost(roots: list[str]) -> tuple[str, ...]:
-    """The roots that lie in no other: an inner one may become a link, which only the outer one confines."""
-    distinct = list(dict.fromkeys(roots))
+def _outermost(base: str, others: list[str]) -> tuple[str, ...]:
+    """The roots that lie in no other: commands may replace an inner one by a link out of the outer one."""
+    distinct = list(dict.fromkeys([base, *others]))
     return tuple(
-        root for root in distinct if all(path_problem(root, [other]) for other in distinct if other != root)
+        root
+        for root in distinct
+        if not any(_lies_in(root, other, base) for other in distinct if other != root)
     )
+
+
+def _lies_in(root: str, other: str, base: str) -> bool:
+    if path_problem(root, [other]) is None:
+        return True
+    # The same behind other names, except for the base: relative paths need it under the name that it has.
+    real, outer = os.path.realpath(root), os.path.realpath(other)
+    return root != base and real != outer and path_problem(real, [outer]) is None
 
 
 def _bounded(path: str) -> str:

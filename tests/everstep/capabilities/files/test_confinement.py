@@ -399,6 +399,29 @@ def test_a_policy_allows_more_directories(ground: Ground) -> None:
     assert ground.call("read_file", policy, path="/etc/passwd") == OUTSIDE
 
 
+@pytest.mark.parametrize("spelled", ["{base}/sub", "{base}/../alias/sub", "{alias}/sub"])
+def test_a_directory_of_the_policy_that_becomes_a_link_leads_nowhere(ground: Ground, spelled: str) -> None:
+    """9.2.1: where commands may write, they may replace a directory that the policy names."""
+    alias = ground.base.parent / "alias"
+    alias.symlink_to(ground.base)
+    path = spelled.format(base=ground.base, alias=alias)
+    policy = ExecutionPolicy.in_dir(ground.base).with_readable_paths(path)
+    tool = ground.tools(policy)["read_file"]
+    assert tool.call({"path": "sub/b.txt"}, CONTEXT) == B_TXT
+    (ground.base / "sub").rename(ground.base / "moved")
+    ground.link("sub", ground.outside / "sub")
+    for way_in in ("sub/b.txt", f"{path}/b.txt", f"{ground.base}/sub/b.txt"):
+        assert tool.call({"path": way_in}, CONTEXT) == OUTSIDE
+
+
+def test_the_base_may_lie_in_a_directory_of_the_policy(ground: Ground) -> None:
+    """9.2.1: and relative paths start in it all the same."""
+    policy = ExecutionPolicy.in_dir(ground.base).with_readable_paths(ground.base.parent)
+    assert ground.call("read_file", policy, path="a.txt") == A_TXT
+    assert ground.call("read_file", policy, path="../outside/secret.txt") == f"     1\t{SECRET}"
+    assert ground.call("write_file", policy, path="../outside/secret.txt", content="x") == OUTSIDE
+
+
 def test_a_readable_path_may_be_a_file(ground: Ground) -> None:
     """9.2.1: and then it is that one."""
     policy = ExecutionPolicy.in_dir(ground.base).with_readable_paths(ground.outside / "secret.txt")
