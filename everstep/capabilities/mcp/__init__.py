@@ -1,0 +1,116 @@
+"""Tools of MCP servers: `UseMCP(StdioServer("npx", ["-y", "some-server"]))`, `UseMCP(HttpServer(url))`.
+
+servers.py      where a server is; secrets stay in there
+naming.py       how its tools are called
+results.py      how what it answers reads
+toolset.py      the port: what there is, calls, what is tried again
+connection.py   one session, owned by one task
+links.py        opening the way to a server, with the tenant's headers
+stdio.py        ... a program, and guard.py: its end when the worker is killed
+http.py         ... an address
+"""
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from agent_domain.errors import InvalidInput
+from agent_domain.toolsets import Toolset
+from agent_domain.values import number
+from everstep.capabilities.mcp.servers import HttpServer, Server, StdioServer
+
+try:
+    from everstep.capabilities.mcp.connection import CONNECTIONS
+    from everstep.capabilities.mcp.naming import usable_prefix
+    from everstep.capabilities.mcp.toolset import McpPolicy, McpToolset
+except ModuleNotFoundError as error:
+    if error.name not in {"mcp", "mcp_types"}:
+        raise
+    raise ModuleNotFoundError("MCP servers need the extra: pip install 'everstep[mcp]'", name="mcp") from None
+
+__all__ = ["HttpServer", "Server", "StdioServer", "UseMCP", "close_connections"]
+
+
+class TakesToolsets(Protocol):
+    """The builder, as far as it matters here."""
+
+    def with_toolset(self, toolset: Toolset) -> object:
+        """Tools that are listed once for each execution."""
+        ...
+
+
+class UseMCP:
+    """The tools of an MCP server, listed once for each execution.
+
+    `prefix` begins their names; by default it follows from the program or the host. `tools` are globs over
+    the server's own names; without them all are used. A call may take `timeout_seconds`, connecting included.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        prefix: str | None = None,
+        tools: Iterable[str] | None = None,
+        *,
+        timeout_seconds: float = 60.0,
+        connect_seconds: float = 30.0,
+        idle_seconds: float = 300.0,
+        max_result_chars: int = 50_000,
+    ) -> None:
+        if not _is_server(server):
+            raise InvalidInput(
+                "UseMCP was given no server; pass StdioServer(command, args) or HttpServer(url)"
+            )
+        name = usable_prefix(server.default_name) if prefix is None else prefix
+        if usable_prefix(name) != name:
+            raise InvalidInput(f"the prefix {name!r} has to be at most 32 letters, digits, '_' and '-'")
+        self.toolset = McpToolset(
+            name or usable_prefix(server.default_name),
+            server,
+            McpPolicy(
+                prefix=name,
+                tools=_globs(tools),
+                timeout_seconds=_positive("timeout_seconds", timeout_seconds),
+                connect_seconds=_positive("connect_seconds", connect_seconds),
+                idle_seconds=_positive("idle_seconds", idle_seconds),
+                most_characters=int(_positive("max_result_chars", max_result_chars)),
+            ),
+        )
+
+    def __repr__(self) -> str:
+        return f"UseMCP({self.toolset.server!r}, prefix={self.toolset.policy.prefix!r})"
+
+    def install(self, builder: TakesToolsets) -> None:
+        """Add the toolset."""
+        builder.with_toolset(self.toolset)
+
+    async def aclose(self) -> None:
+        """Close the connections to this server in this event loop; the next call opens one again."""
+        await self.toolset.aclose()
+
+
+async def close_connections() -> None:
+    """Close all connections of this event loop, and end the programs behind them: for a worker that stops."""
+    await CONNECTIONS.close()
+
+
+def _is_server(given: object) -> bool:
+    return isinstance(given, StdioServer | HttpServer)
+
+
+def _globs(tools: Iterable[object] | None) -> tuple[str, ...] | None:
+    if tools is None:
+        return None
+    globs = () if isinstance(tools, str) else tuple(tools)
+    names = tuple(each for each in globs if isinstance(each, str))
+    if not globs or len(names) != len(globs):
+        raise InvalidInput(
+            'tools is a list of names or globs, such as tools=["read_*"]; leave it out for all'
+        )
+    return names
+
+
+def _positive(name: str, value: object) -> float:
+    seconds = number(value, name)
+    if seconds <= 0:
+        raise InvalidInput(f"{name} must be greater than zero")
+    return seconds

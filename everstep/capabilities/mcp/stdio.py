@@ -1,0 +1,298 @@
+"""A server that is a program of ours: started, talked to line by line, and ended with all that it started.
+
+The SDK has a transport for this, which keeps lines of any length in memory, hands the program's errors to a
+file, and leaves it behind when the worker is killed.
+"""
+
+import asyncio
+import logging
+import os
+import re
+import shutil
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import anyio
+import mcp_types as types
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.client.stdio import get_default_environment
+from mcp.shared.message import SessionMessage
+
+from agent_domain.values import cut, storable
+from everstep.capabilities.mcp import guard
+from everstep.capabilities.mcp.errors import McpError
+from everstep.capabilities.mcp.hiding import Secrets
+from everstep.capabilities.mcp.servers import StdioServer
+
+logger = logging.getLogger(__name__)
+
+MOST_BYTES = 8 * 1024 * 1024
+"""Of one message. What is larger is dropped while it is read."""
+MOST_GARBAGE = 100
+"""Lines that are no message. Some servers greet on their output; one that goes on speaks another language."""
+MOST_LOGGED = 1_000
+"""Lines of its errors that a server gets into our log, each cut to so many characters:"""
+LOGGED_CHARACTERS = 500
+ENDING_SECONDS = 2.0
+"""For a server to end by itself once its input is closed."""
+_ENDED_SECONDS = guard.PATIENCE_SECONDS + 2.0
+
+Lost = Callable[[str], None]
+Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
+
+
+@asynccontextmanager
+async def stdio_link(server: StdioServer, name: str, lost: Lost) -> AsyncGenerator[Streams]:
+    """The server, running; `lost` is told once it no longer answers."""
+    life, process = await _started(server)
+    arriving, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    sending, leaving = anyio.create_memory_object_stream[SessionMessage](0)
+    is_ours = asyncio.Event()
+    """The end of it: then it is no loss."""
+    tasks = (
+        asyncio.create_task(_reads(process, arriving, lambda why: None if is_ours.is_set() else lost(why))),
+        asyncio.create_task(_writes(process, leaving)),
+        asyncio.create_task(_logs(process, name, Secrets(server.env.values()))),
+    )
+    try:
+        yield received, sending
+    finally:
+        # Nobody listens any more: what the server still says is read and dropped, so that it can end.
+        is_ours.set()
+        received.close()
+        sending.close()
+        try:
+            with anyio.CancelScope(shield=True):
+                await _ended(process, life)
+        finally:
+            # Whatever interrupted us: without this end, the guard ends the server.
+            life.end()
+            for task in tasks:
+                task.cancel()
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait(tasks)
+            for stream in (arriving, leaving):
+                stream.close()
+            _release(process)
+
+
+class _Life:
+    """A pipe to the guard. It lives, and its server with it, as long as our end is open: at most as we do."""
+
+    def __init__(self) -> None:
+        self.theirs, self._ours = os.pipe()
+        self._is_open = True
+
+    def end(self) -> None:
+        """Once is enough, and more is no harm."""
+        if self._is_open:
+            self._is_open = False
+            os.close(self._ours)
+
+
+async def _started(server: StdioServer) -> tuple[_Life, Process]:
+    """The server behind its guard, and what keeps the two alive."""
+    env = get_default_environment() | dict(server.env)
+    command = _command(server, env)
+    life = _Life()
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-S", guard.__file__, str(life.theirs), command, *server.args),
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=PIPE,
+            env=env,
+            cwd=server.cwd,
+            pass_fds=(life.theirs,),
+            limit=MOST_BYTES,
+            # The terminal's Ctrl-C is for the worker, which then closes what it opened.
+            start_new_session=True,
+        )
+    except BaseException as error:
+        life.end()
+        if isinstance(error, OSError):
+            raise McpError(f"it cannot be started: {error.strerror}") from None
+        raise
+    finally:
+        os.close(life.theirs)
+    return life, process
+
+
+def _command(server: StdioServer, env: dict[str, str]) -> str:
+    if server.cwd is not None and not Path(server.cwd).is_dir():
+        raise McpError(f"it cannot be started: there is no directory '{server.cwd}'")
+    path = env.get("PATH", os.defpath)
+    if "/" in server.command:
+        found = os.access(Path(server.cwd or ".") / server.command, os.X_OK)
+        command = server.command if found else None
+    else:
+        command = shutil.which(server.command, path=path)
+    if command is None:
+        raise McpError(f"it cannot be started: there is no command '{server.command}' on this machine")
+    return command
+
+
+async def _reads(
+    process: Process, arriving: MemoryObjectSendStream[SessionMessage | Exception], lost: Lost
+) -> None:
+    """Hand on what the server says, until it says no more."""
+    reader, garbage = _Lines(_stream(process.stdout)), 0
+    async with arriving:
+        async for line in reader:
+            message = _message(line)
+            if message is None:
+                garbage += bool(line.strip())
+                if garbage > MOST_GARBAGE:
+                    lost(f"it wrote more than {MOST_GARBAGE} lines that are no JSON-RPC")
+                    break
+                continue
+            with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                await arriving.send(message)
+        else:
+            lost(reader.trouble or await _end(process))
+    # It may block on a full pipe otherwise, and not see that its input is closed.
+    await _drained(_stream(process.stdout))
+
+
+async def _end(process: Process) -> str:
+    """Why there is nothing more to read."""
+    if not await _exits(process, 1.0):
+        return "it closed its output"
+    if process.returncode == guard.CANNOT_RUN:
+        return f"it cannot be run, or ended with exit code {guard.CANNOT_RUN}"
+    return f"it ended with exit code {process.returncode}"
+
+
+async def _writes(process: Process, leaving: MemoryObjectReceiveStream[SessionMessage]) -> None:
+    """Tell the server what it is asked; when it no longer listens, whoever asks next hears of it."""
+    writer = process.stdin
+    if writer is None:
+        raise RuntimeError("a server is started with pipes")
+    async with leaving:
+        with suppress(ConnectionError):
+            async for item in leaving:
+                text = item.message.model_dump_json(by_alias=True, exclude_unset=True)
+                writer.write(f"{text}\n".encode())
+                await writer.drain()
+
+
+async def _logs(process: Process, name: str, secrets: Secrets) -> None:
+    """The server's errors, for whoever looks for the reason of something."""
+    reader = _Lines(_stream(process.stderr))
+    count = 0
+    async for line in reader:
+        count += 1
+        if count <= MOST_LOGGED:
+            text = cut(storable(line.decode(errors="replace").rstrip()), LOGGED_CHARACTERS)
+            logger.debug("MCP server '%s': %s", name, secrets.hidden_in(text))
+        elif count == MOST_LOGGED + 1:
+            logger.debug("MCP server '%s': more of its errors is not logged", name)
+
+
+class _Lines:
+    """Lines in bounded memory.
+
+    Of one that is too long there remains an error for whoever asked, if it can be seen who that is; if not,
+    there are no more lines.
+    """
+
+    def __init__(self, reader: asyncio.StreamReader) -> None:
+        self._reader = reader
+        self.trouble = ""
+
+    def __aiter__(self) -> "_Lines":
+        return self
+
+    async def __anext__(self) -> bytes:
+        try:
+            return await self._reader.readuntil(b"\n")
+        except asyncio.IncompleteReadError as error:
+            if error.partial:
+                return error.partial
+            raise StopAsyncIteration from None
+        except asyncio.LimitOverrunError as error:
+            return await self._without_the_rest(error.consumed)
+
+    async def _without_the_rest(self, consumed: int) -> bytes:
+        head, tail, size = b"", b"", 0
+        while consumed:
+            dropped = await self._reader.readexactly(consumed)
+            head, tail, size = head or dropped[:200], (tail + dropped)[-200:], size + len(dropped)
+            try:
+                last = await self._reader.readuntil(b"\n")
+            except asyncio.IncompleteReadError:
+                break
+            except asyncio.LimitOverrunError as error:
+                consumed = error.consumed
+            else:
+                tail, size, consumed = (tail + last)[-200:], size + len(last), 0
+        told = f"it answered with a message of {size:,} bytes, and at most {MOST_BYTES:,} are read"
+        asked = asked_by(head, tail)
+        if asked is None:
+            self.trouble = told
+            raise StopAsyncIteration
+        error_data = types.ErrorData(code=types.INTERNAL_ERROR, message=told)
+        answer = types.JSONRPCError(jsonrpc="2.0", id=asked, error=error_data)
+        return answer.model_dump_json(by_alias=True, exclude_unset=True).encode()
+
+
+_FIRST = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d{1,15})\s*,')
+_LAST = re.compile(rb',\s*"id"\s*:\s*(\d{1,15})\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
+
+
+def asked_by(head: bytes, tail: bytes) -> int | None:
+    """The id of the request that a message answers, from its beginning and its end alone.
+
+    Only where it stands outermost for sure: before anything nested begins, or right before the end.
+    """
+    found = _FIRST.match(head) or _LAST.search(tail)
+    return int(found[1]) if found else None
+
+
+def _message(line: bytes) -> SessionMessage | None:
+    try:
+        return SessionMessage(types.jsonrpc_message_adapter.validate_json(line, by_name=False))
+    except ValueError:
+        return None
+
+
+async def _ended(process: Process, life: _Life) -> None:
+    """First by its own will, then by the guard's, then by force."""
+    if process.stdin is not None:
+        process.stdin.close()
+    if not await _exits(process, ENDING_SECONDS):
+        life.end()
+        if not await _exits(process, _ENDED_SECONDS):
+            process.kill()
+
+
+async def _exits(process: Process, seconds: float) -> bool:
+    """Whether it does so in time. `process.wait()` would also wait for whoever else holds its pipes."""
+    until = asyncio.get_running_loop().time() + seconds
+    while process.returncode is None:
+        if asyncio.get_running_loop().time() >= until:
+            return False
+        await asyncio.sleep(0.01)
+    return True
+
+
+async def _drained(reader: asyncio.StreamReader) -> None:
+    while await reader.read(65536):
+        pass
+
+
+def _stream(stream: asyncio.StreamReader | None) -> asyncio.StreamReader:
+    if stream is None:
+        raise RuntimeError("a server is started with pipes")
+    return stream
+
+
+def _release(process: Process) -> None:
+    """Close its pipes even where something that it left behind holds their other ends."""
+    # Nothing public gives it away. uvloop's is of another class, so it is known by what it can do.
+    close = getattr(getattr(process, "_transport", None), "close", None)
+    if callable(close):
+        close()

@@ -1,0 +1,274 @@
+"""The tools of a server, as an agent sees them."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import mcp_types as types
+from mcp.client import ClientSession
+from mcp.shared.exceptions import MCPError
+from pydantic import TypeAdapter
+
+from agent_domain.errors import InvalidInput, ToolFailed
+from agent_domain.tools import Effect, ToolContext, ToolOptions
+from agent_domain.toolsets import Asker, ListedTool
+from agent_domain.values import FrozenDict, cut, frozen_map, json_text, storable
+from everstep.capabilities.mcp.connection import CONNECTIONS, Connection
+from everstep.capabilities.mcp.errors import McpError, McpLost, McpTimeout
+from everstep.capabilities.mcp.links import opened
+from everstep.capabilities.mcp.naming import is_chosen, names
+from everstep.capabilities.mcp.results import error_text, text_of
+from everstep.capabilities.mcp.servers import HttpServer, Server
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+MOST_TOOLS = 1_000
+MOST_PAGES = 200
+MOST_SCHEMA_CHARACTERS = 64_000
+MOST_DESCRIPTION_CHARACTERS = 8_000
+"""A tool is told to the model in every request: what is larger is no description any more."""
+RETRY_PAUSES = (0.0, 0.2, 1.0)
+"""Before what a server never got, or may do twice, is sent again."""
+LISTING_SECONDS = 60.0
+_MORE_PATIENCE_SECONDS = 10.0
+"""How much longer an answer over HTTP is read than anybody waits for it."""
+_ANSWER: TypeAdapter[types.CallToolResult | types.InputRequiredResult] = TypeAdapter(
+    types.CallToolResult | types.InputRequiredResult
+)
+_GONE_CODES = frozenset({types.INVALID_PARAMS, types.METHOD_NOT_FOUND})
+
+
+@dataclass(frozen=True, slots=True)
+class McpPolicy:
+    """How a server is used."""
+
+    prefix: str
+    tools: tuple[str, ...] | None = None
+    timeout_seconds: float = 60.0
+    connect_seconds: float = 30.0
+    idle_seconds: float = 300.0
+    most_characters: int = 50_000
+
+
+class McpToolset:
+    """The tools of one server."""
+
+    def __init__(self, name: str, server: Server, policy: McpPolicy) -> None:
+        self._name = name
+        self.server = server
+        self.policy = policy
+
+    @property
+    def name(self) -> str:
+        """What tells it from the other toolsets of an agent."""
+        return self._name
+
+    async def listed(self, asker: Asker) -> Sequence[ListedTool]:
+        """What the server has now, of what was chosen."""
+        with self._blamed():
+            found = await self._sent(asker.tenant_id, all_tools, LISTING_SECONDS, is_repeatable=True)
+            return self._told(self._chosen(found))
+
+    def tool(self, listed: ListedTool) -> "McpTool":
+        """The tool that was listed, ready to be called."""
+        return McpTool(self, listed)
+
+    async def called(self, listed: ListedTool, args: dict[str, Any], tenant_id: str) -> str:
+        """What the server answers to a call, as text; `ToolFailed` when it says that the call failed."""
+        name = str(listed.origin.get("tool", listed.name))
+        seconds = listed.options.timeout_seconds or self.policy.timeout_seconds
+        is_repeatable = listed.options.effect is Effect.IDEMPOTENT
+        with self._blamed():
+            result = await self._sent(
+                tenant_id, lambda session: _called(session, name, args), seconds, is_repeatable=is_repeatable
+            )
+            if isinstance(result, types.InputRequiredResult):
+                raise McpError(f"'{name}' asks for input from people, which its calls here cannot have")
+        text = text_of(result, self.policy.most_characters)
+        if result.is_error:
+            raise ToolFailed(error_text(text))
+        return text
+
+    async def aclose(self) -> None:
+        """Close its connections in this event loop; the next call opens one again."""
+        await CONNECTIONS.close(self.server)
+
+    async def _sent(
+        self,
+        tenant_id: str,
+        ask: Callable[[ClientSession], Awaitable[T]],
+        seconds: float,
+        *,
+        is_repeatable: bool,
+    ) -> T:
+        """The answer, within the time."""
+        deadline = asyncio.timeout(seconds)
+        try:
+            async with deadline:
+                return await self._answered(tenant_id, ask, is_repeatable=is_repeatable)
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            raise McpTimeout(f"it did not answer within {seconds:g}s") from None
+
+    async def _answered(
+        self, tenant_id: str, ask: Callable[[ClientSession], Awaitable[T]], *, is_repeatable: bool
+    ) -> T:
+        """The answer; asked for again where the question never arrived, or where that changes nothing."""
+        for pause in RETRY_PAUSES:
+            try:
+                return await self._connection(tenant_id).request(ask)
+            except McpLost as lost:
+                if lost.was_sent and not is_repeatable:
+                    unknown = "whether it did what was asked is unknown, and it was not asked again"
+                    raise McpError(f"{lost}; {unknown}") from None
+            await asyncio.sleep(pause)
+        return await self._connection(tenant_id).request(ask)
+
+    def _connection(self, tenant_id: str) -> Connection:
+        """The one that is open, or another. All tenants share a program, and none shares its headers."""
+        policy, tenant = self.policy, tenant_id if isinstance(self.server, HttpServer) else ""
+        patience = max(policy.timeout_seconds, LISTING_SECONDS) + _MORE_PATIENCE_SECONDS
+        return CONNECTIONS.get(
+            (self.server, self._name, tenant),
+            lambda: Connection(
+                lambda lost: opened(self.server, self._name, tenant, patience, lost),
+                policy.connect_seconds,
+                policy.idle_seconds,
+            ),
+        )
+
+    def _chosen(self, tools: Sequence[types.Tool]) -> list[types.Tool]:
+        patterns = self.policy.tools
+        if patterns is None:
+            return list(tools)
+        known = [tool.name for tool in tools]
+        missed = [each for each in patterns if not any(is_chosen(name, (each,)) for name in known)]
+        if missed and len(missed) == len(patterns):
+            raise McpError(
+                f"it has no tool that matches {', '.join(missed)}; its tools: {cut(', '.join(known), 2_000)}"
+            )
+        for pattern in missed:
+            logger.warning("MCP server '%s' has no tool that matches '%s'", self._name, pattern)
+        return [tool for tool in tools if is_chosen(tool.name, patterns)]
+
+    def _told(self, tools: Sequence[types.Tool]) -> list[ListedTool]:
+        """As they are recorded. Of two tools with one name, the server would never run the second."""
+        distinct: dict[str, types.Tool] = {}
+        for tool in tools:
+            if distinct.setdefault(tool.name, tool) is not tool:
+                logger.warning("MCP server '%s' lists '%s' twice; the first counts", self._name, tool.name)
+        called = names(self.policy.prefix, distinct)
+        return [
+            listed for tool in distinct.values() if (listed := self._one(tool, called[tool.name])) is not None
+        ]
+
+    def _one(self, tool: types.Tool, name: str) -> ListedTool | None:
+        """The tool, or nothing and a warning where it cannot be told to a model."""
+        try:
+            options, origin = self._options(tool.annotations), frozen_map({"tool": tool.name})
+            return ListedTool(name, _description(tool), _schema(tool), options, origin)
+        except InvalidInput as error:
+            told = storable(cut(tool.name, 100))
+            logger.warning("MCP server '%s': the tool '%s' is left out: %s", self._name, told, error)
+            return None
+
+    def _options(self, hints: types.ToolAnnotations | None) -> ToolOptions:
+        is_idempotent = hints is not None and (hints.read_only_hint or hints.idempotent_hint)
+        effect = Effect.IDEMPOTENT if is_idempotent else Effect.AT_MOST_ONCE
+        return ToolOptions(effect=effect, timeout_seconds=self.policy.timeout_seconds)
+
+    @contextmanager
+    def _blamed(self) -> Generator[None]:
+        """Say whose fault it is: an agent may have several servers."""
+        try:
+            yield
+        except McpTimeout as error:
+            raise McpTimeout(f"MCP server '{self._name}': {error}") from None
+        except McpError as error:
+            raise McpError(f"MCP server '{self._name}': {error}") from None
+
+
+class McpTool:
+    """A tool that was listed."""
+
+    def __init__(self, toolset: McpToolset, listed: ListedTool) -> None:
+        self._toolset = toolset
+        self._listed = listed
+        self.options = listed.options
+
+    @property
+    def name(self) -> str:
+        """The name under which models call it."""
+        return self._listed.name
+
+    @property
+    def description(self) -> str:
+        """What the tool does, in the server's words."""
+        return self._listed.description
+
+    @property
+    def schema(self) -> FrozenDict:
+        """The JSON schema of the arguments, as the server gave it."""
+        return self._listed.schema
+
+    async def call(self, args: dict[str, Any], context: ToolContext) -> str:
+        """Have the server run it."""
+        return await self._toolset.called(self._listed, args, context.tenant_id)
+
+
+def _description(tool: types.Tool) -> str:
+    told = tool.description or tool.title or tool.name
+    return cut(storable(told), MOST_DESCRIPTION_CHARACTERS)
+
+
+def _schema(tool: types.Tool) -> FrozenDict:
+    schema = frozen_map({"type": "object", "properties": {}, **tool.input_schema}, "its schema")
+    if len(json_text(schema)) > MOST_SCHEMA_CHARACTERS:
+        raise InvalidInput(f"its schema has more than {MOST_SCHEMA_CHARACTERS:,} characters")
+    return schema
+
+
+async def all_tools(session: ClientSession) -> list[types.Tool]:
+    """All pages of them."""
+    tools: list[types.Tool] = []
+    cursor, seen = None, set[str]()
+    for _ in range(MOST_PAGES):
+        page = await session.list_tools(params=types.PaginatedRequestParams(cursor=cursor))
+        tools += page.tools
+        cursor = page.next_cursor
+        if len(tools) > MOST_TOOLS:
+            raise McpError(f"it lists more than {MOST_TOOLS:,} tools")
+        if cursor is None:
+            return tools
+        if cursor in seen:
+            break
+        seen.add(cursor)
+    raise McpError("its list of tools has no end: pages repeat, or there are too many")
+
+
+async def _called(
+    session: ClientSession, name: str, args: dict[str, Any]
+) -> types.CallToolResult | types.InputRequiredResult:
+    """The server's answer.
+
+    Not by `session.call_tool`: that lists tools in passing, and holds results against schemas of the server's
+    choice, regular expressions and all, which fails calls that have had their effect.
+    """
+    params = types.CallToolRequestParams(name=name, arguments=args)
+    request = types.CallToolRequest(params=params)
+    try:
+        return await session.send_request(request, _ANSWER)
+    except MCPError as error:
+        if error.code == types.HEADER_MISMATCH:
+            # Which arguments also go as headers is known from the list only.
+            await all_tools(session)
+            return await session.send_request(request, _ANSWER)
+        if error.code in _GONE_CODES and name not in [tool.name for tool in await all_tools(session)]:
+            raise McpError(f"the tool '{name}' is gone: the server no longer offers it") from None
+        raise

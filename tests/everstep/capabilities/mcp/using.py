@@ -1,0 +1,70 @@
+"""Using a toolset the way the runtime does."""
+
+import asyncio
+import sys
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from agent_domain.tools import ToolContext
+from agent_domain.toolsets import Asker, ListedTool
+from everstep.capabilities.mcp import Server, StdioServer, UseMCP, close_connections
+
+EXECUTION = UUID(int=7)
+HOSTILE = Path(__file__).parent / "hostile.py"
+UNSTOPPED = 20.0
+"""Seconds after which a test has failed: what it waits for will not happen any more."""
+
+
+def hostile(mode: str = "", env: Mapping[str, str] | None = None) -> StdioServer:
+    return StdioServer(sys.executable, ["-I", "-S", str(HOSTILE), *([mode] if mode else [])], env or {})
+
+
+class Tools:
+    """What a server listed, by its own names."""
+
+    def __init__(self, use: UseMCP, tenant: str, listed: Mapping[str, ListedTool]) -> None:
+        self.use = use
+        self.tenant = tenant
+        self.listed = listed
+
+    @property
+    def names(self) -> list[str]:
+        return [each.name for each in self.listed.values()]
+
+    async def call(self, tool: str, /, **args: Any) -> str:
+        context = ToolContext(EXECUTION, "c1", 1, tenant_id=self.tenant)
+        return await self.use.toolset.tool(self.listed[tool]).call(args, context)
+
+
+async def tools_of(use: UseMCP, tenant: str = "t1") -> Tools:
+    """What it lists, as it is after it was recorded."""
+    listed = await use.toolset.listed(Asker(EXECUTION, tenant))
+    recorded = [ListedTool.from_dict(each.to_dict()) for each in listed]
+    return Tools(use, tenant, {each.origin["tool"]: each for each in recorded})
+
+
+@asynccontextmanager
+async def using(server: Server, prefix: str = "s", /, **options: Any) -> AsyncGenerator[Tools]:
+    """Its tools; in the end all connections are closed."""
+    try:
+        yield await tools_of(UseMCP(server, prefix, **options))
+    finally:
+        await close_connections()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait for something that another process does."""
+    async with asyncio.timeout(UNSTOPPED):
+        while not holds():  # noqa: ASYNC110 -- it happens in another process
+            await asyncio.sleep(0.01)
+
+
+def is_running(pid: int) -> bool:
+    """Whether it runs; one that only waits for its parent to take note does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in {"Z", "X"}
+    except OSError:
+        return False
