@@ -171,6 +171,10 @@ from everstep.capabilities.files import (
 from everstep.capabilities.skills import (
     SkillLibrary as SkillLibrary,
     UseSkills as UseSkills,
+from everstep.capabilities.mcp import (
+    HttpServer as HttpServer,
+    StdioServer as StdioServer,
+    UseMCP as UseMCP,
 )
 from everstep.capabilities.user_input import UseUserInput as UseUserInput
 from everstep.client.client import Client as Client, Execution as Execution

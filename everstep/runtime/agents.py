@@ -5,7 +5,7 @@ at: a folder that somebody else has filled, such as a cloned repository, adds no
 """
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from importlib import import_module
 from os.path import isdir

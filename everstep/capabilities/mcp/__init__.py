@@ -11,21 +11,19 @@ http.py         ... an address
 """
 
 from collections.abc import Iterable
-from typing import Protocol
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol, cast
 
 from agent_domain.errors import InvalidInput
 from agent_domain.toolsets import Toolset
 from agent_domain.values import number
+from everstep.capabilities.mcp.connections import CONNECTIONS
+from everstep.capabilities.mcp.naming import usable_prefix
+from everstep.capabilities.mcp.policy import McpPolicy
 from everstep.capabilities.mcp.servers import HttpServer, Server, StdioServer
 
-try:
-    from everstep.capabilities.mcp.connection import CONNECTIONS
-    from everstep.capabilities.mcp.naming import usable_prefix
-    from everstep.capabilities.mcp.toolset import McpPolicy, McpToolset
-except ModuleNotFoundError as error:
-    if error.name not in {"mcp", "mcp_types"}:
-        raise
-    raise ModuleNotFoundError("MCP servers need the extra: pip install 'everstep[mcp]'", name="mcp") from None
+if TYPE_CHECKING:
+    from everstep.capabilities.mcp.toolset import McpToolset
 
 __all__ = ["HttpServer", "Server", "StdioServer", "UseMCP", "close_connections"]
 
@@ -63,7 +61,7 @@ class UseMCP:
         name = usable_prefix(server.default_name) if prefix is None else prefix
         if usable_prefix(name) != name:
             raise InvalidInput(f"the prefix {name!r} has to be at most 32 letters, digits, '_' and '-'")
-        self.toolset = McpToolset(
+        self.toolset = _toolset(
             name or usable_prefix(server.default_name),
             server,
             McpPolicy(
@@ -91,6 +89,19 @@ class UseMCP:
 async def close_connections() -> None:
     """Close all connections of this event loop, and end the programs behind them: for a worker that stops."""
     await CONNECTIONS.close()
+
+
+def _toolset(name: str, server: Server, policy: McpPolicy) -> "McpToolset":
+    """The SDK is an extra, and takes its time to load: only whoever uses a server needs it."""
+    try:
+        module = import_module("everstep.capabilities.mcp.toolset")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in {"mcp", "mcp_types"}:
+            raise
+        raise ModuleNotFoundError(
+            "MCP servers need the extra 'mcp': pip install 'everstep[mcp]'", name=error.name
+        ) from None
+    return cast("type[McpToolset]", module.McpToolset)(name, server, policy)
 
 
 def _is_server(given: object) -> bool:

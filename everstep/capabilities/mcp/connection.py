@@ -7,7 +7,7 @@ asked can leave at once, while the request takes its time to tell the server tha
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import cache
 from importlib.metadata import version
@@ -195,48 +195,6 @@ class Connection:
             case _:
                 text = self._secrets.hidden_in(error_text(str(error)))
                 return McpError(f"{type(error).__name__}: {text}")
-
-
-Key = tuple[Hashable, str, str]
-"""Server, name and tenant."""
-
-
-class Connections:
-    """The open ones, by what tells them apart; of each event loop its own."""
-
-    def __init__(self) -> None:
-        self._open: dict[asyncio.AbstractEventLoop, dict[Key, Connection]] = {}
-
-    def get(self, key: Key, make: Callable[[], Connection]) -> Connection:
-        """The connection of that key; a new one where there is none, or where it is over."""
-        loop = asyncio.get_running_loop()
-        if loop not in self._open:
-            self._open = {each: held for each, held in self._open.items() if not each.is_closed()}
-        ours = self._open.setdefault(loop, {})
-        found = ours.get(key)
-        if found is None or found.is_over:
-            found = ours[key] = made = make()
-            made.on_end(lambda: self._forget(loop, key, made))
-        return found
-
-    def _forget(self, loop: asyncio.AbstractEventLoop, key: Key, ended: Connection) -> None:
-        ours = self._open.get(loop, {})
-        if ours.get(key) is ended:
-            del ours[key]
-        if not ours:
-            self._open.pop(loop, None)
-
-    async def close(self, server: Hashable = None) -> None:
-        """End those of this event loop: to that server, or all."""
-        ours = self._open.get(asyncio.get_running_loop(), {})
-        meant = [connection for key, connection in ours.items() if server is None or key[0] == server]
-        await asyncio.gather(*(connection.close() for connection in meant))
-
-    def __len__(self) -> int:
-        return sum(map(len, self._open.values()))
-
-
-CONNECTIONS = Connections()
 
 
 async def _run(ask: Callable[[ClientSession], Awaitable[T]], session: ClientSession) -> T:

@@ -9,7 +9,7 @@ import asyncio
 import json
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -57,6 +57,7 @@ class _Watched(httpx2.AsyncBaseTransport):
     def __init__(self, inner: httpx2.AsyncBaseTransport, patience: float) -> None:
         self._inner = inner
         self._patience = patience
+        self._notices: set[asyncio.Task[httpx2.Response]] = set()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         if request.method != "POST":
@@ -64,7 +65,12 @@ class _Watched(httpx2.AsyncBaseTransport):
             return _bounded(response, math.inf)
         message = _message(request.content)
         if "id" not in message or "method" not in message:
-            return await self._noticed(request)
+            # That we are ready has to arrive before what follows; nothing waits for the rest.
+            noticing = asyncio.create_task(self._noticed(request))
+            self._notices.add(noticing)
+            noticing.add_done_callback(self._notices.discard)
+            is_first = message.get("method") == "notifications/initialized"
+            return await noticing if is_first else httpx2.Response(HTTPStatus.ACCEPTED)
         until = asyncio.get_running_loop().time() + self._patience
         try:
             async with asyncio.timeout_at(until):
@@ -77,16 +83,16 @@ class _Watched(httpx2.AsyncBaseTransport):
 
     async def _noticed(self, request: httpx2.Request) -> httpx2.Response:
         """Notifications and answers: whether they arrive changes nothing for the calls around them."""
-        accepted = httpx2.Response(HTTPStatus.ACCEPTED)
-        try:
+        with suppress(httpx2.TransportError, TimeoutError):
             async with asyncio.timeout(NOTICE_SECONDS):
                 response = await self._inner.handle_async_request(request)
                 await response.aclose()
-        except (httpx2.TransportError, TimeoutError):
-            return accepted
-        return accepted
+        return httpx2.Response(HTTPStatus.ACCEPTED)
 
     async def aclose(self) -> None:
+        for noticing in self._notices:
+            noticing.cancel()
+        await asyncio.gather(*self._notices, return_exceptions=True)
         await self._inner.aclose()
 
 

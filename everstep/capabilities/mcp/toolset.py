@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import mcp_types as types
@@ -16,10 +15,12 @@ from agent_domain.errors import InvalidInput, ToolFailed
 from agent_domain.tools import Effect, ToolContext, ToolOptions
 from agent_domain.toolsets import Asker, ListedTool
 from agent_domain.values import FrozenDict, cut, frozen_map, json_text, storable
-from everstep.capabilities.mcp.connection import CONNECTIONS, Connection
+from everstep.capabilities.mcp.connection import Connection
+from everstep.capabilities.mcp.connections import CONNECTIONS
 from everstep.capabilities.mcp.errors import McpError, McpLost, McpTimeout
 from everstep.capabilities.mcp.links import opened
 from everstep.capabilities.mcp.naming import is_chosen, names
+from everstep.capabilities.mcp.policy import McpPolicy
 from everstep.capabilities.mcp.results import error_text, text_of
 from everstep.capabilities.mcp.servers import HttpServer, Server
 
@@ -41,18 +42,6 @@ _ANSWER: TypeAdapter[types.CallToolResult | types.InputRequiredResult] = TypeAda
     types.CallToolResult | types.InputRequiredResult
 )
 _GONE_CODES = frozenset({types.INVALID_PARAMS, types.METHOD_NOT_FOUND})
-
-
-@dataclass(frozen=True, slots=True)
-class McpPolicy:
-    """How a server is used."""
-
-    prefix: str
-    tools: tuple[str, ...] | None = None
-    timeout_seconds: float = 60.0
-    connect_seconds: float = 30.0
-    idle_seconds: float = 300.0
-    most_characters: int = 50_000
 
 
 class McpToolset:

@@ -14,7 +14,7 @@ from agent_domain.errors import ToolFailed
 from agent_domain.step_error import ErrorType, StepError
 from agent_domain.tools import Effect
 from everstep.capabilities.mcp import StdioServer, UseMCP
-from everstep.capabilities.mcp.connection import CONNECTIONS
+from everstep.capabilities.mcp.connections import CONNECTIONS
 from everstep.capabilities.mcp.errors import McpError, McpTimeout
 from everstep.capabilities.mcp.stdio import MOST_BYTES, asked_by
 from tests.everstep.capabilities.mcp.using import (

@@ -1,5 +1,7 @@
 """Where servers are, and that nobody sees their secrets."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -99,3 +101,19 @@ def test_it_installs_its_toolset() -> None:
 
     assert builder.toolsets == [use.toolset]
     assert isinstance(use.toolset, Toolset)
+
+
+def test_without_the_extra_it_says_what_to_install() -> None:
+    code = """
+import sys
+sys.modules["mcp"] = None
+from everstep import StdioServer, UseMCP
+try:
+    UseMCP(StdioServer("npx"))
+except ModuleNotFoundError as error:
+    print(error)
+"""
+    command = [sys.executable, "-c", code]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603 -- our own words
+
+    assert ran.stdout == "MCP servers need the extra 'mcp': pip install 'everstep[mcp]'\n"

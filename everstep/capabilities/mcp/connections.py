@@ -1,0 +1,68 @@
+"""Which connections are open. Known without the SDK, so that closing none costs nothing."""
+
+import asyncio
+from collections.abc import Callable, Hashable
+from typing import Any, Generic, Protocol, TypeVar
+
+
+class Closable(Protocol):
+    """A connection, as far as it matters here."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the next request needs another one."""
+        ...
+
+    def on_end(self, told: Callable[[], None]) -> None:
+        """Call this once everything is closed."""
+        ...
+
+    async def close(self) -> None:
+        """End it, whoever still waits for an answer."""
+        ...
+
+
+C = TypeVar("C", bound=Closable)
+
+Key = tuple[Hashable, str, str]
+"""Server, name and tenant."""
+
+
+class Connections(Generic[C]):
+    """The open ones, by what tells them apart; of each event loop its own."""
+
+    def __init__(self) -> None:
+        self._open: dict[asyncio.AbstractEventLoop, dict[Key, list[C]]] = {}
+        """Of a key the last counts; those before it are coming to their end."""
+
+    def get(self, key: Key, make: Callable[[], C]) -> C:
+        """The connection of that key; a new one where there is none, or where it is over."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._open:
+            self._open = {each: held for each, held in self._open.items() if not each.is_closed()}
+        ours = self._open.setdefault(loop, {}).setdefault(key, [])
+        if not ours or ours[-1].is_over:
+            made = make()
+            ours.append(made)
+            made.on_end(lambda: self._forget(loop, key, made))
+        return ours[-1]
+
+    def _forget(self, loop: asyncio.AbstractEventLoop, key: Key, ended: C) -> None:
+        held = self._open[loop]
+        held[key].remove(ended)
+        if not held[key]:
+            del held[key]
+        if not held:
+            del self._open[loop]
+
+    async def close(self, server: Hashable = None) -> None:
+        """End those of this event loop: to that server, or all."""
+        ours = self._open.get(asyncio.get_running_loop(), {})
+        meant = [each for key, held in ours.items() for each in held if server is None or key[0] == server]
+        await asyncio.gather(*(connection.close() for connection in meant))
+
+    def __len__(self) -> int:
+        return sum(len(held) for ours in self._open.values() for held in ours.values())
+
+
+CONNECTIONS: Connections[Any] = Connections()

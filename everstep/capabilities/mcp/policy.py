@@ -1,0 +1,15 @@
+"""How a server is used."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class McpPolicy:
+    """What `UseMCP` was told; plain values."""
+
+    prefix: str
+    tools: tuple[str, ...] | None = None
+    timeout_seconds: float = 60.0
+    connect_seconds: float = 30.0
+    idle_seconds: float = 300.0
+    most_characters: int = 50_000
