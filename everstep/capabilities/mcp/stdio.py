@@ -39,6 +39,8 @@ LOGGED_CHARACTERS = 500
 ENDING_SECONDS = 2.0
 """For a server to end by itself once its input is closed."""
 _ENDED_SECONDS = guard.PATIENCE_SECONDS + 2.0
+_REASON_SECONDS = 2.0
+"""For the reason to show why a pipe is closed."""
 
 Lost = Callable[[str], None]
 Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
@@ -50,18 +52,17 @@ async def stdio_link(server: StdioServer, name: str, lost: Lost) -> AsyncGenerat
     life, process = await _started(server)
     arriving, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     sending, leaving = anyio.create_memory_object_stream[SessionMessage](0)
-    is_ours = asyncio.Event()
-    """The end of it: then it is no loss."""
+    end = _End(lost)
     tasks = (
-        asyncio.create_task(_reads(process, arriving, lambda why: None if is_ours.is_set() else lost(why))),
-        asyncio.create_task(_writes(process, leaving)),
+        asyncio.create_task(_reads(process, arriving, end)),
+        asyncio.create_task(_writes(process, leaving, end)),
         asyncio.create_task(_logs(process, name, Secrets(server.env.values()))),
     )
     try:
         yield received, sending
     finally:
         # Nobody listens any more: what the server still says is read and dropped, so that it can end.
-        is_ours.set()
+        end.is_known.set()
         received.close()
         sending.close()
         try:
@@ -77,6 +78,20 @@ async def stdio_link(server: StdioServer, name: str, lost: Lost) -> AsyncGenerat
             for stream in (arriving, leaving):
                 stream.close()
             _release(process)
+
+
+class _End:
+    """Why there will be no more answers, told once; not at all when it is we who end it."""
+
+    def __init__(self, lost: Lost) -> None:
+        self._lost = lost
+        self.is_known = asyncio.Event()
+
+    def tell(self, why: str) -> None:
+        """The first reason counts."""
+        if not self.is_known.is_set():
+            self.is_known.set()
+            self._lost(why)
 
 
 class _Life:
@@ -136,7 +151,7 @@ def _command(server: StdioServer, env: dict[str, str]) -> str:
 
 
 async def _reads(
-    process: Process, arriving: MemoryObjectSendStream[SessionMessage | Exception], lost: Lost
+    process: Process, arriving: MemoryObjectSendStream[SessionMessage | Exception], end: _End
 ) -> None:
     """Hand on what the server says, until it says no more."""
     reader, garbage = _Lines(_stream(process.stdout)), 0
@@ -146,37 +161,43 @@ async def _reads(
             if message is None:
                 garbage += bool(line.strip())
                 if garbage > MOST_GARBAGE:
-                    lost(f"it wrote more than {MOST_GARBAGE} lines that are no JSON-RPC")
+                    end.tell(f"it wrote more than {MOST_GARBAGE} lines that are no JSON-RPC")
                     break
                 continue
             with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
                 await arriving.send(message)
         else:
-            lost(reader.trouble or await _end(process))
+            end.tell(reader.trouble or await _reason(process))
     # It may block on a full pipe otherwise, and not see that its input is closed.
     await _drained(_stream(process.stdout))
 
 
-async def _end(process: Process) -> str:
+async def _reason(process: Process) -> str:
     """Why there is nothing more to read."""
-    if not await _exits(process, 1.0):
+    if not await _exits(process, _REASON_SECONDS / 2):
         return "it closed its output"
     if process.returncode == guard.CANNOT_RUN:
         return f"it cannot be run, or ended with exit code {guard.CANNOT_RUN}"
     return f"it ended with exit code {process.returncode}"
 
 
-async def _writes(process: Process, leaving: MemoryObjectReceiveStream[SessionMessage]) -> None:
-    """Tell the server what it is asked; when it no longer listens, whoever asks next hears of it."""
+async def _writes(process: Process, leaving: MemoryObjectReceiveStream[SessionMessage], end: _End) -> None:
+    """Tell the server what it is asked, as long as it listens."""
     writer = process.stdin
     if writer is None:
         raise RuntimeError("a server is started with pipes")
     async with leaving:
-        with suppress(ConnectionError):
+        try:
             async for item in leaving:
                 text = item.message.model_dump_json(by_alias=True, exclude_unset=True)
                 writer.write(f"{text}\n".encode())
                 await writer.drain()
+        except ConnectionError:
+            # Mostly it has ended, which is seen where it is read. Whoever asks now is to be told why.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_REASON_SECONDS):
+                    await end.is_known.wait()
+            end.tell("it closed its input")
 
 
 async def _logs(process: Process, name: str, secrets: Secrets) -> None:
