@@ -57,6 +57,8 @@ CALLS = [
     "huge_anonymous",
     "env",
     "stop_reading",
+    "close_input",
+    "close_output",
 ]
 LISTS = {
     "paged": [[tool(f"tool_{page}_{i}") for i in range(20)] for page in range(10)],
@@ -94,7 +96,7 @@ def listed(request: dict[str, Any]) -> None:
     answer(request, {"tools": pages[page], **more})
 
 
-def called(request: dict[str, Any]) -> None:  # noqa: C901, PLR0912 -- one thing after the other
+def called(request: dict[str, Any]) -> None:  # noqa: C901, PLR0912, PLR0915 -- one thing after the other
     args: dict[str, Any] = request["params"].get("arguments") or {}
     match request["params"]["name"]:
         case "echo":
@@ -115,6 +117,14 @@ def called(request: dict[str, Any]) -> None:  # noqa: C901, PLR0912 -- one thing
             write("\n[1, 2]\n{}\nnull\n" + '{"jsonrpc": "2.0", "id": 123456, "result": {}}\n')
             write("garbage \x01\n" * args.get("lines", 10))
             said(request, "after the garbage")
+        case "close_input":
+            os.close(0)
+            said(request, "")
+            time.sleep(600)
+        case "close_output":
+            said(request, "")
+            os.close(1)
+            time.sleep(600)
         case "stop_reading":
             said(request, "")
             time.sleep(600)

@@ -271,6 +271,16 @@ async def test_of_fifty_calls_none_hangs_when_the_server_dies() -> None:
         }
 
 
+@pytest.mark.parametrize("half", ["input", "output"])
+async def test_a_server_that_is_half_closed_is_given_up(half: str) -> None:
+    async with using(hostile()) as tools:
+        await tools.call(f"close_{half}")
+
+        with pytest.raises(McpError, match=f"it closed its {half}; whether it did"):
+            await tools.call("echo", text="a")
+        assert await tools.call("echo", text="a") == "a"
+
+
 async def test_a_tool_that_may_run_once_is_not_called_again(tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     async with using(hostile()) as tools:
