@@ -1,6 +1,5 @@
 """Building agents: one method per decision, in any order."""
 
-import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isfinite
 from typing import Any, Literal, Protocol, Self, TypeVar, runtime_checkable
@@ -252,7 +251,7 @@ class AgentBuilder:
         return AgentDefinition(
             descriptor=AgentDescriptor(self._name, self._description, self._tools.names, self._capabilities),
             base_plan=self._plan(),
-            driver=self._equipped(),
+            driver=self._driver,
             llm_preset=self._llm_preset,
             tools=self._tools,
             criteria=tuple(self._criteria),
@@ -263,7 +262,7 @@ class AgentBuilder:
             approvals=FrozenDict(self._approvals),
             throw_on_tool_failure=self._throws,
             events=self._events,
-        )
+        ).equipped()
 
     def _plan(self) -> ExecutionPlan:
         try:
@@ -289,14 +288,6 @@ class AgentBuilder:
     def _context(self) -> CachedContext:
         context = self._cached.with_system_prompt(self._system_prompt)
         return context.with_response_format(self._response_format) if self._response_format else context
-
-    def _equipped(self) -> StepDriver | CanUseTools | None:
-        """A driver of this agent's own, so that two agents never share one's position or tools."""
-        if not isinstance(self._driver, StepDriver):
-            return self._driver
-        driver = copy.copy(self._driver)
-        driver.equip(self._tools, parallel_tools=self._parallel_tools)
-        return driver
 
     def _transformed(self, agent: Any) -> Any:
         for transform in self._built:

@@ -1,11 +1,12 @@
 """An agent as it was built: everything that a runner needs, and nothing that runs."""
 
+import copy
 import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from agent_domain.cached_context import CachedContext
 from agent_domain.capabilities.approvals import Approval, ApprovalMode, needs_approval, written
@@ -19,9 +20,18 @@ from agent_domain.plan import REGISTERED, CriterionRegistry, ExecutionPlan
 from agent_domain.ports import ExecutionSpec
 from agent_domain.processors import AgentHook, Processor
 from agent_domain.step_facts import CallNeed
-from agent_domain.tools import Toolbox, ToolCall, options_of
+from agent_domain.tools import Tool, Toolbox, ToolCall, options_of
 from agent_domain.toolsets import ListedTool, Toolset
 from agent_domain.values import EMPTY, FrozenDict, frozen_map
+
+
+@runtime_checkable
+class KnowsItsAgent(Protocol):
+    """A tool that has to know whose it is, such as one whose agents inherit from that one."""
+
+    def of(self, parent: "AgentDefinition") -> Tool:
+        """The tool of this agent."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -104,6 +114,16 @@ class AgentDefinition:
 
     def _written_approvals(self) -> FrozenDict:
         return frozen_map({name: written(approval) for name, approval in self.approvals.items()})
+
+    def equipped(self) -> "AgentDefinition":
+        """The same with tools and a driver that know whose they are."""
+        bound = [tool.of(self) for tool in self.tools if isinstance(tool, KnowsItsAgent)]
+        tools, driver = self.tools.merged(bound), self.driver
+        if isinstance(driver, StepDriver):
+            # Of this agent's own, so that two agents never share one's position or tools.
+            driver = copy.copy(driver)
+            driver.equip(tools, parallel_tools=self.base_plan.parallel_tools)
+        return replace(self, tools=tools, driver=driver)
 
     def need_of(self, call: ToolCall) -> CallNeed:
         """What a call waits for; one that cannot run anyway fails without asking anybody.

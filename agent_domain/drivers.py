@@ -97,6 +97,11 @@ class StepDriver(ABC):
     asks_preset: bool = False
     """Whether it can ask the model of the agent's preset, where it was given none."""
 
+    @property
+    def wants_model(self) -> bool:
+        """Whether it was given none and could ask that of the agent's preset."""
+        return self.asks_preset and self.model is None
+
     def with_model(self, model: Model) -> Self:
         """The same, asking this one."""
         driver = copy.copy(self)

@@ -253,6 +253,10 @@ class ExecutionFacts:
         """A model was asked in the midst of a step."""
         return replace(self, usage=self.usage + usage)
 
+    def charged(self, tokens: int) -> "ExecutionFacts":
+        """An execution that a call started used so many tokens."""
+        return replace(self, child_tokens=self.child_tokens + tokens)
+
     def processed(self) -> "ExecutionFacts":
         """Processors have seen the current step."""
         return replace(self, is_processed=True)

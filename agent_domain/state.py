@@ -336,6 +336,10 @@ class AgentState:
         """A model was asked in the midst of a step."""
         return replace(self, facts=self.facts.spent(usage))
 
+    def charged(self, tokens: int) -> "AgentState":
+        """An execution that a call started used so many tokens."""
+        return replace(self, facts=self.facts.charged(tokens))
+
     def processed(self) -> "AgentState":
         """Processors have seen the current step."""
         return replace(self, facts=self.facts.processed())

@@ -163,19 +163,27 @@ from agent_domain.usage import (
 from everstep.agents.files import (
     AgentRegistry as AgentRegistry,
 )
+from everstep.capabilities.critique import UseSelfCritique as UseSelfCritique
 from everstep.capabilities.files import (
     ListDirTool as ListDirTool,
     SearchFilesTool as SearchFilesTool,
     UseFileTools as UseFileTools,
 )
-from everstep.capabilities.skills import (
-    SkillLibrary as SkillLibrary,
-    UseSkills as UseSkills,
+from everstep.capabilities.llm_query import LlmQueryTool as LlmQueryTool
 from everstep.capabilities.mcp import (
     HttpServer as HttpServer,
     StdioServer as StdioServer,
     UseMCP as UseMCP,
 )
+from everstep.capabilities.metadata import UseMetadataTools as UseMetadataTools
+from everstep.capabilities.react import UseReAct as UseReAct
+from everstep.capabilities.skills import (
+    SkillLibrary as SkillLibrary,
+    UseSkills as UseSkills,
+)
+from everstep.capabilities.structured_output import UseStructuredOutputs as UseStructuredOutputs
+from everstep.capabilities.subagents import UseSubagents as UseSubagents
+from everstep.capabilities.tasks import UseTaskPlanning as UseTaskPlanning
 from everstep.capabilities.user_input import UseUserInput as UseUserInput
 from everstep.client.client import Client as Client, Execution as Execution
 from everstep.local.agent import (

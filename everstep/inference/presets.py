@@ -182,13 +182,15 @@ class Presets:
     def resolve(self, wanted: str | Mapping[str, Any] | None = None) -> Preset:
         """The preset that an agent means: by name, by its settings, or the default.
 
-        Settings without a driver are changes to the default preset.
+        Settings without a driver are changes to the preset that they name under `preset`, or to the default.
         """
         if wanted is None:
             return self.get(self.default)
         if isinstance(wanted, str):
             return self.get(wanted)
-        base = {} if "driver" in wanted else self.get(self.default).model_dump(exclude_unset=True)
+        named = self.get(wanted.get("preset") or self.default)
+        wanted = {key: value for key, value in wanted.items() if key != "preset"}
+        base = {} if "driver" in wanted else named.model_dump(exclude_unset=True)
         if "base_url" in wanted:
             base.pop("api_key_env", None)
         preset = Preset.read("inline", {**base, **wanted, "name": "inline"})

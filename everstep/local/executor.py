@@ -10,14 +10,17 @@ from itertools import takewhile
 from activities.tool_calls import Outcome, outcome
 from agent_domain.definition import AgentDefinition
 from agent_domain.drivers import Model
-from agent_domain.errors import InvalidInput, ToolFailed
+from agent_domain.errors import InvalidInput, ListenerFailed, ToolFailed
 from agent_domain.events import EventBus, ToolCallCompleted, ToolCallStarted
 from agent_domain.inquiry import ModelChoice
 from agent_domain.processors import AgentHook, given_back
+from agent_domain.spawning import CanSpawn
 from agent_domain.state import AgentState
 from agent_domain.step_error import StepError
 from agent_domain.step_facts import CallNeed
-from agent_domain.tools import ToolCall, ToolContext, ToolExecution
+from agent_domain.tools import ToolCall, ToolContext, ToolExecution, options_of
+from agent_domain.values import thaw
+from everstep.local.children import Parent, RunChild, child_told
 from everstep.local.clock import Clock
 from everstep.local.inquiry import Inquiry
 
@@ -51,11 +54,13 @@ class LocalExecutor:
         clock: Clock,
         events: EventBus,
         model_of: Callable[[ModelChoice], Model],
+        run_child: RunChild | None = None,
     ) -> None:
         self.definition = definition
         self.clock = clock
         self.events = events
         self.model_of = model_of
+        self.run_child = run_child
 
     async def execute_tool(self, call: ToolCall, state: AgentState) -> ToolExecution:
         """One call, with its events."""
@@ -116,7 +121,7 @@ class LocalExecutor:
         observer.before(call)
         ask = Inquiry(self.model_of)
         execution = await self._executed(call, observer.state, ask)
-        observer.state = observer.state.spent(ask.usage)
+        observer.state = observer.state.spent(ask.usage).charged(ask.child_tokens)
         observer.after(execution)
         return execution
 
@@ -124,7 +129,22 @@ class LocalExecutor:
         refusal = self._refusal(call)
         if refusal is not None:
             return Outcome(error=StepError(refusal, tool_name=call.name))
-        return await outcome(self.definition.tools.get(call.name), call, _context(call, state, ask))
+        tool, context = self.definition.tools.get(call.name), _context(call, state, ask)
+        if isinstance(tool, CanSpawn) and options_of(tool).need is CallNeed.SUBAGENT and self.run_child:
+            return await self._child(tool, call, context, Parent(self.definition, state, self.run_child))
+        return await outcome(tool, call, context)
+
+    async def _child(self, tool: CanSpawn, call: ToolCall, context: ToolContext, parent: Parent) -> Outcome:
+        """What a subagent came to; whatever goes wrong is for the model to read."""
+        try:
+            text, tokens = await child_told(tool, thaw(call.args), context, parent)
+        except ListenerFailed:
+            raise
+        except Exception as error:  # noqa: BLE001 -- the model reads whatever a tool raises
+            return Outcome(error=StepError.of(error, call.name))
+        if isinstance(context.ask, Inquiry):
+            context.ask.child_tokens += tokens
+        return Outcome(text)
 
     def _refusal(self, call: ToolCall) -> str | None:
         """Why the call is not run: it cannot be, or a person would have to be asked."""

@@ -16,6 +16,8 @@ class Inquiry:
     def __init__(self, model_of: Callable[[ModelChoice], Model]) -> None:
         self.model_of = model_of
         self.usage = Usage()
+        self.child_tokens = 0
+        """What a subagent used that the call started."""
 
     async def __call__(self, request: InferenceRequest, model: ModelChoice = None) -> InferenceResponse:
         """What the model says."""

@@ -8,9 +8,10 @@ runtime: here such calls fail, with a text that says so.
 from collections.abc import AsyncGenerator, Callable
 from uuid import UUID, uuid4
 
+from activities.toolsets import asked
 from agent_domain.continuation import ContinuationOutcome
 from agent_domain.definition import AgentDefinition
-from agent_domain.drivers import Model, StepDriver, observed, replied
+from agent_domain.drivers import CanUseTools, Model, StepDriver, ToolCallingDriver, observed, replied
 from agent_domain.errors import InvalidInput, ListenerFailed
 from agent_domain.events import EventBus
 from agent_domain.inquiry import ModelChoice
@@ -26,9 +27,11 @@ from agent_domain.loop import (
     Stop,
     decide,
 )
+from agent_domain.ports import DEFAULT_TENANT
 from agent_domain.processors import given_back, processed
 from agent_domain.state import AgentState
 from agent_domain.step_error import StepError
+from agent_domain.toolsets import Asker
 from everstep.local.clock import Clock, SystemClock
 from everstep.local.executor import LocalExecutor
 from everstep.local.inquiry import Inquiry, models_beside
@@ -48,26 +51,54 @@ class LocalRunner:
         on_decision: Callable[[Decision], object] | None = None,
         models: Callable[[ModelChoice], Model] | None = None,
     ) -> None:
-        if definition.driver is None:
-            raise InvalidInput("the agent has no driver; give it one: AgentBuilder.with_driver(...)")
+        self.models = models
+        self._has_listed = False
         self.definition = definition
-        self.driver = definition.driver
+        self.driver = self._driver(definition)
         self.rules = definition.rules
         self.clock = clock or SystemClock()
         self.new_id = new_id
         self.events = events or definition.events
         self.on_decision = on_decision
         self.model_of = models_beside(self.driver, models)
-        self.executor = LocalExecutor(definition, self.clock, self.events, self.model_of)
+        self.executor = LocalExecutor(definition, self.clock, self.events, self.model_of, self._child)
         self.narrator = Narrator(definition.tools.names, self.clock, self.events)
         if isinstance(self.driver, StepDriver):
-            # Here its phases are carried out one by one.
-            if type(self.driver).use_tools is not StepDriver.use_tools:
-                raise InvalidInput(
-                    f"{type(self.driver).__name__}.use_tools would never be called; override infer, said and "
-                    "answered, or do not derive the driver from StepDriver"
-                )
             self.driver.executor = self.executor
+
+    def _driver(self, definition: AgentDefinition) -> StepDriver | CanUseTools:
+        """The agent's driver, whose phases are carried out one by one here; it may need a preset's model."""
+        driver, wanted = definition.driver, definition.model_settings or definition.llm_preset
+        if self.models and (driver is None or (isinstance(driver, StepDriver) and driver.wants_model)):
+            driver = (driver or ToolCallingDriver()).with_model(self.models(wanted))
+            driver.equip(definition.tools, parallel_tools=definition.base_plan.parallel_tools)
+        if driver is None:
+            raise InvalidInput("the agent has no driver; give it one: AgentBuilder.with_driver(...)")
+        if isinstance(driver, StepDriver) and type(driver).use_tools is not StepDriver.use_tools:
+            raise InvalidInput(
+                f"{type(driver).__name__}.use_tools would never be called; override infer, said and "
+                "answered, or do not derive the driver from StepDriver"
+            )
+        return driver
+
+    async def _child(self, definition: AgentDefinition, state: AgentState) -> AgentState:
+        """A subagent's run, which the same listeners hear of."""
+        runner = LocalRunner(
+            definition, clock=self.clock, new_id=self.new_id, events=self.events, models=self.models
+        )
+        return await runner.run(state)
+
+    async def _listed(self) -> None:
+        """Ask the toolsets, once; whatever they list stays."""
+        if not self.definition.toolsets or self._has_listed:
+            return
+        asker = Asker(self.new_id(), DEFAULT_TENANT)
+        self.definition = self.definition.with_listed(await asked(self.definition, asker))
+        self.executor.definition = self.definition
+        self.narrator.tools = self.definition.tools.names
+        if isinstance(self.driver, StepDriver):
+            self.driver.equip(self.definition.tools, parallel_tools=self.rules.parallel_tools)
+        self._has_listed = True
 
     async def run(self, state: AgentState) -> AgentState:
         """Step until something stops the run; the state has its final status."""
@@ -188,6 +219,7 @@ class LocalRunner:
 
     async def _worked(self, state: AgentState) -> AgentState:
         """Ask the model, then run tools until every call is answered, or a hook paused the run."""
+        await self._listed()
         for hook in self.definition.hooks:
             state = given_back(hook.before_step(state), hook, state)
         if state.awaits_reply:

@@ -65,7 +65,7 @@ class AgentBook:
         """The agent's own driver, or native tool calls with the preset's model."""
         definition = self.definition(name)
         driver = definition.driver if isinstance(definition.driver, StepDriver) else None
-        if driver and (driver.model or not driver.asks_preset):
+        if driver and not driver.wants_model:
             return driver
         driver = (driver or ToolCallingDriver()).with_model(
             self.models.model(preset or definition.model_settings or definition.llm_preset)
