@@ -12,6 +12,10 @@ from agent_domain.cached_context import (
     InferenceRequest as InferenceRequest,
     ResponseFormat as ResponseFormat,
 )
+from agent_domain.capabilities.bash import (
+    BashPolicy as BashPolicy,
+    ExecutionPolicy as ExecutionPolicy,
+)
 from agent_domain.continuation import (
     ContinuationCriteria as ContinuationCriteria,
     ContinuationDecision as ContinuationDecision,
@@ -163,6 +167,7 @@ from agent_domain.usage import (
 from everstep.agents.files import (
     AgentRegistry as AgentRegistry,
 )
+from everstep.capabilities.bash import UseBash as UseBash
 from everstep.capabilities.critique import UseSelfCritique as UseSelfCritique
 from everstep.capabilities.files import (
     ListDirTool as ListDirTool,

@@ -1,0 +1,86 @@
+"""`bash`: the agent runs commands, in a sandbox and never outside of one.
+
+| file | concern |
+|---|---|
+| `sandbox.py` | who runs a command, and where: refused before it begins, or begun |
+| `profile.py` | what it finds inside, and its limits |
+| `seccomp.py` | which system calls it may make |
+| `mounts.py` | for a worker that is root: how somebody else can use root's directories |
+| `process.py` | one command from its beginning to the end of all that it began |
+| `watch.py` | what all its processes take together |
+| `checks.py`, `attack.py` | whether all that holds on this machine |
+"""
+
+import os
+from typing import Any
+
+from agent_domain.builder import AgentBuilder
+from agent_domain.capabilities.bash import BashPolicy, ExecutionPolicy, PathText, result_text
+from agent_domain.tools import Effect, ToolContext, ToolOptions
+from agent_domain.values import FrozenDict, frozen_map
+from everstep.capabilities.bash import checks
+from everstep.capabilities.bash.sandbox import Sandbox
+from everstep.capabilities.bash.words import Unavailable, Unusable
+
+TOOL = "bash"
+
+SCHEMA: FrozenDict = frozen_map(
+    {
+        "type": "object",
+        "properties": {"command": {"type": "string", "description": "What `bash -c` runs."}},
+        "required": ["command"],
+    }
+)
+
+
+def description(policy: ExecutionPolicy) -> str:
+    """What the model is told."""
+    network = "with network" if policy.network else "without network"
+    return (
+        f"Run a command with bash in {policy.base_dir}, {network}, for at most {policy.timeout:.15g} s. "
+        "Each call is a new shell, and processes left in the background end with it. Files elsewhere than in "
+        f"{', '.join([policy.base_dir, *policy.writable_paths])} are read-only or gone after the call."
+    )
+
+
+class BashTool:
+    """Runs one command for each call."""
+
+    name = TOOL
+    schema = SCHEMA
+    options = ToolOptions(effect=Effect.AT_MOST_ONCE)
+
+    def __init__(self, policy: ExecutionPolicy, output_policy: BashPolicy) -> None:
+        self.policy = policy
+        self.output_policy = output_policy
+        self.description = description(policy)
+
+    async def call(self, args: dict[str, Any], context: ToolContext) -> str:
+        """Say what became of the command; one that fails is a result like any other."""
+        del context
+        try:
+            await checks.require(self.policy)
+            result = await Sandbox(self.policy).run(args["command"])
+        except Unusable as error:
+            return f"Error: {error}"
+        except Unavailable as error:
+            return f"Error: bash is unavailable: {error}"
+        return result_text(result, self.policy.timeout, self.output_policy)
+
+
+class UseBash:
+    """Lets an agent run commands in a directory; a policy that is given says which one, and for how long."""
+
+    def __init__(
+        self,
+        policy: ExecutionPolicy | None = None,
+        base_dir: PathText | None = None,
+        timeout: float = 120,
+        output_policy: BashPolicy | None = None,
+    ) -> None:
+        self.policy = policy or ExecutionPolicy.for_bash(base_dir or os.getcwd(), timeout)
+        self.output_policy = output_policy or BashPolicy()
+
+    def install(self, builder: AgentBuilder) -> AgentBuilder:
+        """Add the tool."""
+        return builder.with_tools([BashTool(self.policy, self.output_policy)])

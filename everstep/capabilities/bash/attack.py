@@ -1,0 +1,145 @@
+"""What a worker tries in its own sandbox: run inside, by itself, and never imported there.
+
+Its argument is JSON: what there is outside to be found. It prints, as JSON, the names of what it could do and
+should not have been able to. Python alone, so that it depends on no programs of the system.
+"""
+
+import ctypes
+import json
+import os
+import resource
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_NEW_USER, _NEW_MOUNTS = 0x10000000, 0x00020000
+
+
+def _called(name: str, *arguments: Any) -> bool:
+    """Whether the system did it."""
+    return getattr(_LIBC, name)(*arguments) >= 0
+
+
+def _system_call(x86: int, arm: int, *arguments: Any) -> bool:
+    number = x86 if os.uname().machine == "x86_64" else arm
+    return _called("syscall", ctypes.c_long(number), *arguments)
+
+
+def _did(work: Callable[[], object]) -> bool:
+    try:
+        work()
+    except OSError:
+        return False
+    return True
+
+
+def _connects(family: int, address: Any) -> bool:
+    with socket.socket(family, socket.SOCK_STREAM) as plug:
+        plug.settimeout(1)
+        plug.connect(address)
+    return True
+
+
+def _writes(path: str) -> bool:
+    with open(path, "wb"):
+        return True
+
+
+def _reads(path: str) -> bool:
+    with open(path, "rb"):
+        return True
+
+
+def _status(name: str) -> str:
+    with open("/proc/self/status", encoding="ascii") as file:
+        return next(line.split()[1] for line in file if line.startswith(f"{name}:"))
+
+
+def _starts_as_another_user() -> bool:
+    """Whether a file could be left behind that lends the worker's rights to whoever starts it."""
+    path = "/tmp/lent"  # noqa: S108 -- inside
+    _writes(path)
+    return _did(lambda: os.chmod(path, 0o4755)) or _did(  # noqa: S103
+        lambda: os.close(os.open(f"{path}.2", os.O_CREAT | os.O_WRONLY, 0o4755))
+    )
+
+
+def _finds_in_homes(shared: list[str]) -> bool:
+    """Whether there is more than what leads to something shared."""
+    homes = [f"{top}/{name}" for top in ("/root", "/home") if os.path.isdir(top) for name in os.listdir(top)]
+    return any(
+        not any(f"{path}/".startswith(f"{home}/") or f"{home}/".startswith(f"{path}/") for path in shared)
+        for home in homes
+    )
+
+
+def attempts(outside: Mapping[str, Any]) -> dict[str, Callable[[], bool]]:
+    """Each attempt by the name of what would be open."""
+    port, name = outside["port"], outside["socket"]
+    found: dict[str, Callable[[], bool]] = {
+        "the worker's network": lambda: _did(lambda: _connects(socket.AF_INET, ("127.0.0.1", port))),
+        "local sockets of the worker": lambda: _did(lambda: _connects(socket.AF_UNIX, f"\0{name}")),
+        "the machine's hypervisor": lambda: _did(lambda: _connects(socket.AF_VSOCK, (2, 1))),
+        "files of the worker": lambda: _did(lambda: _reads(outside["file"])),
+        "passwords of the machine": lambda: os.path.lexists("/etc/shadow"),
+        "other people's homes": lambda: _finds_in_homes(outside["shared"]),
+        "the system's services": lambda: os.path.lexists("/run/docker.sock") or os.path.lexists("/sys"),
+        "writing to the system": lambda: any(
+            _did(lambda path=path: _writes(f"{path}/written"))
+            for path in ("", "/usr", "/etc", "/dev", "/run")
+        ),
+        "kernel settings": lambda: (
+            _did(lambda: _writes("/proc/sys/kernel/core_pattern"))
+            or _did(lambda: _writes("/proc/sysrq-trigger"))
+        ),
+        "the worker's processes": lambda: os.readlink("/proc/self/ns/pid") == outside["processes"],
+        "the worker's environment": lambda: not set(os.environ) <= set(outside["variables"]),
+        "descriptors of the worker": lambda: any(
+            _did(lambda number=number: os.fstat(number)) for number in range(3, 256)
+        ),
+        "reading other processes": lambda: _called("ptrace", ctypes.c_long(0), 0, 0, 0),
+        "mounting": lambda: _called("mount", b"none", b"/tmp", b"tmpfs", ctypes.c_ulong(0), None),
+        "changing the root": lambda: _called("chroot", b"/tmp"),
+        "new namespaces": lambda: any(_called("unshare", flag) for flag in (_NEW_USER, _NEW_MOUNTS)),
+        "programs in the kernel": lambda: _system_call(321, 280, 0, 0, 0),
+        "keys in the kernel": lambda: _system_call(250, 219, 0, -3, 1),
+        "work in the kernel": lambda: _system_call(425, 425, 8, ctypes.create_string_buffer(256)),
+        "measuring the kernel": lambda: _system_call(
+            298, 241, ctypes.create_string_buffer(128), 0, -1, -1, 0
+        ),
+        "memory that nobody counts": lambda: (
+            _system_call(319, 279, b"x", 0) or _system_call(29, 194, 0, 4096, 0)
+        ),
+        "starting as another user": _starts_as_another_user,
+        "typing into terminals": lambda: not _denies_typing(),
+        "capabilities": lambda: any(
+            int(_status(f"Cap{which}"), 16) for which in ("Prm", "Eff", "Bnd", "Amb")
+        ),
+        "more rights": lambda: _status("NoNewPrivs") != "1" or _status("Seccomp") != "2",
+        "processes without end": lambda: _without_limit(resource.RLIMIT_NPROC),
+        "memory without end": lambda: _without_limit(resource.RLIMIT_DATA),
+        "core dumps": lambda: resource.getrlimit(resource.RLIMIT_CORE)[1] != 0,
+    }
+    if outside["network"]:
+        del found["the worker's network"], found["local sockets of the worker"]
+    return found
+
+
+def _without_limit(kind: int) -> bool:
+    return resource.getrlimit(kind)[1] == resource.RLIM_INFINITY
+
+
+def _denies_typing() -> bool:
+    """A terminal of its own, on which it would be allowed."""
+    leader, follower = os.openpty()
+    try:
+        return not _called("ioctl", follower, ctypes.c_ulong(0x5412), b"x") and ctypes.get_errno() == 1
+    finally:
+        os.close(leader)
+        os.close(follower)
+
+
+if __name__ == "__main__":
+    print(json.dumps([name for name, works in attempts(json.loads(sys.argv[1])).items() if works()]))  # noqa: T201

@@ -1,0 +1,133 @@
+"""Whether the sandbox holds here: the worker attacks it itself before it runs the first command.
+
+Asked once for a process and a shape of policy, and again for as long as something is open. `failed_checks` is
+for whoever wants to know without running a command.
+"""
+
+import json
+import os
+import platform
+import shlex
+import socket
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any, Final
+from uuid import uuid4
+
+from agent_domain.capabilities.bash import KEPT_VARIABLES, MIB, ExecutionPolicy
+from everstep.capabilities.bash import attack, seccomp
+from everstep.capabilities.bash.profile import HOME
+from everstep.capabilities.bash.sandbox import Sandbox
+from everstep.capabilities.bash.words import Unavailable
+
+SECONDS: Final = 20
+_INTERPRETER: Final = os.path.realpath(sys.executable)
+_SCRIPT: Final = Path(attack.__file__).read_text("utf-8")
+_HELD = set[tuple[object, ...]]()
+
+
+async def require(policy: ExecutionPolicy) -> None:
+    """Return if the sandbox holds; raise what is wrong if not."""
+    shape = (os.geteuid(), policy.network, policy.base_dir, policy.readable_paths, policy.writable_paths)
+    if shape in _HELD:
+        return
+    if failed := await failed_checks(policy):
+        raise Unavailable("; ".join(failed))
+    _HELD.add(shape)
+
+
+async def failed_checks(policy: ExecutionPolicy) -> list[str]:
+    """What is open, or keeps the sandbox from working, each with what to do; empty if it holds."""
+    if sys.platform != "linux" or platform.machine() not in seccomp.MACHINES:
+        return [
+            f"it needs Linux on {' or '.join(seccomp.MACHINES)}; "
+            f"run the worker there, not on {sys.platform} {platform.machine()}"
+        ]
+    try:
+        opened = await _attack(policy)
+    except Unavailable as error:
+        return [f"{error}{_advice(str(error))}"]
+    return [f"the sandbox leaves open: {name}; update bubblewrap and the kernel" for name in opened]
+
+
+async def _attack(policy: ExecutionPolicy) -> list[str]:
+    # The interpreter may stand where no command looks. Environment and memory are no matter of what is tried.
+    readable = {*policy.readable_paths, sys.base_prefix} - {"/usr", "/usr/local"}
+    shape = replace(
+        policy.with_memory(256 * MIB).with_timeout(SECONDS).inherit_environment(False),
+        readable_paths=tuple(sorted(readable)),
+    )
+    with _outside(policy.network) as outside:
+        shared = [shape.base_dir, *shape.readable_paths, *shape.writable_paths]
+        outside["shared"] = [HOME, *map(os.path.realpath, shared)]
+        words = [
+            _INTERPRETER,
+            "-I",
+            "-S",
+            "-c",
+            _SCRIPT,
+            json.dumps(outside),
+        ]
+        # Left behind on purpose: it holds the streams until it is gone.
+        result = await Sandbox(shape).run(f"(setsid sleep {SECONDS} &); {shlex.join(words)}")
+    if result.timed_out:
+        raise Unavailable("the sandbox was too slow to be checked, or left a process running; try again")
+    if result.exit_code != 0:
+        said = result.stderr.strip().splitlines() or ["it said nothing"]
+        raise Unavailable(f"the sandbox could not be checked: {said[-1]}")
+    return list(json.loads(result.stdout))
+
+
+@contextmanager
+def _outside(network: bool) -> Generator[dict[str, Any]]:
+    """Something to be found, if the sandbox lets it be found."""
+    name = f"everstep-{uuid4()}"
+    with (
+        socket.create_server(("127.0.0.1", 0)) as door,
+        socket.socket(socket.AF_UNIX) as local,
+        NamedTemporaryFile(prefix="everstep-outside-") as file,
+    ):
+        local.bind(f"\0{name}")
+        local.listen()
+        Path(file.name).chmod(0o644)
+        shell = {"PWD", "SHLVL", "_", "OLDPWD"}
+        locale = {variable for variable in os.environ if variable.startswith("LC_")}
+        yield {
+            "network": network,
+            "port": door.getsockname()[1],
+            "socket": name,
+            "file": file.name,
+            "processes": os.readlink("/proc/self/ns/pid"),
+            "variables": sorted(KEPT_VARIABLES | shell | locale),
+        }
+
+
+_CLONE: Final = "/proc/sys/kernel/unprivileged_userns_clone"
+_APPARMOR: Final = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns"
+_MOST: Final = "/proc/sys/user/max_user_namespaces"
+
+
+def _advice(problem: str) -> str:
+    """What to do about it, by what this machine forbids."""
+    if "nknown option" in problem:
+        return "; update bubblewrap to 0.8 or later"
+    if (
+        "amespace" not in problem
+        and "setting up uid map" not in problem
+        and "ermission denied" not in problem
+    ):
+        return ""
+    settings = ((_CLONE, "0", "1"), (_APPARMOR, "1", "0"), (_MOST, "0", "15000"))
+    for path, forbidding, allowing in settings:
+        if Path(path).exists() and Path(path).read_text("ascii").strip() == forbidding:
+            name = path.removeprefix("/proc/sys/").replace("/", ".")
+            return f"; user namespaces are forbidden here: sysctl -w {name}={allowing}"
+    return (
+        "; if this is a container, it has to be allowed to make user namespaces "
+        "(docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined "
+        "--security-opt systempaths=unconfined)"
+    )

@@ -1,0 +1,205 @@
+"""For a worker that is root: directories of root, usable by a tool user who is nobody.
+
+A command never runs as root: limits on processes do not bind root, and root may read what root owns. It
+runs as the owner of the base directory, or, where that is root as well, as `TOOL_USER`. Such a directory is
+mounted once more, with root's files appearing as the tool user's (an "idmapped mount"); what the command
+writes there is root's outside.
+
+The mounts stand in a mount namespace of their own, made by a thread that ends after it. Whoever enters the
+namespace finds each directory under `STAGE`, so that no right to pass its parents (such as /root) is needed.
+"""
+
+import ctypes
+import errno
+import os
+import stat
+import subprocess
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from everstep.capabilities.bash.words import Unusable
+
+TOOL_USER: Final = 65533
+"""User and group. Distributions reserve the number and give it to nobody; containers have it, too."""
+
+STAGE: Final = "/tmp"  # noqa: S108 -- seen in the namespace only, where it is empty and ours
+KEPT: Final = 32
+"""How many namespaces are kept for the next command in the same directories."""
+
+T = TypeVar("T")
+
+_NEW_MOUNTS, _OWN_ROOT = 0x00020000, 0x00000200  # CLONE_NEWNS, CLONE_FS
+_SLAVE, _RECURSIVE = 1 << 19, 1 << 14
+_NO_SETUID, _NO_DEVICES, _NO_PROGRAMS = 2, 4, 8
+_AT_HERE, _AT_RECURSIVE, _AT_EMPTY = -100, 0x8000, 0x1000
+_CLONE_TREE, _CLOSE_ON_EXEC = 1, 0o2000000
+_MOVE_FROM_DESCRIPTOR = 4
+_ATTRIBUTE_MAPPED = 0x00100000
+# One number on every machine.
+_OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A file or directory as it was found."""
+
+    path: str
+    writable: bool
+    device: int
+    inode: int
+    of_root: bool
+    is_directory: bool
+
+    @classmethod
+    def at(cls, path: str, writable: bool) -> "Wanted":
+        """What is there now."""
+        found = os.stat(path)
+        return cls(path, writable, found.st_dev, found.st_ino, found.st_uid == 0, stat.S_ISDIR(found.st_mode))
+
+
+class Mounts:
+    """A mount namespace; it lasts as long as this object does."""
+
+    def __init__(self, descriptor: int, sources: dict[str, str]) -> None:
+        self.descriptor = descriptor
+        self.sources = sources
+        """Where each path is found in the namespace."""
+
+    def __del__(self) -> None:
+        os.close(self.descriptor)
+
+    @property
+    def path(self) -> str:
+        """How other processes of this user reach it, without being handed a descriptor."""
+        return f"/proc/{os.getpid()}/fd/{self.descriptor}"
+
+
+_KNOWN: "OrderedDict[tuple[int, int, tuple[Wanted, ...]], Mounts]" = OrderedDict()
+_LOCK = threading.Lock()
+
+
+def mounts_for(user: int, group: int, wanted: Iterable[Wanted]) -> Mounts:
+    """The namespace in which the user finds all that, as made before or new."""
+    key = (user, group, tuple(wanted))
+    with _LOCK:
+        if key not in _KNOWN:
+            _KNOWN[key] = _in_thread(lambda: _made(*key))
+        _KNOWN.move_to_end(key)
+        while len(_KNOWN) > KEPT:
+            _KNOWN.popitem(last=False)
+        return _KNOWN[key]
+
+
+def _in_thread(work: Callable[[], T]) -> T:
+    """In a thread of its own, whose view of the file system is changed and never used again."""
+    results, errors = list[T](), list[BaseException]()
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except BaseException as error:  # noqa: BLE001 -- raised again below
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="everstep mounts")
+    thread.start()
+    thread.join()
+    for error in errors:
+        raise error
+    return results[0]
+
+
+def _made(user: int, group: int, wanted: tuple[Wanted, ...]) -> Mounts:
+    mapping = _mapping(user, group) if any(each.of_root for each in wanted) else None
+    try:
+        _call("unshare", _NEW_MOUNTS | _OWN_ROOT)
+        # What is mounted and unmounted outside is so in here as well, and not the other way around.
+        _call("mount", None, b"/", None, _SLAVE | _RECURSIVE, None)
+        trees = [_tree(each, user, mapping) for each in wanted]
+        _call(
+            "mount", b"tmpfs", STAGE.encode(), b"tmpfs", _NO_SETUID | _NO_DEVICES | _NO_PROGRAMS, b"mode=755"
+        )
+        sources = {each.path: f"{STAGE}/{place}" for place, each in enumerate(wanted)}
+        for each, tree in zip(wanted, trees, strict=True):
+            _place(tree, each, sources[each.path])
+        return Mounts(os.open("/proc/thread-self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC), sources)
+    finally:
+        if mapping is not None:
+            os.close(mapping)
+
+
+def _tree(wanted: Wanted, user: int, mapping: int | None) -> int:
+    """The mount once more, not attached anywhere yet."""
+    path = wanted.path.encode()
+    tree = _call("syscall", _OPEN_TREE, _AT_HERE, path, _CLONE_TREE | _CLOSE_ON_EXEC | _AT_RECURSIVE)
+    _set(tree, _NO_SETUID | _NO_DEVICES)
+    if wanted.of_root and mapping is not None:
+        try:
+            _set(tree, _ATTRIBUTE_MAPPED, mapping)
+        except OSError as error:
+            if wanted.writable or error.errno not in {errno.EINVAL, errno.EPERM, errno.EBUSY}:
+                os.close(tree)
+                raise Unusable(_of_root(wanted.path, user)) from error
+    return tree
+
+
+def _set(tree: int, attributes: int, mapping: int = 0) -> None:
+    class Attributes(ctypes.Structure):
+        _fields_ = [(name, ctypes.c_uint64) for name in ("set", "clear", "propagation", "mapping")]
+
+    values = Attributes(attributes, 0, 0, mapping)
+    flags = _AT_EMPTY | _AT_RECURSIVE
+    _call("syscall", _MOUNT_SETATTR, tree, b"", flags, ctypes.byref(values), ctypes.sizeof(values))
+
+
+def _place(tree: int, wanted: Wanted, target: str) -> None:
+    try:
+        if wanted.is_directory:
+            os.mkdir(target)
+        else:
+            os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
+        _call("syscall", _MOVE_MOUNT, tree, b"", _AT_HERE, target.encode(), _MOVE_FROM_DESCRIPTOR)
+    finally:
+        os.close(tree)
+
+
+def _mapping(user: int, group: int) -> int:
+    """A user namespace in which root is the tool user; it outlives the process that it is made with."""
+    process = subprocess.Popen(
+        ["unshare", "--user", "cat"],  # noqa: S607 -- of util-linux, which belongs to every system
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        bufsize=0,
+    )
+    with process:
+        assert process.stdin is not None  # noqa: S101 -- for type checkers
+        assert process.stdout is not None  # noqa: S101
+        process.stdin.write(b"\n")
+        # Once it answers, it is in its namespace.
+        if process.stdout.read(1) != b"\n":
+            raise OSError(errno.EPERM, "no user namespace can be made")
+        for name, number in (("uid_map", user), ("gid_map", group)):
+            with open(f"/proc/{process.pid}/{name}", "w", encoding="ascii") as file:
+                file.write(f"0 {number} 1")
+        return os.open(f"/proc/{process.pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def _of_root(path: str, user: int) -> str:
+    return (
+        f"{path} belongs to root, and its file system cannot be mounted for anybody else; "
+        f"give it to the tool user (chown -R {user}:{user} {path}), or let the worker not run as root"
+    )
+
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def _call(name: str, *arguments: object) -> int:
+    wide = (ctypes.c_long(each) if isinstance(each, int) else each for each in arguments)
+    result = getattr(_LIBC, name)(*wide)
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}{arguments[:1]}: {os.strerror(number)}")
+    return result

@@ -1,0 +1,273 @@
+"""One command while it runs: it is begun, read, watched, and ended with everything that it began.
+
+Everything happens on the worker's loop, in the thread that began the command: when that thread is gone, the
+kernel ends the command (`--die-with-parent`). Bubblewrap is the worker's child (here: the monitor); below
+it is the sandbox's first process, and when the kernel has ended that one, all others in there are gone as
+well.
+"""
+
+import asyncio
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from agent_domain.capabilities.bash import MIB, CommandResult, ExecutionPolicy, decoded
+from everstep.capabilities.bash import watch
+from everstep.capabilities.bash.words import Unavailable
+
+FLOOD: Final = 10 * MIB
+"""Of both streams together; who writes more writes for ever."""
+END_SECONDS: Final = 10
+"""How long the kernel may take to end processes; it takes a millisecond, unless a disk does not answer."""
+_PIECE: Final = 64 * 1024
+_FIRST: Final = re.compile(rb'"child-pid": (\d+)\D')
+
+Describe: TypeAlias = Callable[[Callable[[bytes], int], int, int], list[str]]
+"""The command line, given what makes a descriptor to read bytes from, the descriptor to tell of the first
+process over, and the lifeline."""
+
+
+class Stream:
+    """What one stream said, as far as it is kept."""
+
+    def __init__(self, cap: int) -> None:
+        self.descriptor, self.writers = os.pipe()
+        os.set_blocking(self.descriptor, False)
+        self.cap = cap
+        self.kept = bytearray()
+        self.size = 0
+
+    def read(self) -> bool:
+        """Take what is there; false if that was nothing."""
+        try:
+            piece = os.read(self.descriptor, _PIECE)
+        except BlockingIOError:
+            return False
+        self.size += len(piece)
+        self.kept += piece[: self.cap - len(self.kept)]
+        return bool(piece)
+
+    @property
+    def cut(self) -> bool:
+        """Whether something was not kept."""
+        return self.size > len(self.kept)
+
+
+@dataclass(slots=True)
+class First:
+    """The first process in the sandbox."""
+
+    number: int
+    handle: int
+    gone: bool = False
+
+
+class Process:
+    """A command in its sandbox; whoever began it has to `end` it, however it went."""
+
+    def __init__(self, policy: ExecutionPolicy, describe: Describe, environment: Mapping[str, str]) -> None:
+        self._policy = policy
+        self._loop = asyncio.get_running_loop()
+        self.over = self._loop.create_future()
+        """Done once nothing of the command is left."""
+        self.remark = ""
+        """Why the sandbox ended it, if it did."""
+        self._first: First | None = None
+        self._stdout, self._stderr = Stream(policy.stdout_cap), Stream(policy.stderr_cap)
+        self._said, self._has_said_all = b"", False
+        self._told, telling = os.pipe()
+        os.set_blocking(self._told, False)
+        self._lifeline, far_end = socket.socketpair()
+        self._ours = [self._stdout.descriptor, self._stderr.descriptor, self._told]
+        theirs = [self._stdout.writers, self._stderr.writers, telling, far_end.detach()]
+
+        def described(content: bytes) -> int:
+            reading, writing = os.pipe()
+            theirs.append(reading)
+            with open(writing, "wb") as file:
+                file.write(content)
+            return reading
+
+        try:
+            self._monitor = subprocess.Popen(  # noqa: S603 -- that is what the sandbox is for
+                describe(described, telling, theirs[3]),
+                stdin=subprocess.DEVNULL,
+                stdout=theirs[0],
+                stderr=theirs[1],
+                pass_fds=theirs[2:],
+                env=dict(environment),
+                # Of no matter to the command; the worker's own may be closed to the tool user.
+                cwd="/",
+                # Ctrl-C is for the worker, which ends commands when it has been told what becomes of them.
+                start_new_session=True,
+            )
+            self._monitor_handle = os.pidfd_open(self._monitor.pid)
+        except BaseException:
+            self._close()
+            raise
+        finally:
+            for descriptor in theirs:
+                os.close(descriptor)
+        self._ours.append(self._monitor_handle)
+        self._listen()
+
+    def _listen(self) -> None:
+        self._loop.add_reader(self._stdout.descriptor, self._read, self._stdout)
+        self._loop.add_reader(self._stderr.descriptor, self._read, self._stderr)
+        self._loop.add_reader(self._told, self._meet_first)
+        self._loop.add_reader(self._monitor_handle, self._monitor_ended)
+        self._next_look = self._loop.call_later(watch.EVERY, self._look)
+
+    def _read(self, stream: Stream) -> None:
+        if not stream.read():
+            self._loop.remove_reader(stream.descriptor)
+        elif self._stdout.size + self._stderr.size > FLOOD and not self.remark:
+            self.stop(f"it wrote more than {FLOOD // MIB} MiB; write to a file, and show parts of it")
+
+    def _meet_first(self) -> None:
+        """Bubblewrap says who it is, in one or several pieces, before that process does anything."""
+        try:
+            piece = os.read(self._told, _PIECE)
+        except BlockingIOError:
+            return
+        self._said += piece
+        found = _FIRST.search(self._said)
+        if found is None and piece:
+            return
+        self._loop.remove_reader(self._told)
+        self._has_said_all = True
+        if found is None:
+            return
+        number = int(found[1])
+        with suppress(ProcessLookupError):
+            handle = os.pidfd_open(number)
+            self._ours.append(handle)
+            # The number may belong to somebody else by now.
+            if _parent(number) == self._monitor.pid:
+                self._first = First(number, handle)
+                self._loop.add_reader(handle, self._first_ended)
+
+    def _first_ended(self) -> None:
+        assert self._first is not None  # noqa: S101 -- it is what ended
+        self._first.gone = True
+        self._loop.remove_reader(self._first.handle)
+        self._settle()
+
+    def _monitor_ended(self) -> None:
+        self._loop.remove_reader(self._monitor_handle)
+        self._monitor.wait()
+        if not self._has_said_all:
+            self._meet_first()
+        # What runs on in the background has been left behind.
+        self.kill()
+        self._settle()
+
+    def _settle(self) -> None:
+        is_over = self._monitor.returncode is not None and (self._first is None or self._first.gone)
+        if is_over and not self.over.done():
+            self.over.set_result(None)
+
+    def _look(self) -> None:
+        self._next_look = self._loop.call_later(watch.EVERY, self._look)
+        if self._first is None or self.remark:
+            return
+        try:
+            too_much = watch.overdrawn(self._first.number, self._policy.memory_bytes)
+        except OSError as error:
+            too_much = f"what it takes cannot be watched ({error})"
+        if too_much:
+            self.stop(too_much)
+
+    def stop(self, remark: str) -> None:
+        """End it, for a reason that its reader is told."""
+        self.remark = remark
+        self.kill()
+
+    def kill(self) -> None:
+        """End the first process, and so all: they are gone once `over` is done."""
+        # Just begun. Bubblewrap alone must not be ended now: the first process would not notice.
+        while not self._has_said_all and select.select([self._told], [], [], END_SECONDS)[0]:
+            self._meet_first()
+        if self._first is None:
+            self._monitor.kill()
+        elif not self._first.gone:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._first.handle, signal.SIGKILL)
+
+    async def end(self) -> None:
+        """Leave nothing of it, neither processes nor descriptors."""
+        try:
+            if not self.over.done():
+                self.kill()
+                await asyncio.wait([self.over], timeout=END_SECONDS)
+                if not self.over.done():
+                    raise TimeoutError(f"the processes of a command did not end within {END_SECONDS} s")
+            for stream in (self._stdout, self._stderr):
+                # Not to its end: somebody else may hold the pipe open, and write on.
+                while stream.read() and stream.size < 2 * FLOOD:
+                    pass
+        finally:
+            self._next_look.cancel()
+            self._close()
+
+    def _close(self) -> None:
+        for descriptor in self._ours:
+            self._loop.remove_reader(descriptor)
+            os.close(descriptor)
+        self._lifeline.close()
+
+    def began(self) -> bool:
+        """Whether bash came to the command; to be asked before the end."""
+        try:
+            return bool(self._lifeline.recv(1, socket.MSG_DONTWAIT))
+        except (BlockingIOError, ConnectionError):
+            return False
+
+    def result(self, timed_out: bool) -> CommandResult:
+        """What became of it. What the sandbox has to say comes last on stderr, where it is never cut off."""
+        stderr = decoded(bytes(self._stderr.kept))
+        if self.remark:
+            stderr += f"{_new_line(stderr)}sandbox: the command was stopped, as {self.remark}\n"
+        return CommandResult(
+            None if timed_out or self.remark else self._monitor.returncode,
+            decoded(bytes(self._stdout.kept)),
+            stderr,
+            timed_out,
+            self._stdout.cut,
+            self._stderr.cut,
+        )
+
+
+def _new_line(text: str) -> str:
+    return "" if not text or text.endswith("\n") else "\n"
+
+
+def _parent(number: int) -> int:
+    with open(f"/proc/{number}/stat", encoding="utf-8", errors="replace") as file:
+        # Behind the name, which may hold anything.
+        return int(file.read().rpartition(")")[2].split()[1])
+
+
+async def run(policy: ExecutionPolicy, describe: Describe, environment: Mapping[str, str]) -> CommandResult:
+    """Run a command to its end, or to the policy's limits."""
+    process = Process(policy, describe, environment)
+    timed_out, began = False, False
+    try:
+        async with asyncio.timeout(policy.timeout):
+            await process.over
+    except TimeoutError:
+        timed_out = True
+    finally:
+        began = process.began()
+        await process.end()
+    result = process.result(timed_out)
+    if not began and not timed_out and not process.remark:
+        raise Unavailable(result.stderr.strip() or f"bubblewrap ended with {result.exit_code}")
+    return result

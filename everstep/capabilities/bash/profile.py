@@ -1,0 +1,130 @@
+"""What a command finds inside the sandbox: nothing but what stands here.
+
+Programs and libraries read-only, a few files of /etc, its own /proc, /dev and processes, empty places to
+write to that are as big as the policy's memory, and the base directory at its own path. No /sys, no homes,
+no sockets of others.
+"""
+
+import os
+import resource
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from agent_domain.capabilities.bash import MIB, ExecutionPolicy
+
+NAME: Final = "agent"
+USER: Final = 1000
+"""Who the command takes itself for."""
+HOME: Final = f"/home/{NAME}"
+SCRATCH: Final = ("/tmp", HOME, "/dev/shm")  # noqa: S108 -- names inside the sandbox
+"""Where anything may be written that is gone afterwards."""
+
+PROCESSES: Final = 256
+"""Threads count as well."""
+OPEN_FILES: Final = 1024
+FILE_SIZE: Final = 1024 * MIB
+STACK: Final = 8 * MIB
+
+PROGRAMS: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+_ISOLATED: Final = [
+    *["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"],
+    *["--disable-userns", "--cap-drop", "ALL", "--uid", str(USER), "--gid", str(USER)],
+    *["--hostname", "sandbox", "--new-session", "--die-with-parent"],
+]
+
+_SYSTEM: Final = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"]
+
+# What programs need in order to start, and no more: no passwords, no keys, no configuration of services.
+_ETC: Final = [
+    *["alternatives", "fonts", "ld.so.cache", "localtime", "mime.types", "protocols", "services", "timezone"],
+    *["ssl/certs", "ssl/openssl.cnf", "pki/ca-trust", "pki/tls/certs"],
+]
+
+_FILES: Final = {
+    "/etc/passwd": f"root:x:0:0::/root:/bin/bash\n{NAME}:x:{USER}:{USER}::{HOME}:/bin/bash\n",
+    "/etc/group": f"root:x:0:\n{NAME}:x:{USER}:\n",
+    "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
+}
+_HOSTS: Final = {"/etc/hosts": "127.0.0.1 localhost sandbox\n::1 localhost sandbox\n"}
+_NETWORK_ETC: Final = ["hosts", "resolv.conf"]
+
+
+def arguments(
+    policy: ExecutionPolicy, sources: Mapping[str, str], descriptor: Callable[[bytes], int]
+) -> list[str]:
+    """The arguments of bubblewrap; `descriptor` makes one from which the given bytes are read."""
+    etc = [*_ETC, *(_NETWORK_ETC if policy.network else [])]
+    files = _FILES if policy.network else _FILES | _HOSTS
+    return [
+        *_ISOLATED,
+        *([] if policy.network else ["--unshare-net"]),
+        *(word for path in _SYSTEM for word in _system(path)),
+        *(word for name in etc for word in _read_only(f"/etc/{name}")),
+        *(w for path, text in files.items() for w in _file(path, descriptor(text.encode()))),
+        *["--proc", "/proc", "--dev", "/dev", "--dir", "/var/tmp", "--dir", "/run"],  # noqa: S108
+        *(w for path in SCRATCH for w in ["--size", str(policy.memory_bytes), "--tmpfs", path]),
+        *(word for path in _parents_first(policy) for word in _bound(path, policy, sources)),
+        # Both are made in memory, as big as half of the machine's.
+        *["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", policy.base_dir],
+    ]
+
+
+def _system(path: str) -> list[str]:
+    if Path(path).is_symlink():
+        return ["--symlink", str(Path(path).readlink()), path]
+    return ["--ro-bind", path, path] if Path(path).is_dir() else []
+
+
+def _read_only(path: str) -> list[str]:
+    """A file as it is now; where it is a link, what it leads to."""
+    return ["--ro-bind", os.path.realpath(path), path] if Path(path).exists() else []
+
+
+def _file(path: str, descriptor: int) -> list[str]:
+    return ["--perms", "0644", "--ro-bind-data", str(descriptor), path]
+
+
+def _parents_first(policy: ExecutionPolicy) -> Iterable[str]:
+    """What lies inside another directory is mounted after it, so that it is seen."""
+    return sorted({policy.base_dir, *policy.readable_paths, *policy.writable_paths})
+
+
+def _bound(path: str, policy: ExecutionPolicy, sources: Mapping[str, str]) -> list[str]:
+    writable = path == policy.base_dir or path in policy.writable_paths
+    return ["--bind" if writable else "--ro-bind", sources.get(path, path), path]
+
+
+def environment(policy: ExecutionPolicy, inherited: Mapping[str, str]) -> dict[str, str]:
+    """The command's variables. Those that name places or people name those inside."""
+    found = policy.environment(inherited)
+    path = f"{found['PATH']}:{PROGRAMS}" if found.get("PATH") else PROGRAMS
+    return found | {"PATH": path, "HOME": HOME, "TMPDIR": SCRATCH[0], "USER": NAME}
+
+
+def prelude(policy: ExecutionPolicy, lifeline: int) -> str:
+    """What bash does before the command: no more than to bind itself.
+
+    If the worker is gone before the command begins, the lifeline has ended, and nothing is run; else it is
+    told over it that the command begins. If memory runs out outside, the command goes first.
+    """
+    limits = {
+        "c": (resource.RLIMIT_CORE, 0, 1),
+        "d": (resource.RLIMIT_DATA, policy.memory_bytes, 1024),
+        "f": (resource.RLIMIT_FSIZE, FILE_SIZE, 1024),
+        "n": (resource.RLIMIT_NOFILE, OPEN_FILES, 1),
+        "s": (resource.RLIMIT_STACK, STACK, 1024),
+        "u": (resource.RLIMIT_NPROC, PROCESSES, 1),
+    }
+    words = " ".join(f"-{flag} {_limit(kind, value) // unit}" for flag, (kind, value, unit) in limits.items())
+    return (
+        f"read -rt 0 <&{lifeline} && exit 1; ulimit {words} || exit 1; echo 1000 >/proc/self/oom_score_adj; "
+        f'echo >&{lifeline}; exec {lifeline}<&-; __command=$1; shift; eval "$__command"'
+    )
+
+
+def _limit(kind: int, wanted: int) -> int:
+    """A limit that is lower already stays."""
+    hard = resource.getrlimit(kind)[1]
+    return wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)

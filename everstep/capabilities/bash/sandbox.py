@@ -1,0 +1,159 @@
+"""A place where commands of a model run, and can do no harm. There is no way to run one outside of it."""
+
+import os
+import pwd
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from agent_domain.capabilities.bash import CommandResult, ExecutionPolicy
+from everstep.capabilities.bash import process, profile, seccomp
+from everstep.capabilities.bash.mounts import TOOL_USER, Mounts, Wanted, mounts_for
+from everstep.capabilities.bash.words import Unavailable, Unusable
+
+LONGEST: Final = 128 * 1024 - 1
+"""Bytes of a command: what the kernel passes to a program as one argument."""
+
+_CLOSED: Final = ("/boot", "/dev", "/etc", "/proc", "/sys", "/bin", "/sbin", "/lib", "/lib64", "/usr")
+_OPEN: Final = ("/usr/src", "/usr/local/src")
+
+
+def unusable(command: object) -> str | None:
+    """What is wrong with a command, for its author."""
+    if not isinstance(command, str):
+        return f"the command is of type {type(command).__name__}, not text"
+    if not command.strip():
+        return "the command is empty"
+    if "\0" in command:
+        return (
+            "the command contains a NUL character, which no command can; write \\0 where a program reads it"
+        )
+    try:
+        size = len(command.encode())
+    except UnicodeEncodeError as error:
+        return f"the command contains {command[error.start]!r}, which is no character"
+    if size > LONGEST:
+        return (
+            f"the command has {size} bytes, and at most {LONGEST} are possible; write a file in several parts"
+        )
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How bubblewrap is begun: as whom, and where it finds what the policy names."""
+
+    prefix: list[str] = field(default_factory=list[str])
+    sources: dict[str, str] = field(default_factory=dict[str, str])
+    mounts: Mounts | None = None
+    """Held while the command runs."""
+
+
+class Sandbox:
+    """What a policy allows, ready to be run in."""
+
+    def __init__(self, policy: ExecutionPolicy) -> None:
+        self.policy = policy
+
+    async def run(self, command: str) -> CommandResult:
+        """Run `bash -c {command}`."""
+        if problem := unusable(command):
+            raise Unusable(problem)
+        policy = self._found()
+        bash, bubblewrap = _program("bash"), _program("bwrap")
+        launch = _launch(policy)
+
+        def describe(descriptor: Callable[[bytes], int], telling: int, lifeline: int) -> list[str]:
+            inside = profile.arguments(policy, launch.sources, descriptor)
+            guarded = ["--seccomp", str(descriptor(seccomp.program())), "--info-fd", str(telling)]
+            script = profile.prelude(policy, lifeline)
+            return [*launch.prefix, bubblewrap, *inside, *guarded, "--", bash, "-c", script, "bash", command]
+
+        return await process.run(policy, describe, profile.environment(policy, os.environ))
+
+    def _found(self) -> ExecutionPolicy:
+        """The policy with the paths that its paths really are."""
+        policy = self.policy
+        return replace(
+            policy,
+            base_dir=_existing(policy.base_dir, writable=True, directory=True),
+            readable_paths=tuple(_existing(path) for path in policy.readable_paths),
+            writable_paths=tuple(_existing(path, writable=True) for path in policy.writable_paths),
+        )
+
+
+def _existing(path: str, *, writable: bool = False, directory: bool = False) -> str:
+    real = Path(os.path.realpath(os.path.expanduser(path)))
+    if not real.exists():
+        raise Unusable(
+            f"there is no {'directory' if directory else 'file or directory'} {path}; make it first"
+        )
+    if directory and not real.is_dir():
+        raise Unusable(f"{path} is no directory; name one to work in")
+    if real == Path("/") or (writable and _is_of_the_system(real)):
+        raise Unusable(f"{path} holds the system itself; name a directory that holds nothing but the work")
+    return str(real)
+
+
+def _is_of_the_system(path: Path) -> bool:
+    return any(path.is_relative_to(each) for each in _CLOSED) and not any(
+        path.is_relative_to(each) for each in _OPEN
+    )
+
+
+def _program(name: str) -> str:
+    path = shutil.which(name, path=f"{os.environ.get('PATH', '')}:{profile.PROGRAMS}")
+    if path is None:
+        package = "bubblewrap" if name == "bwrap" else name
+        raise Unavailable(f"{name} is not installed; install it (Debian and Ubuntu: apt install {package})")
+    return path
+
+
+def _launch(policy: ExecutionPolicy) -> Launch:
+    """Whoever is root hands over to somebody who is not."""
+    if os.geteuid() != 0:
+        return Launch()
+    user, group = _tool_user(policy.base_dir)
+    wanted = list(_wanted(policy))
+    try:
+        mounts = mounts_for(user, group, wanted)
+    except PermissionError:
+        # Root in a container, with nothing to mount: what does not belong to root can be used as it is.
+        if of_root := [each.path for each in wanted if each.of_root and each.writable]:
+            who = f"{TOOL_USER}:{TOOL_USER}"
+            raise Unusable(
+                f"{of_root[0]} belongs to root, as whom no command is run, and this container may not mount "
+                f"it for somebody else; give it to the tool user (chown -R {who} {of_root[0]}), or let the "
+                "worker not run as root"
+            ) from None
+        words = [_program("setpriv"), "--reuid", str(user), "--regid", str(group), "--clear-groups", "--"]
+        return Launch(words)
+    words = [
+        _program("nsenter"),
+        f"--mount={mounts.path}",
+        "--setuid",
+        str(user),
+        "--setgid",
+        str(group),
+        "--",
+    ]
+    return Launch(words, mounts.sources, mounts)
+
+
+def _tool_user(base_dir: str) -> tuple[int, int]:
+    """The owner of the directory, in the group that is theirs; never root."""
+    found = os.stat(base_dir)
+    user = found.st_uid or TOOL_USER
+    try:
+        group = pwd.getpwuid(user).pw_gid
+    except KeyError:
+        group = found.st_gid
+    return user, group if user != TOOL_USER and group else TOOL_USER
+
+
+def _wanted(policy: ExecutionPolicy) -> Iterator[Wanted]:
+    writable = {policy.base_dir, *policy.writable_paths}
+    for path in sorted({*writable, *policy.readable_paths}):
+        yield Wanted.at(path, path in writable)
