@@ -27,12 +27,12 @@ from everstep.capabilities.bash.words import Unavailable
 SECONDS: Final = 20
 _INTERPRETER: Final = os.path.realpath(sys.executable)
 _SCRIPT: Final = Path(attack.__file__).read_text("utf-8")
-_HELD = set[tuple[object, ...]]()
+_HELD = set[tuple[int, int, bool]]()
 
 
 async def require(policy: ExecutionPolicy) -> None:
     """Return if the sandbox holds; raise what is wrong if not."""
-    shape = (os.geteuid(), policy.network, policy.base_dir, policy.readable_paths, policy.writable_paths)
+    shape = Sandbox(policy).shape
     if shape in _HELD:
         return
     if failed := await failed_checks(policy):
@@ -106,9 +106,9 @@ def _outside(network: bool) -> Generator[dict[str, Any]]:
         }
 
 
-_CLONE: Final = "/proc/sys/kernel/unprivileged_userns_clone"
-_APPARMOR: Final = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns"
-_MOST: Final = "/proc/sys/user/max_user_namespaces"
+CLONE: Final = "/proc/sys/kernel/unprivileged_userns_clone"
+APPARMOR: Final = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns"
+MOST: Final = "/proc/sys/user/max_user_namespaces"
 
 
 def _advice(problem: str) -> str:
@@ -121,7 +121,7 @@ def _advice(problem: str) -> str:
         and "ermission denied" not in problem
     ):
         return ""
-    settings = ((_CLONE, "0", "1"), (_APPARMOR, "1", "0"), (_MOST, "0", "15000"))
+    settings = ((CLONE, "0", "1"), (APPARMOR, "1", "0"), (MOST, "0", "15000"))
     for path, forbidding, allowing in settings:
         if Path(path).exists() and Path(path).read_text("ascii").strip() == forbidding:
             name = path.removeprefix("/proc/sys/").replace("/", ".")

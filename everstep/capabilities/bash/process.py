@@ -4,18 +4,20 @@ Everything happens on the worker's loop, in the thread that began the command: w
 kernel ends the command (`--die-with-parent`). Bubblewrap is the worker's child (here: the monitor); below
 it is the sandbox's first process, and when the kernel has ended that one, all others in there are gone as
 well.
+
+The command itself waits for a word over the lifeline. By then the worker knows the first process; and where
+the worker is gone, the lifeline has ended, and the command never begins.
 """
 
 import asyncio
 import os
-import re
-import select
 import signal
 import socket
 import subprocess
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, TypeAlias
 
 from agent_domain.capabilities.bash import MIB, CommandResult, ExecutionPolicy, decoded
@@ -27,11 +29,9 @@ FLOOD: Final = 10 * MIB
 END_SECONDS: Final = 10
 """How long the kernel may take to end processes; it takes a millisecond, unless a disk does not answer."""
 _PIECE: Final = 64 * 1024
-_FIRST: Final = re.compile(rb'"child-pid": (\d+)\D')
 
-Describe: TypeAlias = Callable[[Callable[[bytes], int], int, int], list[str]]
-"""The command line, given what makes a descriptor to read bytes from, the descriptor to tell of the first
-process over, and the lifeline."""
+Describe: TypeAlias = Callable[[Callable[[bytes], int], int], list[str]]
+"""The command line, given what makes a descriptor to read bytes from, and the lifeline."""
 
 
 class Stream:
@@ -81,12 +81,12 @@ class Process:
         """Why the sandbox ended it, if it did."""
         self._first: First | None = None
         self._stdout, self._stderr = Stream(policy.stdout_cap), Stream(policy.stderr_cap)
-        self._said, self._has_said_all = b"", False
-        self._told, telling = os.pipe()
-        os.set_blocking(self._told, False)
+        self.began = False
+        """Whether it came to the command."""
         self._lifeline, far_end = socket.socketpair()
-        self._ours = [self._stdout.descriptor, self._stderr.descriptor, self._told]
-        theirs = [self._stdout.writers, self._stderr.writers, telling, far_end.detach()]
+        self._lifeline.setblocking(False)
+        self._ours = [self._stdout.descriptor, self._stderr.descriptor]
+        theirs = [self._stdout.writers, self._stderr.writers, far_end.detach()]
 
         def described(content: bytes) -> int:
             reading, writing = os.pipe()
@@ -97,7 +97,7 @@ class Process:
 
         try:
             self._monitor = subprocess.Popen(  # noqa: S603 -- that is what the sandbox is for
-                describe(described, telling, theirs[3]),
+                describe(described, theirs[2]),
                 stdin=subprocess.DEVNULL,
                 stdout=theirs[0],
                 stderr=theirs[1],
@@ -121,7 +121,7 @@ class Process:
     def _listen(self) -> None:
         self._loop.add_reader(self._stdout.descriptor, self._read, self._stdout)
         self._loop.add_reader(self._stderr.descriptor, self._read, self._stderr)
-        self._loop.add_reader(self._told, self._meet_first)
+        self._loop.add_reader(self._lifeline, self._let_begin)
         self._loop.add_reader(self._monitor_handle, self._monitor_ended)
         self._next_look = self._loop.call_later(watch.EVERY, self._look)
 
@@ -131,26 +131,26 @@ class Process:
         elif self._stdout.size + self._stderr.size > FLOOD and not self.remark:
             self.stop(f"it wrote more than {FLOOD // MIB} MiB; write to a file, and show parts of it")
 
+    def _let_begin(self) -> None:
+        """The sandbox is made, and waits."""
+        self._loop.remove_reader(self._lifeline)
+        if not self._lifeline.recv(1):
+            return
+        self._meet_first()
+        if self._first is None:
+            self.stop("its processes cannot be found; the kernel needs CONFIG_PROC_CHILDREN")
+        else:
+            self.began = True
+            self._lifeline.send(b"\n")
+
     def _meet_first(self) -> None:
-        """Bubblewrap says who it is, in one or several pieces, before that process does anything."""
-        try:
-            piece = os.read(self._told, _PIECE)
-        except BlockingIOError:
-            return
-        self._said += piece
-        found = _FIRST.search(self._said)
-        if found is None and piece:
-            return
-        self._loop.remove_reader(self._told)
-        self._has_said_all = True
-        if found is None:
-            return
-        number = int(found[1])
-        with suppress(ProcessLookupError):
-            handle = os.pidfd_open(number)
-            self._ours.append(handle)
-            # The number may belong to somebody else by now.
-            if _parent(number) == self._monitor.pid:
+        """The monitor has one child at most."""
+        monitor = self._monitor.pid
+        with suppress(FileNotFoundError, ProcessLookupError):
+            children = Path(f"/proc/{monitor}/task/{monitor}/children").read_text("ascii")
+            for number in map(int, children.split()):
+                handle = os.pidfd_open(number)
+                self._ours.append(handle)
                 self._first = First(number, handle)
                 self._loop.add_reader(handle, self._first_ended)
 
@@ -163,8 +163,6 @@ class Process:
     def _monitor_ended(self) -> None:
         self._loop.remove_reader(self._monitor_handle)
         self._monitor.wait()
-        if not self._has_said_all:
-            self._meet_first()
         # What runs on in the background has been left behind.
         self.kill()
         self._settle()
@@ -192,12 +190,13 @@ class Process:
 
     def kill(self) -> None:
         """End the first process, and so all: they are gone once `over` is done."""
-        # Just begun. Bubblewrap alone must not be ended now: the first process would not notice.
-        while not self._has_said_all and select.select([self._told], [], [], END_SECONDS)[0]:
+        if self._first is None and self._monitor.returncode is None:
+            # Were the monitor ended between two of its first steps, its child would wait for ever.
+            self._monitor.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, self._monitor.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
             self._meet_first()
-        if self._first is None:
             self._monitor.kill()
-        elif not self._first.gone:
+        if self._first is not None and not self._first.gone:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._first.handle, signal.SIGKILL)
 
@@ -206,7 +205,7 @@ class Process:
         try:
             if not self.over.done():
                 self.kill()
-                await asyncio.wait([self.over], timeout=END_SECONDS)
+                await self._wait_for_end()
                 if not self.over.done():
                     raise TimeoutError(f"the processes of a command did not end within {END_SECONDS} s")
             for stream in (self._stdout, self._stderr):
@@ -217,18 +216,24 @@ class Process:
             self._next_look.cancel()
             self._close()
 
+    async def _wait_for_end(self) -> None:
+        """Also for those who cancel once more: it takes a millisecond, and nothing may be left."""
+        waiting = asyncio.ensure_future(asyncio.wait([self.over], timeout=END_SECONDS))
+        cancelled: asyncio.CancelledError | None = None
+        while not waiting.done():
+            try:
+                await asyncio.shield(waiting)
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
+
     def _close(self) -> None:
+        self._loop.remove_reader(self._lifeline)
+        self._lifeline.close()
         for descriptor in self._ours:
             self._loop.remove_reader(descriptor)
             os.close(descriptor)
-        self._lifeline.close()
-
-    def began(self) -> bool:
-        """Whether bash came to the command; to be asked before the end."""
-        try:
-            return bool(self._lifeline.recv(1, socket.MSG_DONTWAIT))
-        except (BlockingIOError, ConnectionError):
-            return False
 
     def result(self, timed_out: bool) -> CommandResult:
         """What became of it. What the sandbox has to say comes last on stderr, where it is never cut off."""
@@ -249,25 +254,15 @@ def _new_line(text: str) -> str:
     return "" if not text or text.endswith("\n") else "\n"
 
 
-def _parent(number: int) -> int:
-    with open(f"/proc/{number}/stat", encoding="utf-8", errors="replace") as file:
-        # Behind the name, which may hold anything.
-        return int(file.read().rpartition(")")[2].split()[1])
-
-
 async def run(policy: ExecutionPolicy, describe: Describe, environment: Mapping[str, str]) -> CommandResult:
     """Run a command to its end, or to the policy's limits."""
     process = Process(policy, describe, environment)
-    timed_out, began = False, False
     try:
-        async with asyncio.timeout(policy.timeout):
-            await process.over
-    except TimeoutError:
-        timed_out = True
+        await asyncio.wait([process.over], timeout=policy.timeout)
+        timed_out = not process.over.done()
     finally:
-        began = process.began()
         await process.end()
     result = process.result(timed_out)
-    if not began and not timed_out and not process.remark:
+    if not process.began and not timed_out:
         raise Unavailable(result.stderr.strip() or f"bubblewrap ended with {result.exit_code}")
     return result

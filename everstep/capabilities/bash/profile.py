@@ -106,8 +106,8 @@ def environment(policy: ExecutionPolicy, inherited: Mapping[str, str]) -> dict[s
 def prelude(policy: ExecutionPolicy, lifeline: int) -> str:
     """What bash does before the command: no more than to bind itself.
 
-    If the worker is gone before the command begins, the lifeline has ended, and nothing is run; else it is
-    told over it that the command begins. If memory runs out outside, the command goes first.
+    Over the lifeline it says that it is ready, and waits for a word; none comes where the worker is gone.
+    If memory runs out outside, the command goes first.
     """
     limits = {
         "c": (resource.RLIMIT_CORE, 0, 1),
@@ -119,8 +119,9 @@ def prelude(policy: ExecutionPolicy, lifeline: int) -> str:
     }
     words = " ".join(f"-{flag} {_limit(kind, value) // unit}" for flag, (kind, value, unit) in limits.items())
     return (
-        f"read -rt 0 <&{lifeline} && exit 1; ulimit {words} || exit 1; echo 1000 >/proc/self/oom_score_adj; "
-        f'echo >&{lifeline}; exec {lifeline}<&-; __command=$1; shift; eval "$__command"'
+        f"ulimit {words} && echo 1000 >/proc/self/oom_score_adj && "
+        f"echo >&{lifeline} && read -r _ <&{lifeline} || exit 1; "
+        f'exec {lifeline}<&-; __command=$1; shift; eval "$__command"'
     )
 
 

@@ -57,6 +57,11 @@ class Sandbox:
     def __init__(self, policy: ExecutionPolicy) -> None:
         self.policy = policy
 
+    @property
+    def shape(self) -> tuple[int, int, bool]:
+        """What decides whether it holds: who runs it, as whom, and with which network."""
+        return os.geteuid(), os.stat(self._found().base_dir).st_uid, self.policy.network
+
     async def run(self, command: str) -> CommandResult:
         """Run `bash -c {command}`."""
         if problem := unusable(command):
@@ -65,9 +70,9 @@ class Sandbox:
         bash, bubblewrap = _program("bash"), _program("bwrap")
         launch = _launch(policy)
 
-        def describe(descriptor: Callable[[bytes], int], telling: int, lifeline: int) -> list[str]:
+        def describe(descriptor: Callable[[bytes], int], lifeline: int) -> list[str]:
             inside = profile.arguments(policy, launch.sources, descriptor)
-            guarded = ["--seccomp", str(descriptor(seccomp.program())), "--info-fd", str(telling)]
+            guarded = ["--seccomp", str(descriptor(seccomp.program()))]
             script = profile.prelude(policy, lifeline)
             return [*launch.prefix, bubblewrap, *inside, *guarded, "--", bash, "-c", script, "bash", command]
 

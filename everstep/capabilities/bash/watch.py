@@ -1,7 +1,8 @@
 """What all processes of a command take together: limits of the kernel count for each process alone.
 
-Looked at every few milliseconds. What the kernel takes for sockets and pipes is not seen here; the number of
-processes and of their open files bounds it.
+One process alone is refused more by the kernel, and can say so; for all together a quarter is added, so
+that this comes first. Looked at every few milliseconds. What the kernel takes for sockets and pipes is not
+seen here; the number of processes and of their open files bounds it.
 """
 
 import os
@@ -28,8 +29,9 @@ def overdrawn(first: int, memory_bytes: int) -> str | None:
             # Bubblewrap is not done yet: these are the processes of the machine.
             return None
         processes = [f"{root}/proc/{name}" for name in os.listdir(f"{root}/proc") if name.isdigit()]
+        most = memory_bytes + memory_bytes // 4
         # Pages that several processes have in common count for each of them, until that makes a difference.
-        if sum(map(_own, processes)) > memory_bytes and sum(map(_shared, processes)) > memory_bytes:
+        if sum(map(_own, processes)) > most and sum(map(_shared, processes)) > most:
             return f"all its processes together took more than {memory_bytes // 2**20} MiB of memory"
         if any(_files(f"{root}{path}") > FILES for path in SCRATCH):
             return f"it made more than {FILES} files in {', '.join(SCRATCH)}"

@@ -1,0 +1,24 @@
+"""What the tests of the sandbox have in common."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.everstep.capabilities.bash.surroundings import (
+    MARK,
+    SECRET,
+    Surroundings,
+    need_a_sandbox,
+    surroundings,
+)
+
+
+@pytest.fixture
+def around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Surroundings]:
+    """A machine to work on, with a secret outside of the base directory and one in the environment."""
+    need_a_sandbox()
+    with surroundings(tmp_path) as found:
+        monkeypatch.setenv(MARK, found.mark)
+        monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+        yield found

@@ -1,0 +1,91 @@
+"""What stands around a sandbox in tests: secrets to find, doors to try, and eyes for what is left."""
+
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID, uuid4
+
+from agent_domain.capabilities.bash import ExecutionPolicy
+from agent_domain.tools import ToolContext
+from everstep.capabilities.bash import UseBash
+from everstep.local.agent import AgentBuilder
+from tests.node import do_without
+
+SECRET = "S3CRET-of-the-worker"  # noqa: S105 -- nobody's
+PYTHON = os.path.realpath(sys.executable)
+MARK = "LC_EVERSTEP_TEST"
+"""A variable that commands may see, and so one by which their processes are known."""
+
+CONTEXT = ToolContext(UUID(int=1), "call", 1)
+
+
+def need_a_sandbox() -> None:
+    """Say what is missing where there can be none."""
+    if sys.platform != "linux" or shutil.which("bwrap") is None:
+        do_without("this needs Linux with bubblewrap; install it (Debian: apt-get install bubblewrap)")
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """A worker's machine, as far as it matters to a sandbox."""
+
+    base_dir: Path
+    outside: Path
+    port: int
+    abstract: str
+    mark: str
+
+    @property
+    def words(self) -> dict[str, object]:
+        """What hostile commands may name."""
+        return {
+            "base": self.base_dir,
+            "outside": self.outside,
+            "port": self.port,
+            "abstract": self.abstract,
+            "worker": os.getpid(),
+            "python": PYTHON,
+        }
+
+    def left(self) -> list[str]:
+        """The processes of commands that are still there."""
+        found = list[str]()
+        for process in Path("/proc").iterdir():
+            if process.name.isdigit() and int(process.name) != os.getpid():
+                try:
+                    words = (process / "cmdline").read_bytes()
+                    told = (process / "environ").read_bytes() + words
+                except (FileNotFoundError, ProcessLookupError, PermissionError):
+                    continue
+                if self.mark.encode() in told:
+                    found.append(words.decode(errors="replace"))
+        return found
+
+
+@contextmanager
+def surroundings(folder: Path) -> Generator[Surroundings]:
+    """Something to steal, and something to connect to."""
+    base_dir, outside, mark = folder / "work", folder / "outside", uuid4().hex
+    base_dir.mkdir()
+    outside.mkdir()
+    (outside / "secret").write_text(SECRET)
+    with socket.create_server(("127.0.0.1", 0)) as door, socket.socket(socket.AF_UNIX) as local:
+        local.bind(f"\0{mark}")
+        local.listen()
+        yield Surroundings(base_dir, outside, door.getsockname()[1], mark, mark)
+
+
+def policy_for(around: Surroundings, seconds: float = 10) -> ExecutionPolicy:
+    """The usual one, with a Python to attack with."""
+    return ExecutionPolicy.for_bash(around.base_dir, seconds).with_readable_paths(sys.base_prefix)
+
+
+async def bash(command: str, policy: ExecutionPolicy) -> str:
+    """What a model reads."""
+    (tool,) = AgentBuilder.new().with_capability(UseBash(policy)).definition().tools
+    return await tool.call({"command": command}, CONTEXT)

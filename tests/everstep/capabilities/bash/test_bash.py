@@ -1,0 +1,210 @@
+"""The tool: what the model is told, and what it reads."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_domain.capabilities.bash import MIB, BashPolicy, ExecutionPolicy
+from agent_domain.tools import Effect, Tool, options_of
+from everstep.capabilities.bash import BashTool, UseBash
+from everstep.capabilities.bash.sandbox import LONGEST
+from everstep.local.agent import AgentBuilder
+from tests.everstep.capabilities.bash.surroundings import CONTEXT, SECRET, Surroundings, bash, policy_for
+
+
+def the_tool(capability: UseBash) -> Tool:
+    (tool,) = AgentBuilder.new().with_capability(capability).definition().tools
+    return tool
+
+
+def test_by_default_it_works_here_for_two_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """9.1.1: policy=None, base_dir=cwd, timeout=120, output_policy=None."""
+    monkeypatch.chdir(tmp_path)
+    capability = UseBash()
+    assert capability.policy == ExecutionPolicy.for_bash(str(tmp_path), 120)
+    assert capability.output_policy == BashPolicy()
+    assert UseBash(base_dir="/work", timeout=7).policy == ExecutionPolicy.for_bash("/work", 7)
+
+
+def test_a_policy_says_where_and_for_how_long() -> None:
+    """9.1.1: a policy of one's own."""
+    policy = ExecutionPolicy.in_dir("/work").with_network()
+    assert UseBash(policy).policy is policy
+    assert "/work, with network, for at most 5 s" in the_tool(UseBash(policy)).description
+
+
+def test_a_command_is_never_run_again() -> None:
+    """1.1.3: nobody knows what a command did that was lost on the way."""
+    tool = the_tool(UseBash(base_dir="/work"))
+    assert options_of(tool).effect is Effect.AT_MOST_ONCE
+    assert (tool.name, tool.schema["required"]) == ("bash", ["command"])
+
+
+async def test_what_a_command_did_is_read(around: Surroundings) -> None:
+    """9.1.1, 9.1.3: `bash -c {command}` in base_dir."""
+    text = await bash("echo $0 $#; pwd; echo mine >file; echo oops >&2; exit 3", policy_for(around))
+    assert text == f"Exit code: 3\n\nbash 0\n{around.base_dir}\n\n\nSTDERR:\noops\n"
+    assert (around.base_dir / "file").read_text() == "mine\n"
+    assert (around.base_dir / "file").stat().st_uid == around.base_dir.stat().st_uid
+
+
+async def test_a_command_that_says_nothing(around: Surroundings) -> None:
+    """9.1.3: `(no output)`."""
+    assert await bash("true", policy_for(around)) == "(no output)"
+
+
+@pytest.mark.parametrize("command", ["a b", "'", "((", "echo 1\nfi\n", "exit 2 ;", "no_such_program_at_all"])
+async def test_what_bash_says_is_what_it_says_without_a_sandbox(command: str, around: Surroundings) -> None:
+    """9.1.5: the command's own error output."""
+    text = await bash(command, policy_for(around))
+    assert "Exit code: " in text
+    assert "ulimit" not in text
+    assert "__command" not in text
+
+
+async def test_a_command_sees_a_reduced_environment(around: Surroundings) -> None:
+    """9.1.1: PATH, HOME, LANG, LC_*, TERM, TMPDIR, TZ, USER; places and people are those inside."""
+    allowed = {"PATH", "HOME", "LANG", "TERM", "TMPDIR", "TZ", "USER"}
+    lines = (await bash("env", policy_for(around))).splitlines()
+    found = dict(line.split("=", 1) for line in lines)
+    # The last three are bash's own.
+    assert {name for name in found if not name.startswith("LC_")} <= allowed | {"PWD", "SHLVL", "_"}
+    assert (found["HOME"], found["USER"], found["TMPDIR"]) == ("/home/agent", "agent", "/tmp")  # noqa: S108
+    assert found["PWD"] == str(around.base_dir)
+
+
+async def test_a_policy_may_inherit_the_environment(around: Surroundings) -> None:
+    """9.1.1: unless the policy inherits it."""
+    assert SECRET in await bash("echo $OPENAI_API_KEY", policy_for(around).inherit_environment())
+    assert SECRET not in await bash("echo $OPENAI_API_KEY", policy_for(around))
+
+
+async def test_a_policy_may_open_the_network(around: Surroundings) -> None:
+    """9.1.1, 9.1.2: no network, unless the policy has it."""
+    command = f"exec 3<>/dev/tcp/127.0.0.1/{around.port} && echo connected"
+    assert await bash(command, policy_for(around).with_network()) == "connected\n"
+    assert "Connection refused" in await bash(command, policy_for(around))
+
+
+async def test_a_policy_may_share_more_paths(around: Surroundings) -> None:
+    """9.1.2: `with_readable_paths`, `with_writable_paths`."""
+    command = f"cat {around.outside}/secret; echo more >{around.outside}/more"
+    policy = policy_for(around)
+    reading = await bash(command, policy.with_readable_paths(around.outside))
+    assert SECRET in reading
+    assert "Read-only file system" in reading
+    assert await bash(command, policy.with_writable_paths(around.outside)) == SECRET
+    assert (around.outside / "more").read_text() == "more\n"
+
+
+async def test_a_single_file_may_be_shared(around: Surroundings) -> None:
+    """9.1.2: `with_readable_paths`."""
+    secret = around.outside / "secret"
+    policy = policy_for(around).with_readable_paths(secret)
+    assert await bash(f"ls {around.outside}; cat {secret}", policy) == f"secret\n{SECRET}"
+
+
+async def test_what_lies_in_a_shared_path_may_be_written(around: Surroundings) -> None:
+    """9.1.2: the base directory is writable wherever it lies."""
+    policy = policy_for(around).with_readable_paths(around.base_dir.parent)
+    assert await bash("touch mine && cat ../outside/secret", policy) == SECRET
+
+
+async def test_streams_are_capped(around: Surroundings) -> None:
+    """9.1.1: stdout at 5 MiB, stderr at 1 MiB; 9.1.4: the line says so."""
+    everything = BashPolicy(max_output_chars=0)
+    tool = BashTool(policy_for(around), everything)
+    command = "head -c 6M /dev/zero | tr '\\0' o; head -c 2M /dev/zero | tr '\\0' e >&2"
+    text = await tool.call({"command": command}, CONTEXT)
+    assert text.count("...(truncated)...") == 2
+    # The line has one, too.
+    assert (text.count("o"), text.count("e") - 2) == (5 * MIB, MIB)
+
+
+async def test_a_command_whose_output_is_shortened(around: Surroundings) -> None:
+    """9.1.4: by the output policy."""
+    tool = BashTool(policy_for(around), BashPolicy(10, 4, 6))
+    text = await tool.call({"command": "printf 0123456789ABCDEFGHIJ"}, CONTEXT)
+    assert text == "...(truncated)...\n0123\n...\nEFGHIJ"
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("", "Error: the command is empty"),
+        (" \n", "Error: the command is empty"),
+        ("echo \0", "Error: the command contains a NUL character"),
+        ("echo \ud800", "Error: the command contains '\\ud800', which is no character"),
+        (
+            "#" * (LONGEST + 1),
+            f"Error: the command has {LONGEST + 1} bytes, and at most {LONGEST} are possible",
+        ),
+        (None, "Error: the command is of type NoneType, not text"),
+        (["ls"], "Error: the command is of type list, not text"),
+    ],
+)
+async def test_a_command_that_none_can_be(command: Any, said: str, around: Surroundings) -> None:
+    """9.1.3: decided here: what cannot be run is an error text that says why."""
+    assert (await bash(command, policy_for(around))).startswith(said)
+
+
+async def test_the_longest_command_is_run(around: Surroundings) -> None:
+    """9.1.1: and not one byte less."""
+    command = "echo long #"
+    assert await bash(command + "x" * (LONGEST - len(command)), policy_for(around)) == "long\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("missing", "there is no directory {path}; make it first"),
+        ("file", "{path} is no directory; name one to work in"),
+    ],
+)
+async def test_a_directory_that_cannot_be_used(path: str, said: str, around: Surroundings) -> None:
+    """9.1.1: decided here: the error text says what to do."""
+    (around.base_dir / "file").touch()
+    policy = ExecutionPolicy.for_bash(around.base_dir / path)
+    assert await bash("true", policy) == f"Error: {said.format(path=around.base_dir / path)}"
+
+
+@pytest.mark.parametrize("path", ["/", "/usr", "/etc", "/usr/bin", "/proc/self", "/dev/shm"])  # noqa: S108
+async def test_the_system_itself_is_no_base_directory(path: str, around: Surroundings) -> None:
+    """9.1.5: what protects is the sandbox, so nothing that it is made of is given away."""
+    assert "holds the system itself" in await bash("true", ExecutionPolicy.for_bash(path))
+    assert "holds the system itself" in await bash("true", policy_for(around).with_writable_paths(path))
+
+
+async def test_a_directory_that_was_removed_and_made_anew(around: Surroundings) -> None:
+    """9.1.1: what is found is what is there now."""
+    policy = ExecutionPolicy.for_bash(around.base_dir / "again")
+    for content in ("one", "two"):
+        (around.base_dir / "again").mkdir()
+        (around.base_dir / "again" / content).touch()
+        assert await bash("ls", policy) == f"{content}\n"
+        (around.base_dir / "again" / content).unlink()
+        (around.base_dir / "again").rmdir()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give directories away")
+async def test_a_worker_that_is_root_hands_over_to_the_owner(around: Surroundings) -> None:
+    """9.1.1: a command never runs as root."""
+    os.chown(around.base_dir, 4321, 4321)
+    (around.base_dir / "of_root").write_text(SECRET)
+    (around.base_dir / "of_root").chmod(0o600)
+    assert "Permission denied" in await bash("touch mine; cat of_root", policy_for(around))
+    assert (around.base_dir / "mine").stat().st_uid == 4321
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has directories of root")
+async def test_what_is_roots_stays_so_and_no_command_is_root(around: Surroundings) -> None:
+    """9.1.1: a command never runs as root, in a directory of root neither."""
+    (around.base_dir / "kept").write_text("before")
+    await bash("echo after >kept; mkdir made; touch made/file", policy_for(around))
+    assert (around.base_dir / "kept").read_text() == "after\n"
+    assert {each.stat().st_uid for each in around.base_dir.rglob("*")} == {0}
+    # As seen by the kernel: what runs is not root.
+    host = await bash("cat /proc/self/uid_map; stat -c %u /proc/self", policy_for(around))
+    assert host.split()[0] == "1000"

@@ -1,0 +1,177 @@
+"""The worker attacks its own sandbox, says what it finds open, and runs nothing there."""
+
+import struct
+from collections.abc import Callable, Generator, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from agent_domain.capabilities.bash import ExecutionPolicy
+from everstep.capabilities.bash import checks, profile, seccomp
+from tests.everstep.capabilities.bash.surroundings import Surroundings, bash, policy_for
+
+
+@pytest.fixture(autouse=True)
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a process that has not run a command yet."""
+    monkeypatch.setattr(checks, "_HELD", set[tuple[int, int, bool]]())
+
+
+async def refused(around: Surroundings) -> str:
+    """What the model reads instead of a result."""
+    text = await bash("touch run", policy_for(around))
+    assert text.startswith("Error: bash is unavailable: ")
+    assert not (around.base_dir / "run").exists()
+    return text
+
+
+async def test_the_sandbox_holds_here(around: Surroundings) -> None:
+    """9.1.5: nothing is open, with network and without."""
+    assert await checks.failed_checks(policy_for(around)) == []
+    assert await checks.failed_checks(policy_for(around).with_network()) == []
+    assert not around.left()
+
+
+async def test_it_is_checked_once(around: Surroundings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """9.1.5: for each shape of policy."""
+    shapes = list[bool]()
+    real = checks.failed_checks
+
+    async def counted(policy: ExecutionPolicy) -> list[str]:
+        shapes.append(policy.network)
+        return await real(policy)
+
+    monkeypatch.setattr(checks, "failed_checks", counted)
+    for policy in (policy_for(around), policy_for(around, 3), policy_for(around).with_network()):
+        for _ in range(2):
+            assert await bash("echo on", policy) == "on\n"
+    assert shapes == [False, True]
+
+
+def with_arguments(change: Callable[[list[str]], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    real = profile.arguments
+
+    def changed(
+        policy: ExecutionPolicy, sources: Mapping[str, str], descriptor: Callable[[bytes], int]
+    ) -> list[str]:
+        return change(real(policy, sources, descriptor))
+
+    monkeypatch.setattr(profile, "arguments", changed)
+
+
+async def test_a_network_that_is_open_is_noticed(
+    around: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """9.1.5: the text names what is open, and says what to do."""
+    with_arguments(lambda given: [each for each in given if each != "--unshare-net"], monkeypatch)
+    text = await refused(around)
+    assert "the sandbox leaves open: the worker's network; update bubblewrap and the kernel" in text
+    assert "the sandbox leaves open: local sockets of the worker; " in text
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("passwords of the machine", "/etc/shadow"),
+        ("the system's services", "/sys/kernel"),
+        ("other people's homes", "/home/somebody"),
+    ],
+)
+async def test_a_path_too_many_is_noticed(
+    name: str, path: str, around: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """9.1.5: wherever it came from."""
+    with_arguments(lambda given: ["--dir", path, *given], monkeypatch)
+    assert f"the sandbox leaves open: {name}; " in await refused(around)
+
+
+async def test_a_system_that_can_be_written_is_noticed(
+    around: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """9.1.5: it would be memory without a size."""
+    with_arguments(lambda given: given[: given.index("--remount-ro")] + given[-2:], monkeypatch)
+    assert "the sandbox leaves open: writing to the system; " in await refused(around)
+
+
+async def test_a_missing_filter_is_noticed(around: Surroundings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """9.1.5: by what it alone refuses."""
+    allowing = struct.pack("=HBBI", 0x06, 0, 0, seccomp.ALLOW)
+    monkeypatch.setattr(seccomp, "program", lambda: allowing)
+    text = await refused(around)
+    for name in (
+        "keys in the kernel",
+        "work in the kernel",
+        "memory that nobody counts",
+        "starting as another user",
+    ):
+        assert f"the sandbox leaves open: {name}; " in text
+
+
+async def test_missing_limits_are_noticed(around: Surroundings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """9.1.5: a bomb would not end."""
+    real = profile.prelude
+
+    def unlimited(policy: ExecutionPolicy, lifeline: int) -> str:
+        return real(policy, lifeline).replace("ulimit", "true")
+
+    monkeypatch.setattr(profile, "prelude", unlimited)
+    assert "the sandbox leaves open: memory without end; " in await refused(around)
+
+
+async def test_without_bubblewrap_nothing_is_run(
+    around: Surroundings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """9.1.5: the text says what to install."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "bash").symlink_to("/bin/bash")
+    monkeypatch.setenv("PATH", str(programs))
+    monkeypatch.setattr(profile, "PROGRAMS", str(programs))
+    said = "bwrap is not installed; install it (Debian and Ubuntu: apt install bubblewrap)"
+    assert await refused(around) == f"Error: bash is unavailable: {said}"
+
+
+@pytest.fixture
+def everybodys() -> Generator[Path]:
+    """A folder that everybody may look into, other than pytest's."""
+    with TemporaryDirectory(dir="/var/tmp") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+@pytest.mark.parametrize(
+    ("problem", "setting", "said"),
+    [
+        ("No permissions to create a new namespace", "0", "user namespaces are forbidden here: sysctl -w "),
+        ("No permissions to create a new namespace", "1", "it has to be allowed to make user namespaces"),
+        ("setting up uid map: Permission denied", "1", "docker run --security-opt seccomp=unconfined"),
+        ("Unknown option --disable-userns", "1", "update bubblewrap to 0.8 or later"),
+    ],
+)
+async def test_a_sandbox_that_cannot_be_made(  # noqa: PLR0917 -- all that differs
+    problem: str,
+    setting: str,
+    said: str,
+    around: Surroundings,
+    everybodys: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """9.1.5: the text says what forbids it, and how to allow it."""
+    program = everybodys / "bwrap"
+    program.write_text(f"#!/bin/sh\necho 'bwrap: {problem}' >&2; exit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(everybodys), prepend=":")
+    (everybodys / "setting").write_text(f"{setting}\n")
+    monkeypatch.setattr(checks, "CLONE", str(everybodys / "setting"))
+    text = await refused(around)
+    assert f"bwrap: {problem}; " in text
+    assert said in text
+
+
+async def test_another_machine_is_no_place_for_it(
+    around: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """9.1.5: the text says where it runs."""
+    monkeypatch.setattr(checks.platform, "machine", lambda: "riscv64")
+    assert "it needs Linux on x86_64 or aarch64; run the worker there" in await refused(around)

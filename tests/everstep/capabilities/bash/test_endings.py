@@ -1,0 +1,151 @@
+"""However a command ends, nothing of it is left."""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from everstep.capabilities.bash import process
+from everstep.capabilities.bash.sandbox import Sandbox
+from tests.everstep.capabilities.bash.surroundings import Surroundings, bash, policy_for
+
+AT_WORK = "(setsid sleep 98765 &); (sleep 98765 & sleep 98765) & touch begun; wait"
+DEADLINE = 20
+
+
+async def become(condition: Callable[[], bool]) -> None:
+    """Wait until it is so."""
+    async with asyncio.timeout(DEADLINE):
+        while not condition():  # noqa: ASYNC110 -- nobody tells when another process wrote
+            await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def at_work(around: Surroundings) -> AsyncGenerator[asyncio.Task[str]]:
+    """A command with processes in the background, which would take days."""
+    task = asyncio.create_task(bash(AT_WORK, policy_for(around, 99)))
+    await become((around.base_dir / "begun").exists)
+    assert around.left()
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        (around.base_dir / "begun").unlink()
+
+
+async def test_time_that_is_up(around: Surroundings) -> None:
+    """9.1.3: `Time limit of {n}s reached, command stopped`; what it said before is read."""
+    begun = time.monotonic()
+    text = await bash(f"echo first; {AT_WORK}", policy_for(around, 1.5))
+    assert text == "Time limit of 1.5s reached, command stopped\n\nfirst\n"
+    assert not around.left()
+    assert 1.5 <= time.monotonic() - begun < DEADLINE
+
+
+async def test_a_cancelled_command_is_gone_at_once(around: Surroundings) -> None:
+    """9.1.1: with all its processes, within 100 ms; the best of several, on a machine with other work."""
+    seconds = list[float]()
+    for _ in range(5):
+        async with at_work(around) as task:
+            begun = time.monotonic()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            seconds.append(time.monotonic() - begun)
+            assert not around.left()
+    assert min(seconds) < 0.1
+
+
+async def test_a_command_cancelled_twice_is_gone_as_well(around: Surroundings) -> None:
+    """9.1.1: whoever cancels does not wait."""
+    async with at_work(around) as task:
+        task.cancel()
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await become(lambda: not around.left())
+
+
+async def test_a_command_cancelled_at_any_moment_leaves_nothing(around: Surroundings) -> None:
+    """9.1.1: also while its sandbox is being made."""
+    sandbox = Sandbox(policy_for(around, 99))
+    descriptors = len(os.listdir("/proc/self/fd"))
+    for turns in range(30):
+        task = asyncio.create_task(sandbox.run("sleep 98765"))
+        for _ in range(turns % 10):
+            await asyncio.sleep(0.001)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not around.left()
+    assert len(os.listdir("/proc/self/fd")) <= descriptors + 3  # a namespace is kept
+
+
+async def test_a_command_that_ends_takes_the_background_along(around: Surroundings) -> None:
+    """9.1.1: nothing runs on."""
+    begun = time.monotonic()
+    assert await bash(AT_WORK.removesuffix("wait") + "echo done", policy_for(around, 99)) == "done\n"
+    assert not around.left()
+    assert time.monotonic() - begun < DEADLINE
+
+
+WORKER = """
+import asyncio, sys
+from agent_domain.capabilities.bash import ExecutionPolicy
+from everstep.capabilities.bash.sandbox import Sandbox
+
+async def work():
+    sandbox = Sandbox(ExecutionPolicy.for_bash(sys.argv[1], 99))
+    await asyncio.gather(*(sandbox.run(f"touch {n}; setsid -f sleep 98765; sleep 98765") for n in range(8)))
+
+asyncio.run(work())
+"""
+
+
+@pytest.mark.parametrize("begun", [0, 1, 3, 8])
+async def test_a_worker_that_is_killed_leaves_nothing(begun: int, around: Surroundings) -> None:
+    """9.1.1: whatever it was about to begin."""
+    worker = await asyncio.create_subprocess_exec(sys.executable, "-c", WORKER, str(around.base_dir))
+    await become(lambda: around.left() != [] and len(os.listdir(around.base_dir)) >= begun)
+    worker.kill()
+    await worker.wait()
+    await become(lambda: not around.left())
+    # Who was at work was not told to do more.
+    assert len(os.listdir(around.base_dir)) <= 8
+
+
+async def test_many_commands_at_once(around: Surroundings) -> None:
+    """9.1.1: they do not know each other."""
+    policy = policy_for(around, 60)
+    texts = await asyncio.gather(*(bash(f"echo {n}; ls /proc | grep -c '^[0-9]'", policy) for n in range(12)))
+    assert [text.split()[0] for text in texts] == [str(n) for n in range(12)]
+    assert {int(text.split()[1]) for text in texts} <= {3, 4, 5}
+    assert not around.left()
+
+
+async def test_a_flood_is_stopped_and_what_came_first_is_kept(around: Surroundings) -> None:
+    """9.1.4: the line of what was cut stands in front; 9.1.5: the sandbox speaks on stderr."""
+    text = await bash("echo first; echo oops >&2; yes", policy_for(around))
+    assert text.startswith("...(truncated)...\nfirst\n")
+    said = "it wrote more than 10 MiB; write to a file, and show parts of it"
+    assert text.endswith(f"\n\nSTDERR:\noops\nsandbox: the command was stopped, as {said}\n")
+
+
+async def test_what_cannot_be_watched_is_stopped(
+    around: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """9.1.5: nothing runs on because nobody can see it."""
+
+    def blind(first: int, memory_bytes: int) -> str | None:
+        raise PermissionError("no eyes")
+
+    sandbox = Sandbox(policy_for(around))
+    monkeypatch.setattr(process.watch, "overdrawn", blind)
+    result = await sandbox.run("sleep 98765")
+    assert result.stderr == "sandbox: the command was stopped, as what it takes cannot be watched (no eyes)\n"

@@ -1,0 +1,122 @@
+"""The filter, run by a few lines of our own: what it says on both machines, without any call being made."""
+
+import errno
+import struct
+
+import pytest
+
+from everstep.capabilities.bash.seccomp import ALLOW, FIRST_UNKNOWN, MACHINES, program
+
+X86, ARM = MACHINES
+
+
+def answer(machine: str, number: int, *arguments: int, architecture: int | None = None) -> int:
+    """The number of the error, or zero where the call is allowed."""
+    instructions = list(struct.iter_unpack("=HBBI", program(machine)))
+    padded = (*arguments, *[0] * (6 - len(arguments)))
+    data = struct.pack("=iIQ6Q", number, architecture or MACHINES[machine], 0, *padded)
+    place, value = 0, 0
+    while True:
+        operation, if_true, if_false, operand = instructions[place]
+        place += 1
+        match operation:
+            case 0x20:
+                (value,) = struct.unpack_from("=I", data, operand)
+            case 0x54:
+                value &= operand
+            case 0x15:
+                place += if_true if value == operand else if_false
+            case 0x35:
+                place += if_true if value >= operand else if_false
+            case 0x45:
+                place += if_true if value & operand else if_false
+            case 0x06:
+                return 0 if operand == ALLOW else operand & 0xFFFF
+            case _:
+                raise AssertionError(operation)
+
+
+EPERM, ENOSYS = errno.EPERM, errno.ENOSYS
+READ_WRITE, CREATE, TEMPORARY = 0o2, 0o100, 0o20200000
+
+CALLS = [
+    ("read", 0, 63, (), 0),
+    ("getpid", 39, 172, (), 0),
+    ("ptrace", 101, 117, (), EPERM),
+    ("mount", 165, 40, (), EPERM),
+    ("unshare", 272, 97, (), EPERM),
+    ("setns", 308, 268, (), EPERM),
+    ("bpf", 321, 280, (), EPERM),
+    ("keyctl", 250, 219, (), EPERM),
+    ("userfaultfd", 323, 282, (), EPERM),
+    ("process_vm_writev", 311, 271, (), EPERM),
+    ("io_uring_setup", 425, 425, (), ENOSYS),
+    ("clone3", 435, 435, (), ENOSYS),
+    ("openat2", 437, 437, (), ENOSYS),
+    ("what is unknown", FIRST_UNKNOWN, FIRST_UNKNOWN, (), ENOSYS),
+    ("what is known last", FIRST_UNKNOWN - 1, FIRST_UNKNOWN - 1, (), 0),
+    ("x32's getpid", 0x40000027, 0x40000027, (), ENOSYS),
+    ("clone, as fork does", 56, 220, (0x01200011,), 0),
+    ("clone, as threads do", 56, 220, (0x003D0F00,), 0),
+    *(("clone into a namespace", 56, 220, (0x11 | 1 << bit,), EPERM) for bit in (17, 25, 26, 27, 28, 29, 30)),
+    ("fchmod", 91, 52, (3, 0o777), 0),
+    ("fchmod, setuid", 91, 52, (3, 0o4755), EPERM),
+    ("fchmodat, setgid", 268, 53, (3, 0, 0o2755), EPERM),
+    ("fchmodat2, setuid", 452, 452, (3, 0, 0o6755, 0), EPERM),
+    ("mknodat, a pipe", 259, 33, (3, 0, 0o010644), 0),
+    ("mknodat, setuid", 259, 33, (3, 0, 0o104755), EPERM),
+    ("openat", 257, 56, (3, 0, READ_WRITE, 0o4755), 0),
+    ("openat, new", 257, 56, (3, 0, READ_WRITE | CREATE, 0o755), 0),
+    ("openat, new and setuid", 257, 56, (3, 0, READ_WRITE | CREATE, 0o4755), EPERM),
+    ("openat, nameless and setuid", 257, 56, (3, 0, READ_WRITE | TEMPORARY, 0o4755), EPERM),
+    ("ioctl, the size of a terminal", 16, 29, (0, 0x5413), 0),
+    ("ioctl, TIOCSTI", 16, 29, (0, 0x5412), EPERM),
+    ("ioctl, TIOCSTI with more above", 16, 29, (0, 0x1_0000_5412), EPERM),
+    ("ioctl, TIOCLINUX", 16, 29, (0, 0x541C), EPERM),
+    ("personality, asked", 135, 92, (0xFFFFFFFF,), 0),
+    ("personality, addresses that can be guessed", 135, 92, (0x40000,), EPERM),
+    ("socket, local", 41, 198, (1, 1, 0), 0),
+    ("socketpair, local", 53, 199, (1, 1, 0), 0),
+    ("socket, TCP", 41, 198, (2, 1 | 0o2004000, 6), 0),
+    ("socket, UDP", 41, 198, (10, 2, 17), 0),
+    ("socket, addresses", 41, 198, (16, 3, 0), 0),
+    ("socket, the kernel's filters", 41, 198, (16, 3, 12), errno.EAFNOSUPPORT),
+    ("socket, SCTP", 41, 198, (2, 1, 132), errno.EPROTONOSUPPORT),
+    ("socket, several ways of TCP", 41, 198, (2, 1, 262), errno.EPROTONOSUPPORT),
+    ("socket, packets in order", 41, 198, (2, 5, 0), errno.ESOCKTNOSUPPORT),
+    *(
+        (f"socket of family {family}", 41, 198, (family, 1, 0), errno.EAFNOSUPPORT)
+        for family in (0, 3, 9, 15, 17, 29, 31, 38, 40, 44)
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "x86", "arm", "arguments", "expected"), CALLS)
+def test_a_call_is_answered_alike_on_both_machines(
+    name: str, x86: int, arm: int, arguments: tuple[int, ...], expected: int
+) -> None:
+    """9.1.5: what is refused fails, and nothing is killed."""
+    assert answer(X86, x86, *arguments) == expected, name
+    assert answer(ARM, arm, *arguments) == expected, name
+
+
+@pytest.mark.parametrize(
+    ("number", "arguments"),
+    [(90, (0, 0o4755)), (85, (0, 0o4755)), (133, (0, 0o4755)), (2, (0, CREATE, 0o4755))],
+)
+def test_the_old_calls_are_looked_at_as_well(number: int, arguments: tuple[int, ...]) -> None:
+    """9.1.5: chmod, creat, mknod and open, which only x86 has."""
+    assert answer(X86, number, *arguments) == EPERM
+    assert answer(X86, number, *(each & 0o777 for each in arguments)) == 0
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_calls_of_another_architecture_are_refused(machine: str) -> None:
+    """9.1.5: the numbers of 32 bits mean other calls."""
+    assert answer(machine, 39, architecture=0x40000003) == EPERM
+
+
+def test_a_machine_without_a_table_is_named() -> None:
+    """9.1.5: nothing runs without a filter."""
+    with pytest.raises(ValueError, match="no table of system calls for riscv64; use x86_64 or aarch64"):
+        program("riscv64")
