@@ -5,9 +5,9 @@ write to that are as big as the policy's memory, and the base directory at its o
 no sockets of others.
 """
 
-import os
 import resource
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -71,6 +71,7 @@ def arguments(
     ]
 
 
+@cache
 def _system(path: str) -> list[str]:
     if Path(path).is_symlink():
         return ["--symlink", str(Path(path).readlink()), path]
@@ -78,8 +79,8 @@ def _system(path: str) -> list[str]:
 
 
 def _read_only(path: str) -> list[str]:
-    """A file as it is now; where it is a link, what it leads to."""
-    return ["--ro-bind", os.path.realpath(path), path] if Path(path).exists() else []
+    """If there is such a file; where it is a link, what it leads to."""
+    return ["--ro-bind-try", path, path]
 
 
 def _file(path: str, descriptor: int) -> list[str]:

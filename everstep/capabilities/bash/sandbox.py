@@ -50,6 +50,12 @@ class Launch:
     mounts: Mounts | None = None
     """Held while the command runs."""
 
+    def words(self, policy: ExecutionPolicy, descriptor: Callable[[bytes], int]) -> list[str]:
+        """The command line, up to the program that is to run inside."""
+        inside = profile.arguments(policy, self.sources, descriptor)
+        filtered = ["--seccomp", str(descriptor(seccomp.program()))]
+        return [*self.prefix, _program("bwrap"), *inside, *filtered, "--"]
+
 
 class Sandbox:
     """What a policy allows, ready to be run in."""
@@ -60,25 +66,22 @@ class Sandbox:
     @property
     def shape(self) -> tuple[int, int, bool]:
         """What decides whether it holds: who runs it, as whom, and with which network."""
-        return os.geteuid(), os.stat(self._found().base_dir).st_uid, self.policy.network
+        return os.geteuid(), os.stat(self.found().base_dir).st_uid, self.policy.network
 
     async def run(self, command: str) -> CommandResult:
         """Run `bash -c {command}`."""
         if problem := unusable(command):
             raise Unusable(problem)
-        policy = self._found()
-        bash, bubblewrap = _program("bash"), _program("bwrap")
-        launch = _launch(policy)
+        policy = self.found()
+        launch = launch_for(policy)
 
         def describe(descriptor: Callable[[bytes], int], lifeline: int) -> list[str]:
-            inside = profile.arguments(policy, launch.sources, descriptor)
-            guarded = ["--seccomp", str(descriptor(seccomp.program()))]
             script = profile.prelude(policy, lifeline)
-            return [*launch.prefix, bubblewrap, *inside, *guarded, "--", bash, "-c", script, "bash", command]
+            return [*launch.words(policy, descriptor), _program("bash"), "-c", script, "bash", command]
 
         return await process.run(policy, describe, profile.environment(policy, os.environ))
 
-    def _found(self) -> ExecutionPolicy:
+    def found(self) -> ExecutionPolicy:
         """The policy with the paths that its paths really are."""
         policy = self.policy
         return replace(
@@ -116,7 +119,7 @@ def _program(name: str) -> str:
     return path
 
 
-def _launch(policy: ExecutionPolicy) -> Launch:
+def launch_for(policy: ExecutionPolicy) -> Launch:
     """Whoever is root hands over to somebody who is not."""
     if os.geteuid() != 0:
         return Launch()

@@ -13,6 +13,7 @@ import platform
 import socket
 import struct
 from collections.abc import Iterable
+from functools import cache
 from typing import Final, TypeAlias
 
 Instruction: TypeAlias = tuple[int, int, int, int]
@@ -67,6 +68,7 @@ _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
 _PROTOCOLS: Final = (0, socket.IPPROTO_TCP, socket.IPPROTO_UDP, socket.IPPROTO_ICMP, socket.IPPROTO_ICMPV6)
 
 
+@cache
 def program(machine: str | None = None) -> bytes:
     """The filter for this machine, or for another one."""
     machine = machine or platform.machine()
