@@ -115,6 +115,8 @@ def _advice(problem: str) -> str:
     """What to do about it, by what this machine forbids."""
     if "nknown option" in problem:
         return "; update bubblewrap to 0.8 or later"
+    if "Can't find source path" in problem:
+        return "; let whoever owns the base directory look into it and into the folders above"
     if (
         "amespace" not in problem
         and "setting up uid map" not in problem

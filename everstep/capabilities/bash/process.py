@@ -43,6 +43,7 @@ class Stream:
         self.cap = cap
         self.kept = bytearray()
         self.size = 0
+        self.ended = False
 
     def read(self) -> bool:
         """Take what is there; false if that was nothing."""
@@ -50,6 +51,7 @@ class Stream:
             piece = os.read(self.descriptor, _PIECE)
         except BlockingIOError:
             return False
+        self.ended = not piece
         self.size += len(piece)
         self.kept += piece[: self.cap - len(self.kept)]
         return bool(piece)
@@ -126,7 +128,8 @@ class Process:
         self._next_look = self._loop.call_later(watch.EVERY, self._look)
 
     def _read(self, stream: Stream) -> None:
-        if not stream.read():
+        stream.read()
+        if stream.ended:
             self._loop.remove_reader(stream.descriptor)
         elif self._stdout.size + self._stderr.size > FLOOD and not self.remark:
             self.stop(f"it wrote more than {FLOOD // MIB} MiB; write to a file, and show parts of it")

@@ -111,18 +111,23 @@ def _is_of_the_system(path: Path) -> bool:
     )
 
 
+_PACKAGES: Final = {"bwrap": "bubblewrap", "bash": "bash"}
+
+
 def _program(name: str) -> str:
     path = shutil.which(name, path=f"{os.environ.get('PATH', '')}:{profile.PROGRAMS}")
     if path is None:
-        package = "bubblewrap" if name == "bwrap" else name
+        package = _PACKAGES.get(name, "util-linux")
         raise Unavailable(f"{name} is not installed; install it (Debian and Ubuntu: apt install {package})")
     return path
 
 
 def launch_for(policy: ExecutionPolicy) -> Launch:
     """Whoever is root hands over to somebody who is not."""
+    _program("bwrap")
     if os.geteuid() != 0:
         return Launch()
+    _program("unshare")
     user, group = _tool_user(policy.base_dir)
     wanted = list(_wanted(policy))
     try:

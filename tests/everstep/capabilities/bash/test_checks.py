@@ -146,6 +146,7 @@ def everybodys() -> Generator[Path]:
         ("No permissions to create a new namespace", "0", "user namespaces are forbidden here: sysctl -w "),
         ("No permissions to create a new namespace", "1", "it has to be allowed to make user namespaces"),
         ("setting up uid map: Permission denied", "1", "docker run --security-opt seccomp=unconfined"),
+        ("Can't find source path /root/x: Permission denied", "0", "look into it and into the folders above"),
         ("Unknown option --disable-userns", "1", "update bubblewrap to 0.8 or later"),
     ],
 )
@@ -159,7 +160,7 @@ async def test_a_sandbox_that_cannot_be_made(  # noqa: PLR0917 -- all that diffe
 ) -> None:
     """9.1.5: the text says what forbids it, and how to allow it."""
     program = everybodys / "bwrap"
-    program.write_text(f"#!/bin/sh\necho 'bwrap: {problem}' >&2; exit 1\n")
+    program.write_text(f'#!/bin/sh\necho "bwrap: {problem}" >&2; exit 1\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(everybodys), prepend=":")
     (everybodys / "setting").write_text(f"{setting}\n")
