@@ -24,7 +24,7 @@ from activities.persistence import until_written
 from activities.running import Running
 from activities.snapshots import Snapshots
 from activities.states import state_before
-from agent_domain.capabilities.approvals import args_digest
+from agent_domain.capabilities.approvals import ApprovalRule, args_digest
 from agent_domain.definition import AgentDefinition
 from agent_domain.drivers import StepDriver, replied
 from agent_domain.errors import RETRYABLE
@@ -97,7 +97,9 @@ class Asking:
             if is_written:
                 live.begun(found)
             async with begun(write, self.moment, is_written=is_written) as is_begun:
-                asked = await self._asked(live, request.model_attempts, driver, definition, state)
+                asked = await self._asked(
+                    live, request.model_attempts, driver, definition, state, allowed=found.material.allowed
+                )
             step = _current(asked.state)
             if not step.is_failure:
                 live.ended()
@@ -141,6 +143,8 @@ class Asking:
         driver: StepDriver,
         definition: AgentDefinition,
         began: AgentState,
+        *,
+        allowed: Sequence[ApprovalRule],
     ) -> "_Asked":
         """The state after the model answered, or after it failed for good."""
         text, since = PartialText(self.store, live, self.strike), monotonic()
@@ -151,7 +155,8 @@ class Asking:
             added, state = added_between(state, shown), shown
             async with text.kept():
                 reply = await driver.infer(state, text.heard)
-            state = replied(driver, state, reply, _since(since), definition.need_of)
+            need_of = partial(definition.need_of, allowed=allowed)
+            state = replied(driver, state, reply, _since(since), need_of)
         except RETRYABLE as error:
             await self._again_unless_exhausted(live, model_attempts, error)
             state = state.failed(StepError.of(error), now(), _since(since))
@@ -235,6 +240,7 @@ def _made(begin: BeginStep, found: BegunStep, step: AgentStep, added: Added) -> 
             metadata,
             broadcast=material.broadcast,
             earlier=step.tool_calls[:index],
+            allowed=material.allowed,
         )
         for index, call in enumerate(step.tool_calls)
         if step.needs[call.id] == CallNeed.RUN

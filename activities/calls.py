@@ -57,7 +57,7 @@ def without_running(
     if answer is not None:
         return ToolExecution(call, answer, None, started, now(), note)
     refusal = definition.tools.refusal(call)
-    if refusal is None and reserved.resolution is None and definition.needs_approval(call):
+    if refusal is None and reserved.resolution is None and definition.needs_approval(call, reserved.allowed):
         # Whoever told the workflow otherwise: the store knows of no decision.
         refusal = NOT_ALLOWED
     if refusal is None:

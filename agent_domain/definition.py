@@ -3,13 +3,13 @@
 import copy
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 from agent_domain.cached_context import CachedContext
-from agent_domain.capabilities.approvals import Approval, ApprovalMode, needs_approval, written
+from agent_domain.capabilities.approvals import Approval, ApprovalMode, ApprovalRule, needs_approval, written
 from agent_domain.continuation import Criterion
 from agent_domain.contracts import AgentDescriptor
 from agent_domain.drivers import CanUseTools, StepDriver
@@ -125,7 +125,7 @@ class AgentDefinition:
             driver.equip(tools, parallel_tools=self.base_plan.parallel_tools)
         return replace(self, tools=tools, driver=driver)
 
-    def need_of(self, call: ToolCall) -> CallNeed:
+    def need_of(self, call: ToolCall, allowed: Sequence[ApprovalRule] = ()) -> CallNeed:
         """What a call waits for; one that cannot run anyway fails without asking anybody.
 
         Approval comes first, whatever the tool itself waits for after that.
@@ -133,10 +133,12 @@ class AgentDefinition:
         if self.tools.refusal(call) is not None:
             return CallNeed.RUN
         own = options_of(self.tools.get(call.name)).need
-        return CallNeed.APPROVAL if self.needs_approval(call) else own
+        return CallNeed.APPROVAL if self.needs_approval(call, allowed) else own
 
-    def needs_approval(self, call: ToolCall) -> bool:
-        """Whether a person has to allow this call."""
+    def needs_approval(self, call: ToolCall, allowed: Sequence[ApprovalRule] = ()) -> bool:
+        """Whether a person has to allow this call; `allowed` are those that one has allowed already."""
+        if any(rule.matches(call.name, call.args) for rule in allowed):
+            return False
         approval: Approval = self.approvals.get(call.name, ApprovalMode.NEVER)
         return needs_approval(approval, call.name, call.args)
 

@@ -403,11 +403,13 @@ def approval_requested(
 
 def approval_resolved(request_id: UUID, tool_call_id: str, decision: ApprovalDecision) -> EventRecord:
     """A person has decided about a call."""
-    payload = {
+    payload: dict[str, Any] = {
         "request_id": str(request_id),
         "tool_call_id": tool_call_id,
         "decision": decision.decision,
         "reason": decision.reason,
         "args_digest": decision.args_digest,
     }
+    if decision.remember is not False:
+        payload["remember"] = decision.remember
     return _record(EnvelopeType.AGENT_APPROVAL_RESOLVED, f"request/{request_id}/resolved", payload)

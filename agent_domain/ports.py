@@ -14,6 +14,7 @@ from uuid import UUID, uuid5
 from pydantic import BaseModel, ConfigDict
 
 from agent_domain.announcements import Announcement
+from agent_domain.capabilities.approvals import ApprovalRule
 from agent_domain.errors import EverstepError
 from agent_domain.messages import Message, Messages
 from agent_domain.notes import NO_NOTES, Notes
@@ -147,6 +148,8 @@ class Material:
     plan: Mapping[str, Any] = EMPTY
     """`ExecutionPlan`, as data: what governs the execution, whatever its worker's code says."""
     before: StepBefore | None = None
+    allowed: tuple[ApprovalRule, ...] = ()
+    """The calls that people have allowed for the whole execution."""
 
     @property
     def max_steps(self) -> int | None:
@@ -249,6 +252,8 @@ class Resolution:
     reason: str | None = None
     key: str | None = None
     """Who says so again under the same key, has been heard."""
+    remember: ApprovalRule | None = None
+    """Which later calls of the execution are allowed by this approval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +291,8 @@ class Reservation:
     """How much viewers are told, as the execution's plan has it."""
     earlier: tuple[ToolCall, ...] = ()
     """The calls before this one in the same response."""
+    allowed: tuple[ApprovalRule, ...] = ()
+    """The calls that people have allowed for the whole execution."""
 
 
 @dataclass(frozen=True, slots=True)

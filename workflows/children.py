@@ -29,6 +29,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.activity_options import CHILD
     from workflows.contracts import (
         CHILD_STANDS,
+        PARENT_STANDS,
         WORKFLOW,
         ChildStanding,
         ExecutionInput,
@@ -48,6 +49,10 @@ class Children(Standing):
         super().__init__(start)
         self.children: dict[UUID, ExecutionStatus] = {}
         """Where those stand that have not ended."""
+        self.paused_children: set[UUID] = set()
+        """Those that were told to hold still, because this execution was."""
+        self.begun: dict[UUID, str] = {}
+        """The workflows of those that have begun."""
 
     async def run_subagents(self, calls: tuple[CallFacts, ...]) -> None:
         """Run these calls as executions of their own, all at once."""
@@ -55,7 +60,9 @@ class Children(Standing):
         self.describe(f"waiting for {', '.join(call.name for call in calls)} of step {number}")
         # No task that a cancel interrupts: each call hears of it, and sees its child to its end.
         ending = asyncio.ensure_future(together(*(self.run_subagent(number, call) for call in calls)))
+        passing = asyncio.ensure_future(self.pass_on_pauses(ending))
         await self.stand_as_they_do(ending)
+        await passing
         try:
             outputs = await ending
         except ActivityError as error:
@@ -81,6 +88,30 @@ class Children(Standing):
             self.facts = self.facts.entered(workflow.now())
             await self.settle(ExecutionStatus.RUNNING)
 
+    async def pass_on_pauses(self, ending: asyncio.Future[Any]) -> None:
+        """Whoever is told to hold still, tells its children; those that end meanwhile need not hear it."""
+
+        def to_tell() -> set[UUID]:
+            wanted = set(self.begun) if self.facts.is_paused else set[UUID]()
+            return wanted ^ (self.paused_children & set(self.begun))
+
+        while True:
+            await workflow.wait_condition(lambda: ending.done() or bool(to_tell()))
+            if ending.done():
+                self.paused_children.clear()
+                return
+            for child in sorted(to_tell()):
+                self.paused_children ^= {child}
+                await self.tell_child(child, is_paused=child in self.paused_children)
+
+    async def tell_child(self, child: UUID, *, is_paused: bool) -> None:
+        """Hold still, or go on."""
+        handle = workflow.get_external_workflow_handle(self.begun.get(child, ""))
+        try:
+            await handle.signal(PARENT_STANDS, is_paused)
+        except FailureError as error:
+            workflow.logger.info("a child has ended before it heard: %s", type(error).__name__)
+
     async def run_subagent(self, number: int, call: CallFacts) -> ToolOutput | None:
         """One call: accept the child, wait for its end, report of it; nothing is reported once cancelled."""
         ref, agent = self.start.ref, self.plan.agent
@@ -105,6 +136,7 @@ class Children(Standing):
             )
         finally:
             del self.children[child.execution_id]
+            self.begun.pop(child.execution_id, None)
 
     async def ended(self, child: ExecutionRef, plan: ExecutionPlan | None) -> ExecutionResult | None:
         """How a child ended. Where it does not write that down itself, somebody has to."""
@@ -131,6 +163,7 @@ class Children(Standing):
                 search_attributes=at_start(start),
                 static_summary=plan.agent,
             )
+            self.begun[child.execution_id] = handle.id
             return await self.unless_cancelled(handle)
         except (ChildWorkflowError, WorkflowAlreadyStartedError):
             return None
@@ -146,6 +179,12 @@ class Children(Standing):
             if not self.is_cancelled:
                 raise
             return None
+
+    @workflow.signal(name=PARENT_STANDS)
+    def parent_stands(self, is_paused: bool) -> None:
+        """The execution that waits for this one holds still, or goes on."""
+        if not self.facts.status.is_terminal:
+            self.facts = self.facts.paused() if is_paused else self.facts.resumed(workflow.now())
 
     @property
     def tokens_left(self) -> int | None:

@@ -11,6 +11,7 @@ from agent_domain.usage import Usage
 
 WORKFLOW = "AgentExecution"
 CHILD_STANDS = "child_stands"
+PARENT_STANDS = "parent_stands"
 
 
 def workflow_id(ref: ExecutionRef) -> str:

@@ -1,11 +1,13 @@
 """Approval of tool calls by people: which calls need one, and what a decision means.
 
 An approval is single use and bound to the digest of tool and arguments, so it never covers
-another call.
+another call; unless the person who gives it says by a rule which other calls of this execution
+it is to cover.
 """
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -108,6 +110,14 @@ class ApprovalDecision(BaseModel):
     args_digest: str
     reason: str | None = None
     args: Annotated[Mapping[str, Any], AfterValidator(frozen_map)] | None = None
+    remember: bool | Annotated[Mapping[str, str], AfterValidator(frozen_map)] = False
+    """Whether it holds for later calls of the tool in this execution: all, or those whose arguments match."""
+
+    @model_validator(mode="after")
+    def _remember_only_with_approve(self) -> "ApprovalDecision":
+        if self.remember is not False and self.decision is not Verdict.APPROVE:
+            raise InvalidInput(_REMEMBER_WITH_APPROVE)
+        return self
 
     @model_validator(mode="after")
     def _args_only_with_edit(self) -> "ApprovalDecision":
@@ -130,6 +140,16 @@ class ApprovalDecision(BaseModel):
             return RESOLVED
         return None if self.args_digest == pending_digest else MISMATCH
 
+    def remembered(self, tool: str, args: Mapping[str, Any]) -> ApprovalRule | None:
+        """The rule by which later calls of the tool are allowed; it has to allow this one as well."""
+        if self.remember is False:
+            return None
+        globs = EMPTY if self.remember is True else self.remember
+        rule = ApprovalRule(tool=_literally(tool), approval=ApprovalMode.NEVER, args=globs)
+        if not rule.matches(tool, args):
+            raise InvalidInput(_REMEMBER_OTHERS)
+        return rule
+
     @property
     def denial(self) -> str:
         """What the model reads of a call that was denied; the error policy sees no error."""
@@ -147,4 +167,11 @@ class ApprovalDecision(BaseModel):
         return text if self.args is None else f"[Arguments edited by user: {json_text(self.args)}]\n{text}"
 
 
+def _literally(name: str) -> str:
+    """The glob that matches this name only."""
+    return re.sub(r"([*?\[])", r"[\1]", name)
+
+
+_REMEMBER_WITH_APPROVE = "only an approval can be remembered; send remember with the decision 'approve'"
+_REMEMBER_OTHERS = "the rule to remember does not match the call that is approved; remember one that does"
 _ARGS_WITH_EDIT = "send args with the decision 'edit', and only with it"

@@ -415,12 +415,35 @@ async def answer(settings: Settings, execution_id: str, text: str, data_text: st
 @click.option("--deny", is_flag=True, help="Do not let the call run.")
 @click.option("--reason", help="What the model is told when it is denied.")
 @click.option("--args", "args_text", help="Run with these arguments instead, as JSON.")
+@click.option("--remember", is_flag=True, help="Allow all later calls of the tool in this execution, too.")
+@click.option(
+    "--where",
+    "globs",
+    multiple=True,
+    metavar="ARG=GLOB",
+    help="With --remember: only those whose argument matches. May be repeated.",
+)
 @click.pass_obj
 @command
 async def approve(
-    settings: Settings, execution_id: str, deny: bool, reason: str | None, args_text: str | None
+    settings: Settings,
+    execution_id: str,
+    *,
+    deny: bool,
+    reason: str | None,
+    args_text: str | None,
+    remember: bool,
+    globs: tuple[str, ...],
 ) -> None:
     """Decide about the oldest call that waits for approval."""
+    if remember and (deny or args_text is not None):
+        raise click.UsageError("--remember goes with an approval: give neither --deny nor --args")
+    if globs and not remember:
+        raise click.UsageError("--where says what --remember allows: give --remember, too")
+    for each in globs:
+        if not each.partition("=")[1]:
+            raise click.BadParameter(f"'{each}' is no ARG=GLOB, such as command=git*", param_hint="--where")
+    matching = {name: glob for name, _, glob in (each.partition("=") for each in globs)}
     if deny and args_text is not None:
         raise click.UsageError("--deny and --args exclude each other: a denied call does not run")
     if reason is not None and not deny:
@@ -433,7 +456,8 @@ async def approve(
         elif args is not None:
             request, verdict = await _heard(execution.edit(args)), "approved with other arguments"
         else:
-            request, verdict = await _heard(execution.approve()), "approved"
+            approved = execution.approve(remember=matching or remember)
+            request, verdict = await _heard(approved), "approved"
         say(f"{verdict}: {request.tool} {json_text(request.args)}")
 
     await _with_execution(settings, execution_id, decided)

@@ -278,10 +278,20 @@ class Execution:
         return request
 
     async def approve(
-        self, request_id: UUID | None = None, *, args_digest: str | None = None, key: str | None = None
+        self,
+        request_id: UUID | None = None,
+        *,
+        args_digest: str | None = None,
+        key: str | None = None,
+        remember: bool | Mapping[str, str] = False,
     ) -> RequestRow:
-        """Let the call run with exactly the arguments that were shown."""
-        return await self._decide(request_id, args_digest, {"decision": Verdict.APPROVE}, key)
+        """Let the call run with exactly the arguments that were shown.
+
+        With `remember`, later calls of the tool in this execution run without asking: all of them, or
+        those whose arguments match these globs.
+        """
+        decided = {"decision": Verdict.APPROVE, "remember": remember}
+        return await self._decide(request_id, args_digest, decided, key)
 
     async def deny(
         self,
@@ -324,7 +334,8 @@ class Execution:
         await self._require_usable(request, decision)
         told = envelopes.approval_resolved(request.id, request.call_id, decision)
         value = decision.args if decision.decision is Verdict.EDIT else None
-        resolution = Resolution(decision.decision.value, value, decision.reason, key)
+        rule = decision.remembered(request.tool, request.args)
+        resolution = Resolution(decision.decision.value, value, decision.reason, key, rule)
         if not await self._resolve(request, resolution, [told]):
             raise Refused(approvals.RESOLVED)
         await self._tell(request, denied=is_denied(resolution))

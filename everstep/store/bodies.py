@@ -12,6 +12,7 @@ from uuid import UUID, uuid5
 from pydantic import TypeAdapter
 
 from agent_domain.announcements import Announcement
+from agent_domain.capabilities.approvals import ApprovalRule
 from agent_domain.errors import InvalidInput
 from agent_domain.ids import envelope_id
 from agent_domain.ports import EventRecord, RecordReply, Resolution
@@ -116,9 +117,11 @@ def taken_call_id(reply: RecordReply) -> InvalidInput:
 
 def resolution_written(resolution: Resolution) -> str:
     """What a person said, as JSON text."""
-    told = {"kind": resolution.kind, "value": resolution.value, "reason": resolution.reason}
+    told: dict[str, Any] = {"kind": resolution.kind, "value": resolution.value, "reason": resolution.reason}
     if resolution.key is not None:
         told["key"] = resolution.key
+    if resolution.remember is not None:
+        told["remember"] = resolution.remember.model_dump(mode="json")
     return encode(told, "the resolution")
 
 
@@ -128,7 +131,15 @@ def resolution_read(data: Any) -> Resolution | None:
         return None
     with reading("the resolution"):
         value, reason = freeze(data.get("value")), data.get("reason")
-        return Resolution(str(data["kind"]), value, reason, data.get("key"))
+        remember = data.get("remember")
+        rule = None if remember is None else ApprovalRule.model_validate(remember)
+        return Resolution(str(data["kind"]), value, reason, data.get("key"), rule)
+
+
+def rules_read(data: Any) -> tuple[ApprovalRule, ...]:
+    """What people have allowed for a whole execution."""
+    with reading("what people have allowed"):
+        return tuple(map(ApprovalRule.model_validate, data or ()))
 
 
 # Executions.

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from agent_domain.announcements import Announcement
 from agent_domain.bus import NOBODY, EnvelopeBus
+from agent_domain.capabilities.approvals import ApprovalRule
 from agent_domain.errors import InvalidInput
 from agent_domain.messages import Message, Messages, tool_message
 from agent_domain.notes import Notes, summed
@@ -381,6 +382,7 @@ class MemoryStore:
                 for made in sorted(execution.calls.values(), key=lambda made: made.idx)
                 if made.step == call.step and made.idx < call.idx
             ),
+            allowed=_allowed(execution),
         )
 
     async def reserve_call(
@@ -694,6 +696,7 @@ class MemoryStore:
             execution.parent_agent_id,
             execution.plan,
             _before(execution, number, self._now()),
+            _allowed(execution),
         )
 
     def _append(self, execution: _Execution, news: Iterable[bodies.News]) -> None:
@@ -715,6 +718,12 @@ class MemoryStore:
             )
         if len(stream.envelopes) > head and self._bus.wants(stream_id):
             self._bus.publish(stream_id, stream.envelopes[head:])
+
+
+def _allowed(execution: _Execution) -> tuple[ApprovalRule, ...]:
+    """What people have allowed for the whole execution."""
+    said = (request.resolution for request in execution.requests.values() if request.resolution)
+    return tuple(resolution.remember for resolution in said if resolution.remember)
 
 
 def _kept(value: object, where: str) -> Any:

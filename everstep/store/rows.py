@@ -81,7 +81,16 @@ def material(row: Row[Any], said: Iterable[Row[Any]], before: Row[Any] | None) -
     if before is not None and before.facts_before is not None:
         facts = bodies.facts_read(before.facts_before)
         step = StepBefore(facts, before.failed_calls, float(before.milliseconds))
-    return Material(spec(row), messages, metadata, row.agent_id, row.parent_agent_id, row.plan, step)
+    return Material(
+        spec(row),
+        messages,
+        metadata,
+        row.agent_id,
+        row.parent_agent_id,
+        row.plan,
+        step,
+        bodies.rules_read(row.allowed),
+    )
 
 
 def tool_call(row: Row[Any]) -> ToolCall:
@@ -129,6 +138,7 @@ def reservation(row: Row[Any], metadata: FrozenDict) -> Reservation:
         answer=bodies.resolution_read(row.answer),
         broadcast=bodies.document(row.broadcast or EMPTY, "the plan"),
         earlier=tuple(_earlier_call(told) for told in row.earlier or ()),
+        allowed=bodies.rules_read(row.allowed),
     )
 
 

@@ -49,13 +49,18 @@ OWNS_STREAM = text("""
        AND NOT EXISTS (SELECT 1 FROM agent_sessions WHERE id = :stream_id AND tenant_id <> :tenant_id)
 """)
 
-_EXECUTION = """
+_ALLOWED = """(SELECT json_agg(resolution -> 'remember' ORDER BY resolved_at)
+                  FROM agent_requests
+                 WHERE execution_id = :execution_id AND kind = 'approval'
+                   AND resolution -> 'remember' IS NOT NULL) AS allowed"""
+
+_EXECUTION = f"""
     SELECT id, status, coalesce(session_id, id) AS stream_id, session_id, agent_type, agent_id,
            parent_agent_id, agent_config, metadata, token_breakdown, last_snapshot_id,
-           parent_execution_id, started_at, plan, listed
+           parent_execution_id, started_at, plan, listed, {_ALLOWED}
       FROM agent_executions
      WHERE id = :execution_id AND tenant_id = :tenant_id
-"""
+"""  # noqa: S608 -- our own words
 
 EXECUTION = text(_EXECUTION)
 
@@ -351,12 +356,13 @@ ASK = text("""
  RETURNING id
 """)
 
-_KNOWN_CALL = """
+_KNOWN_CALL = f"""
         SELECT call.call_id, call.step, call.idx, call.name, call.args, call.malformed, call.state,
                call.result, call.text, call.error, call.success, call.started_at, call.completed_at,
                call.seconds, call.besides, execution.status,
                execution.plan -> 'broadcast' AS broadcast,
                coalesce(execution.session_id, execution.id) AS stream_id,
+               {_ALLOWED},
                (SELECT json_agg(json_build_array(call_id, name, args, malformed) ORDER BY idx)
                   FROM agent_tool_calls made
                  WHERE made.execution_id = call.execution_id AND made.step = call.step
@@ -372,7 +378,7 @@ _KNOWN_CALL = """
             ON asked.execution_id = call.execution_id AND asked.call_id = call.call_id
                AND asked.kind = 'input'
          WHERE call.execution_id = :execution_id AND call.call_id = :call_id AND call.tenant_id = :tenant_id
-"""
+"""  # noqa: S608 -- our own words
 
 PREVIEW_CALL = text(_KNOWN_CALL)
 

@@ -240,6 +240,25 @@ class TestApprovals:
 
             assert await results(execution) == [("deleted a", True), ("Denied by user", False)]
 
+    async def test_an_approval_that_is_remembered_covers_later_calls(self, temporal: TemporalClient) -> None:
+        """8.6.4: those that match, in this execution; the others ask again."""
+        paths = ("a1", "a2", "b1")
+        script = [calls(("delete", {"path": path})) for path in paths]
+        agent = an_agent(*script, "Done", tools=[tool(delete)]).with_approval("delete", "always")
+        async with at_work(temporal, agent) as office:
+            execution = await office.start()
+            await office.until_asked(execution)
+            with pytest.raises(InvalidInput, match="does not match the call that is approved"):
+                await execution.approve(remember={"path": "b*"})
+            await execution.approve(remember={"path": "a*"})
+            await office.until_asked(execution)
+            (request,) = await execution.requests()
+            assert request.args == {"path": "b1"}
+            await execution.approve()
+            await finished(execution)
+
+            assert await results(execution) == [(f"deleted {path}", True) for path in paths]
+
     async def test_only_what_is_stored_allows_a_call(self, temporal: TemporalClient) -> None:
         """8.6.3: whoever can talk to the workflow cannot allow anything by that alone."""
         async with at_work(temporal, careful("a")) as office:

@@ -22,7 +22,7 @@ from agent_domain.messages import user
 from agent_domain.ports import ExecutionRef, StoreUnavailable
 from agent_domain.spawning import ChildEnd, Spawn
 from agent_domain.state import CANCELLED_CALL
-from agent_domain.status import ExecutionStatus, StopReason
+from agent_domain.status import AgentStatus, ExecutionStatus, StopReason
 from agent_domain.step_facts import CallNeed
 from agent_domain.steps import InferenceResponse
 from agent_domain.testing import MockTool, calls
@@ -685,3 +685,54 @@ class TestSecondAttempts:
 
             assert await results(execution) == [f"Error: Subagent 'hand' failed: {FROM_OUTSIDE}"]
             assert (await child.get()).status is ExecutionStatus.FAILED
+
+
+async def holds_still(execution: Execution) -> bool:
+    return (await progress(execution)).facts.is_paused
+
+
+class TestPausing:
+    async def test_a_pause_reaches_the_children_and_a_resume_too(self, temporal: TemporalClient) -> None:
+        """8.2.1, 9.6.2: the work under way is done first, at every depth."""
+        begun, goes_on = asyncio.Event(), asyncio.Event()
+
+        @tool
+        async def work() -> str:
+            """Works."""
+            begun.set()
+            await goes_on.wait()
+            return "worked"
+
+        family = a_family(calls(("work", {})), "Done", tools=[work])
+        async with at_work(temporal, *family) as office:
+            execution = await office.start()
+            await begun.wait()
+            child = await child_of(office, execution)
+            grandchild = await child_of(office, child)
+            await execution.pause()
+            await eventually(lambda: holds_still(grandchild))
+            goes_on.set()
+            for each in (grandchild, child, execution):
+                await office.until_status(each, ExecutionStatus.PAUSED)
+            assert [len(await each.steps()) for each in (grandchild, child, execution)] == [1, 1, 1]
+
+            await execution.resume()
+            await finished(execution)
+
+            assert await standing(grandchild, child, execution) == [ExecutionStatus.COMPLETED] * 3
+            assert len(await grandchild.steps()) == 2
+
+    async def test_a_child_that_begins_while_its_parent_holds_still_does_too(
+        self, temporal: TemporalClient
+    ) -> None:
+        """8.2.1: whoever was accepted before the pause begins, and is told at once."""
+        async with at_work(temporal, a_boss(hires("hand"), "Thanks"), a_hand("Done")) as office:
+            execution = await office.start()
+            async with office.store.held("reserve_call") as accepting:
+                await accepting.wait()
+                await execution.pause()
+            await office.until_status(execution, ExecutionStatus.PAUSED)
+            await execution.resume()
+            result = await finished(execution)
+
+        assert result.status is AgentStatus.COMPLETED

@@ -135,7 +135,7 @@ async def decide(
     bound = {"args_digest": body.args_digest, "key": str(key.id("decision"))}
     match body.decision:
         case Verdict.APPROVE:
-            decided = execution.approve(request_id, **bound)
+            decided = execution.approve(request_id, remember=body.remember, **bound)
         case Verdict.DENY:
             decided = execution.deny(request_id, reason=body.reason, **bound)
         case Verdict.EDIT:

@@ -206,7 +206,9 @@ def test_a_decision_fits_one_pending_call_once() -> None:
     assert a_decision().conflict("other", resolved=True) == "Approval already resolved"
 
 
-@given(st.dictionaries(st.sampled_from(["decision", "args_digest", "reason", "args"]), json_values))
+@given(
+    st.dictionaries(st.sampled_from(["decision", "args_digest", "reason", "args", "remember"]), json_values)
+)
 def test_whatever_is_sent_is_a_decision_or_refused(data: dict[str, Any]) -> None:
     """8.6.2: nothing but InvalidInput."""
     try:
@@ -214,3 +216,46 @@ def test_whatever_is_sent_is_a_decision_or_refused(data: dict[str, Any]) -> None
     except InvalidInput:
         return
     assert (decision.args is None) or decision.decision == "edit"
+
+
+@pytest.mark.parametrize(
+    ("remember", "args", "covered"),
+    [
+        (True, {"path": "b"}, True),
+        ({"path": "a*"}, {"path": "ab"}, True),
+        ({"path": "a*"}, {"path": "b"}, False),
+        ({"path": "a*"}, {}, False),
+    ],
+)
+def test_an_approval_may_cover_other_calls(
+    remember: bool | dict[str, str], args: dict[str, str], covered: bool
+) -> None:
+    """8.6.4: as the person says who gives it, and never another tool."""
+    decision = ApprovalDecision.parse({"decision": "approve", "args_digest": "d", "remember": remember})
+    rule = decision.remembered("delete", {"path": "a"})
+    assert rule
+    assert rule.matches("delete", args) is covered
+    assert not rule.matches("delete_all", args)
+
+
+def test_a_tool_whose_name_looks_like_a_pattern_is_meant_literally() -> None:
+    """8.6.4"""
+    decision = ApprovalDecision.parse({"decision": "approve", "args_digest": "d", "remember": True})
+    rule = decision.remembered("de*[a]?", {})
+    assert rule
+    assert rule.matches("de*[a]?", {})
+    assert not rule.matches("delete_a!", {})
+
+
+def test_an_approval_covers_the_call_that_it_is_given_for() -> None:
+    """8.6.4"""
+    decision = ApprovalDecision.parse({"decision": "approve", "args_digest": "d", "remember": {"path": "b"}})
+    with pytest.raises(InvalidInput, match="does not match the call that is approved"):
+        decision.remembered("delete", {"path": "a"})
+
+
+@pytest.mark.parametrize("fields", [{"decision": "deny"}, {"decision": "edit", "args": {}}])
+def test_only_an_approval_covers_other_calls(fields: dict[str, Any]) -> None:
+    """8.6.4"""
+    with pytest.raises(InvalidInput, match="only an approval can be remembered"):
+        ApprovalDecision.parse({**fields, "args_digest": "d", "remember": True})

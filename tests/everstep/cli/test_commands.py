@@ -252,6 +252,10 @@ async def test_arguments_that_cannot_be_used_approve_nothing(
     [
         (("--deny", "--args", "{}"), "exclude each other"),
         (("--reason", "too much"), "give --deny, too"),
+        (("--deny", "--remember"), "give neither --deny nor --args"),
+        (("--args", "{}", "--remember"), "give neither --deny nor --args"),
+        (("--where", "euros=8*"), "give --remember, too"),
+        (("--remember", "--where", "euros"), "'euros' is no ARG=GLOB"),
     ],
 )
 async def test_an_approval_that_contradicts_itself_decides_nothing(
@@ -262,6 +266,19 @@ async def test_an_approval_that_contradicts_itself_decides_nothing(
     assert complaint in await desk.misused("approve", execution.id, *given)
     assert len(await execution.requests()) == 1
     await execution.cancel()
+
+
+async def test_an_approval_is_remembered(desk: Desk) -> None:
+    """8.6.4"""
+    execution = await desk.waiting("pay")
+    assert "does not match the call" in await desk.complains(
+        "approve", execution.id, "--remember", "--where", "euros=9*"
+    )
+
+    assert await desk.says("approve", execution.id, "--remember", "--where", "euros=8*")
+
+    await execution.result()
+    assert "-> transferred 80" in await desk.says("show", execution.id)
 
 
 async def test_an_approval_is_used_once(desk: Desk) -> None:

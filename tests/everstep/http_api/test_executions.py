@@ -91,7 +91,8 @@ async def test_a_call_runs_once_it_is_approved(ann: Person, work: None) -> None:
     assert wrong["title"] == "Approval does not match the pending call"
     refused(await ann.posts(path, {**right, "args": {"hotel": "x"}}), 422, "send args with the decision")
     refused(await ann.posts(path, {"decision": "approve"}), 422, "args_digest")
-    decided = await ann.post(path, right)
+    refused(await ann.posts(path, {**right, "remember": {"hotel": "Quay"}}), 422, "does not match the call")
+    decided = await ann.post(path, {**right, "remember": {"hotel": "Harbour*"}})
     again = refused(await ann.posts(path, right), 409)
 
     assert decided["state"] == "resolved"
