@@ -15,9 +15,12 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ApplicationError, TimeoutError as NoAnswer
 from temporalio.service import RPCError, RPCStatusCode
 
+from agent_domain.capabilities.bash import ExecutionPolicy
 from agent_domain.errors import EverstepError
 from agent_domain.ports import ExecutionRow
 from agent_domain.status import ExecutionStatus
+from everstep.capabilities.bash import BashTool
+from everstep.capabilities.bash.checks import failed_checks
 from everstep.client.front_door import ActRequest, Standing
 from everstep.inference.presets import Driver, Preset, Presets
 from everstep.runtime.agents import known_agents
@@ -65,6 +68,8 @@ async def examined(settings: Settings) -> AsyncGenerator[Finding]:
     models, agents = await _found(_models, settings), await _found(_agents, settings)
     yield models
     yield agents
+    for finding in await _sandboxes(settings) if agents.is_good else ():
+        yield finding
     if not temporal.is_good:
         return
     worker = await _found(_worker, settings)
@@ -215,6 +220,27 @@ async def _agents(settings: Settings) -> Finding:
         where = ", ".join(settings.agents)
         return Finding(False, f"{where} cannot be imported: {type(error).__name__}: {error}")
     return Finding(True, f"agents: {', '.join(known)}")
+
+
+async def _sandboxes(settings: Settings) -> Sequence[Finding]:
+    """Whether commands of agents can be run here; a worker elsewhere may be another machine."""
+    known = (
+        known_agents(settings.agents, Presets.read(settings.presets, os.environ)) if settings.agents else {}
+    )
+    tools = [
+        (name, tool) for name, agent in known.items() for tool in agent.tools if isinstance(tool, BashTool)
+    ]
+    return [await _sandbox(name, tool.policy) for name, tool in tools]
+
+
+async def _sandbox(agent: str, policy: ExecutionPolicy) -> Finding:
+    try:
+        failed = "; ".join(await failed_checks(policy))
+    except EverstepError as error:
+        failed = str(error)
+    if failed:
+        return Finding(False, f"the agent '{agent}' cannot run commands on this machine: {failed}")
+    return Finding(True, f"sandbox: it holds on this machine, for the agent '{agent}'")
 
 
 async def _payloads(installation: Installation) -> Finding:

@@ -15,6 +15,7 @@ from activities.failpoints import Strike, inert
 from agent_domain.bus import NOBODY, EnvelopeBus
 from agent_domain.errors import EverstepError, InvalidInput
 from everstep.bus.in_order import InOrder
+from everstep.capabilities.mcp import close_connections
 from everstep.client import titles
 from everstep.client.client import Client
 from everstep.client.front_door import FrontDoor
@@ -155,8 +156,11 @@ class Installation:
             ended=self.sessions.advance,
             bus=self.bus,
         )
-        async with worker:
-            await self.reconciler.run(stop)
+        try:
+            async with worker:
+                await self.reconciler.run(stop)
+        finally:
+            await close_connections()
 
 
 def presets_of(settings: Settings) -> Presets:

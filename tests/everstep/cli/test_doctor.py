@@ -101,6 +101,10 @@ async def test_a_missing_installation_is_told_with_how_to_start_one(desk: Desk, 
             {"EVERSTEP_AGENTS": str(Path(__file__).parent)},
             "cli can be used; an agent is a file there that ends in",
         ),
+        (
+            {"EVERSTEP_AGENTS": "tests.everstep.cli.sandboxed:agents"},
+            "the agent 'shell' cannot run commands on this",
+        ),
         ({"EVERSTEP_AGENTS": "nowhere:agents"}, "the module of 'nowhere:agents' cannot be imported"),
     ],
 )
