@@ -97,6 +97,7 @@ async def test_the_effect_of_a_tool_is_what_its_server_says_of_it() -> None:
 
 
 async def test_nothing_secret_is_recorded() -> None:
+    """9.10.2"""
     async with using(hostile(env={"TOKEN": SECRET})) as tools:
         recorded = json.dumps([each.to_dict() for each in tools.listed.values()])
 

@@ -18,6 +18,7 @@ from everstep.capabilities.mcp.naming import is_chosen, names, usable_name
     ],
 )
 def test_a_name_is_made_of_what_models_allow(tool: str, name: str) -> None:
+    """9.10.2"""
     assert usable_name("s", tool) == name
 
 
