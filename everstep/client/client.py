@@ -347,7 +347,10 @@ class Execution:
         if decision.args is None or row.agent not in self.client.agents:
             return
         edited = ToolCall(request.call_id, request.tool, frozen_map(decision.args))
-        refusal = self.client.agents[row.agent].tools.refusal(edited)
+        definition = self.client.agents[row.agent]
+        if definition.toolsets:
+            definition = definition.with_listed(await self.client.store.listed(self.ref) or EMPTY)
+        refusal = definition.tools.refusal(edited)
         if refusal:
             raise InvalidInput(refusal)
 
