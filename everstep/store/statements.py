@@ -276,6 +276,14 @@ STEP_BEFORE = text("""
      LIMIT 1
 """)
 
+_SAYS = """INSERT INTO agent_transcript (execution_id, step, idx, tenant_id, role, content, metadata)
+        SELECT :execution_id, said.step, said.idx, :tenant_id, said.role,
+               CAST(said.content AS json), CAST(said.metadata AS json)
+          FROM fresh,
+               unnest(CAST(:steps AS int[]), CAST(:places AS int[]), CAST(:roles AS text[]),
+                      CAST(:contents AS text[]), CAST(:metadatas AS text[]))
+               AS said(step, idx, role, content, metadata)"""
+
 _SPENT = """token_usage = token_usage + :tokens,
                token_breakdown = (
                    SELECT json_object_agg(
@@ -303,13 +311,7 @@ RECORD_REPLY = text(f"""
            SET attempt = excluded.attempt, facts = excluded.facts, response = excluded.response,
                errors = excluded.errors, partial_text = '', next_index = NULL, after_seq = NULL
     ), said AS (
-        INSERT INTO agent_transcript (execution_id, step, idx, tenant_id, role, content, metadata)
-        SELECT :execution_id, said.step, said.idx, :tenant_id, said.role,
-               CAST(said.content AS json), CAST(said.metadata AS json)
-          FROM fresh,
-               unnest(CAST(:steps AS int[]), CAST(:places AS int[]), CAST(:roles AS text[]),
-                      CAST(:contents AS text[]), CAST(:metadatas AS text[]))
-               AS said(step, idx, role, content, metadata)
+        {_SAYS}
     ), called AS (
         INSERT INTO agent_tool_calls (execution_id, call_id, tenant_id, step, idx, name, args, malformed,
                                       need, args_digest)
@@ -607,13 +609,7 @@ RECORD_PROCESSING = text(f"""
           FROM fresh
          WHERE execution_id = :execution_id AND number = :number
     ), said AS (
-        INSERT INTO agent_transcript (execution_id, step, idx, tenant_id, role, content, metadata)
-        SELECT :execution_id, said.step, said.idx, :tenant_id, said.role,
-               CAST(said.content AS json), CAST(said.metadata AS json)
-          FROM fresh,
-               unnest(CAST(:steps AS int[]), CAST(:places AS int[]), CAST(:roles AS text[]),
-                      CAST(:contents AS text[]), CAST(:metadatas AS text[]))
-               AS said(step, idx, role, content, metadata)
+        {_SAYS}
     ), execution AS (
         UPDATE agent_executions
            SET {_SPENT}, updated_at = clock_timestamp()
