@@ -84,6 +84,7 @@ class AgentDefinition:
             "approvals": self._written_approvals(),
             "preset": self.llm_preset,
             "model": self.model_settings,
+            "toolsets": [toolset.name for toolset in self.toolsets],
         }
         text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
