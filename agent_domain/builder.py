@@ -146,10 +146,10 @@ class AgentBuilder:
         return self
 
     def with_capability(self, capability: AgentCapability) -> Self:
-        """Install a capability."""
+        """Install a capability; others know it by its `name`, or that of its class."""
         how = "a capability has a method install(builder)"
         _of_type("with_capability", capability, AgentCapability, how).install(self)
-        self._capabilities.append(type(capability).__name__)
+        self._capabilities.append(getattr(capability, "name", type(capability).__name__))
         return self
 
     def with_approval(self, tool: str, approval: str | Sequence[Mapping[str, Any]]) -> Self:

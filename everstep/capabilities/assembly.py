@@ -5,7 +5,7 @@ brings installs the capability that has it; `skills` installs that of the skills
 there, keeps those that it names and no others.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
@@ -15,8 +15,10 @@ from agent_domain.capabilities.subagents import INHERIT
 from agent_domain.definition import AgentDefinition
 from agent_domain.errors import InvalidInput, UnknownName
 from agent_domain.tools import Tool
+from agent_domain.toolsets import Toolset
 from agent_domain.values import EMPTY, FrozenDict, frozen_map
-from everstep.capabilities.catalogue import Catalogue, Entry, Surroundings
+from everstep.capabilities.catalogue import Catalogue, Entry, Resolve, Surroundings
+from everstep.capabilities.subagents import Some
 
 SKILLS = "skills"
 """The capability that the key `skills` asks for."""
@@ -24,12 +26,10 @@ SKILLS = "skills"
 ADDRESS = ("base_url", "api_key_env")
 """What only presets say: where to ask, and which of the process's secrets is sent there."""
 
-Resolve = Callable[[str | Mapping[str, Any]], object]
-"""Raises `InvalidInput` if there is no such preset, or settings cannot be used."""
-
 
 def assembled(spec: AgentSpec, here: Surroundings, catalogue: Catalogue, resolve: Resolve) -> AgentDefinition:
     """The agent; `InvalidInput` says what cannot be had, and what there is."""
+    here = replace(here, resolve=resolve)
     wanted = _wanted(spec, catalogue)
     builder = _Choosing.base()
     builder.with_name(spec.name, spec.description).with_system_prompt(spec.system_prompt)
@@ -53,6 +53,8 @@ class _Choosing(AgentBuilder):
         self.chosen: frozenset[str] | None = None
         """None for all."""
         self.offered: dict[str, None] = {}
+        self.prefixes: list[str] = []
+        """How the tools of toolsets begin; which ones these are, only an execution will know."""
 
     def with_tools(self, tools: Iterable[Tool] | Tool) -> Self:
         """Those of them that were chosen."""
@@ -60,6 +62,18 @@ class _Choosing(AgentBuilder):
         self.offered |= dict.fromkeys(tool.name for tool in given)
         chosen = self.chosen
         return super().with_tools([tool for tool in given if chosen is None or tool.name in chosen])
+
+    def with_toolset(self, toolset: Toolset) -> Self:
+        """Those of its tools that were chosen."""
+        prefix = f"{toolset.name}_"
+        self.prefixes.append(prefix)
+        if self.chosen is None:
+            return super().with_toolset(toolset)
+        if not any(name.startswith(prefix) for name in self.chosen):
+            raise InvalidInput(
+                f"'tools' names none that begins with '{prefix}'; name one, or leave the server out"
+            )
+        return super().with_toolset(Some(toolset, sorted(self.chosen)))
 
 
 def _wanted(spec: AgentSpec, catalogue: Catalogue) -> list[tuple[Entry, Mapping[str, Any]]]:
@@ -94,7 +108,7 @@ def _install(entry: Entry, options: Mapping[str, Any], here: Surroundings, build
 def _require_tools(spec: AgentSpec, builder: _Choosing, catalogue: Catalogue) -> None:
     """Refuse tools that nothing brings: a misspelt one would be missed in the middle of a run."""
     for tool in spec.tools or ():
-        if tool not in builder.offered:
+        if tool not in builder.offered and not tool.startswith(tuple(builder.prefixes)):
             raise UnknownName("tool", tool, dict.fromkeys([*builder.offered, *catalogue.tools]))
 
 

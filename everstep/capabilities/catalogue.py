@@ -1,6 +1,6 @@
 """The capabilities that a file can name: what each is for, what it brings, how it is made from options.
 
-To add one, write a function that makes it and an entry in `STANDARD`:
+To add one, write a function that makes it and an entry in `everstep.capabilities.standard`:
 
     def _notes(here: Surroundings, *, max_keys: int = 50) -> AgentCapability:
         return UseNotes(max_keys)
@@ -9,7 +9,7 @@ To add one, write a function that makes it and an entry in `STANDARD`:
 
 The function's keyword arguments are the options, checked against their types, so they are plain: text,
 numbers, lists and maps. `here` is where the agent is written down. An entry whose options are needed has
-an `example` of them. What takes long to import is imported in the function.
+an `example` of them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,7 +27,14 @@ from agent_domain.capabilities.faults import faults
 from agent_domain.errors import InvalidInput, UnknownName
 from agent_domain.tools import Tool
 from agent_domain.values import EMPTY, thaw
-from everstep.capabilities.user_input import UseUserInput
+
+Resolve = Callable[[str | Mapping[str, Any]], object]
+"""Raises `InvalidInput` if there is no such preset, or settings cannot be used."""
+
+
+def _anything(wanted: str | Mapping[str, Any]) -> None:
+    """Where nobody knows what presets there are."""
+    del wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +49,15 @@ class Surroundings:
     """The skills that it names; None for all."""
     colleagues: AgentRegistry = field(default_factory=AgentRegistry)
     """The other agents of its folder."""
+    servers: Mapping[str, Mapping[str, Any]] = EMPTY
+    """The MCP servers of the installation, `[mcp.NAME]` in everstep.toml."""
+    resolve: Resolve = _anything
+    """What its presets are looked up with."""
+
+    def require_preset(self, name: str | None) -> None:
+        """Refuse a preset that is not there: otherwise it would be missed in the middle of a run."""
+        if name is not None:
+            self.resolve(name)
 
 
 Make = Callable[..., AgentCapability]
@@ -65,6 +81,10 @@ class Entry:
         """The names of its options."""
         given = signature(self.make).parameters.values()
         return tuple(parameter.name for parameter in given if parameter.kind is parameter.KEYWORD_ONLY)
+
+    def default(self, option: str) -> Any:
+        """What an option is without being given; `Parameter.empty` if it has to be."""
+        return signature(self.make).parameters[option].default
 
     def install(self, builder: AgentBuilder, options: Mapping[str, Any], here: Surroundings) -> None:
         """Make it and give it to an agent; `InvalidInput` names the option that does not fit."""
@@ -138,23 +158,3 @@ class Several:
             else:
                 builder.with_tools([part])
         return builder
-
-
-# The makers, and what they make.
-
-
-def _user_input(
-    here: Surroundings, *, timeout_seconds: float | None = None, default_answer: Any = None
-) -> AgentCapability:
-    del here
-    return UseUserInput(timeout_seconds, default_answer)
-
-
-STANDARD = Catalogue(
-    [
-        Entry(
-            "user_input", "Asks the user a question and waits for the answer.", ("user_input",), _user_input
-        ),
-    ]
-)
-"""What every installation has."""

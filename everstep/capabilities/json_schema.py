@@ -10,6 +10,8 @@ from agent_domain.values import thaw
 MAX_TOLD = 3
 """How many faults are told of: enough to mend an answer, and not a page."""
 
+UNUSABLE = "the schema itself cannot be used: "
+
 
 def check(schema: Mapping[str, Any], data: Any) -> str | None:
     """What does not fit, in words; None if everything does, and also what is wrong with the schema."""
@@ -19,9 +21,9 @@ def check(schema: Mapping[str, Any], data: Any) -> str | None:
             thaw(schema), retriever=_fetch_nothing, pattern_options=jsonschema_rs.RegexOptions()
         )
     except jsonschema_rs.ValidationError as error:
-        return f"the schema itself cannot be used: {error.message}"
+        return f"{UNUSABLE}{error.message}"
     except (ValueError, jsonschema_rs.ReferencingError) as error:
-        return f"the schema itself cannot be used: {error}"
+        return f"{UNUSABLE}{error}"
     faults = [
         _told(error) for _, error in zip(range(MAX_TOLD), validator.iter_errors(thaw(data)), strict=False)
     ]

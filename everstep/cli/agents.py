@@ -21,7 +21,7 @@ async def agents(settings: Settings, as_json: bool) -> None:
 
     They are those of --agents or EVERSTEP_AGENTS, and the demo agent.
     """
-    for agent in known_agents(settings.agents, presets_of(settings)).values():
+    for agent in known_agents(settings.agents, presets_of(settings), settings.mcp).values():
         for line in [_as_json(agent)] if as_json else output.agent_lines(agent):
             say(line)
 

@@ -5,8 +5,8 @@ at: a folder that somebody else has filled, such as a cloned repository, adds no
 """
 
 import sys
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from importlib import import_module
 from os.path import isdir
 from pathlib import Path
@@ -20,15 +20,20 @@ from agent_domain.drivers import Model, StepDriver, ToolCallingDriver
 from agent_domain.errors import InvalidInput, UnknownName
 from agent_domain.inquiry import ModelChoice
 from agent_domain.spawning import brought, split
-from agent_domain.values import cut
+from agent_domain.values import EMPTY, cut
 from everstep.agents.files import SUFFIXES, agent_files, read_agent, skip
 from everstep.capabilities.assembly import assembled
-from everstep.capabilities.catalogue import STANDARD, Catalogue, Surroundings
+from everstep.capabilities.catalogue import Catalogue, Surroundings
+from everstep.capabilities.standard import STANDARD
 from everstep.inference.presets import Presets
 from everstep.runtime.demo_agent import DEMO
 
 BUILT_IN: Final = Presets.read({}, {})
 """The presets of an installation that has none of its own."""
+
+
+Servers = Mapping[str, Mapping[str, Any]]
+"""The MCP servers that files may name."""
 
 
 class Models(Protocol):
@@ -98,33 +103,47 @@ def _found_in(*agents: AgentDefinition) -> str:
     return f" ({' and '.join(sources)})" if sources else ""
 
 
-def known_agents(sources: Iterable[str], presets: Presets = BUILT_IN) -> dict[str, AgentDefinition]:
+def known_agents(
+    sources: Iterable[str], presets: Presets = BUILT_IN, servers: Servers = EMPTY
+) -> dict[str, AgentDefinition]:
     """The agents in all of these sources, by name, and the demo agent if none of them has its name."""
-    own = by_name(agent for where in sources for agent in load_agents(where, presets))
+    own = by_name(agent for where in sources for agent in load_agents(where, presets, servers=servers))
     return {**own} if DEMO.descriptor.name in own else {**own, DEMO.descriptor.name: DEMO}
 
 
 def load_agents(
-    where: str, presets: Presets = BUILT_IN, catalogue: Catalogue = STANDARD
+    where: str,
+    presets: Presets = BUILT_IN,
+    catalogue: Catalogue = STANDARD,
+    servers: Servers = EMPTY,
 ) -> list[AgentDefinition]:
     """The agents in a folder, in a file, or in what `module:attribute` holds."""
-    path = Path(where)
+    path, having = Path(where), Having(presets, catalogue, servers)
     # What cannot be a path is no folder, either; `Path.is_dir` would raise.
     if isdir(where):
-        return list(_in_folder(path, presets, catalogue))
+        return list(_in_folder(path, having))
     if path.suffix.lower() in SUFFIXES:
-        return [_assembled(path, read_agent(path), (), presets, catalogue)]
+        return [_assembled(path, read_agent(path), (), having)]
     return _in_module(where)
 
 
-def _in_folder(folder: Path, presets: Presets, catalogue: Catalogue) -> Iterator[AgentDefinition]:
+@dataclass(frozen=True, slots=True)
+class Having:
+    """What files can name."""
+
+    presets: Presets
+    catalogue: Catalogue
+    servers: Servers
+
+
+def _in_folder(folder: Path, having: Having) -> Iterator[AgentDefinition]:
     """Those in its files; one that is none, or asks for what is not there, is warned about and left out."""
     specs = dict(_specs(folder))
     count = 0
     for file, spec in specs.items():
         others = [other for other in specs.values() if other is not spec]
         try:
-            definition = _assembled(file, spec, others, presets, catalogue)
+            definition = _assembled(file, spec, others, having)
         except InvalidInput as error:
             skip(file, error)
         else:
@@ -145,13 +164,11 @@ def _specs(folder: Path) -> Iterator[tuple[Path, AgentSpec]]:
             skip(file, error)
 
 
-def _assembled(
-    file: Path, spec: AgentSpec, others: Iterable[AgentSpec], presets: Presets, catalogue: Catalogue
-) -> AgentDefinition:
+def _assembled(file: Path, spec: AgentSpec, others: Iterable[AgentSpec], having: Having) -> AgentDefinition:
     skills = None if spec.skills is None else tuple(spec.skills)
-    here = Surroundings(file.parent, skills=skills, colleagues=AgentRegistry(others))
+    here = Surroundings(file.parent, skills=skills, colleagues=AgentRegistry(others), servers=having.servers)
     try:
-        return replace(assembled(spec, here, catalogue, presets.resolve), source=str(file))
+        return replace(assembled(spec, here, having.catalogue, having.presets.resolve), source=str(file))
     except InvalidInput as error:
         raise InvalidInput(f"{file}: {error}") from error
 

@@ -213,7 +213,8 @@ async def _agents(settings: Settings) -> Finding:
         return Finding(True, "agents: only the demo agent; EVERSTEP_AGENTS names your own")
     try:
         # Whether the default preset is there was looked at with the models.
-        known = known_agents(settings.agents, Presets.read(settings.presets, os.environ))
+        presets = Presets.read(settings.presets, os.environ)
+        known = known_agents(settings.agents, presets, settings.mcp)
     except EverstepError:
         raise
     except Exception as error:  # noqa: BLE001 -- anybody's module

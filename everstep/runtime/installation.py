@@ -102,7 +102,8 @@ class Installation:
     @cached_property
     def book(self) -> AgentBook:
         """The agents of this process: those that the settings name, and the demo agent."""
-        return AgentBook(known_agents(self.settings.agents, self.models.presets).values(), self.models)
+        known = known_agents(self.settings.agents, self.models.presets, self.settings.mcp)
+        return AgentBook(known.values(), self.models)
 
     @property
     def client(self) -> Client:

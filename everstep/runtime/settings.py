@@ -122,6 +122,8 @@ class Settings(BaseSettings):
     """Model settings by name: `[presets.NAME]` in everstep.toml."""
     preset: str | None = None
     """The preset for agents that name none."""
+    mcp: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
+    """The MCP servers that agents in files may name: `[mcp.NAME]` in everstep.toml."""
     keep_answers_days: Days = 1
     """How long an `Idempotency-Key` is known at least: `everstep prune` removes what is older."""
     keep_sessions_days: Days | None = None

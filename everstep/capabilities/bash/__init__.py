@@ -71,6 +71,8 @@ class BashTool:
 class UseBash:
     """Lets an agent run commands in a directory; a policy that is given says which one, and for how long."""
 
+    name = "bash"
+
     def __init__(
         self,
         policy: ExecutionPolicy | None = None,

@@ -81,6 +81,8 @@ def _calls(state: AgentState) -> list[tuple[str, dict[str, object], str]]:
 class UseSelfCritique:
     """Has a critic read each final answer."""
 
+    name = "critique"
+
     def __init__(self, max_iterations: int = 2, verbose: bool = True, llm_preset: str | None = None) -> None:
         self.policy = CritiquePolicy(max_iterations, verbose, llm_preset)
 

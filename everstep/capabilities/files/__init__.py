@@ -225,6 +225,8 @@ class UseFileTools:
     Of the policy, which may be the one of bash, only `readable_paths` and `writable_paths` count here.
     """
 
+    name = "files"
+
     def __init__(self, base_dir: PathText, policy: ExecutionPolicy | None = None) -> None:
         self.tools = tuple(kind(base_dir, policy) for kind in (ReadFileTool, WriteFileTool, EditFileTool))
 

@@ -43,6 +43,8 @@ class UseMCP:
     the server's own names; without them all are used. A call may take `timeout_seconds`, connecting included.
     """
 
+    name = "mcp"
+
     def __init__(
         self,
         server: Server,

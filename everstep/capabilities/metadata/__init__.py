@@ -91,6 +91,8 @@ class MetadataListTool:
 class UseMetadataTools:
     """Gives an agent a scratchpad."""
 
+    name = "metadata"
+
     def __init__(self, policy: MetadataPolicy | None = None) -> None:
         self.policy = policy or MetadataPolicy()
 

@@ -7,6 +7,8 @@ from agent_domain.react import ReActDriver
 class UseReAct:
     """Lets a model without tool calls use tools; the model is that of the agent's preset."""
 
+    name = "react"
+
     def __init__(self, max_retries: int = 2, final_via_inference: bool = False) -> None:
         self.max_retries = max_retries
         self.final_via_inference = final_via_inference

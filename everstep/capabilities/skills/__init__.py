@@ -62,6 +62,8 @@ class AnnounceSkills(AgentHook):
 class UseSkills:
     """Lets an agent load the skills of a library."""
 
+    name = "skills"
+
     def __init__(self, library: SkillLibrary) -> None:
         if not isinstance(library, SkillLibrary):  # pyright: ignore[reportUnnecessaryIsInstance] -- a path is passed easily
             raise InvalidInput(f"{library!r} is no library; pass SkillLibrary(path)")

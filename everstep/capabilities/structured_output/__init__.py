@@ -137,6 +137,8 @@ def _kept(name: str, data: Any, store_as: str | None, context: ToolContext) -> A
 class UseStructuredOutputs:
     """Lets an agent extract data."""
 
+    name = "structured_output"
+
     def __init__(
         self,
         schemas: Mapping[str, SchemaDefinition | type] | SchemaRegistry,

@@ -192,6 +192,8 @@ class Some:
 class UseSubagents:
     """Lets an agent start others."""
 
+    name = "subagents"
+
     def __init__(
         self,
         registry: AgentRegistry,

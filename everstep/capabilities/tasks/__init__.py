@@ -98,6 +98,8 @@ class Reminders(AgentHook):
 class UseTaskPlanning:
     """Lets an agent plan its work."""
 
+    name = "tasks"
+
     def __init__(self, policy: TodoPolicy | None = None) -> None:
         self.policy = policy or TodoPolicy()
 

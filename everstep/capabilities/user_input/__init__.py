@@ -63,6 +63,8 @@ class UserInputTool:
 class UseUserInput:
     """Lets an agent ask its user."""
 
+    name = "user_input"
+
     def __init__(self, timeout_seconds: float | None = None, default_answer: Any = None) -> None:
         self.policy = UserInputPolicy(timeout_seconds, default_answer)
 

@@ -17,7 +17,8 @@ from agent_domain.errors import InvalidInput, UnknownName
 from agent_domain.testing import MockTool
 from agent_domain.tools import Tool
 from everstep.capabilities.assembly import assembled
-from everstep.capabilities.catalogue import STANDARD, Catalogue, Entry, Several, Surroundings
+from everstep.capabilities.catalogue import Catalogue, Entry, Several, Surroundings
+from everstep.capabilities.standard import STANDARD
 from everstep.capabilities.user_input import UserInputTool
 from everstep.inference.presets import Presets
 
@@ -69,7 +70,7 @@ def _critic(here: Surroundings) -> AgentCapability:
 
 CATALOGUE = Catalogue(
     [
-        *STANDARD,
+        STANDARD.get("user_input"),
         Entry("bash", "Runs commands.", ("bash",), _shell),
         Entry("files", "Reads and writes files.", ("read_file", "write_file", "list_dir"), _disk),
         Entry("skills", "Loads skills.", ("load_skill",), _library),

@@ -14,7 +14,7 @@ from pathlib import Path
 import yaml
 
 from agent_domain.agent_spec import AgentSpec
-from everstep.capabilities.catalogue import STANDARD
+from everstep.capabilities.standard import STANDARD
 from everstep.runtime.agents import load_agents
 from tests.acceptance.harness import environment, until
 from tests.services import data_directory

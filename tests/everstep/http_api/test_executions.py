@@ -293,7 +293,7 @@ async def test_agents_are_listed(ann: Person) -> None:
     assert [agent["name"] for agent in listed["items"]] == ["clerk", "other"]
     clerk = listed["items"][0]
     assert "book" in clerk["tools"]
-    assert "UseUserInput" in clerk["capabilities"]
+    assert "user_input" in clerk["capabilities"]
     assert clerk["source"] == AGENTS
 
 

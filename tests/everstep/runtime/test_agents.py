@@ -156,10 +156,10 @@ def test_a_file_that_cannot_be_used_is_warned_about_and_the_others_are_there(
         )
     ]
     for name, problem in {
-        "b-capability": "No capability named 'shell'. Choose from: user_input",
+        "b-capability": "No capability named 'shell'. Choose from: bash, files",
         "c-options": "the capability 'user_input' cannot be made with these options: timeout: Unexpected",
         "d-preset": "No preset named 'sonnet'. Choose from: openai, anthropic, demo",
-        "e-tool": "No tool named 'bahs'. Choose from: user_input",
+        "e-tool": "No tool named 'bahs'. Choose from: bash, read_file",
     }.items():
         assert any(f"agents/{name}.md: {problem}" in message for message in caplog.messages)
 
@@ -344,7 +344,7 @@ def test_a_warning_is_nothing_that_a_terminal_obeys(here: Path, caplog: pytest.L
     a_file(here / "agents" / "b.md", "", 'tools: ["\\e[2J"]')
     load_agents("agents")
     (warning,) = caplog.messages
-    assert "No tool named '\ufffd[2J'. Choose from: user_input" in warning
+    assert "No tool named '\ufffd[2J'. Choose from: bash, read_file" in warning
 
 
 def test_a_warning_is_one(here: Path, caplog: pytest.LogCaptureFixture) -> None:

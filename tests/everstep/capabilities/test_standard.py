@@ -1,0 +1,382 @@
+"""What files can have: every capability, made from options, installed and told of."""
+
+import logging
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from agent_domain.agent_registry import AgentRegistry
+from agent_domain.agent_spec import AgentSpec
+from agent_domain.builder import AgentBuilder
+from agent_domain.capabilities.bash import BashPolicy, ExecutionPolicy
+from agent_domain.capabilities.critique import CritiquePolicy
+from agent_domain.capabilities.extraction import Nothing, StructuredOutputPolicy
+from agent_domain.capabilities.scratchpad import MetadataPolicy
+from agent_domain.capabilities.subagents import SubagentPolicy
+from agent_domain.capabilities.tasks import TodoPolicy
+from agent_domain.definition import AgentDefinition
+from agent_domain.errors import InvalidInput
+from agent_domain.react import ReActDriver
+from agent_domain.tools import ToolContext
+from agent_domain.toolsets import Asker, ListedTool
+from agent_domain.values import EMPTY
+from everstep.capabilities.assembly import assembled
+from everstep.capabilities.bash import BashTool, UseBash
+from everstep.capabilities.catalogue import Entry, Surroundings
+from everstep.capabilities.critique import SelfCritic, UseSelfCritique
+from everstep.capabilities.files import UseFileTools
+from everstep.capabilities.llm_query import LlmQueryTool
+from everstep.capabilities.mcp.toolset import McpToolset
+from everstep.capabilities.metadata import MetadataWriteTool, UseMetadataTools
+from everstep.capabilities.react import UseReAct
+from everstep.capabilities.skills import UseSkills
+from everstep.capabilities.standard import STANDARD
+from everstep.capabilities.structured_output import ExtractDataTool, UseStructuredOutputs
+from everstep.capabilities.structured_output.written import definitions
+from everstep.capabilities.subagents import SpawnSubagentTool, UseSubagents
+from everstep.capabilities.tasks import TodoWriteTool, UseTaskPlanning
+from everstep.capabilities.user_input import UseUserInput
+from everstep.inference.presets import Presets
+
+PRESETS = Presets.read({"fast": {"driver": "openai", "model": "small"}}, {})
+REVIEWER = AgentSpec("reviewer", "Reviews", "You review.", tools="read_file, list_dir")
+SERVERS = {"time": {"command": ["no-such-program"]}, "crm": {"url": "https://crm.example/mcp"}}
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Surroundings:
+    """A folder with skills and another agent."""
+    for name in ("style", "tone"):
+        skill = tmp_path / "agents" / "skills" / name / "SKILL.md"
+        skill.parent.mkdir(parents=True)
+        skill.write_text(f"---\ndescription: How to have {name}\n---\nHave {name}.")
+    return Surroundings(tmp_path / "agents", tmp_path, colleagues=AgentRegistry([REVIEWER]), servers=SERVERS)
+
+
+def an_agent(here: Surroundings, /, **keys: Any) -> AgentDefinition:
+    spec = AgentSpec("helper", "Helps", "You help.", **keys)
+    return assembled(spec, here, STANDARD, PRESETS.resolve)
+
+
+def only_tool(here: Surroundings, capability: str, /, **options: Any) -> Any:
+    (tool,) = an_agent(here, capabilities={capability: options}).tools
+    return tool
+
+
+@pytest.mark.parametrize("entry", [*STANDARD], ids=lambda entry: entry.name)
+def test_each_can_be_made_and_brings_what_it_says(entry: Entry, here: Surroundings) -> None:
+    """10.1.3"""
+    definition = an_agent(here, capabilities={entry.name: entry.example})
+    assert definition.tools.names == entry.tools
+    assert list(definition.descriptor.capabilities) == [entry.name]
+
+
+@pytest.mark.parametrize("entry", [*STANDARD], ids=lambda entry: entry.name)
+def test_each_has_one_sentence(entry: Entry) -> None:
+    assert re.fullmatch(r"[A-Z][^.\n]+\.", entry.about)
+
+
+def test_builders_and_files_call_them_the_same() -> None:
+    """10.3.3"""
+    kinds = [UseBash, UseFileTools, UseTaskPlanning, UseMetadataTools, UseSkills, UseSubagents]
+    kinds += [UseSelfCritique, UseStructuredOutputs, UseReAct, UseUserInput]
+    named = {kind.name for kind in kinds} | {"mcp", "llm_query"}
+    assert named == set(STANDARD.names)
+    builder = AgentBuilder.base().with_capability(UseTaskPlanning()).with_capability(UseReAct())
+    assert list(builder.definition().descriptor.capabilities) == ["tasks", "react"]
+
+
+def test_without_options_they_are_as_the_builder_makes_them(here: Surroundings) -> None:
+    """9.1.1, 9.3.1, 9.4.1, 9.6.1, 9.7.1"""
+    bash: BashTool = only_tool(here, "bash")
+    assert (bash.policy, bash.output_policy) == (ExecutionPolicy.for_bash(here.workplace), BashPolicy())
+    todo: TodoWriteTool = only_tool(here, "tasks")
+    assert todo.policy == TodoPolicy()
+    spawn: SpawnSubagentTool = only_tool(here, "subagents")
+    assert spawn.policy == SubagentPolicy()
+    write = an_agent(here, capabilities="metadata").tools.get("metadata_write")
+    assert isinstance(write, MetadataWriteTool)
+    assert write.policy == MetadataPolicy()
+    (critic,) = an_agent(here, capabilities="critique").processors
+    assert isinstance(critic, SelfCritic)
+    assert critic.policy == CritiquePolicy()
+
+
+def test_bash_is_made_from_its_options(here: Surroundings) -> None:
+    """9.1.2, 10.1.3"""
+    tool: BashTool = only_tool(
+        here,
+        "bash",
+        base_dir="src",
+        timeout=7,
+        memory_bytes=1_000_000,
+        network=True,
+        readable_paths=["/data"],
+        writable_paths=["out"],
+        max_output_chars=100,
+        head_chars=10,
+        tail_chars=90,
+    )
+    root = here.workplace
+    policy = ExecutionPolicy.for_bash(root / "src", 7).with_memory(1_000_000).with_network()
+    assert tool.policy == policy.with_readable_paths("/data").with_writable_paths(root / "out")
+    assert tool.output_policy == BashPolicy(100, 10, 90)
+
+
+def called(tool: Any, **args: Any) -> Any:
+    return tool.call(args, ToolContext(uuid4(), "call-1", 1))
+
+
+def test_files_are_those_of_the_base_directory_and_of_further_paths(here: Surroundings) -> None:
+    """9.2.1, 10.1.3"""
+    for name in ("src/a.txt", "src/b.txt", "data/c.txt", "secret.txt"):
+        (here.workplace / name).parent.mkdir(exist_ok=True)
+        (here.workplace / name).write_text("x")
+    options = {"base_dir": "src", "readable_paths": ["data"], "max_results": 1, "max_entries": 1}
+    tools = an_agent(here, capabilities={"files": options}).tools
+    assert called(tools.get("read_file"), path="a.txt") == "     1\tx"
+    assert called(tools.get("read_file"), path=str(here.workplace / "data/c.txt")) == "     1\tx"
+    assert called(tools.get("read_file"), path="../secret.txt").startswith("Error: Path is outside")
+    assert called(tools.get("write_file"), path=str(here.workplace / "data/d.txt"), content="").startswith(
+        "Error: Path is outside"
+    )
+    assert called(tools.get("search_files"), pattern="*.txt").startswith("Files found: 1\n")
+    assert called(tools.get("list_dir"), path=".").endswith("... 1 more not shown")
+
+
+def test_an_agent_loads_the_skills_that_it_names_and_no_others(here: Surroundings) -> None:
+    """9.5.3, 10.1.3"""
+    named = Surroundings(here.folder, here.workplace, skills=("tone",))
+    (tool,) = an_agent(named, skills="tone").tools
+    assert called(tool) == "Available skills:\n- [tone]: How to have tone"
+    assert called(tool, skill_name="style").startswith("Error: No skill named 'style'")
+    (tool,) = an_agent(here, capabilities="skills").tools
+    assert called(tool, skill_name="style") == '<skill name="style">\nHave style.\n</skill>'
+
+
+def test_a_skill_that_is_not_there_is_refused(here: Surroundings) -> None:
+    """10.1.3"""
+    misspelt = Surroundings(here.folder, here.workplace, skills=("stile",))
+    with pytest.raises(InvalidInput, match=r"No skill named 'stile'. Choose from: style, tone"):
+        an_agent(misspelt, skills="stile")
+
+
+def test_subagents_are_the_other_agents_of_the_folder(here: Surroundings) -> None:
+    """9.6.1, 9.6.5, 10.1.3"""
+    tools = an_agent(here, capabilities={"files": {}, "subagents": {"max_depth": 1}}).tools
+    spawn = tools.get("spawn_subagent")
+    assert isinstance(spawn, SpawnSubagentTool)
+    assert spawn.policy.max_depth == 1
+    assert "- reviewer: Reviews (tools: read_file, list_dir)" in spawn.description
+    assert spawn.subagents["reviewer"].tools.names == ("read_file", "list_dir")
+
+
+def test_an_agent_that_could_start_nobody_is_refused(here: Surroundings) -> None:
+    """10.1.3"""
+    alone = Surroundings(here.folder, here.workplace)
+    with pytest.raises(InvalidInput, match="there is no other agent that it could start"):
+        an_agent(alone, capabilities="subagents")
+
+
+def test_a_subagent_whose_skill_is_not_there_is_refused_before_it_is_started(here: Surroundings) -> None:
+    """9.6.2, 10.1.3"""
+    needy = AgentSpec("needy", "Needs", "x", skills="stile")
+    around = Surroundings(here.folder, here.workplace, colleagues=AgentRegistry([needy]))
+    with pytest.raises(InvalidInput, match="No skill named 'stile'"):
+        an_agent(around, capabilities="subagents")
+
+
+@pytest.mark.parametrize("name", ["critique", "llm_query", "structured_output"])
+def test_a_preset_that_is_not_there_is_refused(name: str, here: Surroundings) -> None:
+    """9.7.1, 9.8.1, 10.1.3: a critic that cannot be asked would approve of everything."""
+    options = {**STANDARD.get(name).example, "llm_preset": "fats"}
+    with pytest.raises(InvalidInput, match=r"No preset named 'fats'. Choose from: .*fast"):
+        an_agent(here, capabilities={name: options})
+
+
+def test_models_are_asked_by_their_presets(here: Surroundings) -> None:
+    """9.7.1, 9.9.1, 12.2"""
+    tool: LlmQueryTool = only_tool(here, "llm_query", llm_preset="fast")
+    assert tool.model == "fast"
+    options = {"critique": {"max_iterations": 1, "verbose": False, "llm_preset": "fast"}, "react": {}}
+    agent = an_agent(here, capabilities=options, model="fast")
+    (critic,) = agent.processors
+    assert isinstance(critic, SelfCritic)
+    assert critic.policy == CritiquePolicy(1, verbose=False, llm_preset="fast")
+    assert isinstance(agent.driver, ReActDriver)
+    assert (agent.llm_preset, agent.driver.wants_model) == ("fast", True)
+
+
+# Schemas that are written down.
+
+DAY = {"type": "object", "description": "A day", "properties": {"name": {"enum": ["Mon"]}}}
+
+
+def test_schemas_are_written_as_json_schemas(here: Surroundings) -> None:
+    """9.8.1, 10.1.3"""
+    options = {"schemas": {"day": {**DAY, "required": ["name"]}}, "max_retries": 1, "use_maybe": False}
+    tool: ExtractDataTool = only_tool(here, "structured_output", **options)
+    assert tool.policy == StructuredOutputPolicy(1, use_maybe=False)
+    assert tool.schema["properties"]["schema"]["enum"] == ["day"]
+    assert "- day: A day" in tool.schema["properties"]["schema"]["description"]
+
+
+def test_what_is_extracted_fits_the_schema_that_was_written() -> None:
+    """9.8.1"""
+    day = definitions({"day": {**DAY, "required": ["name"]}})["day"]
+    assert day.answer_schema(use_maybe=False)["properties"] == DAY["properties"]
+    assert (
+        DAY["properties"]
+        == day.answer_schema(use_maybe=True)["properties"]["value"]["anyOf"][0]["properties"]
+    )
+    assert day.read({"name": "Mon"}, use_maybe=False) == {"name": "Mon"}
+    assert day.read({"value": {"name": "Mon"}}, use_maybe=True) == {"name": "Mon"}
+    assert day.read({"value": None, "detail": "no day"}, use_maybe=True) == Nothing("no day")
+    with pytest.raises(InvalidInput, match='"Tue" is not one of'):
+        day.read({"name": "Tue"}, use_maybe=False)
+    with pytest.raises(InvalidInput, match='"name" is a required property'):
+        day.read({"value": {}}, use_maybe=True)
+
+
+@pytest.mark.parametrize(
+    ("schemas", "problem"),
+    [
+        ({}, "'schemas' holds no schema"),
+        ({"day": {"$ref": "#/x"}}, "the schema 'day' refers to others by '\\$ref'; write it out in full"),
+        ({"day": {"anyOf": [{"$ref": "#/x"}]}}, "refers to others"),
+        ({"day": {"type": "objct"}}, "'day': the schema itself cannot be used"),
+        ({" ": {}}, "a schema has a blank name"),
+    ],
+)
+def test_schemas_that_cannot_be_used_are_refused(
+    schemas: Mapping[str, Any], problem: str, here: Surroundings
+) -> None:
+    """9.8.1, 10.1.3"""
+    with pytest.raises(InvalidInput, match=problem):
+        an_agent(here, capabilities={"structured_output": {"schemas": schemas}})
+
+
+# Servers of everstep.toml.
+
+
+def toolset(agent: AgentDefinition) -> Any:
+    (found,) = agent.toolsets
+    return found
+
+
+def test_a_file_names_servers_of_the_installation(here: Surroundings) -> None:
+    """10.1.3"""
+    agent = an_agent(here, capabilities={"mcp": {"servers": ["crm", "time"]}})
+    assert [each.name for each in agent.toolsets] == ["crm", "time"]
+    assert all(isinstance(each, McpToolset) for each in agent.toolsets)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"servers": []}, "'servers' names no server"),
+        (
+            {"servers": ["crn"]},
+            "No server named 'crn'. Choose from: time, crm; a server is a section",
+        ),
+        ({"servers": ["crm", "crm"]}, "two toolsets are named 'crm'"),
+        ({"command": ["rm", "-rf"]}, "command: Unexpected keyword argument (its options: servers)"),
+        ({"servers": [{"command": "rm"}]}, "servers.0: Input should be a valid string"),
+    ],
+)
+def test_a_file_starts_no_program_of_its_own(
+    options: Mapping[str, Any], problem: str, here: Surroundings
+) -> None:
+    """10.1.3"""
+    with pytest.raises(InvalidInput, match=re.escape(problem)):
+        an_agent(here, capabilities={"mcp": options})
+
+
+@pytest.mark.parametrize(
+    ("section", "problem"),
+    [
+        ({}, "say either the 'command' that starts the server or its 'url'"),
+        ({"command": ["a"], "url": "https://a.example"}, "say either the 'command'"),
+        ({"url": "ftp://a"}, "begins with http"),
+        ({"url": "https://a.example", "env": ["A"]}, "only a 'command' has 'env' and 'cwd'"),
+        ({"command": ["a"], "headers_env": {"X": "Y"}}, "only a 'url' has 'headers_env'"),
+        ({"command": ["a"], "tools": []}, "tools is a list of names or globs"),
+        ({"command": ["a"], "timeout_seconds": 0}, "timeout_seconds: Input should be greater than 0"),
+        ({"comand": ["a"]}, "comand: Extra inputs are not permitted"),
+    ],
+)
+def test_a_section_that_cannot_be_used_is_named(
+    section: Mapping[str, Any], problem: str, here: Surroundings
+) -> None:
+    """10.1.3"""
+    around = Surroundings(here.folder, here.workplace, servers={"crm": section})
+    with pytest.raises(InvalidInput, match=rf"\[mcp.crm\] in everstep.toml: .*{problem}"):
+        an_agent(around, capabilities={"mcp": {"servers": ["crm"]}})
+
+
+def test_the_name_of_a_section_begins_the_names_of_its_tools(here: Surroundings) -> None:
+    """10.1.3"""
+    around = Surroundings(here.folder, here.workplace, servers={"c.r.m": {"url": "https://a.example"}})
+    with pytest.raises(InvalidInput, match=r"\[mcp.c.r.m\]: its name begins those of its tools"):
+        an_agent(around, capabilities={"mcp": {"servers": ["c.r.m"]}})
+
+
+def test_headers_come_from_the_environment_of_whoever_connects(
+    here: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """10.1.3"""
+    section = {"url": "https://a.example", "headers_env": {"Authorization": "EVERSTEP_TEST_CRM"}}
+    around = Surroundings(here.folder, here.workplace, servers={"crm": section})
+    headers = toolset(an_agent(around, capabilities={"mcp": {"servers": ["crm"]}})).server.headers
+    with pytest.raises(InvalidInput, match="needs the environment variable EVERSTEP_TEST_CRM; set it"):
+        headers("default")
+    monkeypatch.setenv("EVERSTEP_TEST_CRM", "Bearer secret")
+    assert headers("default") == {"Authorization": "Bearer secret"}
+
+
+def test_a_program_is_given_the_variables_that_its_section_names(
+    here: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """10.1.3"""
+    monkeypatch.setenv("EVERSTEP_TEST_KEY", "secret")
+    section = {"command": ["serve", "now"], "env": ["EVERSTEP_TEST_KEY", "EVERSTEP_TEST_UNSET"], "cwd": "/"}
+    around = Surroundings(here.folder, here.workplace, servers={"crm": section})
+    server = toolset(an_agent(around, capabilities={"mcp": {"servers": ["crm"]}})).server
+    assert (server.command, server.args, server.cwd) == ("serve", ("now",), "/")
+    assert server.env == {"EVERSTEP_TEST_KEY": "secret"}
+
+
+async def test_tools_chooses_among_what_a_server_will_list(
+    here: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """10.1.3: what there is, only an execution will know, so that no name is refused."""
+    agent = an_agent(here, capabilities={"mcp": {"servers": ["crm"]}}, tools="crm_find, bash")
+    assert agent.tools.names == ("bash",)
+
+    async def listed(self: McpToolset, asker: Asker) -> list[ListedTool]:
+        del self, asker
+        return [ListedTool(name, "", EMPTY) for name in ("crm_find", "crm_delete")]
+
+    monkeypatch.setattr(McpToolset, "listed", listed)
+    found = await toolset(agent).listed(Asker(uuid4(), "default"))
+    assert [tool.name for tool in found] == ["crm_find"]
+    for tools, problem in (
+        ("bash", "'tools' names none that begins with 'crm_'"),
+        ("crm_find, bahs", "bahs"),
+    ):
+        with pytest.raises(InvalidInput, match=problem):
+            an_agent(here, capabilities={"mcp": {"servers": ["crm"]}}, tools=tools)
+
+
+def test_a_library_that_is_not_there_is_warned_about(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """9.5.1"""
+    caplog.set_level(logging.WARNING)
+    (tool,) = an_agent(Surroundings(tmp_path), capabilities="skills").tools
+    assert called(tool) == "(no skills)"
+    assert "there is no such directory" in caplog.text
