@@ -1,11 +1,15 @@
 """What the README and the examples promise is what happens."""
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.everstep.capabilities.bash.surroundings import need_a_sandbox
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -41,3 +45,60 @@ def test_a_service_gets_its_result(tmp_path: Path) -> None:
 
     assert "It is paused meanwhile" in told
     assert "It completed after 2 steps: The meeting is arranged." in told
+
+
+CODING = ROOT / "examples" / "05_coding_agent"
+
+
+def without_keys() -> dict[str, str]:
+    """So that the model is the script."""
+    return {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
+
+
+def test_the_coding_agent_makes_the_tests_pass(tmp_path: Path) -> None:
+    """9.1.1, 9.2.4, 9.3.2, 9.5.3, 9.6.1, 10.1.3: its commands, files, subagent and servers are real."""
+    need_a_sandbox()
+    folder = shutil.copytree(
+        CODING, tmp_path / "coding", ignore=shutil.ignore_patterns("workspace", ".everstep")
+    )
+    done = subprocess.run(  # noqa: S603 -- ours
+        [sys.executable, str(folder / "run.py"), "--data", str(tmp_path / "data")],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=without_keys(),
+        stdin=subprocess.DEVNULL,
+    )
+    told = done.stdout
+    assert done.returncode == 0, told + done.stderr
+    assert done.stderr == ""
+
+    failed, passed = told.index("FAIL: test_units_add_up"), told.index("Ran 3 tests")
+    assert failed < passed < told.index("Ran 4 tests")
+    assert '-> <skill name="fixing-tests">' in told
+    assert "-> [Subagent: reviewer] The sum is right now" in told
+    assert "status     completed" in told
+    assert "+        total += int(number) * SECONDS[unit]\n" in told
+    assert "After 9 steps the tests pass." in told
+    assert "total = int(number)" in (folder / "project" / "durations" / "text.py").read_text()
+
+
+def test_the_coding_agents_page_shows_what_it_does(tmp_path: Path) -> None:
+    page = (CODING / "README.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"^\| `([a-z_./]+)`", page, re.MULTILINE))
+    ignored = {"README.md", ".gitignore"}
+    assert named == {entry.name + "/" * entry.is_dir() for entry in CODING.iterdir()} - ignored - {
+        "workspace/",
+        ".everstep/",
+    }
+    listed = subprocess.run(  # noqa: S603 -- ours
+        [Path(sys.executable).parent / "everstep", "agents"],
+        cwd=shutil.copytree(CODING, tmp_path / "coding"),
+        env=without_keys(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert listed.stderr == ""
+    (shown,) = re.findall(r"```\n\$ everstep agents\n(.*?)```", page, re.DOTALL)
+    assert listed.stdout == shown

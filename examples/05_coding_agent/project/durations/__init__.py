@@ -1,0 +1,5 @@
+"""Durations as people write them."""
+
+from durations.text import parse, written
+
+__all__ = ["parse", "written"]

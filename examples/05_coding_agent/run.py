@@ -1,0 +1,103 @@
+"""A coding agent makes failing tests pass, and has a subagent review what it did.
+
+Starts servers and a worker of its own, lets the agent work on a copy of the project, and shows what was
+changed. Needs bubblewrap, and no keys: without one the model is a script.
+
+    python examples/05_coding_agent/run.py [--data DIR] [TASK]
+"""
+
+import argparse
+import asyncio
+import difflib
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import aclosing
+from pathlib import Path
+
+from agent_domain.capabilities.bash import ExecutionPolicy
+from agent_domain.errors import EverstepError
+from agent_domain.status import ExecutionStatus
+from everstep.capabilities.bash.sandbox import Sandbox
+from everstep.cli.follow import followed
+from everstep.cli.output import execution_lines
+from everstep.runtime.installation import Installation, local
+from everstep.runtime.settings import Settings
+
+HERE = Path(__file__).parent.resolve()
+PROJECT, WORKSPACE = HERE / "project", HERE / "workspace"
+TASK = "make the tests pass"
+
+
+async def main(data: Path, task: str) -> None:
+    """Servers, a worker, the agent, and what came of it."""
+    # So that everstep.toml is found, and the agents and their files are where it says.
+    os.chdir(HERE)
+    shutil.rmtree(WORKSPACE, ignore_errors=True)
+    shutil.copytree(PROJECT, WORKSPACE)
+    print("Starting PostgreSQL and Temporal ...", flush=True)
+    async with local(Settings.read(data_dir=data), temporal_port=0, ui_port=0) as (installation, _services):
+        print(f"Temporal UI: {installation.settings.ui_url}\n")
+        stop = asyncio.Event()
+        worker = asyncio.create_task(installation.work(stop))
+        try:
+            await asked(installation, task)
+        finally:
+            stop.set()
+            await worker
+
+
+async def asked(installation: Installation, task: str) -> None:
+    """Follow the agent to its end, and look at what it did."""
+    execution = await installation.client.start("coder", task)
+    async with aclosing(followed(execution)) as lines:
+        async for line in lines:
+            print(line, flush=True)
+    row = await execution.get()
+    print("\n" + "\n".join(execution_lines(row, installation.settings.ui_url)))
+    print("\nWhat it changed:\n\n" + "".join(changes()))
+    print(f"\nAfter {row.step_count} steps the tests {await verdict()}.")
+    stay(installation.settings.ui_url)
+    if row.status is not ExecutionStatus.COMPLETED:
+        raise SystemExit(f"The execution {row.status}.")
+
+
+def changes() -> Iterator[str]:
+    """The difference between the project and the copy."""
+    paths = {path.relative_to(root) for root in (PROJECT, WORKSPACE) for path in root.rglob("*.py")}
+    for path in sorted(paths):
+        before, after = (lines_of(root / path) for root in (PROJECT, WORKSPACE))
+        yield from difflib.unified_diff(before, after, f"project/{path}", f"workspace/{path}")
+
+
+def lines_of(path: Path) -> list[str]:
+    """The lines of a file; none where there is no such file."""
+    return path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+
+
+async def verdict() -> str:
+    """Run the tests once more, in a sandbox as well: the agent wrote what runs there."""
+    result = await Sandbox(ExecutionPolicy.for_bash(WORKSPACE)).run("python3 -m unittest")
+    return "pass" if result.exit_code == 0 else f"fail:\n{result.stderr}"
+
+
+def stay(ui_url: str | None) -> None:
+    """Leave time for a look at Temporal's UI, if somebody is there to look."""
+    if sys.stdin.isatty():
+        print(f"\nHave a look at {ui_url}; Enter stops everything.")
+        sys.stdin.readline()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="A coding agent makes failing tests pass.")
+    parser.add_argument("task", nargs="?", default=TASK, help=f"what it is asked ({TASK})")
+    parser.add_argument(
+        "--data", type=Path, default=HERE / ".everstep", help="where the servers keep their data"
+    )
+    given = parser.parse_args()
+    folder: Path = given.data.resolve()
+    try:
+        asyncio.run(main(folder, given.task))
+    except EverstepError as error:
+        raise SystemExit(f"Error: {error}") from None
