@@ -35,8 +35,8 @@ check: $(READY)  ## Run all checks: format, lint, types, layers, rules without a
 	@$(BIN)/python $(BIN)/lint-imports --no-cache --no-logo
 	@$(BIN)/python -m tests.rules
 
-bench: $(READY)  ## Measure how fast the domain decides, and what durability, the HTTP API and the gateway cost
-	@missed=0; for each in domain engine api gateway; do $(BIN)/python bench/$$each.py || missed=1; done; exit $$missed
+bench: $(READY)  ## Measure how fast the domain decides, and what durability, the HTTP API, the gateway and capabilities cost
+	@missed=0; for each in domain engine api gateway capabilities; do $(BIN)/python bench/$$each.py || missed=1; done; exit $$missed
 
 fmt: $(READY)  ## Format, and mend what can be mended
 	@$(BIN)/ruff check --fix-only .

@@ -13,12 +13,28 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
+from uuid import uuid4
 
+from agent_domain.builder import AgentBuilder
 from agent_domain.capabilities.bash import ExecutionPolicy
+from agent_domain.capabilities.files import MAX_LINE_CHARS, MAX_LINES
+from agent_domain.definition import AgentDefinition
+from agent_domain.drivers import ToolCallingDriver
+from agent_domain.function_tool import tool
+from agent_domain.tools import ToolContext
 from everstep.capabilities.bash import checks, profile
 from everstep.capabilities.bash.sandbox import Sandbox, launch_for
+from everstep.capabilities.files import ReadFileTool
+from everstep.client.client import Client
+from everstep.inference.scripted import ScenarioModel, Script, ScriptedCall, ScriptedTurn
+from everstep.runtime.agents import AgentBook
+from everstep.runtime.embedded import EmbeddedConfig, embedded
+from everstep.runtime.installation import opened, upgrade
+from everstep.runtime.settings import Settings
+from everstep.runtime.worker import make_worker
 
 WARM_UP: Final = 5
 """Rounds that are not counted."""
@@ -94,7 +110,88 @@ async def bare_true(ours: Sandbox) -> float:
             os.close(each)
 
 
-ROWS: Final[Mapping[str, Callable[[int], Awaitable[bool]]]] = {"sandbox": sandbox}
+async def read(rounds: int) -> bool:
+    """`read_file` of 2,000 lines, against the same done with `open`, in turns."""
+    took: tuple[list[float], list[float]] = ([], [])
+    with TemporaryDirectory(prefix="everstep-bench-") as folder:
+        name = "source.py"
+        text = "".join(
+            f"    value_{number} = compute(value_{number - 1}, {number})\n" for number in range(MAX_LINES)
+        )
+        (Path(folder) / name).write_text(text)
+        shown, context = ReadFileTool(folder), ToolContext(uuid4(), "call", 1)
+        works = (lambda: plainly_read(f"{folder}/{name}"), lambda: shown.call({"path": name}, context))
+        assert works[0]() == works[1]()
+        for number in range(rounds + WARM_UP):
+            for seconds, work in zip(took, works, strict=True):
+                began = time.perf_counter()
+                work()
+                if number >= WARM_UP:
+                    seconds.append(time.perf_counter() - began)
+    return compared("read_file of 2,000 lines, ms (median/p95)", *took, 2)
+
+
+def plainly_read(path: str) -> str:
+    """The whole file, its lines with their numbers: what the model reads, and no questions asked."""
+    with open(path, encoding="utf-8") as file:
+        lines = file.read().removesuffix("\n").split("\n")
+    return "\n".join(f"{number:>6}\t{line[:MAX_LINE_CHARS]}" for number, line in enumerate(lines, 1))
+
+
+TOGETHER: Final = 10
+CALL_SECONDS: Final = 0.1
+
+
+def waiting_agent(name: str, calls: int) -> AgentDefinition:
+    """Makes so many calls at once, and says so."""
+
+    @tool
+    async def wait(number: int) -> str:
+        """Wait."""
+        await asyncio.sleep(CALL_SECONDS)
+        return f"waited {number}"
+
+    made = tuple(ScriptedCall(name="wait", args={"number": number}) for number in range(calls))
+    script = Script.of(ScriptedTurn(calls=made), "Done.")
+    builder = AgentBuilder.base().with_name(name, "Waits").with_tools([wait])
+    return builder.with_driver(ToolCallingDriver(ScenarioModel(script))).definition()
+
+
+async def calls(rounds: int) -> bool:
+    """A durable step with ten calls of 100 ms, against a step with one, in turns."""
+    agents = {name: waiting_agent(name, number) for name, number in (("one", 1), ("ten", TOGETHER))}
+    with TemporaryDirectory(prefix="everstep-bench-") as folder:
+        config = EmbeddedConfig(Path(folder), temporal_port=0, ui_port=0)
+        async with embedded(config) as services:
+            settings = Settings(
+                data_dir=Path(folder),
+                database_url=services.database_url,
+                temporal_address=services.temporal_address,
+            )
+            await upgrade(settings)
+            async with opened(settings) as found:
+                client = Client(found.temporal, found.store, agents, task_queue=settings.task_queue)
+                book = AgentBook(agents.values(), found.models)
+                async with make_worker(found.temporal, found.store, book, settings):
+                    took = [[await step_of(client, name) for name in agents] for _ in range(rounds + WARM_UP)]
+    one, ten = zip(*took[WARM_UP:], strict=True)
+    return compared("a step, 1 and 10 calls of 100 ms, ms (median/p95)", one, ten, 1.6)
+
+
+async def step_of(client: Client, agent: str) -> float:
+    """The seconds of an execution's first step, as it was recorded."""
+    execution = await client.start(agent, "Wait.")
+    await execution.result()
+    first, *_ = await execution.steps()
+    assert first.duration_ms is not None
+    return first.duration_ms / 1000
+
+
+ROWS: Final[Mapping[str, Callable[[int], Awaitable[bool]]]] = {
+    "sandbox": sandbox,
+    "read": read,
+    "calls": calls,
+}
 
 
 async def benched(rounds: int, rows: Sequence[str]) -> bool:
