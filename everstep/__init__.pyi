@@ -16,6 +16,20 @@ from agent_domain.capabilities.bash import (
     BashPolicy as BashPolicy,
     ExecutionPolicy as ExecutionPolicy,
 )
+from agent_domain.capabilities.extraction import (
+    SchemaDefinition as SchemaDefinition,
+    SchemaRegistry as SchemaRegistry,
+    StructuredOutputPolicy as StructuredOutputPolicy,
+)
+from agent_domain.capabilities.scratchpad import (
+    MetadataPolicy as MetadataPolicy,
+)
+from agent_domain.capabilities.subagents import (
+    SubagentPolicy as SubagentPolicy,
+)
+from agent_domain.capabilities.tasks import (
+    TodoPolicy as TodoPolicy,
+)
 from agent_domain.continuation import (
     ContinuationCriteria as ContinuationCriteria,
     ContinuationDecision as ContinuationDecision,
@@ -60,6 +74,7 @@ from agent_domain.error_policy import (
 from agent_domain.errors import (
     AgentError as AgentError,
     EverstepError as EverstepError,
+    HookFailed as HookFailed,
     InvalidInput as InvalidInput,
     InvalidModelOutput as InvalidModelOutput,
     ListenerFailed as ListenerFailed,
@@ -88,6 +103,10 @@ from agent_domain.function_tool import (
     BaseTool as BaseTool,
     FunctionTool as FunctionTool,
     tool as tool,
+)
+from agent_domain.inquiry import (
+    AskModel as AskModel,
+    ModelChoice as ModelChoice,
 )
 from agent_domain.loop import (
     Infer as Infer,
@@ -160,6 +179,7 @@ from agent_domain.tools import (
     ToolContext as ToolContext,
     ToolExecution as ToolExecution,
     ToolOptions as ToolOptions,
+    ToolResult as ToolResult,
 )
 from agent_domain.usage import (
     Usage as Usage,

@@ -99,14 +99,6 @@ def iteration_of(metadata: Mapping[str, Any]) -> int:
     return value if isinstance(value, int) and value > 0 else 0
 
 
-def critique_of(metadata: Mapping[str, Any]) -> Critique | None:
-    """Return the last critique of this execution."""
-    try:
-        return Critique.model_validate(metadata.get(RESULT_KEY))
-    except ValidationError:
-        return None
-
-
 # --- What the critic reads ---
 
 CRITIC_PROMPT = """\

@@ -6,14 +6,20 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError, create_model
-from pydantic_core import PydanticSerializationError
+from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from agent_domain.capabilities.faults import faults
 from agent_domain.capabilities.limits import whole
 from agent_domain.errors import InvalidInput, UnknownName
 from agent_domain.values import FrozenDict, cut, freeze, frozen_map, json_text
 
+TOOL = "extract_data"
 MAX_PREVIEW = 200
+MOST_RETRIES = 10
+"""So often a call may have a model asked again: models choose this number, and people pay."""
+
+JSON_SCHEMA, JSON_OBJECT, TEXT = "json_schema", "json_object", "text"
+"""What a provider is asked to answer in: JSON of the schema, any JSON object, or words that are tried."""
 INPUT_EMPTY = "The input is empty"
 SCHEMA_EMPTY = "The schema name is empty"
 
@@ -31,6 +37,9 @@ class StructuredOutputPolicy:
 
     def __post_init__(self) -> None:
         whole("max_retries", self.max_retries, 0)
+        modes = (JSON_SCHEMA, JSON_OBJECT, TEXT)
+        if self.output_mode not in (None, *modes):
+            raise InvalidInput(f"output_mode is {self.output_mode!r}; use one of: {', '.join(modes)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +56,18 @@ class SchemaDefinition:
     def __post_init__(self) -> None:
         if self.max_retries is not None:
             whole("max_retries", self.max_retries, 0)
-        object.__setattr__(self, "examples", tuple(self.examples))
+        examples = tuple(_example(example, number) for number, example in enumerate(self.examples, 1))
+        object.__setattr__(self, "examples", examples)
         object.__setattr__(self, "llm_options", frozen_map(self.llm_options, "llm_options"))
-        _adapter(self.class_)
+        self.answer_schema(use_maybe=False)
 
     def answer_schema(self, use_maybe: bool) -> dict[str, Any]:
         """Return the JSON schema of what the model is to send."""
-        return _adapter(_maybe(self.class_) if use_maybe else self.class_).json_schema()
+        adapter = _adapter(_maybe(self.class_) if use_maybe else self.class_)
+        try:
+            return adapter.json_schema()
+        except PydanticUserError as error:
+            raise InvalidInput(f"{self.class_!r} has no JSON schema: {error}") from None
 
     def read(self, answer: object, use_maybe: bool) -> "Any | Nothing":
         """Return the data of the model's answer as frozen JSON, or that there is nothing."""
@@ -70,6 +84,14 @@ class Nothing:
     detail: str = ""
 
 
+def _example(given: object, number: int) -> Any:
+    """An example as JSON; objects of the class will do."""
+    try:
+        return freeze(to_jsonable_python(given), f"example #{number}")
+    except PydanticSerializationError as error:
+        raise InvalidInput(f"example #{number} cannot be written as JSON: {error}") from None
+
+
 def _maybe(class_: type) -> type[BaseModel]:
     """Wrap the class, as a model: pydantic then keeps the references of its schema valid."""
     value: Any = (class_ | None, None)
@@ -79,7 +101,7 @@ def _maybe(class_: type) -> type[BaseModel]:
 def _adapter(class_: type) -> TypeAdapter[Any]:
     try:
         return TypeAdapter(class_)
-    except PydanticUserError:
+    except (PydanticUserError, NameError):
         problem = f"{class_!r} cannot be a schema; pass a pydantic model, a dataclass or a TypedDict"
         raise InvalidInput(problem) from None
 
@@ -131,13 +153,13 @@ def retries(call: object, schema: SchemaDefinition, policy: StructuredOutputPoli
     if call is None:
         return policy.max_retries if schema.max_retries is None else schema.max_retries
     whole("max_retries", call, 0)
-    return cast("int", call)
+    return min(cast("int", call), MOST_RETRIES)
 
 
 # --- What the model reads ---
 
 
-def extracted(schema: str, data: object, store_as: str | None = None) -> str:
+def extracted(schema: str, data: object, store_as: str = "") -> str:
     """Say what was extracted."""
     target = f" into '{store_as}'" if store_as else ""
     return f"Extracted {schema}{target}: {cut(json_text(data), MAX_PREVIEW)}"

@@ -8,8 +8,13 @@ from dataclasses import dataclass
 from types import NoneType
 from typing import Any, cast
 
+from agent_domain.capabilities.extraction import TOOL as EXTRACT_DATA
 from agent_domain.capabilities.limits import whole
-from agent_domain.values import FrozenDict, cut, freeze, json_text, valid_text
+from agent_domain.errors import InvalidInput
+from agent_domain.tools import ToolCall
+from agent_domain.values import cut, freeze, json_text, valid_text
+
+WRITE, READ, LIST = "metadata_write", "metadata_read", "metadata_list"
 
 RESERVED_KEYS = frozenset({"tasks", "skills", "self_critic", "self_critic_result", "self_critic_iteration"})
 
@@ -65,15 +70,27 @@ def refused(reason: str) -> str:
     return f"Error: Metadata not stored: {reason}"
 
 
-def write_text(write: Write, taken: Iterable[str], policy: MetadataPolicy) -> str:
-    """Say what became of a write."""
-    reason = refusal(write, taken, policy)
-    return refused(reason) if reason else write.text
+def keys_taken(metadata: Mapping[str, Any], earlier: Iterable[ToolCall], policy: MetadataPolicy) -> list[str]:
+    """Name the keys that are there, and those that earlier calls of the same step write.
+
+    Whether an extraction succeeds is not known yet, so it keeps the place of its key in any case.
+    """
+    taken = list(metadata)
+    for write in filter(None, map(_written, earlier)):
+        if refusal(write, taken, policy) is None:
+            taken.append(write.key)
+    return taken
 
 
-def merged(metadata: FrozenDict, writes: Iterable[Write]) -> FrozenDict:
-    """Return the metadata after the step; of several writes to a key the last one stays."""
-    return metadata.merged({write.key: write.value for write in writes})
+def _written(call: ToolCall) -> Write | None:
+    args = call.args
+    try:
+        if call.name == WRITE and "value" in args:
+            return Write(args["key"], args["value"])
+        return Write(args["store_as"].strip(), None) if call.name == EXTRACT_DATA else None
+    except (AttributeError, InvalidInput, KeyError):
+        # What makes no sense is refused when it is run.
+        return None
 
 
 def read_text(key: str, metadata: Mapping[str, Any]) -> str:

@@ -4,9 +4,8 @@ A child sees no history of its parent, and the parent only the child's text. Wha
 with a child is an error text, never a failure.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
 
 from agent_domain.capabilities.limits import any_whole, whole
 from agent_domain.errors import UnknownName
@@ -20,9 +19,6 @@ INHERIT = "inherit"
 CHILD_MAX_STEPS = 20
 CHILD_MAX_TOKENS = 32_768
 CHILD_TIMEOUT_SECONDS = 300
-
-ModelChoice: TypeAlias = str | Mapping[str, Any] | None
-"""A preset's name, a configuration, or nothing said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +75,6 @@ def unknown(name: str, names: Iterable[str]) -> str:
 def inherited_tools(parent: Sequence[str], wanted: Sequence[str] | None) -> tuple[str, ...]:
     """Return the child's tools in the parent's order: all, or those of the list that the parent has."""
     return tuple(name for name in dict.fromkeys(parent) if wanted is None or name in wanted)
-
-
-def inherited_model(parent: ModelChoice, wanted: ModelChoice) -> ModelChoice:
-    """Return the child's model."""
-    return parent if wanted in (None, INHERIT) else wanted
 
 
 @dataclass(frozen=True, slots=True)

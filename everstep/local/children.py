@@ -5,14 +5,17 @@ from dataclasses import replace
 from typing import Any
 
 from agent_domain.definition import AgentDefinition
-from agent_domain.errors import InvalidInput
+from agent_domain.errors import InvalidInput, ListenerFailed
 from agent_domain.spawning import CanSpawn, ChildEnd, Spawn, brought, child_plan, path
 from agent_domain.state import AgentState
-from agent_domain.status import AgentStatus, ended
+from agent_domain.status import AgentStatus, ExecutionStatus, ended
+from agent_domain.step_error import StepError
 from agent_domain.tools import ToolContext
 
 RunChild = Callable[[AgentDefinition, AgentState], Awaitable[AgentState]]
 """Runs an agent until it ends."""
+
+PAUSED = "A hook paused it, and nobody can resume it in-process; run the agent on a worker"
 
 
 async def child_told(
@@ -22,8 +25,8 @@ async def child_told(
     spawn = tool.spawn(args, context)
     if isinstance(spawn, str):
         return spawn, 0
-    child = await parent.child(spawn)
-    return tool.report(args, _end(child)), child.tokens
+    end, tokens = await parent.child(spawn)
+    return tool.report(args, end), tokens
 
 
 class Parent:
@@ -34,8 +37,19 @@ class Parent:
         self.state = state
         self.run = run
 
-    async def child(self, spawn: Spawn) -> AgentState:
-        """The child's state at its end."""
+    async def child(self, spawn: Spawn) -> tuple[ChildEnd, int]:
+        """How the child ended, and how many tokens it used."""
+        definition, state = self._begun(spawn)
+        try:
+            ended = await self.run(definition, state)
+        except ListenerFailed:
+            raise
+        except Exception as error:  # noqa: BLE001 -- a child that cannot run has failed, and its parent goes on
+            return ChildEnd(ExecutionStatus.FAILED, error=StepError.of(error).message), 0
+        return _end(ended), ended.tokens
+
+    def _begun(self, spawn: Spawn) -> tuple[AgentDefinition, AgentState]:
+        """The child, and the state in which it begins."""
         child = brought(self.definition, spawn.agent)
         if child is None:
             raise InvalidInput(
@@ -46,7 +60,7 @@ class Parent:
         plan = child_plan(spawn, replace(child, criteria=()), agent, self._tokens_left())
         begun = AgentState.empty().with_messages(spawn.messages).with_metadata(spawn.metadata)
         begun = replace(begun, parent_agent_id=self.state.agent_id)
-        return await self.run(replace(child, base_plan=plan), begun)
+        return replace(child, base_plan=plan), begun
 
     def _tokens_left(self) -> int | None:
         limit = self.definition.base_plan.max_tokens
@@ -58,7 +72,7 @@ class Parent:
 def _end(child: AgentState) -> ChildEnd:
     reason = child.last_outcome.stop_reason if child.last_outcome else None
     if reason is None:
-        raise InvalidInput("the subagent did not end; a hook paused it, which needs the durable runtime")
+        return ChildEnd(ExecutionStatus.FAILED, error=PAUSED)
     error = None
     if child.status is AgentStatus.FAILED:
         errors = child.steps[-1].errors_as_text if child.steps else ""

@@ -189,19 +189,20 @@ class LocalRunner:
         """
         state = self._begun(state, opening.hears if isinstance(opening, Infer) else 0)
         began, complete, following = self.clock.seconds(), list[AgentState](), None
+        ask = Inquiry(self.model_of)
         try:
             state = await self._worked(state)
             if state.pending:
                 return [state], AwaitResume()
             following = self._decide(state)
             if isinstance(following, Process):
-                state, following = await self._processed(state), None
+                state, following = await self._processed(state, ask), None
         except ListenerFailed:
             raise
         except Exception as error:  # noqa: BLE001 -- the error policy decides about it
             seconds, following = self.clock.seconds() - began, None
             if state.is_applied:
-                state = self._recorded(state, None)
+                state = self._recorded(state.spent(ask.usage), None)
                 seconds -= state.execution.step_executions[-1].processing_seconds
                 complete.append(state)
                 self.narrator.step_started(state)
@@ -262,9 +263,8 @@ class LocalRunner:
         state, executions = await self.executor.execute_tools([calls[each.id] for each in named], state)
         return observed(self.driver, state, executions, self.clock.seconds() - began)
 
-    async def _processed(self, state: AgentState) -> AgentState:
+    async def _processed(self, state: AgentState, ask: Inquiry) -> AgentState:
         began = self.clock.seconds()
-        ask = Inquiry(self.model_of)
         for processor in self.definition.processors:
             state = await processed(processor, state, ask)
         for hook in self.definition.hooks:

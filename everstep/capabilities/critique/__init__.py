@@ -53,7 +53,8 @@ class SelfCritic:
             try:
                 response = await ask(InferenceRequest(tuple(said), 1), self.policy.llm_preset)
             except ModelError as error:
-                return approval(f"the critic failed: {error}")
+                problem = f"the critic failed: {error}"
+                continue
             try:
                 return parse_critique(response.text)
             except InvalidInput as error:

@@ -1,22 +1,22 @@
 """`metadata_write`, `metadata_read`, `metadata_list`: what an agent notes down for its own later steps."""
 
-from collections.abc import Iterable
 from typing import Any
 
 from agent_domain.builder import AgentBuilder
 from agent_domain.capabilities.scratchpad import (
+    LIST,
+    READ,
+    WRITE,
     MetadataPolicy,
     Write,
+    keys_taken,
     list_text,
     read_text,
     refusal,
     refused,
 )
-from agent_domain.errors import InvalidInput
-from agent_domain.tools import ToolCall, ToolContext, ToolOptions, ToolResult
-from agent_domain.values import FrozenDict, frozen_map
-
-WRITE, READ, LIST = "metadata_write", "metadata_read", "metadata_list"
+from agent_domain.tools import ToolContext, ToolOptions, ToolResult
+from agent_domain.values import FrozenDict, frozen_map, valid_text
 
 
 def _schema(**properties: object) -> FrozenDict:
@@ -40,23 +40,9 @@ class MetadataWriteTool:
     async def call(self, args: dict[str, Any], context: ToolContext) -> Any:
         """What was stored, or why it is not."""
         write = Write(args["key"], args["value"])
-        reason = refusal(write, self._taken(context), self.policy)
+        taken = keys_taken(context.metadata, context.earlier, self.policy)
+        reason = refusal(write, taken, self.policy)
         return refused(reason) if reason else ToolResult(write.text, frozen_map({write.key: write.value}))
-
-    def _taken(self, context: ToolContext) -> Iterable[str]:
-        """The keys that are there, and those that the calls before this one write in the same step."""
-        taken = list(context.metadata)
-        for write in filter(None, map(_written, context.earlier)):
-            if refusal(write, taken, self.policy) is None:
-                taken.append(write.key)
-        return taken
-
-
-def _written(call: ToolCall) -> Write | None:
-    try:
-        return Write(call.args["key"], call.args["value"]) if call.name == WRITE else None
-    except (InvalidInput, KeyError):
-        return None
 
 
 class MetadataReadTool:
@@ -69,9 +55,7 @@ class MetadataReadTool:
 
     async def call(self, args: dict[str, Any], context: ToolContext) -> str:
         """The value, or which keys there are."""
-        if not isinstance(args["key"], str):
-            raise InvalidInput("key must be text")
-        return read_text(args["key"], context.metadata)
+        return read_text(valid_text(args["key"], "key"), context.metadata)
 
 
 class MetadataListTool:

@@ -1,11 +1,16 @@
 """`extract_data`: the agent turns text into data of a registered schema, with a model's help."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from agent_domain.builder import AgentBuilder
 from agent_domain.cached_context import InferenceRequest, ResponseFormat
 from agent_domain.capabilities.extraction import (
+    JSON_SCHEMA,
+    MOST_RETRIES,
+    TEXT,
+    TOOL,
     Nothing,
     SchemaDefinition,
     SchemaRegistry,
@@ -16,12 +21,14 @@ from agent_domain.capabilities.extraction import (
     nothing_found,
     retries,
 )
-from agent_domain.capabilities.scratchpad import MetadataPolicy, Write, refusal
+from agent_domain.capabilities.scratchpad import MetadataPolicy, Write, keys_taken, refusal
+from agent_domain.definition import AgentDefinition
 from agent_domain.errors import InvalidInput, ModelError
 from agent_domain.inquiry import AskModel, ModelChoice
 from agent_domain.messages import Message, assistant, system, user
 from agent_domain.tools import ToolContext, ToolOptions, ToolResult
 from agent_domain.values import FrozenDict, frozen_map, json_text, parse_json, valid_text
+from everstep.capabilities.metadata import MetadataWriteTool
 
 PROMPT = (
     "Extract data from the text that the user sends. Answer with one JSON value that satisfies the schema, "
@@ -36,13 +43,25 @@ ASK_AGAIN = "That does not fit: {problem}. Answer again, with the JSON value alo
 class ExtractDataTool:
     """Asks a model for data, until they fit the schema or the retries are used up."""
 
-    name = "extract_data"
+    name = TOOL
     description = "Extract data of a known schema from text."
     options = ToolOptions()
 
-    def __init__(self, schemas: SchemaRegistry, policy: StructuredOutputPolicy) -> None:
+    def __init__(
+        self,
+        schemas: SchemaRegistry,
+        policy: StructuredOutputPolicy,
+        notes: MetadataPolicy | None = None,
+    ) -> None:
         self.schemas = schemas
         self.policy = policy
+        self.notes = notes or MetadataPolicy()
+        """How much the agent may note down."""
+
+    def of(self, parent: AgentDefinition) -> "ExtractDataTool":
+        """The same for this agent: where it has a scratchpad, the limits of that hold here, too."""
+        pads = (tool.policy for tool in parent.tools if isinstance(tool, MetadataWriteTool))
+        return ExtractDataTool(self.schemas, self.policy, next(pads, self.notes))
 
     @property
     def schema(self) -> FrozenDict:
@@ -59,17 +78,19 @@ class ExtractDataTool:
                 "type": "string",
                 "description": "The metadata key to store the data under, if any.",
             },
-            "max_retries": {"type": "integer", "minimum": 0},
+            "max_retries": {"type": "integer", "minimum": 0, "maximum": MOST_RETRIES},
         }
         return frozen_map({"type": "object", "properties": properties, "required": ["input", "schema"]})
 
     async def call(self, args: dict[str, Any], context: ToolContext) -> Any:
         """What was extracted, or why nothing was."""
         text, name = valid_text(args["input"], "input"), valid_text(args["schema"], "schema").strip()
-        store_as = valid_text(args.get("store_as") or "", "store_as").strip() or None
+        store_as = valid_text(args.get("store_as") or "", "store_as").strip()
         problem = argument_problem(text, name, self.schemas.names)
-        if problem:
-            return problem
+        # A key that cannot be used is refused before a model is paid for the data.
+        refused = self._refusal(store_as, None, context)
+        if problem or refused:
+            return problem or not_extracted(name, refused or "")
         definition = self.schemas.get(name)
         tries = 1 + retries(args.get("max_retries"), definition, self.policy)
         try:
@@ -78,16 +99,22 @@ class ExtractDataTool:
             return not_extracted(name, str(error))
         if isinstance(data, Nothing):
             return not_extracted(name, nothing_found(name, data))
-        return _kept(name, data, store_as, context)
+        refused = self._refusal(store_as, data, context)
+        if refused:
+            return not_extracted(name, refused)
+        noted = frozen_map({store_as: data} if store_as else {})
+        return ToolResult(extracted(name, data, store_as), noted)
+
+    def _refusal(self, store_as: str, data: Any, context: ToolContext) -> str | None:
+        """Why the data cannot be stored, if they are to be."""
+        taken = keys_taken(context.metadata, context.earlier, self.notes)
+        return refusal(Write(store_as, data), taken, self.notes) if store_as else None
 
     async def _extracted(
         self, text: str, name: str, definition: SchemaDefinition, tries: int, ask: AskModel
     ) -> Any:
         said: list[Message] = [system(self._prompt(definition)), user(text)]
-        schema = ResponseFormat(
-            frozen_map(definition.answer_schema(self.policy.use_maybe)), name=name, strict=False
-        )
-        wanted, problem = None if self.policy.output_mode == "text" else schema, "the model said nothing"
+        wanted, problem = self._format(name, definition), "the model said nothing"
         for _ in range(tries):
             request = InferenceRequest(tuple(said), 1, response_format=wanted)
             response = await ask(request, self._model(definition))
@@ -97,6 +124,14 @@ class ExtractDataTool:
                 problem = str(error)
             said += [assistant(response.text), user(ASK_AGAIN.format(problem=problem))]
         raise InvalidInput(problem)
+
+    def _format(self, name: str, definition: SchemaDefinition) -> ResponseFormat | None:
+        """What the provider is told to answer in."""
+        if self.policy.output_mode == TEXT:
+            return None
+        schema = frozen_map(definition.answer_schema(self.policy.use_maybe))
+        known_to_all = re.sub(r"[^a-zA-Z0-9_-]", "_", name)[:64]
+        return ResponseFormat(schema, self.policy.output_mode or JSON_SCHEMA, known_to_all, strict=False)
 
     def _prompt(self, definition: SchemaDefinition) -> str:
         schema = json_text(frozen_map(definition.answer_schema(self.policy.use_maybe)))
@@ -121,17 +156,6 @@ def _json(text: str) -> Any:
     if inner.startswith("```"):
         inner = inner.strip("`").removeprefix("json").strip()
     return parse_json(inner, "the answer")
-
-
-def _kept(name: str, data: Any, store_as: str | None, context: ToolContext) -> Any:
-    """The result, and the note of it; what cannot be noted is said, as the data are lost then."""
-    if store_as is None:
-        return extracted(name, data)
-    write = Write(store_as, data)
-    reason = refusal(write, context.metadata, MetadataPolicy())
-    if reason:
-        return not_extracted(name, reason)
-    return ToolResult(extracted(name, data, store_as), frozen_map({store_as: data}))
 
 
 class UseStructuredOutputs:

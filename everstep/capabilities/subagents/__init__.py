@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from agent_domain.agent_registry import AgentRegistry
 from agent_domain.agent_spec import AgentSpec
 from agent_domain.builder import AgentBuilder
+from agent_domain.capabilities.approvals import parse_approval
 from agent_domain.capabilities.subagents import (
     CHILD_MAX_STEPS,
     CHILD_MAX_TOKENS,
@@ -21,21 +22,28 @@ from agent_domain.capabilities.subagents import (
     SubagentListing,
     SubagentPolicy,
     description,
+    failed,
     inherited_tools,
     parameters,
     reported,
     unknown,
 )
 from agent_domain.definition import AgentDefinition
+from agent_domain.drivers import StepDriver
 from agent_domain.errors import InvalidInput
 from agent_domain.messages import Message, assistant, call_entry, system, tool_message, user
 from agent_domain.spawning import ChildEnd, Spawn
 from agent_domain.step_facts import CallNeed
-from agent_domain.tools import Tool, ToolContext, ToolOptions
+from agent_domain.tools import Tool, ToolContext, ToolOptions, result_text
 from agent_domain.toolsets import Asker, ListedTool, Toolset
-from agent_domain.values import FrozenDict, valid_text
+from agent_domain.values import FrozenDict, frozen_map
 
 LOAD_SKILL = "load_skill"
+
+BLANK = "Its prompt is blank; write down the whole task"
+
+ADDRESS = ("base_url", "api_key_env")
+"""What only presets say: where to ask, and which of the process's secrets is sent there."""
 
 
 class Skill(Protocol):
@@ -82,29 +90,31 @@ class SpawnSubagentTool:
         return parameters(self.registry.names())
 
     def of(self, parent: AgentDefinition) -> "SpawnSubagentTool":
-        """The same for this agent, whose tools its subagents inherit."""
-        return replace(self, parent=parent)
+        """The same for this agent, whose tools its subagents inherit.
+
+        Agents that are registered later belong to those that are built later: what a model was told of stays.
+        """
+        return replace(self, registry=AgentRegistry(self.registry.all()), parent=parent)
 
     @cached_property
     def subagents(self) -> Mapping[str, AgentDefinition]:
         """The agents that can be started, as they are under this parent."""
-        return {spec.name: self._definition(spec) for spec in self.registry.all()}
+        return {spec.name: self._definition(spec) for spec in self.registry.all() if not self._problem(spec)}
 
     def spawn(self, args: dict[str, Any], context: ToolContext) -> Spawn | str:
         """The child to start, or why none is."""
         del context
-        name = valid_text(args["subagent"], "subagent").strip()
-        task = valid_text(args["prompt"], "prompt")
+        name, task = _said(args["subagent"]).strip(), _said(args["prompt"])
         if not self.registry.has(name):
             return unknown(name, self.registry.names())
+        spec = self.registry.get(name)
+        problem = self._problem(spec) or ("" if task.strip() else BLANK)
         refusal = self.policy.refusal(name, self.depth)
-        if refusal:
-            return refusal
-        if not task.strip():
-            raise InvalidInput("prompt is blank; write down the whole task")
+        if refusal or problem:
+            return refusal or failed(name, problem)
         return Spawn(
             name,
-            tuple(self._beginning(self.registry.get(name), task)),
+            tuple(self._beginning(spec, task)),
             max_steps=CHILD_MAX_STEPS,
             max_tokens=CHILD_MAX_TOKENS,
             timeout_seconds=CHILD_TIMEOUT_SECONDS,
@@ -112,19 +122,32 @@ class SpawnSubagentTool:
 
     def report(self, args: dict[str, Any], end: ChildEnd) -> str:
         """What the parent reads of a child that has ended."""
-        return reported(str(args["subagent"]).strip(), end, self.policy)
+        return reported(_said(args["subagent"]).strip(), end, self.policy)
 
     def call(self, args: dict[str, Any], context: ToolContext) -> Any:
         """Nobody calls it: whoever runs the agent asks `spawn` and `report`."""
         raise InvalidInput(f"{TOOL} is run by starting what it says; this runner cannot do that")
 
+    def _problem(self, spec: AgentSpec) -> str:
+        """Why no such agent can be started, in words for the parent's model; or nothing."""
+        skills = self._skills(spec)
+        lacking = [name for name in spec.skills or () if name not in skills]
+        if lacking:
+            return f"It needs skills that are not there: {', '.join(lacking)}"
+        forbidden = [key for key in ADDRESS if isinstance(spec.model, Mapping) and key in spec.model]
+        if forbidden:
+            return f"Its 'model' must not hold {', '.join(forbidden)}; name a preset of everstep.toml instead"
+        return ""
+
+    def _skills(self, spec: AgentSpec) -> dict[str, Skill]:
+        """Those of its skills that there are."""
+        found = {name: self.skills.get(name) for name in spec.skills or ()} if self.skills else {}
+        return {name: skill for name, skill in found.items() if skill}
+
     def _beginning(self, spec: AgentSpec, task: str) -> list[Message]:
         """Its prompt, its skills as if it had loaded them, and the task."""
         said = [system(spec.system_prompt)]
-        for number, name in enumerate(spec.skills or ()):
-            skill = self.skills.get(name) if self.skills else None
-            if skill is None:
-                raise InvalidInput(f"the agent '{spec.name}' needs the skill '{name}', which is not there")
+        for number, (name, skill) in enumerate(self._skills(spec).items()):
             call_id = f"skill-{number}"
             said.append(
                 assistant("", tool_calls=[call_entry(call_id, LOAD_SKILL, FrozenDict(skill_name=name))])
@@ -149,23 +172,33 @@ class SpawnSubagentTool:
             builder.with_toolset(toolset if spec.tools is None else Some(toolset, tuple(spec.tools)))
         child = builder.definition()
         # What a person has to allow for the parent, one has to allow for the child as well.
+        own = {name: parse_approval(value) for name, value in spec.approval.items()}
         approvals = {
-            name: value for name, value in parent.approvals.items() if name in names or parent.toolsets
+            name: value
+            for name, value in {**own, **parent.approvals}.items()
+            if name in names or parent.toolsets
         }
-        child = replace(child, approvals=FrozenDict(approvals))
-        return _asking(child, parent, spec)
+        child = _asking(replace(child, approvals=FrozenDict(approvals)), parent, spec)
+        # Last, so that its own subagents inherit all of this.
+        return child.equipped()
+
+
+def _said(value: object) -> str:
+    """An argument as text: models also send numbers and objects."""
+    return "" if value is None else result_text(value)
 
 
 def _asking(child: AgentDefinition, parent: AgentDefinition, spec: AgentSpec) -> AgentDefinition:
     """With the parent's model, or the one that the spec names."""
     if spec.model is None or spec.model == INHERIT:
-        driver = parent.driver
         return replace(
-            child, driver=driver, llm_preset=parent.llm_preset, model_settings=parent.model_settings
-        ).equipped()
+            child, driver=parent.driver, llm_preset=parent.llm_preset, model_settings=parent.model_settings
+        )
+    # A driver that asks whatever model it is given, such as ReAct, asks the other model as well.
+    driver = parent.driver if isinstance(parent.driver, StepDriver) and parent.driver.wants_model else None
     if isinstance(spec.model, str):
-        return replace(child, llm_preset=spec.model)
-    return replace(child, model_settings=spec.model)
+        return replace(child, driver=driver, llm_preset=spec.model)
+    return replace(child, driver=driver, model_settings=frozen_map(spec.model))
 
 
 @dataclass(frozen=True)

@@ -8,21 +8,24 @@ from agent_domain.capabilities.scratchpad import (
     RESERVED_KEYS,
     MetadataPolicy,
     Write,
+    keys_taken,
     list_text,
-    merged,
     read_text,
     refusal,
+    refused,
     type_name,
-    write_text,
 )
 from agent_domain.errors import InvalidInput
+from agent_domain.tools import ToolCall
 from agent_domain.values import frozen_map
 
 POLICY = MetadataPolicy()
 
 
 def writing(key: str, value: object, taken: list[str] | None = None, policy: MetadataPolicy = POLICY) -> str:
-    return write_text(Write(key, value), taken or [], policy)
+    write = Write(key, value)
+    reason = refusal(write, taken or [], policy)
+    return refused(reason) if reason else write.text
 
 
 def test_the_defaults_and_the_reserved_keys() -> None:
@@ -96,11 +99,34 @@ def test_reasons_are_checked_in_order() -> None:
     assert refusal(Write("k", 1), [], policy) == "The value is larger than 0 bytes"
 
 
-def test_writes_take_effect_together_and_the_last_stays() -> None:
-    """9.4.2: stored after the step."""
-    before = frozen_map({"a": 1, "b": 2})
-    assert merged(before, [Write("b", 3), Write("c", 4), Write("c", 5)]) == {"a": 1, "b": 3, "c": 5}
-    assert before == {"a": 1, "b": 2}
+@pytest.mark.parametrize(
+    ("name", "args", "taken"),
+    [
+        ("metadata_write", {"key": "b", "value": None}, ["a", "b"]),
+        ("metadata_write", {"key": "a", "value": 1}, ["a", "a"]),
+        ("metadata_write", {"key": "b"}, ["a"]),
+        ("metadata_write", {"key": 5, "value": 1}, ["a"]),
+        ("metadata_write", {"value": 1}, ["a"]),
+        ("metadata_write", {"key": "tasks", "value": 1}, ["a"]),
+        ("metadata_write", {"key": "b", "value": "x" * 99}, ["a"]),
+        ("extract_data", {"store_as": " b "}, ["a", "b"]),
+        ("extract_data", {"store_as": None}, ["a"]),
+        ("extract_data", {}, ["a"]),
+        ("other", {"key": "b", "value": 1}, ["a"]),
+    ],
+)
+def test_keys_that_earlier_calls_of_the_step_write_are_taken(
+    name: str, args: dict[str, Any], taken: list[str]
+) -> None:
+    """9.4.2, 9.8.3: those that are refused write nothing."""
+    policy = MetadataPolicy(max_keys=2, max_value_size_bytes=50)
+    assert keys_taken({"a": 0}, [ToolCall("c1", name, frozen_map(args))], policy) == taken
+
+
+def test_earlier_calls_that_found_no_place_take_none() -> None:
+    """9.4.2: keys written earlier in the step count."""
+    earlier = [ToolCall(key, "metadata_write", frozen_map({"key": key, "value": 1})) for key in "abc"]
+    assert keys_taken({}, earlier, MetadataPolicy(max_keys=2)) == ["a", "b"]
 
 
 def test_a_key_that_is_no_text_fails() -> None:

@@ -5,13 +5,11 @@ from agent_domain.capabilities.subagents import (
     CHILD_MAX_STEPS,
     CHILD_MAX_TOKENS,
     CHILD_TIMEOUT_SECONDS,
-    ModelChoice,
     SubagentListing,
     SubagentPolicy,
     answered,
     description,
     failed,
-    inherited_model,
     inherited_tools,
     parameters,
     reported,
@@ -151,12 +149,3 @@ def test_a_child_may_spawn_if_it_inherits_all_tools_or_lists_that_one(
 ) -> None:
     """9.6.4: the child gets `spawn_subagent` if it inherits all tools or lists it."""
     assert ("spawn_subagent" in inherited_tools(["bash", "spawn_subagent"], wanted)) == spawns
-
-
-@pytest.mark.parametrize(
-    ("wanted", "model"),
-    [(None, "parent"), ("inherit", "parent"), ("fast", "fast"), ({"model": "m"}, {"model": "m"})],
-)
-def test_the_model_is_inherited_or_chosen(wanted: ModelChoice, model: ModelChoice) -> None:
-    """9.6.5: None or `inherit` → the parent's."""
-    assert inherited_model("parent", wanted) == model

@@ -1,0 +1,60 @@
+"""Words for capabilities at work: an agent whose model plays a script, run in this process."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from agent_domain.builder import AgentCapability
+from agent_domain.drivers import Model, ToolCallingDriver
+from agent_domain.inquiry import ModelChoice
+from agent_domain.messages import Message
+from agent_domain.state import AgentState
+from agent_domain.steps import InferenceResponse
+from agent_domain.testing import MockTool, ScriptedModel, calls
+from everstep.local.agent import Agent, AgentBuilder
+
+LOOK = MockTool.returning("look", "Looks around", "seen")
+LOOKS = calls(("look", {}))
+
+
+def builder_of(*capabilities: AgentCapability, max_steps: int = 20) -> AgentBuilder:
+    """An agent with these capabilities and a tool beside them."""
+    builder = AgentBuilder.base().with_max_steps(max_steps).with_tools([LOOK])
+    for capability in capabilities:
+        builder.with_capability(capability)
+    return builder
+
+
+def an_agent(model: Model, *capabilities: AgentCapability, max_steps: int = 20) -> Agent:
+    """The same, whose model is this one."""
+    return builder_of(*capabilities, max_steps=max_steps).with_driver(ToolCallingDriver(model)).build()
+
+
+async def run(
+    *script: InferenceResponse | str | Exception, having: Iterable[AgentCapability], max_steps: int = 20
+) -> tuple[AgentState, ScriptedModel]:
+    """The state at the end of a run in which the model says this, and the model."""
+    model = ScriptedModel(*script)
+    return await an_agent(model, *having, max_steps=max_steps).arun("Plan a trip"), model
+
+
+def results(state: AgentState) -> list[str]:
+    """What the model read of each call, in order."""
+    return [execution.text for step in state.steps for execution in step.tool_executions]
+
+
+def said_to(model: ScriptedModel, turn: int) -> list[Message]:
+    """The messages of one request."""
+    return list(model.requests[turn].messages)
+
+
+class Presets:
+    """Models by the names of presets; settings are known by the preset that they change."""
+
+    def __init__(self, **models: Model) -> None:
+        self.models = models
+        self.wanted: list[ModelChoice] = []
+
+    def __call__(self, wanted: ModelChoice) -> Model:
+        self.wanted.append(wanted)
+        name: Any = wanted if wanted is None or isinstance(wanted, str) else wanted.get("preset")
+        return self.models[name or "default"]
