@@ -209,7 +209,8 @@ def report(error: str) -> Messages:
 def _observed(execution: ToolExecution) -> str:
     if execution.has_error:
         return execution.text
-    return json_text(result_value(execution.result, execution.call.name))
+    read = execution.told or result_value(execution.result, execution.call.name)
+    return f"{execution.note}{json_text(read)}"
 
 
 # --- The driver ---

@@ -67,7 +67,7 @@ class SchemaDefinition:
         try:
             return adapter.json_schema()
         except PydanticUserError as error:
-            raise InvalidInput(f"{self.class_!r} has no JSON schema: {error}") from None
+            raise InvalidInput(f"{self.class_!r} has no JSON schema: {error.message}") from None
 
     def read(self, answer: object, use_maybe: bool) -> "Any | Nothing":
         """Return the data of the model's answer as frozen JSON, or that there is nothing."""
@@ -101,7 +101,7 @@ def _maybe(class_: type) -> type[BaseModel]:
 def _adapter(class_: type) -> TypeAdapter[Any]:
     try:
         return TypeAdapter(class_)
-    except (PydanticUserError, NameError):
+    except PydanticUserError:
         problem = f"{class_!r} cannot be a schema; pass a pydantic model, a dataclass or a TypedDict"
         raise InvalidInput(problem) from None
 

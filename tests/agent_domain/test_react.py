@@ -21,6 +21,7 @@ from agent_domain.react import (
     ReActDriver,
     Unusable,
     instructions,
+    react_answered,
     read_decision,
     usable_args,
 )
@@ -30,7 +31,7 @@ from agent_domain.step_error import ErrorType
 from agent_domain.step_facts import StepType
 from agent_domain.steps import AgentStep, InferenceResponse
 from agent_domain.testing import MockTool
-from agent_domain.tools import Toolbox
+from agent_domain.tools import Toolbox, ToolCall, ToolExecution
 from agent_domain.usage import Usage
 from agent_domain.values import FrozenDict, freeze, frozen_map, json_text
 from tests.agent_domain.scripted_model import (
@@ -649,6 +650,20 @@ async def test_what_a_step_adds_follows_from_the_step_alone() -> None:
         again = AgentStep.from_dict(json.loads(json.dumps(step.to_dict())))
         assert driver.outputs(again) == driver.outputs(step) == step.output_messages
         assert again.facts(1) == step.facts(1)
+
+
+@pytest.mark.parametrize(
+    ("note", "told", "observation"),
+    [
+        ("", "", 'Observation: {"a":1}'),
+        ("", "one", 'Observation: "one"'),
+        ("[Arguments edited by user: {}]\n", "", 'Observation: [Arguments edited by user: {}]\n{"a":1}'),
+    ],
+)
+def test_an_observation_says_what_a_result_says(note: str, told: str, observation: str) -> None:
+    """12.2, 8.6.2: the words of a tool for models, and that people changed the arguments."""
+    execution = ToolExecution(ToolCall("c1", "weather"), frozen_map({"a": 1}), note=note, told=told)
+    assert react_answered(execution) == (user(observation),)
 
 
 def test_a_step_without_a_response_says_nothing() -> None:

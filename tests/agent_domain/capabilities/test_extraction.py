@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +38,15 @@ class Thing(TypedDict):
 
 class NoSchema:
     pass
+
+
+class Caller(BaseModel):
+    back: Callable[[], int]
+
+
+@dataclass
+class Unfinished:
+    other: "Nowhere"  # type: ignore[name-defined] # noqa: F821
 
 
 class Broken(BaseModel):
@@ -144,6 +154,41 @@ def test_an_answer_that_does_not_fit_says_where(answer: object, detail: str) -> 
     with pytest.raises(InvalidInput) as refused:
         SchemaDefinition(Person).read(answer, use_maybe=False)
     assert str(refused.value).startswith(detail)
+
+
+def test_of_very_many_faults_the_first_are_told() -> None:
+    """9.8.2: the model can mend an answer by that, and nobody pays for a page."""
+    answer = {"name": "Ada", "friends": [{"name": 1}] * 500}
+    with pytest.raises(InvalidInput) as refused:
+        SchemaDefinition(Person).read(answer, use_maybe=False)
+    assert str(refused.value).startswith("friends.0.name: Input should be a valid string; friends.1.name")
+    assert str(refused.value).endswith("; and 490 more")
+
+
+def test_classes_without_a_json_schema_are_refused() -> None:
+    """9.8.1: at definition, not at the first call."""
+    with pytest.raises(InvalidInput, match=r"Caller.* has no JSON schema"):
+        SchemaDefinition(Caller)
+    with pytest.raises(InvalidInput, match=r"Unfinished.* is not fully defined"):
+        SchemaDefinition(Unfinished)
+
+
+def test_examples_are_json() -> None:
+    """9.8.1: objects of the class will do; anything else is refused at definition."""
+    definition = SchemaDefinition(Person, examples=[Person(name="Bo"), {"name": "Ada"}])  # type: ignore[arg-type]
+    assert definition.examples == ({"name": "Bo", "age": None, "friends": []}, {"name": "Ada"})
+    with pytest.raises(InvalidInput, match=r"example #1 cannot be written as JSON"):
+        SchemaDefinition(Person, examples=(object(),))
+
+
+@pytest.mark.parametrize("mode", [None, "json_schema", "json_object", "text"])
+def test_an_output_mode_is_one_of_three(mode: str | None) -> None:
+    """9.8.1: output_mode"""
+    assert StructuredOutputPolicy(output_mode=mode).output_mode == mode
+    with pytest.raises(
+        InvalidInput, match="output_mode is 'tools'; use one of: json_schema, json_object, text"
+    ):
+        StructuredOutputPolicy(output_mode="tools")
 
 
 def test_a_class_that_cannot_be_written_is_an_extraction_error() -> None:

@@ -1,0 +1,73 @@
+"""`llm_query`, in runs."""
+
+from typing import Any
+
+import pytest
+
+from agent_domain.drivers import ToolCallingDriver
+from agent_domain.errors import ModelError, RateLimited
+from agent_domain.state import AgentState
+from agent_domain.status import AgentStatus
+from agent_domain.steps import InferenceResponse
+from agent_domain.testing import ScriptedModel, calls, says
+from agent_domain.usage import Usage
+from everstep.capabilities.llm_query import LlmQueryTool
+from everstep.local.agent import AgentBuilder
+from tests.everstep.capabilities.agent_words import Presets, results
+
+
+async def asking(
+    answer: InferenceResponse | str | Exception, query: Any = "Why?", tool: LlmQueryTool | None = None
+) -> tuple[AgentState, ScriptedModel]:
+    """A run of one call, and the model that answers both."""
+    model = ScriptedModel(calls(("llm_query", {"query": query})), answer)
+    builder = AgentBuilder.base().with_tools(tool or LlmQueryTool()).with_max_steps(1)
+    return await builder.with_driver(ToolCallingDriver(model)).build().arun("Hello"), model
+
+
+async def test_a_model_answers_a_single_question() -> None:
+    """9.9.1: it sees nothing of the conversation, and what it costs belongs to the execution."""
+    state, model = await asking(says(" Because. ", Usage(input=3)))
+    assert results(state) == [" Because. "]
+    assert [message.text for message in model.requests[1].messages] == ["Why?"]
+    assert model.requests[1].tools == ()
+    assert state.usage == Usage(input=3)
+
+
+async def test_another_model_may_be_asked() -> None:
+    """9.9.1: `using(preset)`."""
+    fast = ScriptedModel("Fast.")
+    builder = AgentBuilder.base().with_tools(LlmQueryTool.using("fast")).with_max_steps(1)
+    builder.with_driver(ToolCallingDriver(ScriptedModel(calls(("llm_query", {"query": "Why?"})))))
+    state = await builder.build(models=Presets(fast=fast)).arun("Hello")
+    assert (results(state), len(fast.requests)) == (["Fast."], 1)
+
+
+@pytest.mark.parametrize(
+    ("query", "answer", "text"),
+    [
+        (" \n", "unasked", "Error: query is empty"),
+        ("Why?", " ", "Error: The model returned no text"),
+        ("Why?", ModelError("overloaded"), "Error: The model call failed: overloaded"),
+        ("Why?", RateLimited("slow"), "Error: The model call failed: slow"),
+    ],
+)
+async def test_problems_are_texts_and_no_failures(query: str, answer: str | Exception, text: str) -> None:
+    """9.9.1"""
+    state, model = await asking(answer, query)
+    assert results(state) == [text]
+    assert not state.steps[0].has_errors
+    assert len(model.requests) == (1 if "empty" in text else 2)
+
+
+async def test_a_question_that_is_no_text_fails_with_words() -> None:
+    """9.9.1: the model is told what to send."""
+    state, _ = await asking("unasked", ["Why?"])
+    assert results(state) == ["Error: query must be text, not list"]
+
+
+async def test_a_preset_that_nobody_knows_says_what_to_do() -> None:
+    """9.9.1, 5.4.3: an exception in a tool is a failure with its message."""
+    state, _ = await asking("unasked", tool=LlmQueryTool.using("fast"))
+    assert "pass them: builder.build(models=...)" in results(state)[0]
+    assert state.status is AgentStatus.FAILED
