@@ -2,31 +2,18 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any
 
 from agent_domain.definition import AgentDefinition
 from agent_domain.errors import InvalidInput, ListenerFailed
-from agent_domain.spawning import CanSpawn, ChildEnd, Spawn, brought, child_plan, path
+from agent_domain.spawning import ChildEnd, Spawn, brought, child_plan, path
 from agent_domain.state import AgentState
 from agent_domain.status import AgentStatus, ExecutionStatus, ended
 from agent_domain.step_error import StepError
-from agent_domain.tools import ToolContext
 
 RunChild = Callable[[AgentDefinition, AgentState], Awaitable[AgentState]]
 """Runs an agent until it ends."""
 
 PAUSED = "A hook paused it, and nobody can resume it in-process; run the agent on a worker"
-
-
-async def child_told(
-    tool: CanSpawn, args: dict[str, Any], context: ToolContext, parent: "Parent"
-) -> tuple[str, int]:
-    """What the parent's model reads of the child, and how many tokens that used."""
-    spawn = tool.spawn(args, context)
-    if isinstance(spawn, str):
-        return spawn, 0
-    end, tokens = await parent.child(spawn)
-    return tool.report(args, end), tokens
 
 
 class Parent:

@@ -20,7 +20,7 @@ from agent_domain.step_error import StepError
 from agent_domain.step_facts import CallNeed
 from agent_domain.tools import ToolCall, ToolContext, ToolExecution, options_of
 from agent_domain.values import thaw
-from everstep.local.children import Parent, RunChild, child_told
+from everstep.local.children import Parent, RunChild
 from everstep.local.clock import Clock
 from everstep.local.inquiry import Inquiry
 
@@ -131,20 +131,24 @@ class LocalExecutor:
             return Outcome(error=StepError(refusal, tool_name=call.name))
         tool, context = self.definition.tools.get(call.name), _context(call, state, ask)
         if isinstance(tool, CanSpawn) and options_of(tool).need is CallNeed.SUBAGENT and self.run_child:
-            return await self._child(tool, call, context, Parent(self.definition, state, self.run_child))
+            parent = Parent(self.definition, state, self.run_child)
+            return await self._child(tool, call, context, parent, ask)
         return await outcome(tool, call, context)
 
-    async def _child(self, tool: CanSpawn, call: ToolCall, context: ToolContext, parent: Parent) -> Outcome:
+    async def _child(
+        self, tool: CanSpawn, call: ToolCall, context: ToolContext, parent: Parent, ask: Inquiry
+    ) -> Outcome:
         """What a subagent came to; whatever goes wrong is for the model to read."""
         try:
-            text, tokens = await child_told(tool, thaw(call.args), context, parent)
+            spawn = tool.spawn(thaw(call.args), context)
+            if isinstance(spawn, str):
+                return Outcome(spawn)
+            end, ask.child_tokens = await parent.child(spawn)
+            return Outcome(tool.report(thaw(call.args), end))
         except ListenerFailed:
             raise
         except Exception as error:  # noqa: BLE001 -- the model reads whatever a tool raises
             return Outcome(error=StepError.of(error, call.name))
-        if isinstance(context.ask, Inquiry):
-            context.ask.child_tokens += tokens
-        return Outcome(text)
 
     def _refusal(self, call: ToolCall) -> str | None:
         """Why the call is not run: it cannot be, or a person would have to be asked."""

@@ -73,7 +73,10 @@ class LocalRunner:
             driver = (driver or ToolCallingDriver()).with_model(self.models(wanted))
             driver.equip(definition.tools, parallel_tools=definition.base_plan.parallel_tools)
         if driver is None:
-            raise InvalidInput("the agent has no driver; give it one: AgentBuilder.with_driver(...)")
+            raise InvalidInput(
+                "the agent has no driver; give it one: AgentBuilder.with_driver(...), "
+                "or presets whose models it can ask: build(models=...)"
+            )
         if isinstance(driver, StepDriver) and type(driver).use_tools is not StepDriver.use_tools:
             raise InvalidInput(
                 f"{type(driver).__name__}.use_tools would never be called; override infer, said and "

@@ -1,0 +1,564 @@
+"""Subagents in this process."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_domain.agent_registry import AgentRegistry
+from agent_domain.agent_spec import AgentSpec
+from agent_domain.builder import AgentBuilder as DefinitionBuilder
+from agent_domain.capabilities.approvals import ApprovalMode
+from agent_domain.capabilities.subagents import SubagentPolicy
+from agent_domain.definition import AgentDefinition
+from agent_domain.drivers import ToolCallingDriver
+from agent_domain.error_policy import ErrorPolicy
+from agent_domain.errors import InvalidInput, ListenerFailed, ModelError
+from agent_domain.events import AgentFinished, AgentStepStarted, Event, ToolCallStarted
+from agent_domain.messages import user
+from agent_domain.processors import AgentHook
+from agent_domain.spawning import ChildEnd, Spawn
+from agent_domain.state import AgentState
+from agent_domain.status import AgentStatus, StopReason
+from agent_domain.step_facts import CallNeed
+from agent_domain.steps import InferenceResponse
+from agent_domain.stop_signal import StopSignal
+from agent_domain.testing import MockTool, ScriptedModel, calls, says
+from agent_domain.tools import ToolContext, ToolOptions
+from agent_domain.usage import Usage
+from agent_domain.values import FrozenDict
+from everstep.capabilities.skills import SkillLibrary
+from everstep.capabilities.subagents import Some, SpawnSubagentTool, UseSubagents
+from everstep.local.agent import Agent, AgentBuilder
+from everstep.local.children import PAUSED
+from tests.everstep.capabilities.agent_words import LOOK, LOOKS, Presets, results
+from tests.toolsets import Shelf
+
+BURN = MockTool.returning("burn", "Burns things", "ashes")
+
+
+def a_spec(name: str = "scout", **fields: Any) -> AgentSpec:
+    return AgentSpec(name, f"Is a {name}", f"You are a {name}.", **fields)
+
+
+def spawns(name: Any = "scout", prompt: Any = "Look around", **more: Any) -> InferenceResponse:
+    return calls(("spawn_subagent", {"subagent": name, "prompt": prompt}), **more)
+
+
+def a_builder(*specs: AgentSpec, **use: Any) -> AgentBuilder:
+    builder = AgentBuilder.base().with_tools([LOOK, BURN])
+    return builder.with_capability(UseSubagents(AgentRegistry(specs), **use))
+
+
+def of_model(
+    builder: AgentBuilder, *script: InferenceResponse | str | Exception
+) -> tuple[Agent, ScriptedModel]:
+    """The agent whose model, and that of all who inherit it, says this."""
+    model = ScriptedModel(*script)
+    return builder.with_driver(ToolCallingDriver(model)).build(), model
+
+
+def child_of(definition: AgentDefinition, *names: str) -> AgentDefinition:
+    """The subagent of that name, and of that one the next."""
+    for name in names:
+        tool = definition.tools.get("spawn_subagent")
+        assert isinstance(tool, SpawnSubagentTool)
+        definition = tool.subagents[name]
+    return definition
+
+
+# What a child begins with.
+
+
+async def test_the_child_sees_its_prompt_and_the_task_and_the_parent_only_its_text() -> None:
+    """9.6.2, 9.6.3"""
+    agent, model = of_model(
+        a_builder(a_spec()).with_system_prompt("You lead."), spawns(), LOOKS, " Three. ", "Done"
+    )
+
+    state = await agent.arun("Find the exit")
+
+    child = model.requests[1]
+    assert [(message.role.value, message.text) for message in child.messages] == [
+        ("system", "You are a scout."),
+        ("user", "Look around"),
+    ]
+    assert results(state) == ["[Subagent: scout] Three."]
+    parents = [message.text for message in model.requests[3].messages]
+    assert parents == ["You lead.", "Find the exit", "", "[Subagent: scout] Three."]
+
+
+async def test_a_child_begins_with_its_skills_as_if_it_had_loaded_them(tmp_path: Path) -> None:
+    """9.6.2: pairs of a load_skill call and its result, before the user prompt."""
+    for name in ("maps", "birds"):
+        (tmp_path / f"{name}.md").write_text(f"---\ndescription: About {name}\n---\nAll about {name}")
+    library = SkillLibrary(tmp_path)
+    builder = a_builder(a_spec(skills=["maps", "birds"]), skill_library=library)
+    agent, model = of_model(builder, spawns(), "Three.", "Done")
+
+    await agent.arun("Find the exit")
+
+    system, first, maps, second, birds, task = model.requests[1].messages
+    assert (system.text, task.text) == ("You are a scout.", "Look around")
+    assert [entry["function"]["name"] for message in (first, second) for entry in message.calls] == [
+        "load_skill"
+    ] * 2
+    assert first.calls[0]["function"]["arguments"] == '{"skill_name":"maps"}'
+    assert [message.text for message in (maps, birds)] == [
+        '<skill name="maps">\nAll about maps\n</skill>',
+        '<skill name="birds">\nAll about birds\n</skill>',
+    ]
+    assert [message.metadata["tool_call_id"] for message in (maps, birds)] == [
+        first.calls[0]["id"],
+        second.calls[0]["id"],
+    ]
+
+
+def test_the_limits_of_a_child() -> None:
+    """9.6.2: 20 steps, 32768 tokens, 300 s, whatever the parent's are."""
+    builder = (
+        a_builder(a_spec(max_steps=50)).with_max_steps(2).with_timeout(5).with_driver(ToolCallingDriver())
+    )
+    plan = child_of(builder.definition(), "scout").plan()
+    assert (plan.max_steps, plan.max_tokens, plan.timeout_seconds) == (20, 32768, 300)
+
+
+async def test_a_child_that_goes_on_and_on_is_stopped() -> None:
+    """9.6.2, 9.6.3: it has no final response, which is no failure."""
+    builder = a_builder(a_spec(model="child"))
+    presets = Presets(default=ScriptedModel(spawns(), "Done"), child=ScriptedModel(LOOKS))
+    state = await builder.build(models=presets).arun("Go")
+    assert results(state) == ["[Subagent: scout] (no response)"]
+    assert len(presets.models["child"].requests) == 20  # type: ignore[attr-defined]
+
+
+# What the parent reads.
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        ({"subagent": "cook", "prompt": "x"}, "Error: No agent named 'cook'. Choose from: scout, guard"),
+        ({"subagent": 5, "prompt": "x"}, "Error: No agent named '5'. Choose from: scout, guard"),
+        ({"subagent": None, "prompt": "x"}, "Error: No agent named ''. Choose from: scout, guard"),
+        (
+            {"subagent": "scout", "prompt": " "},
+            "Error: Subagent 'scout' failed: Its prompt is blank; write down the whole task",
+        ),
+        (
+            {"subagent": " guard ", "prompt": None},
+            "Error: Subagent 'guard' failed: Its prompt is blank; write down the whole task",
+        ),
+    ],
+)
+async def test_what_cannot_be_started_is_a_text_and_no_failure(args: dict[str, Any], text: str) -> None:
+    """9.6.3"""
+    call = calls(("spawn_subagent", args))
+    agent, model = of_model(a_builder(a_spec(), a_spec("guard")), call, "Done")
+    state = await agent.arun("Go")
+    assert results(state) == [text]
+    assert (state.status, len(model.requests)) == (AgentStatus.COMPLETED, 2)
+
+
+async def test_a_task_that_is_no_text_is_passed_on_as_json() -> None:
+    """9.6.2: models also send objects."""
+    agent, model = of_model(a_builder(a_spec()), spawns(prompt={"find": "ä"}), "Three.", "Done")
+    await agent.arun("Go")
+    assert model.requests[1].messages[-1].text == '{"find":"ä"}'
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (" \n", "[Subagent: scout] (no response)"),
+        ("äbcde f", "[Subagent: scout] äbcde\n..."),
+        ("äbcdef", "[Subagent: scout] äbcdef"),
+        (ModelError("overloaded"), "Error: Subagent 'scout' failed: overloaded"),
+    ],
+)
+async def test_what_the_parent_reads_of_a_child(answer: str | Exception, text: str) -> None:
+    """9.6.3: the failure of a child is none of its parent."""
+    builder = a_builder(a_spec(), policy=SubagentPolicy(summary_max_chars=6))
+    agent, _ = of_model(builder, spawns(), answer, "Done")
+    state = await agent.arun("Go")
+    assert results(state) == [text]
+    assert state.status is AgentStatus.COMPLETED
+
+
+async def test_a_missing_argument_is_refused_like_anywhere() -> None:
+    """5.4.3"""
+    agent, _ = of_model(a_builder(a_spec()), calls(("spawn_subagent", {"subagent": "scout"})))
+    state = await agent.arun("Go")
+    assert results(state) == ["Error: Required arguments are missing: prompt"]
+
+
+async def test_a_skill_that_is_missing_is_named(tmp_path: Path) -> None:
+    """9.6.3: whether there is a library or not; other agents can be started all the same."""
+    text = "Error: Subagent 'scout' failed: It needs skills that are not there: maps, birds"
+    specs = (a_spec(skills=["maps", "birds"]), a_spec("guard"))
+    for library in (None, SkillLibrary(tmp_path)):
+        agent, _ = of_model(
+            a_builder(*specs, skill_library=library), spawns(), spawns("guard"), "Fine", "Done"
+        )
+        assert results(await agent.arun("Go")) == [text, "[Subagent: guard] Fine"]
+
+
+async def test_the_file_of_an_agent_names_no_address_for_secrets() -> None:
+    """9.6.5, 9.6.3: other agents can be started all the same."""
+    specs = (a_spec(model={"base_url": "https://evil.example", "api_key_env": "KEY"}), a_spec("guard"))
+    agent, _ = of_model(a_builder(*specs), spawns(), spawns("guard"), "Fine", "Done")
+    text = (
+        "Error: Subagent 'scout' failed: Its 'model' must not hold base_url, api_key_env; "
+        "name a preset of everstep.toml instead"
+    )
+    assert results(await agent.arun("Go")) == [text, "[Subagent: guard] Fine"]
+    with pytest.raises(KeyError):
+        child_of(agent.definition, "scout")
+
+
+async def test_a_preset_that_nobody_knows_is_a_text() -> None:
+    """9.6.3: the parent goes on."""
+    agent, _ = of_model(a_builder(a_spec(model="fast")), spawns(), "Done")
+    state = await agent.arun("Go")
+    assert results(state)[0].endswith("or presets whose models it can ask: build(models=...)")
+    assert (state.final_response, state.status) == ("Done", AgentStatus.COMPLETED)
+
+
+# The description.
+
+
+def test_the_tool_describes_the_agents() -> None:
+    """9.6.1"""
+    registry = AgentRegistry([a_spec(), a_spec("guard", tools=["look", "burn"]), a_spec("monk", tools=[])])
+    tool = (
+        AgentBuilder.base()
+        .with_capability(UseSubagents.with_depth(2, registry, 9))
+        .definition()
+        .tools.get("spawn_subagent")
+    )
+    assert isinstance(tool, SpawnSubagentTool)
+    assert tool.policy == SubagentPolicy(2, 9)
+    assert tool.description.split("\n")[1:] == [
+        "- scout: Is a scout (tools: all parent tools)",
+        "- guard: Is a guard (tools: look, burn)",
+        "- monk: Is a monk (tools: none)",
+    ]
+    assert tool.schema["properties"]["subagent"]["enum"] == ["scout", "guard", "monk"]
+
+
+async def test_a_registry_that_changes_later_changes_nothing_for_agents_that_are_built() -> None:
+    """9.6.1: the enum that a model was told of stays; what is built later has the new agents."""
+    registry = AgentRegistry([a_spec()])
+    builder = AgentBuilder.base().with_tools([LOOK]).with_capability(UseSubagents(registry))
+    agent, model = of_model(builder, spawns(), "Three.", spawns("guard"), "Done")
+
+    registry.register(a_spec("guard"))
+    registry.remove("scout")
+    state = await agent.arun("Go")
+
+    assert results(state) == [
+        "[Subagent: scout] Three.",
+        "Error: No agent named 'guard'. Choose from: scout",
+    ]
+    assert "- guard:" not in str(model.requests[0].tools)
+    assert list(
+        builder.definition().tools.get("spawn_subagent").schema["properties"]["subagent"]["enum"]
+    ) == ["guard"]
+
+
+def test_a_tool_of_no_agent_cannot_start_one() -> None:
+    """9.6.5: there is nothing to inherit from."""
+    tool = SpawnSubagentTool(AgentRegistry([a_spec()]), SubagentPolicy())
+    with pytest.raises(InvalidInput, match="belongs to no agent yet; build the agent first"):
+        _ = tool.subagents
+    with pytest.raises(InvalidInput, match="this runner cannot do that"):
+        tool.call({}, ToolContext(None, "c1", 1))  # type: ignore[arg-type]
+
+
+# Depth.
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2, 3])
+async def test_subagents_nest_as_deep_as_they_may(depth: int) -> None:
+    """9.6.4: depth is 0 at the top; a call at a depth of max_depth or more is refused."""
+    agent, model = of_model(
+        a_builder(a_spec(), policy=SubagentPolicy(depth)), *[spawns()] * (depth + 1), "End"
+    )
+
+    state = await agent.arun("Go")
+
+    refused = f"Error: Subagent 'scout' not started, subagents nest at most {depth} deep"
+    assert results(state) == (["[Subagent: scout] End"] if depth else [refused])
+    assert any(message.text == refused for request in model.requests for message in request.messages)
+
+
+@pytest.mark.parametrize(
+    ("tools", "names"),
+    [
+        (None, ("look", "burn", "spawn_subagent")),
+        (["spawn_subagent", "look", "nope"], ("look", "spawn_subagent")),
+        (["burn"], ("burn",)),
+        ([], ()),
+    ],
+)
+def test_a_child_has_the_tools_that_it_inherits_or_lists(
+    tools: list[str] | None, names: tuple[str, ...]
+) -> None:
+    """9.6.4, 9.6.5: unknown names are dropped."""
+    definition = a_builder(a_spec(tools=tools)).with_driver(ToolCallingDriver()).definition()
+    child = child_of(definition, "scout")
+    assert set(child.tools.names) == set(names)
+    if "spawn_subagent" in names:
+        tool = child.tools.get("spawn_subagent")
+        assert isinstance(tool, SpawnSubagentTool)
+        assert tool.depth == 1
+
+
+# Inheritance.
+
+
+@pytest.mark.parametrize("model", [None, "inherit", "fast", {"preset": "fast", "temperature": 0}])
+def test_approvals_are_inherited_however_deep_and_whoever_answers(
+    model: str | Mapping[str, Any] | None,
+) -> None:
+    """9.6.5, 8.6.1: what people have to allow for the parent, they have to allow for every child."""
+    builder = a_builder(a_spec(model=model), a_spec("guard")).with_approval("burn", "always")
+    definition = builder.with_approval("look", "never").definition()
+    for names in (["scout"], ["scout", "guard"], ["guard", "scout", "guard"]):
+        child = child_of(definition, *names)
+        assert child.approvals == {"burn": ApprovalMode.ALWAYS, "look": ApprovalMode.NEVER}
+
+
+def test_an_agent_may_ask_for_approvals_of_its_own() -> None:
+    """9.6.5, 8.6.1: where its parent says nothing; of tools that it has."""
+    spec = a_spec(tools=["burn", "look"], approval={"burn": "always", "look": "never", "fly": "always"})
+    definition = a_builder(spec).with_approval("look", "always").definition()
+    assert child_of(definition, "scout").approvals == {
+        "burn": ApprovalMode.ALWAYS,
+        "look": ApprovalMode.ALWAYS,
+    }
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (None, ("house", FrozenDict())),
+        ("inherit", ("house", FrozenDict())),
+        ("fast", ("fast", FrozenDict())),
+        ({"temperature": 0}, (None, FrozenDict(temperature=0))),
+    ],
+)
+def test_the_model_is_the_parents_or_the_one_that_is_named(model: Any, expected: Any) -> None:
+    """9.6.5: and that of a subagent's subagent is its parent's."""
+    definition = a_builder(a_spec(model=model), a_spec("guard")).with_llm_preset("house").definition()
+    for names in (["scout"], ["scout", "guard"]):
+        child = child_of(definition, *names)
+        assert (child.llm_preset, child.model_settings) == expected
+
+
+async def test_a_model_of_ones_own_answers_for_the_next_ones_as_well() -> None:
+    """9.6.5: inherit means the parent's."""
+    fast = ScriptedModel(spawns("guard"), "Deep.", "Middle.")
+    builder = a_builder(a_spec(model="fast"), a_spec("guard"))
+    builder.with_driver(ToolCallingDriver(ScriptedModel(spawns(), "Done")))
+    state = await builder.build(models=Presets(fast=fast)).arun("Go")
+    assert results(state) == ["[Subagent: scout] Middle."]
+    assert len(fast.requests) == 3
+
+
+async def test_error_policy_and_order_of_calls_are_the_parents() -> None:
+    """9.6.5"""
+    builder = (
+        a_builder(a_spec()).with_error_policy(ErrorPolicy.retry_tool_errors()).with_parallel_tools(False)
+    )
+    plan = child_of(builder.with_driver(ToolCallingDriver()).definition(), "scout").plan()
+    assert (plan.error_policy, plan.parallel_tools) == (ErrorPolicy.retry_tool_errors(), False)
+
+
+async def test_tools_that_are_only_listed_are_inherited_or_filtered() -> None:
+    """9.6.5: a list names those of toolsets as well."""
+    shelf = Shelf({"dig": lambda _args, _context: "dug", "fly": lambda _args, _context: "flown"})
+    builder = a_builder(a_spec(), a_spec("mole", tools=["dig"])).with_toolset(shelf)
+    agent, model = of_model(
+        builder, spawns(), calls(("fly", {})), "Flew", spawns("mole"), calls(("fly", {})), "Done"
+    )
+
+    state = await agent.arun("Go")
+
+    told = [[tool["function"]["name"] for tool in request.tools] for request in model.requests]
+    assert told[1] == ["dig", "fly", "look", "burn", "spawn_subagent"]
+    assert told[4] == ["dig"]
+    assert results(state) == [
+        "[Subagent: scout] Flew",
+        "Error: Subagent 'mole' failed: No tool named 'fly'. Choose from: dig",
+    ]
+    some = Some(shelf, ("dig",))
+    assert some.name == "shelf"
+
+
+# Costs and events.
+
+
+async def test_what_children_use_is_charged_to_the_tree() -> None:
+    """9.6.2, 2.6.2: to the parent's limit, and a child gets no more than is left."""
+    script = (
+        spawns(usage=Usage(input=100)),
+        says("Three.", Usage(input=700)),
+        spawns(usage=Usage(input=50)),
+        calls(("look", {}), usage=Usage(input=200)),
+        says("unasked"),
+    )
+    agent, model = of_model(a_builder(a_spec()).with_max_tokens(1000), *script)
+
+    state = await agent.arun("Go")
+
+    assert (state.usage.total, state.tokens) == (150, 1050)
+    assert state.last_outcome is not None
+    assert state.last_outcome.stop_reason is StopReason.TOKEN_LIMIT
+    assert results(state) == ["[Subagent: scout] Three.", "[Subagent: scout] (no response)"]
+    assert len(model.requests) == 4
+
+
+async def test_the_events_of_a_child_say_whose_it_is() -> None:
+    """4.6.1: parentAgentId; the same listeners hear of it."""
+    agent, _ = of_model(a_builder(a_spec()), spawns(), LOOKS, "Three.", "Done")
+    heard: list[Event] = []
+    agent.wiretap(heard.append)
+
+    state = await agent.arun("Go")
+
+    begun = [event for event in heard if isinstance(event, AgentStepStarted)]
+    assert [event.parent_agent_id for event in begun] == [None, state.agent_id, state.agent_id, None]
+    assert len({event.agent_id for event in begun}) == 2
+    tools = [(event.tool, event.parent_agent_id) for event in heard if isinstance(event, ToolCallStarted)]
+    assert tools == [("spawn_subagent", None), ("look", state.agent_id)]
+    ends = [event.parent_agent_id for event in heard if isinstance(event, AgentFinished)]
+    assert ends == [state.agent_id, None]
+
+
+async def test_a_listener_that_raises_is_no_failure_of_the_child() -> None:
+    """4.6.3: who listens is told, the model is not."""
+    agent, _ = of_model(a_builder(a_spec()), spawns(), "Three.", "Done")
+
+    def refuses(event: AgentStepStarted) -> None:
+        if event.parent_agent_id:
+            raise RuntimeError("no")
+
+    agent.on_event(AgentStepStarted, refuses)
+    with pytest.raises(ListenerFailed):
+        await agent.arun("Go")
+
+
+async def test_children_of_one_response_work_at_the_same_time() -> None:
+    """5.4.1: their results stand in the order of the calls."""
+    together = asyncio.Barrier(2)
+
+    async def meet() -> str:
+        async with asyncio.timeout(10):
+            await together.wait()
+        return "met"
+
+    both = calls(*[("spawn_subagent", {"subagent": name, "prompt": name}) for name in ("a", "b")])
+    meets = MockTool("meet", "Waits for the other", meet)
+    children = {name: ScriptedModel(calls(("meet", {})), f"I am {name}") for name in ("a", "b")}
+    builder = a_builder(*(a_spec(name, model=name) for name in children)).with_tools([meets])
+    builder.with_driver(ToolCallingDriver(ScriptedModel(both, "Done")))
+
+    state = await builder.build(models=Presets(**children)).arun("Go")
+
+    assert results(state) == ["[Subagent: a] I am a", "[Subagent: b] I am b"]
+
+
+# Tools of others that start agents.
+
+
+class Hires:
+    """Starts agents that it brings along."""
+
+    name = "hire"
+    description = "Starts an agent"
+    schema = FrozenDict()
+    options = ToolOptions(need=CallNeed.SUBAGENT)
+
+    def __init__(
+        self, definition: AgentDefinition, agent: str = "hand", report: Exception | None = None
+    ) -> None:
+        self.subagents = {"hand": definition}
+        self.agent = agent
+        self.raises = report
+
+    def spawn(self, args: dict[str, Any], context: ToolContext) -> Spawn | str:
+        del args, context
+        return Spawn(self.agent, (user("Work"),), metadata=FrozenDict(a=1))
+
+    def report(self, args: dict[str, Any], end: ChildEnd) -> str:
+        del args
+        if self.raises:
+            raise self.raises
+        return f"{end.status}: {end.error or end.response}"
+
+    def call(self, args: dict[str, Any], context: ToolContext) -> Any:
+        raise AssertionError("nobody calls it")
+
+
+class Stops(AgentHook):
+    def __init__(self, change: Callable[[AgentState], AgentState]) -> None:
+        self.change = change
+
+    def before_step(self, state: AgentState) -> AgentState:
+        return self.change(state)
+
+
+def a_hand(*script: InferenceResponse | str) -> DefinitionBuilder:
+    return DefinitionBuilder.base().with_tools([LOOK]).with_driver(ToolCallingDriver(ScriptedModel(*script)))
+
+
+async def hired(hand: DefinitionBuilder, **more: Any) -> AgentState:
+    builder = AgentBuilder.base().with_tools([Hires(hand.definition(), **more)]).with_max_steps(1)
+    return await of_model(builder, calls(("hire", {})))[0].arun("Go")
+
+
+async def test_a_child_that_is_cancelled_says_so() -> None:
+    """9.6.3, 1.2.1: the stop reason user_requested."""
+    stops = Stops(lambda state: state.with_stop_signal(StopSignal(StopReason.USER_REQUESTED)))
+    state = await hired(a_hand(LOOKS).add_hook(stops))
+    assert results(state) == ["cancelled: None"]
+
+
+async def test_a_child_that_a_hook_pauses_has_failed() -> None:
+    """1.1.6: nobody can resume it."""
+    state = await hired(a_hand(LOOKS).add_hook(Stops(lambda state: state.paused())))
+    assert results(state) == [f"failed: {PAUSED}"]
+
+
+async def test_a_child_that_fails_without_an_error_says_why_it_stopped() -> None:
+    """9.6.3, 3.7.1"""
+    stops = Stops(lambda state: state.with_stop_signal(StopSignal(StopReason.ERROR, "enough")))
+    state = await hired(a_hand(LOOKS).add_hook(stops))
+    assert results(state) == ["failed: stopped: error"]
+
+
+async def test_the_metadata_of_a_spawn_are_the_childs() -> None:
+    """9.6.2"""
+    seen: list[FrozenDict] = []
+
+    def look(state: AgentState) -> AgentState:
+        seen.append(state.metadata)
+        return state
+
+    await hired(a_hand("Done").add_hook(Stops(look)))
+    assert seen == [{"a": 1}]
+
+
+async def test_an_agent_that_nobody_brings_is_unknown_here() -> None:
+    """1.1.6: on a worker it may be known."""
+    state = await hired(a_hand("Done"), agent="clerk")
+    assert results(state)[0].startswith("Error: there is no agent 'clerk' in-process; let the tool bring it")
+
+
+async def test_what_a_report_raises_is_the_failure_of_the_call() -> None:
+    """5.4.3"""
+    state = await hired(a_hand("Done"), report=RuntimeError("illegible"))
+    assert results(state) == ["Error: illegible"]
