@@ -1,6 +1,8 @@
 """Hooks of durable executions: what they are shown, and what is kept of what they change."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from agent_domain.definition import AgentDefinition
@@ -17,10 +19,23 @@ def hooks_of(definition: AgentDefinition, *methods: str) -> Sequence[AgentHook]:
     return [hook for hook in definition.hooks if any(overrides(hook, method) for method in methods)]
 
 
+@contextmanager
+def contained() -> Generator[None]:
+    """For anybody's code: what would end the worker, or look like a cancel, is an error like any other."""
+    try:
+        yield
+    except (SystemExit, asyncio.CancelledError) as error:
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and task and task.cancelling():
+            raise
+        raise HookFailed(f"{type(error).__name__}: {error}") from error
+
+
 def before_step(hooks: Sequence[AgentHook], state: AgentState) -> AgentState:
     """The state in which the model is asked."""
-    for hook in hooks:
-        state = given_back(hook.before_step(state), hook, state)
+    with contained():
+        for hook in hooks:
+            state = given_back(hook.before_step(state), hook, state)
     return state
 
 
@@ -45,7 +60,7 @@ class AroundCall:
             for hook in self.hooks:
                 self.state = given_back(hook.before_tool(self.state, call), hook, self.state)
             self._refuse_messages()
-        except Exception as error:
+        except (Exception, SystemExit, asyncio.CancelledError) as error:
             raise HookFailed(f"{type(error).__name__} in a hook before the call: {error}") from error
 
     def after(self, execution: ToolExecution) -> None:
@@ -54,7 +69,7 @@ class AroundCall:
             for hook in self.hooks:
                 self.state = given_back(hook.after_tool(self.state, execution), hook, self.state)
             self._refuse_messages()
-        except Exception as error:
+        except (Exception, SystemExit, asyncio.CancelledError) as error:
             raise HookFailed(f"{type(error).__name__} in a hook after the call: {error}") from error
 
     def _refuse_messages(self) -> None:

@@ -11,7 +11,7 @@ from activities import news
 from activities.agents import Agents, known
 from activities.contracts import Processed, ProcessInput
 from activities.failpoints import Failpoint, Strike
-from activities.hooking import after_step, hooks_of
+from activities.hooking import after_step, contained, hooks_of
 from activities.inquiry import Inquiry
 from activities.persistence import until_written
 from activities.states import state_within
@@ -54,7 +54,8 @@ class Processing:
         ask = Inquiry(self.store, self.agents, request, f"processing/{request.number}")
         since, raised = monotonic(), None
         try:
-            state = await self._seen(definition, began, ask)
+            with contained():
+                state = await self._seen(definition, began, ask)
             added = added_between(began, state)
         except Exception as error:  # noqa: BLE001 -- the error policy decides about it, in the workflow
             raised = StepError.of(error)

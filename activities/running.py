@@ -105,8 +105,8 @@ class Running:
             if around:
                 around.after(execution)
         except HookFailed as error:
-            failed = ToolExecution(call, None, StepError.of(error, call.name), started, now(), note)
-            return Came(failed, besides=Besides(ask.usage))
+            failed = replace(StepError.of(error, call.name), type=StepError.of(error.__cause__ or error).type)
+            return Came(ToolExecution(call, None, failed, started, now(), note), besides=Besides(ask.usage))
         notes = Notes(told.metadata)
         if around is None:
             return Came(execution, notes, Besides(ask.usage))

@@ -224,7 +224,7 @@ class ExecutionFacts:
 
     def with_step(self, step: StepFacts) -> "ExecutionFacts":
         """News of the step under way; its usage and seconds count once it is complete."""
-        facts = replace(self, current_step=step, is_recorded=False).wished(step.besides.wishes)
+        facts = replace(self, current_step=step.granted(), is_recorded=False).wished(step.besides.wishes)
         was_complete = self._unrecorded is not None
         if not step.is_complete or was_complete:
             return facts

@@ -42,13 +42,22 @@ async def processed(processor: Processor, state: AgentState, ask: AskModel) -> A
     return given_back(result, processor, state)
 
 
+MOST_ADDED = 1000
+"""So many messages may be added at one place; a durable execution has a place for each."""
+
+
 def added_between(before: AgentState, after: AgentState) -> Added:
     """What a durable execution keeps of a change: what was said around the conversation, and the metadata."""
     said, known = after.messages, before.messages
     for start in range(len(said) - len(known) + 1):
         if said[start : start + len(known)] == known:
-            notes = Notes.between(before.metadata, after.metadata)
-            return Added(said[:start], said[start + len(known) :], notes)
+            opening, added = said[:start], said[start + len(known) :]
+            if (most := max(len(opening), len(added))) > MOST_ADDED:
+                raise InvalidInput(
+                    f"hooks and processors added {most} messages to a step; "
+                    f"add at most {MOST_ADDED} messages before and after the conversation, and join some"
+                )
+            return Added(opening, added, Notes.between(before.metadata, after.metadata))
     raise InvalidInput(
         "a hook or processor changed or dropped what was said; a durable execution keeps that, "
         "so add messages before or after the conversation instead"

@@ -149,6 +149,12 @@ class StepFacts:
             besides=self.besides + besides,
         )
 
+    def granted(self) -> "StepFacts":
+        """The same once the loop has heard what hooks ask for: else every later call would pause it anew."""
+        if not self.besides.wishes:
+            return self
+        return replace(self, besides=replace(self.besides, wishes=NO_WISHES))
+
     def needing(self, call_id: str, need: CallNeed) -> "StepFacts":
         """The same with one call waiting for something else, such as to run once it is approved."""
         calls = (replace(c, need=need) if c.id == call_id else c for c in self.calls)

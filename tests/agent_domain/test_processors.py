@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from agent_domain.errors import InvalidInput
-from agent_domain.processors import AgentHook, given_back
+from agent_domain.messages import Message, user
+from agent_domain.processors import MOST_ADDED, AgentHook, added_between, given_back
 from agent_domain.state import AgentState
 from tests.agent_domain.state_words import a_call, a_state, a_step, answered, having_taken
 
@@ -69,3 +70,19 @@ def test_a_state_that_does_not_go_on_from_the_one_before_is_refused(elsewhere: A
         given_back(elsewhere, forgets, STATE)
     more = STATE.with_user_message("More", reset=False)
     assert given_back(more, forgets, STATE) is more
+
+
+@pytest.mark.parametrize("is_before", [True, False])
+def test_what_is_added_at_one_place_has_to_fit(is_before: bool) -> None:
+    """4.5.4: else it could not be written down, and would be tried again for ever."""
+    many = tuple(user(f"{number}") for number in range(MOST_ADDED))
+    said = STATE.messages
+
+    def adding(*more: Message) -> AgentState:
+        added = (*many, *more)
+        return STATE.with_messages((*added, *said) if is_before else (*said, *added))
+
+    added = added_between(STATE, adding())
+    assert (added.opening if is_before else added.said) == many
+    with pytest.raises(InvalidInput, match="added 1001 messages to a step; add at most 1000"):
+        added_between(STATE, adding(user("One more")))

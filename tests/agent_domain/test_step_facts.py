@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from agent_domain.facts import ExecutionFacts
 from agent_domain.step_error import ErrorType, StepError
-from agent_domain.step_facts import CallFacts, CallNeed, StepFacts, StepType, type_of_step
+from agent_domain.step_facts import Besides, CallFacts, CallNeed, StepFacts, StepType, type_of_step
 from agent_domain.usage import Usage
+from agent_domain.wishes import Wishes
 from tests.agent_domain.executions import (
     a_call,
     a_failed_call,
@@ -134,3 +136,16 @@ def test_the_defaults_of_a_step() -> None:
     assert StepFacts(1) == StepFacts(1, (), None, Usage(), (), (), None, False, 0.0)
     assert CallFacts("a", "search") == CallFacts("a", "search", CallNeed.RUN, False, None)
     assert [str(need) for need in CallNeed] == ["run", "approval", "input", "subagent"]
+
+
+def test_what_hooks_ask_for_is_heard_once() -> None:
+    """2.4.1: what they cost stays with the step."""
+    spent = Besides(Usage(input=5), child_tokens=7)
+    step = replace(a_step(a_call()), besides=replace(spent, wishes=Wishes(pause=True)))
+    facts = ExecutionFacts().with_step(step)
+    resumed = replace(facts, is_paused=False)
+
+    assert facts.is_paused
+    assert facts.current_step
+    assert facts.current_step.besides == spent
+    assert not resumed.with_step(facts.current_step.settled([an_answered_call("call")])).is_paused

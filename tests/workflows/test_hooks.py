@@ -1,0 +1,510 @@
+"""Hooks and processors: in a durable execution they do what they do in-process, and are recorded once."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import pytest_asyncio
+from temporalio import workflow
+from temporalio.client import Client as TemporalClient, WorkflowHistory
+from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
+
+from agent_domain.builder import AgentBuilder
+from agent_domain.cached_context import InferenceRequest
+from agent_domain.error_policy import ErrorPolicy
+from agent_domain.errors import ModelError
+from agent_domain.facts import ExecutionFacts
+from agent_domain.inquiry import AskModel
+from agent_domain.loop import Decision, Rules, decide
+from agent_domain.messages import system, user
+from agent_domain.ports import ExecutionRow
+from agent_domain.processors import AgentHook
+from agent_domain.state import CANCELLED_CALL, AgentState
+from agent_domain.status import AgentStatus, ExecutionStatus, StopReason
+from agent_domain.step_facts import CallNeed
+from agent_domain.steps import InferenceResponse
+from agent_domain.stop_signal import StopSignal
+from agent_domain.testing import MockTool, calls, says
+from agent_domain.tools import ToolCall, ToolExecution, ToolOptions
+from agent_domain.usage import Usage
+from agent_domain.values import FrozenDict
+from everstep.local.runner import LocalRunner
+from everstep.runtime.embedded import EmbeddedServices
+from everstep.runtime.temporal import data_converter
+from tests.scenarios import described
+from tests.workflows.harness import Office, an_agent, at_work, connected, finished, runs_of
+from workflows import agent_execution
+from workflows.agent_execution import AgentExecution
+from workflows.contracts import ExecutionResult
+
+Change = Callable[[AgentState], AgentState]
+
+LOOKS = calls(("look", {}), usage=Usage(input=10, output=5))
+DONE = says("Done", Usage(input=20, output=3))
+WORK = "ToolCallPresenceCheck"
+GUARD = StopSignal(StopReason.GUARD, "Enough", source="a hook")
+POLICIES = {
+    "stop_on_any_error": ErrorPolicy(),
+    "retry_all": ErrorPolicy.retry_all(2),
+    "retry_tool_errors": ErrorPolicy.retry_tool_errors(3),
+    "ignore_tool_errors": ErrorPolicy.ignore_tool_errors(),
+}
+ANOTHER = "returned a state of another execution"
+CHANGED = "add messages before or after the conversation instead"
+
+
+class Meddler(AgentHook):
+    """Changes the state at one place; some changes are made a few times only."""
+
+    def __init__(self, where: str, change: Change, times: int | None = None) -> None:
+        self.where = where
+        self.change = change
+        self.left = times
+
+    def _at(self, where: str, state: AgentState) -> AgentState:
+        if where != self.where or self.left == 0:
+            return state
+        self.left = None if self.left is None else self.left - 1
+        return self.change(state)
+
+    def before_step(self, state: AgentState) -> AgentState:
+        return self._at("before_step", state)
+
+    def before_tool(self, state: AgentState, call: ToolCall) -> AgentState:
+        assert call.name == "look"
+        return self._at("before_tool", state)
+
+    def after_tool(self, state: AgentState, execution: ToolExecution) -> AgentState:
+        assert execution.result == "seen"
+        return self._at("after_tool", state)
+
+    def after_step(self, state: AgentState) -> AgentState:
+        return self._at("after_step", state)
+
+    def __call__(self, state: AgentState) -> AgentState:
+        """As a processor."""
+        return self._at("processor", state)
+
+
+class Asking:
+    """A processor that asks a model about each step, and passes its words on."""
+
+    def __init__(self, change: Change = lambda state: state, fails: Exception | None = None) -> None:
+        self.change = change
+        self.fails = fails
+
+    async def process(self, state: AgentState, ask: AskModel) -> AgentState:
+        said = await ask(InferenceRequest((user(f"How was step {state.step_count}?"),)))
+        if self.fails:
+            raise self.fails
+        return self.change(state.with_metadata(f"step {state.step_count}", said.text))
+
+
+# What they do.
+
+
+def speaks(state: AgentState) -> AgentState:
+    return state.heard(user(f"A word before the end of step {state.next_step_number}"))
+
+
+def opens(state: AgentState) -> AgentState:
+    first = system("Be brief")
+    return state if first in state.messages else state.with_messages((first, *state.messages))
+
+
+def counts(state: AgentState) -> AgentState:
+    return state.with_metadata("seen", state.metadata.get("seen", 0) + 1)
+
+
+def removes(state: AgentState) -> AgentState:
+    kept = {key: value for key, value in state.metadata.items() if key != "seen"}
+    return replace(state, metadata=FrozenDict(kept)) if "seen" in state.metadata else counts(state)
+
+
+def stops(state: AgentState) -> AgentState:
+    return state.with_stop_signal(GUARD)
+
+
+def asks_for_more(state: AgentState) -> AgentState:
+    return state.with_continuation_requested()
+
+
+def raises(state: AgentState) -> AgentState:
+    raise ValueError(f"no good, with {len(state.messages)} messages")
+
+
+def times_out(state: AgentState) -> AgentState:
+    raise TimeoutError(f"too slow, with {len(state.messages)} messages")
+
+
+# What they must not do in a durable execution.
+
+
+def rewrites(state: AgentState) -> AgentState:
+    return state.with_messages(tuple(user("Something else") for _ in state.messages))
+
+
+def drops(state: AgentState) -> AgentState:
+    return state.with_messages(state.messages[1:])
+
+
+def swaps(state: AgentState) -> AgentState:
+    return replace(state, execution=replace(state.execution, execution_id=uuid4()))
+
+
+def restarts(state: AgentState) -> AgentState:
+    return state.with_user_message("From the beginning")
+
+
+def forgets(state: AgentState) -> Any:
+    """A hook without a return statement."""
+    del state
+
+
+def floods(state: AgentState) -> AgentState:
+    return state.heard(*(user(f"{number}") for number in range(1001)))
+
+
+def leaves(state: AgentState) -> AgentState:
+    raise SystemExit(f"after {len(state.messages)} messages")
+
+
+def is_cancelled(state: AgentState) -> AgentState:
+    raise asyncio.CancelledError(f"after {len(state.messages)} messages")
+
+
+STEP_HOOKS = ("before_step", "after_step", "processor")
+EVERYWHERE = (*STEP_HOOKS, "before_tool", "after_tool")
+
+
+@dataclass(frozen=True)
+class Case:
+    """Who does what, and how the execution goes on after failures."""
+
+    name: str
+    build: Callable[[], AgentBuilder]
+    fails_around_a_call: bool = False
+    """A durable execution has recorded the reply by then, and answers its calls: in-process it never was."""
+
+
+def an_office_worker(*script: InferenceResponse | str | Exception) -> AgentBuilder:
+    """Looks, then answers; a last step that goes on makes another one that ends."""
+    return an_agent(*(script or (LOOKS, DONE)), tools=[MockTool.returning("look", "", "seen")])
+
+
+def meddled(where: str, change: Change, times: int | None = None, policy: str = "stop_on_any_error") -> Case:
+    """One hook or processor meddles."""
+
+    def build() -> AgentBuilder:
+        meddler = Meddler(where, change, times)
+        builder = an_office_worker().with_error_policy(POLICIES[policy]).with_max_steps(6)
+        return builder.add_processor(meddler) if where == "processor" else builder.add_hook(meddler)
+
+    told = f"{where} {change.__name__}" + (f" {times} times" if times else "")
+    return Case(f"{told}, {policy}", build, where.endswith("_tool") and change in (raises, times_out))
+
+
+def asked(*script: InferenceResponse | str, policy: str = "stop_on_any_error", **given: Any) -> AgentBuilder:
+    """An agent with a processor that asks its model."""
+    return an_office_worker(*script).with_error_policy(POLICIES[policy]).add_processor(Asking(**given))
+
+
+OPINION, SECOND = says("Good", Usage(input=100, output=1)), says("Better", Usage(input=200, output=2))
+
+ASKING = (
+    Case("a model is asked", lambda: asked(LOOKS, OPINION, DONE, SECOND)),
+    Case("a model is asked and speaks", lambda: asked(LOOKS, OPINION, DONE, SECOND, change=speaks)),
+    Case("a model is asked and stops", lambda: asked(LOOKS, OPINION, change=stops)),
+    Case(
+        "a model is asked and there are no tokens left",
+        lambda: asked(LOOKS, OPINION, DONE).with_max_tokens(100),
+    ),
+    Case("a model is asked and fails", lambda: asked(LOOKS, OPINION, fails=ModelError("refused"))),
+    Case(
+        "a model is asked and fails and is retried",
+        lambda: asked(LOOKS, OPINION, DONE, SECOND, fails=ModelError("refused"), policy="retry_all"),
+    ),
+)
+
+BOTH = (
+    *(meddled(where, change) for where in EVERYWHERE for change in (counts, stops, raises, removes)),
+    *(meddled(where, change) for where in STEP_HOOKS for change in (speaks, opens)),
+    # Without end, if nothing else ended it: so only the first two times.
+    *(meddled(where, asks_for_more, 2) for where in EVERYWHERE),
+    *(meddled(where, change, 1, "retry_all") for where in EVERYWHERE for change in (raises, times_out)),
+    *(meddled(where, raises, None, "retry_all") for where in EVERYWHERE),
+    *(meddled(where, raises, None, "retry_tool_errors") for where in ("before_tool", "after_tool")),
+    *(meddled(where, times_out, None, "ignore_tool_errors") for where in EVERYWHERE),
+    *ASKING,
+)
+"""What is the same in every shell."""
+
+REFUSED = {
+    **{f"{where} {change.__name__}": ANOTHER for where in EVERYWHERE for change in (swaps, restarts)},
+    **{f"{where} forgets": "returned NoneType; return the state to go on with" for where in EVERYWHERE},
+    **{f"{where} {change.__name__}": CHANGED for where in STEP_HOOKS for change in (rewrites, drops)},
+    **{f"{where} speaks": "add them in before_step or after_step" for where in ("before_tool", "after_tool")},
+    **{f"{where} floods": "at most 1000 messages" for where in STEP_HOOKS},
+    **{f"{where} {change.__name__}": "after" for where in EVERYWHERE for change in (leaves, is_cancelled)},
+}
+"""What is a failure step, with what its error says."""
+
+CHANGES: Mapping[str, Change] = {
+    change.__name__: change
+    for change in (swaps, restarts, forgets, rewrites, drops, speaks, floods, leaves, is_cancelled)
+}
+
+
+def refused(name: str) -> Case:
+    where, change = name.split()
+    return replace(meddled(where, CHANGES[change]), name=f"refused: {name}")
+
+
+def agent_of(case: Case) -> AgentBuilder:
+    """Its name is the case's place in the list: names are short words."""
+    return case.build().with_name(f"agent-{ALL.index(case)}")
+
+
+ALL = (*BOTH, *map(refused, REFUSED))
+
+
+@dataclass(frozen=True)
+class Went:
+    """How an execution went, as far as it can be compared."""
+
+    decisions: Sequence[str]
+    status: AgentStatus
+    reason: StopReason | None
+    said: Sequence[tuple[str, str]]
+    metadata: Mapping[str, Any]
+    usage: Usage
+    types: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Ran:
+    """All that is known of a durable execution."""
+
+    went: Went
+    row: ExecutionRow
+    result: ExecutionResult
+    errors: Sequence[str]
+    history: Sequence[WorkflowHistory]
+
+
+async def run_locally(case: Case) -> Went:
+    """In-process."""
+    heard: list[Decision] = []
+    runner = LocalRunner(agent_of(case).definition(), on_decision=heard.append)
+    state = await runner.run(AgentState.empty().with_messages((user("Go"),)))
+    return Went(
+        list(map(described, heard)),
+        state.status,
+        state.last_outcome and state.last_outcome.stop_reason,
+        [(str(message.role), message.text) for message in state.messages],
+        dict(state.metadata),
+        state.usage,
+        [str(step.step_type) for step in state.steps],
+    )
+
+
+async def run_durably(office: Office, case: Case, heard: Mapping[str, list[str]]) -> Ran:
+    """On a worker."""
+    execution = await office.start(agent=agent_of(case).definition().descriptor.name)
+    result, row = await finished(execution), await execution.get()
+    material, steps = await office.store.material(execution.ref), await execution.steps()
+    went = Went(
+        heard[execution.workflow.id],
+        result.status,
+        result.stop_reason,
+        [(str(message.role), message.text) for message in await office.store.transcript(execution.ref)],
+        dict(material.metadata),
+        result.usage,
+        [str(step.facts.step_type) for step in steps if step.facts],
+    )
+    records = [call.record for step in steps for call in step.calls if call.record]
+    errors = [error.message for step in steps for error in step.errors]
+    errors += [record.error.message for record in records if record.error]
+    history = [WorkflowHistory(execution.workflow.id, run) for run in await runs_of(execution)]
+    return Ran(went, row, result, errors, history)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def ran(services: EmbeddedServices) -> AsyncGenerator[Mapping[str, Ran]]:
+    """Every case, all at once."""
+    heard: dict[str, list[str]] = {}
+
+    def listening(facts: ExecutionFacts, rules: Rules, now: datetime) -> Decision:
+        decision = decide(facts, rules, now)
+        if not workflow.unsafe.is_replaying():
+            heard.setdefault(workflow.info().workflow_id, []).append(described(decision))
+        return decision
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(agent_execution, "decide", listening)
+        async with at_work(await connected(services), *map(agent_of, ALL)) as office:
+            all_of_them = await asyncio.gather(*(run_durably(office, case, heard) for case in ALL))
+    yield {case.name: each for case, each in zip(ALL, all_of_them, strict=True)}
+
+
+@pytest.mark.parametrize("case", BOTH, ids=lambda case: case.name)
+async def test_hooks_and_processors_do_the_same_in_every_shell(ran: Mapping[str, Ran], case: Case) -> None:
+    """1.1.6, 2.4.2, 4.3.4, 4.5.2, 4.5.4: decisions, what is said, metadata, usage, steps and the end."""
+    durably, locally = ran[case.name].went, await run_locally(case)
+
+    if case.fails_around_a_call:
+        durably, locally = replace(durably, said=()), replace(locally, said=())
+    assert durably == locally
+
+
+@pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
+async def test_what_hooks_and_processors_do_is_replayed(ran: Mapping[str, Ran], case: Case) -> None:
+    """1.1.1, 1.1.2: they do not run in the workflow, so the same decisions follow."""
+    replayer = Replayer(
+        workflows=[AgentExecution],
+        workflow_runner=UnsandboxedWorkflowRunner(),
+        data_converter=data_converter(),
+    )
+    for run in ran[case.name].history:
+        await replayer.replay_workflow(run)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_a_durable_execution_cannot_keep_is_a_failure_step(ran: Mapping[str, Ran], name: str) -> None:
+    """4.3.4, 4.5.4: never a stuck workflow, and the error says what to do instead."""
+    known = ran[f"refused: {name}"]
+
+    assert (known.result.status, known.result.stop_reason) == (AgentStatus.FAILED, StopReason.ERROR)
+    assert known.row.status is ExecutionStatus.FAILED
+    assert known.went.types[-1] == "error"
+    assert [error for error in known.errors if REFUSED[name] in error]
+
+
+class TestPausing:
+    """A hook may pause; whoever resumes finds the execution where it was."""
+
+    @pytest.mark.parametrize("where", EVERYWHERE)
+    async def test_a_hook_pauses(self, temporal: TemporalClient, where: str) -> None:
+        """8.4.1: once the work under way is done; nothing is asked or run twice."""
+        meddler = Meddler(where, AgentState.paused, 1)
+        agent = an_office_worker()
+        agent = agent.add_processor(meddler) if where == "processor" else agent.add_hook(meddler)
+        async with at_work(temporal, agent) as office:
+            execution = await office.start()
+            await office.until_asked(execution)
+            (step,) = await execution.steps()
+            await execution.resume()
+            result = await finished(execution)
+
+            # Before the step its calls are not under way yet.
+            assert [call.record is not None for call in step.calls] == [where != "before_step"]
+            assert await office.said(execution) == ["Go", "", "seen", "Done"]
+            assert await office.statuses(execution) == ["processing", "paused", "processing", "completed"]
+        assert (result.status, result.steps) == (AgentStatus.COMPLETED, 2)
+
+    async def test_each_call_may_pause(self, temporal: TemporalClient) -> None:
+        """8.4.1, 5.4.1: one after the other; a wish that was granted is not granted again."""
+        script = calls(("look", {}), ("look", {}))
+        agent = an_office_worker(script, DONE).with_parallel_tools(False)
+        agent.add_hook(Meddler("after_tool", AgentState.paused))
+        async with at_work(temporal, agent) as office:
+            execution = await office.start()
+            answered: list[int] = []
+            for _ in range(2):
+                await office.until_asked(execution)
+                (step,) = await execution.steps()
+                answered.append(sum(call.record is not None for call in step.calls))
+                await execution.resume()
+                await office.until_resumed(execution)
+            result = await finished(execution)
+
+        assert (answered, result.steps) == ([1, 2], 2)
+
+    async def test_a_stop_signal_outlives_a_pause(self, temporal: TemporalClient) -> None:
+        """2.4.2: the first evaluation after the step sees it."""
+        agent = an_office_worker().add_processor(lambda state: stops(state.paused()))
+        async with at_work(temporal, agent) as office:
+            execution = await office.start()
+            await office.until_asked(execution)
+            await execution.resume()
+            result = await finished(execution)
+
+        assert (result.stop_reason, result.steps) == (StopReason.GUARD, 1)
+
+
+class TestCallsAndHooks:
+    """Hooks around calls."""
+
+    @pytest.mark.parametrize("is_quick", [False, True])
+    async def test_other_calls_of_a_step_that_a_hook_fails_are_answered(
+        self, temporal: TemporalClient, is_quick: bool
+    ) -> None:
+        """1.1.5, 4.5.4: no conversation keeps a call without a result, and the run goes on if it may."""
+
+        class Refusing(AgentHook):
+            def before_tool(self, state: AgentState, call: ToolCall) -> AgentState:
+                return raises(state) if call.args else state
+
+        look = MockTool.returning("look", "", "seen")
+        look.options = ToolOptions(quick=is_quick)
+        ask = MockTool("ask", options=ToolOptions(need=CallNeed.INPUT))
+        script = calls(("look", {}), ("look", {"at": 1}), ("ask", {"prompt": "Well?"}))
+        agent = an_agent(script, DONE, tools=[look, ask]).add_hook(Refusing())
+        async with at_work(temporal, agent.with_error_policy(POLICIES["retry_all"])) as office:
+            execution, result = await office.run()
+            said = await office.said(execution)
+            steps = await execution.steps()
+
+        assert said[2:] == [
+            "seen",
+            "Error: ValueError in a hook before the call: no good, with 1 messages",
+            CANCELLED_CALL,
+            "Done",
+        ]
+        assert [error.message for error in steps[0].errors] == [
+            "a hook failed; the call that it stood around says how"
+        ]
+        assert look.calls == [{}]
+        assert (result.status, result.steps) == (AgentStatus.COMPLETED, 2)
+
+    async def test_hooks_of_concurrent_calls_do_not_lose_each_others_notes(
+        self, temporal: TemporalClient
+    ) -> None:
+        """4.4.4: what they change is merged by key after all calls; of one key the later call's wins."""
+
+        class Noting(AgentHook):
+            def after_tool(self, state: AgentState, execution: ToolExecution) -> AgentState:
+                place = execution.call.args["at"]
+                return state.with_metadata({f"looked at {place}": True, "last": place})
+
+        look = MockTool("look", schema={"type": "object", "required": ["at"]})
+        script = calls(*(("look", {"at": place}) for place in range(5)))
+        async with at_work(temporal, an_agent(script, DONE, tools=[look]).add_hook(Noting())) as office:
+            execution, _ = await office.run()
+            metadata = (await office.store.material(execution.ref)).metadata
+
+        assert metadata == {**{f"looked at {place}": True for place in range(5)}, "last": 4}
+
+    async def test_people_are_asked_before_hooks_see_the_call(self, temporal: TemporalClient) -> None:
+        """8.6.1: a hook stands around what is run."""
+        seen: list[Mapping[str, Any]] = []
+
+        class Seeing(AgentHook):
+            def before_tool(self, state: AgentState, call: ToolCall) -> AgentState:
+                seen.append(dict(call.args))
+                return counts(state)
+
+        agent = an_office_worker().with_approval("look", "always").add_hook(Seeing())
+        async with at_work(temporal, agent) as office:
+            execution = await office.start()
+            await office.until_asked(execution)
+            before = [*seen]
+            await execution.edit({"at": "the sea"})
+            await finished(execution)
+            metadata = (await office.store.material(execution.ref)).metadata
+
+        assert (before, seen, metadata) == ([], [{"at": "the sea"}], {"seen": 1})
