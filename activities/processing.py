@@ -52,6 +52,7 @@ class Processing:
         state = await state_within(self.store, request.ref, request.number, material)
         began = replace(state, facts=replace(state.facts, usage=request.usage))
         ask = Inquiry(self.store, self.agents, request, f"processing/{request.number}")
+        self.strike(Failpoint.PROCESS_BEFORE)
         since, raised = monotonic(), None
         try:
             with contained():
@@ -66,10 +67,9 @@ class Processing:
             state.critique,
             raised and replace(raised, message=""),
         )
-        return RecordProcessing(request.ref, request.number, _written(facts, raised), added, ask.usage)
+        return RecordProcessing(request.ref, request.number, _written(facts, raised), added)
 
     async def _seen(self, definition: AgentDefinition, state: AgentState, ask: Inquiry) -> AgentState:
-        self.strike(Failpoint.PROCESS_BEFORE)
         for processor in definition.processors:
             state = await processed(processor, state, ask)
         return after_step(hooks_of(definition, "after_step"), state)

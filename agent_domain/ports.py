@@ -318,8 +318,6 @@ class RecordProcessing:
     outcome: FrozenDict
     """`Processed.to_dict()`, which an attempt that comes later is given."""
     added: Added = NOTHING_ADDED
-    usage: Usage = Usage()
-    """What it cost to ask models besides."""
 
 
 @dataclass(frozen=True, slots=True)

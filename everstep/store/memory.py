@@ -440,7 +440,6 @@ class MemoryStore:
         added = transcripts.processed_lines(record.number, record.added)
 
         step.processed = outcome
-        execution.usage = frozen_map(bodies.added(execution.usage, record.usage))
         for number, line in added:
             execution.say(number, [line])
         return record.outcome

@@ -226,7 +226,6 @@ def processing(record: RecordProcessing) -> dict[str, Any]:
     return {
         "number": record.number,
         "processed": encode(record.outcome, "what processors said"),
-        **spent(record.usage),
         **said_in_steps(*transcripts.processed_lines(record.number, record.added)),
     }
 

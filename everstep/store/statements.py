@@ -592,7 +592,7 @@ PROCESSING = text("""
      WHERE execution_id = :execution_id AND number = :number AND tenant_id = :tenant_id
 """)
 
-RECORD_PROCESSING = text(f"""
+RECORD_PROCESSING = text("""
     WITH known AS (
         SELECT processed
           FROM agent_steps
@@ -612,12 +612,12 @@ RECORD_PROCESSING = text(f"""
         {_SAYS}
     ), execution AS (
         UPDATE agent_executions
-           SET {_SPENT}, updated_at = clock_timestamp()
+           SET updated_at = clock_timestamp()
           FROM fresh
          WHERE id = :execution_id
     )
     SELECT processed FROM known
-""")  # noqa: S608 -- our own words
+""")
 """Under the execution's lock. Returns what was recorded before; nothing if the step has no answer."""
 
 INNER_REPLY = text("""

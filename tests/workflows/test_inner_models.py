@@ -1,0 +1,264 @@
+"""Processors and tools that ask models: each question is paid for once, and counts once."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from temporalio.client import Client as TemporalClient
+
+from activities.failpoints import Failpoint
+from agent_domain.builder import AgentBuilder
+from agent_domain.cached_context import InferenceRequest
+from agent_domain.drivers import OnText
+from agent_domain.errors import ModelError, RateLimited
+from agent_domain.inquiry import AskModel
+from agent_domain.messages import user
+from agent_domain.state import AgentState
+from agent_domain.status import AgentStatus, StopReason
+from agent_domain.steps import InferenceResponse
+from agent_domain.testing import MockTool, ScriptedModel, calls, says
+from agent_domain.usage import Usage
+from everstep.capabilities.llm_query import LlmQueryTool
+from everstep.capabilities.structured_output import UseStructuredOutputs
+from everstep.client.client import Execution
+from tests.workflows.harness import HeldModel, Office, an_agent, at_work, finished
+from tests.workflows.test_agent_execution import Lightning, results
+
+LOOKS = calls(("look", {}), usage=Usage(input=10, output=5))
+DONE = says("Done", Usage(input=20, output=3))
+BOTH_STEPS = 15 + 23
+
+
+class Lost:
+    """The worker is lost here, once: what it was doing does not go on, and nobody hears of it."""
+
+    def __init__(self) -> None:
+        self.left = 1
+
+    async def __call__(self) -> None:
+        task = asyncio.current_task()
+        if self.left and task:
+            self.left -= 1
+            task.cancel()
+            await asyncio.sleep(0)
+
+
+class Inner(ScriptedModel):
+    """Answers the agent as written down, and each inner question by what it has in store for those."""
+
+    def __init__(
+        self, *script: InferenceResponse | str, inner: Sequence[str | Exception | Lost] = ()
+    ) -> None:
+        super().__init__(*script)
+        self.answers = list(inner)
+        self.inner: list[str] = []
+
+    async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
+        if request.messages[0].text == "Go":
+            return await super().respond(request, on_text)
+        self.inner.append(request.messages[-1].text)
+        answer = self.answers.pop(0) if self.answers else f"Answer {len(self.inner)}"
+        if isinstance(answer, Lost):
+            await answer()
+        if isinstance(answer, Exception):
+            raise answer
+        return says(str(answer), Usage(input=1000, output=len(self.inner)))
+
+
+class Asks:
+    """A processor that asks about each step, and notes the answers."""
+
+    def __init__(self, *questions: str, then: Lost | None = None) -> None:
+        self.questions = questions
+        self.then = then
+
+    async def process(self, state: AgentState, ask: AskModel) -> AgentState:
+        said = list[str]()
+        for question in self.questions:
+            said.append((await ask(InferenceRequest((user(question),)))).text)
+        if self.then:
+            await self.then()
+        return state.heard(user("Noted")).with_metadata(f"step {state.step_count}", said)
+
+
+def an_asker(model: Inner, processor: Asks) -> AgentBuilder:
+    return an_agent(model=model, tools=[MockTool("look")]).add_processor(processor)
+
+
+async def metadata(office: Office, execution: Execution) -> dict[str, Any]:
+    return dict((await office.store.material(execution.ref)).metadata)
+
+
+class TestProcessors:
+    @pytest.mark.parametrize("point", [Failpoint.PROCESS_BEFORE, Failpoint.PROCESS_AFTER_RECORD])
+    async def test_one_that_is_lost_is_answered_once(
+        self, temporal: TemporalClient, point: Failpoint
+    ) -> None:
+        """1.1.1, 1.1.3: what it asked, what it added, and what that cost."""
+        model, strike = Inner(LOOKS, DONE), Lightning(point)
+        async with at_work(temporal, an_asker(model, Asks("How was it?")), strike=strike) as office:
+            execution, result = await office.run()
+            row, said = await execution.get(), await office.said(execution)
+
+            assert await metadata(office, execution) == {"step 1": ["Answer 1"], "step 2": ["Answer 2"]}
+        assert strike.at is None
+        assert model.inner == ["How was it?"] * 2
+        assert said == ["Go", "", "null", "Noted", "Done", "Noted"]
+        assert result.usage.total == row.usage["total"] == BOTH_STEPS + 1001 + 1002
+
+    async def test_one_that_is_lost_with_all_answers_asks_nothing_again(
+        self, temporal: TemporalClient
+    ) -> None:
+        """1.1.1, 1.1.3: the answers were recorded as they came."""
+        model, lost = Inner(DONE), Lost()
+        agent = an_asker(model, Asks("How was it?", "How come?", then=lost))
+        async with at_work(temporal, agent) as office:
+            execution, result = await office.run()
+            row = await execution.get()
+
+            assert await metadata(office, execution) == {"step 1": ["Answer 1", "Answer 2"]}
+        assert lost.left == 0
+        assert model.inner == ["How was it?", "How come?"]
+        assert result.usage.total == row.usage["total"] == 23 + 1001 + 1002
+
+    async def test_one_that_is_lost_between_two_questions_asks_the_second_again(
+        self, temporal: TemporalClient
+    ) -> None:
+        """1.1.1, 1.1.3: the answer to the first was paid for."""
+        model = Inner(DONE, inner=["Well", Lost(), "Luck"])
+        async with at_work(temporal, an_asker(model, Asks("How was it?", "How come?"))) as office:
+            execution, result = await office.run()
+
+            assert await metadata(office, execution) == {"step 1": ["Well", "Luck"]}
+        assert model.inner == ["How was it?", "How come?", "How come?"]
+        assert result.usage.total == 23 + 1001 + 1003
+
+    async def test_what_it_asks_counts_once_while_the_execution_runs(self, temporal: TemporalClient) -> None:
+        """4.2.1: readers of the row see no more than was used."""
+        model = HeldModel(LOOKS, says("Well", Usage(input=1000)), DONE, holds=3)
+        agent = an_agent(model=model, tools=[MockTool("look")]).add_processor(Asks("How was it?"))
+        async with at_work(temporal, agent) as office:
+            execution = await office.start()
+            await model.begun.wait()
+            running = await execution.get()
+            model.go_on.set()
+            await finished(execution)
+
+        assert running.usage["total"] == 15 + 1000
+
+    async def test_what_it_asks_counts_against_the_limit(self, temporal: TemporalClient) -> None:
+        """2.6.2: together with the step."""
+        agent = an_asker(Inner(LOOKS, DONE), Asks("How was it?")).with_max_tokens(1016)
+        async with at_work(temporal, agent) as office:
+            _, result = await office.run()
+
+        assert (result.stop_reason, result.steps, result.usage.total) == (StopReason.TOKEN_LIMIT, 1, 1016)
+
+    async def test_a_model_that_is_busy_is_asked_again(self, temporal: TemporalClient) -> None:
+        """3.5.1: within the step, as often as three times."""
+        busy = RateLimited("busy", 0.01)
+        agent = an_asker(Inner(DONE, inner=[busy, busy, "Well"]), Asks("How was it?"))
+        async with at_work(temporal, agent) as office:
+            execution, result = await office.run()
+
+            assert await metadata(office, execution) == {"step 1": ["Well"]}
+        assert result.status is AgentStatus.COMPLETED
+
+    async def test_a_model_that_stays_busy_is_a_failure_step(self, temporal: TemporalClient) -> None:
+        """4.3.4, 4.5.4: after the step that was processed."""
+        agent = an_asker(Inner(DONE, inner=[RateLimited("busy", 0.01)] * 3), Asks("How was it?"))
+        async with at_work(temporal, agent) as office:
+            execution, result = await office.run()
+            steps = await execution.steps()
+
+        assert (result.status, result.stop_reason, result.steps) == (AgentStatus.FAILED, StopReason.ERROR, 2)
+        assert [error.message for error in steps[1].errors] == ["busy"]
+
+    async def test_cancelling_hangs_up(self, temporal: TemporalClient) -> None:
+        """8.2.1: at once."""
+        model = HeldModel("Done", holds=2)
+        async with at_work(temporal, an_agent(model=model).add_processor(Asks("How was it?"))) as office:
+            execution = await office.start()
+            await model.begun.wait()
+            await execution.cancel()
+            result = await finished(execution)
+
+        assert model.was_closed
+        assert result.stop_reason is StopReason.USER_REQUESTED
+
+
+class Answer(BaseModel):
+    """An answer."""
+
+    number: int
+
+
+def queries(*questions: str) -> InferenceResponse:
+    asked = (("llm_query", {"query": question}) for question in questions)
+    return calls(*asked, usage=Usage(input=10, output=5))
+
+
+class TestTools:
+    @pytest.mark.parametrize("point", [Failpoint.TOOL_AFTER_EFFECT, Failpoint.TOOL_BEFORE_REPORT])
+    async def test_llm_query_is_paid_for_once(self, temporal: TemporalClient, point: Failpoint) -> None:
+        """9.9.1, 1.1.3: also when it is run again."""
+        model, strike = Inner(queries("How many?"), DONE), Lightning(point)
+        async with at_work(temporal, an_agent(model=model, tools=[LlmQueryTool()]), strike=strike) as office:
+            execution, result = await office.run()
+            row = await execution.get()
+
+            assert await results(execution) == ["Answer 1"]
+        assert strike.at is None
+        assert model.inner == ["How many?"]
+        assert result.usage.total == row.usage["total"] == BOTH_STEPS + 1001
+
+    async def test_calls_of_one_step_ask_for_themselves(self, temporal: TemporalClient) -> None:
+        """9.9.1, 5.4.1: the same question twice is two questions."""
+        model = Inner(queries("How many?", "How many?"), DONE)
+        async with at_work(temporal, an_agent(model=model, tools=[LlmQueryTool()])) as office:
+            execution, result = await office.run()
+
+            assert sorted(await results(execution)) == ["Answer 1", "Answer 2"]
+        assert result.usage.total == BOTH_STEPS + 1001 + 1002
+
+    async def test_a_model_that_fails_is_read_about(self, temporal: TemporalClient) -> None:
+        """9.9.1: no failure of the call."""
+        model = Inner(queries("How many?", " "), DONE, inner=[ModelError("refused")])
+        async with at_work(temporal, an_agent(model=model, tools=[LlmQueryTool()])) as office:
+            execution, result = await office.run()
+
+            assert await results(execution) == [
+                "Error: The model call failed: refused",
+                "Error: query is empty",
+            ]
+        assert result.status is AgentStatus.COMPLETED
+
+    async def test_extraction_goes_on_where_it_was_lost(self, temporal: TemporalClient) -> None:
+        """9.8.1, 9.8.3, 1.1.3: the first try was paid for, and what it found wrong is asked again."""
+        model = Inner(
+            calls(
+                ("extract_data", {"input": "Six", "schema": "answer", "store_as": "found"}), usage=LOOKS.usage
+            ),
+            DONE,
+            inner=["Six", Lost(), '{"value": {"number": 6}}'],
+        )
+        agent = an_agent(model=model).with_capability(UseStructuredOutputs({"answer": Answer}))
+        async with at_work(temporal, agent) as office:
+            execution, result = await office.run()
+
+            assert await results(execution) == ["Extracted answer into 'found': {\"number\":6}"]
+            assert await metadata(office, execution) == {"found": {"number": 6}}
+        assert len(model.inner) == 3
+        assert model.inner[0] == "Six"
+        assert model.inner[1] == model.inner[2]
+        assert result.usage.total == BOTH_STEPS + 1001 + 1003
+
+    async def test_what_calls_ask_counts_against_the_limit(self, temporal: TemporalClient) -> None:
+        """2.6.2: what a step's calls asked counts before the next step."""
+        agent = an_agent(model=Inner(queries("How many?"), DONE), tools=[LlmQueryTool()])
+        async with at_work(temporal, agent.with_max_tokens(1016)) as office:
+            _, result = await office.run()
+
+        assert (result.stop_reason, result.steps) == (StopReason.TOKEN_LIMIT, 1)
