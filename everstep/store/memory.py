@@ -673,7 +673,9 @@ class MemoryStore:
         said = [execution.said[place] for place in sorted(execution.said)]
         while execution.continues:
             until, execution = execution.continues_until, self._executions[execution.continues]
-            places = sorted(place for place in execution.said if until is None or place[0] <= until)
+            places = sorted(
+                place for place in execution.said if until is None or transcripts.is_said_by(place, until)
+            )
             said[:0] = [execution.said[place] for place in places]
         return tuple(said)
 

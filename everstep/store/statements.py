@@ -157,7 +157,10 @@ def _transcript(condition: str) -> str:
       FROM (SELECT said.role, said.content, said.metadata, chain.depth, said.step, said.idx
               FROM chain
               JOIN agent_transcript said ON said.execution_id = chain.id AND said.tenant_id = :tenant_id
-             WHERE (chain.until IS NULL OR said.step <= chain.until) AND {condition}
+             WHERE (chain.until IS NULL OR said.step <= chain.until)
+               -- What hooks of later steps put before the conversation stands there, further to the front.
+               AND (chain.until IS NULL OR said.step > 0 OR said.idx >= -1000 * (2 * chain.until + 1))
+               AND {condition}
          UNION ALL
             SELECT 'note', json_build_object('begins', agent_metadata), CAST('{{}}' AS json), depth, -1, 0
               FROM chain) AS told

@@ -115,6 +115,12 @@ def _opening(number: int, messages: Messages, after: int = 0) -> Iterable[tuple[
     return ((0, line) for line in lines(messages, -RESULTS_FROM * (2 * number + after)))
 
 
+def is_said_by(place: tuple[int, int], number: int) -> bool:
+    """Whether this place, a step and an index, was taken by the end of that step."""
+    step, idx = place
+    return step <= number and (step > 0 or idx >= -RESULTS_FROM * (2 * number + 1))
+
+
 # Reading.
 
 

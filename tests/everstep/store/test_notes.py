@@ -187,6 +187,27 @@ class TestConversations:
         await replied(store, branch, "c0")
         assert (await store.preview_call(branch, "c0")).metadata == {"step": 2}
 
+    async def test_a_fork_has_what_was_put_before_the_conversation_up_to_its_step(
+        self, store: ExecutionStore
+    ) -> None:
+        """4.5.2: by hooks and by processors."""
+        ref = await accepted(store, "Hello")
+        for number in (1, 2, 3):
+            by_hook, by_processor = (
+                Added((Message(Role.SYSTEM, f"{who} {number}"),)) for who in ("hook", "processor")
+            )
+            await store.begin_step(begin(ref, number))
+            await store.record_reply(replace(reply(ref, "Hi", number=number), added=by_hook))
+            await store.record_processing(processed(ref, number, added=by_processor))
+        branch, beginning = a_ref(), a_ref()
+        shared = new(branch, "Otherwise", continues=ref.execution_id)
+        await store.accept(replace(shared, continues_until=2))
+        await store.accept(replace(shared, ref=beginning, continues_until=0))
+
+        openings = ["processor 2", "hook 2", "processor 1", "hook 1"]
+        assert texts(await store.transcript(branch)) == [*openings, "Hello", "Hi", "Hi", "Otherwise"]
+        assert texts(await store.transcript(beginning)) == ["Hello", "Otherwise"]
+
 
 class TestInnerReplies:
     RESPONSE = frozen_map(InferenceResponse("Yes").to_dict())
