@@ -1,0 +1,186 @@
+"""Self-critique in durable executions: what the critic reads, what follows from it, and what it costs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+from temporalio.client import Client as TemporalClient
+
+from activities.failpoints import Failpoint
+from agent_domain.builder import AgentBuilder
+from agent_domain.cached_context import InferenceRequest
+from agent_domain.capabilities.critique import CRITIC_PROMPT
+from agent_domain.drivers import OnText
+from agent_domain.errors import ModelError
+from agent_domain.messages import user
+from agent_domain.state import AgentState
+from agent_domain.status import AgentStatus, StopReason
+from agent_domain.steps import InferenceResponse
+from agent_domain.testing import MockTool, ScriptedModel, calls, says
+from agent_domain.usage import Usage
+from agent_domain.values import json_text
+from everstep.capabilities.critique import UseSelfCritique
+from everstep.local.runner import LocalRunner
+from tests.workflows.harness import an_agent, at_work
+from tests.workflows.test_agent_execution import Lightning
+
+LOOKS = calls(("look", {"at": "the sea"}), usage=Usage(input=10))
+APPROVED = '{"approved": true, "summary": "Good"}'
+REJECTED = (
+    'Well: {"approved": false, "summary": "Too short", "weaknesses": ["no hue"], "suggestions": "look"}'
+)
+REVISE = "[Critique {}: revise your answer]"
+
+
+class Critical(ScriptedModel):
+    """The agent's model, which is its critic's as well; a critique costs a thousand tokens."""
+
+    def __init__(self, script: Sequence[InferenceResponse | str], critic: Sequence[str | Exception]) -> None:
+        super().__init__(*script)
+        self.critic = ScriptedModel(*critic)
+
+    async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
+        if request.messages[0].text != CRITIC_PROMPT:
+            return await super().respond(request, on_text)
+        response = await self.critic.respond(request, on_text)
+        return says(response.text, Usage(input=1000))
+
+
+@dataclass(frozen=True)
+class Case:
+    """What the agent answers, what the critic says, and what follows."""
+
+    script: Sequence[InferenceResponse | str]
+    critic: Sequence[str | Exception]
+    steps: int
+    asked: int
+    """How often the critic is asked."""
+    critiques: int
+    said: Sequence[str]
+    """After the first message."""
+    reason: StopReason = StopReason.COMPLETED
+    max_iterations: int = 2
+    usage: int = 0
+    """Besides that of the critic."""
+
+    def model(self) -> Critical:
+        return Critical(self.script, self.critic)
+
+    def agent(self, model: Critical) -> AgentBuilder:
+        agent = an_agent(model=model, tools=[MockTool.returning("look", "", "blue")])
+        return agent.with_capability(UseSelfCritique(self.max_iterations))
+
+
+CASES = {
+    "approved": Case(["Blue"], [APPROVED], 1, 1, 1, ["Blue"]),
+    "rejected once": Case(
+        ["It is there", LOOKS, "Blue"],
+        [REJECTED, APPROVED],
+        3,
+        2,
+        2,
+        ["It is there", REVISE.format(1), "", "blue", "Blue"],
+        usage=10,
+    ),
+    "rejected to the end": Case(
+        ["Green", "Red"],
+        [REJECTED],
+        2,
+        2,
+        2,
+        ["Green", REVISE.format(1), "Red"],
+        StopReason.RETRY_LIMIT,
+    ),
+    "rejected and no revision allowed": Case(
+        ["Green"], [REJECTED], 1, 1, 1, ["Green"], StopReason.RETRY_LIMIT, max_iterations=1
+    ),
+    "no critique at all": Case(["Green"], [REJECTED], 1, 0, 0, ["Green"], max_iterations=0),
+    "only answers are criticised": Case([LOOKS, "Blue"], [APPROVED], 2, 1, 1, ["", "blue", "Blue"], usage=10),
+    "a critic that cannot be read is asked three times": Case(["Blue"], ["Fine, I guess"], 1, 3, 1, ["Blue"]),
+    "a critic that is read at last": Case(
+        ["Green", "Blue"], ["Hm", REJECTED, APPROVED], 2, 3, 2, ["Green", REVISE.format(1), "Blue"]
+    ),
+    "a critic that fails approves": Case(["Blue"], [ModelError("refused")], 1, 1, 1, ["Blue"]),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_a_critic_is_heard(temporal: TemporalClient, name: str) -> None:
+    """9.7.1, 9.7.2, 9.7.3, 2.5: the same as in-process; the critic reads the same, and counts."""
+    case = CASES[name]
+    model, local_model = case.model(), case.model()
+    async with at_work(temporal, case.agent(model)) as office:
+        execution, result = await office.run()
+        said = await office.said(execution)
+        metadata = (await office.store.material(execution.ref)).metadata
+        row = await execution.get()
+    local = await LocalRunner(case.agent(local_model).definition()).run(
+        AgentState.empty().with_messages((user("Go"),))
+    )
+
+    assert (result.steps, result.stop_reason, result.status) == (
+        case.steps,
+        case.reason,
+        AgentStatus.COMPLETED,
+    )
+    assert [text.split("\n", maxsplit=1)[0] for text in said] == ["Go", *case.said]
+    assert len(model.critic.requests) == case.asked
+    assert metadata.get("self_critic_iteration", 0) == case.critiques
+    paid = 0 if "fails" in name else 1000 * case.asked
+    assert result.usage.total == row.usage["total"] == case.usage + paid
+
+    assert said == [message.text for message in local.messages]
+    assert json_text(metadata) == json_text(local.metadata)
+    assert model.critic.requests == local_model.critic.requests
+    assert (result.steps, result.usage) == (local.step_count, local.usage)
+    assert local.last_outcome
+    assert result.stop_reason is local.last_outcome.stop_reason
+
+
+async def test_the_words_of_a_rejection_reach_the_agent(temporal: TemporalClient) -> None:
+    """9.7.3: the problem, and what to do about it."""
+    case = CASES["rejected once"]
+    async with at_work(temporal, case.agent(case.model())) as office:
+        execution, _ = await office.run()
+        revise = (await office.said(execution))[2]
+
+    assert "Problem: Too short" in revise
+    assert "- no hue" in revise
+    assert "- look" in revise
+
+
+@pytest.mark.parametrize("point", [Failpoint.PROCESS_BEFORE, Failpoint.PROCESS_AFTER_RECORD])
+async def test_a_critic_whose_worker_is_lost_is_heard_once(
+    temporal: TemporalClient, point: Failpoint
+) -> None:
+    """9.7.2, 1.1.1: one critique, one request to revise, and paid for once."""
+    case, strike = CASES["rejected once"], Lightning(point)
+    model = case.model()
+    async with at_work(temporal, case.agent(model), strike=strike) as office:
+        execution, result = await office.run()
+        said = await office.said(execution)
+
+    assert strike.at is None
+    assert [text.split("\n", maxsplit=1)[0] for text in said] == ["Go", *case.said]
+    assert len(model.critic.requests) == 2
+    assert result.usage.total == 2010
+
+
+async def test_a_critique_counts_against_the_tokens(temporal: TemporalClient) -> None:
+    """2.6.2, 9.7.3: a revision that nothing is left for is not begun."""
+    case = CASES["rejected once"]
+    async with at_work(temporal, case.agent(case.model()).with_max_tokens(1000)) as office:
+        _, result = await office.run()
+
+    assert (result.stop_reason, result.steps) == (StopReason.TOKEN_LIMIT, 1)
+
+
+async def test_the_working_time_of_a_critic_counts(temporal: TemporalClient) -> None:
+    """2.7.1: as work of the execution."""
+    case = CASES["approved"]
+    async with at_work(temporal, case.agent(case.model())) as office:
+        execution, result = await office.run()
+        (step,) = await execution.steps()
+
+    assert step.facts
+    assert result.seconds > step.facts.seconds
