@@ -1,0 +1,350 @@
+"""`UseSubagents` in durable executions: what children inherit, what they may, and what their parent reads."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.client import Client as TemporalClient
+
+from activities.failpoints import Failpoint
+from agent_domain.agent_registry import AgentRegistry
+from agent_domain.agent_spec import AgentSpec
+from agent_domain.builder import AgentBuilder
+from agent_domain.cached_context import InferenceRequest
+from agent_domain.capabilities.subagents import TOOL, SubagentPolicy
+from agent_domain.drivers import Model, OnText
+from agent_domain.error_policy import ErrorPolicy
+from agent_domain.errors import ModelError
+from agent_domain.inquiry import ModelChoice
+from agent_domain.messages import Role
+from agent_domain.state import CANCELLED_CALL
+from agent_domain.status import AgentStatus, ExecutionStatus, StopReason
+from agent_domain.steps import InferenceResponse
+from agent_domain.testing import MockTool, ScriptedModel, calls, says
+from agent_domain.tools import Tool
+from agent_domain.usage import Usage
+from everstep.capabilities.skills import SkillLibrary
+from everstep.capabilities.subagents import UseSubagents
+from everstep.client.client import Execution, Refused
+from everstep.runtime.agents import AgentBook
+from everstep.runtime.worker import make_worker
+from tests.toolsets import Shelf
+from tests.workflows.harness import HeldModel, Office, an_agent, an_office, at_work, finished, progress
+from tests.workflows.test_agent_execution import Lightning, results
+from tests.workflows.test_subagents import child_of
+
+FORGIVING = ErrorPolicy.ignore_tool_errors()
+HELPER = AgentSpec("helper", "Helps", "You help.")
+LOOKS = calls(("look", {}), usage=Usage(input=10))
+
+
+def spawns(*prompts: str, name: str = "helper") -> InferenceResponse:
+    """Starts a subagent for each prompt."""
+    asked = (("spawn_subagent", {"subagent": name, "prompt": prompt}) for prompt in prompts)
+    return calls(*asked, usage=Usage(input=100))
+
+
+class Talk:
+    """A model that answers each agent by its own script, told apart by how its conversation begins."""
+
+    def __init__(self, **scripts: Sequence[InferenceResponse | str | Exception]) -> None:
+        self.models = {name: ScriptedModel(*script) for name, script in scripts.items()}
+
+    async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
+        return await self.models[self.speaker(request)].respond(request, on_text)
+
+    def speaker(self, request: InferenceRequest) -> str:
+        first = request.messages[0]
+        return first.text.split()[-1].strip(".") if first.role is Role.SYSTEM else "boss"
+
+    def heard(self, name: str) -> list[str]:
+        """What an agent was asked last, as text."""
+        return [message.text for message in self.models[name].requests[-1].messages]
+
+    def tools(self, name: str) -> list[str]:
+        """What an agent could call."""
+        return [tool["function"]["name"] for tool in self.models[name].requests[0].tools]
+
+
+def a_boss(model: Model, *specs: AgentSpec, tools: Sequence[Tool] = (), **given: Any) -> AgentBuilder:
+    """An agent that starts these."""
+    agent = an_agent(model=model, tools=tools).with_name("boss")
+    return agent.with_capability(UseSubagents(AgentRegistry(specs or (HELPER,)), **given))
+
+
+def look() -> MockTool:
+    return MockTool.returning("look", "", "blue")
+
+
+async def plan_of(office: Office, execution: Execution) -> Mapping[str, Any]:
+    return (await office.store.material(execution.ref)).plan
+
+
+class TestWhatChildrenAre:
+    async def test_a_child_knows_its_prompt_its_skills_and_its_task(
+        self, temporal: TemporalClient, tmp_path: Path
+    ) -> None:
+        """9.6.2, 9.6.3: nothing of its parent's conversation; and the parent only its text."""
+        (tmp_path / "seeing.md").write_text("---\ndescription: How to see\n---\nOpen your eyes.\n")
+        spec = AgentSpec("helper", "Helps", "You help.", skills=["seeing"])
+        talk = Talk(boss=(spawns("Look at the sea"), "Thanks"), help=(LOOKS, "Blue "))
+        boss = a_boss(talk, spec, tools=[look()], skill_library=SkillLibrary(tmp_path))
+        async with at_work(temporal, boss) as office:
+            execution, _ = await office.run("Describe the sea")
+            child = await child_of(office, execution)
+            row, plan, said = await child.get(), await plan_of(office, child), await office.said(child)
+            transcript = await office.store.transcript(child.ref)
+
+            assert await results(execution) == ["[Subagent: helper] Blue"]
+            assert await office.said(execution) == [
+                "Describe the sea",
+                "",
+                "[Subagent: helper] Blue",
+                "Thanks",
+            ]
+        skill = '<skill name="seeing">\nOpen your eyes.\n</skill>'
+        assert said == ["You help.", "", skill, "Look at the sea", "", "blue", "Blue "]
+        assert [call["function"]["name"] for call in transcript[1].calls] == ["load_skill"]
+        assert transcript[2].metadata["tool_call_id"] == transcript[1].calls[0]["id"]
+        assert (plan["max_steps"], plan["max_tokens"], plan["timeout_seconds"]) == (20, 32768, 300)
+        assert (row.agent, row.parent_execution_id) == ("boss/helper", execution.id)
+
+    @pytest.mark.parametrize(
+        ("wanted", "has"),
+        [
+            (None, ["look", "hear", TOOL]),
+            (["hear", "fly"], ["hear"]),
+            ([TOOL, "look"], ["look", TOOL]),
+            ([], []),
+        ],
+        ids=["all", "some", "to start others", "none"],
+    )
+    async def test_a_child_has_tools_of_its_parent(
+        self, temporal: TemporalClient, wanted: list[str] | None, has: list[str]
+    ) -> None:
+        """9.6.4, 9.6.5: all, or those of its list that the parent has."""
+        talk = Talk(boss=(spawns("Help"), "Thanks"), help=("Done",))
+        spec = AgentSpec("helper", "Helps", "You help.", tools=wanted)
+        async with at_work(temporal, a_boss(talk, spec, tools=[look(), MockTool("hear")])) as office:
+            await office.run()
+
+        assert talk.tools("help") == has
+
+    async def test_a_call_of_a_tool_that_a_child_lacks_is_refused(self, temporal: TemporalClient) -> None:
+        """9.6.5, 5.4.3: whatever its model has heard of elsewhere."""
+        talk = Talk(boss=(spawns("Help"), "Thanks"), help=(LOOKS, "Done"))
+        tools = [seen := look(), MockTool("hear")]
+        spec = AgentSpec("helper", "Helps", "You help.", tools=["hear"])
+        boss = a_boss(talk, spec, tools=tools).with_error_policy(FORGIVING)
+        async with at_work(temporal, boss) as office:
+            execution, _ = await office.run()
+            child = await child_of(office, execution)
+
+            assert await results(child) == ["Error: No tool named 'look'. Choose from: hear"]
+        assert seen.calls == []
+
+    async def test_a_child_has_the_listed_tools_of_its_parent(self, temporal: TemporalClient) -> None:
+        """9.6.5: also those that its parent's toolsets list; those not on its list are none of its own."""
+        shelf = Shelf({"weigh": lambda _args, _context: "heavy", "cut": lambda _args, _context: "short"})
+        weighs = calls(("weigh", {}))
+        talk = Talk(boss=(spawns("Help"), "Thanks"), help=(weighs, "Done"))
+        spec = AgentSpec("helper", "Helps", "You help.", tools=["weigh"])
+        async with at_work(temporal, a_boss(talk, spec).with_toolset(shelf)) as office:
+            execution, _ = await office.run()
+            child = await child_of(office, execution)
+
+            assert await results(child) == ["heavy"]
+        assert talk.tools("help") == ["weigh"]
+        assert [asker.execution_id for asker in shelf.asked] == [execution.id, child.id]
+
+    @pytest.mark.parametrize(
+        ("model", "speaks"),
+        [(None, "own"), ("inherit", "own"), ("fast", "fast"), ({"model": "x"}, "settings")],
+        ids=["nothing", "inherit", "preset", "settings"],
+    )
+    async def test_a_child_asks_the_model_of_its_parent_or_its_own(
+        self, temporal: TemporalClient, model: str | dict[str, str] | None, speaks: str
+    ) -> None:
+        """9.6.5."""
+
+        class Models:
+            def model(self, wanted: ModelChoice = None) -> Model:
+                return ScriptedModel("fast" if wanted == "fast" else "settings" if wanted else "default")
+
+        spec = AgentSpec("helper", "Helps", "You help.", model=model)
+        talk = Talk(boss=(spawns("Help"), "Thanks"), help=("own",))
+        office = an_office(temporal, a_boss(talk, spec))
+        async with make_worker(
+            temporal, office.port, AgentBook(office.agents, Models()), office.settings, bus=office.bus
+        ):
+            execution, _ = await office.run()
+
+            assert await results(execution) == [f"[Subagent: helper] {speaks}"]
+
+
+class TestWhatIsRefused:
+    async def test_what_starts_no_child(self, temporal: TemporalClient) -> None:
+        """9.6.3: an unknown name is an answer; a blank prompt or a skill that is not there, a failure."""
+        lost = AgentSpec("lost", "Needs more", "You help.", skills=["flying"])
+        script = calls(
+            *(
+                (TOOL, {"subagent": name, "prompt": prompt})
+                for name, prompt in (("ghost", "Boo"), ("helper", " "), ("lost", "Fly"))
+            )
+        )
+        boss = a_boss(Talk(boss=(script, "Thanks")), HELPER, lost).with_error_policy(FORGIVING)
+        async with at_work(temporal, boss) as office:
+            execution, result = await office.run()
+
+            assert await results(execution) == [
+                "Error: No agent named 'ghost'. Choose from: helper, lost",
+                "Error: prompt is blank; write down the whole task",
+                "Error: the agent 'lost' needs the skill 'flying', which is not there",
+            ]
+            assert len((await office.client.list()).rows) == 1
+        assert result.status is AgentStatus.COMPLETED
+
+    @pytest.mark.parametrize("depth", [0, 1, 2])
+    async def test_how_deep_they_nest(self, temporal: TemporalClient, depth: int) -> None:
+        """9.6.3, 9.6.4: the one who may not is told so, and goes on."""
+        talk = Talk(boss=(spawns("Help"), "Thanks"), help=(spawns("Help"), spawns("Help"), "Done"))
+        boss = a_boss(talk, HELPER, policy=SubagentPolicy(max_depth=depth))
+        async with at_work(temporal, boss) as office:
+            execution, result = await office.run()
+            told, deepest = list[str](), execution
+            for _ in range(depth):
+                deepest = await child_of(office, deepest)
+            told = await results(deepest)
+            count = len((await office.client.list()).rows)
+
+        refusal = f"Error: Subagent 'helper' not started, subagents nest at most {depth} deep"
+        assert told[0] == refusal
+        assert count == depth + 1
+        assert result.status is AgentStatus.COMPLETED
+
+
+class TestPeople:
+    async def test_what_a_person_allows_the_parent_one_allows_the_child(
+        self, temporal: TemporalClient
+    ) -> None:
+        """8.6.1, 9.6.5: the child pauses, its parent with it; who approves, approves the child's call."""
+        talk = Talk(boss=(spawns("Look"), "Thanks"), help=(LOOKS, "Blue"))
+        tools = [seen := look()]
+        async with at_work(temporal, a_boss(talk, tools=tools).with_approval("look", "always")) as office:
+            execution = await office.start()
+            child = await child_of(office, execution)
+            await office.until_asked(child)
+            await office.until_asked(execution)
+            before = len(seen.calls)
+            with pytest.raises(Refused):
+                await execution.approve()
+            (request,) = await child.requests()
+            await child.approve()
+            result = await finished(execution)
+
+            assert await results(execution) == ["[Subagent: helper] Blue"]
+            assert await office.statuses(execution) == ["processing", "paused", "processing", "completed"]
+        assert (before, len(seen.calls)) == (0, 1)
+        assert request.call_id
+        assert result.status is AgentStatus.COMPLETED
+
+    async def test_cancelling_the_parent_cancels_its_children(self, temporal: TemporalClient) -> None:
+        """8.2.1: who is asking their model hangs up."""
+        model = HeldModel(spawns("Help"), holds=2)
+        async with at_work(temporal, a_boss(model)) as office:
+            execution = await office.start()
+            await model.begun.wait()
+            child = await child_of(office, execution)
+            await execution.cancel()
+            result = await finished(execution)
+
+            assert (await child.get()).status is ExecutionStatus.CANCELLED
+            assert await results(execution) == [CANCELLED_CALL]
+        assert model.was_closed
+        assert result.stop_reason is StopReason.USER_REQUESTED
+
+
+class TestEnds:
+    @pytest.mark.parametrize(
+        ("says_", "reads"),
+        [
+            (ModelError("refused"), "Error: Subagent 'helper' failed: refused"),
+            ("  ", "[Subagent: helper] (no response)"),
+            (" " + "blue " * 5, "[Subagent: helper] blue blue\n..."),
+        ],
+        ids=["failure", "silence", "length"],
+    )
+    async def test_what_the_parent_reads(
+        self, temporal: TemporalClient, says_: str | Exception, reads: str
+    ) -> None:
+        """9.6.3: never a failure of the call."""
+        talk = Talk(boss=(spawns("Help"), "Thanks"), help=(says_,))
+        boss = a_boss(talk, policy=SubagentPolicy(summary_max_chars=10))
+        async with at_work(temporal, boss) as office:
+            execution, result = await office.run()
+
+            assert await results(execution) == [reads]
+        assert result.status is AgentStatus.COMPLETED
+
+    async def test_a_child_stops_at_its_limits(self, temporal: TemporalClient) -> None:
+        """9.6.2: 20 steps; what it said last is read."""
+        talk = Talk(boss=(spawns("Help"), "Thanks"), help=(LOOKS,))
+        async with at_work(temporal, a_boss(talk, tools=[look()])) as office:
+            execution, _ = await office.run()
+            row = await (await child_of(office, execution)).get()
+
+            assert await results(execution) == ["[Subagent: helper] (no response)"]
+        assert (row.step_count, row.stop_reason) == (20, StopReason.STEPS_LIMIT)
+
+
+class TestTokens:
+    async def test_children_are_charged_to_their_parents(self, temporal: TemporalClient) -> None:
+        """9.6.2, 2.6.2: over the whole tree; a parent that is used up goes on no further."""
+        expensive = says("Done", Usage(input=300))
+        talk = Talk(boss=(spawns("Help", "Help"), "Thanks"), help=(spawns("Help"), expensive, expensive))
+        boss = a_boss(talk, policy=SubagentPolicy(max_depth=2)).with_max_tokens(600)
+        boss = boss.with_parallel_tools(False)
+        async with at_work(temporal, boss) as office:
+            execution, result = await office.run()
+            facts = (await progress(execution)).facts
+
+        # The first child and its own child use 700, which leaves the second child next to nothing.
+        assert facts.child_tokens >= 700
+        assert (result.usage.total, result.stop_reason) == (100, StopReason.TOKEN_LIMIT)
+        assert result.tokens == facts.tokens == 100 + facts.child_tokens
+
+    async def test_a_child_gets_what_is_left(self, temporal: TemporalClient) -> None:
+        """9.6.2: and so does its child."""
+        talk = Talk(boss=(LOOKS, spawns("Help"), "Thanks"), help=(spawns("Help"), "Done", "Done"))
+        boss = a_boss(talk, tools=[look()]).with_max_tokens(1000)
+        async with at_work(temporal, boss) as office:
+            execution, _ = await office.run()
+            child = await child_of(office, execution)
+            grandchild = await child_of(office, child)
+
+            assert (await plan_of(office, child))["max_tokens"] == 1000 - 10 - 100
+            assert (await plan_of(office, grandchild))["max_tokens"] == 890 - 100
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        Failpoint.SPAWN_AFTER_RESERVE,
+        Failpoint.SPAWN_BEFORE_REPORT,
+        Failpoint.REPORT_BEFORE_RECORD,
+        Failpoint.REPORT_BEFORE_REPORT,
+    ],
+)
+async def test_a_lost_worker_starts_no_second_child(temporal: TemporalClient, point: Failpoint) -> None:
+    """1.1.3, 9.6.2: and charges the first one once."""
+    talk = Talk(boss=(spawns("Help"), "Thanks"), help=(says("Done", Usage(input=7)),))
+    strike = Lightning(point)
+    async with at_work(temporal, a_boss(talk), strike=strike) as office:
+        execution, result = await office.run()
+
+        assert await results(execution) == ["[Subagent: helper] Done"]
+        assert len((await office.client.list()).rows) == 2
+    assert strike.at is None
+    assert len(talk.models["help"].requests) == 1
+    assert result.child_tokens == 7
