@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from agent_domain.capabilities.approvals import parse_approval
+from agent_domain.error_policy import ErrorPolicy
 from agent_domain.errors import InvalidInput
 from agent_domain.front_matter import names_of, split_front_matter
 from agent_domain.values import (
@@ -53,6 +54,7 @@ _KEYS = (
     "max_tokens",
     "timeout_seconds",
     "approval",
+    "error_policy",
 )
 _PROMPT_KEYS = ("systemPrompt", "prompt", "system")
 
@@ -81,6 +83,8 @@ class AgentSpec:
     timeout_seconds: float | None = None
     approval: Mapping[str, Any] = field(default_factory=FrozenDict)
     """Whether calls wait for a person, by the name of the tool: `never`, `always`, or a list of rules."""
+    error_policy: str | None = None
+    """What a failure means for the run: the name of a preset of `ErrorPolicy`."""
 
     def __post_init__(self) -> None:
         """Replace what was given by its checked, frozen form."""
@@ -97,6 +101,7 @@ class AgentSpec:
             "max_tokens": _count(self.max_tokens, "max_tokens"),
             "timeout_seconds": _seconds(self.timeout_seconds, "timeout_seconds"),
             "approval": _approval(self.approval),
+            "error_policy": _error_policy(self.error_policy),
         }
         for key, value in checked.items():
             object.__setattr__(self, key, value)
@@ -223,3 +228,14 @@ def _approval(value: object) -> FrozenDict:
         except InvalidInput as error:
             raise InvalidInput(f"'approval.{tool}': {error}") from None
     return given
+
+
+def _error_policy(value: object) -> str | None:
+    if value is None:
+        return None
+    name = valid_text(value, "'error_policy'")
+    try:
+        ErrorPolicy.named(name)
+    except InvalidInput as error:
+        raise InvalidInput(f"'error_policy': {error}") from None
+    return name

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any, Protocol
 
-from agent_domain.errors import InvalidInput
+from agent_domain.errors import InvalidInput, UnknownName
 from agent_domain.step_error import ErrorType, StepError
 from agent_domain.values import EMPTY, FrozenDict, frozen_map
 
@@ -79,6 +79,17 @@ class ErrorPolicy:
     def retry_all(cls, max_retries: int = 5) -> "ErrorPolicy":
         """Everything is tried again."""
         return cls(RETRY, RETRY, RETRY, RETRY, RETRY, RETRY, max_retries)
+
+    @classmethod
+    def named(cls, name: str) -> "ErrorPolicy":
+        """The preset of that name, as it is without being told a number."""
+        presets = {
+            each.__name__: each
+            for each in (cls.stop_on_any_error, cls.retry_tool_errors, cls.ignore_tool_errors, cls.retry_all)
+        }
+        if name not in presets:
+            raise UnknownName("error policy", name, presets)
+        return presets[name]()
 
     def with_max_retries(self, max_retries: int) -> "ErrorPolicy":
         """The same with another number of failures in a row that ends the run."""

@@ -13,6 +13,7 @@ from agent_domain.agent_spec import AgentSpec
 from agent_domain.builder import AgentBuilder
 from agent_domain.capabilities.subagents import INHERIT
 from agent_domain.definition import AgentDefinition
+from agent_domain.error_policy import ErrorPolicy
 from agent_domain.errors import InvalidInput, UnknownName
 from agent_domain.tools import Tool
 from agent_domain.toolsets import Toolset
@@ -119,6 +120,8 @@ def _limit(builder: AgentBuilder, spec: AgentSpec) -> None:
         builder.with_max_tokens(spec.max_tokens)
     if spec.timeout_seconds is not None:
         builder.with_timeout(spec.timeout_seconds)
+    if spec.error_policy is not None:
+        builder.with_error_policy(ErrorPolicy.named(spec.error_policy))
     for tool, approval in spec.approval.items():
         builder.with_approval(tool, approval)
 

@@ -143,6 +143,14 @@ def test_the_presets(policy: ErrorPolicy, decisions: list[ErrorHandlingDecision]
     assert policy.max_retries == max_retries
 
 
+def test_presets_have_names() -> None:
+    """3.2."""
+    for name in ("stop_on_any_error", "retry_tool_errors", "ignore_tool_errors", "retry_all"):
+        assert ErrorPolicy.named(name) == getattr(ErrorPolicy, name)()
+    with pytest.raises(InvalidInput, match="No error policy named 'with_max_retries'"):
+        ErrorPolicy.named("with_max_retries")
+
+
 def test_the_written_form_of_a_policy() -> None:
     """3.1.3: its fields by name."""
     assert ErrorPolicy.retry_tool_errors(2).to_dict() == {

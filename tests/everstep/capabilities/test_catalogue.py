@@ -13,6 +13,7 @@ from agent_domain.agent_spec import AgentSpec
 from agent_domain.builder import AgentBuilder, AgentCapability
 from agent_domain.capabilities.questions import UserInputPolicy
 from agent_domain.definition import AgentDefinition
+from agent_domain.error_policy import ErrorPolicy
 from agent_domain.errors import InvalidInput, UnknownName
 from agent_domain.testing import MockTool
 from agent_domain.tools import Tool
@@ -239,6 +240,19 @@ def test_limits_and_approvals_are_those_of_the_file_or_the_usual() -> None:
     plan = limited.base_plan
     assert (plan.max_steps, plan.max_tokens, plan.timeout_seconds) == (3, 500, 1.5)
     assert limited.spec().approvals == {"bash": "always"}
+
+
+def test_a_file_says_what_a_failure_means() -> None:
+    """3.2, 10.1.3: without a word, any failure ends the run."""
+    assert an_agent().base_plan.error_policy == ErrorPolicy.stop_on_any_error()
+    agent = an_agent(error_policy="retry_tool_errors")
+    assert agent.base_plan.error_policy == ErrorPolicy.retry_tool_errors()
+    with pytest.raises(InvalidInput) as refused:
+        an_agent(error_policy="retry")
+    assert str(refused.value) == (
+        "'error_policy': No error policy named 'retry'. Choose from: "
+        "stop_on_any_error, retry_tool_errors, ignore_tool_errors, retry_all"
+    )
 
 
 def test_an_agent_is_told_its_prompt_and_others_its_description() -> None:
