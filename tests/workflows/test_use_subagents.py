@@ -185,7 +185,7 @@ class TestWhatChildrenAre:
 
 class TestWhatIsRefused:
     async def test_what_starts_no_child(self, temporal: TemporalClient) -> None:
-        """9.6.3: an unknown name is an answer; a blank prompt or a skill that is not there, a failure."""
+        """9.6.3: an unknown name, a blank prompt, a skill that is not there: texts, and never failures."""
         lost = AgentSpec("lost", "Needs more", "You help.", skills=["flying"])
         script = calls(
             *(
@@ -193,14 +193,14 @@ class TestWhatIsRefused:
                 for name, prompt in (("ghost", "Boo"), ("helper", " "), ("lost", "Fly"))
             )
         )
-        boss = a_boss(Talk(boss=(script, "Thanks")), HELPER, lost).with_error_policy(FORGIVING)
+        boss = a_boss(Talk(boss=(script, "Thanks")), HELPER, lost)
         async with at_work(temporal, boss) as office:
             execution, result = await office.run()
 
             assert await results(execution) == [
                 "Error: No agent named 'ghost'. Choose from: helper, lost",
-                "Error: prompt is blank; write down the whole task",
-                "Error: the agent 'lost' needs the skill 'flying', which is not there",
+                "Error: Subagent 'helper' failed: Its prompt is blank; write down the whole task",
+                "Error: Subagent 'lost' failed: It needs skills that are not there: flying",
             ]
             assert len((await office.client.list()).rows) == 1
         assert result.status is AgentStatus.COMPLETED
