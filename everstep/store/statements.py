@@ -595,7 +595,7 @@ PROCESSING = text("""
      WHERE execution_id = :execution_id AND number = :number AND tenant_id = :tenant_id
 """)
 
-RECORD_PROCESSING = text("""
+RECORD_PROCESSING = text(f"""
     WITH known AS (
         SELECT processed
           FROM agent_steps
@@ -620,7 +620,7 @@ RECORD_PROCESSING = text("""
          WHERE id = :execution_id
     )
     SELECT processed FROM known
-""")
+""")  # noqa: S608 -- our own words
 """Under the execution's lock. Returns what was recorded before; nothing if the step has no answer."""
 
 INNER_REPLY = text("""
