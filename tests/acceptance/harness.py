@@ -179,10 +179,10 @@ class Installation:
         """What a process is told to use these servers."""
         return environment(DATABASE_URL=self.database_url, TEMPORAL_ADDRESS=self.temporal_address, **more)
 
-    def client(self, queue: str) -> Client:
-        """Starts and handles executions of our agents."""
-        agents = {agent.descriptor.name: agent for agent in load_agents(AGENTS)}
-        return Client(self.temporal, self.store, agents, task_queue=queue)
+    def client(self, queue: str, agents: str = AGENTS) -> Client:
+        """Starts and handles executions of these agents."""
+        known = {agent.descriptor.name: agent for agent in load_agents(agents)}
+        return Client(self.temporal, self.store, known, task_queue=queue)
 
 
 @asynccontextmanager
@@ -208,12 +208,15 @@ class Site:
     name: str
     installation: Installation
     folder: Path
+    agents: str = AGENTS
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What its workers find in their environment besides."""
     workers: list[Process] = field(default_factory=list[Process])
 
     @property
     def client(self) -> Client:
         """Starts executions that only the workers of this site can run."""
-        return self.installation.client(self.name)
+        return self.installation.client(self.name, self.agents)
 
     async def worker(
         self,
@@ -226,12 +229,13 @@ class Site:
         """One more worker: `kill_at` where it dies, once armed at `fuse`; `gates` where it is held up."""
         given = {
             "EVERSTEP_TASK_QUEUE": self.name,
-            "EVERSTEP_AGENTS": AGENTS,
+            "EVERSTEP_AGENTS": self.agents,
             "EVERSTEP_GRACEFUL_SHUTDOWN_SECONDS": f"{grace:g}",
             "EVERSTEP_TEST_FOLDER": str(self.folder),
             "EVERSTEP_FAILPOINT": f"{kill_at}:{self.folder / ARMED}" if kill_at else "",
             "EVERSTEP_TEST_FUSE": fuse or "",
             "EVERSTEP_TEST_GATES": gates,
+            **self.variables,
         }
         log = self.folder / f"worker-{len(self.workers) + 1}.log"
         log.touch()
@@ -280,10 +284,12 @@ class Site:
 
 
 @asynccontextmanager
-async def site(name: str, installation: Installation, folder: Path) -> AsyncGenerator[Site]:
+async def site(
+    name: str, installation: Installation, folder: Path, agents: str = AGENTS, **variables: str
+) -> AsyncGenerator[Site]:
     """A site of its own; its workers do not survive it."""
     folder.mkdir()
-    made = Site(name, installation, folder)
+    made = Site(name, installation, folder, agents, variables)
     try:
         yield made
     finally:

@@ -1,0 +1,269 @@
+"""A worker is killed while real tools are at work, each in the midst of a call: it ends as each declares.
+
+One that is idempotent runs again, under the same key, and the model reads the same. One that runs at most
+once does not, and the model is told that its effect is unknown. Whatever a tool asked a model is paid for
+once, and of what it started nothing is left.
+"""
+
+import asyncio
+import json
+import os
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from activities.running import EFFECT_UNKNOWN
+from agent_domain.status import ExecutionStatus
+from agent_domain.tools import Effect, options_of
+from everstep.client.client import Execution
+from tests.acceptance import craftsman
+from tests.acceptance.craftsman import BILL, GO, LETTER, MARK, PLAN, QUICK, SLOW, WALK, furnish
+from tests.acceptance.harness import Account, Installation, Site, paused, site, until
+from tests.everstep.capabilities.bash.surroundings import need_a_sandbox
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+AGENTS = "tests.acceptance.craftsman:agents"
+UNKNOWN = f"Error: {EFFECT_UNKNOWN}"
+ALL = [*QUICK, *SLOW]
+HELD = ";".join(f"{name} ran" for name in ALL)
+ONCE = {"bash", "edit_file", "server_echo"}
+"""The tools that declare that they run at most once."""
+
+
+@dataclass(frozen=True)
+class Day:
+    """What came of the executions, and what is left in the folder."""
+
+    site: Site
+    accounts: Mapping[str, Account]
+    read: Mapping[str, str]
+    """What the model read of each tool's call."""
+    walked: str
+    """What it read of the command that nobody saw the end of."""
+    notes: Mapping[str, Any]
+    """What the quick tools noted down."""
+    children: int
+
+    @property
+    def ran(self) -> Mapping[str, int]:
+        """How often each tool had its effect; the subagent's calls are not the agent's."""
+        return self.site.counted("ran")
+
+    @property
+    def asked(self) -> Mapping[str, int]:
+        """How often each question was put to a model, by what was said last."""
+        return Counter(entry.told["last"] for entry in self.site.journal("asked"))
+
+    def file(self, name: str) -> str:
+        """What stands in a file of the folder in which it works."""
+        return (self.site.folder / "work" / name).read_text()
+
+
+def began_by(site: Site) -> list[str]:
+    """The processes that tools of the site's workers started, and that are still there."""
+    return list(_began_by(f"{MARK}={site.folder}".encode()))
+
+
+def _began_by(mark: bytes) -> Iterator[str]:
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit() and int(process.name) != os.getpid():
+            try:
+                told, words = (process / "environ").read_bytes(), (process / "cmdline").read_bytes()
+            except (FileNotFoundError, ProcessLookupError, PermissionError):
+                continue
+            # Bubblewrap's first process shows the variables that it was begun with.
+            if mark in told.split(b"\0") and b"worker" not in words:
+                yield words.replace(b"\0", b" ").decode(errors="replace")
+
+
+async def the_results(execution: Execution) -> dict[str, list[str]]:
+    """What the model read, by tool."""
+    found: dict[str, list[str]] = {}
+    for step in await execution.steps():
+        for call in step.calls:
+            found.setdefault(call.call.name, []).append(call.record.text if call.record else "")
+    return found
+
+
+async def day(site: Site, executions: Mapping[str, Execution]) -> Day:
+    """Wait for the end of all of it."""
+    accounts = {name: await site.ended(each) for name, each in executions.items()}
+    found = [await the_results(each) for each in executions.values()]
+    read = {name: texts for results in found for name, texts in results.items()}
+    parent = executions["sending"]
+    rows = [row for row in (await site.client.list(limit=200)).rows if row.parent_execution_id == parent.id]
+    walked = read["bash"].pop()
+    texts = {name: "\n".join(found) for name, found in read.items()}
+    notes = (await site.installation.store.material(executions["quick"].ref)).metadata
+    return Day(site, accounts, texts, walked, dict(notes), len(rows))
+
+
+async def begun(site: Site) -> dict[str, Execution]:
+    """All but that of the quick tools."""
+    messages = {
+        "slow": "Please take your time",
+        "sending": "Please send somebody",
+        "asking": "Please ask me",
+    }
+    executions = {name: await site.start(said, "craftsman") for name, said in messages.items()}
+    await paused(executions["asking"])
+    return executions
+
+
+async def undisturbed(site: Site) -> Day:
+    """Nothing happens to the worker."""
+    await site.worker()
+    (site.folder / "work" / GO).touch()
+    executions = await begun(site)
+    executions["quick"] = await site.start("Please do it at once", "craftsman")
+    await executions["asking"].submit_input("oak")
+    return await day(site, executions)
+
+
+async def cut_short(site: Site) -> Day:
+    """The worker is killed when each tool has done its work and none has told; one command is still at it."""
+    first = await site.worker(gates=HELD)
+    executions = await begun(site)
+    for name in SLOW:
+        await site.reached("waiting", f"{name} ran")
+    # The agent's own search is the other one.
+    await until("the subagent searches", lambda: site.count("waiting", "search_files ran") == 2)
+    await until("the command walks", (site.folder / "work" / WALK).exists)
+    assert began_by(site)
+    # Last, and all in one step, because they are held up for a moment only: quick tools have five seconds.
+    executions["quick"] = await site.start("Please do it at once", "craftsman")
+    for name in QUICK:
+        await site.reached("waiting", f"{name} ran")
+    await first.kill()
+    await until("nothing is left of what tools began", lambda: not began_by(site))
+    (site.folder / "work" / GO).touch()
+    site.open_gates()
+    answering = asyncio.create_task(executions["asking"].submit_input("oak"))
+    await site.worker()
+    await answering
+    return await day(site, executions)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def days(
+    installation: Installation, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncGenerator[tuple[Day, Day]]:
+    """The day without the crash, and the day with it."""
+    need_a_sandbox()
+    folders = [tmp_path_factory.mktemp("craft") / name for name in ("undisturbed", "cut-short")]
+    async with (
+        site("craft-1", installation, folders[0], AGENTS, **{MARK: str(folders[0])}) as one,
+        site("craft-2", installation, folders[1], AGENTS, **{MARK: str(folders[1])}) as other,
+    ):
+        for folder in folders:
+            furnish(folder / "work")
+        yield await asyncio.gather(undisturbed(one), cut_short(other))
+
+
+async def test_the_tools_are_all_there_are() -> None:
+    """What they declare is what the cases below expect."""
+    (agent,) = craftsman.agents
+    listed = {"server_echo": Effect.AT_MOST_ONCE, "server_dies_once": Effect.IDEMPOTENT}
+    declared = {tool.name: options_of(tool).effect for tool in agent.tools} | listed
+    assert {*declared} == {*ALL, "spawn_subagent", "user_input"}
+    assert {name for name, effect in declared.items() if effect is Effect.AT_MOST_ONCE} == ONCE
+
+
+@pytest.mark.parametrize("name", sorted(set(ALL) - ONCE))
+async def test_an_idempotent_tool_runs_again(days: tuple[Day, Day], name: str) -> None:
+    """1.1.3: under the same key, and the model reads what it would have read."""
+    expected, came = days
+
+    # The search is made by the subagent as well.
+    each = 2 if name == "search_files" else 1
+    assert (expected.ran[name], came.ran[name]) == (each, 2 * each)
+    assert came.read[name] == expected.read[name]
+    assert came.read[name] != UNKNOWN
+    keys = {entry.told["key"] for entry in came.site.journal("ran") if entry.where == name}
+    assert len(keys) == each
+
+
+@pytest.mark.parametrize("name", sorted(ONCE))
+async def test_a_tool_that_runs_at_most_once_does_not(days: tuple[Day, Day], name: str) -> None:
+    """1.1.3: the model is told that nobody knows."""
+    expected, came = days
+
+    assert came.read[name] == UNKNOWN
+    assert not expected.read[name].startswith("Error")
+    # The undisturbed command that walks has run as well.
+    assert (expected.ran[name], came.ran[name]) == (2 if name == "bash" else 1, 1)
+
+
+async def test_what_tools_did_they_did_once(days: tuple[Day, Day]) -> None:
+    """9.1.1, 9.2.3, 9.2.4, 1.1.3: on the disk."""
+    expected, came = days
+    for name in (BILL, PLAN, LETTER):
+        assert came.file(name) == expected.file(name)
+    assert came.file(BILL) == "paid\n"
+    assert came.file(PLAN) == "A final draft.\n"
+
+
+async def test_a_command_ends_with_its_worker(days: tuple[Day, Day]) -> None:
+    """9.1.1: it did not go on, nobody began it again, and the model is told so."""
+    expected, came = days
+
+    assert expected.walked == expected.file(WALK) == "begun\nended\n"
+    assert came.file(WALK) == "begun\n"
+    assert came.walked == UNKNOWN
+
+
+async def test_what_tools_ask_models_is_asked_once(days: tuple[Day, Day]) -> None:
+    """9.8.1, 9.9.1, 1.1.1: although the tools ran again."""
+    expected, came = days
+
+    assert came.asked[craftsman.ASKED] == came.asked[craftsman.EXTRACTED] == 1
+    assert came.read["llm_query"] == "Paris."
+    assert came.read["extract_data"] == "Extracted fruit into 'found': {\"number\":6}"
+    usage = [each.rows["agent_executions"][0]["token_usage"] for each in (*expected.accounts.values(),)]
+    assert usage == [each.rows["agent_executions"][0]["token_usage"] for each in (*came.accounts.values(),)]
+
+
+async def test_a_subagent_goes_on(days: tuple[Day, Day]) -> None:
+    """9.6.2, 1.1.1: and there is one of it."""
+    expected, came = days
+
+    assert came.read["spawn_subagent"] == expected.read["spawn_subagent"] == "[Subagent: finder] Found."
+    assert came.children == expected.children == 1
+    assert came.asked[craftsman.TASK] == 1
+
+
+async def test_a_question_waits_without_a_worker(days: tuple[Day, Day]) -> None:
+    """8.4.1, 8.5.3: and its answer is heard by the next one."""
+    expected, came = days
+
+    assert came.read["user_input"] == "oak"
+    assert came.accounts["asking"] == expected.accounts["asking"]
+
+
+async def test_quick_tools_leave_everything_as_without_the_crash(days: tuple[Day, Day]) -> None:
+    """9.3.2, 9.4.2, 9.5.3, 1.1.3: each row that is stored, notes and tasks with them."""
+    expected, came = days
+
+    assert in_any_order(came.accounts["quick"]) == in_any_order(expected.accounts["quick"])
+    assert came.notes == expected.notes == {"wood": "oak", "tasks": [*QUICK["todo_write"]["todos"]]}
+    for each in came.accounts.values():
+        assert each.status is ExecutionStatus.COMPLETED
+
+
+def in_any_order(account: Account) -> Mapping[str, object]:
+    """Its rows; viewers are told of calls that run at once in the order in which these ended."""
+    told = sorted(json.dumps([row["type"], row["payload"]]) for row in account.rows["agent_envelopes"])
+    return {**account.rows, "agent_envelopes": told}
+
+
+async def test_a_server_is_asked_for_its_tools_once(days: tuple[Day, Day]) -> None:
+    """1.1.1: for each execution, whoever runs it; the subagent is one."""
+    expected, came = days
+
+    assert came.site.count("listed", "server") == expected.site.count("listed", "server") == 5
