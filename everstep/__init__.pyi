@@ -187,6 +187,7 @@ from agent_domain.usage import (
 from everstep.agents.files import (
     AgentRegistry as AgentRegistry,
 )
+from everstep.capabilities.approval import UseApproval as UseApproval
 from everstep.capabilities.bash import UseBash as UseBash
 from everstep.capabilities.critique import UseSelfCritique as UseSelfCritique
 from everstep.capabilities.files import (

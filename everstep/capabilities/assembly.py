@@ -1,8 +1,8 @@
 """An agent that was written down becomes one that can be run: capabilities by their names, tools chosen.
 
-What it can do follows from three keys. `capabilities` installs those that it names; a tool that none of them
-brings installs the capability that has it; `skills` installs that of the skills. Then `tools`, if it is
-there, keeps those that it names and no others.
+What it can do follows from four keys. `capabilities` installs those that it names; a tool that none of them
+brings installs the capability that has it; `skills` installs that of the skills, and `approval` that of
+approvals. Then `tools`, if it is there, keeps those that it names and no others.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,6 +23,8 @@ from everstep.capabilities.subagents import Some
 
 SKILLS = "skills"
 """The capability that the key `skills` asks for."""
+APPROVAL = "approval"
+"""The one that the key `approval` asks for, which says what its option `tools` would."""
 
 ADDRESS = ("base_url", "api_key_env")
 """What only presets say: where to ask, and which of the process's secrets is sent there."""
@@ -83,6 +85,10 @@ def _wanted(spec: AgentSpec, catalogue: Catalogue) -> list[tuple[Entry, Mapping[
     options = {name: named[name] for name in named}
     if spec.skills is not None:
         options.setdefault(SKILLS, EMPTY)
+    if spec.approval:
+        if APPROVAL in options:
+            raise InvalidInput("'approval' is there twice, as a key and as a capability; keep one of them")
+        options[APPROVAL] = frozen_map({"tools": spec.approval})
     wanted = {name: catalogue.get(name) for name in options}
     for tool in spec.tools or ():
         entry = catalogue.bringing(tool)
@@ -122,8 +128,6 @@ def _limit(builder: AgentBuilder, spec: AgentSpec) -> None:
         builder.with_timeout(spec.timeout_seconds)
     if spec.error_policy is not None:
         builder.with_error_policy(ErrorPolicy.named(spec.error_policy))
-    for tool, approval in spec.approval.items():
-        builder.with_approval(tool, approval)
 
 
 def _with_model(builder: AgentBuilder, model: str | Mapping[str, Any] | None, resolve: Resolve) -> FrozenDict:

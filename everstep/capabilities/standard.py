@@ -17,6 +17,7 @@ from agent_domain.capabilities.subagents import SubagentPolicy
 from agent_domain.capabilities.tasks import TodoPolicy
 from agent_domain.errors import InvalidInput, UnknownName
 from agent_domain.values import frozen_map
+from everstep.capabilities.approval import UseApproval
 from everstep.capabilities.bash import UseBash
 from everstep.capabilities.catalogue import Catalogue, Entry, Several, Surroundings
 from everstep.capabilities.critique import UseSelfCritique
@@ -207,10 +208,16 @@ def _user_input(
     return UseUserInput(timeout_seconds, default_answer)
 
 
+def _approval(here: Surroundings, *, tools: dict[str, Any]) -> AgentCapability:
+    del here
+    return UseApproval(tools)
+
+
 _FILE_TOOLS: Final = ("read_file", "write_file", "edit_file", "search_files", "list_dir")
 _METADATA_TOOLS: Final = ("metadata_write", "metadata_read", "metadata_list")
 _A_SCHEMA: Final = frozen_map({"schemas": {"day": {"type": "string"}}})
 _A_SERVER: Final = frozen_map({"servers": ["time"]})
+_AN_APPROVAL: Final = frozen_map({"tools": {}})
 
 STANDARD: Final = Catalogue(
     [
@@ -234,6 +241,7 @@ STANDARD: Final = Catalogue(
         Entry(
             "user_input", "Asks the user a question and waits for the answer.", ("user_input",), _user_input
         ),
+        Entry("approval", "Has people decide about calls before they run.", (), _approval, _AN_APPROVAL),
     ]
 )
 """What every installation has."""

@@ -15,6 +15,8 @@ class UseApproval:
     Whoever approves may say that it holds for more calls of this execution: see `remember` of a decision.
     """
 
+    name = "approval"
+
     def __init__(self, tools: Mapping[str, Wanted] | None = None, **more: Wanted) -> None:
         self.tools = {**(tools or {}), **more}
 

@@ -17,6 +17,7 @@ from agent_domain.error_policy import ErrorPolicy
 from agent_domain.errors import InvalidInput, UnknownName
 from agent_domain.testing import MockTool
 from agent_domain.tools import Tool
+from everstep.capabilities.approval import UseApproval
 from everstep.capabilities.assembly import assembled
 from everstep.capabilities.catalogue import Catalogue, Entry, Several, Surroundings
 from everstep.capabilities.standard import STANDARD
@@ -72,6 +73,7 @@ def _critic(here: Surroundings) -> AgentCapability:
 CATALOGUE = Catalogue(
     [
         STANDARD.get("user_input"),
+        STANDARD.get("approval"),
         Entry("bash", "Runs commands.", ("bash",), _shell),
         Entry("files", "Reads and writes files.", ("read_file", "write_file", "list_dir"), _disk),
         Entry("skills", "Loads skills.", ("load_skill",), _library),
@@ -203,7 +205,7 @@ def test_it_works_where_the_process_runs_and_reads_skills_beside_its_file() -> N
         ({"tools": "bahs"}, "No tool named 'bahs'. Choose from: user_input, bash, read_file"),
         (
             {"capabilities": "shell"},
-            "No capability named 'shell'. Choose from: user_input, bash, files, skills",
+            "No capability named 'shell'. Choose from: user_input, approval, bash, files, skills",
         ),
         ({"model": "sonnet"}, "No preset named 'sonnet'. Choose from: openai, anthropic, demo, fast"),
         ({"approval": {"bahs": "always"}, "tools": "bash"}, "No tool named 'bahs'. Choose from: bash"),
@@ -240,6 +242,25 @@ def test_limits_and_approvals_are_those_of_the_file_or_the_usual() -> None:
     plan = limited.base_plan
     assert (plan.max_steps, plan.max_tokens, plan.timeout_seconds) == (3, 500, 1.5)
     assert limited.spec().approvals == {"bash": "always"}
+
+
+def test_approvals_are_a_capability_by_their_key_or_by_name() -> None:
+    """8.6.1, 10.1.3"""
+    rules = [{"tool": "bash", "args": {"command": "git *"}, "approval": "never"}]
+    by_key = an_agent(tools="bash", approval={"bash": rules})
+    by_name = an_agent(tools="bash", capabilities={"approval": {"tools": {"bash": rules}}})
+    by_hand = AgentBuilder.base().with_tools([MockTool("bash")]).with_capability(UseApproval(bash=rules))
+    assert by_key.approvals == by_name.approvals == by_hand.definition().approvals
+    assert by_key.descriptor.capabilities == by_name.descriptor.capabilities == ["approval", "bash"]
+    assert by_hand.definition().descriptor.capabilities == ["approval"]
+    with pytest.raises(InvalidInput, match="is there twice, as a key and as a capability; keep one"):
+        an_agent(tools="bash", approval={"bash": "always"}, capabilities={"approval": {"tools": {}}})
+
+
+def test_an_approval_that_is_none_is_refused() -> None:
+    """8.6.1, 10.1.3"""
+    with pytest.raises(InvalidInput, match="the capability 'approval' cannot be made with these options"):
+        an_agent(tools="bash", capabilities={"approval": {"tools": {"bash": "sometimes"}}})
 
 
 def test_a_file_says_what_a_failure_means() -> None:

@@ -24,6 +24,7 @@ from agent_domain.react import ReActDriver
 from agent_domain.tools import ToolContext
 from agent_domain.toolsets import Asker, ListedTool
 from agent_domain.values import EMPTY
+from everstep.capabilities.approval import UseApproval
 from everstep.capabilities.assembly import assembled
 from everstep.capabilities.bash import BashTool, UseBash
 from everstep.capabilities.catalogue import Entry, Surroundings
@@ -83,7 +84,7 @@ def test_each_has_one_sentence(entry: Entry) -> None:
 def test_builders_and_files_call_them_the_same() -> None:
     """10.3.3"""
     kinds = [UseBash, UseFileTools, UseTaskPlanning, UseMetadataTools, UseSkills, UseSubagents]
-    kinds += [UseSelfCritique, UseStructuredOutputs, UseReAct, UseUserInput]
+    kinds += [UseSelfCritique, UseStructuredOutputs, UseReAct, UseUserInput, UseApproval]
     named = {kind.name for kind in kinds} | {"mcp", "llm_query"}
     assert named == set(STANDARD.names)
     builder = AgentBuilder.base().with_capability(UseTaskPlanning()).with_capability(UseReAct())
