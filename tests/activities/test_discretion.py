@@ -1,7 +1,7 @@
 """An activity that fails says of what kind the failure was, and no more."""
 
 import logging
-from uuid import uuid4
+from uuid import UUID
 
 import pytest
 from temporalio.exceptions import ApplicationError
@@ -11,7 +11,7 @@ from activities.discretion import discreet
 from agent_domain.ports import ExecutionEnded, NotFound
 from agent_domain.status import ExecutionStatus
 
-ID = uuid4()
+ID = UUID(int=7)
 
 
 @discreet

@@ -470,8 +470,10 @@ async def test_an_api_that_stays_away_is_given_up(room: Room, monkeypatch: pytes
 
 # What cannot be used.
 
+NO_SESSION = str(UUID(int=7))
 
-@pytest.mark.parametrize("command", [("chat",), ("chat", str(uuid4())), ("sessions",)], ids=" ".join)
+
+@pytest.mark.parametrize("command", [("chat",), ("chat", NO_SESSION), ("sessions",)], ids=" ".join)
 async def test_where_nobody_answers_it_is_said_how_to_begin(
     room: Room, tmp_path: Path, command: tuple[str, ...]
 ) -> None:
@@ -486,7 +488,7 @@ async def test_where_nobody_answers_it_is_said_how_to_begin(
 
 
 @pytest.mark.usefixtures("http")
-@pytest.mark.parametrize("command", [("chat",), ("chat", str(uuid4())), ("sessions",)], ids=" ".join)
+@pytest.mark.parametrize("command", [("chat",), ("chat", NO_SESSION), ("sessions",)], ids=" ".join)
 @pytest.mark.parametrize(
     ("token", "complaint"),
     [
@@ -507,7 +509,7 @@ async def test_who_is_not_let_in_is_told_so(
     ("arguments", "complaint"),
     [
         (("chat", "7"), "'7' is no session id; `everstep sessions` lists them"),
-        (("chat", str(uuid4())), "check its id; `everstep sessions` lists them"),
+        (("chat", NO_SESSION), "check its id; `everstep sessions` lists them"),
         (("chat", "--agent", "nobody"), "No agent named 'nobody'. Choose from: broken, clerk, hesitant"),
         (("chat", "--url", "here"), "'here' is no URL of an API; write it like http://127.0.0.1:8080"),
         (("sessions", "--url", "http://"), "'http://' is no URL of an API"),

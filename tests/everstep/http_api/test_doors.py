@@ -108,6 +108,8 @@ async def test_a_token_may_be_a_little_late() -> None:
         "eyJhbGciOiJIUzI1NiJ9" + "." + "W" * 4000 + ".x",
         "x" * 9000,
     ],
+    # Named, as most of them are another text each time.
+    ids=["none", "short", "parts", "no ascii", "secret", "method", "unsigned", "key", "long part", "long"],
 )
 async def test_a_token_of_somebody_else_is_refused(token: str) -> None:
     await refusal(Tokens(SECRET), token)
