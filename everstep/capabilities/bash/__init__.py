@@ -3,6 +3,7 @@
 | file | concern |
 |---|---|
 | `sandbox.py` | who runs a command, and where: refused before it begins, or begun |
+| `places.py` | where the policy's paths lead, and no other way |
 | `profile.py` | what it finds inside, and its limits |
 | `seccomp.py` | which system calls it may make |
 | `mounts.py` | for a worker that is root: how somebody else can use root's directories |

@@ -12,14 +12,13 @@ namespace finds each directory under `STAGE`, so that no right to pass its paren
 import ctypes
 import errno
 import os
-import stat
 import subprocess
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from everstep.capabilities.bash.places import Place, replaced
 from everstep.capabilities.bash.words import Unusable
 
 TOOL_USER: Final = 65533
@@ -42,24 +41,6 @@ _ATTRIBUTE_MAPPED = 0x00100000
 _OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """A file or directory as it was found."""
-
-    path: str
-    writable: bool
-    device: int
-    inode: int
-    of_root: bool
-    is_directory: bool
-
-    @classmethod
-    def at(cls, path: str, writable: bool) -> "Wanted":
-        """What is there now."""
-        found = os.stat(path)
-        return cls(path, writable, found.st_dev, found.st_ino, found.st_uid == 0, stat.S_ISDIR(found.st_mode))
-
-
 class Mounts:
     """A mount namespace; it lasts as long as this object does."""
 
@@ -77,11 +58,11 @@ class Mounts:
         return f"/proc/{os.getpid()}/fd/{self.descriptor}"
 
 
-_KNOWN: "OrderedDict[tuple[int, int, tuple[Wanted, ...]], Mounts]" = OrderedDict()
+_KNOWN: "OrderedDict[tuple[int, int, tuple[Place, ...]], Mounts]" = OrderedDict()
 _LOCK = threading.Lock()
 
 
-def mounts_for(user: int, group: int, wanted: Iterable[Wanted]) -> Mounts:
+def mounts_for(user: int, group: int, wanted: Iterable[Place]) -> Mounts:
     """The namespace in which the user finds all that, as made before or new."""
     key = (user, group, tuple(wanted))
     with _LOCK:
@@ -111,7 +92,7 @@ def _in_thread(work: Callable[[], T]) -> T:
     return results[0]
 
 
-def _made(user: int, group: int, wanted: tuple[Wanted, ...]) -> Mounts:
+def _made(user: int, group: int, wanted: tuple[Place, ...]) -> Mounts:
     mapping = _mapping(user, group) if any(each.of_root for each in wanted) else None
     try:
         _call("unshare", _NEW_MOUNTS | _OWN_ROOT)
@@ -130,10 +111,13 @@ def _made(user: int, group: int, wanted: tuple[Wanted, ...]) -> Mounts:
             os.close(mapping)
 
 
-def _tree(wanted: Wanted, user: int, mapping: int | None) -> int:
+def _tree(wanted: Place, user: int, mapping: int | None) -> int:
     """The mount once more, not attached anywhere yet."""
     path = wanted.path.encode()
     tree = _call("syscall", _OPEN_TREE, _AT_HERE, path, _CLONE_TREE | _CLOSE_ON_EXEC | _AT_RECURSIVE)
+    if not wanted.is_the_same(os.fstat(tree)):
+        os.close(tree)
+        raise Unusable(replaced(wanted.path))
     _set(tree, _NO_SETUID | _NO_DEVICES)
     if wanted.of_root and mapping is not None:
         try:
@@ -154,7 +138,7 @@ def _set(tree: int, attributes: int, mapping: int = 0) -> None:
     _call("syscall", _MOUNT_SETATTR, tree, b"", flags, ctypes.byref(values), ctypes.sizeof(values))
 
 
-def _place(tree: int, wanted: Wanted, target: str) -> None:
+def _place(tree: int, wanted: Place, target: str) -> None:
     try:
         if wanted.is_directory:
             os.mkdir(target)

@@ -14,7 +14,7 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,8 @@ from typing import Final, TypeAlias
 
 from agent_domain.capabilities.bash import MIB, CommandResult, ExecutionPolicy, decoded
 from everstep.capabilities.bash import watch
-from everstep.capabilities.bash.words import Unavailable
+from everstep.capabilities.bash.places import Place, anything_else
+from everstep.capabilities.bash.words import Unavailable, Unusable
 
 FLOOD: Final = 10 * MIB
 """Of both streams together; who writes more writes for ever."""
@@ -74,8 +75,15 @@ class First:
 class Process:
     """A command in its sandbox; whoever began it has to `end` it, however it went."""
 
-    def __init__(self, policy: ExecutionPolicy, describe: Describe, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        policy: ExecutionPolicy,
+        describe: Describe,
+        environment: Mapping[str, str],
+        places: Sequence[Place],
+    ) -> None:
         self._policy = policy
+        self._places = places
         self._loop = asyncio.get_running_loop()
         self.over = self._loop.create_future()
         """Done once nothing of the command is left."""
@@ -142,6 +150,8 @@ class Process:
         self._meet_first()
         if self._first is None:
             self.stop("its processes cannot be found; the kernel needs CONFIG_PROC_CHILDREN")
+        elif replaced := anything_else(self._places, f"/proc/{self._first.number}/root"):
+            self.stop(replaced)
         else:
             self.began = True
             self._lifeline.send(b"\n")
@@ -257,9 +267,11 @@ def _new_line(text: str) -> str:
     return "" if not text or text.endswith("\n") else "\n"
 
 
-async def run(policy: ExecutionPolicy, describe: Describe, environment: Mapping[str, str]) -> CommandResult:
-    """Run a command to its end, or to the policy's limits."""
-    process = Process(policy, describe, environment)
+async def run(
+    policy: ExecutionPolicy, describe: Describe, environment: Mapping[str, str], places: Sequence[Place]
+) -> CommandResult:
+    """Run a command to its end, or to the policy's limits; these places are to be what it finds."""
+    process = Process(policy, describe, environment, places)
     try:
         await asyncio.wait([process.over], timeout=policy.timeout)
         timed_out = not process.over.done()
@@ -267,5 +279,7 @@ async def run(policy: ExecutionPolicy, describe: Describe, environment: Mapping[
         await process.end()
     result = process.result(timed_out)
     if not process.began and not timed_out:
+        if said := anything_else(places, ""):
+            raise Unusable(said)
         raise Unavailable(result.stderr.strip() or f"bubblewrap ended with {result.exit_code}")
     return result

@@ -3,14 +3,16 @@
 import os
 import pwd
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from agent_domain.capabilities.bash import CommandResult, ExecutionPolicy
 from everstep.capabilities.bash import process, profile, seccomp
-from everstep.capabilities.bash.mounts import TOOL_USER, Mounts, Wanted, mounts_for
+from everstep.capabilities.bash.mounts import TOOL_USER, Mounts, mounts_for
+from everstep.capabilities.bash.places import Place, real_path
 from everstep.capabilities.bash.words import Unavailable, Unusable
 
 LONGEST: Final = 128 * 1024 - 1
@@ -73,27 +75,34 @@ class Sandbox:
         if problem := unusable(command):
             raise Unusable(problem)
         policy = self.found()
-        launch = launch_for(policy)
+        places = list(_places(policy))
+        launch = launch_for(policy, places)
 
         def describe(descriptor: Callable[[bytes], int], lifeline: int) -> list[str]:
             script = profile.prelude(policy, lifeline)
             return [*launch.words(policy, descriptor), _program("bash"), "-c", script, "bash", command]
 
-        return await process.run(policy, describe, profile.environment(policy, os.environ))
+        return await process.run(policy, describe, profile.environment(policy, os.environ), places)
 
     def found(self) -> ExecutionPolicy:
         """The policy with the paths that its paths really are."""
         policy = self.policy
+        commands_write = [
+            os.path.realpath(os.path.expanduser(p)) for p in (policy.base_dir, *policy.writable_paths)
+        ]
+        existing = partial(_existing, commands_write=commands_write)
         return replace(
             policy,
-            base_dir=_existing(policy.base_dir, writable=True, directory=True),
-            readable_paths=tuple(_existing(path) for path in policy.readable_paths),
-            writable_paths=tuple(_existing(path, writable=True) for path in policy.writable_paths),
+            base_dir=existing(policy.base_dir, writable=True, directory=True),
+            readable_paths=tuple(existing(path) for path in policy.readable_paths),
+            writable_paths=tuple(existing(path, writable=True) for path in policy.writable_paths),
         )
 
 
-def _existing(path: str, *, writable: bool = False, directory: bool = False) -> str:
-    real = Path(os.path.realpath(os.path.expanduser(path)))
+def _existing(
+    path: str, *, commands_write: Iterable[str], writable: bool = False, directory: bool = False
+) -> str:
+    real = Path(real_path(os.path.expanduser(path), commands_write))
     if not real.exists():
         raise Unusable(
             f"there is no {'directory' if directory else 'file or directory'} {path}; make it first"
@@ -122,19 +131,18 @@ def _program(name: str) -> str:
     return path
 
 
-def launch_for(policy: ExecutionPolicy) -> Launch:
+def launch_for(policy: ExecutionPolicy, places: Sequence[Place]) -> Launch:
     """Whoever is root hands over to somebody who is not."""
     _program("bwrap")
     if os.geteuid() != 0:
         return Launch()
     _program("unshare")
     user, group = _tool_user(policy.base_dir)
-    wanted = list(_wanted(policy))
     try:
-        mounts = mounts_for(user, group, wanted)
+        mounts = mounts_for(user, group, places)
     except PermissionError:
         # Root in a container, with nothing to mount: what does not belong to root can be used as it is.
-        if of_root := [each.path for each in wanted if each.of_root and each.writable]:
+        if of_root := [each.path for each in places if each.of_root and each.writable]:
             who = f"{TOOL_USER}:{TOOL_USER}"
             raise Unusable(
                 f"{of_root[0]} belongs to root, as whom no command is run, and this container may not mount "
@@ -166,7 +174,7 @@ def _tool_user(base_dir: str) -> tuple[int, int]:
     return user, group if user != TOOL_USER and group else TOOL_USER
 
 
-def _wanted(policy: ExecutionPolicy) -> Iterator[Wanted]:
+def _places(policy: ExecutionPolicy) -> Iterator[Place]:
     writable = {policy.base_dir, *policy.writable_paths}
     for path in sorted({*writable, *policy.readable_paths}):
-        yield Wanted.at(path, path in writable)
+        yield Place.at(path, path in writable)

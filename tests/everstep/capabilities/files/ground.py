@@ -1,7 +1,9 @@
 """Words for files: a directory with secrets around it, and the tools that work in it."""
 
+import ctypes
 import os
 import tempfile
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -89,3 +91,31 @@ def open_to_all() -> Generator[Path]:
     with tempfile.TemporaryDirectory() as directory:
         Path(directory).chmod(0o755)
         yield Path(directory)
+
+
+EXCHANGE = 2
+AT_CWD = -100
+
+
+def exchange(first: Path, second: Path) -> None:
+    """Let two names change places, at once."""
+    if ctypes.CDLL(None, use_errno=True).renameat2(AT_CWD, bytes(first), AT_CWD, bytes(second), EXCHANGE):
+        raise OSError(ctypes.get_errno(), "the names could not be exchanged")
+
+
+@contextmanager
+def exchanging(first: Path, second: Path) -> Generator[None]:
+    """Let two names change places all the time."""
+    over = threading.Event()
+
+    def swap() -> None:
+        while not over.is_set():
+            exchange(first, second)
+
+    thread = threading.Thread(target=swap)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

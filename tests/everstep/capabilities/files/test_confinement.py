@@ -1,12 +1,9 @@
 """What models and their commands may try in order to get out, or to hang the worker."""
 
-import ctypes
 import os
 import random
 import socket
-import threading
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +26,7 @@ from tests.everstep.capabilities.files.ground import (
     OUTSIDE,
     SECRET,
     Ground,
+    exchanging,
     open_to_all,
     unprivileged,
 )
@@ -468,34 +466,6 @@ def test_what_the_worker_may_not_do_is_told(ground: Ground) -> None:
 
 
 # --- Races ---
-
-EXCHANGE = 2
-AT_CWD = -100
-
-
-def exchange(first: Path, second: Path) -> None:
-    """Let two names change places, at once."""
-    if ctypes.CDLL(None, use_errno=True).renameat2(AT_CWD, bytes(first), AT_CWD, bytes(second), EXCHANGE):
-        raise OSError(ctypes.get_errno(), "the names could not be exchanged")
-
-
-@contextmanager
-def exchanging(first: Path, second: Path) -> Generator[None]:
-    """Let two names change places all the time."""
-    over = threading.Event()
-
-    def swap() -> None:
-        while not over.is_set():
-            exchange(first, second)
-
-    thread = threading.Thread(target=swap)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-
 
 CALLS = 1_000
 AT_MOST = 50_000

@@ -1,0 +1,122 @@
+"""Where the paths of a policy lead, and whether what is mounted is what was looked at.
+
+Commands may put links into the directories that they can write to, in place of a directory there that the
+policy names, and other commands may be about to begin in that moment. So such links lead nowhere else, and
+what was looked at is known by its number: the path may name something else a moment later.
+"""
+
+import errno
+import os
+import stat
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from everstep.capabilities.bash.words import Unusable
+
+MAX_LINKS: Final = 40
+"""What Linux follows on one way."""
+
+_LOOK: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A file or directory as it was found."""
+
+    path: str
+    """By which no link is followed."""
+    writable: bool
+    device: int
+    inode: int
+    of_root: bool
+    is_directory: bool
+
+    @classmethod
+    def at(cls, path: str, writable: bool) -> "Place":
+        """What is there now, if no link has come into the way."""
+        try:
+            found = _found(path)
+        except (FileNotFoundError, NotADirectoryError):
+            raise Unusable(replaced(path)) from None
+        if stat.S_ISLNK(found.st_mode):
+            raise Unusable(replaced(path))
+        return cls(path, writable, found.st_dev, found.st_ino, found.st_uid == 0, stat.S_ISDIR(found.st_mode))
+
+    def is_the_same(self, found: os.stat_result) -> bool:
+        """Whether this is what was found later."""
+        return (found.st_dev, found.st_ino) == (self.device, self.inode)
+
+    def is_in(self, root: str) -> bool:
+        """Whether this is what stands there under the same path."""
+        try:
+            return self.is_the_same(os.lstat(f"{root}{self.path}"))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+
+def anything_else(places: Iterable[Place], root: str) -> str | None:
+    """What to say if something else stands there in place of one of these."""
+    return next((replaced(place.path) for place in places if not place.is_in(root)), None)
+
+
+def real_path(path: str, commands_write: Iterable[str]) -> str:
+    """Where a path leads. A link in a directory that commands can write to does not lead out of it."""
+    here, todo, left = "/", deque(os.path.join(os.getcwd(), path).split("/")), MAX_LINKS
+    passed = set[str]()
+    while todo:
+        name = todo.popleft()
+        if name == "..":
+            here = os.path.dirname(here)
+        if name in {"", ".", ".."}:
+            continue
+        target = _link(os.path.join(here, name))
+        if target is None:
+            here = os.path.join(here, name)
+            continue
+        passed.update(directory for directory in commands_write if _lies_in(here, directory))
+        left -= 1
+        if left < 0:
+            raise Unusable(f"{path} leads in circles, or through too many links; name the directory itself")
+        here = "/" if target.startswith("/") else here
+        todo.extendleft(reversed(target.split("/")))
+    for directory in passed:
+        if not _lies_in(here, directory):
+            raise Unusable(
+                f"{path} is a link that leads out of {directory}, where commands can write; "
+                "name the directory itself that is meant"
+            )
+    return here
+
+
+def _lies_in(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(f"{directory.rstrip('/')}/")
+
+
+def _link(path: str) -> str | None:
+    """What a link says; None for everything else, and for nothing."""
+    try:
+        return os.readlink(path)
+    except OSError as error:
+        if error.errno in {errno.EINVAL, errno.ENOENT, errno.ENOTDIR}:
+            return None
+        raise
+
+
+def _found(path: str) -> os.stat_result:
+    """From one directory to the next."""
+    here = os.open("/", _LOOK)
+    try:
+        for name in filter(None, path.split("/")):
+            outer = here
+            here = os.open(name, _LOOK | os.O_NOFOLLOW, dir_fd=outer)
+            os.close(outer)
+        return os.fstat(here)
+    finally:
+        os.close(here)
+
+
+def replaced(path: str) -> str:
+    """Say that a path does not name any more what it did."""
+    return f"{path} was replaced by something else in this moment; look at what is there, and try again"

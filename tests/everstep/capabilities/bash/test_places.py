@@ -1,0 +1,141 @@
+"""What a policy names is what commands find, whatever other commands put in its place."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from agent_domain.capabilities.bash import ExecutionPolicy
+from everstep.capabilities.bash import sandbox
+from everstep.capabilities.bash.places import MAX_LINKS, Place, real_path
+from everstep.capabilities.bash.sandbox import Launch
+from everstep.capabilities.bash.words import Unusable
+from tests.everstep.capabilities.bash.surroundings import SECRET, Surroundings, bash, policy_for
+from tests.everstep.capabilities.files.ground import exchanging
+
+REPLACE = "mv a z && mkdir a && ln -s {outside} a/b && cat a/b/secret"
+REPLACED = "was replaced by something else in this moment; look at what is there, and try again"
+
+
+def inner(around: Surroundings) -> Path:
+    """A directory in a directory in the base directory."""
+    path = around.base_dir / "a" / "b"
+    path.mkdir(parents=True)
+    return path
+
+
+async def test_a_readable_path_that_a_command_replaces_leads_nowhere_else(around: Surroundings) -> None:
+    """9.1.6: a link in its place would show the next command anything on the machine."""
+    path = inner(around)
+    policy = policy_for(around).with_readable_paths(path)
+    assert SECRET not in await bash(REPLACE.format(**around.words), policy)
+    assert (path / "secret").is_file()
+
+    told = await bash(f"cat {around.outside}/secret {path}/secret", policy)
+
+    assert told == (
+        f"Error: {path} is a link that leads out of {around.base_dir}, where commands can write; "
+        "name the directory itself that is meant"
+    )
+
+
+@pytest.mark.parametrize("kind", ["base", "writable"])
+async def test_a_writable_path_that_a_command_replaces_leads_nowhere_else(
+    kind: str, around: Surroundings
+) -> None:
+    """9.1.6: nor would it have anything written."""
+    path = inner(around)
+    if kind == "base":
+        policy = ExecutionPolicy.for_bash(path, 10).with_writable_paths(around.base_dir)
+    else:
+        policy = policy_for(around).with_writable_paths(path)
+    await bash(f"cd {around.base_dir}; {REPLACE.format(**around.words)}", policy)
+    assert (path / "secret").is_file()
+
+    assert "leads out of" in await bash(f"touch {around.outside}/made {path}/made", policy)
+
+    assert os.listdir(around.outside) == ["secret"]
+
+
+async def test_a_link_to_a_replaced_path_leads_nowhere_else(around: Surroundings, tmp_path: Path) -> None:
+    """9.1.6: whatever the policy calls it."""
+    path = inner(around)
+    (tmp_path / "alias").symlink_to(path)
+    policy = policy_for(around).with_readable_paths(tmp_path / "alias")
+    await bash(REPLACE.format(**around.words), policy)
+    assert "leads out of" in await bash("true", policy)
+
+
+async def test_what_is_replaced_while_a_command_begins_is_not_shown(
+    around: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """9.1.6: what was looked at is what is mounted, or nothing begins."""
+    path, begin = inner(around), sandbox.launch_for
+
+    def late(policy: ExecutionPolicy, places: Sequence[Place]) -> Launch:
+        path.rename(path.with_name("moved"))
+        path.symlink_to(around.outside)
+        return begin(policy, places)
+
+    policy = policy_for(around).with_readable_paths(path)
+    await bash("true", policy)
+    monkeypatch.setattr(sandbox, "launch_for", late)
+    told = await bash(f"touch begun; cat {around.outside}/secret {path}/secret", policy)
+    assert told == f"Error: {path} {REPLACED}"
+    assert not (around.base_dir / "begun").exists()
+
+
+async def test_what_is_replaced_all_the_time_is_never_shown(around: Surroundings) -> None:
+    """9.1.6: in a loop, by commands that run beside."""
+    path = inner(around)
+    (path / "here").touch()
+    (around.base_dir / "link").symlink_to(around.outside)
+    policy = policy_for(around).with_readable_paths(path)
+    await bash("true", policy)
+    seen = set[str]()
+    with exchanging(path, around.base_dir / "link"):
+        for _ in range(60):
+            told = await bash(f"cd {path} && ls; cat {around.outside}/secret", policy)
+            assert SECRET not in told
+            seen.add("here" if "here" in told else "refused" if told.startswith("Error: ") else told)
+    assert seen == {"here", "refused"}
+    assert not around.left()
+
+
+async def test_a_link_within_and_one_that_the_makers_put_elsewhere_are_followed(
+    around: Surroundings, tmp_path: Path
+) -> None:
+    """9.1.6: only what commands can put there is not trusted."""
+    path = inner(around)
+    (path / "here").touch()
+    (around.base_dir / "link").symlink_to("a/b")
+    (tmp_path / "alias").symlink_to(around.base_dir)
+    policy = ExecutionPolicy.for_bash(tmp_path / "alias", 10).with_readable_paths(tmp_path / "alias" / "link")
+    assert await bash("pwd; ls link", policy) == f"{around.base_dir}\nhere\n"
+
+
+def test_links_in_a_circle_end(tmp_path: Path) -> None:
+    """9.1.6: the text says what to do."""
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises(Unusable, match="leads in circles, or through too many links; name the directory"):
+        real_path(str(tmp_path / "a"), [])
+    for number in range(MAX_LINKS):
+        (tmp_path / f"l{number}").symlink_to(f"l{number + 1}" if number < MAX_LINKS - 1 else "../x")
+    assert real_path(str(tmp_path / "l0"), []) == str(tmp_path.parent / "x")
+
+
+def test_a_place_is_known_by_what_it_is_not_by_its_name(tmp_path: Path) -> None:
+    """9.1.6: and no link is followed to it."""
+    (tmp_path / "a").mkdir()
+    place = Place.at(f"{tmp_path}/a", writable=False)
+    assert place.is_in("")
+    assert place.is_in("/proc/self/root")
+    (tmp_path / "a").rename(tmp_path / "b")
+    assert not place.is_in("")
+    (tmp_path / "a").symlink_to("b")
+    assert not place.is_in("")
+    for path in ("a", "a/x", "gone/x"):
+        with pytest.raises(Unusable, match=REPLACED):
+            Place.at(f"{tmp_path}/{path}", writable=False)
