@@ -110,7 +110,9 @@ def attempts(outside: Mapping[str, Any]) -> dict[str, Callable[[], bool]]:
             298, 241, ctypes.create_string_buffer(128), 0, -1, -1, 0
         ),
         "memory that nobody counts": lambda: (
-            _system_call(319, 279, b"x", 0) or _system_call(29, 194, 0, 4096, 0)
+            _system_call(319, 279, b"x", 0)
+            or _system_call(29, 194, 0, 4096, 0)
+            or _system_call(64, 190, 0, 1, 0o600)
         ),
         "starting as another user": _starts_as_another_user,
         "typing into terminals": lambda: not _denies_typing(),

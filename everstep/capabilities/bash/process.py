@@ -1,9 +1,9 @@
 """One command while it runs: it is begun, read, watched, and ended with everything that it began.
 
-Everything happens on the worker's loop, in the thread that began the command: when that thread is gone, the
-kernel ends the command (`--die-with-parent`). Bubblewrap is the worker's child (here: the monitor); below
-it is the sandbox's first process, and when the kernel has ended that one, all others in there are gone as
-well.
+Everything but watching happens on the worker's loop, in the thread that began the command: when that thread
+is gone, the kernel ends the command (`--die-with-parent`). Bubblewrap is the worker's child (here: the
+monitor); below it is the sandbox's first process, and when the kernel has ended that one, all others in there
+are gone as well.
 
 The command itself waits for a word over the lifeline. By then the worker knows the first process; and where
 the worker is gone, the lifeline has ended, and the command never begins.
@@ -14,6 +14,8 @@ import os
 import signal
 import socket
 import subprocess
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -93,6 +95,7 @@ class Process:
         self._stdout, self._stderr = Stream(policy.stdout_cap), Stream(policy.stderr_cap)
         self.began = False
         """Whether it came to the command."""
+        self._ended = threading.Event()
         self._lifeline, far_end = socket.socketpair()
         self._lifeline.setblocking(False)
         self._ours = [self._stdout.descriptor, self._stderr.descriptor]
@@ -133,7 +136,6 @@ class Process:
         self._loop.add_reader(self._stderr.descriptor, self._read, self._stderr)
         self._loop.add_reader(self._lifeline, self._let_begin)
         self._loop.add_reader(self._monitor_handle, self._monitor_ended)
-        self._next_look = self._loop.call_later(watch.EVERY, self._look)
 
     def _read(self, stream: Stream) -> None:
         stream.read()
@@ -154,6 +156,10 @@ class Process:
             self.stop(replaced)
         else:
             self.began = True
+            watching = threading.Thread(
+                target=self._watch, args=[self._first.number], name="everstep watch", daemon=True
+            )
+            watching.start()
             self._lifeline.send(b"\n")
 
     def _meet_first(self) -> None:
@@ -185,15 +191,26 @@ class Process:
         if is_over and not self.over.done():
             self.over.set_result(None)
 
-    def _look(self) -> None:
-        self._next_look = self._loop.call_later(watch.EVERY, self._look)
-        if self._first is None or self.remark:
-            return
-        try:
-            too_much = watch.overdrawn(self._first.number, self._policy.memory_bytes)
-        except OSError as error:
-            too_much = f"what it takes cannot be watched ({error})"
-        if too_much:
+    def _watch(self, first: int) -> None:
+        """In a thread, until the command has ended; at most half of the thread's time is spent on looking."""
+        pause = watch.EVERY
+        while not self._ended.wait(pause):
+            begun = time.monotonic()
+            try:
+                too_much = watch.overdrawn(
+                    first, self._policy.memory_bytes, own_network=not self._policy.network
+                )
+            except Exception as error:  # noqa: BLE001 -- whatever it is, nothing runs on unwatched
+                too_much = f"what it takes cannot be watched ({error})"
+            if too_much:
+                # Where the loop is gone, so is the command.
+                with suppress(RuntimeError):
+                    self._loop.call_soon_threadsafe(self._caught, too_much)
+                return
+            pause = max(watch.EVERY, time.monotonic() - begun)
+
+    def _caught(self, too_much: str) -> None:
+        if not self._ended.is_set() and not self.remark:
             self.stop(too_much)
 
     def stop(self, remark: str) -> None:
@@ -226,7 +243,7 @@ class Process:
                 while stream.read() and stream.size < 2 * FLOOD:
                     pass
         finally:
-            self._next_look.cancel()
+            self._ended.set()
             self._close()
 
     async def _wait_for_end(self) -> None:

@@ -51,7 +51,8 @@ set_mempolicy_home_node 450 450
 
 _ABSENT: Final = """
 clone3 435 435; openat2 437 437; io_uring_setup 425 425; io_uring_enter 426 426; io_uring_register 427 427;
-memfd_create 319 279; memfd_secret 447 447; shmget 29 194; msgget 68 186
+memfd_create 319 279; memfd_secret 447 447; shmget 29 194; msgget 68 186;
+semget 64 190; vmsplice 278 75
 """
 """These fail as if the kernel had none, upon which programs use what came before: calls whose arguments
 cannot be looked at, and memory that belongs to no process and to no file system with a size."""

@@ -17,7 +17,7 @@ from agent_domain.capabilities import bash, critique, extraction, files, scratch
 from agent_domain.step_facts import CallNeed
 from agent_domain.tools import Effect, Tool, options_of
 from agent_domain.values import json_text
-from everstep.capabilities.bash import process, profile
+from everstep.capabilities.bash import process, profile, watch
 from everstep.capabilities.catalogue import Entry, Surroundings
 from everstep.capabilities.files import reading, writing
 from everstep.capabilities.mcp.sections import Section, from_section
@@ -86,6 +86,7 @@ SAID: Mapping[str, list[object]] = {
         f"{bash.MAX_MEMORY // 2**30} GiB",
         f"{profile.PROCESSES} processes",
         f"{profile.OPEN_FILES:,} open files",
+        f"{watch.SOCKETS} sockets",
         f"more than {process.FLOOD // MIB} MiB",
         f"{bash.ExecutionPolicy.for_bash('.').stdout_cap // MIB} MiB of stdout",
         f"{bash.ExecutionPolicy.for_bash('.').stderr_cap // MIB} MiB of stderr",

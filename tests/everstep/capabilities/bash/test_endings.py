@@ -137,13 +137,14 @@ async def test_a_flood_is_stopped_and_what_came_first_is_kept(around: Surroundin
     assert text.endswith(f"\n\nSTDERR:\noops\nsandbox: the command was stopped, as {said}\n")
 
 
+@pytest.mark.parametrize("error", [PermissionError("no eyes"), ValueError("no eyes")])
 async def test_what_cannot_be_watched_is_stopped(
-    around: Surroundings, monkeypatch: pytest.MonkeyPatch
+    error: Exception, around: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """9.1.5: nothing runs on because nobody can see it."""
 
-    def blind(first: int, memory_bytes: int) -> str | None:
-        raise PermissionError("no eyes")
+    def blind(*_: object, **__: object) -> str | None:
+        raise error
 
     sandbox = Sandbox(policy_for(around))
     monkeypatch.setattr(process.watch, "overdrawn", blind)

@@ -118,6 +118,27 @@ PROCESSES = [
     ),
     Hostile("memory of no process", system_call(319, 279, 'b"x", 0'), NO_FUNCTION),
     Hostile("memory of System V", system_call(29, 194, "0, 4096, 0o1600"), NO_FUNCTION),
+    Hostile("semaphores of System V", system_call(64, 190, "0, 32000, 0o1600"), NO_FUNCTION),
+    Hostile("memory that a pipe keeps", system_call(278, 75, "1, buffer, 1, 0"), NO_FUNCTION),
+    Hostile(
+        "a memory bomb that is in no table",
+        python(
+            "import mmap; m = mmap.mmap(-1, 2 * 10**9); "
+            "[(m.write(bytes(2**20)), m.madvise(4, n * 2**20, 2**20)) for n in range(1900)]; "
+            'print("ESC" + "APED")'
+        ),
+        f"{STOPPED}all its processes together took more than 128 MiB of memory",
+    ),
+    Hostile(
+        "a memory bomb in sockets",
+        python(
+            "import socket; pairs = [socket.socketpair() for _ in range(500)]; "
+            "[one.setblocking(False) or one.send(bytes(100000)) for pair in pairs for one in pair]; "
+            "pairs[0][0].setblocking(True); pairs[0][1].setblocking(True); "
+            "[pairs[0][0].recv(10**6) for _ in range(9)]"
+        ),
+        f"{STOPPED}it opened more than 256 sockets",
+    ),
     Hostile("a flood", "yes", f"{STOPPED}it wrote more than 10 MiB"),
     Hostile("a flood of a gigabyte", "head -c 1G /dev/zero", f"{STOPPED}it wrote more than 10 MiB"),
     Hostile("a flood of errors", "head -c 1G /dev/zero >&2", f"{STOPPED}it wrote more than 10 MiB"),

@@ -95,10 +95,12 @@ async def test_what_is_replaced_all_the_time_is_never_shown(around: Surroundings
     await bash("true", policy)
     seen = set[str]()
     with exchanging(path, around.base_dir / "link"):
-        for _ in range(60):
+        for number in range(2000):
             told = await bash(f"cd {path} && ls; cat {around.outside}/secret", policy)
             assert SECRET not in told
             seen.add("here" if "here" in told else "refused" if told.startswith("Error: ") else told)
+            if number > 50 and len(seen) > 1:
+                break
     assert seen == {"here", "refused"}
     assert not around.left()
 

@@ -52,6 +52,8 @@ CALLS = [
     ("process_vm_writev", 311, 271, (), EPERM),
     ("io_uring_setup", 425, 425, (), ENOSYS),
     ("clone3", 435, 435, (), ENOSYS),
+    ("semget", 64, 190, (), ENOSYS),
+    ("vmsplice", 278, 75, (), ENOSYS),
     ("openat2", 437, 437, (), ENOSYS),
     ("what is unknown", FIRST_UNKNOWN, FIRST_UNKNOWN, (), ENOSYS),
     ("what is known last", FIRST_UNKNOWN - 1, FIRST_UNKNOWN - 1, (), 0),
