@@ -16,6 +16,7 @@ import subprocess
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from typing import Final, TypeVar
 
 from everstep.capabilities.bash.places import Place, replaced
@@ -93,12 +94,14 @@ def _in_thread(work: Callable[[], T]) -> T:
 
 
 def _made(user: int, group: int, wanted: tuple[Place, ...]) -> Mounts:
-    mapping = _mapping(user, group) if any(each.of_root for each in wanted) else None
-    try:
+    with ExitStack() as opened:
+        mapping = _mapping(user, group) if any(each.of_root for each in wanted) else None
+        if mapping is not None:
+            opened.callback(os.close, mapping)
         _call("unshare", _NEW_MOUNTS | _OWN_ROOT)
         # What is mounted and unmounted outside is so in here as well, and not the other way around.
         _call("mount", None, b"/", None, _SLAVE | _RECURSIVE, None)
-        trees = [_tree(each, user, mapping) for each in wanted]
+        trees = [_tree(each, user, mapping, opened) for each in wanted]
         _call(
             "mount", b"tmpfs", STAGE.encode(), b"tmpfs", _NO_SETUID | _NO_DEVICES | _NO_PROGRAMS, b"mode=755"
         )
@@ -106,17 +109,14 @@ def _made(user: int, group: int, wanted: tuple[Place, ...]) -> Mounts:
         for each, tree in zip(wanted, trees, strict=True):
             _place(tree, each, sources[each.path])
         return Mounts(os.open("/proc/thread-self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC), sources)
-    finally:
-        if mapping is not None:
-            os.close(mapping)
 
 
-def _tree(wanted: Place, user: int, mapping: int | None) -> int:
+def _tree(wanted: Place, user: int, mapping: int | None, opened: ExitStack) -> int:
     """The mount once more, not attached anywhere yet."""
     path = wanted.path.encode()
     tree = _call("syscall", _OPEN_TREE, _AT_HERE, path, _CLONE_TREE | _CLOSE_ON_EXEC | _AT_RECURSIVE)
+    opened.callback(os.close, tree)
     if not wanted.is_the_same(os.fstat(tree)):
-        os.close(tree)
         raise Unusable(replaced(wanted.path))
     _set(tree, _NO_SETUID | _NO_DEVICES)
     if wanted.of_root and mapping is not None:
@@ -124,7 +124,6 @@ def _tree(wanted: Place, user: int, mapping: int | None) -> int:
             _set(tree, _ATTRIBUTE_MAPPED, mapping)
         except OSError as error:
             if wanted.writable or error.errno not in {errno.EINVAL, errno.EPERM, errno.EBUSY}:
-                os.close(tree)
                 raise Unusable(_of_root(wanted.path, user)) from error
     return tree
 
@@ -139,14 +138,11 @@ def _set(tree: int, attributes: int, mapping: int = 0) -> None:
 
 
 def _place(tree: int, wanted: Place, target: str) -> None:
-    try:
-        if wanted.is_directory:
-            os.mkdir(target)
-        else:
-            os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
-        _call("syscall", _MOVE_MOUNT, tree, b"", _AT_HERE, target.encode(), _MOVE_FROM_DESCRIPTOR)
-    finally:
-        os.close(tree)
+    if wanted.is_directory:
+        os.mkdir(target)
+    else:
+        os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
+    _call("syscall", _MOVE_MOUNT, tree, b"", _AT_HERE, target.encode(), _MOVE_FROM_DESCRIPTOR)
 
 
 def _mapping(user: int, group: int) -> int:

@@ -40,8 +40,8 @@ Describe: TypeAlias = Callable[[Callable[[bytes], int], int], list[str]]
 class Stream:
     """What one stream said, as far as it is kept."""
 
-    def __init__(self, cap: int) -> None:
-        self.descriptor, self.writers = os.pipe()
+    def __init__(self, cap: int, descriptor: int) -> None:
+        self.descriptor = descriptor
         os.set_blocking(self.descriptor, False)
         self.cap = cap
         self.kept = bytearray()
@@ -92,14 +92,18 @@ class Process:
         self.remark = ""
         """Why the sandbox ended it, if it did."""
         self._first: First | None = None
-        self._stdout, self._stderr = Stream(policy.stdout_cap), Stream(policy.stderr_cap)
         self.began = False
         """Whether it came to the command."""
         self._ended = threading.Event()
         self._lifeline, far_end = socket.socketpair()
         self._lifeline.setblocking(False)
-        self._ours = [self._stdout.descriptor, self._stderr.descriptor]
-        theirs = [self._stdout.writers, self._stderr.writers, far_end.detach()]
+        self._ours, theirs = list[int](), [far_end.detach()]
+
+        def piped() -> tuple[int, int]:
+            reading, writing = os.pipe()
+            self._ours.append(reading)
+            theirs.append(writing)
+            return reading, writing
 
         def described(content: bytes) -> int:
             reading, writing = os.pipe()
@@ -109,19 +113,22 @@ class Process:
             return reading
 
         try:
+            (stdout, writes_stdout), (stderr, writes_stderr) = piped(), piped()
+            self._stdout, self._stderr = Stream(policy.stdout_cap, stdout), Stream(policy.stderr_cap, stderr)
+            words = describe(described, theirs[0])
             self._monitor = subprocess.Popen(  # noqa: S603 -- that is what the sandbox is for
-                describe(described, theirs[2]),
+                words,
                 stdin=subprocess.DEVNULL,
-                stdout=theirs[0],
-                stderr=theirs[1],
-                pass_fds=theirs[2:],
+                stdout=writes_stdout,
+                stderr=writes_stderr,
+                pass_fds=[each for each in theirs if each not in {writes_stdout, writes_stderr}],
                 env=dict(environment),
                 # Of no matter to the command; the worker's own may be closed to the tool user.
                 cwd="/",
                 # Ctrl-C is for the worker, which ends commands when it has been told what becomes of them.
                 start_new_session=True,
             )
-            self._monitor_handle = os.pidfd_open(self._monitor.pid)
+            self._monitor_handle = self._handle_of_monitor()
         except BaseException:
             self._close()
             raise
@@ -130,6 +137,19 @@ class Process:
                 os.close(descriptor)
         self._ours.append(self._monitor_handle)
         self._listen()
+
+    def _handle_of_monitor(self) -> int:
+        try:
+            return os.pidfd_open(self._monitor.pid)
+        except OSError:
+            # Nobody would learn of its end. It waits for a word, and so ends now.
+            self._hang_up()
+            self._monitor.wait()
+            raise
+
+    def _hang_up(self) -> None:
+        """The command is never told to begin."""
+        self._lifeline.shutdown(socket.SHUT_RDWR)
 
     def _listen(self) -> None:
         self._loop.add_reader(self._stdout.descriptor, self._read, self._stdout)
@@ -149,18 +169,26 @@ class Process:
         self._loop.remove_reader(self._lifeline)
         if not self._lifeline.recv(1):
             return
+        try:
+            self._begin()
+        except (OSError, RuntimeError) as error:
+            # Too many descriptors or threads: nobody would see what it does.
+            self.stop(f"it cannot be watched ({error})")
+
+    def _begin(self) -> None:
         self._meet_first()
         if self._first is None:
             self.stop("its processes cannot be found; the kernel needs CONFIG_PROC_CHILDREN")
-        elif replaced := anything_else(self._places, f"/proc/{self._first.number}/root"):
+            return
+        if replaced := anything_else(self._places, f"/proc/{self._first.number}/root"):
             self.stop(replaced)
-        else:
-            self.began = True
-            watching = threading.Thread(
-                target=self._watch, args=[self._first.number], name="everstep watch", daemon=True
-            )
-            watching.start()
-            self._lifeline.send(b"\n")
+            return
+        watching = threading.Thread(
+            target=self._watch, args=[self._first.number], name="everstep watch", daemon=True
+        )
+        watching.start()
+        self.began = True
+        self._lifeline.send(b"\n")
 
     def _meet_first(self) -> None:
         """The monitor has one child at most."""
@@ -224,8 +252,14 @@ class Process:
             # Were the monitor ended between two of its first steps, its child would wait for ever.
             self._monitor.send_signal(signal.SIGSTOP)
             os.waitid(os.P_PID, self._monitor.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-            self._meet_first()
-            self._monitor.kill()
+            try:
+                self._meet_first()
+            except OSError:
+                # Without a handle: it has not begun, and ends by itself.
+                self._hang_up()
+                self._monitor.send_signal(signal.SIGCONT)
+            else:
+                self._monitor.kill()
         if self._first is not None and not self._first.gone:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._first.handle, signal.SIGKILL)

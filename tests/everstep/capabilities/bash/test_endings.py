@@ -2,15 +2,19 @@
 
 import asyncio
 import os
+import resource
+import shlex
 import sys
+import threading
 import time
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 
-from everstep.capabilities.bash import process
+from everstep.capabilities.bash import checks, process
 from everstep.capabilities.bash.sandbox import Sandbox
+from everstep.capabilities.bash.words import Unavailable
 from tests.everstep.capabilities.bash.surroundings import Surroundings, bash, policy_for
 
 AT_WORK = "(setsid sleep 98765 &); (sleep 98765 & sleep 98765) & touch begun; wait"
@@ -135,6 +139,101 @@ async def test_a_flood_is_stopped_and_what_came_first_is_kept(around: Surroundin
     assert text.startswith("...(truncated)...\nfirst\n")
     said = "it wrote more than 10 MiB; write to a file, and show parts of it"
     assert text.endswith(f"\n\nSTDERR:\noops\nsandbox: the command was stopped, as {said}\n")
+
+
+@contextmanager
+def few_descriptors(count: int) -> Generator[None]:
+    """So many more, and no others."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(map(int, os.listdir("/proc/self/fd")))
+    lower = [os.open("/", os.O_PATH) for _ in range(highest - len(os.listdir("/proc/self/fd")) + 2)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max([highest, *lower]) + 1 + count, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for descriptor in lower:
+            os.close(descriptor)
+
+
+async def test_a_worker_without_descriptors_leaves_nothing(around: Surroundings) -> None:
+    """9.1.1: wherever they run out; and the next command has them again."""
+    policy = policy_for(around, 99)
+    assert await bash("echo on", policy) == "on\n"
+    before, told = len(os.listdir("/proc/self/fd")), list[str]()
+    async with asyncio.timeout(DEADLINE):
+        for count in range(16):
+            with few_descriptors(count):
+                try:
+                    told.append(await bash("echo on", policy))
+                except OSError as error:
+                    told.append(str(error))
+            assert len(os.listdir("/proc/self/fd")) == before
+            assert not around.left()
+    assert {"on\n", "[Errno 24] Too many open files"} <= {*told}
+    assert all("Too many open files" in each for each in told if each != "on\n")
+
+
+async def test_a_command_that_cannot_be_watched_never_begins(
+    around: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """9.1.5: nor does anybody wait for it."""
+
+    def none_left(thread: threading.Thread) -> None:
+        raise RuntimeError(f"no more threads for {thread.name}")
+
+    sandbox = Sandbox(policy_for(around, 99))
+    await sandbox.run("true")
+    monkeypatch.setattr(process.threading.Thread, "start", none_left)
+    with pytest.raises(Unavailable, match=r"it cannot be watched \(no more threads for everstep watch\)"):
+        async with asyncio.timeout(DEADLINE):
+            await sandbox.run("touch begun; sleep 98765")
+    assert not around.left()
+    assert not (around.base_dir / "begun").exists()
+
+
+async def test_a_command_cancelled_while_the_sandbox_is_checked_leaves_nothing(
+    around: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """9.1.1, 9.1.5: at any moment of it; the next one checks anew."""
+    monkeypatch.setattr(checks, "_HELD", set[tuple[int, int, bool]]())
+    descriptors = len(os.listdir("/proc/self/fd"))
+    for turns in range(20):
+        task = asyncio.create_task(bash("touch begun", policy_for(around)))
+        for _ in range(turns):
+            await asyncio.sleep(0.002)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not around.left()
+    assert not (around.base_dir / "begun").exists()
+    assert await bash("echo on", policy_for(around)) == "on\n"
+    assert len(os.listdir("/proc/self/fd")) <= descriptors + 3  # namespaces are kept
+
+
+CLOSED = """
+import asyncio, os, sys
+from agent_domain.capabilities.bash import ExecutionPolicy
+from everstep.capabilities.bash.sandbox import Sandbox
+
+async def work():
+    sandbox = Sandbox(ExecutionPolicy.for_bash(sys.argv[1], 20))
+    result = await sandbox.run("cat; echo out; echo err >&2; exit 3")
+    with open(sys.argv[2], "w") as file:
+        print(result.exit_code, repr(result.stdout), repr(result.stderr), file=file)
+
+asyncio.run(work())
+"""
+
+
+@pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
+async def test_a_worker_without_streams_of_its_own(closed: str, around: Surroundings) -> None:
+    """9.1.3: services are begun like that, and descriptors get the numbers of what is missing."""
+    told = around.outside / "told"
+    words = shlex.join([sys.executable, "-c", CLOSED, str(around.base_dir), str(told)])
+    worker = await asyncio.create_subprocess_shell(f"exec {words} {closed}")
+    assert await worker.wait() == 0
+    assert told.read_text() == "3 'out\\n' 'err\\n'\n"
 
 
 @pytest.mark.parametrize("error", [PermissionError("no eyes"), ValueError("no eyes")])
