@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from fnmatch import fnmatchcase
+from fnmatch import translate
 from itertools import islice
 from posixpath import basename, join, normpath
 from typing import TypeAlias, cast
@@ -209,6 +209,9 @@ MAX_PATTERN_CHARS = 4096
 MAX_ALTERNATIVES = 100
 """`{a,b}` multiplies; nobody means more."""
 
+MAX_MEANT_CHARS = 4 * MAX_PATTERN_CHARS
+"""Of all that the braces of a pattern mean: each is made ready before the first path is looked at."""
+
 MAX_PATTERNS = 20
 """In one search; each is compared with every path."""
 
@@ -327,8 +330,17 @@ def scope(pattern: str) -> Matcher:
 _PATTERN_TOO_LONG = f"a pattern has more than {MAX_PATTERN_CHARS} characters; shorten it"
 
 
-def _globs(pattern: str) -> list[list[str]]:
-    return [_components(alternative) for alternative in _alternatives(pattern)]
+_Globs: TypeAlias = Sequence["re.Pattern[str] | None"]
+"""One for each component of a path; None is `**`."""
+
+
+def _globs(pattern: str) -> list[_Globs]:
+    return [[*map(_compiled, _components(alternative))] for alternative in _alternatives(pattern)]
+
+
+def _compiled(glob: str) -> "re.Pattern[str] | None":
+    """Kept by the search alone: `fnmatchcase` would keep tens of thousands while the process lives."""
+    return None if glob == "**" else re.compile(translate(glob))
 
 
 def _alternatives(pattern: str) -> list[str]:
@@ -343,9 +355,12 @@ def _alternatives(pattern: str) -> list[str]:
         if len(done) + len(todo) + len(choices) > MAX_ALTERNATIVES:
             raise InvalidInput(_TOO_MANY_ALTERNATIVES)
         todo += [text[: braces.start()] + choice + text[braces.end() :] for choice in choices]
+        if sum(map(len, [*done, *todo])) > MAX_MEANT_CHARS:
+            raise InvalidInput(_TOO_MUCH_MEANT)
     return done
 
 
+_TOO_MUCH_MEANT = f"the braces of the pattern mean more than {MAX_MEANT_CHARS} characters; split it"
 _TOO_MANY_ALTERNATIVES = f"the braces of the pattern mean more than {MAX_ALTERNATIVES} patterns; split it"
 
 
@@ -357,36 +372,37 @@ def _components(glob: str) -> list[str]:
     return [*parts, "*"] if parts[-1] == "**" else parts
 
 
-def _matches(globs: Sequence[str], parts: Sequence[str]) -> bool:
+def _matches(globs: _Globs, parts: Sequence[str]) -> bool:
     """Match component by component, keeping all positions at once: patterns cannot make it slow."""
     return len(globs) in _positions(globs, parts)
 
 
-def _leads_on(globs: Sequence[str], parts: Sequence[str]) -> bool:
+def _leads_on(globs: _Globs, parts: Sequence[str]) -> bool:
     """Say whether these components can be followed by others."""
     return any(position < len(globs) for position in _positions(globs, parts))
 
 
-def _positions(globs: Sequence[str], parts: Sequence[str]) -> set[int]:
+def _positions(globs: _Globs, parts: Sequence[str]) -> set[int]:
     at = _past_stars(globs, {0})
     for part in parts:
         at = _past_stars(globs, {p for i in at if (p := _step(globs, i, part)) is not None})
     return at
 
 
-def _step(globs: Sequence[str], position: int, part: str) -> int | None:
+def _step(globs: _Globs, position: int, part: str) -> int | None:
     if position == len(globs):
         return None
-    if globs[position] == "**":
+    glob = globs[position]
+    if glob is None:
         return position
-    return position + 1 if fnmatchcase(part, globs[position]) else None
+    return position + 1 if glob.match(part) else None
 
 
-def _past_stars(globs: Sequence[str], positions: set[int]) -> set[int]:
+def _past_stars(globs: _Globs, positions: set[int]) -> set[int]:
     """Add the positions after each `**`, which may also mean no directory at all."""
     reached = set(positions)
     for position, glob in enumerate(globs):
-        if glob == "**" and position in reached:
+        if glob is None and position in reached:
             reached.add(position + 1)
     return reached
 

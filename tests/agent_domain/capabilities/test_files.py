@@ -1,3 +1,6 @@
+import re
+import tracemalloc
+
 import pytest
 from hypothesis import given, strategies as st
 
@@ -458,6 +461,28 @@ def test_braces_cannot_explode() -> None:
         matcher("{" + "," * MAX_ALTERNATIVES + "}*")
     with pytest.raises(InvalidInput, match="more than 4096 characters"):
         matcher("[" * 4097)
+
+
+def test_what_braces_mean_is_bounded_in_all() -> None:
+    """9.2.5, 9.2.8: as all of it is made ready before the first path is looked at."""
+    long = "[ab]?" * 700
+    with pytest.raises(InvalidInput, match="the braces of the pattern mean more than 16384 characters"):
+        matcher(long + "{1,2,3,4,5}")
+    assert matcher(long + "{1,2,3,4}")("ab" * 700 + "3")
+
+
+def test_no_pattern_is_kept_when_its_search_is_over() -> None:
+    """9.2.8: a worker lives for months, and models are never short of words."""
+    re.purge()
+    tracemalloc.start()
+    try:
+        for number in range(300):
+            assert not matcher("[ab]?" * 100 + str(number))("ab")
+        re.purge()
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 300_000
 
 
 def test_many_stars_cannot_make_a_search_slow() -> None:
