@@ -56,6 +56,9 @@ def without_running(
     call, note, answer = by_people(reserved.call, reserved.resolution, reserved.answer)
     if answer is not None:
         return ToolExecution(call, answer, None, started, now(), note)
+    explained = definition.tools.explained(call)
+    if explained is not None:
+        return ToolExecution(call, explained, None, started, now())
     refusal = definition.tools.refusal(call)
     if refusal is None and reserved.resolution is None and definition.needs_approval(call, reserved.allowed):
         # Whoever told the workflow otherwise: the store knows of no decision.

@@ -1,5 +1,6 @@
 """Tools: what a model may call, the calls it makes, and what became of them."""
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -258,6 +259,15 @@ class CanRefuse(Protocol):
         ...
 
 
+@runtime_checkable
+class ExplainsText(Protocol):
+    """A tool with words of its own about arguments that hold text which cannot be stored."""
+
+    def unstorable(self, args: Mapping[str, Any]) -> str | None:
+        """The result of such a call, which is not made."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ToolOptions:
     """How the runtime treats a tool; a tool declares them in an attribute `options`."""
@@ -350,6 +360,22 @@ class Toolbox:
         tool = self.get(call.name)
         missing = missing_arguments(tool.schema, call.args)
         return tool.refusal(call.args) if missing is None and isinstance(tool, CanRefuse) else missing
+
+    def explained(self, call: ToolCall) -> str | None:
+        """The result of a call that cannot be run, where its tool has a result for that.
+
+        A JSON object that holds a NUL character, or half of a surrogate pair, counts as malformed.
+        """
+        if call.malformed is None or call.name not in self.tools:
+            return None
+        tool = self.get(call.name)
+        if not isinstance(tool, ExplainsText):
+            return None
+        try:
+            args: object = json.loads(call.malformed)
+        except (ValueError, RecursionError):
+            return None
+        return tool.unstorable(cast("dict[str, Any]", args)) if isinstance(args, dict) else None
 
     @property
     def schemas(self) -> tuple[dict[str, Any], ...]:

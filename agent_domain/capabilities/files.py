@@ -51,6 +51,11 @@ def not_text(argument: str) -> str:
     return f"Error: {argument} holds characters that UTF-8 cannot express"
 
 
+def nul_in(argument: str) -> str:
+    """Say that an argument holds what no path and no text file does."""
+    return NUL_IN_PATH if argument == "path" else f"Error: {argument} contains a NUL character"
+
+
 def no_regular_file(path: str) -> str:
     """Say that what was named is never opened: reading it could wait for ever, or have an effect."""
     return f"Error: '{path}' is no regular file but a pipe, a socket, a device or a broken link"

@@ -126,6 +126,9 @@ class LocalExecutor:
         return execution
 
     async def _outcome(self, call: ToolCall, state: AgentState, ask: Inquiry) -> Outcome:
+        explained = self.definition.tools.explained(call)
+        if explained is not None:
+            return Outcome(explained)
         refusal = self._refusal(call)
         if refusal is not None:
             return Outcome(error=StepError(refusal, tool_name=call.name))

@@ -355,6 +355,32 @@ def test_a_call_that_cannot_run_is_refused(call: ToolCall, complaint: str) -> No
     assert box.refusal(a_call(city="Bonn", days=None)) is None
 
 
+class Careful(MockTool):
+    """Has words for text that cannot be stored, if it is in the city."""
+
+    def unstorable(self, args: Mapping[str, Any]) -> str | None:
+        return "Error: no such letters" if "\0" in args.get("city", "") else None
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "told"),
+    [
+        ("weather", '{"city": "a\\u0000"}', "Error: no such letters"),
+        ("weather", '{"city": "Bonn"}', None),
+        ("weather", '{"city": "Bonn", "days": "\\u0000"}', None),
+        ("weather", "{", None),
+        ("weather", "[" * 100_000, None),
+        ("weather", '["\\u0000"]', None),
+        ("news", '{"city": "a\\u0000"}', None),
+        ("gone", '{"city": "a\\u0000"}', None),
+    ],
+)
+def test_a_tool_may_explain_text_that_cannot_be_stored(name: str, arguments: str, told: str | None) -> None:
+    """5.4.3, 9.2.1: as a result; all other calls that cannot run are failures as before."""
+    box = Toolbox.of([Careful("weather", schema=NEEDS_CITY), MockTool("news")])
+    assert box.explained(ToolCall.from_text("c1", name, arguments)) == told
+
+
 @pytest.mark.parametrize(("call", "complaint"), REFUSED)
 async def test_the_model_reads_why_a_call_was_refused(call: ToolCall, complaint: str) -> None:
     """5.4.3: with both events, and without calling the tool."""

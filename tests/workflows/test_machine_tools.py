@@ -19,12 +19,13 @@ from agent_domain.state import CANCELLED_CALL, AgentState
 from agent_domain.status import ExecutionStatus
 from agent_domain.steps import InferenceResponse
 from agent_domain.testing import calls
+from agent_domain.tools import ToolCall
 from everstep.capabilities.bash import UseBash
 from everstep.capabilities.files import ListDirTool, SearchFilesTool, UseFileTools
 from everstep.local.runner import LocalRunner
 from tests.everstep.capabilities.bash.surroundings import Surroundings, need_a_sandbox, surroundings
 from tests.workflows.harness import HeldModel, an_agent, at_work, events_of, eventually, finished, scheduled
-from tests.workflows.test_agent_execution import Lightning, results
+from tests.workflows.test_agent_execution import Lightning, errors, results
 
 UNKNOWN = f"Error: {EFFECT_UNKNOWN}"
 AT_WORK = "(setsid sleep 98765 &); (sleep 98765 & sleep 98765) & touch begun; wait"
@@ -108,6 +109,54 @@ async def test_the_tools_do_the_same_in_every_shell(temporal: TemporalClient, fo
         assert (folder / name / "src" / "a.txt").read_text() == "one\nthree\n"
         assert (folder / name / "src" / "b.txt").read_text() == "changed\n"
         assert (folder / name / "src" / "b.txt").stat().st_mode & 0o777 == 0o600
+
+
+UNSTORABLE = {
+    ("read_file", '{"path": "a\\u0000.txt"}'): "Error: Path contains a NUL character",
+    ("write_file", '{"content": "a\\u0000", "path": "b\\u0000"}'): "Error: Path contains a NUL character",
+    ("write_file", '{"content": "a\\u0000", "path": "b"}'): "Error: content contains a NUL character",
+    ("search_files", '{"patterns": ["a", "b\\u0000"]}'): "Error: patterns contains a NUL character",
+    ("edit_file", '{"path": "\\udcff", "old_string": "a", "new_string": "b"}'): (
+        "Error: path holds characters that UTF-8 cannot express"
+    ),
+    ("bash", '{"command": "touch a\\u0000"}'): (
+        "Error: the command contains a NUL character, which no command can; "
+        "write \\0 where a program reads it"
+    ),
+    ("bash", '{"command": "touch a\\ud800"}'): "Error: the command contains '\\ud800', which is no character",
+}
+
+
+async def test_text_that_cannot_be_stored_is_a_problem_not_a_failure(
+    temporal: TemporalClient, folder: Path
+) -> None:
+    """9.2.1, 9.1.3: as a provider sends it; nothing is run, and an agent that stops at failures goes on."""
+    made = tuple(ToolCall.from_text("", name, arguments) for name, arguments in UNSTORABLE)
+    script = InferenceResponse("", made, "tool_calls"), "Done"
+    strict = [a_worker(folder, *script).with_error_policy(ErrorPolicy()) for _ in range(2)]
+    async with at_work(temporal, strict[0]) as office:
+        execution, _ = await office.run()
+        assert await results(execution) == list(UNSTORABLE.values())
+        assert (await execution.get()).status is ExecutionStatus.COMPLETED
+        assert await errors(execution) == []
+    assert await locally(strict[1]) == list(UNSTORABLE.values())
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [("bash", '{"command": "touch made", "more": "\\u0000"}'), ("read_file", "{"), ("bash", '["\\u0000"]')],
+)
+async def test_arguments_that_are_none_for_another_reason_fail(
+    temporal: TemporalClient, folder: Path, name: str, arguments: str
+) -> None:
+    """5.4.3: and nothing is run that nobody could have been shown."""
+    made = InferenceResponse("", (ToolCall.from_text("", name, arguments),), "tool_calls")
+    async with at_work(temporal, a_worker(folder, made, "Done")) as office:
+        execution, _ = await office.run()
+        assert await results(execution) == ["Error: Pass the arguments as a JSON object"]
+    assert await locally(a_worker(folder, made, "Done")) == ["Error: Pass the arguments as a JSON object"]
+    assert list(folder.iterdir()) == []
 
 
 async def test_time_that_is_up_is_a_result_like_any_other(temporal: TemporalClient, folder: Path) -> None:

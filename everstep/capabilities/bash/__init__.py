@@ -13,6 +13,7 @@
 """
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from agent_domain.builder import AgentBuilder
@@ -20,7 +21,7 @@ from agent_domain.capabilities.bash import BashPolicy, ExecutionPolicy, PathText
 from agent_domain.tools import Effect, ToolContext, ToolOptions
 from agent_domain.values import FrozenDict, frozen_map
 from everstep.capabilities.bash import checks
-from everstep.capabilities.bash.sandbox import Sandbox
+from everstep.capabilities.bash.sandbox import Sandbox, unusable
 from everstep.capabilities.bash.words import Unavailable, Unusable
 
 TOOL = "bash"
@@ -55,6 +56,11 @@ class BashTool:
         self.policy = policy
         self.output_policy = output_policy
         self.description = description(policy)
+
+    def unstorable(self, args: Mapping[str, Any]) -> str | None:
+        """What is wrong with a command that no program could be given either."""
+        problem = unusable(args.get("command"))
+        return f"Error: {problem}" if problem else None
 
     async def call(self, args: dict[str, Any], context: ToolContext) -> str:
         """Say what became of the command; one that fails is a result like any other."""

@@ -10,10 +10,10 @@ Whatever goes wrong is a successful result that says so to the model.
 
 import errno
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from agent_domain.builder import AgentBuilder
 from agent_domain.capabilities import files
@@ -49,8 +49,23 @@ class FileTool(BaseTool):
         except (ToolFailed, InvalidInput) as error:
             return f"Error: {error}"
 
+    def unstorable(self, args: Mapping[str, Any]) -> str | None:
+        """What is wrong with text that can be no path, nor stand in a text file."""
+        try:
+            _require_text(args)
+        except Problem as problem:
+            return str(problem)
+        path_first = sorted(args, key=lambda name: name != "path")
+        return next((files.nul_in(name) for name in path_first if _holds_nul(args[name])), None)
 
-def _require_text(args: dict[str, Any]) -> None:
+
+def _holds_nul(value: object) -> bool:
+    if isinstance(value, list):
+        return any(map(_holds_nul, cast("list[object]", value)))
+    return isinstance(value, str) and "\x00" in value
+
+
+def _require_text(args: Mapping[str, Any]) -> None:
     for name, value in args.items():
         try:
             _ = isinstance(value, str) and value.encode()
