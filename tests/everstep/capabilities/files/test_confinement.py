@@ -2,6 +2,7 @@
 
 import os
 import random
+import resource
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,6 +32,9 @@ from tests.everstep.capabilities.files.ground import (
     unprivileged,
 )
 from tests.node import do_without
+
+ROOM_KIB = 64 * 1024
+"""What the worker's memory may grow by, whatever a path leads to."""
 
 BINARY = "Error: This file is binary, only text can be read"
 TOO_LARGE = "It is larger than 8388608 bytes, the most that can be edited"
@@ -97,6 +101,12 @@ def a_linked_pipe(ground: Ground) -> None:
     ground.link("link", "p")
 
 
+def another_name_of_a_pipe(ground: Ground) -> None:
+    """Not the one that it was made with."""
+    os.mkfifo(ground.base / "p")
+    os.link(ground.base / "p", ground.base / "other")
+
+
 def a_sparse_file(ground: Ground) -> None:
     """A terabyte that takes no room."""
     (ground.base / "huge").touch()
@@ -127,7 +137,10 @@ HOSTILE = [
     out("the directory above", ".."),
     out("the root", "/"),
     out("another process", "/proc/self/environ"),
+    out("another process's memory", "/proc/1/mem"),
+    out("the worker's directory, through /proc", "/proc/self/cwd/../outside/secret.txt"),
     out("a device", "/dev/zero"),
+    out("what the worker has open", "/dev/fd/0"),
     no_name("three dots", ".../x"),
     no_name("backslashes", "..\\outside\\secret.txt"),
     no_name("encoded dots", "%2e%2e/outside/secret.txt"),
@@ -183,6 +196,7 @@ HOSTILE = [
     Hostile("a pipe", "pipe", NOT_REGULAR, NOT_REGULAR, lambda g: os.mkfifo(g.base / "pipe")),
     Hostile("a link to a pipe", "link", NOT_REGULAR, NOT_REGULAR, a_linked_pipe),
     Hostile("a socket", "sock", NOT_REGULAR, NOT_REGULAR, a_socket),
+    Hostile("a hard link to a pipe", "other", NOT_REGULAR, NOT_REGULAR, another_name_of_a_pipe),
     Hostile("a directory", "sub", DIRECTORY, DIRECTORY),
     Hostile("a directory with a slash", "sub/", DIRECTORY, DIRECTORY),
     Hostile("a link to a directory", "link", DIRECTORY, DIRECTORY, linked("sub")),
@@ -202,6 +216,7 @@ def test_there_are_enough_of_them() -> None:
 def test_what_is_hostile_is_contained_and_the_model_is_told(ground: Ground, hostile: Hostile) -> None:
     """9.2.1: by every tool, and nothing outside is read or changed."""
     hostile.make(ground)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     path = hostile.path.replace("{base}", str(ground.base)).replace("{outside}", str(ground.outside))
     around = ground.around()
 
@@ -219,6 +234,7 @@ def test_what_is_hostile_is_contained_and_the_model_is_told(ground: Ground, host
         assert ground.read(path) == "     1\tnew"
     assert ground.around() == around
     assert not [name for name in ground.names() if "everstep" in name]
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < ROOM_KIB
 
 
 @pytest.mark.parametrize("tool", ["read_file", "write_file", "edit_file", "list_dir", "search_files"])
@@ -368,6 +384,18 @@ def test_a_base_that_does_not_exist_is_no_business_of_the_model(ground: Ground) 
         known = {name: args[name] for name in args if name in tool.schema["properties"]}
         assert tool.call(known, CONTEXT) == told
     assert not gone.exists()
+
+
+def test_a_base_that_is_removed_and_made_anew_is_the_one_that_is_there(ground: Ground) -> None:
+    """9.2.1: between two calls, or in place of a link that led elsewhere."""
+    tools = ground.tools()
+    assert tools["read_file"].call({"path": "a.txt"}, CONTEXT) == A_TXT
+    ground.base.rename(ground.base.parent / "old")
+    assert "does not exist" in tools["read_file"].call({"path": "a.txt"}, CONTEXT)
+    ground.base.mkdir()
+    assert tools["read_file"].call({"path": "a.txt"}, CONTEXT) == NONE.format(path="a.txt")
+    assert tools["write_file"].call({"path": "a.txt", "content": "new"}, CONTEXT).startswith("Wrote")
+    assert (ground.base.parent / "old" / "a.txt").read_text() == "one\ntwo\n"
 
 
 @pytest.mark.parametrize("base", ["", None, 5, b"/tmp", "a\x00b"])
