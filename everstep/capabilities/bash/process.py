@@ -225,9 +225,7 @@ class Process:
         while not self._ended.wait(pause):
             begun = time.monotonic()
             try:
-                too_much = watch.overdrawn(
-                    first, self._policy.memory_bytes, own_network=not self._policy.network
-                )
+                too_much = watch.overdrawn(first, self._policy.memory_bytes)
             except Exception as error:  # noqa: BLE001 -- whatever it is, nothing runs on unwatched
                 too_much = f"what it takes cannot be watched ({error})"
             if too_much:

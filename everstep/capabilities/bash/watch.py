@@ -35,7 +35,7 @@ _NAMELESS: Final = re.compile(
 _USED: Final = re.compile(r"^sockets: used (\d+)", re.MULTILINE)
 
 
-def overdrawn(first: int, memory_bytes: int, *, own_network: bool) -> str | None:
+def overdrawn(first: int, memory_bytes: int) -> str | None:
     """What the command took too much of; `first` is the sandbox's first process, as numbered outside."""
     root = f"/proc/{first}/root"
     try:
@@ -46,8 +46,7 @@ def overdrawn(first: int, memory_bytes: int, *, own_network: bool) -> str | None
             return f"all its processes together took more than {memory_bytes // 2**20} MiB of memory"
         if any(_files(f"{root}{path}") > FILES for path in SCRATCH):
             return f"it made more than {FILES} files in {', '.join(SCRATCH)}"
-        # In a network that it shares with others, nobody can tell whose they are.
-        if own_network and _sockets(first) > SOCKETS:
+        if _sockets(first) > SOCKETS:
             return f"it opened more than {SOCKETS} sockets"
     except (FileNotFoundError, ProcessLookupError):
         # It ended while it was looked at.
@@ -112,6 +111,9 @@ def _shared(process: str, elsewhere: int) -> dict[str, int]:
 
 
 def _sockets(first: int) -> int:
+    """In a network of its own: in one that it shares with the worker, nobody can tell whose they are."""
+    if os.path.samefile(f"/proc/{first}/ns/net", "/proc/self/ns/net"):
+        return 0
     used = _USED.search(_text(f"/proc/{first}/net/sockstat"))
     return int(used[1]) if used else 0
 

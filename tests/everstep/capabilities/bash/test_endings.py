@@ -242,7 +242,7 @@ async def test_what_cannot_be_watched_is_stopped(
 ) -> None:
     """9.1.5: nothing runs on because nobody can see it."""
 
-    def blind(*_: object, **__: object) -> str | None:
+    def blind(*_: object) -> str | None:
         raise error
 
     sandbox = Sandbox(policy_for(around))

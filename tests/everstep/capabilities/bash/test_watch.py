@@ -55,7 +55,7 @@ async def test_a_look_that_takes_long_holds_up_nobody(
     """9.1.1: other work goes on, and a command that is cancelled is gone all the same."""
     looking, over, loop = asyncio.Event(), threading.Event(), asyncio.get_running_loop()
 
-    def slow(*_: object, **__: object) -> str | None:
+    def slow(*_: object) -> str | None:
         loop.call_soon_threadsafe(looking.set)
         over.wait()
         return "it was looked at for so long"
