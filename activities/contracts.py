@@ -115,6 +115,8 @@ class ReportInput:
     """How long the child worked."""
     tokens: int = 0
     """What it used, and those that it started."""
+    is_lost: bool = False
+    """Whether the child could say neither itself."""
 
 
 @dataclass(frozen=True, slots=True)

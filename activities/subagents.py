@@ -30,6 +30,7 @@ from agent_domain.errors import InvalidInput
 from agent_domain.inquiry import nobody_answers
 from agent_domain.ports import (
     CallRow,
+    ExecutionRow,
     ExecutionStore,
     NotFound,
     Reservation,
@@ -133,10 +134,13 @@ class SubagentActivities:
             return calls.output(told.call, told.record)
         asked = await self.store.request(request.ref, request_id(request.ref.execution_id, request.call_id))
         call, note, _ = calls.by_people(told.call, asked and asked.resolution)
-        end = ChildEnd.of(await self.store.execution(child_ref(request.ref, request.call_id)))
-        execution = replace(_read(definition, call, end), note=note)
+        child = await self.store.execution(child_ref(request.ref, request.call_id))
+        execution = replace(_read(definition, call, ChildEnd.of(child)), note=note)
+        seconds, tokens = request.seconds, request.tokens
+        if request.is_lost:
+            seconds, tokens = await self._used(child)
         self.strike(Failpoint.REPORT_BEFORE_RECORD)
-        came = Came(execution, besides=Besides(child_tokens=request.tokens), seconds=request.seconds)
+        came = Came(execution, besides=Besides(child_tokens=tokens), seconds=seconds)
         output = await self._answered(request, told.index, came)
         self.strike(Failpoint.REPORT_BEFORE_REPORT)
         return output
@@ -148,6 +152,18 @@ class SubagentActivities:
         if call is None:
             raise NotFound("call", request.call_id)
         return call
+
+    async def _used(self, child: ExecutionRow | None) -> tuple[float, int]:
+        """The seconds and tokens of a child whose workflow is gone, as far as they were written down."""
+        if child is None:
+            return 0.0, 0
+        seconds, tokens = 0.0, int(child.usage.get("total", 0))
+        for step in await self.store.steps(child.ref):
+            records = [call.record for call in step.calls if call.record]
+            seconds += step.facts.seconds if step.facts else 0.0
+            seconds += max((record.seconds for record in records), default=0.0)
+            tokens += sum(record.besides.child_tokens for record in records)
+        return round(seconds, 6), tokens
 
     async def _answered(
         self,

@@ -6,6 +6,7 @@ after them.
 """
 
 import asyncio
+from dataclasses import replace
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -53,6 +54,8 @@ class Children(Standing):
         """Those that were told to hold still, because this execution was."""
         self.begun: dict[UUID, str] = {}
         """The workflows of those that have begun."""
+        self.spent: dict[UUID, tuple[float, int]] = {}
+        """The seconds and tokens of those that have ended, until their calls say so."""
 
     async def run_subagents(self, calls: tuple[CallFacts, ...]) -> None:
         """Run these calls as executions of their own, all at once."""
@@ -66,12 +69,23 @@ class Children(Standing):
         try:
             outputs = await ending
         except ActivityError as error:
+            self.charge()
             if not self.is_cancelled:
                 await self.fail(error)
             return
         answered = [output for output in outputs if output]
         if answered and not self.is_cancelled:
             self.facts = self.facts.with_step(settled(self.step, answered))
+            self.spent.clear()
+        else:
+            self.charge()
+
+    def charge(self) -> None:
+        """What children used counts, too, where no call says so any more."""
+        if self.spent:
+            tokens = sum(tokens for _, tokens in self.spent.values())
+            self.facts = self.facts.charged(tokens).worked(max(seconds for seconds, _ in self.spent.values()))
+            self.spent.clear()
 
     async def stand_as_they_do(self, ending: asyncio.Future[Any]) -> None:
         """Be paused while all that could go on waits for people."""
@@ -126,10 +140,12 @@ class Children(Standing):
                 return spawned.answered
             ended = await self.ended(child, spawned.plan if spawned else None)
             self.children[child.execution_id] = ExecutionStatus.RUNNING
+            report = ReportInput(ref, agent, number, call.id, is_lost=ended is None)
+            if ended:
+                self.spent[child.execution_id] = (ended.seconds, ended.tokens)
+                report = replace(report, seconds=ended.seconds, tokens=ended.tokens)
             if self.is_cancelled:
                 return None
-            seconds, tokens = (ended.seconds, ended.tokens) if ended else (0.0, 0)
-            report = ReportInput(ref, agent, number, call.id, seconds, tokens)
             summary = f"{summary} · report"
             return await self.unless_cancelled(
                 workflow.start_activity_method(SubagentActivities.report, report, summary=summary, **CHILD)

@@ -326,6 +326,46 @@ class TestTokens:
             assert (await plan_of(office, child))["max_tokens"] == 1000 - 10 - 100
             assert (await plan_of(office, grandchild))["max_tokens"] == 890 - 100
 
+    @pytest.mark.parametrize("whom", ["the parent", "the child"])
+    async def test_what_was_used_before_a_cancel_is_charged(
+        self, temporal: TemporalClient, whom: str
+    ) -> None:
+        """9.6.2, 8.2.1: in every generation, also what no call reports of any more."""
+        looks = calls(("look", {}), usage=Usage(input=700))
+        model = HeldModel(spawns("Help"), spawns("Help"), looks, "Never", "Thanks", holds=4)
+        boss = a_boss(model, policy=SubagentPolicy(max_depth=2), tools=[look()])
+        async with at_work(temporal, boss) as office:
+            execution = await office.start()
+            await model.begun.wait()
+            child = await child_of(office, execution)
+            await (child if whom == "the child" else execution).cancel()
+            ended, result = await finished(child), await finished(execution)
+
+        # The child has asked to be helped for 100, and its own child has looked for 700.
+        assert (ended.stop_reason, ended.child_tokens) == (StopReason.USER_REQUESTED, 700)
+        assert result.child_tokens == 100 + 700
+        assert ended.seconds > 0
+
+    async def test_what_a_child_used_whose_workflow_is_gone_is_charged(
+        self, temporal: TemporalClient
+    ) -> None:
+        """9.6.2: as far as it was written down, and with what its own children used."""
+        model = HeldModel(
+            spawns("Help"), spawns("Help"), says("Looked", Usage(input=700)), "Never", "Thanks", holds=4
+        )
+        boss = a_boss(model, policy=SubagentPolicy(max_depth=2))
+        async with at_work(temporal, boss) as office:
+            execution = await office.start()
+            await model.begun.wait()
+            child = await child_of(office, execution)
+            await child.workflow.terminate()
+            result = await finished(execution)
+            (call,) = (await execution.steps())[0].calls
+
+        assert result.child_tokens == 100 + 700
+        assert call.record
+        assert call.record.seconds > 0
+
 
 @pytest.mark.parametrize(
     "point",
