@@ -159,9 +159,9 @@ def first_agent_id(execution_id: UUID) -> UUID:
 
 
 def origin(parent_execution_id: UUID, parent_snapshot_id: UUID | None) -> FrozenDict:
-    """What a subagent's execution notes of the one that started it."""
-    ids = {"parent_execution_id": parent_execution_id, "parent_snapshot_id": parent_snapshot_id}
-    return FrozenDict({name: str(value) for name, value in ids.items() if value})
+    """What a subagent's execution notes of the one that started it, which may have no snapshot yet."""
+    snapshot = parent_snapshot_id and str(parent_snapshot_id)
+    return FrozenDict(parent_execution_id=str(parent_execution_id), parent_snapshot_id=snapshot)
 
 
 def snapshot_id(execution_id: UUID, key: str) -> UUID:

@@ -12,6 +12,8 @@ import pytest_asyncio
 from sqlalchemy import make_url
 
 from activities.failpoints import Failpoint, Strike, inert
+from agent_domain.agent_registry import AgentRegistry
+from agent_domain.agent_spec import AgentSpec
 from agent_domain.builder import AgentBuilder
 from agent_domain.definition import AgentDefinition
 from agent_domain.error_policy import ErrorPolicy
@@ -25,6 +27,7 @@ from agent_domain.testing import MockTool, ScriptedModel, calls, says
 from agent_domain.tools import ToolOptions
 from agent_domain.usage import Usage
 from agent_domain.values import thaw
+from everstep.capabilities.subagents import UseSubagents
 from everstep.capabilities.user_input import UseUserInput
 from everstep.client.client import Execution
 from everstep.local.runner import LocalRunner
@@ -35,7 +38,7 @@ from everstep.store.sessions import PostgresSessions
 from tests.scenarios import SCENARIOS
 from tests.workflows.harness import HeldModel, Office, WatchedStore, an_agent, an_office, connected, finished
 from tests.workflows.test_scenarios import agent_of
-from tests.workflows.test_subagents import Hire, hires
+from tests.workflows.test_subagents import Hire, child_of, hires
 from workflows import agent_execution
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -279,6 +282,25 @@ class TestWhen:
             (False, True, 1)
         ]
         assert [(each.debug_mode, each.is_final) for each in other] == [(True, False), (True, True)]
+
+    async def test_a_subagent_is_linked_to_the_latest_snapshot_of_its_parent(
+        self, debugging: Debugging
+    ) -> None:
+        """8.1.2, 8.1.3: that of the step before; each chain of snapshots is one execution's."""
+        spawn = calls(("spawn_subagent", {"subagent": "helper", "prompt": "Look"}))
+        agent = an_agent(calls(("look", {})), spawn, "Blue", "Thanks", tools=[MockTool("look")])
+        registry = AgentRegistry([AgentSpec("helper", "Helps", "You help.")])
+        async with debugging.at_work(agent.with_capability(UseSubagents(registry))) as office:
+            execution, _ = await office.run(debug=True)
+            child = await child_of(office, execution)
+            row, of_child = await child.get(), await debugging.kept(child)
+            kept = await debugging.kept(execution)
+
+        assert row.metadata["parent_execution_id"] == str(execution.id)
+        assert row.metadata["parent_snapshot_id"] == str(kept[0].id)
+        assert [(each.step_number, each.is_final) for each in of_child] == [(1, True)]
+        assert of_child[0].parent_snapshot_id is None
+        assert of_child[0].state["parent_agent_id"] == str(states(kept)[0].agent_id)
 
     async def test_a_second_attempt_keeps_nothing_again(self, debugging: Debugging) -> None:
         """8.1.3, 1.1.3"""

@@ -13,7 +13,7 @@ async def test_a_child_belongs_to_its_parent(store: ExecutionStore) -> None:
     await store.accept(new(later, continues=child.execution_id))
 
     assert row.parent_execution_id == parent.execution_id
-    assert row.metadata["parent_execution_id"] == str(parent.execution_id)
+    assert row.metadata == {"parent_execution_id": str(parent.execution_id), "parent_snapshot_id": None}
     agent_id = (await store.material(parent)).agent_id
     assert (await store.material(child)).parent_agent_id == agent_id
     assert (await store.material(later)).parent_agent_id == agent_id
