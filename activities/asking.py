@@ -24,6 +24,7 @@ from activities.persistence import until_written
 from activities.running import Running
 from activities.snapshots import Snapshots
 from activities.states import state_before
+from activities.toolsets import offered
 from agent_domain.capabilities.approvals import ApprovalRule, args_digest
 from agent_domain.definition import AgentDefinition
 from agent_domain.drivers import StepDriver, replied
@@ -116,7 +117,8 @@ class Asking:
 
     def _beginning(self, request: InferInput) -> BeginStep:
         def told(begun: BegunStep) -> Sequence[EventRecord]:
-            tools = known(self.agents, begun.material.spec.agent).tools.names
+            spec = begun.material.spec
+            tools = offered(known(self.agents, spec.agent), spec)
             return news.step_begins(request, activity.info().attempt, tools, begun)
 
         return BeginStep(

@@ -15,6 +15,7 @@ from activities.hooking import after_step, contained, hooks_of
 from activities.inquiry import Inquiry
 from activities.persistence import until_written
 from activities.states import state_within
+from activities.toolsets import offered
 from agent_domain.definition import AgentDefinition
 from agent_domain.ports import BeginStep, ExecutionStore, RecordProcessing, RecordReply
 from agent_domain.processors import added_between, processed
@@ -91,7 +92,7 @@ class Processing:
             EMPTY,
             (),
             begins=begin,
-            events=news.failure_begins(number, material, definition.tools.names),
+            events=news.failure_begins(number, material, offered(definition, material.spec)),
         )
         await until_written(lambda: self.store.record_reply(reply))
 

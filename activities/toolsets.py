@@ -3,6 +3,7 @@
 import asyncio
 
 from agent_domain.definition import AgentDefinition
+from agent_domain.ports import ExecutionSpec
 from agent_domain.toolsets import Asker
 from agent_domain.values import FrozenDict, frozen_map
 
@@ -12,3 +13,8 @@ async def asked(definition: AgentDefinition, asker: Asker) -> FrozenDict:
     listed = await asyncio.gather(*(toolset.listed(asker) for toolset in definition.toolsets))
     found = zip(definition.toolsets, listed, strict=True)
     return frozen_map({toolset.name: [tool.to_dict() for tool in tools] for toolset, tools in found})
+
+
+def offered(definition: AgentDefinition, spec: ExecutionSpec) -> tuple[str, ...]:
+    """The names of the tools that the model can call, as far as toolsets were asked already."""
+    return definition.with_listed(spec.listed or {}).tools.names

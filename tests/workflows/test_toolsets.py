@@ -1,0 +1,200 @@
+"""Tools of others in durable executions: listed once and recorded, and called like any other."""
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+from temporalio.client import Client as TemporalClient
+
+from activities.failpoints import Failpoint
+from activities.running import EFFECT_UNKNOWN
+from agent_domain.builder import AgentBuilder
+from agent_domain.error_policy import ErrorPolicy
+from agent_domain.errors import InvalidInput
+from agent_domain.status import AgentStatus, ExecutionStatus, StopReason
+from agent_domain.steps import InferenceResponse
+from agent_domain.testing import MockTool, calls
+from agent_domain.tools import Effect, ToolContext, ToolOptions
+from everstep.client.client import Execution
+from tests.toolsets import Shelf
+from tests.workflows.harness import HeldModel, Office, an_agent, an_office, at_work, finished, runs_of
+from tests.workflows.test_agent_execution import Lightning, results
+from workflows import agent_execution
+
+FETCHES = calls(("fetch", {}))
+
+
+def fetched(args: dict[str, Any], context: ToolContext) -> str:
+    del args
+    return f"for {context.tenant_id}"
+
+
+def a_shelf(fetch: Callable[[dict[str, Any], ToolContext], Any] = fetched, **given: Any) -> Shelf:
+    return Shelf({"fetch": fetch}, **given)
+
+
+def a_fetcher(shelf: Shelf, *script: InferenceResponse | str, model: HeldModel | None = None) -> AgentBuilder:
+    return an_agent(*script, model=model).with_toolset(shelf)
+
+
+async def available(office: Office, execution: Execution) -> list[list[str]]:
+    """What viewers were told that each step could call."""
+    told = await office.store.envelopes(execution.ref.tenant_id, execution.ref.stream_id)
+    return [list(e.payload["available_tools"]) for e in told if e.type == "agent.step.started"]
+
+
+async def test_it_is_asked_once_for_each_execution(temporal: TemporalClient) -> None:
+    """9.10.1: by the execution and its tenant, at its first step; its tools run with the others."""
+    shelf = a_shelf()
+    own = MockTool.returning("look", "", "blue")
+    both = calls(("fetch", {}), ("look", {}), ("fetch", {}))
+    agent = a_fetcher(shelf, both, FETCHES, "Done", both, "Again").with_tools([own])
+    async with at_work(temporal, agent) as office:
+        first, _ = await office.run()
+        assert await results(first) == ["for default", "blue", "for default", "for default"]
+        asked = [asker.execution_id for asker in shelf.asked]
+        second, _ = await office.run()
+
+    assert asked == [first.id]
+    assert [(asker.execution_id, asker.tenant_id) for asker in shelf.asked[1:]] == [(second.id, "default")]
+
+
+async def test_viewers_are_told_of_its_tools_once_they_are_known(temporal: TemporalClient) -> None:
+    """7.2, 9.10.1: the first step begins before anybody was asked."""
+    agent = a_fetcher(a_shelf(), FETCHES, "Done").with_tools([MockTool("look")])
+    async with at_work(temporal, agent) as office:
+        execution, _ = await office.run()
+
+        assert await available(office, execution) == [["look"], ["fetch", "look"]]
+
+
+async def test_a_tool_of_the_agent_wins(temporal: TemporalClient) -> None:
+    """9.10.1"""
+    agent = a_fetcher(a_shelf(), FETCHES, "Done").with_tools([MockTool.returning("fetch", "", "ours")])
+    async with at_work(temporal, agent) as office:
+        execution, _ = await office.run()
+
+        assert await results(execution) == ["ours"]
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        Failpoint.INFER_AFTER_RESPONSE,
+        Failpoint.INFER_BEFORE_REPORT,
+        Failpoint.TOOL_AFTER_EFFECT,
+        Failpoint.TOOL_BEFORE_REPORT,
+    ],
+)
+async def test_a_second_attempt_does_not_ask_again(temporal: TemporalClient, point: Failpoint) -> None:
+    """9.10.1, 1.1.3"""
+    shelf, strike = a_shelf(), Lightning(point)
+    model = HeldModel(FETCHES, FETCHES, "Done", holds=0)
+    async with at_work(temporal, a_fetcher(shelf, model=model), strike=strike) as office:
+        execution, _ = await office.run()
+
+        assert set(await results(execution)) == {"for default"}
+    assert strike.at is None
+    assert len(shelf.asked) == 1
+
+
+async def test_another_worker_finds_what_was_listed(temporal: TemporalClient) -> None:
+    """9.10.1: whatever the server has by then; a call of what is gone fails, and the execution goes on."""
+    shelf, model = a_shelf(), HeldModel(FETCHES, FETCHES, FETCHES, "Done", holds=2)
+    office = an_office(temporal, a_fetcher(shelf, model=model).with_error_policy(ErrorPolicy.retry_all(3)))
+    async with office.worker():
+        execution = await office.start()
+        await model.begun.wait()
+    model.go_on.set()
+    shelf.tools["new"] = shelf.tools["fetch"]
+    async with office.worker():
+        await finished(execution)
+
+        assert await results(execution) == ["for default", "for default"]
+        assert await available(office, execution) == [[], ["fetch"], ["fetch"]]
+    assert len(shelf.asked) == 1
+    offered = [[tool["function"]["name"] for tool in request.tools] for request in model.requests]
+    assert offered == [["fetch"]] * len(offered)
+
+
+async def test_a_history_that_is_cut_asks_nothing_again(
+    temporal: TemporalClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """9.10.1, 1.1.4: neither does the worker that goes on from there."""
+    monkeypatch.setattr(agent_execution, "ROLL_OVER_EVENTS", 20)
+    shelf = a_shelf()
+    async with at_work(temporal, a_fetcher(shelf, *[FETCHES] * 6, "Done")) as office:
+        execution, _ = await office.run()
+
+        assert await results(execution) == ["for default"] * 6
+        assert len(await runs_of(execution)) > 1
+    assert len(shelf.asked) == 1
+
+
+async def test_a_list_that_cannot_be_had_fails_the_step_and_not_the_worker(temporal: TemporalClient) -> None:
+    """9.10.1, 4.5.4: the execution ends as its error policy says."""
+    shelf = a_shelf(fails=InvalidInput("the server is gone"))
+    async with at_work(temporal, a_fetcher(shelf, "Never")) as office:
+        execution, result = await office.run()
+        row, (step,) = await execution.get(), await execution.steps()
+
+    assert (result.status, result.stop_reason) == (AgentStatus.FAILED, StopReason.ERROR)
+    assert (row.status, row.error_message) == (ExecutionStatus.FAILED, "the server is gone")
+    assert [error.message for error in step.errors] == ["the server is gone"]
+    assert len(shelf.asked) == 1
+
+
+async def test_a_list_that_is_had_later_is_asked_for_by_the_next_step(temporal: TemporalClient) -> None:
+    """9.10.1, 4.5.4"""
+
+    class Late(Shelf):
+        async def listed(self, asker: Any) -> Any:
+            self.fails = None if self.asked else InvalidInput("not yet")
+            return await super().listed(asker)
+
+    shelf = Late({"fetch": fetched})
+    agent = a_fetcher(shelf, FETCHES, "Done").with_error_policy(ErrorPolicy.retry_all(3))
+    async with at_work(temporal, agent) as office:
+        execution, result = await office.run()
+
+        assert await results(execution) == ["for default"]
+    assert (result.steps, result.status) == (3, AgentStatus.COMPLETED)
+    assert len(shelf.asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("effect", "ran", "reads"),
+    [(Effect.IDEMPOTENT, 2, "for default"), (Effect.AT_MOST_ONCE, 1, f"Error: {EFFECT_UNKNOWN}")],
+)
+async def test_a_call_whose_worker_is_lost_goes_on_as_it_was_listed(
+    temporal: TemporalClient, effect: Effect, ran: int, reads: str
+) -> None:
+    """9.10.2: the plan knows nothing of it."""
+    done = list[UUID]()
+
+    def fetch(args: dict[str, Any], context: ToolContext) -> str:
+        done.append(context.execution_id)
+        return fetched(args, context)
+
+    shelf = a_shelf(fetch, options=ToolOptions(effect=effect))
+    agent = a_fetcher(shelf, FETCHES, "Done").with_error_policy(ErrorPolicy.retry_all(3))
+    async with at_work(temporal, agent, strike=Lightning(Failpoint.TOOL_AFTER_EFFECT)) as office:
+        execution, _ = await office.run()
+
+        assert await results(execution) == [reads]
+    assert len(done) == ran
+
+
+async def test_people_allow_it_by_the_name_that_was_listed(temporal: TemporalClient) -> None:
+    """8.6.1, 8.6.4, 9.10.1: and may allow more of its calls at once."""
+    script = (calls(("fetch", {"path": "a1"})), calls(("fetch", {"path": "a2"})), "Done")
+    agent = a_fetcher(a_shelf(), *script).with_approval("fetch", "always")
+    async with at_work(temporal, agent) as office:
+        execution = await office.start()
+        await office.until_asked(execution)
+        await execution.approve(remember={"path": "a*"})
+        await finished(execution)
+
+        assert await results(execution) == ["for default"] * 2
+        assert (await office.envelope_types(execution)).count("agent.approval.requested") == 1
