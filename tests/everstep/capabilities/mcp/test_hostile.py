@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import re
 import resource
 import sys
 import time
@@ -410,6 +411,32 @@ async def test_a_worker_that_is_killed_leaves_no_server_behind(*, is_behind_anot
         worker.kill()
         await worker.communicate()
     await until(lambda: not is_running(pid))
+
+
+async def test_what_a_server_started_elsewhere_ends_with_the_worker_as_well() -> None:
+    """In sessions of their own, one with a parent that has ended: as daemons are started."""
+    command = [sys.executable, "-I", "-S", str(HOSTILE)]
+    started = """(setsid sleep 600 & echo "left $!." >&2)
+        setsid sh -c 'sleep 600 & echo "left $!." >&2; wait' &
+        "$@" """
+    words = ("sh", ["-c", started, "sh", *command])
+    worker = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", CHILD.format(words=words)),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        limit=2**20,
+    )
+    try:
+        async with asyncio.timeout(UNSTOPPED):
+            said = ""
+            while "starting as" not in said or said.count("left ") < 2:
+                said += await _line(worker)
+        left = [_pid(said), *map(int, re.findall(r"left (\d+)\.", said))]
+        assert all(map(_runs, left))
+    finally:
+        worker.kill()
+        await worker.communicate()
+    await until(lambda: not any(map(is_running, left)))
 
 
 async def _line(worker: asyncio.subprocess.Process) -> str:
