@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from temporalio.client import Client as TemporalClient
@@ -18,7 +19,7 @@ from agent_domain.error_policy import ErrorPolicy
 from agent_domain.errors import ModelError
 from agent_domain.inquiry import ModelChoice
 from agent_domain.messages import Role
-from agent_domain.state import CANCELLED_CALL
+from agent_domain.state import CANCELLED_CALL, AgentState
 from agent_domain.status import AgentStatus, ExecutionStatus, StopReason
 from agent_domain.steps import InferenceResponse
 from agent_domain.testing import MockTool, ScriptedModel, calls, says
@@ -27,6 +28,7 @@ from agent_domain.usage import Usage
 from everstep.capabilities.skills import SkillLibrary
 from everstep.capabilities.subagents import UseSubagents
 from everstep.client.client import Execution, Refused
+from everstep.local.runner import LocalRunner
 from everstep.runtime.agents import AgentBook
 from everstep.runtime.worker import make_worker
 from tests.toolsets import Shelf
@@ -39,7 +41,7 @@ HELPER = AgentSpec("helper", "Helps", "You help.")
 LOOKS = calls(("look", {}), usage=Usage(input=10))
 
 
-def spawns(*prompts: str, name: str = "helper") -> InferenceResponse:
+def spawns(*prompts: Any, name: str = "helper") -> InferenceResponse:
     """Starts a subagent for each prompt."""
     asked = (("spawn_subagent", {"subagent": name, "prompt": prompt}) for prompt in prompts)
     return calls(*asked, usage=Usage(input=100))
@@ -296,6 +298,65 @@ class TestEnds:
 
             assert await results(execution) == ["[Subagent: helper] (no response)"]
         assert (row.step_count, row.stop_reason) == (20, StopReason.STEPS_LIMIT)
+
+
+class TestWhatViewersAreTold:
+    async def test_all_generations_are_told_in_one_stream(self, temporal: TemporalClient) -> None:
+        """7.1.1, 8.1.2: without a gap, each under its own execution's id, and each in its own order."""
+        talk = Talk(boss=(spawns("Help", "Help", "Help"), "Thanks"), help=(spawns("Help"), LOOKS, "Done"))
+        boss = a_boss(talk, policy=SubagentPolicy(max_depth=2), tools=[look()])
+        async with at_work(temporal, boss) as office:
+            execution, _ = await office.run(session_id=uuid4())
+            told = await office.store.envelopes(execution.ref.tenant_id, execution.ref.stream_id)
+            rows = {row.ref.execution_id: row for row in (await office.client.list()).rows}
+
+        assert [envelope.seq for envelope in told] == [*range(1, len(told) + 1)]
+        moments = [envelope.created_at for envelope in told]
+        assert moments == sorted(set(moments))
+        assert {envelope.execution_id for envelope in told} == set(rows)
+        assert len(rows) > 4
+        for id_ in rows:
+            own = [e for e in told if e.execution_id == id_]
+            statuses = [e.payload["status"] for e in own if e.type == "agent.status"]
+            assert statuses == ["processing", "completed"]
+            assert (own[0].type, own[-1].type) == ("agent.status", "agent.status")
+            numbers = [e.payload["step_number"] for e in own if e.type == "agent.step.started"]
+            assert numbers == [*range(1, len(numbers) + 1)]
+        assert (told[0].execution_id, told[-1].execution_id) == (execution.id, execution.id)
+        # Nobody ends before those who work for it.
+        ends = {e.execution_id: e.seq for e in told if e.payload.get("status") == "completed"}
+        links = [(row.parent_execution_id, id_) for id_, row in rows.items() if row.parent_execution_id]
+        assert all(ends[parent] > ends[child] for parent, child in links)
+
+
+class TestShells:
+    async def test_in_process_it_is_the_same(self, temporal: TemporalClient) -> None:
+        """1.1.6, 9.6.3: what the parent reads, what is charged, and why it stops."""
+
+        def agent() -> AgentBuilder:
+            expensive = says("x" * 50, Usage(input=300))
+            refused = calls(
+                (TOOL, {"subagent": "ghost", "prompt": "Boo"}), (TOOL, {"subagent": 7, "prompt": 7})
+            )
+            talk = Talk(
+                boss=(spawns("Help"), refused, spawns({"odd": [1]}), "Thanks"),
+                help=(spawns("Help"), expensive, "Done", ModelError("refused")),
+            )
+            policy = SubagentPolicy(max_depth=2, summary_max_chars=10)
+            return a_boss(talk, policy=policy).with_max_tokens(5000)
+
+        async with at_work(temporal, agent()) as office:
+            execution, result = await office.run()
+            said = await office.said(execution)
+            facts = (await progress(execution)).facts
+        local = await LocalRunner(agent().definition()).run(AgentState.empty().with_user_message("Go"))
+
+        assert [message.text for message in local.messages] == said
+        assert said[2] == "[Subagent: helper] Done"
+        assert said[-2] == "Error: Subagent 'helper' failed: refused"
+        assert (local.facts.child_tokens, local.tokens) == (facts.child_tokens, facts.tokens)
+        assert facts.child_tokens == 400
+        assert (local.status, local.step_count) == (result.status, result.steps)
 
 
 class TestTokens:
