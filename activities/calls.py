@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
 
 from activities import news
 from activities.contracts import ToolOutput
@@ -31,20 +30,20 @@ NOT_ALLOWED = "This call needs an approval, and nobody gave one"
 
 def by_people(
     call: ToolCall, resolution: Resolution | None, answer: Resolution | None = None
-) -> tuple[ToolCall, str, Any]:
+) -> tuple[ToolCall, str, Resolution | None]:
     """The call as people left it, what the model is told first, and the result if no tool has to run."""
     match resolution and resolution.kind:
         case "answer":
-            return call, "", resolution and resolution.value
+            return call, "", resolution
         case "deny":
             reason = ((resolution and resolution.reason) or "").strip()
-            return call, "", f"Denied by user: {reason}" if reason else "Denied by user"
+            return call, "", Resolution("deny", f"Denied by user: {reason}" if reason else "Denied by user")
         case "edit":
             args = frozen_map(resolution and resolution.value)
             note = f"[Arguments edited by user: {json_text(args)}]\n"
-            return replace(call, args=args, malformed=None), note, answer and answer.value
+            return replace(call, args=args, malformed=None), note, answer
         case "approve":
-            return call, "", answer and answer.value
+            return call, "", answer
         case _:
             return call, "", None
 
@@ -55,7 +54,7 @@ def without_running(
     """The result of a call whose tool has no say: people have spoken, or it cannot or may not run."""
     call, note, answer = by_people(reserved.call, reserved.resolution, reserved.answer)
     if answer is not None:
-        return ToolExecution(call, answer, None, started, now(), note)
+        return ToolExecution(call, answer.value, None, started, now(), note)
     explained = definition.tools.explained(call)
     if explained is not None:
         return ToolExecution(call, explained, None, started, now())
@@ -88,6 +87,8 @@ class Came:
     """Whether a person said no: the call has not failed, and has not succeeded either."""
     seconds: float | None = None
     """How long it worked, where that is not the time from its beginning to its end."""
+    is_default: bool = False
+    """Whether it stands for an answer that nobody gave in time."""
 
 
 async def record(

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 
 from activities.contracts import InferInput, SettleInput
 from agent_domain import announcements, envelopes
@@ -9,7 +10,7 @@ from agent_domain.announcements import Announcement
 from agent_domain.broadcast_config import BroadcastConfig
 from agent_domain.capabilities.questions import Question
 from agent_domain.continuation import ContinuationOutcome, expanded
-from agent_domain.envelopes import Attempt
+from agent_domain.envelopes import Attempt, InputSource
 from agent_domain.ports import BegunStep, CallRecord, EventRecord, Material, RequestRow, Reservation
 from agent_domain.status import ExecutionStatus, WireStatus, ended
 from agent_domain.step_facts import CallNeed
@@ -124,13 +125,16 @@ def call_ended(number: int, call: ToolCall, record: CallRecord) -> EventRecord:
 
 def settled(
     request: SettleInput,
-    waiting: Sequence[RequestRow],
+    waiting: Sequence[tuple[RequestRow, datetime | None]],
     answer: str | None,
     error: str | None,
     material: Material,
 ) -> Sequence[EventRecord]:
-    """Questions first, then where the execution stands; a final status is the last that is told."""
-    asked = [_asked(request.step_count + 1, row) for row in waiting]
+    """Questions first, each until when it can be answered, then where the execution stands.
+
+    A final status is the last that is told.
+    """
+    asked = [_asked(request.step_count + 1, row, expires_at) for row, expires_at in waiting]
     completed = _completed(material, request.outcome) if request.completes_step else ()
     # Another step may have been decided on before somebody cancelled: that was told after the same step.
     traced = [
@@ -140,10 +144,15 @@ def settled(
     return [*asked, *completed, *traced, _standing(request, answer, error)]
 
 
-def _asked(number: int, row: RequestRow) -> EventRecord:
+def answered_by_default(row: RequestRow) -> EventRecord:
+    """A question has an answer that nobody gave."""
+    return envelopes.input_received(row.id, row.call_id, row.step_number, InputSource.DEFAULT, None)
+
+
+def _asked(number: int, row: RequestRow, expires_at: datetime | None) -> EventRecord:
     if row.kind is CallNeed.INPUT:
         question = Question.parse(row.request)
-        asked = envelopes.input_requested(row.id, row.call_id, number, question, None)
+        asked = envelopes.input_requested(row.id, row.call_id, number, question, expires_at)
         told = announcements.input_requested(row.id, question.prompt, question.choices, question.schema)
     else:
         asked = envelopes.approval_requested(row.id, row.call_id, number, row.tool, row.args)

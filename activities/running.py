@@ -24,7 +24,7 @@ from agent_domain.definition import AgentDefinition
 from agent_domain.errors import HookFailed
 from agent_domain.notes import Notes
 from agent_domain.plan import PlannedTool
-from agent_domain.ports import ExecutionRef, ExecutionStore, Material, Reservation
+from agent_domain.ports import EventRecord, ExecutionRef, ExecutionStore, Material, Reservation
 from agent_domain.step_error import ErrorType, StepError
 from agent_domain.step_facts import Besides, CallFacts, CallNeed, StepFacts
 from agent_domain.tools import Effect, ToolExecution, options_of
@@ -74,12 +74,13 @@ class Running:
             self.strike(Failpoint.TOOL_AFTER_RESERVE)
             came = await self._executed(request, definition, reserved)
         self.strike(Failpoint.TOOL_AFTER_EFFECT)
+        began = () if is_begun.is_set() else news.call_begins(reserved)
         record = await calls.record(
             self.store,
             self.agents.driver(request.agent, None),
             calls.Place(request.ref, request.number, reserved.index),
             replace(came, is_denied=calls.is_denied(reserved.resolution)),
-            began=() if is_begun.is_set() else news.call_begins(reserved),
+            began=[*began, *await self._by_default(request, came)],
             attempt=attempt,
         )
         self.strike(Failpoint.TOOL_BEFORE_REPORT)
@@ -107,10 +108,19 @@ class Running:
         except HookFailed as error:
             failed = replace(StepError.of(error, call.name), type=StepError.of(error.__cause__ or error).type)
             return Came(ToolExecution(call, None, failed, started, now(), note), besides=Besides(ask.usage))
-        notes = Notes(told.metadata)
+        notes, is_default = Notes(told.metadata), request.need is CallNeed.INPUT and told.error is None
         if around is None:
-            return Came(execution, notes, Besides(ask.usage))
-        return Came(execution, around.notes.and_then(notes), Besides(ask.usage, wishes=around.wishes))
+            return Came(execution, notes, Besides(ask.usage), is_default=is_default)
+        besides = Besides(ask.usage, wishes=around.wishes)
+        return Came(execution, around.notes.and_then(notes), besides, is_default=is_default)
+
+    async def _by_default(self, request: ToolInput, came: Came) -> Sequence[EventRecord]:
+        """That a question has its answer, although nobody gave one."""
+        if not came.is_default:
+            return ()
+        requests = await self.store.open_requests(request.ref)
+        asked = [row for row in requests if row.call_id == request.call_id and row.kind is CallNeed.INPUT]
+        return [news.answered_by_default(row) for row in asked]
 
     async def _around(self, request: ToolInput, definition: AgentDefinition) -> AroundCall | None:
         """The hooks of the call, if there are any: only they need to know more than the call."""

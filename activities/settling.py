@@ -1,14 +1,16 @@
 """Writing down where an execution stands, when no model or tool call does."""
 
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 
 from activities import calls, news
 from activities.agents import Agents, Ended, known
+from activities.calls import now
 from activities.contracts import SettleInput
 from activities.failpoints import Failpoint, Strike
 from activities.material import calls_of, errors_of, evaluation, failures
 from activities.snapshots import Snapshots
-from agent_domain.ports import EventRecord, ExecutionStore, Material, Settlement, request_id
+from agent_domain.ports import EventRecord, ExecutionStore, Material, RequestRow, Settlement, request_id
 from agent_domain.state import final_response
 from agent_domain.status import AgentStatus
 from agent_domain.step_facts import CallNeed
@@ -69,7 +71,7 @@ class Settling:
         if request.asks:
             await self._ask(request)
         requests = await self.store.open_requests(request.ref) if request.waiting else ()
-        waiting = [row for row in requests if row.call_id in request.waiting]
+        waiting = [(row, _expiry(row, material)) for row in requests if row.call_id in request.waiting]
         return news.settled(request, waiting, answer, error, material)
 
     async def _ask(self, request: SettleInput) -> None:
@@ -82,6 +84,13 @@ class Settling:
                 edited, _, _ = calls.by_people(asked, allowed.resolution)
                 asked = asked if definition.tools.refusal(edited) else edited
                 await self.store.ask(request.ref, call_id, asked.args)
+
+
+def _expiry(row: RequestRow, material: Material) -> datetime | None:
+    """Until when a question can be answered; None for as long as it takes."""
+    planned = (tool for tool in material.plan.get("tools", ()) if tool["name"] == row.tool)
+    seconds = next((tool.get("wait_seconds") for tool in planned), None)
+    return None if seconds is None else now() + timedelta(seconds=seconds)
 
 
 def _output(request: SettleInput, answer: str | None) -> FrozenDict | None:

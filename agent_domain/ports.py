@@ -382,6 +382,8 @@ class RequestRow:
     request: FrozenDict
     resolution: Resolution | None
     created_at: datetime
+    step_number: int
+    """The step of the call."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -270,7 +270,8 @@ class Execution:
         request = await self._open(CallNeed.INPUT, request_id)
         question = Question.parse(request.request)
         result = question.result(Answer(text, data), json_schema.check)
-        received = envelopes.input_received(request.id, request.call_id, 0, InputSource.USER, message_id)
+        place = request.id, request.call_id, request.step_number
+        received = envelopes.input_received(*place, InputSource.USER, message_id)
         noted = {**metadata, "request_id": str(request.id)}
         said = announcements.input_received(text or json_text(data), message_id, noted, context)
         await self._resolve(request, Resolution("answer", result), [replace(received, announces=said)])

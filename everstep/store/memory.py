@@ -784,6 +784,7 @@ def _request_row(ref: ExecutionRef, request: _Request) -> RequestRow:
         request=request.request,
         resolution=request.resolution,
         created_at=request.created_at,
+        step_number=call.step,
     )
 
 

@@ -213,7 +213,13 @@ def paged(found: Sequence[Row[Any]], size: int, read: Callable[[Row[Any]], T]) -
 def questions() -> Select[Any]:
     """Questions with the calls that ask them."""
     asked = requests.join(tool_calls).join(executions, executions.c.id == requests.c.execution_id)
-    columns = (tool_calls.c.name, tool_calls.c.args, tool_calls.c.args_digest, executions.c.session_id)
+    columns = (
+        tool_calls.c.name,
+        tool_calls.c.args,
+        tool_calls.c.args_digest,
+        tool_calls.c.step,
+        executions.c.session_id,
+    )
     return select(requests, *columns).select_from(asked)
 
 

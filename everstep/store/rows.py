@@ -161,6 +161,7 @@ def request_row(row: Row[Any]) -> RequestRow:
         request=bodies.document(row.request, "the request"),
         resolution=bodies.resolution_read(row.resolution),
         created_at=row.created_at,
+        step_number=row.step,
     )
 
 

@@ -1,0 +1,125 @@
+"""`UseUserInput` in durable executions: what fits becomes the result, and silence has one as well."""
+
+from datetime import datetime
+from typing import Any
+
+import pytest
+from temporalio.client import Client as TemporalClient
+
+from agent_domain.builder import AgentBuilder
+from agent_domain.errors import InvalidInput
+from agent_domain.step_error import ErrorType
+from agent_domain.testing import calls
+from everstep.capabilities.user_input import UseUserInput
+from tests.workflows.harness import an_agent, at_work, finished
+from tests.workflows.test_people import asks, results
+
+DAY = {"type": "object", "properties": {"day": {"enum": ["Friday"]}}, "required": ["day"]}
+MAYBE = {"type": ["string", "null"]}
+
+
+def an_asker(use: UseUserInput | None = None, /, **question: Any) -> AgentBuilder:
+    return an_agent(asks("Which day?", **question), "Done").with_capability(use or UseUserInput())
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "reads"),
+    [
+        ({}, {"text": " Friday "}, " Friday "),
+        ({"choices": ["Monday", "Friday"]}, {"text": " Friday "}, "Friday"),
+        ({"choices": []}, {"text": "Someday"}, "Someday"),
+        ({"schema": DAY}, {"text": '{"day":"Friday"}'}, '{"day":"Friday"}'),
+        ({"schema": DAY}, {"data": {"day": "Friday"}}, '{"day":"Friday"}'),
+        ({"schema": MAYBE}, {"text": "null"}, "null"),
+        ({"schema": {"type": "boolean"}}, {"data": False}, "false"),
+    ],
+)
+async def test_an_answer_that_fits_is_the_result(
+    temporal: TemporalClient, question: dict[str, Any], answer: dict[str, Any], reads: str
+) -> None:
+    """8.5.3, 5.4.2, 7.2: also one that says nothing; viewers are told in which step."""
+    async with at_work(temporal, an_asker(**question)) as office:
+        execution = await office.start()
+        await office.until_asked(execution)
+        await execution.submit_input(**answer)
+        await finished(execution)
+        told = await office.store.envelopes(execution.ref.tenant_id, execution.ref.stream_id)
+
+        assert await results(execution) == [(reads, True)]
+    (asked,) = [e.payload for e in told if e.type == "agent.input.requested"]
+    (received,) = [e.payload for e in told if e.type == "agent.input.received"]
+    assert (asked["step_number"], asked["expires_at"]) == (1, None)
+    assert (received["step_number"], received["source"]) == (1, "user")
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "told"),
+    [
+        ({}, {"text": " \n"}, r"^Answer cannot be empty$"),
+        ({"choices": ["Monday", "Friday"]}, {"text": "friday"}, r"^Answer must be one of: Monday, Friday$"),
+        ({"schema": DAY}, {"text": "Friday"}, r"^Answer does not match the schema: "),
+        ({"schema": DAY}, {"data": {"day": "Monday"}}, r"^Answer does not match the schema: "),
+    ],
+)
+async def test_an_answer_that_does_not_fit_leaves_the_question_open(
+    temporal: TemporalClient, question: dict[str, Any], answer: dict[str, Any], told: str
+) -> None:
+    """8.5.4"""
+    async with at_work(temporal, an_asker(**question)) as office:
+        execution = await office.start()
+        await office.until_asked(execution)
+        with pytest.raises(InvalidInput, match=told):
+            await execution.submit_input(**answer)
+
+        assert len(await execution.requests()) == 1
+        assert await office.statuses(execution) == ["processing", "paused"]
+        await execution.cancel()
+        await finished(execution)
+
+
+@pytest.mark.parametrize(
+    ("default", "question", "result"),
+    [
+        ("Monday", {"choices": ["Monday", "Friday"]}, ("Monday", True)),
+        ({"day": "Friday"}, {"schema": DAY}, ('{"day":"Friday"}', True)),
+        ("Someday", {"choices": ["Monday", "Friday"]}, ("Error: No answer within 0.05s", False)),
+        (None, {}, ("Error: No answer within 0.05s", False)),
+    ],
+)
+async def test_nobody_answers_in_time(
+    temporal: TemporalClient, default: Any, question: dict[str, Any], result: tuple[str, bool]
+) -> None:
+    """8.5.5, 7.2: the default answer, if there is one that fits; viewers are told until when, and of it."""
+    agent = an_asker(UseUserInput(0.05, default), **question)
+    async with at_work(temporal, agent) as office:
+        execution, _ = await office.run()
+        told = await office.store.envelopes(execution.ref.tenant_id, execution.ref.stream_id)
+        (step, *_) = await execution.steps()
+        (asked,) = [e for e in told if e.type == "agent.input.requested"]
+
+        assert await results(execution) == [result]
+        assert await execution.requests() == ()
+    waits = datetime.fromisoformat(asked.payload["expires_at"]) - asked.created_at
+    assert abs(waits.total_seconds() - 0.05) < 1
+    by_default = {"step_number": 1, "source": "default", "message_id": None}
+    received = [e.payload for e in told if e.type == "agent.input.received"]
+    common = {"request_id": asked.payload["request_id"], "tool_call_id": step.calls[0].call.id}
+    assert received == ([common | by_default] if result[1] else [])
+    record = step.calls[0].record
+    assert record
+    assert (record.error and record.error.type) == (None if result[1] else ErrorType.TIMEOUT)
+
+
+async def test_what_cannot_be_asked_is_told_to_the_model_at_once(temporal: TemporalClient) -> None:
+    """8.5.1: nobody is asked."""
+    refused = calls(
+        ("user_input", {"prompt": " "}), ("user_input", {"prompt": "?", "choices": ["a"], "schema": DAY})
+    )
+    async with at_work(temporal, an_agent(refused, "Done").with_capability(UseUserInput())) as office:
+        execution, _ = await office.run()
+
+        assert await results(execution) == [
+            ("Error: prompt is required", False),
+            ("Error: choices and schema cannot be combined", False),
+        ]
+        assert "agent.input.requested" not in await office.envelope_types(execution)
