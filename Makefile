@@ -22,8 +22,10 @@ help:  ## Say what can be made
 demo: $(READY)  ## Kill a worker in the middle of an agent's work, and watch another one finish it
 	@$(BIN)/python examples/survive.py
 
+# Side by side, a file in one process; in the order in which they stand, as those that wait the longest come first.
 test: $(READY)  ## Run all tests and report what they cover
-	@$(BIN)/python -m pytest --cov --cov-report=term-missing:skip-covered
+	@$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder \
+		--cov --cov-report=term-missing:skip-covered
 
 chaos: $(READY)  ## Let everything go wrong at once for minutes, and see that viewers end up with what happened
 	@EVERSTEP_CHAOS=long $(BIN)/python -m pytest -s tests/acceptance/test_streams_survive.py
