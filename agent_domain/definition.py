@@ -34,6 +34,16 @@ class KnowsItsAgent(Protocol):
         ...
 
 
+@runtime_checkable
+class IsWritten(Protocol):
+    """A tool that brings more than the model is told of it, such as the prompts of other agents."""
+
+    @property
+    def written(self) -> FrozenDict:
+        """What an execution is governed by besides the tool's schema, as JSON."""
+        ...
+
+
 @dataclass(frozen=True)
 class AgentDefinition:
     """What an `AgentBuilder` came to."""
@@ -57,6 +67,8 @@ class AgentDefinition:
     events: EventBus = field(default_factory=EventBus)
     source: str = ""
     """Where it was found: a file, or `module:attribute`."""
+    written: FrozenDict = EMPTY
+    """What was written down of it and shows nowhere else: the options of its capabilities, for instance."""
 
     @property
     def rules(self) -> Rules:
@@ -72,10 +84,11 @@ class AgentDefinition:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of what its executions are governed by; two agents of one digest do the same.
+        """SHA-256 of what its executions are governed by, as far as it was written down.
 
-        That is what is told to the model and what it may call, the model's preset or settings, limits,
-        policies and approvals. The code of tools, hooks and processors is not in it.
+        That is what is told to the model and what it may call, capabilities with their options, subagents,
+        the model's preset or settings, limits, policies and approvals. The code of tools, hooks and
+        processors is not in it, nor is what that code was given.
         """
         content = {
             "plan": self.base_plan.model_dump(mode="json"),
@@ -85,6 +98,8 @@ class AgentDefinition:
             "preset": self.llm_preset,
             "model": self.model_settings,
             "toolsets": [toolset.name for toolset in self.toolsets],
+            "written": self.written,
+            "brought": {tool.name: tool.written for tool in self.tools if isinstance(tool, IsWritten)},
         }
         text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()

@@ -43,9 +43,10 @@ def assembled(spec: AgentSpec, here: Surroundings, catalogue: Catalogue, resolve
     _limit(builder, spec)
     settings = _with_model(builder, spec.model, resolve)
     definition = builder.definition()
-    names = [entry.name for entry, _ in wanted]
-    descriptor = replace(definition.descriptor, capabilities=names)
-    return replace(definition, descriptor=descriptor, model_settings=settings)
+    options = {entry.name: given for entry, given in wanted}
+    descriptor = replace(definition.descriptor, capabilities=tuple(options))
+    written = frozen_map({"capabilities": options, "tools": spec.tools, "skills": spec.skills})
+    return replace(definition, descriptor=descriptor, model_settings=settings, written=written)
 
 
 class _Choosing(AgentBuilder):

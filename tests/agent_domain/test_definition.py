@@ -201,6 +201,20 @@ def test_settings_of_a_model_are_in_the_hash_and_where_it_was_found_is_not() -> 
     assert replace(definition, model_settings=frozen_map({"model": "x"})).digest != definition.digest
 
 
+class Bringing(MockTool):
+    """A tool that brings something."""
+
+    written = frozen_map({"agents": {"other": "You help."}})
+
+
+def test_what_was_written_down_besides_is_in_the_hash() -> None:
+    """10.2.4"""
+    definition = a_definition(a_guarded)
+    assert replace(definition, written=frozen_map({"skills": ["a"]})).digest != definition.digest
+    bringing = a_definition(lambda b: b.with_tools([Bringing("look")]))
+    assert bringing.digest != a_definition(lambda b: b.with_tools([MockTool("look")])).digest
+
+
 def test_an_execution_keeps_the_hash_of_its_definition() -> None:
     """10.2.4"""
     definition = a_definition(a_guarded)

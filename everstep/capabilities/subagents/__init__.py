@@ -89,6 +89,13 @@ class SpawnSubagentTool:
         """The arguments."""
         return parameters(self.registry.names())
 
+    @property
+    def written(self) -> FrozenDict:
+        """What its subagents are governed by."""
+        agents = {spec.name: _written(spec) for spec in self.registry.all()}
+        policy = {"max_depth": self.policy.max_depth, "summary_max_chars": self.policy.summary_max_chars}
+        return frozen_map({"agents": agents, "policy": policy})
+
     def of(self, parent: AgentDefinition) -> "SpawnSubagentTool":
         """The same for this agent, whose tools its subagents inherit.
 
@@ -179,8 +186,20 @@ class SpawnSubagentTool:
             if name in names or parent.toolsets
         }
         child = _asking(replace(child, approvals=FrozenDict(approvals)), parent, spec)
+        child = replace(child, written=frozen_map({"agent": _written(spec), "parent": parent.written}))
         # Last, so that its own subagents inherit all of this.
         return child.equipped()
+
+
+def _written(spec: AgentSpec) -> Mapping[str, Any]:
+    """What a subagent is governed by; the rest of its spec counts where it is started by itself."""
+    return {
+        "prompt": spec.system_prompt,
+        "tools": spec.tools,
+        "model": spec.model,
+        "skills": spec.skills,
+        "approval": spec.approval,
+    }
 
 
 def _said(value: object) -> str:

@@ -76,6 +76,69 @@ def test_each_can_be_made_and_brings_what_it_says(entry: Entry, here: Surroundin
     assert list(definition.descriptor.capabilities) == [entry.name]
 
 
+CHANGED: dict[str, dict[str, Any]] = {
+    "bash": {
+        "base_dir": "work",
+        "timeout": 5.0,
+        "memory_bytes": 2**28,
+        "network": True,
+        "readable_paths": ["/opt"],
+        "writable_paths": ["out"],
+        "max_output_chars": 100,
+        "head_chars": 10,
+        "tail_chars": 10,
+    },
+    "files": {
+        "base_dir": "work",
+        "readable_paths": ["/opt"],
+        "writable_paths": ["out"],
+        "max_results": 3,
+        "max_entries": 3,
+    },
+    "tasks": {"max_items": 3, "max_in_progress": 2, "render_every_steps": 3, "reminder_every_steps": 3},
+    "metadata": {"max_keys": 3, "max_value_size_bytes": 9},
+    "skills": {"path": "library"},
+    "subagents": {"max_depth": 1, "summary_max_chars": 9, "skills_path": "library"},
+    "critique": {"max_iterations": 1, "verbose": False, "llm_preset": "demo"},
+    "structured_output": {
+        "schemas": {"day": {"type": "number"}},
+        "max_retries": 1,
+        "use_maybe": False,
+        "llm_preset": "demo",
+        "output_mode": "text",
+        "system_prompt": "Extract.",
+    },
+    "llm_query": {"llm_preset": "demo"},
+    "react": {"max_retries": 1, "final_via_inference": True},
+    "mcp": {"servers": ["time", "crm"]},
+    "user_input": {"timeout_seconds": 5.0, "default_answer": "Friday"},
+}
+"""For each option a value that is not its default."""
+
+
+@pytest.mark.parametrize("entry", [*STANDARD], ids=lambda entry: entry.name)
+def test_another_option_is_another_definition(entry: Entry, here: Surroundings) -> None:
+    """10.2.4"""
+    assert {*CHANGED[entry.name]} == {*entry.options}
+    before = an_agent(here, capabilities={entry.name: entry.example})
+    for option, value in CHANGED[entry.name].items():
+        after = an_agent(here, capabilities={entry.name: {**entry.example, option: value}})
+        assert after.digest != before.digest, option
+
+
+def test_another_choice_of_tools_or_skills_is_another_definition(here: Surroundings) -> None:
+    """10.2.4: tools of a server are only known later, skills show nowhere else."""
+    server, skills = {"mcp": {"servers": ["time"]}}, dict[str, Any](skills={})
+    choices: list[dict[str, Any]] = [
+        {"capabilities": server},
+        {"capabilities": server, "tools": ["time_now"]},
+        {"capabilities": server, "tools": ["time_then"]},
+        {"capabilities": skills},
+        {"capabilities": skills, "skills": []},
+    ]
+    assert len({an_agent(here, **keys).digest for keys in choices}) == 5
+
+
 @pytest.mark.parametrize("entry", [*STANDARD], ids=lambda entry: entry.name)
 def test_each_has_one_sentence(entry: Entry) -> None:
     assert re.fullmatch(r"[A-Z][^.\n]+\.", entry.about)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from agent_domain.stop_signal import StopSignal
 from agent_domain.testing import MockTool, ScriptedModel, calls, says
 from agent_domain.tools import ToolContext, ToolOptions
 from agent_domain.usage import Usage
-from agent_domain.values import FrozenDict
+from agent_domain.values import FrozenDict, frozen_map
 from everstep.capabilities.skills import SkillLibrary
 from everstep.capabilities.subagents import Some, SpawnSubagentTool, UseSubagents
 from everstep.local.agent import Agent, AgentBuilder
@@ -123,6 +124,36 @@ def test_the_limits_of_a_child() -> None:
     )
     plan = child_of(builder.definition(), "scout").plan()
     assert (plan.max_steps, plan.max_tokens, plan.timeout_seconds) == (20, 32768, 300)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        AgentSpec("scout", "Is a scout", "You are another scout."),
+        a_spec(skills=["maps"]),
+        a_spec(approval={"look": "always"}),
+        a_spec(model="fast"),
+        a_spec(tools=["look"]),
+    ],
+)
+def test_another_subagent_is_another_definition_of_both(changed: AgentSpec, tmp_path: Path) -> None:
+    """10.2.4: what a subagent begins with stands neither in its parent's prompt nor in its own."""
+    (tmp_path / "maps.md").write_text("All about maps")
+    before, after = (
+        a_builder(spec, skill_library=SkillLibrary(tmp_path)).definition() for spec in (a_spec(), changed)
+    )
+    assert before.digest != after.digest
+    assert child_of(before, "scout").digest != child_of(after, "scout").digest
+
+
+def test_what_its_parent_was_written_down_with_is_in_the_hash_of_a_subagent() -> None:
+    """10.2.4: it has its parent's tools, with their options."""
+    before = a_builder(a_spec()).definition()
+    after = replace(before, written=frozen_map({"capabilities": {"files": {"base_dir": "work"}}})).equipped()
+    assert child_of(before, "scout").digest != child_of(after, "scout").digest
+    described = a_builder(a_spec(metadata={"author": "me"}, max_steps=3)).definition()
+    assert child_of(before, "scout").digest == child_of(described, "scout").digest
+    assert before.digest == described.digest
 
 
 async def test_a_child_that_goes_on_and_on_is_stopped() -> None:
