@@ -283,17 +283,18 @@ async def prune(settings: Settings, dry_run: bool) -> None:
 
 @commands.command()
 @click.argument("message")
-@click.option("--agent", default="assistant", show_default=True, help="Which agent.")
+@click.option("--agent", help="Which agent; the settings' default_agent, or the first, if none is named.")
 @click.option("--detach", is_flag=True, help="Start it, print its id and return.")
 @click.option("--debug", is_flag=True, help="Keep the full state after each step, as a snapshot.")
 @with_agents
 @click.pass_obj
 @command
-async def run(settings: Settings, message: str, agent: str, detach: bool, debug: bool) -> None:
+async def run(settings: Settings, message: str, agent: str | None, detach: bool, debug: bool) -> None:
     """Start an execution and follow it; Ctrl-C only stops following."""
     _require_text(message, "message")
     async with opened(settings, "everstep run") as installation:
-        execution = await installation.client.start(agent, message, execution_id=uuid4(), debug=debug)
+        wanted = agent or installation.default_agent
+        execution = await installation.client.start(wanted, message, execution_id=uuid4(), debug=debug)
         if detach:
             click.echo(execution.id)
             return

@@ -16,7 +16,7 @@ from temporalio.exceptions import ApplicationError, TimeoutError as NoAnswer
 from temporalio.service import RPCError, RPCStatusCode
 
 from agent_domain.capabilities.bash import ExecutionPolicy
-from agent_domain.errors import EverstepError
+from agent_domain.errors import EverstepError, UnknownName
 from agent_domain.ports import ExecutionRow
 from agent_domain.status import ExecutionStatus
 from everstep.capabilities.bash import BashTool
@@ -65,10 +65,11 @@ async def examined(settings: Settings) -> AsyncGenerator[Finding]:
     yield database
     temporal = await _found(_temporal, settings)
     yield temporal
-    models, agents = await _found(_models, settings), await _found(_agents, settings)
+    models = await _found(_models, settings)
     yield models
+    agents, *sandboxes = await _agents(settings)
     yield agents
-    for finding in await _sandboxes(settings) if agents.is_good else ():
+    for finding in sandboxes:
         yield finding
     if not temporal.is_good:
         return
@@ -208,30 +209,28 @@ async def _refusal(preset: Preset, key: str | None) -> str | None:
     return None
 
 
-async def _agents(settings: Settings) -> Finding:
-    if not settings.agents:
-        return Finding(True, "agents: only the demo agent; EVERSTEP_AGENTS names your own")
+async def _agents(settings: Settings) -> Sequence[Finding]:
+    """Whether all can be had, and whether their commands can be run here: a worker may be another machine.
+
+    They are looked for once, as what cannot be used is warned about each time.
+    """
     try:
         # Whether the default preset is there was looked at with the models.
         presets = Presets.read(settings.presets, os.environ)
         known = known_agents(settings.agents, presets, settings.mcp)
-    except EverstepError:
-        raise
+    except EverstepError as error:
+        return [Finding(False, str(error))]
     except Exception as error:  # noqa: BLE001 -- anybody's module
         where = ", ".join(settings.agents)
-        return Finding(False, f"{where} cannot be imported: {type(error).__name__}: {error}")
-    return Finding(True, f"agents: {', '.join(known)}")
-
-
-async def _sandboxes(settings: Settings) -> Sequence[Finding]:
-    """Whether commands of agents can be run here; a worker elsewhere may be another machine."""
-    known = (
-        known_agents(settings.agents, Presets.read(settings.presets, os.environ)) if settings.agents else {}
-    )
+        return [Finding(False, f"{where} cannot be imported: {type(error).__name__}: {error}")]
+    default = settings.default_agent
+    if default is not None and default not in known:
+        return [Finding(False, f"default_agent: {UnknownName('agent', default, known)}")]
+    told = ", ".join(known) if settings.agents else "only the demo agent; EVERSTEP_AGENTS names your own"
     tools = [
         (name, tool) for name, agent in known.items() for tool in agent.tools if isinstance(tool, BashTool)
     ]
-    return [await _sandbox(name, tool.policy) for name, tool in tools]
+    return [Finding(True, f"agents: {told}"), *[await _sandbox(name, tool.policy) for name, tool in tools]]
 
 
 async def _sandbox(agent: str, policy: ExecutionPolicy) -> Finding:

@@ -73,6 +73,16 @@ async def test_a_run_shows_what_happens_and_how_it_ended(desk: Desk) -> None:
     assert "answer     Hello!" in said
 
 
+@pytest.mark.parametrize(("default", "agent"), [(None, "clerk"), ("broken", "broken")])
+async def test_a_run_that_names_no_agent_is_one_of_the_default_agent(
+    desk: Desk, default: str | None, agent: str
+) -> None:
+    """10.2.5"""
+    execution = (await desk.says("run", "hello", "--detach", EVERSTEP_DEFAULT_AGENT=default)).strip()
+
+    assert f"agent      {agent}\n" in await desk.says("show", execution)
+
+
 async def test_a_detached_run_prints_its_id_and_nothing_else(desk: Desk) -> None:
     said = await desk.says("run", "hello", "--agent", "clerk", "--detach")
 

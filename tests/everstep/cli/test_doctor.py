@@ -105,6 +105,7 @@ async def test_a_missing_installation_is_told_with_how_to_start_one(desk: Desk, 
             {"EVERSTEP_AGENTS": "tests.everstep.cli.sandboxed:agents"},
             "the agent 'shell' cannot run commands on this",
         ),
+        ({"EVERSTEP_DEFAULT_AGENT": "clark"}, "default_agent: No agent named 'clark'. Choose from: clerk"),
         ({"EVERSTEP_AGENTS": "nowhere:agents"}, "the module of 'nowhere:agents' cannot be imported"),
     ],
 )
@@ -115,6 +116,25 @@ async def test_it_names_what_is_wrong_and_looks_at_all_the_rest(
 
     assert complaint in wrong[0]
     assert len(wrong) == 1
+
+
+async def test_files_are_looked_at_once_with_the_servers_that_they_may_name(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """10.2.3"""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "everstep.toml").write_text("[mcp.time]\ncommand = ['no-such-program']\n")
+    (tmp_path / "agents").mkdir()
+    options = "{bash: {base_dir: /etc}, mcp: {servers: [time]}}"
+    front = f"name: shell\ndescription: Helps\ncapabilities: {options}"
+    (tmp_path / "agents" / "shell.md").write_text(f"---\n{front}\n---\nYou help.")
+    (tmp_path / "agents" / "broken.md").write_text("no agent")
+
+    # Without a server nothing is looked at after them.
+    _, wrong = await complaints(desk, EVERSTEP_AGENTS="agents", TEMPORAL_ADDRESS="127.0.0.1:9")
+
+    assert wrong.startswith("the agent 'shell' cannot run commands on this machine")
+    assert len(caplog.messages) == 1
 
 
 async def test_tables_that_are_missing_are_told_with_the_command_that_makes_them(
