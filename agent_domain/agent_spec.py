@@ -35,6 +35,7 @@ from agent_domain.values import (
     listed,
     number,
     parse_json,
+    type_name,
     valid_text,
 )
 
@@ -132,7 +133,7 @@ class AgentSpec:
         """The spec in a JSON object, or in its text."""
         value: object = parse_json(given, "the agent") if isinstance(given, str) else given
         if not isinstance(value, Mapping):
-            raise InvalidInput(f"The agent must be a JSON object, not {type(value).__name__}")
+            raise InvalidInput(f"The agent must be a JSON object, not {type_name(value)}")
         fields = cast("Mapping[object, Any]", value)
         prompts = [fields[key] for key in _PROMPT_KEYS if fields.get(key) is not None]
         return _spec(fields, prompts[0] if prompts else "")

@@ -101,12 +101,17 @@ def freeze(value: object, where: str = "value", depth: int = 0) -> Any:
     raise InvalidInput(f"{where} is of type {type(value).__name__}; use {_JSON_TYPES}")
 
 
+def type_name(value: object) -> str:
+    """What a value is, in words of whoever wrote it: nobody writes a `FrozenList`."""
+    return "list" if isinstance(value, list) else "dict" if isinstance(value, dict) else type(value).__name__
+
+
 def frozen_map(value: object, where: str = "value") -> FrozenDict:
     """`freeze` for what has to be a map."""
     if isinstance(value, FrozenDict):
         return value
     if not isinstance(value, Mapping):
-        raise InvalidInput(f"{where} must be a map, not {type(value).__name__}")
+        raise InvalidInput(f"{where} must be a map, not {type_name(value)}")
     return cast("FrozenDict", freeze(cast("object", value), where))
 
 
@@ -152,7 +157,7 @@ def _key(key: object, where: str) -> str:
 def valid_text(value: object, where: str) -> str:
     """The text, if it is text that every store and wire can hold."""
     if not isinstance(value, str):
-        raise InvalidInput(f"{where} must be text, not {type(value).__name__}")
+        raise InvalidInput(f"{where} must be text, not {type_name(value)}")
     return _text(value, where)
 
 

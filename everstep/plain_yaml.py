@@ -3,17 +3,18 @@
 Agents and skills both have it in their files. This module imports no other of ours, so any layer may use it.
 """
 
-from typing import Final
+from typing import Any, Final
 
 import yaml
 from yaml.composer import ComposerError
+from yaml.constructor import ConstructorError
 
 MAX_YAML: Final = 64 * 1024
 """Longer YAML is refused: PyYAML needs up to ten seconds for a megabyte."""
 
 
 def load_yaml(text: str) -> object:
-    """The value of a YAML text; `ValueError` when it is invalid or uses aliases."""
+    """The value of a YAML text; `ValueError` when it is invalid, uses aliases or has a key twice."""
     if len(text) > MAX_YAML:
         raise ValueError(f"it is longer than {MAX_YAML} characters; shorten it")
     try:
@@ -26,9 +27,23 @@ def load_yaml(text: str) -> object:
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """Refuses aliases: nine of them in nine lines stand for a billion values."""
+    """Refuses aliases: nine of them in nine lines stand for a billion values.
+
+    And keys that stand twice, of which PyYAML takes the last without a word: whoever reads `tools: []` at the
+    top of a file should not have to look for another `tools` below.
+    """
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
             raise ComposerError(problem="aliases are not supported; write the value out")
         return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen:
+                raise ConstructorError(
+                    problem=f"the key '{key.value}' stands there twice", problem_mark=key.start_mark
+                )
+            seen.add(key.value)
+        return super().construct_mapping(node, deep=deep)

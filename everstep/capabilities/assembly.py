@@ -5,7 +5,7 @@ brings installs the capability that has it; `skills` installs that of the skills
 approvals. Then `tools`, if it is there, keeps those that it names and no others.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -40,6 +40,7 @@ def assembled(spec: AgentSpec, here: Surroundings, catalogue: Catalogue, resolve
     for entry, options in wanted:
         _install(entry, options, here, builder)
     _require_tools(spec, builder, catalogue)
+    _require_guarded(builder)
     _limit(builder, spec)
     settings = _with_model(builder, spec.model, resolve)
     definition = builder.definition()
@@ -59,6 +60,13 @@ class _Choosing(AgentBuilder):
         self.offered: dict[str, None] = {}
         self.prefixes: list[str] = []
         """How the tools of toolsets begin; which ones these are, only an execution will know."""
+        self.guarded: list[str] = []
+        """The tools of which it is said whether people decide about their calls."""
+
+    @property
+    def kept(self) -> list[str]:
+        """Those of the tools that were offered that were chosen."""
+        return [name for name in self.offered if self.chosen is None or name in self.chosen]
 
     def with_tools(self, tools: Iterable[Tool] | Tool) -> Self:
         """Those of them that were chosen."""
@@ -66,6 +74,11 @@ class _Choosing(AgentBuilder):
         self.offered |= dict.fromkeys(tool.name for tool in given)
         chosen = self.chosen
         return super().with_tools([tool for tool in given if chosen is None or tool.name in chosen])
+
+    def with_approval(self, tool: str, approval: str | Sequence[Mapping[str, Any]]) -> Self:
+        """Remembered, as the tool may be added later."""
+        self.guarded.append(tool)
+        return super().with_approval(tool, approval)
 
     def with_toolset(self, toolset: Toolset) -> Self:
         """Those of its tools that were chosen."""
@@ -118,6 +131,13 @@ def _require_tools(spec: AgentSpec, builder: _Choosing, catalogue: Catalogue) ->
     for tool in spec.tools or ():
         if tool not in builder.offered and not tool.startswith(tuple(builder.prefixes)):
             raise UnknownName("tool", tool, dict.fromkeys([*builder.offered, *catalogue.tools]))
+
+
+def _require_guarded(builder: _Choosing) -> None:
+    """Refuse approvals of what it has not: a misspelt name leaves another tool without its guard."""
+    for tool in builder.guarded:
+        if tool not in builder.kept and not tool.startswith(tuple(builder.prefixes)):
+            raise UnknownName("tool for 'approval'", tool, builder.kept)
 
 
 def _limit(builder: AgentBuilder, spec: AgentSpec) -> None:

@@ -248,11 +248,12 @@ def test_of_several_prompts_the_first_key_wins() -> None:
     ("given", "message"),
     [
         ("{", "the agent is no JSON"),
-        ("[]", "The agent must be a JSON object, not FrozenList"),
+        ("[]", "The agent must be a JSON object, not list"),
         ("{}", "The agent needs a 'name'"),
         ('{"name": "a"}', "The agent needs a 'description'"),
         ('{"name": "a", "description": "b"}', "The agent needs a prompt"),
         ('{"name": "a", "description": "b", "prompt": 3}', "the prompt must be text, not int"),
+        ('{"name": "a", "description": "b", "prompt": ["c"]}', "the prompt must be text, not list"),
         ({"name": "a", "description": "b", "prompt": "x", "model": 3}, "'model' must be a preset's name"),
     ],
 )
@@ -373,6 +374,7 @@ UNUSABLE: list[tuple[dict[str, Any], str]] = [
     ({"capabilities": 3}, "'capabilities' must be a list of names or names between commas, not int"),
     ({"capabilities": [{"bash": {}}]}, "each name in 'capabilities' must be text, not dict"),
     ({"capabilities": {"bash": "fast"}}, "'capabilities.bash' must be a map, not str"),
+    ({"capabilities": {"bash": [5]}}, "'capabilities.bash' must be a map, not list"),
     ({"capabilities": {"bash": {"at": {1}}}}, "'capabilities'.bash.at is of type set"),
     ({"max_steps": 0}, "'max_steps' must be a whole number of at least 1, not 0"),
     ({"max_steps": True}, "'max_steps' must be a whole number of at least 1, not True"),

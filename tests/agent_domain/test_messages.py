@@ -143,7 +143,7 @@ def test_the_text_of_a_message_leaves_out_what_is_none(content: Any, text: str) 
         ({"content": {"text": "Hi"}}, "message content must be text or a list of parts"),
         ({"content": "a\x00b"}, "message.content contains a NUL character"),
         ({"content": ["\ud800"]}, r"message.content\[0\] contains half of a surrogate pair"),
-        ({"content": "Hi", "metadata": ["a"]}, "message metadata must be a map, not FrozenList"),
+        ({"content": "Hi", "metadata": ["a"]}, "message metadata must be a map, not list"),
         ({"content": "Hi", "metadata": {"at": object()}}, "message.metadata.at is of type object"),
         ("Hi", "message must be a map, not str"),
         (None, "message must be a map, not NoneType"),

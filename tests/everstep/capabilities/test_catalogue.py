@@ -208,7 +208,10 @@ def test_it_works_where_the_process_runs_and_reads_skills_beside_its_file() -> N
             "No capability named 'shell'. Choose from: user_input, approval, bash, files, skills",
         ),
         ({"model": "sonnet"}, "No preset named 'sonnet'. Choose from: openai, anthropic, demo, fast"),
-        ({"approval": {"bahs": "always"}, "tools": "bash"}, "No tool named 'bahs'. Choose from: bash"),
+        (
+            {"approval": {"bahs": "always"}, "tools": "bash"},
+            "No tool for 'approval' named 'bahs'. Choose from: bash",
+        ),
     ],
 )
 def test_what_is_not_there_is_named_with_what_is(keys: dict[str, Any], problem: str) -> None:

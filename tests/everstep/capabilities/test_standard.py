@@ -112,6 +112,7 @@ CHANGED: dict[str, dict[str, Any]] = {
     "react": {"max_retries": 1, "final_via_inference": True},
     "mcp": {"servers": ["time", "crm"]},
     "user_input": {"timeout_seconds": 5.0, "default_answer": "Friday"},
+    "approval": {"tools": {"todo_write": "always"}},
 }
 """For each option a value that is not its default."""
 
@@ -120,10 +121,20 @@ CHANGED: dict[str, dict[str, Any]] = {
 def test_another_option_is_another_definition(entry: Entry, here: Surroundings) -> None:
     """10.2.4"""
     assert {*CHANGED[entry.name]} == {*entry.options}
-    before = an_agent(here, capabilities={entry.name: entry.example})
+    # Beside a tool about whose calls people may decide.
+    before = an_agent(here, capabilities={"tasks": {}, entry.name: entry.example})
     for option, value in CHANGED[entry.name].items():
-        after = an_agent(here, capabilities={entry.name: {**entry.example, option: value}})
+        after = an_agent(here, capabilities={"tasks": {}, entry.name: {**entry.example, option: value}})
         assert after.digest != before.digest, option
+
+
+def test_a_misspelt_approval_is_refused_beside_tools_that_are_only_known_later(here: Surroundings) -> None:
+    """8.6.1, 10.1.3"""
+    both = {"capabilities": {"bash": {}, "mcp": {"servers": ["time"]}}}
+    guarded = an_agent(here, **both, approval={"bash": "always", "time_now": "always"})
+    assert list(guarded.approvals) == ["bash", "time_now"]
+    with pytest.raises(InvalidInput, match=r"No tool for 'approval' named 'bahs'. Choose from: bash$"):
+        an_agent(here, **both, approval={"bahs": "always"})
 
 
 def test_another_choice_of_tools_or_skills_is_another_definition(here: Surroundings) -> None:
