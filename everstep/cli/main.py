@@ -50,7 +50,8 @@ def command(
         try:
             with asyncio.Runner(loop_factory=loop) as runner:
                 runner.run(fn(*args, **kwargs))
-        except (click.ClickException, click.exceptions.Exit):
+        except (click.ClickException, click.exceptions.Exit, BrokenPipeError):
+            # Whoever read what is printed has read enough, as `head` does; click ends without a word.
             raise
         except KeyboardInterrupt:
             raise SystemExit(130) from None
@@ -326,6 +327,8 @@ async def _followed(installation: Installation, execution: Execution) -> None:
         click.echo(f"\nIt goes on without you. Come back: {_come_back(execution)}")
         raise
     except StoreUnavailable as error:
+        # What the model was saying may stand in an unfinished line.
+        click.echo()
         raise InvalidInput(f"{error}. It goes on without you; come back: {_come_back(execution)}") from error
     row = await execution.get()
     _print_execution(installation, row)

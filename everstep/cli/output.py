@@ -56,6 +56,8 @@ def execution_lines(row: ExecutionRow, ui_url: str | None, namespace: str = "def
     """One execution, with how it ended."""
     yield f"execution  {row.ref.execution_id}"
     yield f"agent      {row.agent}"
+    if row.parent_execution_id:
+        yield f"parent     {row.parent_execution_id}"
     yield f"status     {row.status}" + (f" ({row.stop_reason})" if row.stop_reason else "")
     if row.status is ExecutionStatus.PENDING:
         yield f"           {NOBODY}"

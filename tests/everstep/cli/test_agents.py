@@ -1,7 +1,10 @@
 """The agents that a command knows; no server is needed to list them."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -119,6 +122,22 @@ def test_a_file_that_cannot_be_used_is_warned_about(here: Path, caplog: pytest.L
         "skipped an agent definition: agents/broken.md: The text has no front matter; "
         "begin it with a line '---', the keys, and a line '---'"
     ]
+
+
+def test_whoever_has_read_enough_ends_the_command_without_a_word(here: Path) -> None:
+    del here
+    nobody, out = os.pipe()
+    os.close(nobody)
+    try:
+        done = subprocess.run(  # noqa: S603 -- ours
+            [Path(sys.executable).parent / "everstep", "agents"],
+            stdout=out,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    finally:
+        os.close(out)
+    assert (done.returncode, done.stderr) == (1, b"")
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,17 @@
 """What the commands print."""
 
 from datetime import UTC, datetime
+from uuid import UUID
 
 import pytest
 
 from agent_domain.messages import assistant
-from agent_domain.ports import StepRow
+from agent_domain.ports import ExecutionRef, ExecutionRow, StepRow
+from agent_domain.status import ExecutionStatus
 from agent_domain.step_error import StepError
 from agent_domain.step_facts import StepFacts
-from everstep.cli.output import step_lines, visible
+from agent_domain.values import FrozenDict
+from everstep.cli.output import execution_lines, step_lines, visible
 
 AT = datetime(2026, 1, 16, 10, 5, tzinfo=UTC)
 
@@ -37,3 +40,27 @@ def test_a_step_is_shown_in_lines(step: StepRow, lines: list[str]) -> None:
 def test_a_terminal_is_sent_nothing_to_obey() -> None:
     assert visible("a\tb\nc 東京 👩‍🚀") == "a\tb\nc 東京 👩‍🚀"
     assert visible("\x1b[2J\r\x07\x9b\x7f") == "�[2J����"
+
+
+@pytest.mark.parametrize(("parent", "line"), [(None, []), (UUID(int=7), [f"parent     {UUID(int=7)}"])])
+def test_an_execution_says_whose_subagent_it_is(parent: UUID | None, line: list[str]) -> None:
+    """9.6.2"""
+    empty = FrozenDict()
+    row = ExecutionRow(
+        ExecutionRef(UUID(int=1), "tenant"),
+        "coder/reviewer",
+        ExecutionStatus.RUNNING,
+        2,
+        empty,
+        None,
+        None,
+        None,
+        empty,
+        AT,
+        AT,
+        None,
+        parent_execution_id=parent,
+    )
+    told = [*execution_lines(row, None)]
+    assert [each for each in told if each.startswith("parent")] == line
+    assert told[:2] == [f"execution  {UUID(int=1)}", "agent      coder/reviewer"]
