@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.everstep.capabilities.bash.surroundings import need_a_sandbox
 
@@ -81,6 +82,24 @@ def test_the_coding_agent_makes_the_tests_pass(tmp_path: Path) -> None:
     assert "+        total += int(number) * SECONDS[unit]\n" in told
     assert "After 9 steps the tests pass." in told
     assert "total = int(number)" in (folder / "project" / "durations" / "text.py").read_text()
+
+
+def test_the_script_of_the_coding_agent_mends_nothing_twice() -> None:
+    """9.2.4: on a copy that it has mended before, its edits find nothing to change."""
+    script = yaml.safe_load((CODING / "scenario.yaml").read_text(encoding="utf-8"))
+    edits = [
+        call["args"]
+        for scenario in script["scenarios"]
+        for turn in scenario["turns"]
+        for call in turn.get("calls", ())
+        if call["name"] == "edit_file"
+    ]
+    files = {edit["path"]: (CODING / "project" / edit["path"]).read_text(encoding="utf-8") for edit in edits}
+    for edit in edits:
+        assert files[edit["path"]].count(edit["old_string"]) == 1
+        files[edit["path"]] = files[edit["path"]].replace(edit["old_string"], edit["new_string"])
+    assert len(edits) == 3
+    assert not any(edit["old_string"] in files[edit["path"]] for edit in edits)
 
 
 def test_the_coding_agents_page_shows_what_it_does(tmp_path: Path) -> None:
