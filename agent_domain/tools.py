@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, StrEnum
 from types import NoneType
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Final, Protocol, cast, runtime_checkable
 from uuid import UUID
 
 from pydantic import BaseModel
@@ -268,6 +268,10 @@ class ExplainsText(Protocol):
         ...
 
 
+MAX_SECONDS: Final = 100 * 365 * 24 * 3600
+"""A hundred years. Some of what reckons with times fails beyond three hundred, in the middle of a run."""
+
+
 @dataclass(frozen=True, slots=True)
 class ToolOptions:
     """How the runtime treats a tool; a tool declares them in an attribute `options`."""
@@ -286,6 +290,8 @@ class ToolOptions:
             seconds = getattr(self, name)
             if seconds is not None and not (isinstance(seconds, int | float) and seconds > 0):
                 raise InvalidInput(f"{name} must be a number greater than zero; leave it out for no limit")
+            if seconds is not None and seconds > MAX_SECONDS:
+                raise InvalidInput(f"{name} must be at most {MAX_SECONDS}; leave it out for no limit")
         if self.effect not in frozenset(Effect):
             raise InvalidInput(f"{self.effect!r} is no effect; use one of: {', '.join(Effect)}")
 

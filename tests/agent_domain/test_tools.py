@@ -21,6 +21,7 @@ from agent_domain.step_error import StepError
 from agent_domain.step_facts import CallNeed
 from agent_domain.testing import MockTool
 from agent_domain.tools import (
+    MAX_SECONDS,
     Effect,
     Tool,
     Toolbox,
@@ -291,6 +292,16 @@ def test_a_tool_declares_how_it_is_run_or_is_run_by_the_defaults() -> None:
 def test_a_timeout_gives_time(seconds: float) -> None:
     with pytest.raises(InvalidInput, match="timeout_seconds must be a number greater than zero"):
         ToolOptions(timeout_seconds=seconds)
+
+
+@pytest.mark.parametrize("name", ["timeout_seconds", "wait_seconds"])
+def test_a_timeout_is_one_that_clocks_can_reckon_with(name: str) -> None:
+    for seconds in (MAX_SECONDS + 1, 1e300, float("inf")):
+        given: dict[str, Any] = {name: seconds}
+        with pytest.raises(InvalidInput, match=f"{name} must be at most {MAX_SECONDS}"):
+            ToolOptions(**given)
+    longest: dict[str, Any] = {name: MAX_SECONDS}
+    assert getattr(ToolOptions(**longest), name) == MAX_SECONDS
 
 
 def test_a_box_keeps_tools_by_name_and_a_later_one_replaces_an_earlier() -> None:

@@ -128,6 +128,15 @@ def test_another_option_is_another_definition(entry: Entry, here: Surroundings) 
         assert after.digest != before.digest, option
 
 
+def test_a_person_is_not_waited_for_longer_than_clocks_go(here: Surroundings) -> None:
+    """8.5.1: it would be found out when the question is asked, and end the execution."""
+    an_agent(here, capabilities={"user_input": {"timeout_seconds": 100 * 365 * 86400.0}})
+    with pytest.raises(
+        InvalidInput, match=r"'user_input' .*: wait_seconds must be at most 3153600000; leave it"
+    ):
+        an_agent(here, capabilities={"user_input": {"timeout_seconds": 1e300}})
+
+
 def test_a_misspelt_approval_is_refused_beside_tools_that_are_only_known_later(here: Surroundings) -> None:
     """8.6.1, 10.1.3"""
     both = {"capabilities": {"bash": {}, "mcp": {"servers": ["time"]}}}
