@@ -26,7 +26,7 @@ from agent_domain.drivers import ToolCallingDriver
 from agent_domain.function_tool import tool
 from agent_domain.tools import ToolContext
 from everstep.capabilities.bash import checks, profile
-from everstep.capabilities.bash.sandbox import Sandbox, launch_for
+from everstep.capabilities.bash.sandbox import Sandbox, launch_for, places_of
 from everstep.capabilities.files import ReadFileTool
 from everstep.client.client import Client
 from everstep.inference.scripted import ScenarioModel, Script, ScriptedCall, ScriptedTurn
@@ -91,7 +91,7 @@ async def bare_true(ours: Sandbox) -> float:
         return reading
 
     policy = ours.found()
-    words = launch_for(policy).words(policy, descriptor)
+    words = launch_for(policy, places_of(policy)).words(policy, descriptor)
     environment = profile.environment(policy, os.environ)
     try:
         began = time.perf_counter()

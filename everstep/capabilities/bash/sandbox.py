@@ -3,7 +3,7 @@
 import os
 import pwd
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -75,12 +75,14 @@ class Sandbox:
         if problem := unusable(command):
             raise Unusable(problem)
         policy = self.found()
-        places = list(_places(policy))
+        places = places_of(policy)
         launch = launch_for(policy, places)
 
         def describe(descriptor: Callable[[bytes], int], lifeline: int) -> list[str]:
             script = profile.prelude(policy, lifeline)
-            return [*launch.words(policy, descriptor), _program("bash"), "-c", script, "bash", command]
+            # The worker's own may stand where no command looks.
+            bash = _program("bash", profile.PROGRAMS)
+            return [*launch.words(policy, descriptor), bash, "-c", script, "bash", command]
 
         return await process.run(policy, describe, profile.environment(policy, os.environ), places)
 
@@ -123,8 +125,8 @@ def _is_of_the_system(path: Path) -> bool:
 _PACKAGES: Final = {"bwrap": "bubblewrap", "bash": "bash"}
 
 
-def _program(name: str) -> str:
-    path = shutil.which(name, path=f"{os.environ.get('PATH', '')}:{profile.PROGRAMS}")
+def _program(name: str, path: str | None = None) -> str:
+    path = shutil.which(name, path=path or f"{os.environ.get('PATH', '')}:{profile.PROGRAMS}")
     if path is None:
         package = _PACKAGES.get(name, "util-linux")
         raise Unavailable(f"{name} is not installed; install it (Debian and Ubuntu: apt install {package})")
@@ -174,7 +176,7 @@ def _tool_user(base_dir: str) -> tuple[int, int]:
     return user, group if user != TOOL_USER and group else TOOL_USER
 
 
-def _places(policy: ExecutionPolicy) -> Iterator[Place]:
+def places_of(policy: ExecutionPolicy) -> tuple[Place, ...]:
+    """What its paths lead to now."""
     writable = {policy.base_dir, *policy.writable_paths}
-    for path in sorted({*writable, *policy.readable_paths}):
-        yield Place.at(path, path in writable)
+    return tuple(Place.at(path, path in writable) for path in sorted({*writable, *policy.readable_paths}))

@@ -132,6 +132,16 @@ async def test_without_bubblewrap_nothing_is_run(
     assert await refused(around) == f"Error: bash is unavailable: {said}"
 
 
+async def test_the_bash_of_the_worker_is_no_matter(
+    around: Surroundings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """9.1.1: it may stand where no command looks."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "bash").symlink_to("/bin/bash")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
+    assert await bash("echo on", policy_for(around)) == "on\n"
+
+
 @pytest.fixture
 def everybodys() -> Generator[Path]:
     """A folder that everybody may look into, other than pytest's."""
