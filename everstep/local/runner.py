@@ -209,7 +209,7 @@ class LocalRunner:
                 seconds -= state.execution.step_executions[-1].processing_seconds
                 complete.append(state)
                 self.narrator.step_started(state)
-            state = state.failed(StepError.of(error), self.clock.now(), max(0.0, seconds)).spent(ask.usage)
+            state = state.failed(StepError.of(error), self.clock.now(), max(0.0, seconds))
         following = following or self._decide(state)
         outcome = following.outcome if isinstance(following, Infer | Stop) else None
         return [*complete, self._recorded(state, outcome)], following
