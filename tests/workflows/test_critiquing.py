@@ -100,7 +100,7 @@ CASES = {
     "a critic that is read at last": Case(
         ["Green", "Blue"], ["Hm", REJECTED, APPROVED], 2, 3, 2, ["Green", REVISE.format(1), "Blue"]
     ),
-    "a critic that fails approves": Case(["Blue"], [ModelError("refused")], 1, 1, 1, ["Blue"]),
+    "a critic that fails three times approves": Case(["Blue"], [ModelError("refused")], 1, 3, 1, ["Blue"]),
 }
 
 
