@@ -14,6 +14,7 @@ from activities import news
 from activities.agents import Agents, known
 from activities.beginnings import begun
 from activities.calls import now
+from activities.containing import contained
 from activities.contracts import InferInput
 from activities.failpoints import Failpoint, Strike
 from activities.hooking import before_step, hooks_of
@@ -153,10 +154,11 @@ class Asking:
         state, added = began, NOTHING_ADDED
         try:
             definition, driver, state = await self._equipped(live.begin.ref, definition, driver, state)
-            shown = before_step(hooks_of(definition, "before_step"), state)
+            shown = await before_step(hooks_of(definition, "before_step"), state)
             added, state = added_between(state, shown), shown
             async with text.kept():
-                reply = await driver.infer(state, text.heard)
+                with contained():
+                    reply = await driver.infer(state, text.heard)
             need_of = partial(definition.need_of, allowed=allowed)
             state = replied(driver, state, reply, _since(since), need_of)
         except RETRYABLE as error:

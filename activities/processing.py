@@ -11,7 +11,7 @@ from activities import news
 from activities.agents import Agents, known
 from activities.contracts import Processed, ProcessInput
 from activities.failpoints import Failpoint, Strike
-from activities.hooking import after_step, contained, hooks_of
+from activities.hooking import after_step, beside_the_loop, hooks_of, in_time
 from activities.inquiry import Inquiry
 from activities.persistence import until_written
 from activities.states import state_within
@@ -56,7 +56,7 @@ class Processing:
         self.strike(Failpoint.PROCESS_BEFORE)
         since, raised = monotonic(), None
         try:
-            with contained():
+            async with in_time("processors and hooks"):
                 state = await self._seen(definition, began, ask)
             added = added_between(began, state)
         except Exception as error:  # noqa: BLE001 -- the error policy decides about it, in the workflow
@@ -72,8 +72,8 @@ class Processing:
 
     async def _seen(self, definition: AgentDefinition, state: AgentState, ask: Inquiry) -> AgentState:
         for processor in definition.processors:
-            state = await processed(processor, state, ask)
-        return after_step(hooks_of(definition, "after_step"), state)
+            state = await processed(beside_the_loop(processor), state, ask)
+        return await after_step(hooks_of(definition, "after_step"), state)
 
     async def _fail(
         self, request: ProcessInput, definition: AgentDefinition, error: StepError, seconds: float

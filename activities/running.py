@@ -97,14 +97,14 @@ class Running:
         call, note, _ = calls.by_people(reserved.call, reserved.resolution)
         ask = Inquiry(self.store, self.agents, request, f"call/{call.id}")
         context = calls.context(request.ref, replace(reserved, call=call), ask)
-        around = await self._around(request, definition)
+        around = await self._around(request, definition, call.name)
         try:
             if around:
-                around.before(call)
+                await around.before(call)
             told = await outcome(definition.tools.get(call.name), call, context)
             execution = ToolExecution(call, told.result, told.error, started, now(), note, told.told)
             if around:
-                around.after(execution)
+                await around.after(execution)
         except HookFailed as error:
             failed = replace(StepError.of(error, call.name), type=StepError.of(error.__cause__ or error).type)
             return Came(ToolExecution(call, None, failed, started, now(), note), besides=Besides(ask.usage))
@@ -122,14 +122,15 @@ class Running:
         asked = [row for row in requests if row.call_id == request.call_id and row.kind is CallNeed.INPUT]
         return [news.answered_by_default(row) for row in asked]
 
-    async def _around(self, request: ToolInput, definition: AgentDefinition) -> AroundCall | None:
+    async def _around(self, request: ToolInput, definition: AgentDefinition, tool: str) -> AroundCall | None:
         """The hooks of the call, if there are any: only they need to know more than the call."""
         hooks = hooks_of(definition, "before_tool", "after_tool")
         if not hooks:
             return None
         material = await self.store.material(request.ref)
         state = await state_within(self.store, request.ref, request.number, material)
-        return AroundCall(hooks, state, state)
+        is_quick = options_of(definition.tools.get(tool)).quick
+        return AroundCall(hooks, state, state, is_quick)
 
     async def with_quick(
         self,

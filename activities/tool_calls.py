@@ -6,14 +6,12 @@ went wrong. The durable activities and the in-process runner both call tools her
 
 import asyncio
 import inspect
-import threading
-from collections.abc import Callable
-from contextlib import suppress
-from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any
 
+from activities.containing import contained, in_thread
 from activities.contracts import QUICK_SECONDS
+from agent_domain.errors import Escaped
 from agent_domain.step_error import StepError
 from agent_domain.tools import (
     Tool,
@@ -41,17 +39,14 @@ class Outcome:
 async def outcome(tool: Tool, call: ToolCall, context: ToolContext) -> Outcome:
     """The result as it can be stored, or what went wrong."""
     try:
-        result = await _in_time(tool, call, context)
+        with contained():
+            result = await _in_time(tool, call, context)
         if isinstance(result, ToolResult):
             return Outcome(result_value(result.value, call.name), None, result.metadata, result.text)
         return Outcome(result_value(result, call.name))
-    except asyncio.CancelledError as error:
-        # Of the step, or of something that the tool itself waited for?
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise
-        return Outcome(error=StepError.of(error, call.name))
-    except (Exception, SystemExit) as error:  # noqa: BLE001 -- the model reads whatever a tool raises
+    except Escaped as escaped:
+        return Outcome(error=StepError.of(escaped.__cause__ or escaped, call.name))
+    except Exception as error:  # noqa: BLE001 -- the model reads whatever a tool raises
         return Outcome(error=StepError.of(error, call.name))
 
 
@@ -79,32 +74,8 @@ async def _awaited(tool: Tool, args: dict[str, Any], context: ToolContext) -> An
     if inspect.iscoroutinefunction(call):
         result = tool.call(args, context)
     else:
-        result = await _in_thread(lambda: _called(tool, args, context))
+        result = await in_thread(lambda: _called(tool, args, context))
     return await result if inspect.isawaitable(result) else result
-
-
-async def _in_thread(work: Callable[[], Any]) -> Any:
-    """In a thread of its own: no pool limits how many run, and nobody waits for one that was given up."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Any] = loop.create_future()
-
-    def settle(result: Any, error: BaseException | None) -> None:
-        if not future.done():
-            _ = future.set_exception(error) if error else future.set_result(result)
-
-    def run() -> None:
-        result, error = None, None
-        try:
-            result = context.run(work)
-        except BaseException as raised:  # noqa: BLE001 -- handed over to whoever waits
-            error = raised
-        # Given up, and the loop with it: there is nobody left to tell.
-        with suppress(RuntimeError):
-            loop.call_soon_threadsafe(settle, result, error)
-
-    context = copy_context()
-    threading.Thread(target=run, name="everstep tool", daemon=True).start()
-    return await future
 
 
 def _called(tool: Tool, args: dict[str, Any], context: ToolContext) -> Any:

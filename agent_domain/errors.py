@@ -11,6 +11,7 @@
         │   ├── ModelUnavailable       ... it cannot be reached, or broke off while answering
         │   └── InvalidModelOutput     ... it answered, but not in the agreed form
         ├── HookFailed                 a hook of a tool call raised, or asked for what cannot be
+        ├── Escaped                    somebody's code raised what is no `Exception`
         └── ToolFailed                 the model: the text is its tool result
 
 Those of the ports stand in `agent_domain.ports` (`NotFound`, `StoreUnavailable`, `ExecutionEnded`), and what
@@ -85,6 +86,10 @@ class InvalidModelOutput(ModelError):
 
 class HookFailed(AgentError):
     """A hook raised around a tool call: that ends the step, and not the call alone."""
+
+
+class Escaped(AgentError):
+    """What somebody's code raised would have ended the process, or looked like a cancel: the cause."""
 
 
 class ToolFailed(AgentError):

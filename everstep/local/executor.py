@@ -5,8 +5,10 @@ Whatever a tool raises becomes the result of its call; every call gets exactly o
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import takewhile
 
+from activities.containing import contained
 from activities.tool_calls import Outcome, outcome
 from agent_domain.definition import AgentDefinition
 from agent_domain.drivers import Model
@@ -33,16 +35,24 @@ class HookObserver:
     def __init__(self, hooks: Sequence[AgentHook], state: AgentState) -> None:
         self.hooks = hooks
         self.state = state
+        self.began = state
+
+    @property
+    def shown(self) -> AgentState:
+        """The state as tools are shown it: with the metadata with which the step began."""
+        return replace(self.state, metadata=self.began.metadata)
 
     def before(self, call: ToolCall) -> None:
         """A call is about to run."""
-        for hook in self.hooks:
-            self.state = given_back(hook.before_tool(self.state, call), hook, self.state)
+        with contained():
+            for hook in self.hooks:
+                self.state = given_back(hook.before_tool(self.state, call), hook, self.state)
 
     def after(self, execution: ToolExecution) -> None:
         """A call has its result."""
-        for hook in self.hooks:
-            self.state = given_back(hook.after_tool(self.state, execution), hook, self.state)
+        with contained():
+            for hook in self.hooks:
+                self.state = given_back(hook.after_tool(self.state, execution), hook, self.state)
 
 
 class LocalExecutor:
@@ -120,7 +130,7 @@ class LocalExecutor:
     async def _observed(self, call: ToolCall, observer: HookObserver) -> ToolExecution:
         observer.before(call)
         ask = Inquiry(self.model_of)
-        execution = await self._executed(call, observer.state, ask)
+        execution = await self._executed(call, observer.shown, ask)
         observer.state = observer.state.spent(ask.usage).charged(ask.child_tokens)
         observer.after(execution)
         return execution

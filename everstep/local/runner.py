@@ -8,6 +8,7 @@ runtime: here such calls fail, with a text that says so.
 from collections.abc import AsyncGenerator, Callable
 from uuid import UUID, uuid4
 
+from activities.containing import contained
 from activities.toolsets import asked
 from agent_domain.continuation import ContinuationOutcome
 from agent_domain.definition import AgentDefinition
@@ -194,12 +195,13 @@ class LocalRunner:
         began, complete, following = self.clock.seconds(), list[AgentState](), None
         ask = Inquiry(self.model_of)
         try:
-            state = await self._worked(state)
-            if state.pending:
-                return [state], AwaitResume()
-            following = self._decide(state)
-            if isinstance(following, Process):
-                state, following = await self._processed(state, ask), None
+            with contained():
+                state = await self._worked(state)
+                if state.pending:
+                    return [state], AwaitResume()
+                following = self._decide(state)
+                if isinstance(following, Process):
+                    state, following = await self._processed(state, ask), None
         except ListenerFailed:
             raise
         except Exception as error:  # noqa: BLE001 -- the error policy decides about it

@@ -19,7 +19,9 @@ from activities import tool_calls
 from activities.failpoints import Failpoint
 from activities.material import errors_of
 from activities.running import EFFECT_UNKNOWN
+from agent_domain.cached_context import InferenceRequest
 from agent_domain.definition import AgentDefinition
+from agent_domain.drivers import OnText
 from agent_domain.error_policy import ErrorPolicy
 from agent_domain.errors import (
     InvalidInput,
@@ -36,6 +38,7 @@ from agent_domain.ports import ExecutionRef, NotFound, Settlement, StepRow, Stor
 from agent_domain.react import ReActDriver
 from agent_domain.status import AgentStatus, ExecutionStatus, StopReason
 from agent_domain.step_error import ErrorType
+from agent_domain.steps import InferenceResponse
 from agent_domain.testing import MockTool, ScriptedModel, calls
 from agent_domain.tools import Effect, ToolContext, ToolOptions
 from agent_domain.values import EMPTY
@@ -232,6 +235,14 @@ async def gives_itself_up() -> None:
     raise asyncio.CancelledError
 
 
+class Burst(BaseException):
+    """Such as what `pytest.fail` raises."""
+
+
+async def bursts() -> None:
+    raise Burst("like a bubble")
+
+
 UNSTORABLE = "the result of {name} is of type object, which cannot be stored as JSON; "
 
 BAD_TOOLS: dict[str, tuple[Callable[..., Any], str]] = {
@@ -241,6 +252,10 @@ BAD_TOOLS: dict[str, tuple[Callable[..., Any], str]] = {
     "stops": (raises(StopIteration()), "the tool '{name}' raised StopIteration"),
     "exits": (raises(SystemExit("I quit")), "I quit"),
     "cancels": (gives_itself_up, "CancelledError"),
+    "closes": (raises(GeneratorExit()), "GeneratorExit"),
+    "interrupts": (raises(KeyboardInterrupt("now")), "now"),
+    "bursts": (raises(Burst("like a bubble")), "like a bubble"),
+    "bursts_later": (bursts, "like a bubble"),
     "odd": (object, UNSTORABLE + "return text, numbers, lists, maps, a dataclass or a pydantic model"),
     "nan": (lambda: float("nan"), "the result of {name} is nan, which JSON cannot hold; use null or text"),
     "nul": (lambda: "a\0b", "the result of {name} contains a NUL character; remove it"),
@@ -268,6 +283,23 @@ class TestToolsThatFail:
             assert await errors(execution) == [(None, name) for name in names]
         assert (result.status, result.steps) == (AgentStatus.COMPLETED, 2)
         assert [len(bad.calls) for bad in tools] == [1] * len(tools)
+
+    @pytest.mark.parametrize("error", [Burst, SystemExit, asyncio.CancelledError])
+    async def test_a_model_that_raises_what_is_no_exception_is_a_failure_step(
+        self, temporal: TemporalClient, error: type[BaseException]
+    ) -> None:
+        """4.3.4, 4.5.4: never a workflow whose activity is tried again for ever."""
+
+        class Bursting:
+            async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
+                raise error("at once")
+
+        async with at_work(temporal, an_agent(model=Bursting())) as office:
+            execution, result = await office.run()
+            (step,) = await execution.steps()
+
+        assert [told.message for told in step.errors] == [f"{error.__name__}: at once"]
+        assert (result.status, result.stop_reason) == (AgentStatus.FAILED, StopReason.ERROR)
 
     async def test_what_a_tool_said_is_why_the_execution_failed(self, temporal: TemporalClient) -> None:
         """8.2.3: a failure sets `error_message`."""

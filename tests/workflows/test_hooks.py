@@ -1,9 +1,10 @@
 """Hooks and processors: in a durable execution they do what they do in-process, and are recorded once."""
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -13,6 +14,8 @@ from temporalio import workflow
 from temporalio.client import Client as TemporalClient, WorkflowHistory
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 
+from activities import hooking
+from activities.contracts import QUICK_SECONDS
 from agent_domain.builder import AgentBuilder
 from agent_domain.cached_context import InferenceRequest
 from agent_domain.error_policy import ErrorPolicy
@@ -25,6 +28,7 @@ from agent_domain.ports import ExecutionRow
 from agent_domain.processors import AgentHook
 from agent_domain.state import CANCELLED_CALL, AgentState
 from agent_domain.status import AgentStatus, ExecutionStatus, StopReason
+from agent_domain.step_error import ErrorType
 from agent_domain.step_facts import CallNeed
 from agent_domain.steps import InferenceResponse
 from agent_domain.stop_signal import StopSignal
@@ -36,8 +40,9 @@ from everstep.local.runner import LocalRunner
 from everstep.runtime.embedded import EmbeddedServices
 from everstep.runtime.temporal import data_converter
 from tests.scenarios import described
-from tests.workflows.harness import Office, an_agent, at_work, connected, finished, runs_of
+from tests.workflows.harness import DEADLINE, Office, an_agent, at_work, connected, finished, runs_of
 from workflows import agent_execution
+from workflows.activity_options import MODEL, QUICK_TOOL, TOOL
 from workflows.agent_execution import AgentExecution
 from workflows.contracts import ExecutionResult
 
@@ -177,6 +182,14 @@ def is_cancelled(state: AgentState) -> AgentState:
     raise asyncio.CancelledError(f"after {len(state.messages)} messages")
 
 
+class Burst(BaseException):
+    """Such as what `pytest.fail` raises."""
+
+
+def bursts(state: AgentState) -> AgentState:
+    raise Burst(f"after {len(state.messages)} messages")
+
+
 STEP_HOOKS = ("before_step", "after_step", "processor")
 EVERYWHERE = (*STEP_HOOKS, "before_tool", "after_tool")
 
@@ -243,19 +256,22 @@ BOTH = (
 )
 """What is the same in every shell."""
 
+ESCAPING = (leaves, is_cancelled, bursts)
+"""What is no `Exception`, and still no reason to end the worker, or to try the same for ever."""
+
 REFUSED = {
     **{f"{where} {change.__name__}": ANOTHER for where in EVERYWHERE for change in (swaps, restarts)},
     **{f"{where} forgets": "returned NoneType; return the state to go on with" for where in EVERYWHERE},
     **{f"{where} {change.__name__}": CHANGED for where in STEP_HOOKS for change in (rewrites, drops)},
     **{f"{where} speaks": "add them in before_step or after_step" for where in ("before_tool", "after_tool")},
     **{f"{where} floods": "at most 1000 messages" for where in STEP_HOOKS},
-    **{f"{where} {change.__name__}": "after" for where in EVERYWHERE for change in (leaves, is_cancelled)},
+    **{f"{where} {change.__name__}": "after" for where in EVERYWHERE for change in ESCAPING},
 }
 """What is a failure step, with what its error says."""
 
 CHANGES: Mapping[str, Change] = {
     change.__name__: change
-    for change in (swaps, restarts, forgets, rewrites, drops, speaks, floods, leaves, is_cancelled)
+    for change in (swaps, restarts, forgets, rewrites, drops, speaks, floods, *ESCAPING)
 }
 
 
@@ -268,6 +284,8 @@ def agent_of(case: Case) -> AgentBuilder:
     """Its name is the case's place in the list: names are short words."""
     return case.build().with_name(f"agent-{ALL.index(case)}")
 
+
+SOME = 16
 
 ALL = (*BOTH, *map(refused, REFUSED))
 
@@ -335,8 +353,13 @@ async def run_durably(office: Office, case: Case, heard: Mapping[str, list[str]]
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def ran(services: EmbeddedServices) -> AsyncGenerator[Mapping[str, Ran]]:
-    """Every case, all at once."""
+    """Every case, some at once: the time that one may take is not spent waiting for all the others."""
     heard: dict[str, list[str]] = {}
+    some = asyncio.Semaphore(SOME)
+
+    async def one(office: Office, case: Case) -> Ran:
+        async with some:
+            return await run_durably(office, case, heard)
 
     def listening(facts: ExecutionFacts, rules: Rules, now: datetime) -> Decision:
         decision = decide(facts, rules, now)
@@ -347,7 +370,7 @@ async def ran(services: EmbeddedServices) -> AsyncGenerator[Mapping[str, Ran]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(agent_execution, "decide", listening)
         async with at_work(await connected(services), *map(agent_of, ALL)) as office:
-            all_of_them = await asyncio.gather(*(run_durably(office, case, heard) for case in ALL))
+            all_of_them = await asyncio.gather(*(one(office, case) for case in ALL))
     yield {case.name: each for case, each in zip(ALL, all_of_them, strict=True)}
 
 
@@ -382,6 +405,130 @@ def test_what_a_durable_execution_cannot_keep_is_a_failure_step(ran: Mapping[str
     assert known.row.status is ExecutionStatus.FAILED
     assert known.went.types[-1] == "error"
     assert [error for error in known.errors if REFUSED[name] in error]
+
+
+@pytest.mark.parametrize("where", EVERYWHERE)
+@pytest.mark.parametrize("change", ESCAPING)
+async def test_what_escapes_from_code_is_a_failure_step_in_every_shell(
+    ran: Mapping[str, Ran], where: str, change: Change
+) -> None:
+    """4.5.4, 1.1.6: in-process, too, where it would end whatever runs the agent."""
+    name = f"{where} {change.__name__}"
+    case = next(case for case in ALL if case.name == f"refused: {name}")
+    locally, durably = await run_locally(case), ran[case.name].went
+
+    assert (locally.status, locally.reason) == (AgentStatus.FAILED, StopReason.ERROR)
+    assert (locally.types, locally.decisions) == (durably.types, durably.decisions)
+
+
+class Blocking(AgentHook):
+    """Keeps its thread busy until somebody lets it go."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.has_begun = threading.Event()
+        self.go_on = threading.Event()
+        self.was_let_go = False
+
+    def _at(self, where: str, state: AgentState) -> AgentState:
+        if where == self.where and not self.has_begun.is_set():
+            self.has_begun.set()
+            self.was_let_go = self.go_on.wait(DEADLINE)
+        return state
+
+    def before_step(self, state: AgentState) -> AgentState:
+        return self._at("before_step", state)
+
+    def before_tool(self, state: AgentState, call: ToolCall) -> AgentState:
+        del call
+        return self._at("before_tool", state)
+
+    def after_tool(self, state: AgentState, execution: ToolExecution) -> AgentState:
+        del execution
+        return self._at("after_tool", state)
+
+    def after_step(self, state: AgentState) -> AgentState:
+        return self._at("after_step", state)
+
+    def __call__(self, state: AgentState) -> AgentState:
+        return self._at("processor", state)
+
+    def joins(self, agent: AgentBuilder) -> AgentBuilder:
+        return agent.add_processor(self) if self.where == "processor" else agent.add_hook(self)
+
+
+class TestTakingTime:
+    """Hooks and processors that block, or never come back."""
+
+    @pytest.mark.parametrize("where", EVERYWHERE)
+    async def test_one_that_blocks_keeps_nobody_else_waiting(
+        self, temporal: TemporalClient, where: str
+    ) -> None:
+        """4.5.5: the worker goes on telling that it lives, and others are served meanwhile."""
+        blocking = Blocking(where)
+        agents = blocking.joins(an_office_worker()), an_agent("Done").with_name("neighbour")
+        async with at_work(temporal, *agents) as office:
+            execution = await office.start()
+            await asyncio.to_thread(blocking.has_begun.wait, DEADLINE)
+            _, neighbour = await office.run(agent="neighbour")
+            blocking.go_on.set()
+            result = await finished(execution)
+
+        assert blocking.was_let_go
+        assert (neighbour.status, result.status, result.steps) == (
+            AgentStatus.COMPLETED,
+            AgentStatus.COMPLETED,
+            2,
+        )
+
+    @pytest.mark.parametrize("where", [*EVERYWHERE, "before_tool, quick", "after_tool, quick"])
+    async def test_one_that_does_not_come_back_is_a_failure_step(
+        self, temporal: TemporalClient, monkeypatch: pytest.MonkeyPatch, where: str
+    ) -> None:
+        """4.5.5, 4.5.4, 3.1.1: of type timeout, and never a stuck workflow."""
+        place, _, is_quick = where.partition(", ")
+        monkeypatch.setattr(hooking, "MOST_SECONDS_IF_QUICK" if is_quick else "MOST_SECONDS", 0.05)
+        blocking = Blocking(place)
+        look = MockTool.returning("look", "", "seen")
+        look.options = ToolOptions(quick=bool(is_quick))
+        agent = blocking.joins(an_agent(LOOKS, DONE, tools=[look]))
+        async with at_work(temporal, agent) as office:
+            execution, result = await office.run()
+            blocking.go_on.set()
+            steps = await execution.steps()
+            records = [call.record for step in steps for call in step.calls if call.record]
+        errors = [*steps[-1].errors, *(record.error for record in records if record.error)]
+
+        assert (result.status, result.stop_reason) == (AgentStatus.FAILED, StopReason.ERROR)
+        assert "did not finish within 0.05s" in " ".join(error.message for error in errors)
+        assert ErrorType.TIMEOUT in [error.type for error in errors]
+
+    async def test_a_processor_that_waits_for_ever_is_a_failure_step(
+        self, temporal: TemporalClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """4.5.5, 4.5.4: also one that keeps nobody waiting."""
+        monkeypatch.setattr(hooking, "MOST_SECONDS", 0.05)
+
+        async def waits(state: AgentState) -> AgentState:
+            await asyncio.Event().wait()
+            return state
+
+        async with at_work(temporal, an_agent("Done").add_processor(waits)) as office:
+            execution, result = await office.run()
+            answered, failed = await execution.steps()
+
+        assert (result.status, answered.errors) == (AgentStatus.FAILED, ())
+        assert [error.type for error in failed.errors] == [ErrorType.TIMEOUT]
+
+    def test_their_time_is_over_before_that_of_their_activity(self) -> None:
+        """4.5.5: which would be tried again for ever."""
+        model, tool, quick = (
+            options.get("start_to_close_timeout", timedelta()).total_seconds()
+            for options in (MODEL, TOOL, QUICK_TOOL)
+        )
+
+        assert min(model, tool) > hooking.MOST_SECONDS
+        assert quick > QUICK_SECONDS + 2 * hooking.MOST_SECONDS_IF_QUICK
 
 
 class TestPausing:

@@ -38,7 +38,8 @@ class Hangs:
     def __call__(self, point: Failpoint) -> None:
         if point is Failpoint.INFER_DURING_STREAM and not self.struck:
             self.struck = True
-            raise asyncio.CancelledError
+            if attempt := asyncio.current_task():
+                attempt.cancel()
 
 
 @asynccontextmanager

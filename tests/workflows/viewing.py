@@ -113,6 +113,8 @@ class Speaker:
         for piece in pieces:
             seen = len(self.viewer.chunks)
             on_text(piece)
+            # Between two pieces models wait for their provider.
+            await asyncio.sleep(0)
             if self.is_seen:
                 await self._until_seen(seen)
         if error := self.fails.get(number):

@@ -37,7 +37,7 @@ from agent_domain.step_facts import CallNeed, StepType
 from agent_domain.steps import AgentStep
 from agent_domain.stop_signal import StopSignal
 from agent_domain.testing import MockTool, ScenarioStep
-from agent_domain.tools import ToolCall, ToolExecution, ToolOptions
+from agent_domain.tools import ToolCall, ToolContext, ToolExecution, ToolOptions
 from agent_domain.usage import Usage
 from everstep.local.clock import SystemClock
 from everstep.local.runner import LocalRunner
@@ -283,6 +283,80 @@ async def test_a_run_that_is_paused_within_a_step_comes_back_as_it_is(how: str) 
     done = await soon(runner.run(stored.resumed(AT)))
     assert (done.status, done.step_count, model.turn) == (AgentStatus.COMPLETED, 2, 2)
     assert [message.text for message in done.messages if message.is_tool] == ["seen"]
+
+
+class Burst(BaseException):
+    """Such as what `pytest.fail` raises."""
+
+
+class Bursting(AgentHook):
+    """Raises at one place."""
+
+    def __init__(self, where: str, error: BaseException) -> None:
+        self.where = where
+        self.error = error
+
+    def before_step(self, state: AgentState) -> AgentState:
+        return self._at("before_step", state)
+
+    def before_tool(self, state: AgentState, call: ToolCall) -> AgentState:
+        del call
+        return self._at("before_tool", state)
+
+    def after_tool(self, state: AgentState, execution: ToolExecution) -> AgentState:
+        del execution
+        return self._at("after_tool", state)
+
+    def after_step(self, state: AgentState) -> AgentState:
+        return self._at("after_step", state)
+
+    def _at(self, where: str, state: AgentState) -> AgentState:
+        if where == self.where:
+            raise self.error
+        return state
+
+
+@pytest.mark.parametrize("error", [SystemExit("x"), asyncio.CancelledError("x"), Burst("x")], ids=repr)
+@pytest.mark.parametrize("where", ["before_step", "before_tool", "after_tool", "after_step"])
+async def test_a_hook_that_raises_what_is_no_exception_fails_the_step(
+    where: str, error: BaseException
+) -> None:
+    """4.5.4: and leaves alone whatever runs the agent."""
+    driver = a_model(calling("look", "look"), "Done")
+    state = await soon(a_runner(driver, lambda b: with_look(b.add_hook(Bursting(where, error)))).run(asked()))
+
+    assert (state.status, state.steps[-1].is_failure) == (AgentStatus.FAILED, True)
+    assert state.steps[-1].errors_as_text == f"{type(error).__name__}: x"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, GeneratorExit])
+async def test_somebody_at_the_keyboard_ends_the_run(error: type[BaseException]) -> None:
+    """4.5.4: that is no failure of the agent."""
+    waiting = a_runner(a_model("Done"), lambda b: b.add_hook(Bursting("before_step", error()))).run(asked())
+    # By hand: a task would end the loop of this test.
+    with pytest.raises(error):
+        waiting.send(None)
+
+
+async def test_tools_are_shown_the_metadata_with_which_the_step_began() -> None:
+    """9.4.2: what hooks of its calls change is there in the next one, as in a durable execution."""
+    shown: list[dict[str, Any]] = []
+
+    class Looking(MockTool):
+        def call(self, args: dict[str, Any], context: ToolContext) -> Any:
+            shown.append(dict(context.metadata))
+            return super().call(args, context)
+
+    class Counting(AgentHook):
+        def before_tool(self, state: AgentState, call: ToolCall) -> AgentState:
+            return state.with_metadata(call.id, True)
+
+    driver = a_model(calling("look", "look"), calling("look"), "Done")
+    runner = a_runner(driver, lambda b: b.with_tools([Looking("look")]).add_hook(Counting()))
+    await runner.run(asked().with_metadata("own", 1))
+
+    assert shown[:2] == [{"own": 1}] * 2
+    assert len(shown[2]) > 1
 
 
 async def test_a_hook_that_ends_the_run_between_a_call_and_its_result_is_told_so() -> None:
