@@ -33,6 +33,7 @@ from agent_domain.processors import given_back, processed
 from agent_domain.state import AgentState
 from agent_domain.step_error import StepError
 from agent_domain.toolsets import Asker
+from agent_domain.values import EMPTY
 from everstep.local.clock import Clock, SystemClock
 from everstep.local.executor import LocalExecutor
 from everstep.local.inquiry import Inquiry, models_beside
@@ -217,18 +218,24 @@ class LocalRunner:
         return [*complete, self._recorded(state, outcome)], following
 
     def _begun(self, state: AgentState, hears: int) -> AgentState:
-        state = state.with_step_started(self.clock.now(), hears)
+        """The state in which the step begins; or goes on, where it was paused among its calls."""
+        goes_on = bool(state.pending)
+        if not goes_on:
+            state = state.with_step_started(self.clock.now(), hears)
+        elif state.execution.hook_context is None:
+            state = state.with_hook_context(EMPTY)
         if state.cached_context.is_empty:
             state = state.with_cached_context(self.definition.cached_context)
-        self.narrator.step_started(state)
+        if not goes_on:
+            self.narrator.step_started(state)
         return state
 
     async def _worked(self, state: AgentState) -> AgentState:
         """Ask the model, then run tools until every call is answered, or a hook paused the run."""
         await self._listed()
-        for hook in self.definition.hooks:
-            state = given_back(hook.before_step(state), hook, state)
         if state.awaits_reply:
+            for hook in self.definition.hooks:
+                state = given_back(hook.before_step(state), hook, state)
             state = await self._inferred(state)
         while state.pending:
             decision = self._decide(state)

@@ -285,6 +285,37 @@ async def test_a_run_that_is_paused_within_a_step_comes_back_as_it_is(how: str) 
     assert [message.text for message in done.messages if message.is_tool] == ["seen"]
 
 
+class Speaking(AgentHook):
+    """Says something before each step, and wants to stop and to pause before the first call."""
+
+    def before_step(self, state: AgentState) -> AgentState:
+        return state.heard(user(f"Step {state.next_step_number}"))
+
+    def before_tool(self, state: AgentState, call: ToolCall) -> AgentState:
+        signal = StopSignal(StopReason.GUARD, "Enough", source="a hook")
+        return state.with_stop_signal(signal).paused() if call.id == "c1" else state
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+async def test_a_step_that_was_paused_goes_on_and_does_not_begin_again(is_stored: bool) -> None:
+    """1.1.5, 4.5.2, 4.6.1: what a hook added before it stands there once, and readers hear once of it."""
+    heard = Heard()
+    runner = a_runner(
+        a_model(calling("look", "look"), "Done"),
+        lambda b: with_look(b.add_hook(Speaking()).with_parallel_tools(False)),
+        heard=heard,
+    )
+    state = await soon(runner.run(asked()))
+    state = AgentState.from_dict(state.to_dict()) if is_stored else state
+    done = await soon(runner.run(state.resumed(AT)))
+
+    texts = [message.text for message in done.messages]
+    assert texts[:5] == ["Hello", "Step 1", "", "seen", "seen"]
+    # A signal is gone where the state was written down; else it waits for the evaluation after the step.
+    assert texts[5:] == (["Step 2", "Done"] if is_stored else [])
+    assert [each.step_number for each in heard.of(AgentStepStarted)] == ([1, 2] if is_stored else [1])
+
+
 class Burst(BaseException):
     """Such as what `pytest.fail` raises."""
 
