@@ -101,9 +101,11 @@ def _maybe(class_: type) -> type[BaseModel]:
 def _adapter(class_: type) -> TypeAdapter[Any]:
     try:
         return TypeAdapter(class_)
-    except PydanticUserError:
-        problem = f"{class_!r} cannot be a schema; pass a pydantic model, a dataclass or a TypedDict"
-        raise InvalidInput(problem) from None
+    except PydanticUserError as error:
+        hint = "pass a pydantic model, a dataclass or a TypedDict"
+        if error.code == "typed-dict-version":
+            hint = "before Python 3.12, take TypedDict from typing_extensions"
+        raise InvalidInput(f"{class_!r} cannot be a schema; {hint}") from None
 
 
 def _checked(class_: type, answer: object) -> Any:

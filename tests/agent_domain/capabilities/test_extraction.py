@@ -1,3 +1,5 @@
+import sys
+import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -78,6 +80,17 @@ def test_classes_that_cannot_be_a_schema_are_refused() -> None:
     """9.8.1: at definition, not at the first call."""
     with pytest.raises(InvalidInput, match=r"NoSchema.* cannot be a schema; pass a pydantic model"):
         SchemaDefinition(NoSchema)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="pydantic reads them from there on")
+def test_a_typed_dict_that_pydantic_cannot_read_yet_is_told_from_where_to_take_it() -> None:
+    """9.8.1: TypedDicts are schemas, before Python 3.12 only those of typing_extensions."""
+
+    class Theirs(typing.TypedDict):
+        name: str
+
+    with pytest.raises(InvalidInput, match="take TypedDict from typing_extensions"):
+        SchemaDefinition(Theirs)
 
 
 @pytest.mark.parametrize(
