@@ -73,6 +73,7 @@ from agent_domain.error_policy import (
 )
 from agent_domain.errors import (
     AgentError as AgentError,
+    Escaped as Escaped,
     EverstepError as EverstepError,
     HookFailed as HookFailed,
     InvalidInput as InvalidInput,

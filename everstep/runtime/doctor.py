@@ -9,8 +9,9 @@ from uuid import UUID, uuid4
 import httpx2
 from temporalio.api.enums.v1 import TaskQueueType, WorkerVersioningMode
 from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest, DescribeTaskQueueRequest
-from temporalio.client import ActivityFailureError
+from temporalio.client import ActivityFailureError, WorkflowExecutionDescription
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ApplicationError, TimeoutError as NoAnswer
 from temporalio.service import RPCError, RPCStatusCode
@@ -82,6 +83,8 @@ async def examined(settings: Settings) -> AsyncGenerator[Finding]:
         async with opened(settings, "everstep doctor") as installation:
             yield await _payloads(installation)
             for finding in await _waiting(installation, has_worker=worker.is_good):
+                yield finding
+            for finding in await _failing(installation):
                 yield finding
     except (EverstepError, RPCError) as error:
         yield Finding(False, str(error))
@@ -267,7 +270,7 @@ async def _payloads(installation: Installation) -> Finding:
 async def _waiting(installation: Installation, *, has_worker: bool) -> Sequence[Finding]:
     """Executions that nobody has picked up are visible as such."""
     page = await installation.client.list(status=ExecutionStatus.PENDING, limit=100)
-    lost = [row for row in page.rows if not await _reached_temporal(installation, row)]
+    lost = [row for row in page.rows if not await _described(installation, row)]
     waiting, found = len(page.rows) - len(lost), list[Finding]()
     if waiting:
         why = "they start as soon as it is free" if has_worker else "they wait for a worker"
@@ -281,11 +284,40 @@ async def _waiting(installation: Installation, *, has_worker: bool) -> Sequence[
     return found or [Finding(True, "no execution waits to be picked up")]
 
 
-async def _reached_temporal(installation: Installation, row: ExecutionRow) -> bool:
+MANY_TIMES = 3
+"""What passes by itself mostly has by then."""
+SEE_THE_LOG = "the worker's log says why; `everstep cancel` ends it"
+LOOKED_AT = 50
+"""The newest that run, and the newest that should: each costs a question."""
+
+
+async def _failing(installation: Installation) -> Sequence[Finding]:
+    """Executions in which the same fails again and again: only Temporal knows, and goes on trying."""
+    found = list[Finding]()
+    running, pending = [
+        (await installation.client.list(status=status, limit=LOOKED_AT)).rows
+        for status in (ExecutionStatus.RUNNING, ExecutionStatus.PENDING)
+    ]
+    for row in (*running, *pending):
+        described = await _described(installation, row)
+        found += [
+            Finding(False, f"{row.ref.execution_id}: {_failed(each)}: {SEE_THE_LOG}")
+            for each in (described.raw_description.pending_activities if described else ())
+            if each.attempt > MANY_TIMES
+        ]
+    return found
+
+
+def _failed(activity: PendingActivityInfo) -> str:
+    why = activity.last_failure.application_failure_info.type or activity.last_failure.message
+    return f"{activity.activity_type.name} has failed {activity.attempt - 1} times, last with {why}"
+
+
+async def _described(installation: Installation, row: ExecutionRow) -> WorkflowExecutionDescription | None:
+    """What Temporal says of it, if it has come that far."""
     try:
-        await installation.temporal.get_workflow_handle(workflow_id(row.ref)).describe()
+        return await installation.temporal.get_workflow_handle(workflow_id(row.ref)).describe()
     except RPCError as error:
         if error.status is not RPCStatusCode.NOT_FOUND:
             raise
-        return False
-    return True
+        return None

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import os
+import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from sqlalchemy import text
 
 from agent_domain.messages import user
 from agent_domain.ports import ExecutionRef, ExecutionSpec, NewExecution
@@ -185,6 +187,26 @@ async def test_an_execution_that_never_reached_temporal_is_told_of(
             f"1 execution(s) have not reached Temporal ({ref.execution_id}): "
             "they wait for their session's turn, or for a worker to start them"
         )
+
+
+async def test_what_fails_again_and_again_is_told_of(desk: Desk, services: EmbeddedServices) -> None:
+    async with elsewhere(desk, services, "failing") as place:
+        execution = await place.client.start("clerk", "hello")
+        async with place.installation.store.engine.begin() as connection:
+            # Nothing that a look at the tables would tell.
+            await connection.execute(text("ALTER TABLE agent_transcript ADD CHECK (step < 1) NOT VALID"))
+
+        async with place.at_work():
+            wrong = list[str]()
+
+            async def is_told() -> bool:
+                wrong[:] = await complaints(place)
+                return any("has failed" in each for each in wrong)
+
+            await until("the doctor tells of it", is_told)
+            await execution.workflow.terminate()
+    told = rf"{execution.id}: infer has failed \d+ times, last with StoreError: "
+    assert re.fullmatch(f"{told}the worker's log says why; `everstep cancel` ends it", wrong[0]), wrong
 
 
 async def test_a_worker_with_another_payload_key_is_found_out(desk: Desk, services: EmbeddedServices) -> None:
