@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Final, TypeAlias
 
 from agent_domain.capabilities.bash import MIB, CommandResult, ExecutionPolicy, decoded
@@ -95,6 +96,8 @@ class Process:
         self.began = False
         """Whether it came to the command."""
         self._ended = threading.Event()
+        self._to_watch = SimpleQueue[int | None]()
+        """The number of the first process once the command may begin; None if it never will."""
         self._lifeline, far_end = socket.socketpair()
         self._lifeline.setblocking(False)
         self._ours, theirs = list[int](), [far_end.detach()]
@@ -137,6 +140,16 @@ class Process:
                 os.close(descriptor)
         self._ours.append(self._monitor_handle)
         self._listen()
+        # There is time for it while bubblewrap makes the sandbox.
+        self._unwatched = self._watcher_started()
+
+    def _watcher_started(self) -> Exception | None:
+        """Why there is none, if so: too many threads."""
+        try:
+            threading.Thread(target=self._watch, name="everstep watch", daemon=True).start()
+        except RuntimeError as error:
+            return error
+        return None
 
     def _handle_of_monitor(self) -> int:
         try:
@@ -171,9 +184,9 @@ class Process:
             return
         try:
             self._begin()
-        except (OSError, RuntimeError) as error:
-            # Too many descriptors or threads: nobody would see what it does.
-            self.stop(f"it cannot be watched ({error})")
+        except OSError as error:
+            # Too many descriptors: nobody would see how it ends.
+            self.stop(_unseen(error))
 
     def _begin(self) -> None:
         self._meet_first()
@@ -183,10 +196,10 @@ class Process:
         if replaced := anything_else(self._places, f"/proc/{self._first.number}/root"):
             self.stop(replaced)
             return
-        watching = threading.Thread(
-            target=self._watch, args=[self._first.number], name="everstep watch", daemon=True
-        )
-        watching.start()
+        if self._unwatched:
+            self.stop(_unseen(self._unwatched))
+            return
+        self._to_watch.put(self._first.number)
         self.began = True
         self._lifeline.send(b"\n")
 
@@ -219,10 +232,10 @@ class Process:
         if is_over and not self.over.done():
             self.over.set_result(None)
 
-    def _watch(self, first: int) -> None:
+    def _watch(self) -> None:
         """In a thread, until the command has ended; at most half of the thread's time is spent on looking."""
-        pause = watch.EVERY
-        while not self._ended.wait(pause):
+        first, pause = self._to_watch.get(), watch.EVERY
+        while first is not None and not self._ended.wait(pause):
             begun = time.monotonic()
             try:
                 too_much = watch.overdrawn(first, self._policy.memory_bytes)
@@ -276,6 +289,7 @@ class Process:
                     pass
         finally:
             self._ended.set()
+            self._to_watch.put(None)
             self._close()
 
     async def _wait_for_end(self) -> None:
@@ -310,6 +324,10 @@ class Process:
             self._stdout.cut,
             self._stderr.cut,
         )
+
+
+def _unseen(error: Exception) -> str:
+    return f"it cannot be watched ({error})"
 
 
 def _new_line(text: str) -> str:

@@ -125,11 +125,20 @@ def _is_of_the_system(path: Path) -> bool:
 _PACKAGES: Final = {"bwrap": "bubblewrap", "bash": "bash"}
 
 
-def _program(name: str, path: str | None = None) -> str:
-    path = shutil.which(name, path=path or f"{os.environ.get('PATH', '')}:{profile.PROGRAMS}")
+_FOUND: Final = dict[tuple[str, str], str]()
+"""Programs by name and by where they were looked for; one that was taken away is looked for again."""
+
+
+def _program(name: str, where: str | None = None) -> str:
+    where = where or f"{os.environ.get('PATH', '')}:{profile.PROGRAMS}"
+    known = _FOUND.get((name, where))
+    if known and os.access(known, os.X_OK):
+        return known
+    path = shutil.which(name, path=where)
     if path is None:
         package = _PACKAGES.get(name, "util-linux")
         raise Unavailable(f"{name} is not installed; install it (Debian and Ubuntu: apt install {package})")
+    _FOUND[name, where] = path
     return path
 
 
