@@ -123,7 +123,8 @@ class AgentSpec:
                 "The text has no front matter; begin it with a line '---', the keys, and a line '---'"
             )
         try:
-            given = load_yaml(front_matter)
+            # Below a line, as in the file: then errors name the lines by their numbers there.
+            given = load_yaml(f"\n{front_matter}")
         except ValueError as error:
             raise InvalidInput(f"The front matter is no valid YAML: {error}") from error
         return cls.from_mapping({} if given is None else given, body.strip())

@@ -32,6 +32,7 @@ MOST_TOOLS = 1_000
 MOST_PAGES = 200
 MOST_SCHEMA_CHARACTERS = 64_000
 MOST_DESCRIPTION_CHARACTERS = 8_000
+MOST_TOLD_CHARACTERS = 1_000_000
 """A tool is told to the model in every request: what is larger is no description any more."""
 RETRY_PAUSES = (0.0, 0.2, 1.0)
 """Before what a server never got, or may do twice, is sent again."""
@@ -153,9 +154,15 @@ class McpToolset:
             if distinct.setdefault(tool.name, tool) is not tool:
                 logger.warning("MCP server '%s' lists '%s' twice; the first counts", self._name, tool.name)
         called = names(self.policy.prefix, distinct)
-        return [
-            listed for tool in distinct.values() if (listed := self._one(tool, called[tool.name])) is not None
+        told = [
+            each for tool in distinct.values() if (each := self._one(tool, called[tool.name])) is not None
         ]
+        if sum(len(each.description) + len(json_text(each.schema)) for each in told) > MOST_TOLD_CHARACTERS:
+            raise McpError(
+                f"its {len(told)} tools take more than {MOST_TOLD_CHARACTERS:,} characters to describe; "
+                "choose some of them with 'tools'"
+            )
+        return told
 
     def _one(self, tool: types.Tool, name: str) -> ListedTool | None:
         """The tool, or nothing and a warning where it cannot be told to a model."""

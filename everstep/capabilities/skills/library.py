@@ -119,7 +119,8 @@ class SkillLibrary:
     def _fields(self, path: str, front_matter: str) -> Mapping[str, Any] | None:
         """Invalid YAML counts as none."""
         try:
-            fields = load_yaml(front_matter)
+            # Below a line, as in the file: then errors name the lines by their numbers there.
+            fields = load_yaml(f"\n{front_matter}")
         except ValueError as error:
             self._warn(path, f"its front matter is no valid YAML and is ignored: {error}")
             return None

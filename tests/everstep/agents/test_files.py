@@ -73,6 +73,14 @@ def test_a_bad_file_is_named(tmp_path: Path, name: str, content: bytes, reason: 
     assert str(refused.value).startswith(f"{path}: {reason}")
 
 
+def test_what_is_wrong_is_found_in_the_line_that_is_named(tmp_path: Path) -> None:
+    """10.1.2: as an editor counts them."""
+    path = tmp_path / "a.md"
+    path.write_text("---\nname: a\ndescription: b\nname: c\n---\nx")
+    with pytest.raises(InvalidInput, match=r"the key 'name' stands there twice(?s:.*)line 4"):
+        AgentRegistry().load_from_file(path)
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     """10.2.1."""
     with pytest.raises(InvalidInput, match=r"gone\.md: .*No such file"):

@@ -73,6 +73,7 @@ LISTS = {
             tool("wordy", description="x" * 100_000 + "\0"),
         ]
     ],
+    "heavy": [[tool(f"heavy_{i}", {"type": "object", "title": "x" * 60_000}) for i in range(20)]],
     "hints": [
         [
             tool("reads", annotations={"readOnlyHint": True}),

@@ -61,6 +61,16 @@ async def test_a_list_without_an_end_is_given_up() -> None:
             pass
 
 
+async def test_a_list_that_no_model_could_be_told_is_refused_until_some_are_chosen() -> None:
+    with pytest.raises(
+        McpError, match=r"its 20 tools take more than 1,000,000 characters to describe; choose"
+    ):
+        async with using(hostile("heavy")):
+            pass
+    async with using(hostile("heavy"), tools=["heavy_1", "heavy_2"]) as tools:
+        assert tools.names == ["s_heavy_1", "s_heavy_2"]
+
+
 async def test_of_two_tools_with_one_name_the_first_counts(caplog: pytest.LogCaptureFixture) -> None:
     async with using(hostile("double")) as tools:
         assert tools.names == ["s_same", "s_other"]
