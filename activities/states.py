@@ -9,7 +9,7 @@ from activities.calls import now
 from activities.material import bare_state
 from agent_domain.continuation import ContinuationOutcome
 from agent_domain.ids import call_id, step_id
-from agent_domain.messages import Messages
+from agent_domain.messages import Message, Messages
 from agent_domain.ports import CallRecord, ExecutionRef, ExecutionStore, Material, StepRow
 from agent_domain.state import AgentState
 from agent_domain.step_facts import StepFacts
@@ -44,9 +44,19 @@ def under_way(
 ) -> AgentState:
     """The state in which these steps are over, and another one is under way or not yet judged."""
     since = current.messages[current.heard :]
-    state = recorded_state(ref, without_last(material, len(since)), before)
+    state = recorded_state(ref, _up_to(material, since[0]) if since else material, before)
     state = state.with_current_step(step_of(ref, current))
     return state.heard(*since[len(since) - current.processed :]) if current.processed else state
+
+
+def _up_to(material: Material, reply: Message) -> Material:
+    """The same without a step's reply and what follows it.
+
+    How many messages that are cannot be said: results of other calls of the step may have been recorded after
+    the material was read.
+    """
+    last = max(place for place, message in enumerate(material.messages) if message == reply)
+    return replace(material, messages=material.messages[:last])
 
 
 def without_last(material: Material, count: int) -> Material:

@@ -40,7 +40,17 @@ from everstep.local.runner import LocalRunner
 from everstep.runtime.embedded import EmbeddedServices
 from everstep.runtime.temporal import data_converter
 from tests.scenarios import described
-from tests.workflows.harness import DEADLINE, Office, an_agent, at_work, connected, finished, runs_of
+from tests.workflows.harness import (
+    DEADLINE,
+    Office,
+    WatchedStore,
+    an_agent,
+    an_office,
+    at_work,
+    connected,
+    finished,
+    runs_of,
+)
 from workflows import agent_execution
 from workflows.activity_options import MODEL, QUICK_TOOL, TOOL
 from workflows.agent_execution import AgentExecution
@@ -617,6 +627,43 @@ class TestCallsAndHooks:
         ]
         assert look.calls == [{}]
         assert (result.status, result.steps) == (AgentStatus.COMPLETED, 2)
+
+    async def test_a_hook_is_shown_the_conversation_although_another_call_ends_meanwhile(
+        self, temporal: TemporalClient
+    ) -> None:
+        """4.4.4, 4.5.5: what was said before the step, whole."""
+        shown = list[list[str]]()
+
+        class Looking(AgentHook):
+            def before_tool(self, state: AgentState, call: ToolCall) -> AgentState:
+                shown.append([message.text for message in state.messages])
+                return state
+
+        class Overtaken(WatchedStore):
+            """Whoever looks at the steps second is told of them after a call was recorded."""
+
+            def __init__(self) -> None:
+                super().__init__()
+                self.looks, self.is_recorded = 0, asyncio.Event()
+
+            async def steps(self, *args: Any, **kwargs: Any) -> Any:
+                self.looks += 1
+                if self.looks == 2:
+                    await self.is_recorded.wait()
+                return await self.__getattr__("steps")(*args, **kwargs)
+
+            async def record_call(self, *args: Any, **kwargs: Any) -> Any:
+                recorded = await self.__getattr__("record_call")(*args, **kwargs)
+                self.is_recorded.set()
+                return recorded
+
+        agent = an_agent(calls(("look", {}), ("look", {"at": 1})), DONE, tools=[MockTool("look")])
+        office = an_office(temporal, agent.add_hook(Looking()))
+        office.store = Overtaken()
+        async with office.worker():
+            await office.run("Go")
+
+        assert shown == [["Go"], ["Go"]]
 
     async def test_hooks_of_concurrent_calls_do_not_lose_each_others_notes(
         self, temporal: TemporalClient
