@@ -105,6 +105,15 @@ def split(agent: str) -> tuple[str, str] | None:
     return (parent, name) if slash else None
 
 
+def named(agents: Mapping[str, AgentDefinition], agent: str) -> AgentDefinition | None:
+    """The agent that everybody calls so: one of these, or one that a tool of one of these brings along."""
+    if agent in agents:
+        return agents[agent]
+    of = split(agent)
+    parent = named(agents, of[0]) if of else None
+    return brought(parent, of[1]) if of and parent else None
+
+
 def child_ref(parent: ExecutionRef, call_id: str) -> ExecutionRef:
     """The child that a call starts, whoever computes it: in the parent's session, under an id of its own."""
     return ExecutionRef(subagent_id(parent.execution_id, call_id), parent.tenant_id, parent.session_id)

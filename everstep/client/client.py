@@ -44,6 +44,7 @@ from agent_domain.ports import (
     question_id,
     request_id,
 )
+from agent_domain.spawning import named
 from agent_domain.status import ExecutionStatus
 from agent_domain.step_facts import CallNeed
 from agent_domain.tools import ToolCall
@@ -345,10 +346,10 @@ class Execution:
     async def _require_usable(self, request: RequestRow, decision: ApprovalDecision) -> None:
         """Arguments that people wrote are checked like a model's."""
         row = await self.get()
-        if decision.args is None or row.agent not in self.client.agents:
+        definition = named(self.client.agents, row.agent)
+        if decision.args is None or definition is None:
             return
         edited = ToolCall(request.call_id, request.tool, frozen_map(decision.args))
-        definition = self.client.agents[row.agent]
         if definition.toolsets:
             definition = definition.with_listed(await self.client.store.listed(self.ref) or EMPTY)
         refusal = definition.tools.refusal(edited)

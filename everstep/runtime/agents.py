@@ -19,7 +19,7 @@ from agent_domain.definition import AgentDefinition
 from agent_domain.drivers import Model, StepDriver, ToolCallingDriver
 from agent_domain.errors import InvalidInput, UnknownName
 from agent_domain.inquiry import ModelChoice
-from agent_domain.spawning import brought, split
+from agent_domain.spawning import named
 from agent_domain.values import EMPTY, cut
 from everstep.agents.files import SUFFIXES, agent_files, read_agent, skip
 from everstep.capabilities.assembly import assembled
@@ -58,13 +58,10 @@ class AgentBook:
 
     def definition(self, name: str) -> AgentDefinition:
         """The agent of that name; `parent/name` is one that a tool of the parent brings along."""
-        if name in self.agents:
-            return self.agents[name]
-        if of := split(name):
-            definition = brought(self.definition(of[0]), of[1])
-            if definition:
-                return definition
-        raise UnknownName("agent", name, self.agents, verb="This process knows")
+        definition = named(self.agents, name)
+        if definition is None:
+            raise UnknownName("agent", name, self.agents, verb="This process knows")
+        return definition
 
     def driver(self, name: str, preset: str | None) -> StepDriver:
         """The agent's own driver, or native tool calls with the preset's model."""

@@ -1,15 +1,20 @@
 """The agent of these tests: what it does is said by whoever talks to it.
 
 `ask` asks which day, `wonder` why, `form` asks for a form, `book` wants to book and needs approval; anything
-else is answered at once.
+else is answered at once. The chief does the same, and `send A & B` lets subagents do A and B.
 """
 
+from typing import Any
+
+from agent_domain.agent_registry import AgentRegistry
+from agent_domain.agent_spec import AgentSpec
 from agent_domain.builder import AgentBuilder
 from agent_domain.cached_context import InferenceRequest
 from agent_domain.drivers import OnText, ToolCallingDriver
 from agent_domain.function_tool import tool
 from agent_domain.steps import InferenceResponse
 from agent_domain.testing import calls, says
+from everstep.capabilities.subagents import UseSubagents
 from everstep.capabilities.user_input import UseUserInput
 
 SCHEMA = {"type": "object", "properties": {"seats": {"type": "integer"}}, "required": ["seats"]}
@@ -22,18 +27,27 @@ class Clerk:
         last = request.messages[-1]
         if last.is_tool:
             return says(f"So be it: {last.text}")
-        match last.text.split(" ")[0]:
-            case "ask":
-                return calls(("user_input", {"prompt": "Which day?", "choices": ["Monday", "Friday"]}))
-            case "wonder":
-                return calls(("user_input", {"prompt": "Why?"}))
-            case "form":
-                return calls(("user_input", {"prompt": "How many?", "schema": SCHEMA}))
-            case "book":
-                return calls(("book", {"hotel": "Harbour Inn"}))
-            case _:
-                on_text(last.text)
-                return says(f"You said: {last.text}")
+        if wanted := _wanted(last.text):
+            return calls(*wanted)
+        on_text(last.text)
+        return says(f"You said: {last.text}")
+
+
+def _wanted(text: str) -> list[tuple[str, dict[str, Any]]]:
+    word, _, rest = text.partition(" ")
+    match word:
+        case "ask":
+            return [("user_input", {"prompt": "Which day?", "choices": ["Monday", "Friday"]})]
+        case "wonder":
+            return [("user_input", {"prompt": "Why?"})]
+        case "form":
+            return [("user_input", {"prompt": "How many?", "schema": SCHEMA})]
+        case "book":
+            return [("book", {"hotel": "Harbour Inn"})]
+        case "send":
+            return [("spawn_subagent", {"subagent": "aide", "prompt": task}) for task in rest.split(" & ")]
+        case _:
+            return []
 
 
 @tool
@@ -42,15 +56,15 @@ def book(hotel: str) -> str:
     return f"a room at {hotel}"
 
 
-CLERK = (
-    AgentBuilder.new()
-    .with_name("clerk", "Books rooms")
-    .with_driver(ToolCallingDriver(Clerk()))
-    .with_tools([book])
-    .with_approval("book", "always")
-    .with_capability(UseUserInput())
-)
+def _clerk(name: str, description: str) -> AgentBuilder:
+    agent = AgentBuilder.new().with_name(name, description).with_driver(ToolCallingDriver(Clerk()))
+    return agent.with_tools([book]).with_approval("book", "always").with_capability(UseUserInput())
+
+
+CLERK = _clerk("clerk", "Books rooms")
+AIDE = AgentSpec("aide", "Does one thing", "You are an aide.")
+CHIEF = _clerk("chief", "Has others book rooms").with_capability(UseSubagents(AgentRegistry([AIDE])))
 
 OTHER = AgentBuilder.new().with_name("other", "Says what you say").with_driver(ToolCallingDriver(Clerk()))
 
-agents = [CLERK, OTHER]
+agents = [CLERK, OTHER, CHIEF]

@@ -290,7 +290,7 @@ async def test_agents_are_listed(ann: Person) -> None:
     listed = await ann.get("/agent/agents")
 
     assert listed["default"] == "clerk"
-    assert [agent["name"] for agent in listed["items"]] == ["clerk", "other"]
+    assert [agent["name"] for agent in listed["items"]] == ["clerk", "other", "chief"]
     clerk = listed["items"][0]
     assert "book" in clerk["tools"]
     assert "user_input" in clerk["capabilities"]

@@ -1,0 +1,40 @@
+"""Subagents as the users of a service meet them: what they ask, what is told of them, and their forks."""
+
+from typing import Any
+
+from tests.everstep.http_api.house import Person, refused
+from tests.workflows.harness import eventually
+
+
+async def _sent(ann: Person, content: str, **given: Any) -> tuple[str, str, list[Any]]:
+    """A session in which subagents do this, and what they are, once all wait for people: oldest first."""
+    session = await ann.session(agent="chief")
+    execution = (await ann.says(session, content, **given))["execution_id"]
+
+    async def wait() -> bool:
+        found = (await ann.get("/agent/executions", parent_execution_id=execution))["items"]
+        return len(found) == content.count("&") + 1 and {each["status"] for each in found} == {"paused"}
+
+    await eventually(wait)
+    await ann.until(execution, "paused")
+    listed = (await ann.get("/agent/executions", parent_execution_id=execution))["items"]
+    return session, execution, listed[::-1]
+
+
+async def test_the_arguments_of_a_subagents_call_are_changed_to_what_fits(ann: Person, work: None) -> None:
+    """8.6.2: what is edited is checked for a subagent's call as for its parent's."""
+    _, execution, (aide,) = await _sent(ann, "send book")
+    request = await ann.asked(aide["id"])
+    path = f"/agent/executions/{aide['id']}/approvals/{request['id']}"
+    edit = {"decision": "edit", "args_digest": request["args_digest"]}
+
+    refused(
+        await ann.posts(path, {**edit, "args": {"room": 7}}), 422, "Required arguments are missing: hotel"
+    )
+    assert (await ann.get(f"/agent/executions/{aide['id']}"))["status"] == "paused"
+    await ann.post(path, {**edit, "args": {"hotel": "Quay"}})
+
+    assert (await ann.until(execution, "completed"))["status"] == "completed"
+    (call,) = (await ann.get(f"/agent/executions/{aide['id']}/steps"))["items"][0]["calls"]
+    assert call["text"] == '[Arguments edited by user: {"hotel":"Quay"}]\na room at Quay'
+    del work
