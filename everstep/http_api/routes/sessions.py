@@ -8,7 +8,15 @@ from fastapi import Query, Response
 from agent_domain.broadcast_config import BroadcastConfig
 from agent_domain.capabilities.questions import Answer, Question
 from agent_domain.errors import UnknownName
-from agent_domain.sessions import ExecutionFilter, NewSession, SessionChanges, SessionFilter, SessionStatus
+from agent_domain.ports import RequestRow
+from agent_domain.sessions import (
+    ExecutionFilter,
+    NewSession,
+    OnBusy,
+    SessionChanges,
+    SessionFilter,
+    SessionStatus,
+)
 from agent_domain.status import ExecutionStatus
 from agent_domain.step_facts import CallNeed
 from agent_domain.values import EMPTY, FrozenDict
@@ -31,6 +39,9 @@ from everstep.http_api.routes.router import Given, SessionId, router, session_of
 from everstep.http_api.words import Cursor, Limit, Text
 
 routes = router("sessions")
+
+PAUSED_AT_ONCE = 200
+"""Executions of a session that are looked at for the question that a blank message would answer."""
 
 
 @routes.post("/agent/sessions", status_code=201)
@@ -105,7 +116,7 @@ async def send_message(
 ) -> MessageAccepted:
     """Say something in a session: begin an execution, answer its open question, steer or interrupt it."""
     if body.data is None and not body.content.strip():
-        await _refuse_blank(api, caller, session_id, body.content)
+        await _refuse_blank(api, caller, session_id, body)
     scope = acting(caller, body.user_id)
     # A service that names nobody speaks for whoever the session belongs to.
     user_id = scope.user_id or (await session_of(api, caller, session_id)).user_id
@@ -122,15 +133,20 @@ async def begin_session(body: FirstMessageSent, api: Given, caller: Who, key: Ke
     return _accepted(api, said, sent)
 
 
-async def _refuse_blank(api: Api, caller: Caller, session_id: UUID, content: str) -> None:
-    """Say what is wrong about saying nothing: where a question is open, that it is no answer."""
+async def _refuse_blank(api: Api, caller: Caller, session_id: UUID, body: MessageSent) -> None:
+    """Say what is wrong about saying nothing: where it would be an answer, that it is none."""
     waiting = ExecutionFilter(session_id, status=ExecutionStatus.PAUSED)
-    page = await api.sessions.store.executions_of(caller.scope, waiting, limit=1)
-    for row in page.rows:
-        for request in await api.sessions.client.store.open_requests(row.ref):
-            if request.kind is CallNeed.INPUT:
-                Question.parse(request.request).result(Answer(content), json_schema.check)
-    require_words(content)
+    # Beside what asks, those are paused that wait for their subagents.
+    page = await api.sessions.store.executions_of(caller.scope, waiting, limit=PAUSED_AT_ONCE)
+    asked: list[RequestRow] = []
+    if body.on_busy is not OnBusy.INTERRUPT:
+        for row in page.rows:
+            asked += await api.sessions.client.store.open_requests(row.ref)
+    questions = [each for each in asked if each.kind is CallNeed.INPUT and body.request_id in (None, each.id)]
+    oldest = min(questions, key=lambda each: each.created_at, default=None)
+    if oldest:
+        Question.parse(oldest.request).result(Answer(body.content), json_schema.check)
+    require_words(body.content)
 
 
 def _said(

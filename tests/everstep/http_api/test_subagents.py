@@ -38,3 +38,18 @@ async def test_the_arguments_of_a_subagents_call_are_changed_to_what_fits(ann: P
     (call,) = (await ann.get(f"/agent/executions/{aide['id']}/steps"))["items"][0]["calls"]
     assert call["text"] == '[Arguments edited by user: {"hotel":"Quay"}]\na room at Quay'
     del work
+
+
+async def test_nothing_is_no_answer_to_the_oldest_question_of_several(ann: Person, work: None) -> None:
+    """8.5.4: of all executions of the session; and to the one that is named."""
+    session, execution, _ = await _sent(ann, "send wonder & ask & book")
+    asked = [each for each in (await ann.get("/agent/inbox"))["items"] if each["kind"] == "input"]
+    complaints = {"Why?": "Answer cannot be empty", "Which day?": "Answer must be one of: Monday, Friday"}
+    path = f"/agent/sessions/{session}/messages"
+
+    oldest, newest = (complaints[each["request"]["prompt"]] for each in asked)
+    refused(await ann.posts(path, {"content": " "}), 422, oldest)
+    refused(await ann.posts(path, {"content": " ", "request_id": asked[1]["id"]}), 422, newest)
+    refused(await ann.posts(path, {"content": " ", "on_busy": "interrupt"}), 422, "say something")
+    assert (await ann.get(f"/agent/executions/{execution}"))["status"] == "paused"
+    del work
