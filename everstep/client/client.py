@@ -275,9 +275,21 @@ class Execution:
         received = envelopes.input_received(*place, InputSource.USER, message_id)
         noted = {**metadata, "request_id": str(request.id)}
         said = announcements.input_received(text or json_text(data), message_id, noted, context)
-        await self._resolve(request, Resolution("answer", result), [replace(received, announces=said)])
+        resolution = Resolution("answer", result)
+        if not await self._resolve(request, resolution, [replace(received, announces=said)]):
+            await self._require_heard(request, result)
         await self._tell(request)
         return request
+
+    async def _require_heard(self, request: RequestRow, result: object) -> None:
+        """Refuse what is not the answer that was taken; it may be that very one, whose sender was lost."""
+        taken = await self.client.store.request(self.ref, request.id)
+        if taken and taken.resolution and taken.resolution.value == result:
+            return
+        # Whoever gave the other one may have been lost, too, before the execution heard of it.
+        with suppress(Refused):
+            await self._tell(request)
+        raise Refused("The question is no longer open")
 
     async def approve(
         self,

@@ -53,3 +53,20 @@ async def test_nothing_is_no_answer_to_the_oldest_question_of_several(ann: Perso
     refused(await ann.posts(path, {"content": " ", "on_busy": "interrupt"}), 422, "say something")
     assert (await ann.get(f"/agent/executions/{execution}"))["status"] == "paused"
     del work
+
+
+async def test_an_answer_that_comes_too_late_is_not_taken_for_the_one_that_counts(
+    ann: Person, work: None
+) -> None:
+    """8.5.4: who says the same again is not refused, as the answer to that may have been lost."""
+    session, execution, (aide,) = await _sent(ann, "send ask")
+    request = await ann.asked(aide["id"])
+    path = f"/agent/executions/{aide['id']}/input"
+    answer = {"text": "Friday", "request_id": request["id"]}
+
+    assert (await ann.says(session, "Friday"))["route"] == "answer"
+    refused(await ann.posts(path, {**answer, "text": "Monday"}), 409, "The question is no longer open")
+    assert (await ann.post(path, answer))["state"] == "resolved"
+    await ann.until(execution, "completed")
+    refused(await ann.posts(path, {**answer, "text": "Monday"}), 409, "The question is no longer open")
+    del work
