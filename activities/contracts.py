@@ -8,6 +8,7 @@ What equals its default is not written there, which halves them: so no default e
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from agent_domain.broadcast_config import BroadcastConfig
 from agent_domain.capabilities.limits import whole
 from agent_domain.facts import CritiqueFacts
 from agent_domain.plan import ExecutionPlan
@@ -93,6 +94,8 @@ class SpawnInput:
     call_id: str
     tokens_left: int | None = None
     """What the parent may still use; the child gets no more."""
+    broadcast: BroadcastConfig | None = None
+    """How much viewers of the parent are told; they see the child, too. None: what the child's agent says."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,7 +113,7 @@ class SubagentActivities:
         own = brought(definition, spawn.agent)
         agent = path(request.agent, spawn.agent) if own else spawn.agent
         child = own or known(self.agents, agent)
-        plan = child_plan(spawn, child, agent, request.tokens_left)
+        plan = child_plan(spawn, child, agent, request.tokens_left).told(request.broadcast)
         plan.rules()
         ref = child_ref(request.ref, request.call_id)
         new = child_execution(spawn, child, plan, ref, request.ref.execution_id)

@@ -132,7 +132,7 @@ class Children(Standing):
         child, summary = child_ref(ref, call.id), f"step {number} · {call.name}"
         self.children[child.execution_id] = ExecutionStatus.RUNNING
         try:
-            spawn = SpawnInput(ref, agent, number, call.id, self.tokens_left)
+            spawn = SpawnInput(ref, agent, number, call.id, self.tokens_left, self.plan.broadcast)
             spawned = await self.unless_cancelled(
                 workflow.start_activity_method(SubagentActivities.spawn, spawn, summary=summary, **CHILD)
             )

@@ -1,6 +1,9 @@
 """Subagents as the users of a service meet them: what they ask, what is told of them, and their forks."""
 
 from typing import Any
+from uuid import UUID
+
+import pytest
 
 from tests.everstep.http_api.house import Person, refused
 from tests.workflows.harness import eventually
@@ -69,4 +72,23 @@ async def test_an_answer_that_comes_too_late_is_not_taken_for_the_one_that_count
     assert (await ann.post(path, answer))["state"] == "resolved"
     await ann.until(execution, "completed")
     refused(await ann.posts(path, {**answer, "text": "Monday"}), 409, "The question is no longer open")
+    del work
+
+
+@pytest.mark.parametrize("broadcast", ["minimal", "debug"])
+async def test_viewers_are_told_as_much_of_subagents_as_of_their_parent(
+    ann: Person, work: None, broadcast: str
+) -> None:
+    """7.5"""
+    session, execution, (aide,) = await _sent(ann, "send ask", broadcast=broadcast)
+    await ann.says(session, "Friday")
+    await ann.until(execution, "completed")
+
+    store, debugs = ann.house.sessions.client.store, broadcast == "debug"
+    told = await store.envelopes(ann.house.tenant, UUID(session))
+    for each in (execution, aide["id"]):
+        own = [envelope for envelope in told if str(envelope.execution_id) == each]
+        assert ("agent.continuation" in {envelope.type for envelope in own}) is debugs
+        (started,) = [envelope for envelope in own if envelope.type == "agent.tool.started"]
+        assert ("args" in started.payload) is debugs
     del work
