@@ -136,6 +136,8 @@ class SubagentActivities:
         call, note, _ = calls.by_people(told.call, asked and asked.resolution)
         child = await self.store.execution(child_ref(request.ref, request.call_id))
         execution = replace(_read(definition, call, ChildEnd.of(child)), note=note)
+        if child:
+            execution = replace(execution, started_at=child.created_at)
         seconds, tokens = request.seconds, request.tokens
         if request.is_lost:
             seconds, tokens = await self._used(child)

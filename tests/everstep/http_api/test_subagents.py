@@ -92,3 +92,15 @@ async def test_viewers_are_told_as_much_of_subagents_as_of_their_parent(
         (started,) = [envelope for envelope in own if envelope.type == "agent.tool.started"]
         assert ("args" in started.payload) is debugs
     del work
+
+
+async def test_a_subagents_call_begins_when_the_subagent_does(ann: Person, work: None) -> None:
+    """4.6.1: not when its parent reads of its end."""
+    session, execution, (aide,) = await _sent(ann, "send ask")
+    await ann.says(session, "Friday")
+    await ann.until(execution, "completed")
+
+    (call,) = (await ann.get(f"/agent/executions/{execution}/steps"))["items"][0]["calls"]
+    ended = await ann.get(f"/agent/executions/{aide['id']}")
+    assert call["started_at"] <= ended["started_at"] < ended["completed_at"] <= call["completed_at"]
+    del work
