@@ -141,7 +141,7 @@ STRANDED = text("""
 
 ORIGIN = text("""
     SELECT user_id, agent_config, listed, agent_metadata, plan, task_queue, continues_execution_id,
-           continues_until
+           continues_until, parent_execution_id
       FROM agent_executions
      WHERE id = :execution_id AND tenant_id = :tenant_id
 """)

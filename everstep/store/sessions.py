@@ -298,6 +298,10 @@ class PostgresSessions(PostgresStore):
         origin = (await connection.execute(session_statements.ORIGIN, whose(ref))).first()
         if origin is None:
             raise NotFound("execution", ref.execution_id)
+        if ref.session_id and origin.parent_execution_id:
+            raise InvalidInput(
+                "a subagent's conversation is not that of the session; fork the execution that it works for"
+            )
         branch = await self._branch(connection, ref, origin, step, content)
         await self._accept(connection, replace(branch, ref=new))
         if content is not None and new.session_id:

@@ -104,3 +104,20 @@ async def test_a_subagents_call_begins_when_the_subagent_does(ann: Person, work:
     ended = await ann.get(f"/agent/executions/{aide['id']}")
     assert call["started_at"] <= ended["started_at"] < ended["completed_at"] <= call["completed_at"]
     del work
+
+
+async def test_a_subagent_is_not_forked_in_its_session(ann: Person, work: None) -> None:
+    """8.2.5: else the session's next message would go on with what only the subagent was told."""
+    session, execution, (aide,) = await _sent(ann, "send ask")
+    refused(await ann.posts(f"/agent/executions/{execution}/fork", {"step": 0}), 409, "Session is busy")
+    await ann.says(session, "Friday")
+    await ann.until(execution, "completed")
+
+    refused(
+        await ann.posts(f"/agent/executions/{aide['id']}/fork", {"step": 1}),
+        422,
+        "the execution that it works for",
+    )
+    forked = await ann.post(f"/agent/executions/{execution}/fork", {"step": 1})
+    assert (await ann.until(forked["id"], "completed"))["agent"] == "chief"
+    del work
