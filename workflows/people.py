@@ -104,7 +104,7 @@ class People(Standing):
     def check_resume(self) -> None:
         """Refuse to resume what is not paused."""
         if not self.facts.is_paused:
-            raise ApplicationError("the execution is not paused", type="NotPaused", non_retryable=True)
+            raise ApplicationError("nobody has paused the execution", type="NotPaused", non_retryable=True)
 
     @cancel.validator
     def check_cancel(self) -> None:

@@ -434,7 +434,9 @@ class Execution:
             if isinstance(cause, ApplicationError) and cause.type == "NotWaiting":
                 # Somebody else's identical answer came first, and the execution has gone on.
                 return
-            raise Refused(str(cause or error)) from error
+            # Its type, which the text of an `ApplicationError` begins with, says nothing to people.
+            why = cause.message if isinstance(cause, ApplicationError) else str(cause or error)
+            raise Refused(why) from error
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
                 raise Refused("The execution has ended, or never began") from error
