@@ -61,8 +61,8 @@ async def _looked(
     async for step in execution.each_step(after=counted - 1):
         for text in told.of_step(step):
             yield text
-    for request in await execution.requests():
-        for text in told.of_request(request, row):
+    for request in await execution.asked():
+        for text in told.of_request(request):
             yield text
     for text in told.of_row(row):
         yield text
@@ -143,9 +143,9 @@ class _Told:
         yield new if before else f"{output.MODEL}{new}"
         self._said[number], self._in_line = said, True
 
-    def of_request(self, request: RequestRow, row: ExecutionRow) -> Iterator[str]:
+    def of_request(self, request: RequestRow) -> Iterator[str]:
         """What people are asked."""
-        yield from self.once(str(request.id), output.request_lines([request], str(row.ref.execution_id)))
+        yield from self.once(str(request.id), output.request_lines([request]))
 
     def once(self, key: str, lines: list[str] | Iterator[str]) -> Iterator[str]:
         """Lines that are told once."""

@@ -356,7 +356,7 @@ async def show(settings: Settings, execution_id: str) -> None:
 
     async def shown(installation: Installation, execution: Execution) -> None:
         _print_execution(installation, await execution.get())
-        for line in output.request_lines(await execution.requests(), str(execution.id)):
+        for line in output.request_lines(await execution.asked()):
             say(line)
         async for step in execution.each_step():
             for line in output.step_lines(step):

@@ -122,7 +122,7 @@ def vote_lines(step: StepRow) -> Iterator[str]:
         yield f"    {vote.decision:<7} {vote.name}: {vote.reason}"
 
 
-def request_lines(requests: Sequence[RequestRow], execution: str) -> Iterator[str]:
+def request_lines(requests: Sequence[RequestRow]) -> Iterator[str]:
     """What people are asked, and how they answer."""
     for request in requests:
         if request.kind is CallNeed.INPUT:
@@ -130,7 +130,7 @@ def request_lines(requests: Sequence[RequestRow], execution: str) -> Iterator[st
             choices = request.request.get("choices")
             if choices:
                 yield f"choices    {', '.join(choices)}"
-            yield f"           everstep answer {execution} TEXT"
+            yield f"           everstep answer {request.ref.execution_id} TEXT"
         else:
             yield f"approval   {request.tool} {json_text(request.args)}"
-            yield f"           everstep approve {execution} [--deny]"
+            yield f"           everstep approve {request.ref.execution_id} [--deny]"

@@ -44,7 +44,7 @@ from agent_domain.ports import (
     question_id,
     request_id,
 )
-from agent_domain.spawning import named
+from agent_domain.spawning import child_ref, named
 from agent_domain.status import ExecutionStatus
 from agent_domain.step_facts import CallNeed
 from agent_domain.tools import ToolCall
@@ -254,6 +254,18 @@ class Execution:
         """The questions and approvals that people are asked for, oldest first."""
         await self.get()
         return await self.client.store.open_requests(self.ref)
+
+    async def asked(self) -> Sequence[RequestRow]:
+        """What it waits for people to answer: its own requests, then those of its subagents."""
+        own = await self.requests()
+        return [*own, *[each for child in await self.subagents() for each in await child.asked()]]
+
+    async def subagents(self) -> Sequence["Execution"]:
+        """The executions that work for its step under way."""
+        calls = [call for step in await self.client.store.steps(self.ref, last=1) for call in step.calls]
+        refs = [child_ref(self.ref, call.call.id) for call in calls if call.record is None]
+        rows = [await self.client.store.execution(ref) for ref in refs]
+        return [Execution(self.client, row.ref) for row in rows if row]
 
     # People.
 

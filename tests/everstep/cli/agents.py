@@ -3,12 +3,15 @@
 import asyncio
 from typing import Any
 
+from agent_domain.agent_registry import AgentRegistry
+from agent_domain.agent_spec import AgentSpec
 from agent_domain.builder import AgentBuilder
 from agent_domain.cached_context import InferenceRequest
 from agent_domain.drivers import OnText, ToolCallingDriver
 from agent_domain.function_tool import tool
 from agent_domain.steps import InferenceResponse
 from agent_domain.testing import says
+from everstep.capabilities.subagents import UseSubagents
 from everstep.capabilities.user_input import UseUserInput
 from everstep.inference.scripted import Scenario, ScenarioModel, Script, ScriptedCall, ScriptedTurn
 
@@ -32,8 +35,18 @@ def _calls(name: str, **args: Any) -> tuple[ScriptedTurn, ...]:
 
 FORM = {"type": "object", "properties": {"day": {"type": "string"}}, "required": ["day"]}
 
+AIDE = AgentSpec("aide", "Does one thing", "You are an aide.")
+
 SCRIPT = Script(
     scenarios=(
+        Scenario(when="delegate", turns=_calls("spawn_subagent", subagent="aide", prompt="choose, then pay")),
+        Scenario(
+            when="choose, then pay",
+            turns=(
+                *_calls("user_input", prompt="Which floor?", choices=["high", "low"])[:1],
+                *_calls("transfer", euros=80),
+            ),
+        ),
         Scenario(when="choose", turns=_calls("user_input", prompt="Which floor?", choices=["high", "low"])),
         Scenario(when="fill in", turns=_calls("user_input", prompt="Which day?", schema=FORM)),
         Scenario(when="pay", turns=_calls("transfer", euros=80)),
@@ -75,6 +88,7 @@ agents = [
     .with_tools([transfer, shout])
     .with_approval("transfer", "always")
     .with_capability(UseUserInput())
+    .with_capability(UseSubagents(AgentRegistry([AIDE])))
     .with_driver(ToolCallingDriver(ScenarioModel(SCRIPT))),
     AgentBuilder.base()
     .with_name("hesitant", "Takes its time")

@@ -1,6 +1,8 @@
 """What the command's subcommands do, and what they say when they cannot."""
 
+import asyncio
 from collections.abc import Iterator
+from contextlib import aclosing
 from pathlib import Path
 from uuid import UUID
 
@@ -9,8 +11,11 @@ import pytest
 
 from agent_domain.state import AgentState
 from agent_domain.status import ExecutionStatus
+from agent_domain.step_facts import CallNeed
 from everstep.cli import main
+from everstep.cli.follow import followed
 from everstep.cli.main import commands
+from everstep.client.client import Execution
 from everstep.store.sessions import PostgresSessions
 from tests.acceptance.harness import Installation, until
 from tests.everstep.cli.agents import hesitant
@@ -192,6 +197,39 @@ async def test_an_answer_that_does_not_fit_changes_nothing(desk: Desk) -> None:
     assert await desk.complains("answer", execution.id, "") == "Answer must be one of: high, low"
     assert (await execution.get()).status is ExecutionStatus.PAUSED
     await execution.cancel()
+
+
+async def test_what_a_subagent_asks_is_shown_with_whom_to_answer(desk: Desk) -> None:
+    """8.4.1: whoever runs, follows or shows an execution sees what it is paused for."""
+    execution = await desk.waiting("delegate")
+    (aide,) = await execution.subagents()
+    following = asyncio.create_task(_lines(execution))
+
+    question = await desk.says("show", execution.id)
+    assert (
+        f"question   Which floor?\nchoices    high, low\n           everstep answer {aide.id} TEXT\n"
+        in question
+    )
+    await desk.says("answer", aide.id, "high")
+    await until("the aide asks whether it may pay", lambda: _asks(execution, CallNeed.APPROVAL))
+    approval = f'approval   transfer {{"euros":80}}\n           everstep approve {aide.id} [--deny]\n'
+    assert approval in await desk.says("show", execution.id)
+    await desk.says("approve", aide.id)
+
+    followed = await following
+    assert approval in followed
+    assert "[Subagent: aide] It is done." in followed
+    assert await execution.asked() == []
+
+
+async def _lines(execution: Execution) -> str:
+    """What `everstep follow` prints; the runner of commands runs one at a time."""
+    async with aclosing(followed(execution)) as lines:
+        return "".join([f"{line}\n" async for line in lines])
+
+
+async def _asks(execution: Execution, need: CallNeed) -> bool:
+    return [request.kind for request in await execution.asked()] == [need]
 
 
 async def test_a_form_is_filled_in(desk: Desk) -> None:

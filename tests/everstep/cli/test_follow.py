@@ -53,7 +53,7 @@ class Book:
             if step.number > after:
                 yield step
 
-    async def requests(self) -> list[RequestRow]:
+    async def asked(self) -> list[RequestRow]:
         return []
 
     def notes(self, number: int, text: str, attempt: int = 1) -> None:
