@@ -48,9 +48,7 @@ class Problem(BaseModel):
     type: str = Field(examples=["urn:everstep:problem:session-busy"])
     title: str = Field(examples=["Session is busy"])
     status: int = Field(examples=[409])
-    detail: str = Field(
-        examples=["Wait for the execution under way, or send the message with another on_busy than 'reject'"]
-    )
+    detail: str = Field(examples=["Wait for the execution under way, or cancel it"])
     request_id: str | None = Field(default=None, examples=["0b6f1c9a4f3e4f0f9d0c6a2f3c1b7a55"])
     errors: list[Fault] = Field(default_factory=list[Fault])
 
@@ -145,8 +143,9 @@ def _conflict(error: Exception) -> Refusal | None:
     """What stands against it now."""
     match error:
         case SessionBusy():
+            # Sessions are deleted and forked as well.
             detail = (
-                "Wait for the execution under way, or send the message with another on_busy than 'reject'"
+                "Wait for the execution under way, or cancel it; messages may be sent with another on_busy"
             )
             return Refusal(409, "session-busy", str(error), detail)
         case SessionNotActive():
