@@ -12,14 +12,19 @@ from agent_domain.errors import ModelError, RateLimited, ToolFailed
 from agent_domain.ids import subagent_id
 from agent_domain.messages import user
 from agent_domain.plan import REGISTERED, CriterionRef
+from agent_domain.processors import AgentHook
 from agent_domain.spawning import ChildEnd, Spawn
+from agent_domain.state import AgentState
 from agent_domain.step_facts import CallNeed
 from agent_domain.steps import InferenceResponse
-from agent_domain.testing import MockTool, calls
-from agent_domain.tools import ToolContext, ToolOptions
+from agent_domain.testing import MockTool, calls, says
+from agent_domain.tools import Effect, ToolContext, ToolExecution, ToolOptions
+from agent_domain.usage import Usage
+from everstep.capabilities.llm_query import LlmQueryTool
 from everstep.client.client import Execution
 from tests import scenarios
-from tests.workflows.harness import HeldModel, an_agent, at_work, finished
+from tests.toolsets import Shelf
+from tests.workflows.harness import HeldModel, an_agent, at_work, eventually, finished, progress
 from workflows import activity_options, agent_execution
 
 Way: TypeAlias = Callable[[TemporalClient], Awaitable[Execution]]
@@ -110,6 +115,10 @@ async def approve(execution: Execution) -> None:
     await execution.approve()
 
 
+async def approve_all(execution: Execution) -> None:
+    await execution.approve(remember=True)
+
+
 async def deny(execution: Execution) -> None:
     await execution.deny(reason="No")
 
@@ -124,6 +133,10 @@ async def steer(execution: Execution) -> None:
 
 async def pause(execution: Execution) -> None:
     await execution.pause()
+
+
+async def resume(execution: Execution) -> None:
+    await execution.resume()
 
 
 async def cancel(execution: Execution) -> None:
@@ -187,6 +200,75 @@ async def unforeseen(temporal: TemporalClient) -> Execution:
         return execution
 
 
+def passed_on(state: AgentState) -> AgentState:
+    return state
+
+
+@way
+async def processed(temporal: TemporalClient) -> Execution:
+    return await alone(temporal, having(calling("look", "quick"), "Done").add_processor(passed_on))
+
+
+class Broken(AgentHook):
+    """Raises at one place."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+
+    def after_tool(self, state: AgentState, execution: ToolExecution) -> AgentState:
+        del execution
+        return self._at("after_tool", state)
+
+    def after_step(self, state: AgentState) -> AgentState:
+        return self._at("after_step", state)
+
+    def _at(self, where: str, state: AgentState) -> AgentState:
+        if where == self.where:
+            raise ToolFailed("it does not work")
+        return state
+
+
+@way
+async def processor_raised(temporal: TemporalClient) -> Execution:
+    agent = having(calling("look")).add_hook(Broken("after_step"))
+    return await alone(temporal, agent.with_error_policy(ErrorPolicy.retry_all(2)))
+
+
+@way
+async def hook_of_a_tool_raised(temporal: TemporalClient) -> Execution:
+    return await alone(temporal, having(calling("look", "look")).add_hook(Broken("after_tool")))
+
+
+class Pausing(AgentHook):
+    """Has the execution hold still after its first step."""
+
+    def after_step(self, state: AgentState) -> AgentState:
+        return state if state.facts.recorded_steps else state.paused()
+
+
+@way
+async def paused_by_a_hook(temporal: TemporalClient) -> Execution:
+    return await with_people(temporal, having(calling("quick"), "Done").add_hook(Pausing()), resume)
+
+
+@way
+async def asked_in_between(temporal: TemporalClient) -> Execution:
+    """What that cost is a fact of the call."""
+    asks, blue = calls(("llm_query", {"query": "?"})), says("Blue", Usage(input=3, output=1))
+    return await alone(temporal, having(asks, blue, "Done").with_tools([LlmQueryTool()]))
+
+
+@way
+async def tools_listed(temporal: TemporalClient) -> Execution:
+    shelf = Shelf({"fetch": fetched}, options=ToolOptions(effect=Effect.AT_MOST_ONCE))
+    return await alone(temporal, having(calling("fetch", "look"), "Done").with_toolset(shelf))
+
+
+def fetched(args: dict[str, Any], context: ToolContext) -> str:
+    del args, context
+    return "Blue"
+
+
 @way
 async def rolled_over(temporal: TemporalClient) -> Execution:
     return await alone(temporal, having(calling("look")).with_max_steps(7))
@@ -209,6 +291,13 @@ async def question_timed_out(temporal: TemporalClient) -> Execution:
 async def approvals_decided(temporal: TemporalClient) -> Execution:
     agent = having(calling("look", "look", "look", "quick"), "Done").with_approval("look", "always")
     return await with_people(temporal, agent, approve, deny, edit)
+
+
+@way
+async def approval_remembered(temporal: TemporalClient) -> Execution:
+    """The second step waits for nobody."""
+    agent = having(calling("look"), calling("look", "quick"), "Done").with_approval("look", "always")
+    return await with_people(temporal, agent, approve_all)
 
 
 @way
@@ -286,3 +375,35 @@ async def a_child(temporal: TemporalClient) -> Execution:
 @way
 async def children_cancelled(temporal: TemporalClient) -> Execution:
     return await with_hands(temporal, a_boss("asking", "hand"), cancel)
+
+
+async def both_held(temporal: TemporalClient, *, wanted: bool = False) -> Execution:
+    """An execution is told to hold still while its child is asking a model, and both go on together."""
+    model = HeldModel(calls(("look", {}), usage=Usage(input=3, output=1)), "Three")
+    hand = having(model=model).with_name("hand")
+    async with at_work(temporal, a_boss("hand"), hand) as office:
+        execution = await office.start()
+        await model.begun.wait()
+        (step,) = await execution.steps()
+        child = office.client.execution(subagent_id(execution.id, step.calls[0].call.id))
+        await execution.pause()
+        await eventually(lambda: holds_still(child))
+        model.go_on.set()
+        await office.until_asked(execution)
+        await execution.resume()
+        await finished(execution)
+        return child if wanted else execution
+
+
+async def holds_still(execution: Execution) -> bool:
+    return (await progress(execution)).facts.is_paused
+
+
+@way
+async def paused_with_its_child(temporal: TemporalClient) -> Execution:
+    return await both_held(temporal)
+
+
+@way
+async def paused_by_its_parent(temporal: TemporalClient) -> Execution:
+    return await both_held(temporal, wanted=True)
