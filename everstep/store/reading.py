@@ -6,8 +6,7 @@ from operator import attrgetter
 from typing import Any, TypeVar
 from uuid import UUID
 
-from sqlalchemy import Executable, Row, Select, Table, func, select, tuple_
-from sqlalchemy.dialects.postgresql import aggregate_order_by
+from sqlalchemy import ColumnElement, Executable, Row, Select, Table, literal_column, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from agent_domain.messages import Messages
@@ -25,22 +24,32 @@ from agent_domain.ports import (
 )
 from agent_domain.status import ExecutionStatus
 from agent_domain.values import FrozenDict
-from everstep.store import bodies, rows, statements, transcripts
+from everstep.store import bodies, rows, statements
 from everstep.store.cursors import Cursor, page_size
 from everstep.store.errors import translated
 from everstep.store.parameters import whose
-from everstep.store.tables import envelopes, executions, requests, tool_calls, transcript
+from everstep.store.tables import envelopes, executions, requests, tool_calls
 from everstep.store.transaction import ONE_MOMENT, Transaction, transaction
 
 T = TypeVar("T")
 
 # What each reader needs of a row: the others are long.
 _LONG = {"agent_config", "input", "plan", "listed"}
-_NOTES = (
-    select(func.json_agg(aggregate_order_by(transcript.c.content, transcript.c.step, transcript.c.idx)))
-    .where(transcript.c.execution_id == executions.c.id, transcript.c.role == transcripts.NOTE)
-    .scalar_subquery()
-)
+_NOTES: ColumnElement[Any] = literal_column("""(
+    SELECT json_build_object('values', coalesce(json_object_agg(key, value) FILTER (WHERE is_set), '{}'),
+                             'removed', coalesce(json_agg(key) FILTER (WHERE NOT is_set), '[]'))
+      FROM (SELECT DISTINCT ON (key) key, value, is_set
+              FROM agent_transcript AS noted,
+                   LATERAL (SELECT key, value, true AS is_set FROM json_each(noted.content -> 'values')
+                         UNION ALL
+                            SELECT value, CAST(NULL AS json), false
+                              FROM json_array_elements_text(noted.content -> 'removed')) AS entry
+             WHERE noted.execution_id = agent_executions.id AND noted.role = 'note'
+             ORDER BY key, step DESC, idx DESC, is_set DESC) AS latest
+    )""")
+"""All notes of an execution as one. A list of tasks that was written at each of a thousand steps is read once
+that way, and a page has many executions."""
+
 ROW = [*(column for column in executions.c if column.name not in _LONG), _NOTES.label("notes")]
 
 # Of one row only: what it is taken from is long.

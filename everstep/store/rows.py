@@ -9,7 +9,6 @@ from uuid import UUID
 from sqlalchemy import Row
 
 from agent_domain.messages import Messages
-from agent_domain.notes import summed
 from agent_domain.ports import (
     CallRecord,
     CallRow,
@@ -35,7 +34,7 @@ from everstep.store import bodies, transcripts
 def execution_row(row: Row[Any]) -> ExecutionRow:
     """An execution as clients see it; what the agent noted and what Everstep did are one map to them."""
     began = bodies.document(row.agent_metadata, "the agent's metadata")
-    notes = summed(began, map(transcripts.notes_read, getattr(row, "notes", None) or ()))
+    notes = transcripts.notes_read(row.notes).added_to(began) if hasattr(row, "notes") else began
     return ExecutionRow(
         ref=ExecutionRef(row.id, row.tenant_id, row.session_id),
         agent=row.agent_type,

@@ -130,6 +130,8 @@ class TestProcessors:
         assert told == await store.processing(ref, 1) == {"seconds": 1.5}
         assert texts(await store.transcript(ref)) == ["Hello", "Reply 1", "done", "Critique"]
         assert await metadata(store, ref) == {"a": 2}
+        (row,) = (await store.executions(ref.tenant_id)).rows
+        assert row.metadata == {"a": 2}
 
     async def test_a_second_attempt_adds_nothing(self, store: ExecutionStore) -> None:
         """1.1.1: and is given what the first recorded."""

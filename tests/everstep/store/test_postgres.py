@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 
 import pytest
 import pytest_asyncio
-from sqlalchemy import event, make_url, text
+from sqlalchemy import event, make_url, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from agent_domain.errors import InvalidInput
@@ -32,6 +32,7 @@ from everstep.store import bodies
 from everstep.store.engine import create_engine
 from everstep.store.errors import DatabaseBusy, DatabaseUnreachable, SchemaOutdated, StoreError
 from everstep.store.postgres import PostgresStore
+from everstep.store.reading import ROW
 from everstep.store.tables import metadata
 from tests.everstep.store.onlookers import administrator, all_asked, explained, once_blocked, round_trips
 from tests.everstep.store.store_words import (
@@ -635,7 +636,7 @@ async def a_session(store: PostgresStore, tenant: str = TENANT) -> UUID:
 MANY = """
     INSERT INTO agent_executions
            (id, tenant_id, session_id, agent_type, agent_config, status, agent_id, created_at)
-    SELECT gen_random_uuid(), 'tenant ' || i % 5, gen_random_uuid(), 'helper', '{{}}',
+    SELECT gen_random_uuid(), 'tenant ' || i % 5, gen_random_uuid(), 'helper', '{{"agent": "helper"}}',
            CASE i % 3 WHEN 0 THEN 'completed' WHEN 1 THEN 'failed' ELSE 'running' END, gen_random_uuid(),
            now() - i * interval '1 second'
       FROM generate_series(1, {executions}) AS i;
@@ -644,6 +645,12 @@ MANY = """
     INSERT INTO agent_transcript (execution_id, tenant_id, step, idx, role, content)
     SELECT id, tenant_id, step, idx, 'user', '"text"'
       FROM agent_executions, generate_series(1, 5) AS step, generate_series(0, 1) AS idx;
+    INSERT INTO agent_transcript (execution_id, tenant_id, step, idx, role, content)
+    SELECT id, tenant_id, step, {notes}, 'note', '{{"values": {{"a": 1}}, "removed": ["b"]}}'
+      FROM agent_executions, generate_series(1, 5) AS step;
+    INSERT INTO agent_inner_replies (execution_id, tenant_id, key, digest, response)
+    SELECT id, tenant_id, 'call/' || number, '', '{{}}'
+      FROM agent_executions, generate_series(1, 5) AS number;
     INSERT INTO agent_tool_calls (execution_id, tenant_id, call_id, step, idx, name, args, need, args_digest)
     SELECT id, tenant_id, 'call ' || step, step, 0, 'look', '{{}}', 'input', ''
       FROM agent_executions, generate_series(1, 5) AS step;
@@ -661,6 +668,9 @@ MANY = """
 """
 
 
+NOTES = 2_000_000_000
+"""Where those of a step's first call stand."""
+
 PAGES = {"executions", "executions of a status", "envelopes", "steps page by page"}
 
 LONG = """
@@ -675,6 +685,13 @@ LONG = """
     ANALYZE;
 """
 
+NOTED = """
+    INSERT INTO agent_transcript (execution_id, tenant_id, step, idx, role, content)
+    SELECT '{id}', '{tenant}', step, {notes}, 'note',
+           json_build_object('values', json_build_object('a', step), 'removed', json_build_array('b'))
+      FROM generate_series(1, 1000) AS step;
+"""
+
 
 class TestIndexes:
     async def test_no_list_is_searched_from_end_to_end(
@@ -682,10 +699,13 @@ class TestIndexes:
     ) -> None:
         """Among many others, each list is found by an index, and pages come sorted from it."""
         with administrator(own.engine) as connection:
-            connection.execute(MANY.format(executions=5000).encode())
-        (some,) = await rows(own, "SELECT * FROM agent_executions ORDER BY created_at OFFSET 2500 LIMIT 1")
+            connection.execute(MANY.format(executions=5000, notes=NOTES).encode())
+        running = (
+            "SELECT * FROM agent_executions WHERE status = 'running' ORDER BY created_at OFFSET 800 LIMIT 1"
+        )
+        (some,) = await rows(own, running)
         ref = ExecutionRef(some.id, some.tenant_id, some.session_id)
-        page = await own.executions(some.tenant_id, limit=20)
+        first = await own.executions(some.tenant_id, limit=20)
         plans, asked = list[str](), all_asked(monkeypatch)
 
         @event.listens_for(own.engine.sync_engine, "before_cursor_execute", retval=True)
@@ -696,15 +716,21 @@ class TestIndexes:
             return statement, parameters
 
         lists: dict[str, Callable[[], Awaitable[Any]]] = {
-            "executions": lambda: own.executions(some.tenant_id, cursor=page.cursor, limit=20),
+            "executions": lambda: own.executions(some.tenant_id, cursor=first.cursor, limit=20),
             "executions of a status": lambda: own.executions(
-                some.tenant_id, status=ExecutionStatus.FAILED, cursor=page.cursor, limit=20
+                some.tenant_id, status=ExecutionStatus.FAILED, cursor=first.cursor, limit=20
             ),
             "envelopes": lambda: own.envelopes(some.tenant_id, some.session_id, after=2000, limit=100),
             "transcript": lambda: own.transcript(ref),
             "steps": lambda: own.steps(ref),
             "steps page by page": lambda: own.steps_after(ref, 2, limit=2),
             "open requests": lambda: own.open_requests(ref),
+            "an execution": lambda: own.execution(ref),
+            "what a step is made from": lambda: own.material(ref),
+            "what a call is shown": lambda: own.preview_call(ref, "call 5"),
+            "what processors made of a step": lambda: own.processing(ref, 3),
+            "what was asked in the midst of a step": lambda: own.inner_reply(ref, "call/3"),
+            "what toolsets listed": lambda: own.listed(ref),
         }
         for name, read in lists.items():
             plans.clear()
@@ -714,7 +740,9 @@ class TestIndexes:
             assert plans
             for plan in plans:
                 assert "Seq Scan" not in plan, f"{name}:\n{plan}"
-                assert name not in PAGES or "Sort" not in plan, f"{name}:\n{plan}"
+                # Below stands what is made of the notes of one execution: few keys.
+                page, _, _ = plan.partition("SubPlan")
+                assert name not in PAGES or "Sort" not in page, f"{name}:\n{plan}"
 
     async def test_a_page_of_a_long_execution_reads_its_own_rows_only(
         self, own: PostgresStore, monkeypatch: pytest.MonkeyPatch
@@ -736,6 +764,19 @@ class TestIndexes:
             assert "Index Scan" in plan, plan
             assert re.search(rf"Index Cond: .*{place} >", plan), plan
             assert "Sort" not in plan, plan
+
+    async def test_of_a_thousand_notes_a_list_reads_what_they_come_to(self, own: PostgresStore) -> None:
+        """Else a page of executions would be as long as all that was ever noted in them."""
+        ref = await accepted(own, metadata=frozen_map({"a": 0, "b": 1, "c": 2}))
+        with administrator(own.engine) as connection:
+            connection.execute(NOTED.format(id=ref.execution_id, tenant=ref.tenant_id, notes=NOTES).encode())
+
+        async with own.engine.connect() as connected:
+            (row,) = (await connected.execute(select(*ROW))).all()
+        (listed,) = (await own.executions(ref.tenant_id)).rows
+
+        assert row.notes == {"values": {"a": 1000}, "removed": ["b"]}
+        assert listed.metadata == {"a": 1000, "c": 2}
 
 
 class TestUpgradesUnderway:

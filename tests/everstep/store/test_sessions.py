@@ -928,7 +928,9 @@ async def test_no_list_is_searched_from_end_to_end(own_database: str) -> None:
             assert plans
             for plan in plans:
                 assert "Seq Scan" not in plan, f"{name} of {scope}:\n{plan}"
-                assert name in {"search", "stranded"} or "Sort" not in plan, f"{name} of {scope}:\n{plan}"
+                # Below stands what is made of the notes of one execution: few keys.
+                page, _, _ = plan.partition("SubPlan")
+                assert name in {"search", "stranded"} or "Sort" not in page, f"{name} of {scope}:\n{plan}"
     await engine.dispose()
 
 
