@@ -110,6 +110,12 @@ CLONE: Final = "/proc/sys/kernel/unprivileged_userns_clone"
 APPARMOR: Final = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns"
 MOST: Final = "/proc/sys/user/max_user_namespaces"
 
+_CONTAINER: Final = (
+    "; if this is a container, it has to be allowed to make user namespaces "
+    "(docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined "
+    "--security-opt systempaths=unconfined)"
+)
+
 
 def _advice(problem: str) -> str:
     """What to do about it, by what this machine forbids."""
@@ -117,6 +123,9 @@ def _advice(problem: str) -> str:
         return "; update bubblewrap to 0.8 or later"
     if "Can't find source path" in problem:
         return "; let whoever owns the base directory look into it and into the folders above"
+    if "mount" in problem and "not permitted" in problem:
+        # Namespaces there are; but where parts of /proc are hidden, nobody may mount another one.
+        return _CONTAINER
     if (
         "amespace" not in problem
         and "setting up uid map" not in problem
@@ -128,8 +137,4 @@ def _advice(problem: str) -> str:
         if Path(path).exists() and Path(path).read_text("ascii").strip() == forbidding:
             name = path.removeprefix("/proc/sys/").replace("/", ".")
             return f"; user namespaces are forbidden here: sysctl -w {name}={allowing}"
-    return (
-        "; if this is a container, it has to be allowed to make user namespaces "
-        "(docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined "
-        "--security-opt systempaths=unconfined)"
-    )
+    return _CONTAINER

@@ -155,6 +155,11 @@ def everybodys() -> Generator[Path]:
     [
         ("No permissions to create a new namespace", "0", "user namespaces are forbidden here: sysctl -w "),
         ("No permissions to create a new namespace", "1", "it has to be allowed to make user namespaces"),
+        (
+            "Can't mount proc on /newroot/proc: Operation not permitted",
+            "0",
+            "--security-opt systempaths=unconfined",
+        ),
         ("setting up uid map: Permission denied", "1", "docker run --security-opt seccomp=unconfined"),
         ("Can't find source path /root/x: Permission denied", "0", "look into it and into the folders above"),
         ("Unknown option --disable-userns", "1", "update bubblewrap to 0.8 or later"),
