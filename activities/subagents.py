@@ -24,6 +24,7 @@ from activities.contracts import (
 from activities.discretion import discreet
 from activities.failpoints import Failpoint, Strike, inert
 from activities.pulse import pulse
+from activities.tool_calls import Outcome, reported, spawned
 from agent_domain.closing import closed
 from agent_domain.definition import AgentDefinition
 from agent_domain.errors import InvalidInput
@@ -37,7 +38,6 @@ from agent_domain.ports import (
     request_id,
 )
 from agent_domain.spawning import (
-    CanSpawn,
     ChildEnd,
     Spawn,
     brought,
@@ -49,11 +49,9 @@ from agent_domain.spawning import (
 from agent_domain.status import ExecutionStatus
 from agent_domain.step_error import StepError
 from agent_domain.step_facts import Besides
-from agent_domain.tools import ToolCall, ToolExecution
-from agent_domain.values import thaw
+from agent_domain.tools import ToolExecution
 
 FROM_OUTSIDE = "Its workflow was ended from outside"
-CANNOT_SPAWN = "The tool declares need=SUBAGENT, so it needs the methods spawn and report"
 
 
 class SubagentActivities:
@@ -81,11 +79,11 @@ class SubagentActivities:
         self.strike(Failpoint.SPAWN_AFTER_RESERVE)
         execution = calls.without_running(definition, reserved, now())
         if execution is None:
-            spawned = await self._asked(request, definition, reserved)
-            if isinstance(spawned, SpawnOutput):
+            asked = await self._asked(request, definition, reserved)
+            if isinstance(asked, SpawnOutput):
                 self.strike(Failpoint.SPAWN_BEFORE_REPORT)
-                return spawned
-            execution = spawned
+                return asked
+            execution = asked
         came = Came(execution, is_denied=calls.is_denied(reserved.resolution))
         return SpawnOutput(answered=await self._answered(request, reserved.index, came))
 
@@ -94,20 +92,14 @@ class SubagentActivities:
     ) -> SpawnOutput | ToolExecution:
         """What the tool makes of the call."""
         call, note, _ = calls.by_people(reserved.call, reserved.resolution)
-        tool, started = definition.tools.get(call.name), now()
-        context = calls.context(request.ref, replace(reserved, call=call), nobody_answers)
-        try:
-            if not isinstance(tool, CanSpawn):
-                raise InvalidInput(CANNOT_SPAWN)  # noqa: TRY301 -- the model reads it like what a tool raises
-            spawn = tool.spawn(thaw(call.args), context)
-        except Exception as error:  # noqa: BLE001 -- the model reads whatever a tool raises
-            return ToolExecution(call, None, StepError.of(error, call.name), started, now())
-        if isinstance(spawn, str):
-            return ToolExecution(call, spawn, None, started, now(), note)
+        context, started = calls.context(request.ref, replace(reserved, call=call), nobody_answers), now()
+        spawn = await spawned(definition.tools, call, context)
+        if isinstance(spawn, Outcome):
+            return ToolExecution(call, spawn.result, spawn.error, started, now(), note)
         try:
             return await self._accepted(request, definition, spawn)
         except InvalidInput as error:
-            return ToolExecution(call, None, StepError.of(error, call.name), started, now())
+            return ToolExecution(call, None, StepError.of(error, call.name), started, now(), note)
 
     async def _accepted(self, request: SpawnInput, definition: AgentDefinition, spawn: Spawn) -> SpawnOutput:
         own = brought(definition, spawn.agent)
@@ -135,9 +127,9 @@ class SubagentActivities:
         asked = await self.store.request(request.ref, request_id(request.ref.execution_id, request.call_id))
         call, note, _ = calls.by_people(told.call, asked and asked.resolution)
         child = await self.store.execution(child_ref(request.ref, request.call_id))
-        execution = replace(_read(definition, call, ChildEnd.of(child)), note=note)
-        if child:
-            execution = replace(execution, started_at=child.created_at)
+        reads_at, read = now(), await reported(definition.tools, call, ChildEnd.of(child))
+        started = child.created_at if child else reads_at
+        execution = ToolExecution(call, read.result, read.error, started, now(), note)
         seconds, tokens = request.seconds, request.tokens
         if request.is_lost:
             seconds, tokens = await self._used(child)
@@ -189,15 +181,3 @@ class SubagentActivities:
                 await self.store.settle(
                     closed(request.ref, request.status, step_count=row.step_count, why=why)
                 )
-
-
-def _read(definition: AgentDefinition, call: ToolCall, end: ChildEnd) -> ToolExecution:
-    """What the model reads, as the tool puts it."""
-    started = now()
-    try:
-        tool = definition.tools.get(call.name)
-        if not isinstance(tool, CanSpawn):
-            raise InvalidInput(CANNOT_SPAWN)  # noqa: TRY301 -- the model reads it like what a tool raises
-        return ToolExecution(call, tool.report(thaw(call.args), end), None, started, now())
-    except Exception as error:  # noqa: BLE001 -- the model reads whatever a tool raises
-        return ToolExecution(call, None, StepError.of(error, call.name), started, now())

@@ -6,15 +6,18 @@ went wrong. The durable activities and the in-process runner both call tools her
 
 import asyncio
 import inspect
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from activities.containing import contained, in_thread
 from activities.contracts import QUICK_SECONDS
-from agent_domain.errors import Escaped
+from agent_domain.errors import Escaped, InvalidInput
+from agent_domain.spawning import CanSpawn, ChildEnd, Spawn
 from agent_domain.step_error import StepError
 from agent_domain.tools import (
     Tool,
+    Toolbox,
     ToolCall,
     ToolContext,
     ToolOptions,
@@ -23,6 +26,14 @@ from agent_domain.tools import (
     result_value,
 )
 from agent_domain.values import EMPTY, FrozenDict, thaw
+
+T = TypeVar("T")
+
+CANNOT_SPAWN = "The tool declares need=SUBAGENT, so it needs the methods spawn and report"
+
+SPAWN_SECONDS = 20.0
+"""So long `spawn` and `report` may take, which are to return at once. Their activities have a minute, and
+would otherwise be tried again for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +51,60 @@ async def outcome(tool: Tool, call: ToolCall, context: ToolContext) -> Outcome:
     """The result as it can be stored, or what went wrong."""
     try:
         with contained():
-            result = await _in_time(tool, call, context)
+            limit = _limit(options_of(tool))
+            result = await _in_time(call, limit, lambda: _awaited(tool, thaw(call.args), context))
         if isinstance(result, ToolResult):
             return Outcome(result_value(result.value, call.name), None, result.metadata, result.text)
         return Outcome(result_value(result, call.name))
-    except Escaped as escaped:
-        return Outcome(error=StepError.of(escaped.__cause__ or escaped, call.name))
     except Exception as error:  # noqa: BLE001 -- the model reads whatever a tool raises
-        return Outcome(error=StepError.of(error, call.name))
+        return _failed(call, error)
 
 
-async def _in_time(tool: Tool, call: ToolCall, context: ToolContext) -> Any:
-    limit = _limit(options_of(tool))
+async def spawned(tools: Toolbox, call: ToolCall, context: ToolContext) -> Spawn | Outcome:
+    """The child that the call starts; or what became of the call, if it starts none."""
+
+    def ask(tool: CanSpawn) -> Spawn | Outcome:
+        said = cast("object", tool.spawn(thaw(call.args), context))
+        if isinstance(said, str):
+            return Outcome(said)
+        if not isinstance(said, Spawn):
+            raise InvalidInput(
+                f"the method spawn returned {said!r}; return a Spawn, or a text if none starts"
+            )
+        return said
+
+    return await _said(tools, call, ask)
+
+
+async def reported(tools: Toolbox, call: ToolCall, end: ChildEnd) -> Outcome:
+    """What the parent's model reads of the child."""
+    return await _said(
+        tools, call, lambda tool: Outcome(result_value(tool.report(thaw(call.args), end), call.name))
+    )
+
+
+async def _said(tools: Toolbox, call: ToolCall, ask: Callable[[CanSpawn], T]) -> T | Outcome:
+    """What a tool that starts children says. It may read files, so it says it in a thread."""
+    try:
+        tool = tools.get(call.name)
+        if not isinstance(tool, CanSpawn):
+            raise InvalidInput(CANNOT_SPAWN)  # noqa: TRY301 -- the model reads it like what a tool raises
+        with contained():
+            return await _in_time(call, SPAWN_SECONDS, lambda: in_thread(lambda: ask(tool)))
+    except Exception as error:  # noqa: BLE001 -- the model reads whatever a tool raises
+        return _failed(call, error)
+
+
+def _failed(call: ToolCall, error: Exception) -> Outcome:
+    cause = error.__cause__ if isinstance(error, Escaped) else None
+    return Outcome(error=StepError.of(cause or error, call.name))
+
+
+async def _in_time(call: ToolCall, limit: float | None, work: Callable[[], Awaitable[T]]) -> T:
     deadline = asyncio.timeout(limit)
     try:
         async with deadline:
-            return await _awaited(tool, thaw(call.args), context)
+            return await work()
     except TimeoutError:
         if deadline.expired():
             raise TimeoutError(f"The tool '{call.name}' did not finish within {limit:g}s") from None
@@ -82,5 +131,5 @@ def _called(tool: Tool, args: dict[str, Any], context: ToolContext) -> Any:
     try:
         return tool.call(args, context)
     except StopIteration as error:
-        # Futures refuse this one, and the loop would wait for the thread's answer for ever.
+        # It has no words of its own that would tell the model anything.
         raise RuntimeError(f"the tool '{tool.name}' raised StopIteration") from error

@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import takewhile
 
 from activities.containing import contained
-from activities.tool_calls import Outcome, outcome
+from activities.tool_calls import Outcome, outcome, reported, spawned
 from agent_domain.definition import AgentDefinition
 from agent_domain.drivers import Model
 from agent_domain.errors import InvalidInput, ListenerFailed, ToolFailed
@@ -21,7 +21,6 @@ from agent_domain.state import AgentState
 from agent_domain.step_error import StepError
 from agent_domain.step_facts import CallNeed
 from agent_domain.tools import ToolCall, ToolContext, ToolExecution, options_of
-from agent_domain.values import thaw
 from everstep.local.children import Parent, RunChild
 from everstep.local.clock import Clock
 from everstep.local.inquiry import Inquiry
@@ -145,23 +144,21 @@ class LocalExecutor:
         tool, context = self.definition.tools.get(call.name), _context(call, state, ask)
         if isinstance(tool, CanSpawn) and options_of(tool).need is CallNeed.SUBAGENT and self.run_child:
             parent = Parent(self.definition, state, self.run_child)
-            return await self._child(tool, call, context, parent, ask)
+            return await self._child(call, context, parent, ask)
         return await outcome(tool, call, context)
 
-    async def _child(
-        self, tool: CanSpawn, call: ToolCall, context: ToolContext, parent: Parent, ask: Inquiry
-    ) -> Outcome:
+    async def _child(self, call: ToolCall, context: ToolContext, parent: Parent, ask: Inquiry) -> Outcome:
         """What a subagent came to; whatever goes wrong is for the model to read."""
+        spawn = await spawned(self.definition.tools, call, context)
+        if isinstance(spawn, Outcome):
+            return spawn
         try:
-            spawn = tool.spawn(thaw(call.args), context)
-            if isinstance(spawn, str):
-                return Outcome(spawn)
             end, ask.child_tokens = await parent.child(spawn)
-            return Outcome(tool.report(thaw(call.args), end))
         except ListenerFailed:
             raise
-        except Exception as error:  # noqa: BLE001 -- the model reads whatever a tool raises
+        except Exception as error:  # noqa: BLE001 -- the model reads whatever went wrong
             return Outcome(error=StepError.of(error, call.name))
+        return await reported(self.definition.tools, call, end)
 
     def _refusal(self, call: ToolCall) -> str | None:
         """Why the call is not run: it cannot be, or a person would have to be asked."""

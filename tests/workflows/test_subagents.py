@@ -1,6 +1,7 @@
 """Calls that are executions of their own: children, their ends, and their parent meanwhile."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 from uuid import uuid4
@@ -10,7 +11,8 @@ from temporalio.client import Client as TemporalClient
 
 from activities.calls import NOT_ALLOWED
 from activities.failpoints import Failpoint
-from activities.subagents import CANNOT_SPAWN, FROM_OUTSIDE
+from activities.subagents import FROM_OUTSIDE
+from activities.tool_calls import CANNOT_SPAWN
 from agent_domain.builder import AgentBuilder
 from agent_domain.capabilities.subagents import SubagentPolicy, reported
 from agent_domain.definition import AgentDefinition
@@ -29,6 +31,7 @@ from agent_domain.testing import MockTool, calls
 from agent_domain.tools import Effect, ToolContext, ToolOptions
 from everstep.client.client import Execution
 from tests.workflows.harness import (
+    DEADLINE,
     HeldModel,
     Office,
     an_agent,
@@ -48,6 +51,21 @@ from workflows.contracts import Answered
 FORGIVING = ErrorPolicy.ignore_tool_errors()
 
 
+def quits() -> Any:
+    raise SystemExit("I quit")
+
+
+def waits_for_the_loop() -> Any:
+    """What would never be over in the event loop's own thread."""
+    turned = threading.Event()
+    LOOPS[-1].call_soon_threadsafe(turned.set)
+    return f"The loop goes on: {turned.wait(DEADLINE)}"
+
+
+LOOPS: list[asyncio.AbstractEventLoop] = []
+SAYS: dict[str, Callable[[], Any]] = {"quits": quits, "blocks": waits_for_the_loop, "nothing": lambda: None}
+
+
 class Hire(MockTool):
     """Hands a task over to an agent, and reads its answer."""
 
@@ -65,6 +83,8 @@ class Hire(MockTool):
             return "There is nobody to hire"
         if args["who"] == "broken":
             raise InvalidInput("I do not know how")
+        if args["who"] in SAYS:
+            return SAYS[args["who"]]()
         return Spawn(args["who"], (user(args.get("task", "Work")),), **self.limits)
 
     def report(self, args: dict[str, Any], end: ChildEnd) -> str:
@@ -256,6 +276,21 @@ class TestChildren:
             ]
             assert len((await office.client.list()).rows) == 1
         assert of_type(await events_of(execution), "START_CHILD_WORKFLOW_EXECUTION_INITIATED") == []
+
+    async def test_a_tool_that_starts_children_may_block_and_raise_whatever_it_likes(
+        self, temporal: TemporalClient
+    ) -> None:
+        """4.5.4, 9.6.3: no other execution waits, no worker ends, and nothing is tried for ever."""
+        LOOPS.append(asyncio.get_running_loop())
+        boss = a_boss(hires("quits", "blocks", "nothing"), "Thanks").with_error_policy(FORGIVING)
+        async with at_work(temporal, boss) as office:
+            execution, _ = await office.run()
+
+            assert await results(execution) == [
+                "Error: I quit",
+                "The loop goes on: True",
+                "Error: the method spawn returned None; return a Spawn, or a text if none starts",
+            ]
 
     async def test_an_agent_that_no_worker_knows_waits_visibly(self, temporal: TemporalClient) -> None:
         """1.1.1: like an execution whose own agent nobody knows."""

@@ -31,6 +31,7 @@ from agent_domain.loop import Infer, RunTools, Stop
 from agent_domain.messages import assistant, system, user
 from agent_domain.processors import AgentHook
 from agent_domain.snapshots import SlimAgentStateSerializer, slim_step
+from agent_domain.spawning import ChildEnd, Spawn
 from agent_domain.state import AgentState
 from agent_domain.status import AgentStatus, StopReason
 from agent_domain.step_facts import CallNeed, StepType
@@ -358,6 +359,34 @@ async def test_a_hook_that_raises_what_is_no_exception_fails_the_step(
 
     assert (state.status, state.steps[-1].is_failure) == (AgentStatus.FAILED, True)
     assert state.steps[-1].errors_as_text == f"{type(error).__name__}: x"
+
+
+class Quitting(MockTool):
+    """Would start a child, and raises instead."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__("hire", options=ToolOptions(need=CallNeed.SUBAGENT))
+        self.error = error
+
+    def spawn(self, args: dict[str, Any], context: ToolContext) -> Spawn:
+        del args, context
+        raise self.error
+
+    def report(self, args: dict[str, Any], end: ChildEnd) -> str:
+        del args
+        return str(end.response)
+
+
+@pytest.mark.parametrize("error", [SystemExit("x"), asyncio.CancelledError("x"), Burst("x")], ids=repr)
+async def test_a_tool_that_starts_children_fails_its_call_whatever_it_raises(error: BaseException) -> None:
+    """9.6.3, 4.5.4: as in a durable execution."""
+    policy = ErrorPolicy.ignore_tool_errors()
+    driver = a_model(calling("hire"), "Done")
+    runner = a_runner(driver, lambda b: b.with_tools([Quitting(error)]).with_error_policy(policy))
+    state = await soon(runner.run(asked()))
+
+    assert state.status is AgentStatus.COMPLETED
+    assert [call.text for call in state.steps[0].tool_executions] == ["Error: x"]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, GeneratorExit])
