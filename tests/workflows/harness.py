@@ -219,6 +219,7 @@ class Office:
             activities=[
                 own.infer,
                 own.run_tool,
+                own.process,
                 own.settle,
                 children.spawn,
                 children.report,
