@@ -19,15 +19,12 @@ from agent_domain.tools import Tool
 from agent_domain.toolsets import Toolset
 from agent_domain.values import EMPTY, FrozenDict, frozen_map
 from everstep.capabilities.catalogue import Catalogue, Entry, Resolve, Surroundings
-from everstep.capabilities.subagents import Some
+from everstep.capabilities.subagents import ADDRESS, Some
 
 SKILLS = "skills"
 """The capability that the key `skills` asks for."""
 APPROVAL = "approval"
 """The one that the key `approval` asks for, which says what its option `tools` would."""
-
-ADDRESS = ("base_url", "api_key_env")
-"""What only presets say: where to ask, and which of the process's secrets is sent there."""
 
 
 def assembled(spec: AgentSpec, here: Surroundings, catalogue: Catalogue, resolve: Resolve) -> AgentDefinition:
