@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from typing import Protocol
 
 from activities.agents import Agents
@@ -71,6 +72,16 @@ class Inquiry:
         response = InferenceResponse.from_dict(known.response)
         self.usage += response.usage
         return response
+
+    async def spent_before(self) -> Usage:
+        """What those cost that an attempt asked which was lost; for whoever does not ask them again."""
+        usage = Usage()
+        for number in count():
+            known = await self.store.inner_reply(self.ref, f"{self.key}/{number}")
+            if known is None:
+                break
+            usage += InferenceResponse.from_dict(known.response).usage
+        return usage
 
     async def _answer(self, request: InferenceRequest, model: ModelChoice) -> InferenceResponse:
         chosen = self.agents.model(self.agent, model)

@@ -87,15 +87,15 @@ class Running:
         return calls.output(reserved.call, record)
 
     async def _executed(self, request: ToolInput, definition: AgentDefinition, reserved: Reservation) -> Came:
-        started = now()
+        started, ask = now(), Inquiry(self.store, self.agents, request, f"call/{reserved.call.id}")
         if reserved.is_uncertain and request.effect is Effect.AT_MOST_ONCE:
             error = StepError(EFFECT_UNKNOWN, ErrorType.UNKNOWN, reserved.call.name)
-            return Came(ToolExecution(reserved.call, None, error, started, now()))
+            unknown = ToolExecution(reserved.call, None, error, started, now())
+            return Came(unknown, besides=Besides(await ask.spent_before()))
         settled = calls.without_running(definition, reserved, started)
         if settled:
             return Came(settled)
         call, note, _ = calls.by_people(reserved.call, reserved.resolution)
-        ask = Inquiry(self.store, self.agents, request, f"call/{call.id}")
         context = calls.context(request.ref, replace(reserved, call=call), ask)
         around = await self._around(request, definition, call.name)
         try:

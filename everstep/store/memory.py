@@ -509,7 +509,8 @@ class MemoryStore:
         execution.completed_at = now if ends else None
         if settlement.step_count is not None:
             execution.step_count = settlement.step_count
-        if settlement.usage is not None:
+        if settlement.usage is not None and settlement.usage.total >= execution.usage.get("total", 0):
+            # What was paid for is not taken back, although its step is not complete, or was given up.
             execution.usage = frozen_map(settlement.usage.to_breakdown())
         if settlement.stop_reason:
             execution.stop_reason = settlement.stop_reason

@@ -570,8 +570,10 @@ SETTLE_EXECUTION = text("""
            started_at = CASE WHEN :starts THEN coalesce(started_at, clock_timestamp()) ELSE started_at END,
            completed_at = CASE WHEN :ends THEN clock_timestamp() END,
            step_count = coalesce(CAST(:step_count AS int), step_count),
-           token_usage = coalesce(CAST(:tokens AS bigint), token_usage),
-           token_breakdown = coalesce(CAST(:breakdown AS json), token_breakdown),
+           -- What was paid for is not taken back, although its step is not complete, or was given up.
+           token_usage = greatest(CAST(:tokens AS bigint), token_usage),
+           token_breakdown = CASE WHEN CAST(:tokens AS bigint) >= token_usage THEN CAST(:breakdown AS json)
+                                  ELSE token_breakdown END,
            stop_reason = coalesce(CAST(:stop_reason AS text), stop_reason),
            metadata = CAST(:metadata AS json),
            output = coalesce(CAST(:output AS json), output),

@@ -9,16 +9,20 @@ from pydantic import BaseModel
 from temporalio.client import Client as TemporalClient
 
 from activities.failpoints import Failpoint
+from activities.running import EFFECT_UNKNOWN
 from agent_domain.builder import AgentBuilder
 from agent_domain.cached_context import InferenceRequest
 from agent_domain.drivers import OnText
+from agent_domain.error_policy import ErrorPolicy
 from agent_domain.errors import ModelError, RateLimited
+from agent_domain.function_tool import tool
 from agent_domain.inquiry import AskModel
 from agent_domain.messages import user
 from agent_domain.state import AgentState
-from agent_domain.status import AgentStatus, StopReason
+from agent_domain.status import AgentStatus, ExecutionStatus, StopReason
 from agent_domain.steps import InferenceResponse
 from agent_domain.testing import MockTool, ScriptedModel, calls, says
+from agent_domain.tools import Effect, ToolContext, ToolOptions
 from agent_domain.usage import Usage
 from everstep.capabilities.llm_query import LlmQueryTool
 from everstep.capabilities.structured_output import UseStructuredOutputs
@@ -262,3 +266,63 @@ class TestTools:
             _, result = await office.run()
 
         assert (result.stop_reason, result.steps) == (StopReason.TOKEN_LIMIT, 1)
+
+    @pytest.mark.parametrize("is_quick", [False, True])
+    async def test_what_a_call_asked_counts_although_its_effect_is_unknown(
+        self, temporal: TemporalClient, is_quick: bool
+    ) -> None:
+        """1.1.3, 4.2.1: its tool does not run again, and the model that it asked was paid."""
+
+        @tool(options=ToolOptions(effect=Effect.AT_MOST_ONCE, quick=is_quick))
+        async def consult(context: ToolContext) -> str:
+            """Ask twice, and act on it."""
+            said = [await context.ask(InferenceRequest((user(each),))) for each in ("One?", "Two?")]
+            return " ".join(each.text for each in said)
+
+        model, strike = Inner(calls(("consult", {}), usage=LOOKS.usage), DONE), Lightning()
+        agent = an_agent(model=model, tools=[consult]).with_error_policy(ErrorPolicy.ignore_tool_errors())
+        strike.at = Failpoint.TOOL_AFTER_EFFECT
+        async with at_work(temporal, agent, strike=strike) as office:
+            execution, result = await office.run()
+            row, (read,) = await execution.get(), await results(execution)
+
+        assert read == f"Error: {EFFECT_UNKNOWN}"
+        assert model.inner == ["One?", "Two?"]
+        assert result.usage.total == row.usage["total"] == BOTH_STEPS + 1001 + 1002
+
+    async def test_what_calls_asked_counts_although_their_step_was_cancelled(
+        self, temporal: TemporalClient
+    ) -> None:
+        """4.2.1: the row says what was used, also by a call whose result nobody waits for any more."""
+        begun = asyncio.Event()
+
+        @tool
+        async def ponder(context: ToolContext) -> str:
+            """Ask, and then take for ever."""
+            await context.ask(InferenceRequest((user("One?"),)))
+            begun.set()
+            return await asyncio.Future[str]()
+
+        model = Inner(calls(("ponder", {}), usage=LOOKS.usage))
+        async with at_work(temporal, an_agent(model=model, tools=[ponder])) as office:
+            execution = await office.start()
+            await begun.wait()
+            await execution.cancel()
+            await finished(execution)
+            row = await execution.get()
+
+        assert row.status is ExecutionStatus.CANCELLED
+        assert row.usage["total"] == 15 + 1001
+
+    async def test_what_was_used_counts_while_people_are_waited_for(self, temporal: TemporalClient) -> None:
+        """4.2.1: the step is not complete, and was paid for."""
+        model = Inner(queries("How many?"), DONE)
+        agent = an_agent(model=model, tools=[LlmQueryTool()]).with_approval("llm_query", "always")
+        async with at_work(temporal, agent) as office:
+            execution = await office.start()
+            await office.until_status(execution, ExecutionStatus.PAUSED)
+            waiting = (await execution.get()).usage["total"]
+            await execution.approve()
+            result = await finished(execution)
+
+        assert (waiting, result.usage.total) == (15, BOTH_STEPS + 1001)

@@ -1083,6 +1083,22 @@ class TestSettling:
         assert step.completed_at
         assert await keys_told(store, ref) == ["completed"]
 
+    async def test_what_was_paid_for_is_not_taken_back(self, store: ExecutionStore) -> None:
+        """4.2.1: a step that is not complete counts, whoever settles meanwhile."""
+        ref = await accepted(store)
+        await store.begin_step(begin(ref))
+        await store.record_reply(replace(reply(ref), facts=StepFacts(1, usage=Usage(100, 40, 1, 29, 10))))
+        totals: list[int] = []
+
+        for key, usage in (("one", Usage()), ("two", None), ("three", Usage(200))):
+            await store.settle(settled(ref, ExecutionStatus.PAUSED, key=key, usage=usage))
+            row = await store.execution(ref)
+            assert row
+            assert sum(row.usage.values()) == 2 * row.usage["total"]
+            totals.append(row.usage["total"])
+
+        assert totals == [180, 180, 200]
+
     async def test_what_everstep_notes_is_no_business_of_the_agent(self, store: ExecutionStore) -> None:
         ref = await accepted(store)
         await store.settle(settled(ref, ExecutionStatus.PAUSED, stop_reason=StopReason.GUARD))
