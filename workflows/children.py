@@ -207,7 +207,8 @@ class Children(Standing):
         """What this execution may still use; None for any number."""
         if self.plan.max_tokens is None:
             return None
-        under_way = self.step.usage.total + self.step.besides.child_tokens
+        besides = self.step.besides
+        under_way = (self.step.usage + besides.usage).total + besides.child_tokens
         return max(1, self.plan.max_tokens - self.facts.tokens - under_way)
 
     @workflow.signal(name=CHILD_STANDS)

@@ -25,6 +25,7 @@ from agent_domain.steps import InferenceResponse
 from agent_domain.testing import MockTool, ScriptedModel, calls, says
 from agent_domain.tools import Tool
 from agent_domain.usage import Usage
+from everstep.capabilities.llm_query import LlmQueryTool
 from everstep.capabilities.skills import SkillLibrary
 from everstep.capabilities.subagents import UseSubagents
 from everstep.client.client import Execution, Refused
@@ -386,6 +387,23 @@ class TestTokens:
 
             assert (await plan_of(office, child))["max_tokens"] == 1000 - 10 - 100
             assert (await plan_of(office, grandchild))["max_tokens"] == 890 - 100
+
+    async def test_what_other_calls_of_the_step_asked_models_is_not_left(
+        self, temporal: TemporalClient
+    ) -> None:
+        """9.6.2, 9.9.1: a child that starts after they were paid gets no more than remains."""
+        both = calls(
+            ("llm_query", {"query": "How many?"}),
+            (TOOL, {"subagent": "helper", "prompt": "Help"}),
+            usage=Usage(input=100),
+        )
+        talk = Talk(boss=(both, says("Six", Usage(input=30)), "Thanks"), help=("Done",))
+        boss = a_boss(talk, tools=[LlmQueryTool()]).with_max_tokens(1000).with_parallel_tools(False)
+        async with at_work(temporal, boss) as office:
+            execution, _ = await office.run()
+            plan = await plan_of(office, await child_of(office, execution, 1))
+
+        assert plan["max_tokens"] == 1000 - 100 - 30
 
     @pytest.mark.parametrize("whom", ["the parent", "the child"])
     async def test_what_was_used_before_a_cancel_is_charged(
