@@ -84,7 +84,7 @@ CATALOGUE = Catalogue(
 
 
 def here(folder: Path = Path("agents"), **given: Any) -> Surroundings:
-    return Surroundings(folder, Path("/work"), **given)
+    return Surroundings(folder, Path("/desk"), **given)
 
 
 def an_agent(around: Surroundings | None = None, /, **keys: Any) -> AgentDefinition:
@@ -195,7 +195,7 @@ def test_it_works_where_the_process_runs_and_reads_skills_beside_its_file() -> N
     """10.1.3"""
     an_agent(capabilities={"bash": {"timeout": 5, "base_dir": "src"}}, skills=["style"])
     shell, library = made[-2:]
-    assert shell.given == {"timeout": 5, "base_dir": Path("/work/src"), "paths": None}
+    assert shell.given == {"timeout": 5, "base_dir": Path("/desk/src"), "paths": None}
     assert library.given == {"path": Path("agents/skills"), "skills": ("style",)}
 
 
