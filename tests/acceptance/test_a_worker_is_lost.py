@@ -222,7 +222,8 @@ async def a_kill_of_who_answers(site: Site) -> Mapping[str, Played]:
     for execution, said in ((asking, Resolution("answer", "high")), (approving, Resolution("approve"))):
         (request,) = await execution.requests()
         assert await store.resolve(execution.ref, request.id, said)
-    await asking.submit_input("low")
+    with pytest.raises(Refused, match="The question is no longer open"):
+        await asking.submit_input("low")
     with pytest.raises(Refused, match="Approval already resolved"):
         await approving.approve()
     executions = {"answered": asking, "approved": approving}
