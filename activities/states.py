@@ -55,8 +55,9 @@ def _up_to(material: Material, reply: Message) -> Material:
     How many messages that are cannot be said: results of other calls of the step may have been recorded after
     the material was read.
     """
-    last = max(place for place, message in enumerate(material.messages) if message == reply)
-    return replace(material, messages=material.messages[:last])
+    places = (place for place, message in enumerate(material.messages) if message == reply)
+    # Where it is not there yet, nothing that follows it is.
+    return replace(material, messages=material.messages[: max(places, default=len(material.messages))])
 
 
 def without_last(material: Material, count: int) -> Material:
