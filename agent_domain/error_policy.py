@@ -147,13 +147,31 @@ class FailingStep(Protocol):
         ...
 
 
-def resolve(step: FailingStep | None, consecutive: int, total: int) -> ErrorContext:
-    """The context of the step's failure; the counts include the step."""
+EFFECT_UNKNOWN = frozen_map({"effect": "unknown"}, "the metadata of an error")
+"""In the context of a failing call that may have had its effect: no policy runs such a call again."""
+
+
+def resolve(
+    step: FailingStep | None, consecutive: int, total: int, *, unknown_effects_apart: bool = False
+) -> ErrorContext:
+    """The context of the step's failure; the counts include the step.
+
+    Args:
+        step: The step that failed, if one did.
+        consecutive: Failed steps in a row.
+        total: Failed steps of the execution.
+        unknown_effects_apart: The rule of executions that met an unknown effect in an older release:
+            its type is `unknown`, and not `tool`.
+    """
     if step is None or not (step.errors or step.tool_errors):
         return ErrorContext.none()
     first = next(iter(step.tool_errors), None)
     message = (first or step.errors[0]).message
-    return ErrorContext(_type_of(step), consecutive, total, message, first.tool_name if first else None)
+    kind, effects = _type_of(step), [error.is_effect_unknown for error in step.tool_errors]
+    if unknown_effects_apart and kind is ErrorType.TOOL and all(effects):
+        kind = ErrorType.UNKNOWN
+    metadata = EFFECT_UNKNOWN if any(effects) else EMPTY
+    return ErrorContext(kind, consecutive, total, message, first.tool_name if first else None, metadata)
 
 
 def _type_of(step: FailingStep) -> ErrorType:
@@ -161,11 +179,7 @@ def _type_of(step: FailingStep) -> ErrorType:
     for kind in (ErrorType.RATE_LIMIT, ErrorType.TIMEOUT, ErrorType.VALIDATION):
         if kind in stated:
             return kind
-    if not step.tool_errors:
-        return ErrorType.MODEL
-    # A call whose effect is unknown says so; every other failing call is a tool error.
-    unknown = all(error.type is ErrorType.UNKNOWN for error in step.tool_errors)
-    return ErrorType.UNKNOWN if unknown else ErrorType.TOOL
+    return ErrorType.TOOL if step.tool_errors else ErrorType.MODEL
 
 
 NO_FAILURE = "No failure to handle"

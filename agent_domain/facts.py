@@ -14,7 +14,13 @@ from typing import Any
 from uuid import UUID
 
 from agent_domain.continuation import ContinuationOutcome
-from agent_domain.error_policy import ErrorContext, ErrorHandlingDecision, ErrorPolicy, resolve
+from agent_domain.error_policy import (
+    ErrorContext,
+    ErrorHandlingDecision,
+    ErrorPolicy,
+    FailingStep,
+    resolve,
+)
 from agent_domain.status import AgentStatus, StopReason
 from agent_domain.step_error import StepError
 from agent_domain.step_facts import CallFacts, StepFacts
@@ -113,6 +119,8 @@ class ExecutionFacts:
     """Messages that wait for the next step boundary."""
     critique: CritiqueFacts | None = None
     last_outcome: ContinuationOutcome | None = None
+    unknown_effects_apart: bool = False
+    """The rule under which the execution met an unknown effect; see `error_policy.resolve`."""
 
     # What criteria read.
 
@@ -184,7 +192,16 @@ class ExecutionFacts:
     @property
     def error_context(self) -> ErrorContext:
         """What the error policy judges."""
-        return resolve(self.current_step, self.trailing_failures, self.total_failures)
+        return self.context_of(self.current_step)
+
+    def context_of(self, step: FailingStep | None) -> ErrorContext:
+        """What the error policy judges, given the current step with or without its bodies."""
+        return resolve(
+            step,
+            self.trailing_failures,
+            self.total_failures,
+            unknown_effects_apart=self.unknown_effects_apart,
+        )
 
     @property
     def elapsed_seconds(self) -> float:

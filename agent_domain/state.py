@@ -9,7 +9,7 @@ from uuid import UUID
 from agent_domain.cached_context import CachedContext
 from agent_domain.capabilities import critique
 from agent_domain.continuation import ContinuationOutcome
-from agent_domain.error_policy import ErrorContext, ErrorPolicy, resolve
+from agent_domain.error_policy import ErrorContext, ErrorPolicy
 from agent_domain.errors import InvalidInput
 from agent_domain.facts import CritiqueFacts, CritiqueVerdict, ExecutionFacts, StateInfo
 from agent_domain.ids import step_id
@@ -201,7 +201,7 @@ class AgentState:
     @property
     def error_context(self) -> ErrorContext:
         """What the error policy judges, with the error's message."""
-        return resolve(self.current_step, self.facts.trailing_failures, self.facts.total_failures)
+        return self.facts.context_of(self.current_step)
 
     @property
     def elapsed_seconds(self) -> float:

@@ -36,6 +36,11 @@ class StepError:
         name = type(error).__name__
         return cls(storable(_words(error)) or name, _type_of(error), tool_name, name)
 
+    @property
+    def is_effect_unknown(self) -> bool:
+        """Whether the call may have had its effect, and nothing says so."""
+        return self.type is ErrorType.UNKNOWN
+
     def to_dict(self) -> dict[str, Any]:
         """The written form."""
         return {

@@ -118,6 +118,11 @@ class StepFacts:
         return self.own_errors or self.tool_errors
 
     @property
+    def has_unknown_effect(self) -> bool:
+        """Whether a call may have had its effect, and nothing says so."""
+        return any(error.is_effect_unknown for error in self.tool_errors)
+
+    @property
     def has_errors(self) -> bool:
         """Whether anything failed."""
         return bool(self.errors)

@@ -47,6 +47,9 @@ with workflow.unsafe.imports_passed_through():
 
 HOOK_FAILED = HookFailed.__name__
 
+UNKNOWN_EFFECT_IS_TOOL_ERROR = "unknown-effect-is-tool-error"
+"""Executions that met an unknown effect under the older rule end under it."""
+
 
 @workflow.defn(name=WORKFLOW)
 class AgentExecution(People, Children):
@@ -129,6 +132,8 @@ class AgentExecution(People, Children):
 
     async def take(self, step: StepFacts) -> None:
         """News of the step under way; what a hook of one of its calls raised ends it."""
+        if step.has_unknown_effect and not workflow.patched(UNKNOWN_EFFECT_IS_TOOL_ERROR):
+            self.facts = replace(self.facts, unknown_effects_apart=True)
         failed = next((c.error for c in step.calls if c.error and c.error.exception == HOOK_FAILED), None)
         if failed is None:
             self.facts = self.facts.with_step(step)

@@ -302,12 +302,38 @@ def test_the_type_of_a_failure_is_the_first_that_matches(step: StepFacts, kind: 
     assert resolve(step, 1, 1).type is kind
 
 
-def test_a_call_whose_effect_nobody_knows_is_of_type_unknown() -> None:
-    """3.4.2: unless another call failed in a way that is known."""
-    assert resolve(tools(UNKNOWN), 1, 1).type is UNKNOWN
-    assert resolve(tools(UNKNOWN, UNKNOWN), 1, 1).type is UNKNOWN
-    assert resolve(tools(UNKNOWN, None), 1, 1).type is TOOL
+def test_an_unknown_effect_is_a_tool_error_for_every_policy() -> None:
+    """3.4.4: and the context says what it is."""
+    for kinds in ((UNKNOWN,), (UNKNOWN, UNKNOWN), (None, UNKNOWN)):
+        context = resolve(tools(*kinds), 1, 1)
+        assert (context.type, context.metadata) == (TOOL, {"effect": "unknown"})
+    assert resolve(tools(None), 1, 1).metadata == {}
     assert resolve(tools(UNKNOWN, TIMEOUT), 1, 1).type is TIMEOUT
+    assert resolve(tools(UNKNOWN, TIMEOUT), 1, 1).metadata == {"effect": "unknown"}
+
+
+@pytest.mark.parametrize(
+    ("policy", "decision"),
+    [
+        (ErrorPolicy.stop_on_any_error(), STOP),
+        (ErrorPolicy.retry_tool_errors(), RETRY),
+        (ErrorPolicy.ignore_tool_errors(), IGNORE),
+        (ErrorPolicy.retry_all(), RETRY),
+    ],
+    ids=["stop", "retry tools", "ignore", "retry all"],
+)
+def test_each_preset_treats_an_unknown_effect_like_a_tool_error(
+    policy: ErrorPolicy, decision: ErrorHandlingDecision
+) -> None:
+    """3.4.4: retry means that the model may try something else; no policy runs the call again."""
+    assert policy.evaluate(resolve(tools(UNKNOWN), 1, 1)) is decision
+
+
+def test_an_execution_of_an_older_release_judges_unknown_effects_apart() -> None:
+    """3.4.4: what it decided under the older rule follows again when it is replayed."""
+    assert resolve(tools(UNKNOWN), 1, 1, unknown_effects_apart=True).type is UNKNOWN
+    assert resolve(tools(UNKNOWN, None), 1, 1, unknown_effects_apart=True).type is TOOL
+    assert resolve(tools(None), 1, 1, unknown_effects_apart=True).type is TOOL
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 import pytest
 from temporalio.client import Client as TemporalClient
 
+from activities.failpoints import Failpoint
 from agent_domain.builder import AgentBuilder
 from agent_domain.error_policy import ErrorPolicy
 from agent_domain.errors import ModelError, RateLimited, ToolFailed
@@ -267,6 +268,23 @@ async def tools_listed(temporal: TemporalClient) -> Execution:
 def fetched(args: dict[str, Any], context: ToolContext) -> str:
     del args, context
     return "Blue"
+
+
+@way
+async def effect_unknown(temporal: TemporalClient) -> Execution:
+    """An attempt leaves its reservation and no result; the policy passes tool errors to the model."""
+    left = iter((Failpoint.TOOL_AFTER_RESERVE,))
+
+    def strike(point: Failpoint) -> None:
+        if point is Failpoint.TOOL_AFTER_RESERVE and next(left, None):
+            raise RuntimeError("the worker is lost")
+
+    pay = MockTool("pay", options=ToolOptions(effect=Effect.AT_MOST_ONCE))
+    agent = having(calling("pay"), "Done").with_tools([pay])
+    agent = agent.with_error_policy(ErrorPolicy.retry_tool_errors())
+    async with at_work(temporal, agent, strike=strike) as office:
+        execution, _ = await office.run()
+        return execution
 
 
 @way

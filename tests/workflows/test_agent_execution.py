@@ -471,6 +471,25 @@ class TestSecondAttempts:
         ]
         assert (known.result.status, known.result.steps) == (AgentStatus.COMPLETED, 2)
 
+    @pytest.mark.parametrize("quick", [False, True], ids=["regular", "quick"])
+    @pytest.mark.parametrize("preset", ["stop_on_any_error", "retry_tool_errors", "retry_all"])
+    async def test_an_unknown_effect_is_a_tool_error(
+        self, temporal: TemporalClient, preset: str, quick: bool
+    ) -> None:
+        """3.4.4: retrying policies pass it to the model, the default ends the execution."""
+        pay = MockTool("pay", options=ToolOptions(effect=Effect.AT_MOST_ONCE, quick=quick))
+        agent = an_agent(calls(("pay", {})), "I look first.", tools=[pay])
+        agent = agent.with_error_policy(ErrorPolicy.named(preset))
+        async with at_work(temporal, agent, strike=Lightning(Failpoint.TOOL_AFTER_EFFECT)) as office:
+            execution, result = await office.run()
+            said = await office.said(execution)
+
+        passed_on = preset != "stop_on_any_error"
+        unknown = f"Error: {EFFECT_UNKNOWN}"
+        assert said == (["Go", "", unknown, "I look first."] if passed_on else ["Go", "", unknown])
+        assert result.status is (AgentStatus.COMPLETED if passed_on else AgentStatus.FAILED)
+        assert len(pay.calls) == 1
+
     async def test_an_end_that_could_not_be_written_is_written_later(self, temporal: TemporalClient) -> None:
         """8.2.3: the final state is always written, once."""
         async with at_work(
