@@ -27,6 +27,7 @@ from activities.snapshots import Snapshots
 from activities.states import state_before
 from activities.toolsets import offered
 from agent_domain.capabilities.approvals import ApprovalRule, args_digest
+from agent_domain.capabilities.questions import request_of
 from agent_domain.definition import AgentDefinition
 from agent_domain.drivers import StepDriver, replied
 from agent_domain.errors import RETRYABLE
@@ -201,7 +202,7 @@ class Asking:
 
 def _to_record(call: ToolCall, need: CallNeed) -> CallToRecord:
     digest = args_digest(call.name, call.args)
-    return CallToRecord(call, need, digest, call.args if need is CallNeed.INPUT else None)
+    return CallToRecord(call, need, digest, request_of(call.args) if need is CallNeed.INPUT else None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ def bare_state(ref: ExecutionRef, material: Material) -> AgentState:
         facts=ExecutionFacts(state_info=StateInfo(material.agent_id)),
         metadata=material.metadata,
         cached_context=CachedContext.from_dict(material.spec.cached_context),
-        execution=ExecutionData(ref.execution_id),
+        execution=ExecutionData(ref.execution_id, task=material.task),
     ).with_messages(material.messages)
 
 

@@ -10,6 +10,7 @@ from activities.contracts import SettleInput
 from activities.failpoints import Failpoint, Strike
 from activities.material import calls_of, errors_of, evaluation, failures
 from activities.snapshots import Snapshots
+from agent_domain.capabilities.questions import request_of
 from agent_domain.ports import EventRecord, ExecutionStore, Material, RequestRow, Settlement, request_id
 from agent_domain.state import final_response
 from agent_domain.status import AgentStatus
@@ -83,7 +84,7 @@ class Settling:
                 asked = ToolCall(call_id, allowed.tool, allowed.args)
                 edited, _, _ = calls.by_people(asked, allowed.resolution)
                 asked = asked if definition.tools.refusal(edited) else edited
-                await self.store.ask(request.ref, call_id, asked.args)
+                await self.store.ask(request.ref, call_id, request_of(asked.args))
 
 
 def _expiry(row: RequestRow, material: Material) -> datetime | None:

@@ -150,6 +150,8 @@ class Material:
     before: StepBefore | None = None
     allowed: tuple[ApprovalRule, ...] = ()
     """The calls that people have allowed for the whole execution."""
+    task: str | None = None
+    """The message that began the execution."""
 
     @property
     def max_steps(self) -> int | None:

@@ -10,6 +10,7 @@ help, or if the decision makes no sense, the step fails with a validation error,
 the failure of a tool that the model never called; the error policy says what follows.
 """
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, cast
@@ -62,16 +63,20 @@ RULES = """\
 Work on the task step by step. Each of your replies is one decision: a single JSON object and nothing else.
 
 To call a tool:
-{"thought":"why this comes next","type":"call_tool","tool":"its name","args":{"parameter":"value"}}
+{"thought":"<WHY_THIS_COMES_NEXT>","type":"call_tool","tool":"<TOOL_NAME>","args":{"<PARAMETER>":"<VALUE>"}}
 To answer:
-{"thought":"why nothing is left to do","type":"final_answer","answer":"what the user will read"}
+{"thought":"<WHY_NOTHING_IS_LEFT>","type":"final_answer","answer":"<ANSWER_FOR_THE_USER>"}
 
+- Replace each `<PLACEHOLDER>` with words of your own.
 - Call one tool at a time, by its name in the catalogue.
 - `args` is an object keyed by parameter name that fits the tool's schema; leave out what you do not need.
 - What a tool returned comes back as a message that begins with `Observation:`. Never write one yourself.
 - After `Observation: Error:` decide anew: mend the decision, or go another way.
 - Answer as soon as you can. Only `answer` reaches the user.
 """
+
+_PLACEHOLDER = re.compile(r"\s*<[A-Z_]+>\s*")
+"""Small models copy sample values: these no one can take for an answer, and they count as none."""
 
 PLAIN_ANSWER = (
     "Give the final answer now, as plain text for the user. "
@@ -147,9 +152,13 @@ def validated(data: FrozenDict, tools: Collection[str]) -> ReActDecision:
 
 
 def _said(value: object) -> str:
-    """A field as text: models also answer with numbers and objects. Blank text is none."""
+    """A field as text: models also answer with numbers and objects. Blank text and placeholders are none."""
     text = "" if value is None else result_text(value)
-    return text if text.strip() else ""
+    return text if text.strip() and not _is_copied(text) else ""
+
+
+def _is_copied(text: str) -> bool:
+    return _PLACEHOLDER.fullmatch(text) is not None and text.strip() in RULES
 
 
 def refused_args(args: object) -> str | None:

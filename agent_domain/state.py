@@ -46,6 +46,8 @@ class ExecutionData:
     current_step: AgentStep | None = None
     hook_context: FrozenDict | None = None
     """For hooks to pass notes from before to after; present while a step is under way."""
+    task: str | None = None
+    """The message that began it; None until it begins."""
 
     def __repr__(self) -> str:
         return f"<ExecutionData {self.execution_id}, {len(self.step_executions)} steps recorded>"
@@ -140,6 +142,11 @@ class AgentState:
     def final_response(self) -> str | None:
         """The last thing the agent said to people: no tool call, no echo of a call's arguments."""
         return final_response(self.messages, [call for step in self.steps for call in step.tool_calls])
+
+    @property
+    def task(self) -> str:
+        """The message that began the execution: what people said last before its first step."""
+        return _last_words(self.messages) if self.execution.task is None else self.execution.task
 
     # What decisions read.
 
@@ -285,7 +292,7 @@ class AgentState:
 
     def entered(self, now: datetime) -> "AgentState":
         """A run begins or goes on after a pause: the wall clock starts."""
-        execution = replace(self.execution, started_at=self.execution.started_at or now)
+        execution = replace(self.execution, started_at=self.execution.started_at or now, task=self.task)
         return replace(self, facts=self.facts.entered(now), execution=execution)
 
     def paused(self) -> "AgentState":
@@ -452,6 +459,7 @@ class AgentState:
             "steps": [record.to_dict() for record in execution.step_executions],
             "currentStep": current.to_dict() if current else None,
             "lastContinuationOutcome": outcome.to_dict() if outcome else None,
+            **({} if execution.task is None else {"task": execution.task}),
         }
 
     @classmethod
@@ -465,6 +473,10 @@ def final_response(messages: Messages, calls: Sequence[ToolCall]) -> str | None:
     """The last answer of a conversation in which these calls were made."""
     answers = (m.text for m in reversed(messages) if m.is_assistant and not m.calls)
     return next((text for text in answers if said(text, calls).strip()), None)
+
+
+def _last_words(messages: Messages) -> str:
+    return next((message.text for message in reversed(messages) if message.is_user), "")
 
 
 def _read(data: FrozenDict) -> AgentState:
@@ -484,6 +496,7 @@ def _read(data: FrozenDict) -> AgentState:
             parse_optional_moment(data.get("completedAt"), "completedAt"),
             records,
             current or (records[-1].step if records else None),
+            task=data.get("task"),
         ),
     )
 

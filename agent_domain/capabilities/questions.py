@@ -41,14 +41,16 @@ class Question:
 
     @classmethod
     def parse(cls, args: Mapping[str, Any]) -> "Question":
-        """Read the arguments of user_input; choices or a schema without content count as none."""
+        """Read the arguments of user_input.
+
+        Choices win over a schema: models fill in every field they are offered. Choices or a schema without
+        content count as none.
+        """
         prompt = args.get("prompt")
         if not isinstance(prompt, str) or not prompt.strip():
             _refuse("prompt is required")
-        choices, schema = _choices(args.get("choices")), _schema(args.get("schema"))
-        if choices and schema:
-            _refuse("choices and schema cannot be combined")
-        return cls(valid_text(prompt, "prompt"), choices, schema)
+        choices = _choices(args.get("choices"))
+        return cls(valid_text(prompt, "prompt"), choices, None if choices else _schema(args.get("schema")))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the form in which it is stored."""
@@ -90,6 +92,16 @@ def _schema(value: object) -> FrozenDict | None:
 
 def _refuse(message: str) -> NoReturn:
     raise InvalidInput(message)
+
+
+def request_of(args: FrozenDict) -> FrozenDict:
+    """Return what is stored of a question: its arguments, without a schema that choices make void."""
+    try:
+        is_choice = bool(Question.parse(args).choices)
+    except InvalidInput:
+        # Tools of users ask with arguments of their own.
+        return args
+    return FrozenDict({key: value for key, value in args.items() if key != "schema" or not is_choice})
 
 
 @dataclass(frozen=True, slots=True)

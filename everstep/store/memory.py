@@ -699,7 +699,12 @@ class MemoryStore:
             execution.plan,
             _before(execution, number, self._now()),
             _allowed(execution),
+            self._task(execution),
         )
+
+    def _task(self, execution: _Execution) -> str | None:
+        earlier = self._task(self._executions[execution.continues]) if execution.continues else None
+        return transcripts.task_of(sorted(execution.said.items()), earlier)
 
     def _append(self, execution: _Execution, news: Iterable[bodies.News]) -> None:
         """Number what is not there yet; each is later than the one before, whatever the clock says."""

@@ -75,6 +75,7 @@ def spec(row: Row[Any]) -> ExecutionSpec:
 
 def material(row: Row[Any], said: Iterable[Row[Any]], before: Row[Any] | None) -> Material:
     """What a step is made from."""
+    said = list(said)
     messages, metadata = transcripts.told(said)
     step = None
     if before is not None and before.facts_before is not None:
@@ -89,6 +90,7 @@ def material(row: Row[Any], said: Iterable[Row[Any]], before: Row[Any] | None) -
         row.plan,
         step,
         bodies.rules_read(row.allowed),
+        transcripts.task_told(said),
     )
 
 

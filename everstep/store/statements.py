@@ -153,7 +153,7 @@ def _transcript(condition: str) -> str:
           JOIN agent_executions earlier ON earlier.id = chain.continues_execution_id
          WHERE earlier.tenant_id = :tenant_id
     )
-    SELECT role, content, metadata
+    SELECT role, content, metadata, step, idx
       FROM (SELECT said.role, said.content, said.metadata, chain.depth, said.step, said.idx
               FROM chain
               JOIN agent_transcript said ON said.execution_id = chain.id AND said.tenant_id = :tenant_id

@@ -137,6 +137,28 @@ def told(said: Iterable[Row[Any]]) -> tuple[Messages, FrozenDict]:
     return tuple(messages), metadata
 
 
+def task_of(said: Iterable[tuple[tuple[int, int], Message]], earlier: str | None) -> str | None:
+    """The message that began an execution, given its own part of the transcript.
+
+    Args:
+        said: Messages with their places, in order.
+        earlier: The same of the execution that it continues; a fork without words of its own inherits it.
+    """
+    began = (message for (step, idx), message in said if step == 0 and idx >= 0 and message.is_user)
+    return next((message.text for message in reversed([*began])), earlier)
+
+
+def task_told(said: Iterable[Row[Any]]) -> str | None:
+    """The message that began the last execution of these rows."""
+    task, own = None, list[tuple[tuple[int, int], Message]]()
+    for row in said:
+        if row.role != NOTE:
+            own.append(((row.step, row.idx), message_read(row.role, row.content, row.metadata)))
+        elif "begins" in row.content:
+            task, own = task_of(own, task), []
+    return task_of(own, task)
+
+
 def begun_with(metadata: FrozenDict, own: FrozenDict) -> FrozenDict:
     """The metadata of an execution that begins, after those of the one that it continues."""
     return of_next_execution(metadata).merged(own)

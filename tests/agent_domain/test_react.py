@@ -16,6 +16,7 @@ from agent_domain.ids import call_id
 from agent_domain.loop import Decision, RunTools
 from agent_domain.messages import Message, assistant, system, user
 from agent_domain.react import (
+    RULES,
     CallTool,
     FinalAnswer,
     ReActDriver,
@@ -240,6 +241,29 @@ def test_the_system_prompt_holds_rules_a_catalogue_and_schemas() -> None:
     ]
     for word in ("thought", "call_tool", "final_answer", "tool", "args", "answer", "Observation:"):
         assert word in prompt
+
+
+def test_a_sample_that_is_copied_is_no_decision() -> None:
+    """12.2: small models copy what they are shown; each sample is refused with the problem it has."""
+    samples = [line for line in RULES.splitlines() if line.startswith("{")]
+    problems = [read_decision(sample, {"weather"}) for sample in samples]
+
+    assert problems == [
+        Unusable("decision_validation", TOOL_MISSING),
+        Unusable("decision_validation", ANSWER_MISSING),
+    ]
+    copied = '{"thought":"","type":"call_tool","tool":"weather","args":{"<PARAMETER>":"<VALUE>"}}'
+    decision = read_decision(copied, {"weather"})
+    assert isinstance(decision, CallTool)
+    assert usable_args(decision.args, SCHEMA) == {}
+
+
+@pytest.mark.parametrize("answer", ["<b>", "<ANSWER>", "Write <TOOL_NAME> there", "<5>"])
+def test_an_answer_in_angle_brackets_is_an_answer(answer: str) -> None:
+    """12.2: only the placeholders of the prompt count as none."""
+    reply = json.dumps({"thought": "", "type": "final_answer", "answer": answer})
+
+    assert read_decision(reply, ()) == FinalAnswer(answer)
 
 
 async def test_settings_of_the_agent_that_are_not_for_decisions_stay_behind() -> None:

@@ -628,6 +628,19 @@ def test_the_keys_of_the_full_state() -> None:
     assert [step["number"] for step in steps] == [1]
 
 
+def test_the_task_is_what_people_said_last_before_the_first_step() -> None:
+    """9.7.1: steering and what was said before do not change it; it survives being written."""
+    asked = a_state("Book a train").heard(assistant("Done"), user("And a room"))
+    began = asked.entered(AT)
+    steered = having_taken(a_step("Which?"), state=began).heard(user("By the harbour"))
+
+    assert (asked.task, began.task, steered.task) == ("And a room",) * 3
+    assert AgentState.from_dict(as_stored(steered)).task == "And a room"
+    again = steered.with_user_message("Cancel both")
+    assert again.task == again.entered(AT).task == "Cancel both"
+    assert AgentState.empty().task == ""
+
+
 def test_a_step_that_waits_is_written_by_itself() -> None:
     """4.4: only while it is under way; afterwards it stands in its record."""
     waiting = a_state().with_step_started(AT).with_current_step(a_step("", calls=(CALL,)))

@@ -112,14 +112,26 @@ async def test_nobody_answers_in_time(
 
 async def test_what_cannot_be_asked_is_told_to_the_model_at_once(temporal: TemporalClient) -> None:
     """8.5.1: nobody is asked."""
-    refused = calls(
-        ("user_input", {"prompt": " "}), ("user_input", {"prompt": "?", "choices": ["a"], "schema": DAY})
-    )
+    refused = calls(("user_input", {"prompt": " "}), ("user_input", {"prompt": "?", "choices": [5]}))
     async with at_work(temporal, an_agent(refused, "Done").with_capability(UseUserInput())) as office:
         execution, _ = await office.run()
 
         assert await results(execution) == [
             ("Error: prompt is required", False),
-            ("Error: choices and schema cannot be combined", False),
+            ("Error: a choice must be text, not int", False),
         ]
         assert "agent.input.requested" not in await office.envelope_types(execution)
+
+
+async def test_a_model_that_fills_in_choices_and_a_schema_asks_for_a_choice(temporal: TemporalClient) -> None:
+    """8.5.1: and people are shown the choices alone."""
+    both = calls(("user_input", {"prompt": "Which?", "choices": ["red", "blue"], "schema": DAY}))
+    async with at_work(temporal, an_agent(both, "Done").with_capability(UseUserInput())) as office:
+        execution = await office.start()
+        await office.until_asked(execution)
+        (request,) = await execution.requests()
+        assert "schema" not in request.request
+        await execution.submit_input("blue")
+        await finished(execution)
+
+        assert await results(execution) == [("blue", True)]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from uuid import uuid4
 
 import pytest
 from temporalio.client import Client as TemporalClient
@@ -13,6 +14,7 @@ from agent_domain.capabilities.critique import CRITIC_PROMPT
 from agent_domain.drivers import OnText
 from agent_domain.errors import ModelError
 from agent_domain.messages import user
+from agent_domain.ports import ExecutionRef, NewExecution
 from agent_domain.state import AgentState
 from agent_domain.status import AgentStatus, StopReason
 from agent_domain.steps import InferenceResponse
@@ -23,6 +25,8 @@ from everstep.capabilities.critique import UseSelfCritique
 from everstep.local.runner import LocalRunner
 from tests.workflows.harness import an_agent, at_work
 from tests.workflows.test_agent_execution import Lightning
+from workflows.agent_execution import AgentExecution
+from workflows.contracts import ExecutionInput, workflow_id
 
 LOOKS = calls(("look", {"at": "the sea"}), usage=Usage(input=10))
 APPROVED = '{"approved": true, "summary": "Good"}'
@@ -164,6 +168,26 @@ async def test_a_critic_whose_worker_is_lost_is_heard_once(
     assert [text.split("\n", maxsplit=1)[0] for text in said] == ["Go", *case.said]
     assert len(model.critic.requests) == 2
     assert result.usage.total == 2010
+
+
+async def test_the_task_is_what_began_the_execution(temporal: TemporalClient) -> None:
+    """9.7.1: not what the conversation began with."""
+    model = Critical(["Red", "Blue"], [APPROVED])
+    agent = an_agent(model=model).with_capability(UseSelfCritique())
+    async with at_work(temporal, agent) as office:
+        first, _ = await office.run("Paint the door")
+        ref = ExecutionRef(uuid4())
+        said = (user("Paint the gate"),)
+        await office.store.accept(NewExecution(ref, office.agents[0].spec(), said, continues=first.id))
+        await temporal.execute_workflow(
+            AgentExecution.run,
+            ExecutionInput(ref, office.agents[0].plan()),
+            id=workflow_id(ref),
+            task_queue=office.settings.task_queue,
+        )
+
+    tasks = [request.messages[1].text.split("\n")[2] for request in model.critic.requests]
+    assert tasks == ["Paint the door", "Paint the gate"]
 
 
 async def test_a_critique_counts_against_the_tokens(temporal: TemporalClient) -> None:

@@ -38,7 +38,7 @@ class SelfCritic:
         answer = _answer(step)
         if step is None or not self.policy.due(step.step_type, answer, iteration):
             return state
-        critique = await self._critique(review_text(_task(state), _calls(state), answer), ask)
+        critique = await self._critique(review_text(state.task, _calls(state), answer), ask)
         if self.policy.verbose:
             verdict = "approved" if critique.approved else "rejected"
             LOGGER.info("critique %d: %s", iteration + 1, verdict)
@@ -67,11 +67,6 @@ def _answer(step: AgentStep | None) -> str:
     """What the step said to people."""
     said = [message.text for message in step.output_messages if message.is_assistant] if step else []
     return said[-1] if said else ""
-
-
-def _task(state: AgentState) -> str:
-    """What the execution was asked to do: the first words of its conversation that are no instruction."""
-    return next((message.text for message in state.messages if not message.is_system), "")
 
 
 def _calls(state: AgentState) -> list[tuple[str, dict[str, object], str]]:

@@ -21,9 +21,12 @@ SCHEMA: FrozenDict = frozen_map(
             "choices": {
                 "type": "array",
                 "items": {"type": "string"},
-                "description": "If the answer must be one of these.",
+                "description": "The answers to choose from. With choices, leave `schema` out.",
             },
-            "schema": {"type": "object", "description": "If the answer is a form: its JSON schema."},
+            "schema": {
+                "type": "object",
+                "description": "The JSON schema of a form to fill in. Ignored if there are `choices`.",
+            },
         },
         "required": ["prompt"],
     }

@@ -4,8 +4,15 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from agent_domain.capabilities.questions import Answer, Question, UserInputPolicy, addressed
+from agent_domain.capabilities.questions import (
+    Answer,
+    Question,
+    UserInputPolicy,
+    addressed,
+    request_of,
+)
 from agent_domain.errors import InvalidInput
+from agent_domain.values import frozen_map
 
 
 def check_required(schema: Mapping[str, Any], data: Any) -> str | None:
@@ -38,10 +45,21 @@ def test_a_question_needs_a_prompt(args: dict[str, Any]) -> None:
         Question.parse(args)
 
 
-def test_choices_and_schema_exclude_each_other() -> None:
-    """8.5.1: `choices and schema cannot be combined`."""
-    with pytest.raises(InvalidInput, match=r"^choices and schema cannot be combined$"):
-        Question.parse({"prompt": "?", "choices": ["a"], "schema": {"type": "object"}})
+@pytest.mark.parametrize("schema", [{"type": "object"}, {"type": "string"}, "string", 5, []])
+def test_choices_win_over_a_schema(schema: object) -> None:
+    """8.5.1: models fill in both; the schema is ignored, whatever it is."""
+    args = frozen_map({"prompt": "?", "choices": ["a", "b"], "schema": schema})
+
+    assert Question.parse(args) == Question("?", ("a", "b"))
+    assert request_of(args) == {"prompt": "?", "choices": ["a", "b"]}
+
+
+def test_what_is_stored_of_a_form_is_all_of_it() -> None:
+    """8.5.1"""
+    for choices in ([], [" "], None):
+        args = frozen_map({"prompt": "?", "choices": choices, "schema": {"type": "object"}})
+        assert request_of(args) == args
+    assert request_of(frozen_map({"question": "?"})) == {"question": "?"}
 
 
 @pytest.mark.parametrize(

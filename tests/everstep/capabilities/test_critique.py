@@ -243,9 +243,20 @@ async def test_verbose_only_logs(verbose: bool, logged: list[str], caplog: pytes
 
 
 async def test_reminders_are_not_the_task() -> None:
-    """9.7.1: the task is the first message."""
+    """9.7.1: the task is the message that began the execution."""
     _, model = await run("Ulm", YES, having=[UseTaskPlanning(), UseSelfCritique()])
     assert model.requests[1].messages[1].text.startswith("# Task\n\nPlan a trip\n\n#")
+
+
+async def test_the_task_of_a_conversation_that_goes_on_is_its_latest_request() -> None:
+    """9.7.1: not what the session began with, also where an answer was sent back before."""
+    model = ScriptedModel("Ulm", YES, "Bonn", NO, "Bonn!", YES)
+    agent = an_agent(model, UseSelfCritique())
+    state = await agent.arun("Plan a trip")
+    await agent.arun(state.with_user_message("Somewhere else"))
+
+    tasks = [request.messages[1].text.split("\n")[2] for request in model.requests[1::2]]
+    assert tasks == ["Plan a trip", "Somewhere else", "Somewhere else"]
 
 
 async def test_an_agent_that_failed_is_not_criticised() -> None:

@@ -32,10 +32,6 @@ def test_a_question_waits_for_a_person() -> None:
     ("args", "failure"),
     [
         ({"prompt": " "}, "prompt is required"),
-        (
-            {"prompt": "?", "choices": ["a"], "schema": {"type": "object"}},
-            "choices and schema cannot be combined",
-        ),
         ({}, "Required arguments are missing: prompt"),
     ],
 )

@@ -189,6 +189,29 @@ class TestConversations:
         await replied(store, branch, "c0")
         assert (await store.preview_call(branch, "c0")).metadata == {"step": 2}
 
+    async def test_the_task_is_the_message_that_began_the_execution(self, store: ExecutionStore) -> None:
+        """9.7.1: in a longer conversation, with steering, and in forks with and without words."""
+        first = await accepted(store, "Paint the door")
+        await replied(store, first)
+        second = a_ref()
+        await store.accept(new(second, "Paint the gate", continues=first.execution_id))
+        await store.steer(second, "quickly", user("Quickly"))
+        await store.begin_step(replace(begin(second), hears=1))
+        await store.record_reply(reply(second))
+        silent, fork = a_ref(), a_ref()
+        branch = replace(new(silent, "", continues=second.execution_id), continues_until=1)
+        await store.accept(replace(branch, messages=()))
+        await store.accept(replace(branch, ref=fork, messages=(user("Paint the fence"),)))
+
+        refs = (first, second, silent, fork)
+        assert [(await store.material(ref)).task for ref in refs] == [
+            "Paint the door",
+            "Paint the gate",
+            "Paint the gate",
+            "Paint the fence",
+        ]
+        assert "Quickly" in texts(await store.transcript(fork))
+
     async def test_a_fork_has_what_was_put_before_the_conversation_up_to_its_step(
         self, store: ExecutionStore
     ) -> None:
