@@ -57,7 +57,17 @@ class EnvelopeType(StrEnum):
 EPHEMERAL = frozenset({EnvelopeType.AGENT_STREAM_CHUNK, EnvelopeType.AGENT_STREAM_SNAPSHOT})
 """Neither stored nor replayed: what they carry is worthless once the step is complete."""
 
+TELEMETRY = "agent."
+"""The prefix of every type that tells of a run; the other types announce a stored message."""
+
 TIME_DIGITS = 3
+MESSAGE_DIGITS = 6
+"""An announcement has the `created_at` of its message, so that both sort alike."""
+
+
+def time_digits(kind: str) -> int:
+    """The digits of a second that an envelope of this type shows."""
+    return TIME_DIGITS if kind.startswith(TELEMETRY) else MESSAGE_DIGITS
 
 
 def channel_of(session_id: UUID | None, execution_id: UUID) -> str:
@@ -73,14 +83,14 @@ class Envelope:
     session_id: UUID | None
     execution_id: UUID
     timestamp: datetime
-    """To the millisecond, as it is written."""
+    """As precise as it is written: see `time_digits`."""
     payload: FrozenDict
     id: UUID
     seq: int | None = None
     """Its number in the stream, from 1; None until it is stored."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "timestamp", _to_the_millisecond(self.timestamp))
+        object.__setattr__(self, "timestamp", _truncated(self.timestamp, time_digits(self.type)))
         object.__setattr__(self, "payload", frozen_map(self.payload, "the payload"))
         if self.seq is not None:
             whole("seq", self.seq, 1)
@@ -127,7 +137,7 @@ class Envelope:
             "type": self.type,
             "session_id": None if self.session_id is None else str(self.session_id),
             "execution_id": str(self.execution_id),
-            "timestamp": moment(self.timestamp, TIME_DIGITS),
+            "timestamp": moment(self.timestamp, time_digits(self.type)),
             "payload": self.payload,
             "id": str(self.id),
             "seq": self.seq,
@@ -149,11 +159,12 @@ class Envelope:
             )
 
 
-def _to_the_millisecond(at: datetime) -> datetime:
+def _truncated(at: datetime, digits: int) -> datetime:
     if at.tzinfo is None:
         raise InvalidInput(f"the moment {at.isoformat()} has no time zone; pass an aware datetime")
     at = at.astimezone(UTC)
-    return at.replace(microsecond=at.microsecond // 1000 * 1000)
+    unit = 10 ** (6 - digits)
+    return at.replace(microsecond=at.microsecond // unit * unit)
 
 
 def _record(kind: EnvelopeType, key: str, payload: Mapping[str, Any]) -> EventRecord:

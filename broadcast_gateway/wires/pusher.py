@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent_domain.channels import channel_signature, since_of
+from agent_domain.envelopes import TELEMETRY
 from agent_domain.errors import InvalidInput
 from agent_domain.reader import Position
 from agent_domain.values import FrozenDict, frozen_map, json_text, parse_json
@@ -116,10 +117,6 @@ class Pusher:
         if not news.kind.startswith(TELEMETRY):
             body = json_text(_announced(json.loads(body)))
         return _frame(news.kind, body, self.channel)
-
-
-TELEMETRY = "agent."
-"""What the types of envelopes begin with that tell of a run; the others announce a stored message."""
 
 
 def _announced(envelope: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,10 +13,11 @@ from pydantic import TypeAdapter
 
 from agent_domain.announcements import Announcement
 from agent_domain.capabilities.approvals import ApprovalRule
+from agent_domain.envelopes import EnvelopeType
 from agent_domain.errors import InvalidInput
 from agent_domain.ids import envelope_id
 from agent_domain.ports import EventRecord, RecordReply, Resolution
-from agent_domain.status import ExecutionStatus
+from agent_domain.status import ExecutionStatus, WireStatus
 from agent_domain.step_error import StepError
 from agent_domain.step_facts import NOTHING_BESIDES, Besides, CallNeed, StepFacts
 from agent_domain.usage import Usage
@@ -190,15 +191,26 @@ def news(execution_id: UUID, events: Iterable[EventRecord]) -> tuple[News, ...]:
 
 
 def session_news(execution_id: UUID, events: Iterable[EventRecord]) -> tuple[News, ...]:
-    """The envelopes, each of them once, and after each what it announces."""
-    told: dict[UUID, News] = {}
+    """The envelopes, each of them once, and after each its announcement.
+
+    The announcement of an end precedes it: readers leave once they have the terminal `agent.status`.
+    """
+    once: dict[UUID, News] = {}
     for event in events:
         identity = envelope_id(execution_id, event.key)
-        told[identity] = _envelope(identity, event)
+        pair = [_envelope(identity, event)]
         if event.announces:
             message = announced(execution_id, event.key, event.announces)
-            told[message.id] = message
-    return tuple(told.values())
+            pair.insert(0 if _is_end(event) else 1, message)
+        once |= {item.id: item for item in pair}
+    return tuple(once.values())
+
+
+_ENDS = frozenset(status.value for status in WireStatus if status.is_terminal)
+
+
+def _is_end(event: EventRecord) -> bool:
+    return event.type == EnvelopeType.AGENT_STATUS and event.payload.get("status") in _ENDS
 
 
 def announced(execution_id: UUID, key: str, message: Announcement) -> News:

@@ -13,7 +13,7 @@ What is asserted of each viewer, on whatever wire:
   good as the bus, and never garbled. Once the stored message is applied to the draft, it is the same.
 - Text only goes on, or is that of a later attempt. Of an attempt that was superseded, of a step that has
   completed and of an execution that has ended nothing is told any more.
-- The last that is told of each execution's state is its terminal status, once.
+- The last that is told of each execution is its terminal status, once.
 - It was never told to stay away, and nothing of what it had read was void.
 
 And of each execution: it is completed, each step once; each answer was asked for no more often than it was
@@ -31,6 +31,7 @@ import pytest_asyncio
 
 from agent_domain.envelopes import EnvelopeType
 from agent_domain.reader import ENDED, fence_of
+from agent_domain.values import moment
 from tests.acceptance.agents import JOURNAL
 from tests.acceptance.chaos import Plot, Stage, Story, measure, set_up
 from tests.acceptance.harness import Entry, Nursery, read_journal
@@ -51,7 +52,7 @@ async def stage(nursery: Nursery, tmp_path: Path) -> AsyncGenerator[Stage]:
 
 
 async def test_every_viewer_ends_up_with_what_happened(stage: Stage) -> None:
-    """Follows rules 7.1.1, 7.6.3, 7.8.1, 7.8.2 and 7.8.4."""
+    """Follows rules 0.5, 7.1.1, 7.4.2, 7.6.3, 7.7.1, 7.8.1, 7.8.2 and 7.8.4."""
     try:
         await stage.play()
         await examine(stage)
@@ -71,6 +72,7 @@ async def examine(stage: Stage) -> None:
     journal = read_journal(stage.folder / JOURNAL)
     said: Said = {}
     for plot in stage.plots:
+        stage.faults += [f"{plot}: {each}" for each in await wrong_announcements(stage, plot)]
         for story in plot.stories:
             stage.faults += [f"{story}: {each}" for each in await wrong_story(stage, story, journal, said)]
     for onlooker in stage.onlookers:
@@ -95,7 +97,7 @@ def wrong_view(onlooker: Onlooker, plot: Plot, said: Said) -> Iterator[str]:
         yield f"{len(seen.stored)} of {len(plot.told)} envelopes"
     for story in plot.stories:
         own = [each for each in seen.stored if each.execution_id == story.execution_id]
-        ends = [fence_of(each.type, each.payload) == ENDED for each in own if each.type.startswith("agent.")]
+        ends = [fence_of(each.type, each.payload) == ENDED for each in own]
         if ends.count(True) != 1 or not ends[-1]:
             yield f"{story} does not end by a terminal status"
     yield from wrong_texts(onlooker, said)
@@ -103,6 +105,16 @@ def wrong_view(onlooker: Onlooker, plot: Plot, said: Said) -> Iterator[str]:
         yield from wrong_drafts(onlooker, said)
     if isinstance(onlooker, Sse) and onlooker.last.rpartition(":")[2] != str(len(seen.stored)):
         yield f"the last event was {onlooker.last}"
+
+
+async def wrong_announcements(stage: Stage, plot: Plot) -> list[str]:
+    """Announcements whose moment is not that of their message."""
+    stored = await stage.rows(
+        "SELECT id, created_at FROM agent_session_messages WHERE session_id = :id", id=plot.stream_id
+    )
+    written = {row["id"]: moment(row["created_at"], 6) for row in stored}
+    told = {each.id: each.to_dict()["timestamp"] for each in plot.told if not each.type.startswith("agent.")}
+    return [] if told == written else [f"announced at {told}, stored at {written}"]
 
 
 def wrong_texts(onlooker: Onlooker, said: Said) -> Iterator[str]:

@@ -100,6 +100,15 @@ def test_a_timestamp_has_exactly_three_digits_of_a_second(at: datetime, written:
     assert envelope.timestamp.isoformat(timespec="milliseconds") == written.replace("Z", "+00:00")
 
 
+def test_an_announcement_keeps_the_moment_of_its_message() -> None:
+    """0.5, 7.7.1: to the microsecond, through every wire that carries its written form."""
+    at = datetime(2026, 1, 16, 10, 5, 0, 123456, tzinfo=UTC)
+    announced = an_envelope(type="execution.queued", timestamp=at)
+
+    assert announced.to_dict()["timestamp"] == "2026-01-16T10:05:00.123456Z"
+    assert Envelope.from_dict(announced.to_dict()).timestamp == at
+
+
 def test_a_moment_without_a_zone_is_refused() -> None:
     """7.1.1, 0.5: times are UTC."""
     with pytest.raises(InvalidInput, match="no time zone"):

@@ -1,7 +1,7 @@
 """The agent of these tests: what it does is said by whoever talks to it.
 
-`ask` asks which day, `wonder` why, `form` asks for a form, `book` wants to book and needs approval; anything
-else is answered at once. The chief does the same, and `send A & B` lets subagents do A and B.
+`ask` asks which day, `wonder` why, `form` asks for a form, `book` wants to book and needs approval, `fail` fails;
+anything else is answered at once. The chief does the same, and `send A & B` lets subagents do A and B.
 """
 
 from typing import Any
@@ -11,6 +11,7 @@ from agent_domain.agent_spec import AgentSpec
 from agent_domain.builder import AgentBuilder
 from agent_domain.cached_context import InferenceRequest
 from agent_domain.drivers import OnText, ToolCallingDriver
+from agent_domain.errors import ModelError
 from agent_domain.function_tool import tool
 from agent_domain.steps import InferenceResponse
 from agent_domain.testing import calls, says
@@ -27,6 +28,8 @@ class Clerk:
         last = request.messages[-1]
         if last.is_tool:
             return says(f"So be it: {last.text}")
+        if last.text == "fail":
+            raise ModelError("the model is broken")
         if wanted := _wanted(last.text):
             return calls(*wanted)
         on_text(last.text)

@@ -10,6 +10,8 @@ import httpx2
 import pytest
 import pytest_asyncio
 
+from agent_domain.status import WireStatus
+from everstep.client.reconciler import Reconciler
 from everstep.http_api.app import create_app
 from everstep.runtime.gateway import feeding
 from everstep.runtime.serving import serving
@@ -77,6 +79,72 @@ async def test_a_session_is_followed_and_resumed(url: str, ann: Person) -> None:
     async with following(url, ann, f"{run}?since=0") as events:
         await anext(events)
         assert await anext(events) == seen[1]
+
+
+async def everything(url: str, person: Person, session: str, *executions: str) -> list[Any]:
+    """All envelopes of a session, up to the terminal status of each of these executions."""
+    told, missing = list[Any](), set(executions)
+    async with following(url, person, session, **{"Last-Event-ID": "0"}) as events:
+        await anext(events)
+        while missing:
+            _, kind, envelope = await anext(events)
+            told.append(envelope)
+            if kind == "agent.status" and WireStatus(envelope["payload"]["status"]).is_terminal:
+                missing.discard(envelope["execution_id"])
+    return told
+
+
+async def all_messages(person: Person, session: str) -> list[Any]:
+    """The messages of a session, oldest first."""
+    return (await person.get(f"/agent/sessions/{session}/messages", limit=200))["items"][::-1]
+
+
+async def test_an_announcement_has_the_moment_of_its_message(url: str, ann: Person) -> None:
+    """0.5, 7.7.1, 7.8.3: both sort alike."""
+    session = await ann.session()
+    run = (await ann.says(session, "hello"))["execution_id"]
+    told = await everything(url, ann, session, run)
+
+    messages = {each["id"]: each["created_at"] for each in await all_messages(ann, session)}
+    announced = {each["id"]: each["timestamp"] for each in told if not each["type"].startswith("agent.")}
+    assert announced == messages
+    assert [*announced] == [*messages] == sorted(messages, key=lambda message: messages[message])
+    assert {len(at) for at in announced.values()} == {len("2026-01-16T10:05:00.123456Z")}
+    assert {len(each["timestamp"]) for each in told if each["type"].startswith("agent.")} == {24}
+
+
+@pytest.mark.parametrize(
+    ("said", "announcement", "status"),
+    [
+        ("hello", "execution.completed", "completed"),
+        ("fail", "execution.failed", "failed"),
+        ("cancel", "execution.cancelled", "cancelled"),
+        ("queued", "execution.cancelled", "cancelled"),
+        ("terminated", "execution.failed", "failed"),
+    ],
+)
+async def test_the_last_envelope_of_an_execution_is_its_terminal_status(
+    url: str, ann: Person, house: House, said: str, announcement: str, status: str
+) -> None:
+    """7.4.2: its announcement precedes it, whoever writes the end."""
+    session = await ann.session()
+    run = (await ann.says(session, "book" if said in {"queued", "terminated", "cancel"} else said))[
+        "execution_id"
+    ]
+    if said in {"queued", "terminated", "cancel"}:
+        await ann.asked(run)
+    if said == "terminated":
+        await house.sessions.client.execution(run).workflow.terminate()
+        await Reconciler(house.sessions, grace=0).once()
+    if said == "queued":
+        run = (await ann.says(session, "later"))["execution_id"]
+    if status == "cancelled":
+        await ann.post(f"/agent/executions/{run}/cancel")
+    await ann.until(run, status)
+
+    own = [each for each in await everything(url, ann, session, run) if each["execution_id"] == run]
+    assert [each["type"] for each in own[-2:]] == [announcement, "agent.status"]
+    assert own[-1]["payload"]["status"] == status
 
 
 async def test_only_who_may_read_it_follows(url: str, ann: Person, house: House) -> None:
