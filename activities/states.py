@@ -71,7 +71,8 @@ def recorded_state(ref: ExecutionRef, material: Material, rows: Sequence[StepRow
     for row in rows:
         outcome = ContinuationOutcome.from_dict(row.outcome) if row.outcome else None
         completed_at = row.completed_at or now()
-        record = StepExecution(row.number, step_of(ref, row), outcome, row.started_at, completed_at)
+        signal = outcome.stop_signal if outcome else None
+        record = StepExecution(row.number, step_of(ref, row), outcome, row.started_at, completed_at, signal)
         state = state.with_step_recorded(record)
     return state.at(now())
 

@@ -38,6 +38,9 @@ _DEFAULT_REASONS = {
     ContinuationDecision.STOP: "{} sees nothing left to do",
 }
 
+SIGNAL = "StopSignal"
+"""The criterion as which a pending signal stands in traces."""
+
 # By substring of the criterion's name; `CumulativeExecutionTimeLimit` contains the third.
 _REASONS_BY_NAME = {
     "StepsLimit": StopReason.STEPS_LIMIT,
@@ -75,6 +78,8 @@ class ContinuationEvaluation:
     """Set when the criterion raised instead of voting."""
     limit: "ContinuationEvaluation | None" = None
     """In the `stop` of a nested set that a resource limit shares: that limit's veto."""
+    source: str = ""
+    """Who asked to stop, in the vote of a signal that names its source."""
 
     def __post_init__(self) -> None:
         # Coerced, so that the veto of a criterion that writes "forbid" is not overlooked.
@@ -95,14 +100,15 @@ class ContinuationEvaluation:
         return short_name(self.criterion_class)
 
     def to_dict(self) -> dict[str, Any]:
-        """The written form."""
-        return {
+        """The written form; `source` is in it only where there is one."""
+        written = {
             "criterion": self.name,
             "decision": self.decision,
             "reason": self.reason,
             "stopReason": self.stop_reason,
             "context": self.context,
         }
+        return {**written, "source": self.source} if self.source else written
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "ContinuationEvaluation":
@@ -114,6 +120,7 @@ class ContinuationEvaluation:
             str(data.get("reason", "")),
             data.get("context") or EMPTY,
             StopReason(stop_reason) if stop_reason else None,
+            source=str(data.get("source", "")),
         )
 
 
@@ -141,6 +148,23 @@ class ContinuationOutcome:
     def forbidding_criterion(self) -> ContinuationEvaluation | None:
         """The first veto."""
         return _first(self.evaluations, ContinuationDecision.FORBID)
+
+    @property
+    def source(self) -> str:
+        """What decided: the criterion, or the source that a stop signal names."""
+        decided = self.evaluation_for(self.resolved_by)
+        return (decided and decided.source) or self.resolved_by
+
+    @property
+    def stop_signal(self) -> StopSignal | None:
+        """The signal that voted; a message that is the default reason is none."""
+        vote = self.evaluation_for(SIGNAL)
+        if vote is None or vote.stop_reason is None:
+            return None
+        default = ContinuationEvaluation.from_decision(SIGNAL, vote.decision).reason
+        return StopSignal(
+            vote.stop_reason, "" if vote.reason == default else vote.reason, vote.context, vote.source
+        )
 
     @property
     def failure(self) -> StepError | None:
@@ -213,9 +237,10 @@ def _compact_vote(vote: ContinuationEvaluation) -> list[Any] | str:
         told = {key: value for key, value in vote.context.items() if value != _NO_FAILURE[key]}
         return [vote.name, told] if told else [vote.name]
     plain = ContinuationEvaluation.from_decision(vote.name, vote.decision)
-    if vote.reason == plain.reason and not vote.stop_reason and not vote.context:
+    if vote.reason == plain.reason and not (vote.stop_reason or vote.context or vote.source):
         return vote.name if vote.decision is ContinuationDecision.ALLOW else entry
-    return [*entry, vote.reason, vote.stop_reason, vote.context]
+    source = [vote.source] if vote.source else []
+    return [*entry, vote.reason, vote.stop_reason, vote.context, *source]
 
 
 def expanded(data: Mapping[str, Any]) -> ContinuationOutcome:
@@ -235,7 +260,12 @@ def _expanded_entry(entry: Any) -> ContinuationEvaluation:
         context = frozen_map({**_NO_FAILURE, **cast("Mapping[str, Any]", told)})
         return _expanded_vote(name, reason=NO_FAILURE, context=context)
     # What a later version adds is ignored.
-    return _expanded_vote(*entry[:5])
+    vote = _expanded_vote(*entry[:5])
+    return replace(vote, source=str(entry[_SOURCE_AT])) if len(entry) > _SOURCE_AT else vote
+
+
+_SOURCE_AT = 5
+"""The place of a signal's source in a vote; most votes are shorter."""
 
 
 def _expanded_vote(
@@ -359,9 +389,11 @@ def _signal(state: Signalled) -> Iterable[ContinuationEvaluation]:
     """A pending stop signal votes first, unless a request for continuation outweighs it."""
     signal = state.stop_signal
     if signal and not (state.continuation_requested and signal.reason is not StopReason.USER_REQUESTED):
-        vote = ContinuationEvaluation.from_decision("StopSignal", ContinuationDecision.FORBID)
+        vote = ContinuationEvaluation.from_decision(SIGNAL, ContinuationDecision.FORBID)
         reason = signal.message or vote.reason
-        yield replace(vote, reason=reason, context=signal.context, stop_reason=signal.reason)
+        yield replace(
+            vote, reason=reason, context=signal.context, stop_reason=signal.reason, source=signal.source
+        )
 
 
 def _request(state: Signalled) -> Iterable[ContinuationEvaluation]:

@@ -240,6 +240,7 @@ def continuation_evaluated(step_number: int, outcome: ContinuationOutcome) -> Ev
     """What the evaluation after a step came to, with every vote."""
     votes = [
         {"criterion": vote.name, "decision": vote.decision, "reason": vote.reason}
+        | ({"source": vote.source} if vote.source else {})
         for vote in outcome.evaluations
     ]
     payload = {"step_number": step_number, **_verdict(outcome), "evaluations": votes}

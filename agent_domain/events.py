@@ -133,7 +133,7 @@ class ContinuationEvaluated(Event):
     outcome: ContinuationOutcome
     stop_signal: StopSignal | None
     source: str
-    """Who decided, of the criteria and signals that voted."""
+    """What decided: the criterion that did, or the source that the stop signal names."""
     status: AgentStatus
     errors: tuple[str, ...] = ()
     last_response: str | None = None

@@ -119,7 +119,8 @@ def vote_lines(step: StepRow) -> Iterator[str]:
     verdict = "another step" if outcome.should_continue else f"stop: {outcome.stop_reason}"
     yield f"  {verdict}, decided by {outcome.resolved_by}"
     for vote in outcome.evaluations:
-        yield f"    {vote.decision:<7} {vote.name}: {vote.reason}"
+        source = f" of {vote.source}" if vote.source else ""
+        yield f"    {vote.decision:<7} {vote.name}{source}: {vote.reason}"
 
 
 def request_lines(requests: Sequence[RequestRow]) -> Iterator[str]:

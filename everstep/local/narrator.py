@@ -95,7 +95,7 @@ class Narrator:
                 step_number=state.step_count,
                 outcome=outcome,
                 stop_signal=state.stop_signal,
-                source=outcome.resolved_by,
+                source=outcome.source,
                 status=ended,
                 errors=_messages(step) if step else (),
                 last_response=state.final_response,

@@ -77,4 +77,5 @@ class Trace:
             return
         self.write(f"stop      {outcome.stop_reason}, decided by {outcome.resolved_by}; every vote:")
         for vote in outcome.evaluations:
-            self.write(f"  {vote.decision:<7} {vote.name}: {vote.reason}")
+            source = f" of {vote.source}" if vote.source else ""
+            self.write(f"  {vote.decision:<7} {vote.name}{source}: {vote.reason}")

@@ -267,8 +267,8 @@ def test_votes_that_say_nothing_of_their_own_take_no_room_in_a_history() -> None
 
 @pytest.mark.parametrize(
     "own",
-    [{"stop_reason": StopReason.GUARD}, {"context": FrozenDict({"left": 0})}],
-    ids=["stop reason", "context"],
+    [{"stop_reason": StopReason.GUARD}, {"context": FrozenDict({"left": 0})}, {"source": "a hook"}],
+    ids=["stop reason", "context", "source"],
 )
 @pytest.mark.parametrize("decision", ContinuationDecision)
 def test_a_vote_with_the_usual_reason_keeps_what_else_it_says(
@@ -294,7 +294,7 @@ def test_an_outcome_in_few_bytes_says_the_same(
 
 def test_what_a_later_version_adds_to_a_vote_is_ignored() -> None:
     """0.6: readers skip what they do not know."""
-    entry: list[Any] = ["Guard", "allow", "Fine", None, {}, "since 2"]
+    entry: list[Any] = ["Guard", "allow", "Fine", None, {}, "", "since 2"]
     read = expanded({"decision": "request", "by": "aggregate", "stop": "completed", "votes": [entry], "v": 2})
 
     assert read.evaluations == (ContinuationEvaluation("Guard", ALLOW, "Fine"),)
@@ -792,6 +792,27 @@ def test_a_pending_signal_stands_first_with_its_own_reason_and_message() -> None
     assert (first.name, first.decision, first.reason) == ("StopSignal", FORBID, "Enough for today")
     assert (first.stop_reason, first.context) == (StopReason.GUARD, {"budget": 0})
     assert len(found.evaluations) == 3
+
+
+def test_the_source_of_a_signal_is_what_decided() -> None:
+    """2.4.2, 4.6.1: also where the outcome was written, in full or in few bytes."""
+    found = outcome(requests(), stops(), state=NOTHING.signalled(HALT))
+    written = found.to_dict()
+
+    assert found.source == written["evaluations"][0]["source"] == "hook"
+    for read in (ContinuationOutcome.from_dict(written), expanded(json.loads(json_text(compact(found))))):
+        assert (read.source, read.resolved_by, read.stop_signal) == ("hook", "StopSignal", HALT)
+
+
+def test_what_decided_is_the_criterion_where_no_signal_did() -> None:
+    """4.6.1: a signal that names no source is called by its criterion."""
+    nameless = StopSignal(StopReason.GUARD)
+    of_nobody = outcome(state=NOTHING.signalled(nameless))
+
+    assert outcome(stops()).source == "Idler"
+    assert outcome(stops()).stop_signal is None
+    assert (of_nobody.source, of_nobody.stop_signal) == ("StopSignal", nameless)
+    assert "source" not in of_nobody.to_dict()["evaluations"][0]
 
 
 def test_a_signal_without_a_message_gives_the_default_reason() -> None:

@@ -1,7 +1,8 @@
 """The agent of these tests: what it does is said by whoever talks to it.
 
-`ask` asks which day, `wonder` why, `form` asks for a form, `book` wants to book and needs approval, `fail` fails;
-anything else is answered at once. The chief does the same, and `send A & B` lets subagents do A and B.
+`ask` asks which day, `wonder` why, `form` asks for a form, `book` wants to book and needs approval, `fail`
+is an error; anything else is answered at once. The chief does the same, and `send A & B` lets subagents do A
+and B.
 """
 
 from typing import Any

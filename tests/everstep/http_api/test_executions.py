@@ -319,3 +319,16 @@ async def test_how_much_viewers_are_told_may_be_said_with_what_begins_it(ann: Pe
         told.append({e.type for e in await store.envelopes(ann.house.tenant, UUID(started["id"]))})
     assert ["agent.continuation" in each for each in told] == [False, True]
     refused(await ann.posts("/agent/executions", {"content": "hello", "broadcast": "loud"}), 422, "broadcast")
+
+
+async def test_the_trace_names_the_source_of_the_signal_that_stopped(ann: Person, work: None) -> None:
+    """2.4.2"""
+    execution = await ann.starts("book")
+    await ann.asked(execution)
+    await ann.post(f"/agent/executions/{execution}/cancel")
+    await ann.until(execution, "cancelled")
+
+    (decided,) = (await ann.get(f"/agent/executions/{execution}/trace"))["items"]
+    vote = decided["outcome"]["evaluations"][0]
+    assert (vote["criterion"], vote["reason"], vote["source"]) == ("StopSignal", "Cancelled", "cancel")
+    del work

@@ -1002,9 +1002,13 @@ async def test_a_stop_signal_of_a_hook_stops_the_run_and_is_recorded() -> None:
         def after_tool(self, state: AgentState, execution: ToolExecution) -> AgentState:
             return state.with_stop_signal(signal)
 
-    state = await a_runner(look_then_answer(), lambda b: with_look(b.add_hook(Stopping()))).run(asked())
+    runner = a_runner(look_then_answer(), lambda b: with_look(b.add_hook(Stopping())))
+    heard = list[ContinuationEvaluated]()
+    runner.events.on_event(ContinuationEvaluated, heard.append)
+    state = await runner.run(asked())
     assert (state.step_count, state.status) == (1, AgentStatus.COMPLETED)
     assert state.last_outcome is not None
+    assert (heard[-1].source, heard[-1].resolved_by, heard[-1].stop_signal) == ("hook", "StopSignal", signal)
     assert (state.last_outcome.resolved_by, state.last_outcome.stop_reason) == (
         "StopSignal",
         "user_requested",
