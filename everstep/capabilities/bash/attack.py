@@ -81,6 +81,13 @@ def attempts(outside: Mapping[str, Any]) -> dict[str, Callable[[], bool]]:
     found: dict[str, Callable[[], bool]] = {
         "the worker's network": lambda: _did(lambda: _connects(socket.AF_INET, ("127.0.0.1", port))),
         "local sockets of the worker": lambda: _did(lambda: _connects(socket.AF_UNIX, f"\0{name}")),
+        "local sockets": lambda: (
+            any(
+                _did(lambda kind=kind: socket.socket(socket.AF_UNIX, kind).close())
+                for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET)
+            )
+            or _did(_datagrams)
+        ),
         "the machine's hypervisor": lambda: _did(lambda: _connects(socket.AF_VSOCK, (2, 1))),
         "files of the worker": lambda: _did(lambda: _reads(outside["file"])),
         "passwords of the machine": lambda: os.path.lexists("/etc/shadow"),
@@ -114,6 +121,8 @@ def attempts(outside: Mapping[str, Any]) -> dict[str, Callable[[], bool]]:
             or _system_call(29, 194, 0, 4096, 0)
             or _system_call(64, 190, 0, 1, 0o600)
         ),
+        "events of the machine": lambda: _system_call(206, 0, 1, ctypes.byref(ctypes.c_ulong(0))),
+        "watches of the worker's user": lambda: _system_call(294, 26, 0),
         "starting as another user": _starts_as_another_user,
         "typing into terminals": lambda: not _denies_typing(),
         "capabilities": lambda: any(
@@ -121,12 +130,38 @@ def attempts(outside: Mapping[str, Any]) -> dict[str, Callable[[], bool]]:
         ),
         "more rights": lambda: _status("NoNewPrivs") != "1" or _status("Seccomp") != "2",
         "processes without end": lambda: _without_limit(resource.RLIMIT_NPROC),
+        "the memory of other processes": lambda: _did(lambda: _writes("/proc/1/mem")),
+        "being spared when memory runs out": _is_spared,
+        "processes without limits": lambda: any(map(_is_unlimited, filter(str.isdigit, os.listdir("/proc")))),
         "memory without end": lambda: _without_limit(resource.RLIMIT_DATA),
         "core dumps": lambda: resource.getrlimit(resource.RLIMIT_CORE)[1] != 0,
     }
     if outside["network"]:
-        del found["the worker's network"], found["local sockets of the worker"]
+        for each in ("the worker's network", "local sockets of the worker", "local sockets"):
+            del found[each]
     return found
+
+
+def _datagrams() -> None:
+    """A pair of which each end can send to any path."""
+    for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM):
+        end.close()
+
+
+def _is_spared() -> bool:
+    with open("/proc/self/oom_score_adj", encoding="ascii") as file:
+        return file.read().strip() != "1000" or _did(lambda: _writes("/proc/self/oom_score_adj"))
+
+
+def _is_unlimited(process: str) -> bool:
+    try:
+        with open(f"/proc/{process}/limits", encoding="ascii") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        # It has ended.
+        return False
+    bounded = ("Max data size", "Max processes", "Max open files", "Max file size")
+    return any("unlimited" in line for line in lines if line.startswith(bounded))
 
 
 def _without_limit(kind: int) -> bool:

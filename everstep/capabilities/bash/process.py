@@ -104,6 +104,8 @@ class Process:
 
         def piped() -> tuple[int, int]:
             reading, writing = os.pipe()
+            # A command may be another user, and open it once more: /dev/stdout.
+            os.fchmod(writing, 0o622)
             self._ours.append(reading)
             theirs.append(writing)
             return reading, writing
@@ -199,6 +201,8 @@ class Process:
         if self._unwatched:
             self.stop(_unseen(self._unwatched))
             return
+        # All of it goes first when memory runs out. A command cannot take that back: its /proc is read-only.
+        Path(f"/proc/{self._first.number}/oom_score_adj").write_text("1000", "ascii")
         self._to_watch.put(self._first.number)
         self.began = True
         self._lifeline.send(b"\n")

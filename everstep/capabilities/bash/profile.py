@@ -17,21 +17,28 @@ NAME: Final = "agent"
 USER: Final = 1000
 """Who the command takes itself for."""
 HOME: Final = f"/home/{NAME}"
-SCRATCH: Final = ("/tmp", HOME, "/dev/shm")  # noqa: S108 -- names inside the sandbox
-"""Where anything may be written that is gone afterwards."""
+SCRATCH: Final = {"/tmp": 2, HOME: 4, "/dev/shm": 4}  # noqa: S108 -- names inside the sandbox
+"""Where anything may be written that is gone afterwards, and which part of the policy's memory each may take:
+the whole of it together."""
 
 PROCESSES: Final = 256
 """Threads count as well."""
 OPEN_FILES: Final = 1024
+SIGNALS: Final = 1024
+"""That wait, and timers; the kernel counts them for each user."""
 FILE_SIZE: Final = 1024 * MIB
 STACK: Final = 8 * MIB
+
+_RLIMIT_SIGPENDING: Final = 11  # the module has no name for it
+_STDERR: Final = 9
+"""Where the first process keeps the command's; it is closed in the command."""
 
 PROGRAMS: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 _ISOLATED: Final = [
     *["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"],
     *["--disable-userns", "--cap-drop", "ALL", "--uid", str(USER), "--gid", str(USER)],
-    *["--hostname", "sandbox", "--new-session", "--die-with-parent"],
+    *["--hostname", "sandbox", "--new-session", "--die-with-parent", "--as-pid-1"],
 ]
 
 _SYSTEM: Final = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"]
@@ -64,10 +71,16 @@ def arguments(
         *(word for name in etc for word in _read_only(f"/etc/{name}")),
         *(w for path, text in files.items() for w in _file(path, descriptor(text.encode()))),
         *["--proc", "/proc", "--dev", "/dev", "--dir", "/var/tmp", "--dir", "/run"],  # noqa: S108
-        *(w for path in SCRATCH for w in ["--size", str(policy.memory_bytes), "--tmpfs", path]),
+        *(
+            w
+            for p, part in SCRATCH.items()
+            for w in ["--size", str(policy.memory_bytes // part), "--tmpfs", p]
+        ),
         *(word for path in _parents_first(policy) for word in _bound(path, policy, sources)),
         # Both are made in memory, as big as half of the machine's.
-        *["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", policy.base_dir],
+        *["--remount-ro", "/dev", "--remount-ro", "/"],
+        # Or a process could take back that it goes first when memory runs out, or write into another one.
+        *["--remount-ro", "/proc", "--chdir", policy.base_dir],
     ]
 
 
@@ -101,28 +114,30 @@ def environment(policy: ExecutionPolicy, inherited: Mapping[str, str]) -> dict[s
     """The command's variables. Those that name places or people name those inside."""
     found = policy.environment(inherited)
     path = f"{found['PATH']}:{PROGRAMS}" if found.get("PATH") else PROGRAMS
-    return found | {"PATH": path, "HOME": HOME, "TMPDIR": SCRATCH[0], "USER": NAME}
+    return found | {"PATH": path, "HOME": HOME, "TMPDIR": next(iter(SCRATCH)), "USER": NAME}
 
 
 def prelude(policy: ExecutionPolicy, lifeline: int) -> str:
-    """What bash does before the command: no more than to bind itself.
+    """What the sandbox's first process does, a bash: it binds itself, and so all that it begins.
 
     Over the lifeline it says that it is ready, and waits for a word; none comes where the worker is gone.
-    If memory runs out outside, the command goes first.
+    Then it runs the command in a child, which signals can end, and reaps what that leaves behind. Its own
+    remarks on how the child ended go nowhere.
     """
     limits = {
         "c": (resource.RLIMIT_CORE, 0, 1),
         "d": (resource.RLIMIT_DATA, policy.memory_bytes, 1024),
         "f": (resource.RLIMIT_FSIZE, FILE_SIZE, 1024),
+        "i": (_RLIMIT_SIGPENDING, SIGNALS, 1),
         "n": (resource.RLIMIT_NOFILE, OPEN_FILES, 1),
         "s": (resource.RLIMIT_STACK, STACK, 1024),
         "u": (resource.RLIMIT_NPROC, PROCESSES, 1),
     }
     words = " ".join(f"-{flag} {_limit(kind, value) // unit}" for flag, (kind, value, unit) in limits.items())
     return (
-        f"ulimit {words} && echo 1000 >/proc/self/oom_score_adj && "
-        f"echo >&{lifeline} && read -r _ <&{lifeline} || exit 1; "
-        f'exec {lifeline}<&-; __command=$1; shift; eval "$__command"'
+        f"ulimit {words} && echo >&{lifeline} && read -r _ <&{lifeline} || exit 1; "
+        f"exec {lifeline}<&- {_STDERR}>&2 2>/dev/null; "
+        f'"$BASH" -c "$1" bash 2>&{_STDERR} {_STDERR}>&-; exit $?'
     )
 
 

@@ -55,7 +55,7 @@ class Launch:
     def words(self, policy: ExecutionPolicy, descriptor: Callable[[bytes], int]) -> list[str]:
         """The command line, up to the program that is to run inside."""
         inside = profile.arguments(policy, self.sources, descriptor)
-        filtered = ["--seccomp", str(descriptor(seccomp.program()))]
+        filtered = ["--seccomp", str(descriptor(seccomp.program(local_sockets=policy.network)))]
         return [*self.prefix, _program("bwrap"), *inside, *filtered, "--"]
 
 

@@ -51,11 +51,16 @@ set_mempolicy_home_node 450 450
 
 _ABSENT: Final = """
 clone3 435 435; openat2 437 437; io_uring_setup 425 425; io_uring_enter 426 426; io_uring_register 427 427;
-memfd_create 319 279; memfd_secret 447 447; shmget 29 194; msgget 68 186;
+io_setup 206 0; memfd_create 319 279; memfd_secret 447 447; shmget 29 194; msgget 68 186;
 semget 64 190; vmsplice 278 75
 """
 """These fail as if the kernel had none, upon which programs use what came before: calls whose arguments
-cannot be looked at, and memory that belongs to no process and to no file system with a size."""
+cannot be looked at, and memory that belongs to no process and to no file system with a size. `io_setup` takes
+events that are counted for the whole machine."""
+
+_EXHAUSTED: Final = "inotify_init 253 -; inotify_init1 294 26"
+"""These fail as if the user had used up all of theirs, upon which programs poll: the kernel counts instances
+and watches for each user, so a command would take those of the worker's user."""
 
 _NEW_NAMESPACES: Final = 0x7E020000
 """The flags of `clone` that make namespaces."""
@@ -65,13 +70,20 @@ _CREATES: Final = 0o100 | 0o20000000  # O_CREAT and what is special about O_TMPF
 # Types characters into a terminal, as if somebody sat there; the last changes what reads a line.
 _TERMINAL_TRICKS: Final = (0x5412, 0x541C, 0x5423)  # TIOCSTI, TIOCLINUX, TIOCSETD
 _PERSONALITIES: Final = (0x0, 0x8, 0x20000, 0xFFFFFFFF)  # the usual ones, and the question which it is
+_TYPE: Final = 0xF  # of a socket; what is above are flags
 _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
 _PROTOCOLS: Final = (0, socket.IPPROTO_TCP, socket.IPPROTO_UDP, socket.IPPROTO_ICMP, socket.IPPROTO_ICMPV6)
 
 
 @cache
-def program(machine: str | None = None) -> bytes:
-    """The filter for this machine, or for another one."""
+def program(machine: str | None = None, *, local_sockets: bool = False) -> bytes:
+    """The filter for this machine, or for another one.
+
+    Args:
+        machine: The name that `platform.machine()` has for it.
+        local_sockets: Whether sockets of the family AF_UNIX can be made. One with a path is reached from any
+            network namespace, so without a network there are none but connected pairs.
+    """
     machine = machine or platform.machine()
     if machine not in MACHINES:
         raise ValueError(f"there is no table of system calls for {machine}; use x86_64 or aarch64")
@@ -84,17 +96,18 @@ def program(machine: str | None = None) -> bytes:
         _fail(errno.ENOSYS),
     ]
     column = tuple(MACHINES).index(machine)
-    for number, block in _rules(column):
+    for number, block in _rules(column, local_sockets=local_sockets):
         instructions += [(_EQUAL, 0, len(block), number), *block]
     instructions.append((_RETURN, 0, 0, ALLOW))
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions)
 
 
-def _rules(column: int) -> Iterable[tuple[int, list[Instruction]]]:
+def _rules(column: int, *, local_sockets: bool) -> Iterable[tuple[int, list[Instruction]]]:
     """What is to be done about the call of each number."""
     yield from ((number, [_fail(errno.EPERM)]) for number in _numbers(_REFUSED, column))
     yield from ((number, [_fail(errno.ENOSYS)]) for number in _numbers(_ABSENT, column))
-    for words, block in _LOOKED_AT:
+    yield from ((number, [_fail(errno.EMFILE)]) for number in _numbers(_EXHAUSTED, column))
+    for words, block in [*_LOOKED_AT, *_socket_rules(local_sockets=local_sockets)]:
         yield from ((number, block) for number in _numbers(words, column))
 
 
@@ -134,11 +147,11 @@ def _require_values(index: int, values: tuple[int, ...], otherwise: int) -> list
     return [_argument(index), *tests, _fail(otherwise)]
 
 
-def _sockets() -> list[Instruction]:
-    """Local ones, and those of the internet; of the kernel's own, the one that lists addresses."""
+def _sockets(*, local: bool) -> list[Instruction]:
+    """Those of the internet; of the kernel's own, the one that lists addresses; local ones where allowed."""
     internet = [
         _argument(1),
-        (_AND, 0, 0, 0xF),  # what is above are flags
+        (_AND, 0, 0, _TYPE),
         (_EQUAL, 3, 0, socket.SOCK_STREAM),
         (_EQUAL, 2, 0, socket.SOCK_DGRAM),
         (_EQUAL, 1, 0, socket.SOCK_RAW),  # which needs rights that a command does not have
@@ -150,7 +163,7 @@ def _sockets() -> list[Instruction]:
     return [
         _argument(0),
         (_EQUAL, 0, 1, _AF_UNIX),
-        _END,
+        _END if local else _fail(errno.EACCES),
         (_EQUAL, 0, len(routes), _AF_NETLINK),
         *routes,
         (_EQUAL, 2, 0, _AF_INET),
@@ -158,6 +171,25 @@ def _sockets() -> list[Instruction]:
         _fail(errno.EAFNOSUPPORT),
         *internet,
     ]
+
+
+def _pairs() -> list[Instruction]:
+    """Local ones that stay connected: one for datagrams can send to any path."""
+    return [
+        _argument(1),
+        (_AND, 0, 0, _TYPE),
+        (_EQUAL, 1, 0, socket.SOCK_DGRAM),
+        (_EQUAL, 0, 1, socket.SOCK_RAW),  # the same for local sockets
+        _fail(errno.EACCES),
+        *_require_values(0, (_AF_UNIX,), errno.EAFNOSUPPORT),
+        _END,
+    ]
+
+
+def _socket_rules(*, local_sockets: bool) -> list[tuple[str, list[Instruction]]]:
+    if local_sockets:
+        return [("socket 41 198; socketpair 53 199", _sockets(local=True))]
+    return [("socket 41 198", _sockets(local=False)), ("socketpair 53 199", _pairs())]
 
 
 _LOOKED_AT: Final = [
@@ -168,5 +200,4 @@ _LOOKED_AT: Final = [
     ("openat 257 56", _refuse_bits_of_new_files(2, 3)),
     ("ioctl 16 29", _refuse_values(1, _TERMINAL_TRICKS)),
     ("personality 135 92", [*_require_values(0, _PERSONALITIES, errno.EPERM), _END]),
-    ("socket 41 198; socketpair 53 199", _sockets()),
 ]

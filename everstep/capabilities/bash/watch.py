@@ -11,7 +11,8 @@ the machine runs out of memory all the same, the kernel ends the command before 
 import os
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Final
 
 from everstep.capabilities.bash.profile import SCRATCH
@@ -24,6 +25,8 @@ FILES: Final = 100_000
 """In the places for scratch; a file takes memory, too, however empty it is."""
 SOCKETS: Final = 256
 """What waits in one is memory that belongs to no process: up to 400 KiB, and some MiB in one of TCP."""
+LOCKS: Final = 10_000
+"""On parts of files; each takes memory of the kernel, and no limit counts them."""
 
 _FIELD: Final = re.compile(r"^(\w+):\s+(\d+) kB$", re.MULTILINE)
 _OWN: Final = ("RssAnon", "RssShmem", "VmPTE", "VmSwap")
@@ -37,21 +40,26 @@ _USED: Final = re.compile(r"^sockets: used (\d+)", re.MULTILINE)
 
 def overdrawn(first: int, memory_bytes: int) -> str | None:
     """What the command took too much of; `first` is the sandbox's first process, as numbered outside."""
-    root = f"/proc/{first}/root"
     try:
-        if os.stat(f"{root}/proc").st_dev == os.stat("/proc").st_dev:
-            # Bubblewrap is not done yet: these are the processes of the machine.
-            return None
-        if _is_too_much(root, memory_bytes + memory_bytes // 4):
-            return f"all its processes together took more than {memory_bytes // 2**20} MiB of memory"
-        if any(_files(f"{root}{path}") > FILES for path in SCRATCH):
-            return f"it made more than {FILES} files in {', '.join(SCRATCH)}"
-        if _sockets(first) > SOCKETS:
-            return f"it opened more than {SOCKETS} sockets"
+        return next(_excesses(first, memory_bytes), None)
     except (FileNotFoundError, ProcessLookupError):
         # It ended while it was looked at.
         return None
-    return None
+
+
+def _excesses(first: int, memory_bytes: int) -> Iterator[str]:
+    root = f"/proc/{first}/root"
+    if os.stat(f"{root}/proc").st_dev == os.stat("/proc").st_dev:
+        # Bubblewrap is not done yet: these are the processes of the machine.
+        return
+    if _is_too_much(root, memory_bytes + memory_bytes // 4):
+        yield f"all its processes together took more than {memory_bytes // 2**20} MiB of memory"
+    if _holds_more_locks_than(LOCKS, root):
+        yield f"it holds more than {LOCKS} locks on files"
+    if any(_files(f"{root}{path}") > FILES for path in SCRATCH):
+        yield f"it made more than {FILES} files in {', '.join(SCRATCH)}"
+    if _sockets(first) > SOCKETS:
+        yield f"it opened more than {SOCKETS} sockets"
 
 
 def _is_too_much(root: str, most: int) -> bool:
@@ -108,6 +116,12 @@ def _shared(process: str, elsewhere: int) -> dict[str, int]:
     for start, end, number in _NAMELESS.findall(maps):
         sizes[number] = sizes.get(number, 0) + int(end, 16) - int(start, 16)
     return sizes
+
+
+def _holds_more_locks_than(most: int, root: str) -> bool:
+    """Of its own processes, and of those anywhere that belong to no process but to an open file."""
+    with open(f"{root}/proc/locks", "rb", buffering=256 * 1024) as file:
+        return sum(1 for _ in islice(file, most + 1)) > most
 
 
 def _sockets(first: int) -> int:

@@ -154,7 +154,31 @@ PROCESSES = [
     Hostile("more processes", f"ulimit -u unlimited {SUCCESS}", "cannot modify limit"),
     Hostile("core dumps", f"ulimit -c unlimited {SUCCESS}; kill -SEGV $$; ls", "cannot modify limit"),
     Hostile("precedence", f"renice -n -5 $$ {SUCCESS}", "denied|not permitted"),
-    Hostile("to be spared", f"echo -1000 >/proc/self/oom_score_adj {SUCCESS}", "Permission denied"),
+    Hostile("to be spared", f"echo -1000 >/proc/self/oom_score_adj {SUCCESS}", READ_ONLY),
+    Hostile("to be like others", f"echo 0 >/proc/self/oom_score_adj {SUCCESS}", READ_ONLY),
+    Hostile("code in the first process", f"exec 3<>/proc/1/mem {SUCCESS}", READ_ONLY),
+    Hostile(
+        "a process without limits",
+        "cat /proc/[0-9]*/limits | grep -E '^Max (data|processes|file size|open)' | grep unlimited "
+        f"{SUCCESS} || echo none",
+        "none",
+    ),
+    Hostile(
+        "locks without end",
+        python(
+            'import fcntl; f = open("l", "w"); f.truncate(10**8); '
+            "[fcntl.lockf(f, fcntl.LOCK_EX, 1, 2 * n) for n in range(10**7)]"
+        ),
+        f"{STOPPED}it holds more than 10000 locks on files",
+    ),
+    Hostile("events of the machine", system_call(206, 0, "60000, buffer"), NO_FUNCTION),
+    Hostile("watches of the user", system_call(294, 26, "0"), "Too many open files"),
+    Hostile(
+        "filling all places for scratch",
+        "for place in /tmp ~ /dev/shm; do head -c 1G /dev/zero >$place/big 2>/dev/null; done; "
+        "du -cm /tmp/big ~/big /dev/shm/big | tail -1",
+        r"^128\ttotal",
+    ),
     Hostile("a library for others", "LD_PRELOAD={base}/mine.so /bin/true; echo on", "cannot be preloaded"),
 ]
 
@@ -169,8 +193,17 @@ NETWORK = [
         python(
             'import socket; socket.socket(socket.AF_UNIX).connect("\\x00{abstract}"); print("ESC" + "APED")'
         ),
-        "Connection refused",
+        "Permission denied",
     ),
+    *(
+        Hostile(name, python(f"import socket; {code}; {SAYS_SO}"), "Permission denied")
+        for name, code in [
+            ("a local socket", "socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)"),
+            ("a local socket for datagrams", "socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)"),
+            ("a pair that sends elsewhere", "socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)"),
+        ]
+    ),
+    Hostile("a pair", python('import socket; socket.socketpair(); print("paired")'), "^paired"),
     *(
         Hostile(name, python(f"import socket; socket.socket({family}, {kind}); {SAYS_SO}"), NO_FAMILY)
         for name, family, kind in [
@@ -234,7 +267,7 @@ ALL = FILES + PROCESSES + NETWORK + KERNEL
 
 @pytest.mark.parametrize("hostile", ALL, ids=[each.name for each in ALL])
 async def test_a_hostile_command_is_contained(hostile: Hostile, around: Surroundings) -> None:
-    """9.1.5, 9.1.1: what the sandbox refuses reaches the model as the command's own error output."""
+    """9.1.5, 9.1.1, 9.1.7, 9.1.8: what is refused reaches the model as the command's own error output."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     command = hostile.command.format(**around.words)
 

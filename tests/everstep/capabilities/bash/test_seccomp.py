@@ -1,18 +1,27 @@
 """The filter, run by a few lines of our own: what it says on both machines, without any call being made."""
 
 import errno
+import platform
 import struct
 
 import pytest
 
 from everstep.capabilities.bash.seccomp import ALLOW, FIRST_UNKNOWN, MACHINES, program
+from tests.everstep.capabilities.bash.surroundings import PYTHON, Surroundings, bash, policy_for
 
 X86, ARM = MACHINES
 
 
-def answer(machine: str, number: int, *arguments: int, architecture: int | None = None) -> int:
+def answer(
+    machine: str,
+    number: int,
+    *arguments: int,
+    architecture: int | None = None,
+    local_sockets: bool = False,
+) -> int:
     """The number of the error, or zero where the call is allowed."""
-    instructions = list(struct.iter_unpack("=HBBI", program(machine)))
+    filter_ = program(machine, local_sockets=local_sockets)
+    instructions = list(struct.iter_unpack("=HBBI", filter_))
     padded = (*arguments, *[0] * (6 - len(arguments)))
     data = struct.pack("=iIQ6Q", number, architecture or MACHINES[machine], 0, *padded)
     place, value = 0, 0
@@ -77,8 +86,16 @@ CALLS = [
     ("ioctl, TIOCLINUX", 16, 29, (0, 0x541C), EPERM),
     ("personality, asked", 135, 92, (0xFFFFFFFF,), 0),
     ("personality, addresses that can be guessed", 135, 92, (0x40000,), EPERM),
-    ("socket, local", 41, 198, (1, 1, 0), 0),
-    ("socketpair, local", 53, 199, (1, 1, 0), 0),
+    ("socket, local", 41, 198, (1, 1, 0), errno.EACCES),
+    ("socket, local with more above", 41, 198, (0x1_0000_0001, 1 | 0o2000000, 0), errno.EACCES),
+    ("socketpair", 53, 199, (1, 1 | 0o2004000, 0), 0),
+    ("socketpair, packets in order", 53, 199, (1, 5, 0), 0),
+    ("socketpair, datagrams", 53, 199, (1, 2 | 0o2000000, 0), errno.EACCES),
+    ("socketpair, datagrams by another name", 53, 199, (1, 3, 0), errno.EACCES),
+    ("socketpair of the internet", 53, 199, (2, 1, 0), errno.EAFNOSUPPORT),
+    ("x32's socket", 0x40000000 + 41, 0x40000000 + 41, (1, 1, 0), ENOSYS),
+    ("io_setup", 206, 0, (128,), ENOSYS),
+    ("inotify_init1", 294, 26, (0,), errno.EMFILE),
     ("socket, TCP", 41, 198, (2, 1 | 0o2004000, 6), 0),
     ("socket, UDP", 41, 198, (10, 2, 17), 0),
     ("socket, addresses", 41, 198, (16, 3, 0), 0),
@@ -116,6 +133,32 @@ def test_the_old_calls_are_looked_at_as_well(number: int, arguments: tuple[int, 
 def test_calls_of_another_architecture_are_refused(machine: str) -> None:
     """9.1.5: the numbers of 32 bits mean other calls."""
     assert answer(machine, 39, architecture=0x40000003) == EPERM
+
+
+def test_local_sockets_can_be_allowed() -> None:
+    """9.1.7: by name, and of each kind."""
+    for kind in (1, 2, 5):
+        assert answer(X86, 41, 1, kind, 0, local_sockets=True) == 0
+        assert answer(ARM, 199, 1, kind, 0, local_sockets=True) == 0
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="these instructions are those of x86")
+async def test_calls_of_32_bits_make_no_local_sockets(around: Surroundings) -> None:
+    """9.1.7: neither `socketcall` nor `socket` of i386, called for real."""
+    # mov eax, NUMBER; mov ebx, FIRST; mov ecx, SECOND; xor edx, edx; int 0x80; ret
+    code = (
+        "import ctypes, mmap, struct; "
+        "m = mmap.mmap(-1, 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x40, 7); "
+        "address = ctypes.addressof(ctypes.c_char.from_buffer(m)); "
+        'm[2048:2060] = struct.pack("3I", 1, 1, 0); '
+        "call = lambda number, first, second: (m.__setitem__(slice(0, 20), "
+        'b"\\x53\\xb8" + struct.pack("I", number) + b"\\xbb" + struct.pack("I", first) + '
+        'b"\\xb9" + struct.pack("I", second) + b"\\x31\\xd2\\xcd\\x80"), '
+        'm.__setitem__(slice(20, 22), b"\\x5b\\xc3"), ctypes.CFUNCTYPE(ctypes.c_int)(address)())[2]; '
+        "print(call(102, 1, address + 2048), call(359, 1, 1))"
+    )
+    told = await bash(f"{PYTHON} -I -S -c '{code}'", policy_for(around))
+    assert told == f"{-EPERM} {-EPERM}\n"
 
 
 def test_a_machine_without_a_table_is_named() -> None:
