@@ -1,10 +1,17 @@
 # Two commands matter: `make test` and `make check`. Both need Python 3.11, make and a package index.
 
 PYTHON ?= python3
-VENV := .venv
+VENV ?= .venv
 BIN := $(VENV)/bin
 # Made last, so that a .venv without it is half made and is mended. Inside .venv, so that both go together.
 READY := $(VENV)/.ready
+# The version of an interpreter that was asked for. What was made with another one is made again.
+ASKED := $(if $(filter file,$(origin PYTHON)),,yes)
+# pyenv's shims refuse a version that is not activated, while its interpreters run.
+ifeq ($(shell $(PYTHON) -V 2>/dev/null),)
+override PYTHON := $(or $(lastword $(wildcard $(HOME)/.pyenv/versions/*/bin/$(PYTHON))),$(PYTHON))
+endif
+WANTED := $(if $(ASKED),$(or $(shell $(PYTHON) -V 2>/dev/null),none))
 # uv is locked like everything else, and the lock is what bootstraps it.
 UV_VERSION := $(shell sed -n '/^name = "uv"$$/{n;s/^version = "\(.*\)"$$/\1/p;}' uv.lock)
 
@@ -14,7 +21,12 @@ export UV_PYTHON_DOWNLOADS := never
 unexport VIRTUAL_ENV
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test chaos check bench fmt
+.PHONY: help demo test chaos check bench fmt python
+ifneq ($(WANTED),)
+ifneq ($(WANTED),$(shell $(BIN)/python -V 2>/dev/null))
+.PHONY: $(READY)
+endif
+endif
 
 help:  ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,10 +34,12 @@ help:  ## Say what can be made
 demo: $(READY)  ## Kill a worker in the middle of an agent's work, and watch another one finish it
 	@$(BIN)/python examples/survive.py
 
+TESTS :=
+COVERAGE := --cov --cov-report=term-missing:skip-covered
 # Side by side, a file in one process; in the order in which they stand, as those that wait the longest come first.
 test: $(READY)  ## Run all tests and report what they cover
 	@$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder \
-		--cov --cov-report=term-missing:skip-covered
+		$(COVERAGE) $(TESTS)
 
 chaos: $(READY)  ## Let everything go wrong at once for minutes, and see that viewers end up with what happened
 	@EVERSTEP_CHAOS=long $(BIN)/python -m pytest -s tests/acceptance/test_streams_survive.py
@@ -40,6 +54,9 @@ check: $(READY)  ## Run all checks: format, lint, types, layers, rules without a
 bench: $(READY)  ## Measure how fast the domain decides, and what durability, the HTTP API, the gateway and capabilities cost
 	@missed=0; for each in domain engine api gateway capabilities; do $(BIN)/python bench/$$each.py || missed=1; done; exit $$missed
 
+python:
+	@$(PYTHON) -c 'import sys, ensurepip; print(sys.executable)' 2>/dev/null
+
 fmt: $(READY)  ## Format, and mend what can be mended
 	@$(BIN)/ruff check --fix-only .
 	@$(BIN)/ruff format .
@@ -49,10 +66,11 @@ fmt: $(READY)  ## Format, and mend what can be mended
 # a cache in (a container's user, say) does without one.
 $(READY): pyproject.toml uv.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-		echo "Everstep needs Python 3.11 or later, which '$(PYTHON)' is not." \
-			"Name another one: make PYTHON=python3.12" >&2; exit 1; }
+		echo "Everstep needs Python 3.11 or later, and '$(PYTHON)' does not run here or is older." \
+			"Name another one: make PYTHON=/path/to/python3.12" >&2; exit 1; }
 	@echo "Setting up $(VENV) with what uv.lock names ..." >&2
-	@$(BIN)/python -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+	@{ $(BIN)/python -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && \
+		{ test -z "$(WANTED)" || test "$$($(BIN)/python -V)" = "$(WANTED)"; }; } || \
 		$(PYTHON) -m venv --clear $(VENV)
 	@test "$$($(BIN)/uv --version 2>/dev/null | cut -d ' ' -f 2)" = "$(UV_VERSION)" || \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --force-reinstall uv==$(UV_VERSION)

@@ -3,15 +3,23 @@
 import pytest
 from hypothesis import HealthCheck, settings
 
+from everstep.runtime.signals import restore_for_children
 from tests.services import services
 
 # Here and nowhere else: imported into several conftests, each would start servers of its own.
 __all__ = ["services"]
 
+# A run in the background of a script ignores SIGINT. Its children would do so as well, and never end when
+# a test sends them one.
+restore_for_children()
+
 # How long an example takes says more about the machine than about the code. All else stays as hypothesis
 # chose it, which is something else where the variable CI is set.
 settings.register_profile("everstep", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("everstep")
+
+SLOW_SECONDS = 1800
+"""The limit for each test of a run that includes the slow ones."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -22,6 +30,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave those out, unless they are asked for."""
     if "slow" in str(config.getoption("markexpr")):
+        for item in items:
+            item.add_marker(pytest.mark.timeout(SLOW_SECONDS))
         return
     left_out = [item for item in items if item.get_closest_marker("slow")]
     items[:] = [item for item in items if item not in left_out]

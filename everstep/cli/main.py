@@ -27,6 +27,7 @@ from everstep.runtime.doctor import examined
 from everstep.runtime.installation import Installation, local, opened, register, restored, upgrade
 from everstep.runtime.retention import retentions
 from everstep.runtime.settings import Settings
+from everstep.runtime.signals import restore_for_children
 from everstep.runtime.viewing import gateway_url
 from everstep.runtime.worker import armed
 
@@ -565,6 +566,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     the interpreter ends, the process aborts, so that one stop in twelve looked like a crash. Everything is
     closed and written by now: the process ends without the interpreter.
     """
+    restore_for_children()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # What the terminal has no letters for is no reason to fail.

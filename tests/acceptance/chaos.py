@@ -58,12 +58,16 @@ class Measure:
     """Seconds in which every fifth viewer reads nothing."""
     patience: float
     """Seconds until everything has to be over, when nothing goes wrong any more."""
+    limit: int = 300
+    """Seconds that the whole test may take."""
     shared: int = 0
     """Further gateways that share one port."""
 
 
 SHORT = Measure(16, 48, 20, kills=3, drains=1, restarts=1, cut_every=3, unread=3, patience=90)
-LONG = Measure(40, 120, 60, kills=8, drains=4, restarts=3, cut_every=3, unread=20, patience=240, shared=2)
+LONG = Measure(
+    40, 120, 60, kills=8, drains=4, restarts=3, cut_every=3, unread=20, patience=240, limit=1800, shared=2
+)
 
 ABORTED, LOST = "0.2", "0.05"
 """Of all attempts to write a step, and of all frames on their way to a gateway."""

@@ -38,7 +38,7 @@ from tests.acceptance.harness import Entry, Nursery, read_journal
 from tests.acceptance.onlookers import Handy, Onlooker, Sse, settled
 from tests.acceptance.storytellers import STEPS, words
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(measure().limit)]
 
 Said = dict[tuple[UUID, int], str]
 """The stored messages, by execution and step."""

@@ -77,8 +77,10 @@ def _become(command: list[str], guard: int, libc: ctypes.CDLL | None) -> NoRetur
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != guard:
             os._exit(CANNOT_RUN)
-    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(ignored, signal.SIG_DFL)
+    # What a shell ignores for background jobs, and the interpreter for itself, stays ignored across `exec`.
+    for number in signal.valid_signals():
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     with suppress(OSError):
         os.execvp(command[0], command)  # noqa: S606 -- the server that somebody configured, and no shell
     os._exit(CANNOT_RUN)

@@ -38,6 +38,17 @@ def drop_to(user: int, group: int) -> None:
     os.setuid(user)
 
 
+def restore_signals() -> None:
+    """Give the command the default action of each signal.
+
+    What a shell ignores for its background jobs, and the interpreter for itself, stays ignored across `exec`.
+    """
+    for number in signal.valid_signals():
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
 def become(parent: int, orphaned: int, command: list[str]) -> NoReturn:
     """Turn into the command, which gets the signal `orphaned` when the parent dies."""
     libc = ctypes.CDLL(None, use_errno=True)
@@ -76,6 +87,7 @@ def supervise(parent: int, orphaned: int, command: list[str]) -> NoReturn:
 
 def main(parent: str, orphaned: str, user: str, how: str, *command: str) -> NoReturn:
     """Read the command line."""
+    restore_signals()
     if user != "-":
         uid, gid = user.split(":")
         drop_to(int(uid), int(gid))

@@ -4,6 +4,8 @@ import asyncio
 import json
 import re
 import signal
+import sys
+from asyncio.subprocess import PIPE
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +16,8 @@ import pytest
 from agent_domain.status import ExecutionStatus
 from everstep.runtime.embedded import running
 from everstep.runtime.embedded.processes import command_lines
-from tests.acceptance.harness import Nursery, Process, environment, until
+from tests.acceptance.harness import ROOT, Nursery, Process, environment, until
+from tests.everstep.capabilities.bash.surroundings import need_a_sandbox
 from tests.everstep.cli.agents import hesitant
 from tests.everstep.cli.desk import Desk
 from tests.services import data_directory
@@ -153,3 +156,38 @@ async def test_a_local_installation_leaves_nothing_behind(nursery: Nursery, tmp_
         assert await up.death() == 0, up.log.read_text()
         assert "stopping; running model calls may finish" in up.log.read_text().splitlines()
         assert await left_of(data, *ports) == []
+
+
+async def test_an_installation_in_the_background_stops_and_interrupts_as_one_in_the_foreground() -> None:
+    need_a_sandbox()
+    with data_directory() as folder:
+        data, work = folder / "data", folder / "work"
+        work.mkdir()
+        options = ("--data", str(data), "--agents", "tests.everstep.cli.interrupting:agents")
+        ports = [word for name in ("temporal", "ui", "http", "gateway") for word in (f"--{name}-port", "0")]
+        given = environment(PYTHONPATH=str(ROOT))
+        up = await asyncio.create_subprocess_exec(
+            *("sh", "-c", "trap '' HUP INT QUIT; exec \"$@\"", "sh", sys.executable, "-m", "everstep.cli"),
+            *(*options, "up", *ports, "--json"),
+            stdout=PIPE,
+            cwd=work,
+            env=given,
+        )
+        try:
+            assert up.stdout
+            addresses = json.loads(await up.stdout.readline())
+            run = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "everstep.cli", *options),
+                *("run", "Interrupt yourself", "--agent", "interrupting"),
+                stdout=PIPE,
+                cwd=work,
+                env=given,
+            )
+            said, _ = await run.communicate()
+            assert run.returncode == 0
+            assert re.findall(r"[A-Z]+ \d+", said.decode()) == ["HUP 129", "INT 130", "QUIT 131"]
+        finally:
+            up.terminate()
+            code = await up.wait()
+        assert code == 0
+        assert await left_of(data, addresses["temporal_address"], addresses["ui_url"]) == []
