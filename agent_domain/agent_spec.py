@@ -21,7 +21,7 @@ set limits and approvals of its own.
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from agent_domain.capabilities.approvals import parse_approval
 from agent_domain.error_policy import ErrorPolicy
@@ -87,6 +87,9 @@ class AgentSpec:
     error_policy: str | None = None
     """What a failure means for the run: the name of a preset of `ErrorPolicy`."""
 
+    load_yaml: ClassVar[ReadsYaml | None] = None
+    """Reads front matter. The domain has no YAML library: `everstep.agents` sets this one."""
+
     def __post_init__(self) -> None:
         """Replace what was given by its checked, frozen form."""
         checked = {
@@ -115,8 +118,19 @@ class AgentSpec:
         return _spec(cast("Mapping[object, Any]", front_matter), prompt)
 
     @classmethod
-    def from_markdown(cls, text: str, load_yaml: ReadsYaml) -> "AgentSpec":
-        """The spec in front matter, its prompt in the body."""
+    def from_markdown(cls, text: str, load_yaml: ReadsYaml | None = None) -> "AgentSpec":
+        """The spec in front matter, its prompt in the body.
+
+        Args:
+            text: The whole file.
+            load_yaml: Another reader of YAML than Everstep's.
+
+        Raises:
+            InvalidInput: There is no front matter, it is no valid YAML, or it describes no agent.
+        """
+        read = load_yaml or cls.load_yaml
+        if read is None:
+            raise InvalidInput("no reader of YAML is set; import AgentSpec from everstep, or pass load_yaml")
         front_matter, body = split_front_matter(valid_text(text, "the agent"))
         if front_matter is None:
             raise InvalidInput(
@@ -124,7 +138,7 @@ class AgentSpec:
             )
         try:
             # Below a line, as in the file: then errors name the lines by their numbers there.
-            given = load_yaml(f"\n{front_matter}")
+            given = read(f"\n{front_matter}")
         except ValueError as error:
             raise InvalidInput(f"The front matter is no valid YAML: {error}") from error
         return cls.from_mapping({} if given is None else given, body.strip())

@@ -11,13 +11,13 @@ one run after another says so in them, as every run begins with step 1.
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Protocol
+from typing import Protocol, cast
 from uuid import UUID
 
 from agent_domain import envelopes
 from agent_domain.broadcast_config import BroadcastConfig
 from agent_domain.envelopes import Attempt, Envelope, channel_of
-from agent_domain.errors import InvalidInput, UnknownName
+from agent_domain.errors import UnknownName
 from agent_domain.events import (
     AgentFailed,
     AgentStepCompleted,
@@ -31,6 +31,7 @@ from agent_domain.events import (
 )
 from agent_domain.ports import EventRecord
 from agent_domain.status import WireStatus, ended
+from agent_domain.values import uuid_or_text
 
 
 class CanBroadcastAgentEvents(Protocol):
@@ -74,8 +75,9 @@ class AgentEventEnvelopeAdapter:
         clock: Callable[[], datetime],
     ) -> None:
         self.broadcaster = broadcaster
-        self.session_id = None if session_id is None else _uuid(session_id, "session_id")
-        self.execution_id = _uuid(execution_id, "execution_id")
+        # An application's own texts stay as they are, all the way into its envelopes.
+        self.session_id = None if session_id is None else cast("UUID", uuid_or_text(session_id, "session_id"))
+        self.execution_id = cast("UUID", uuid_or_text(execution_id, "execution_id"))
         self.config = config or BroadcastConfig.standard()
         self._clock = clock
         self._status = WireStatus.IDLE
@@ -318,10 +320,3 @@ def _status(given: WireStatus | str) -> WireStatus:
         return WireStatus(given)
     except ValueError:
         raise UnknownName("wire status", str(given), WireStatus) from None
-
-
-def _uuid(given: UUID | str, name: str) -> UUID:
-    try:
-        return given if isinstance(given, UUID) else UUID(given)
-    except (ValueError, AttributeError, TypeError):
-        raise InvalidInput(f"{name} is {given!r}; pass a UUID") from None

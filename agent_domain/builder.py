@@ -14,7 +14,7 @@ from agent_domain.continuation import ContinuationCriteria, Criterion
 from agent_domain.contracts import AgentDescriptor
 from agent_domain.criteria import CumulativeExecutionTimeLimit, ExecutionTimeLimit
 from agent_domain.definition import AgentDefinition
-from agent_domain.drivers import CanUseTools, StepDriver
+from agent_domain.drivers import CanUseTools, Model, StepDriver
 from agent_domain.error_policy import ErrorPolicy
 from agent_domain.errors import InvalidInput
 from agent_domain.events import EventBus
@@ -71,6 +71,12 @@ class AgentBuilder:
         self._throws = False
         self._built: list[Callable[[Any], Any]] = []
 
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__} '{self._name}': tools {_names(self._tools.names)}, "
+            f"capabilities {_names(self._capabilities)}>"
+        )
+
     @classmethod
     def new(cls) -> Self:
         """No limits; only the error policy and the model's tool calls decide."""
@@ -92,13 +98,13 @@ class AgentBuilder:
     # Limits.
 
     def with_max_steps(self, steps: int) -> Self:
-        """At most so many steps."""
-        self._max_steps = _whole("with_max_steps", steps)
+        """At most so many steps; 0 executes nothing."""
+        self._max_steps = _count("with_max_steps", steps)
         return self
 
     def with_max_tokens(self, tokens: int) -> Self:
         """No further step once so many tokens were used."""
-        self._max_tokens = _whole("with_max_tokens", tokens)
+        self._max_tokens = _count("with_max_tokens", tokens)
         return self
 
     def with_timeout(self, seconds: float) -> Self:
@@ -202,8 +208,7 @@ class AgentBuilder:
 
     def with_driver(self, driver: StepDriver | CanUseTools) -> Self:
         """How steps talk to the model."""
-        how = "a driver has a coroutine method use_tools(state)"
-        self._driver = _of_type("with_driver", driver, CanUseTools, how)
+        self._driver = _of_type("with_driver", driver, CanUseTools, _how_drivers_are_made(driver))
         return self
 
     def with_events(self, bus: EventBus) -> Self:
@@ -299,6 +304,16 @@ class AgentBuilder:
         return agent
 
 
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(names) or "none"
+
+
+def _how_drivers_are_made(given: object) -> str:
+    if isinstance(given, Model):
+        return f"a {type(given).__name__} is a model; pass ToolCallingDriver(model), or ReActDriver(model)"
+    return "a driver has a coroutine method use_tools(state)"
+
+
 _HOW_TOOLS = "make one with @tool, FunctionTool.from_function or BaseTool"
 
 T = TypeVar("T")
@@ -318,6 +333,13 @@ def _whole(method: str, value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise InvalidInput(f"{method} was given {value!r}; pass a whole number")
     return value
+
+
+def _count(method: str, value: object) -> int:
+    count = _whole(method, value)
+    if count < 0:
+        raise InvalidInput(f"{method} was given {count}; pass 0 or more")
+    return count
 
 
 def _number(method: str, value: object) -> float:

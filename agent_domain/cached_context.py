@@ -6,7 +6,7 @@ from typing import Any
 
 from agent_domain.errors import InvalidInput
 from agent_domain.messages import Messages, Role, as_messages, system
-from agent_domain.values import EMPTY, FrozenDict, freeze, frozen_map, listed, valid_text
+from agent_domain.values import EMPTY, FrozenDict, freeze, frozen_map, listed, read_optional, valid_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +94,10 @@ class CachedContext:
         """Read the written form; what it does not know is ignored."""
         data = data or EMPTY
         return cls(
-            as_messages(data.get("messages") or ()),
+            read_optional(data, "messages", as_messages) or (),
             data.get("tools") or (),
             data.get("toolChoice"),
-            as_response_format(data.get("responseFormat")),
+            read_optional(data, "responseFormat", as_response_format),
         )
 
 

@@ -15,7 +15,7 @@ from agent_domain.errors import InvalidInput
 from agent_domain.status import StopReason
 from agent_domain.step_error import StepError
 from agent_domain.stop_signal import StopSignal
-from agent_domain.values import EMPTY, FrozenDict, frozen_map, member
+from agent_domain.values import EMPTY, FrozenDict, frozen_map, member, read_each, read_key, read_optional
 
 
 class ContinuationDecision(StrEnum):
@@ -113,13 +113,12 @@ class ContinuationEvaluation:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "ContinuationEvaluation":
         """Read the written form; what it does not know is ignored."""
-        stop_reason = data.get("stopReason")
         return cls(
-            str(data["criterion"]),
-            ContinuationDecision(data["decision"]),
+            read_key(data, "criterion", str),
+            read_key(data, "decision", ContinuationDecision),
             str(data.get("reason", "")),
             data.get("context") or EMPTY,
-            StopReason(stop_reason) if stop_reason else None,
+            read_optional(data, "stopReason", StopReason),
             source=str(data.get("source", "")),
         )
 
@@ -185,11 +184,11 @@ class ContinuationOutcome:
     def from_dict(cls, data: Mapping[str, Any]) -> "ContinuationOutcome":
         """Read the written form; what it does not know is ignored."""
         return cls(
-            ContinuationDecision(data["decision"]),
-            bool(data["shouldContinue"]),
-            str(data["resolvedBy"]),
-            StopReason(data["stopReason"]),
-            tuple(map(ContinuationEvaluation.from_dict, data.get("evaluations") or ())),
+            read_key(data, "decision", ContinuationDecision),
+            read_key(data, "shouldContinue", bool),
+            read_key(data, "resolvedBy", str),
+            read_key(data, "stopReason", StopReason),
+            read_each(data, "evaluations", ContinuationEvaluation.from_dict),
         )
 
 

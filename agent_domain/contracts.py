@@ -184,6 +184,15 @@ def _attached(agent: RunsAgent, cls: type[Any] | None, fn: Callable[[Any], objec
     return agent.wiretap(fn) if cls is None else agent.on_event(cls, fn)
 
 
+@runtime_checkable
+class AgentFactory(Protocol):
+    """Makes agents by name; an `AgentContractRegistry` is one, and applications may write others."""
+
+    def create(self, name: str, config: Mapping[str, Any] = EMPTY) -> Result[AgentContract]:
+        """A new agent of that name, or why there is none."""
+        ...
+
+
 def _is_contract(given: object) -> bool:
     return isinstance(given, type) and issubclass(given, AgentContract)
 
@@ -220,14 +229,3 @@ class AgentContractRegistry:
         if hasattr(agent, "from_config"):
             return attempt(lambda: agent.from_config(config))
         return attempt(lambda: agent(**config))
-
-
-@dataclass(frozen=True, slots=True)
-class AgentFactory:
-    """Makes agents of a registry, for code that should not change the registry."""
-
-    registry: AgentContractRegistry
-
-    def create(self, name: str, config: Mapping[str, Any] = EMPTY) -> Result[AgentContract]:
-        """A new agent of that name, or why there is none."""
-        return self.registry.create(name, config)

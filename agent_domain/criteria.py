@@ -7,7 +7,7 @@ execution's plan.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from agent_domain.continuation import (
     ContinuationDecision,
@@ -15,6 +15,7 @@ from agent_domain.continuation import (
     class_name,
 )
 from agent_domain.error_policy import (
+    ErrorContext,
     ErrorHandlingDecision,
     ErrorPolicy,
     as_policy,
@@ -102,11 +103,15 @@ class CumulativeExecutionTimeLimit:
     """No step once so many seconds were spent working, in this execution or the whole session."""
 
     max_seconds: float
-    scope: str = "execution"
+    scope: str | Callable[[Any], float] = "execution"
+    """`execution` or `session`; a function here is the resolver, as in the other limits."""
     resolver: Callable[[Any], float] | None = None
 
     def __post_init__(self) -> None:
         _positive(self.max_seconds)
+        if callable(self.scope):
+            object.__setattr__(self, "resolver", self.scope)
+            object.__setattr__(self, "scope", "execution")
         if self.scope not in ("execution", "session"):
             raise InvalidInput(f"the scope is {self.scope!r}; use execution or session")
 
@@ -146,14 +151,33 @@ class FinishReasonCheck:
         return FORBID if step and step.finish_reason in self.reasons else ALLOW
 
 
+class ResolvesErrorContext(Protocol):
+    """Says what failed in a state, for an error policy to judge."""
+
+    def resolve(self, state: Any) -> ErrorContext:
+        """The latest failure, or `ErrorContext.none()`."""
+        ...
+
+
 @dataclass(frozen=True)
 class ErrorPolicyCriterion:
-    """No step after an error that the policy does not forgive."""
+    """No step after an error that the policy does not forgive.
+
+    A `context_resolver` replaces the usual reading of the state. It is code, so it serves agents that
+    run in-process only.
+    """
 
     policy: ErrorPolicy = ErrorPolicy()
+    context_resolver: ResolvesErrorContext | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "policy", as_policy(self.policy))
+        resolver = self.context_resolver
+        if resolver is not None and not callable(getattr(resolver, "resolve", None)):
+            raise InvalidInput(f"the context resolver is {resolver!r}; pass an object with resolve(state)")
+
+    def _context(self, state: ExecutionView) -> ErrorContext:
+        return self.context_resolver.resolve(state) if self.context_resolver else state.error_context
 
     @classmethod
     def with_policy(cls, policy: ErrorPolicy) -> "ErrorPolicyCriterion":
@@ -162,15 +186,18 @@ class ErrorPolicyCriterion:
 
     def decide(self, state: ExecutionView) -> ContinuationDecision:
         """What it votes."""
-        handling = self.policy.evaluate(state.error_context)
-        return FORBID if handling is ErrorHandlingDecision.STOP else ALLOW
+        return _forgiven(self.policy.evaluate(self._context(state)))
 
     def explain(self, state: ExecutionView) -> ContinuationEvaluation:
         """The vote with its reasons."""
-        context = state.error_context
+        context = self._context(state)
         handling, retries = self.policy.evaluate(context), self.policy.max_retries
         reason = reason_for(context, handling, retries)
-        return _evaluation(self, self.decide(state), reason, **context_of(context, handling, retries))
+        return _evaluation(self, _forgiven(handling), reason, **context_of(context, handling, retries))
+
+
+def _forgiven(handling: ErrorHandlingDecision) -> ContinuationDecision:
+    return FORBID if handling is ErrorHandlingDecision.STOP else ALLOW
 
 
 @dataclass(frozen=True)

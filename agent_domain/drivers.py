@@ -42,6 +42,7 @@ def unheard(_text: str) -> None:
     """An `OnText` for callers that do not stream."""
 
 
+@runtime_checkable
 class Model(Protocol):
     """A language model: one request, one response. It never retries by itself."""
 

@@ -8,7 +8,7 @@ what is only streamed past is not stored and has no number.
 The functions below are all there is to tell, one for each type of envelope.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -31,6 +31,7 @@ from agent_domain.values import (
     moment,
     optional_moment,
     parse_moment,
+    parse_uuid,
     reading,
     valid_text,
 )
@@ -76,8 +77,12 @@ def channel_of(session_id: UUID | None, execution_id: UUID) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Envelope:
-    """One piece of news about an execution, as it is stored and sent."""
+class Envelope(Mapping[str, Any]):
+    """One piece of news about an execution, as it is stored and sent.
+
+    It reads as its written form, too: `envelope["type"]`, `dict(envelope)`. Ids are UUIDs in all that
+    Everstep stores; only an adapter in an application may carry the application's own texts.
+    """
 
     type: str
     session_id: UUID | None
@@ -117,6 +122,15 @@ class Envelope:
             stored.seq,
         )
 
+    def __getitem__(self, key: str) -> Any:
+        return self.to_dict()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.to_dict())
+
+    def __len__(self) -> int:
+        return len(self.to_dict())
+
     @property
     def channel(self) -> str:
         """Where it is sent; transports may put a prefix before it."""
@@ -150,11 +164,11 @@ class Envelope:
             session_id = data["session_id"]
             return cls(
                 valid_text(data["type"], "type"),
-                None if session_id is None else UUID(session_id),
-                UUID(data["execution_id"]),
+                None if session_id is None else parse_uuid(session_id, "session_id"),
+                parse_uuid(data["execution_id"], "execution_id"),
                 parse_moment(data["timestamp"], "timestamp"),
                 frozen_map(data["payload"], "the payload"),
-                UUID(data["id"]),
+                parse_uuid(data["id"], "id"),
                 data.get("seq"),
             )
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from agent_domain.errors import InvalidInput, UnknownName
 from agent_domain.step_error import ErrorType, StepError
-from agent_domain.values import EMPTY, FrozenDict, frozen_map
+from agent_domain.values import EMPTY, FrozenDict, frozen_map, thaw
 
 
 class ErrorHandlingDecision(StrEnum):
@@ -39,6 +39,17 @@ class ErrorContext:
     def none(cls) -> "ErrorContext":
         """Nothing failed."""
         return cls(ErrorType.UNKNOWN, 0, 0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The written form."""
+        return {
+            "type": str(self.type),
+            "consecutiveFailures": self.consecutive_failures,
+            "totalFailures": self.total_failures,
+            "message": self.message,
+            "toolName": self.tool_name,
+            "metadata": thaw(self.metadata),
+        }
 
 
 @dataclass(frozen=True, slots=True)

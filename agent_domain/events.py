@@ -30,9 +30,13 @@ class Event:
     """Keys of attributes whose written name is not simply their camelCase form."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The payload; the moment is the event's, not part of it."""
+        """The payload as JSON values, under the keys of rule 4.6; the moment is not part of it."""
         names = [field.name for field in fields(self) if field.name != "at"]
         return {self.keys.get(name, _camel(name)): _plain(getattr(self, name)) for name in names}
+
+    def payload(self) -> dict[str, Any]:
+        """The same as `to_dict`."""
+        return self.to_dict()
 
 
 def _camel(name: str) -> str:

@@ -26,7 +26,7 @@ from agent_domain.step_error import StepError
 from agent_domain.step_facts import CallFacts, StepFacts
 from agent_domain.stop_signal import StopSignal
 from agent_domain.usage import Usage
-from agent_domain.values import optional_moment, parse_optional_moment
+from agent_domain.values import optional_moment, parse_optional_moment, parse_optional_uuid, read_optional
 from agent_domain.wishes import Wishes
 
 
@@ -66,11 +66,11 @@ class StateInfo:
     def from_dict(cls, data: Mapping[str, Any]) -> "StateInfo":
         """Read the written form; what is missing is unknown, missing seconds are 0."""
         return cls(
-            UUID(data["id"]) if data.get("id") else None,
+            parse_optional_uuid(data.get("id"), "stateInfo.id"),
             parse_optional_moment(data.get("startedAt"), "startedAt"),
             parse_optional_moment(data.get("updatedAt"), "updatedAt"),
-            float(data.get("cumulativeExecutionSeconds") or 0.0),
-            float(data.get("sessionExecutionSeconds") or 0.0),
+            read_optional(data, "cumulativeExecutionSeconds", float) or 0.0,
+            read_optional(data, "sessionExecutionSeconds", float) or 0.0,
         )
 
 

@@ -71,13 +71,24 @@ class FunctionTool:
 
 
 class BaseTool:
-    """A tool as a class: define `__call__`, and `name` unless the class's will do."""
+    """A tool as a class: define `__call__`, and `name` unless the class's will do.
+
+    Args:
+        name: Replaces the class's name for this object.
+        description: Replaces the class's description, which is otherwise its docstring.
+    """
 
     name: str
     description: str = ""
     options: ToolOptions = ToolOptions()
     _is_named: ClassVar[bool] = False
     """Whether a name was chosen, by the class or by one that it derives from."""
+
+    def __init__(self, name: str | None = None, description: str | None = None) -> None:
+        if name is not None:
+            self.name = valid_tool_name(name)
+        if description is not None:
+            self.description = valid_text(description, "the tool's description")
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -5,6 +5,9 @@ Only agents and executions get ids from outside; everything below an execution i
 
 from uuid import UUID, uuid5
 
+_FOREIGN = UUID("6f1f4a0e-8f0c-5c62-9d0b-1f2e6f3b7a55")
+"""The namespace of ids that applications chose and that are no UUIDs."""
+
 
 def step_id(execution_id: UUID, number: int) -> UUID:
     """The id of a step, whoever computes it and however often."""
@@ -21,6 +24,7 @@ def subagent_id(execution_id: UUID, call_id: str) -> UUID:
     return uuid5(execution_id, f"subagent/{call_id}")
 
 
-def envelope_id(execution_id: UUID, key: str) -> UUID:
-    """The id of the envelope that tells about `key` (such as `step/3/completed`)."""
-    return uuid5(execution_id, f"envelope/{key}")
+def envelope_id(execution_id: UUID | str, key: str) -> UUID:
+    """The id of the envelope for `key` (such as `step/3/completed`)."""
+    name = execution_id if isinstance(execution_id, UUID) else uuid5(_FOREIGN, execution_id)
+    return uuid5(name, f"envelope/{key}")

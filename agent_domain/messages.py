@@ -13,6 +13,9 @@ from agent_domain.values import (
     freeze,
     frozen_map,
     json_text,
+    read_each,
+    read_key,
+    read_optional,
     thaw,
     valid_text,
 )
@@ -223,6 +226,10 @@ class MessageStore:
         """Read `sections`, or a flat `messages` list as the default section."""
         flat: dict[str, Any] = {"name": DEFAULT_SECTION, "messages": data.get("messages")}
         store = cls()
-        for entry in cast("Iterable[Mapping[str, Any]]", data.get("sections") or [flat]):
-            store = store.with_section(str(entry["name"]), as_messages(entry.get("messages") or []))
+        for name, messages in read_each(data, "sections", _read_section) or [_read_section(flat)]:
+            store = store.with_section(name, messages)
         return store
+
+
+def _read_section(entry: Mapping[str, Any]) -> tuple[str, Messages]:
+    return read_key(entry, "name", str), read_optional(entry, "messages", as_messages) or ()

@@ -217,6 +217,11 @@ def _parameters(criterion: Criterion[Any]) -> dict[str, Any]:
     match criterion:
         case FinishReasonCheck(reasons):
             return params | {"reasons": sorted(reasons)}
+        case ErrorPolicyCriterion(context_resolver=resolver) if resolver is not None:
+            raise InvalidInput(
+                "an ErrorPolicyCriterion with a context_resolver runs in-process only; for a durable "
+                "execution register a criterion that resolves the context itself (@REGISTERED.function)"
+            )
         case ErrorPolicyCriterion(policy) | ToolCallPresenceCheck(policy):
             return params | {"policy": policy.to_dict()}
         case _:

@@ -19,7 +19,7 @@ from agent_domain.capabilities.limits import whole
 from agent_domain.envelopes import Envelope, EnvelopeType
 from agent_domain.errors import InvalidInput
 from agent_domain.status import WireStatus
-from agent_domain.values import listed, reading, valid_text
+from agent_domain.values import listed, parse_uuid, reading, valid_text
 
 MAX_NUMBER = 2**63 - 1
 """The largest that PostgreSQL can count to."""
@@ -194,7 +194,10 @@ class Position:
             written = listed(data.get("drafts", ()), "drafts")
             if len(written) > MAX_DRAFTS:
                 raise InvalidInput(f"there are {len(written)} drafts; send at most {MAX_DRAFTS}")
-            drafts = {UUID(each["execution_id"]): place_of(each, "next_index") for each in written}
+            drafts = {
+                parse_uuid(each["execution_id"], "execution_id"): place_of(each, "next_index")
+                for each in written
+            }
             return cls(_count(data, "seq"), epoch, drafts)
 
 

@@ -35,6 +35,7 @@ from agent_domain.values import (
     frozen_map,
     moment,
     parse_optional_moment,
+    parse_optional_uuid,
     reading,
 )
 
@@ -218,14 +219,10 @@ def _id(value: UUID | None) -> str | None:
     return str(value) if value else None
 
 
-def _parse_id(value: str | None) -> UUID | None:
-    return UUID(value) if value else None
-
-
 def _deserialized(data: FrozenDict) -> AgentState:
     execution = frozen_map(data.get("execution") or {}, "execution")
     info = StateInfo(
-        id=_parse_id(data.get("agent_id")),
+        id=parse_optional_uuid(data.get("agent_id"), "agent_id"),
         started_at=parse_optional_moment(execution.get("started_at"), "started_at"),
         updated_at=parse_optional_moment(execution.get("updated_at"), "updated_at"),
         cumulative_execution_seconds=float(execution.get("cumulative_seconds") or 0.0),
@@ -233,8 +230,8 @@ def _deserialized(data: FrozenDict) -> AgentState:
     )
     status = AgentStatus(data.get("status") or AgentStatus.IN_PROGRESS)
     state = AgentState(
-        agent_id=_parse_id(data.get("agent_id")),
-        parent_agent_id=_parse_id(data.get("parent_agent_id")),
+        agent_id=parse_optional_uuid(data.get("agent_id"), "agent_id"),
+        parent_agent_id=parse_optional_uuid(data.get("parent_agent_id"), "parent_agent_id"),
         facts=ExecutionFacts(status=status, state_info=info, usage=Usage.from_dict(data.get("usage"))),
         metadata=frozen_map(data.get("metadata") or {}, "metadata"),
     )
@@ -270,8 +267,8 @@ class ContinuationAgentStateSerializer:
             if read.get("version", CONTINUATION_VERSION) != CONTINUATION_VERSION:
                 raise InvalidInput(f"its version is {read['version']}; this one reads {CONTINUATION_VERSION}")
             return AgentState(
-                agent_id=_parse_id(read.get("agent_id")),
-                parent_agent_id=_parse_id(read.get("parent_agent_id")),
+                agent_id=parse_optional_uuid(read.get("agent_id"), "agent_id"),
+                parent_agent_id=parse_optional_uuid(read.get("parent_agent_id"), "parent_agent_id"),
                 message_store=MessageStore.from_dict(read.get("message_store") or read),
                 metadata=frozen_map(read.get("metadata") or {}, "metadata"),
             )

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, overload
 from uuid import UUID
 
@@ -29,10 +29,16 @@ from agent_domain.values import (
     frozen_map,
     optional_moment,
     parse_optional_moment,
+    parse_optional_uuid,
+    read_each,
+    read_optional,
     reading,
 )
 
 CANCELLED_CALL = "Error: Cancelled before it finished"
+
+_EPOCH = datetime.fromtimestamp(0, UTC)
+_NO_ID = UUID(int=0)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -91,6 +97,11 @@ class AgentState:
     def state_info(self) -> StateInfo:
         """Identity, age and working time."""
         return self.facts.state_info
+
+    @property
+    def started_at(self) -> datetime | None:
+        """When the state was created; None until a runner first sees it."""
+        return self.facts.state_info.started_at
 
     @property
     def messages(self) -> Messages:
@@ -432,9 +443,18 @@ class AgentState:
         number = state.facts.recorded_steps + 1
         return state.with_step_recorded(StepExecution(number, step, None, start, max(now or start, start)))
 
-    def fail_with(self, error: BaseException, at: datetime) -> "AgentState":
-        """Failed, with a failure step that says why."""
-        state = self.failed(StepError.of(error), at).recorded(None, at)
+    def fail_with(self, error: BaseException, at: datetime | None = None) -> "AgentState":
+        """Failed, with a failure step that says why.
+
+        Args:
+            error: What failed.
+            at: When; by default the latest moment that the state knows, or the epoch in a state that no
+                runner has seen.
+        """
+        info = self.state_info
+        at = at or self.current_step_started_at or info.updated_at or info.started_at or _EPOCH
+        state = self if self.execution.execution_id else self.identified(_NO_ID, _NO_ID)
+        state = state.failed(StepError.of(error), at).recorded(None, at)
         return replace(state, facts=replace(state.facts, status=AgentStatus.FAILED))
 
     # Written and read.
@@ -480,18 +500,18 @@ def _last_words(messages: Messages) -> str:
 
 
 def _read(data: FrozenDict) -> AgentState:
-    records = tuple(map(StepExecution.from_dict, data.get("steps") or ()))
-    current = AgentStep.from_dict(data["currentStep"]) if data.get("currentStep") else None
-    execution_id, parent = data.get("executionId"), data.get("parentAgentId")
+    records = read_each(data, "steps", StepExecution.from_dict)
+    current = read_optional(data, "currentStep", AgentStep.from_dict)
     return AgentState(
-        agent_id=UUID(data["agentId"]) if data.get("agentId") else None,
-        parent_agent_id=UUID(parent) if parent else None,
+        agent_id=parse_optional_uuid(data.get("agentId"), "agentId"),
+        parent_agent_id=parse_optional_uuid(data.get("parentAgentId"), "parentAgentId"),
         facts=_read_facts(data, records, current),
-        message_store=MessageStore.from_dict(data.get("messageStore") or data),
+        message_store=read_optional(data, "messageStore", MessageStore.from_dict)
+        or MessageStore.from_dict(data),
         metadata=frozen_map(data.get("metadata") or {}, "metadata"),
-        cached_context=CachedContext.from_dict(data.get("cachedContext")),
+        cached_context=read_optional(data, "cachedContext", CachedContext.from_dict) or CachedContext(),
         execution=ExecutionData(
-            UUID(execution_id) if execution_id else None,
+            parse_optional_uuid(data.get("executionId"), "executionId"),
             parse_optional_moment(data.get("startedAt"), "startedAt"),
             parse_optional_moment(data.get("completedAt"), "completedAt"),
             records,
@@ -506,10 +526,10 @@ def _read_facts(
 ) -> ExecutionFacts:
     """The counters follow from the steps; when the run was entered is never restored."""
     trailing, unevaluated = _failures_in_a_row(records)
-    step, outcome = current or (records[-1].step if records else None), data.get("lastContinuationOutcome")
+    step = current or (records[-1].step if records else None)
     return ExecutionFacts(
-        status=AgentStatus(data.get("status", "in_progress")),
-        state_info=StateInfo.from_dict(data.get("stateInfo") or EMPTY),
+        status=read_optional(data, "status", AgentStatus) or AgentStatus.IN_PROGRESS,
+        state_info=read_optional(data, "stateInfo", StateInfo.from_dict) or StateInfo(),
         usage=Usage.from_dict(data.get("usage")),
         recorded_steps=len(records),
         recorded_failures=sum(record.step.has_errors for record in records),
@@ -518,7 +538,7 @@ def _read_facts(
         current_step=step and step.facts(len(records) + (current is not None)),
         is_recorded=current is None,
         is_paused=bool(data.get("isPaused")),
-        last_outcome=ContinuationOutcome.from_dict(outcome) if outcome else None,
+        last_outcome=read_optional(data, "lastContinuationOutcome", ContinuationOutcome.from_dict),
     )
 
 

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from agent_domain.errors import InvalidModelOutput, RateLimited
-from agent_domain.values import storable
+from agent_domain.values import read_optional, storable
 
 
 class ErrorType(StrEnum):
@@ -53,10 +53,9 @@ class StepError:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "StepError":
         """Read the written form; what it does not know is ignored."""
-        kind = data.get("type")
         return cls(
             str(data.get("message", "")),
-            ErrorType(kind) if kind else None,
+            read_optional(data, "type", ErrorType),
             data.get("toolName"),
             data.get("exception"),
         )

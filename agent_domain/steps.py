@@ -22,6 +22,10 @@ from agent_domain.values import (
     listed,
     moment,
     parse_moment,
+    parse_uuid,
+    read_each,
+    read_key,
+    read_optional,
 )
 
 
@@ -56,10 +60,10 @@ class InferenceResponse:
         """Read the written form; what it does not know is ignored."""
         return cls(
             str(data.get("text", "")),
-            tuple(map(ToolCall.from_dict, data.get("toolCalls") or ())),
+            read_each(data, "toolCalls", ToolCall.from_dict),
             data.get("finishReason"),
             Usage.from_dict(data.get("usage")),
-            FrozenList(data.get("items") or ()),
+            FrozenList(read_each(data, "items", freeze)),
         )
 
 
@@ -209,21 +213,20 @@ class AgentStep:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "AgentStep":
         """Read the written form; unknown keys are ignored."""
-        response, kind, usage = data.get("inferenceResponse"), data.get("stepType"), data.get("usage")
         return cls(
-            UUID(data["id"]),
+            parse_uuid(data["id"], "id"),
             parse_moment(data["createdAt"], "createdAt"),
-            as_messages(data.get("inputMessages") or ()),
-            as_messages(data.get("outputMessages") or ()),
-            InferenceResponse.from_dict(response) if response else None,
-            tuple(map(ToolExecution.from_dict, data.get("toolExecutions") or ())),
-            tuple(map(StepError.from_dict, data.get("errors") or ())),
-            StepType.parse(kind) if kind else None,
-            Usage.from_dict(usage) if usage else None,
+            read_optional(data, "inputMessages", as_messages) or (),
+            read_optional(data, "outputMessages", as_messages) or (),
+            read_optional(data, "inferenceResponse", InferenceResponse.from_dict),
+            read_each(data, "toolExecutions", ToolExecution.from_dict),
+            read_each(data, "errors", StepError.from_dict),
+            read_optional(data, "stepType", StepType.parse),
+            read_optional(data, "usage", Usage.from_dict),
             bool(data.get("isFailure")),
             bool(data.get("runsTools", True)),
-            float(data.get("seconds") or 0.0),
-            frozen_map(data.get("needs") or {}),
+            read_optional(data, "seconds", float) or 0.0,
+            read_optional(data, "needs", frozen_map) or EMPTY,
         )
 
 
@@ -271,12 +274,11 @@ class StepExecution:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "StepExecution":
         """Read the written form; what it does not know is ignored."""
-        outcome, signal = data.get("outcome"), data.get("stopSignal")
         return cls(
-            int(data["number"]),
-            AgentStep.from_dict(data["step"]),
-            ContinuationOutcome.from_dict(outcome) if outcome else None,
+            read_key(data, "number", int),
+            read_key(data, "step", AgentStep.from_dict),
+            read_optional(data, "outcome", ContinuationOutcome.from_dict),
             parse_moment(data["startedAt"], "startedAt"),
             parse_moment(data["completedAt"], "completedAt"),
-            StopSignal.from_dict(signal) if signal else None,
+            read_optional(data, "stopSignal", StopSignal.from_dict),
         )

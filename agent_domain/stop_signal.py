@@ -6,7 +6,7 @@ from typing import Any
 
 from agent_domain.errors import InvalidInput
 from agent_domain.status import StopReason
-from agent_domain.values import EMPTY, FrozenDict, frozen_map
+from agent_domain.values import EMPTY, FrozenDict, frozen_map, read_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class StopSignal:
     def from_dict(cls, data: Mapping[str, Any]) -> "StopSignal":
         """Read the written form; what it does not know is ignored."""
         return cls(
-            StopReason(data["reason"]),
+            read_key(data, "reason", StopReason),
             str(data.get("message", "")),
             data.get("context") or EMPTY,
             str(data.get("source", "")),

@@ -27,6 +27,8 @@ from agent_domain.values import (
     optional_moment,
     parse_json,
     parse_optional_moment,
+    read_key,
+    read_optional,
 )
 
 
@@ -92,7 +94,8 @@ class ToolCall:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "ToolCall":
         """Read the written form; what it does not know is ignored."""
-        return cls(str(data["id"]), str(data["name"]), data.get("args") or EMPTY, data.get("malformed"))
+        args = read_optional(data, "args", frozen_map) or EMPTY
+        return cls(read_key(data, "id", str), read_key(data, "name", str), args, data.get("malformed"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,13 +145,12 @@ class ToolExecution:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "ToolExecution":
         """Read the written form; what it does not know is ignored."""
-        error = data.get("error")
         return cls(
-            ToolCall.from_dict(data["call"]),
+            read_key(data, "call", ToolCall.from_dict),
             data.get("result"),
-            StepError.from_dict(error) if error else None,
-            parse_optional_moment(data.get("startedAt")),
-            parse_optional_moment(data.get("completedAt")),
+            read_optional(data, "error", StepError.from_dict),
+            parse_optional_moment(data.get("startedAt"), "startedAt"),
+            parse_optional_moment(data.get("completedAt"), "completedAt"),
             str(data.get("note") or ""),
             str(data.get("told") or ""),
         )

@@ -8,11 +8,12 @@ values that compare equal to plain lists and dictionaries but cannot be changed.
 import json
 import math
 import sys
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, NoReturn, SupportsIndex, TypeVar, cast
+from uuid import UUID
 
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema
@@ -209,6 +210,34 @@ def parse_json(text: str, where: str = "the text") -> Any:
         raise InvalidInput(f"{where} is no JSON: {error}") from None
 
 
+def parse_uuid(value: object, where: str) -> UUID:
+    """A UUID, from its text or as it is; `InvalidInput` names where it stands."""
+    try:
+        return value if isinstance(value, UUID) else UUID(valid_text(value, where))
+    except ValueError:
+        raise InvalidInput(f"{where} is {value!r}; pass a UUID") from None
+
+
+def parse_optional_uuid(value: object, where: str) -> UUID | None:
+    """`parse_uuid`, or None for None and for an empty text."""
+    return None if value is None or value == "" else parse_uuid(value, where)
+
+
+MAX_ID = 200
+"""Longer ids are refused; they become parts of channel names and of keys."""
+
+
+def uuid_or_text(value: object, where: str) -> UUID | str:
+    """An id that an application chose: a UUID where it is one, else its text."""
+    try:
+        return parse_uuid(value, where)
+    except InvalidInput:
+        pass
+    if not isinstance(value, str) or not value.strip() or len(value) > MAX_ID:
+        raise InvalidInput(f"{where} is {value!r}; pass a UUID, or a text of 1 to {MAX_ID} characters")
+    return value
+
+
 @contextmanager
 def reading(what: str) -> Generator[None]:
     """Turns what goes wrong while stored or received data are taken apart into one typed error."""
@@ -218,6 +247,25 @@ def reading(what: str) -> Generator[None]:
         raise InvalidInput(f"{what} cannot be read: {error}") from None
     except (KeyError, TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
         raise InvalidInput(f"{what} cannot be read: {type(error).__name__}: {error}") from error
+
+
+ReadT = TypeVar("ReadT")
+
+
+def read_key(data: Mapping[str, Any], key: str, parse: Callable[[Any], ReadT]) -> ReadT:
+    """The value under a key as `parse` reads it; an error names the key, through every level."""
+    with reading(f"'{key}'"):
+        return parse(data[key])
+
+
+def read_optional(data: Mapping[str, Any], key: str, parse: Callable[[Any], ReadT]) -> ReadT | None:
+    """`read_key`, or None where the key is missing or holds null or nothing."""
+    return read_key(data, key, parse) if data.get(key) else None
+
+
+def read_each(data: Mapping[str, Any], key: str, parse: Callable[[Any], ReadT]) -> tuple[ReadT, ...]:
+    """Every entry of the list under a key; none where the key is missing."""
+    return read_optional(data, key, lambda value: tuple(map(parse, listed(value, "it")))) or ()
 
 
 def cut(text: str, length: int) -> str:

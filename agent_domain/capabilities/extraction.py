@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError, create_model
 from pydantic_core import PydanticSerializationError, to_jsonable_python
@@ -11,7 +11,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from agent_domain.capabilities.faults import faults
 from agent_domain.capabilities.limits import whole
 from agent_domain.errors import InvalidInput, UnknownName
-from agent_domain.values import FrozenDict, cut, freeze, frozen_map, json_text
+from agent_domain.values import EMPTY, FrozenDict, cut, freeze, frozen_map, json_text, valid_text
 
 TOOL = "extract_data"
 MAX_PREVIEW = 200
@@ -119,35 +119,58 @@ def _checked(class_: type, answer: object) -> Any:
         raise InvalidInput(str(error)) from None
 
 
-@dataclass(frozen=True, slots=True)
 class SchemaRegistry:
-    """Schemas by name; a bare class stands for a definition without further words."""
+    """Schemas by name, filled when it is made or by `register`.
 
-    schemas: Mapping[str, SchemaDefinition | type]
+    A bare class is shorthand for `SchemaDefinition(class)`. A capability copies the registry when an
+    agent installs it, so a later registration changes no agent that exists.
+    """
 
-    def __post_init__(self) -> None:
-        if any(not name.strip() for name in self.schemas):
+    def __init__(self, schemas: "Mapping[str, SchemaDefinition | type] | SchemaRegistry" = EMPTY) -> None:
+        self._schemas: dict[str, SchemaDefinition] = {}
+        given = schemas.schemas if isinstance(schemas, SchemaRegistry) else schemas
+        for name, entry in given.items():
+            self.register(name, entry)
+
+    def __repr__(self) -> str:
+        return f"<SchemaRegistry {', '.join(self._schemas) or 'without schemas'}>"
+
+    def register(self, name: str, schema: SchemaDefinition | type) -> Self:
+        """Add a schema, or replace the one of that name.
+
+        Returns:
+            The registry itself, so that calls can be chained.
+
+        Raises:
+            InvalidInput: The name is blank, or pydantic cannot read the class.
+        """
+        if not valid_text(name, "the schema's name").strip():
             raise InvalidInput(_BLANK_NAME)
-        definitions = {name: _definition(entry) for name, entry in self.schemas.items()}
-        object.__setattr__(self, "schemas", MappingProxyType(definitions))
+        self._schemas[name] = schema if isinstance(schema, SchemaDefinition) else SchemaDefinition(schema)
+        return self
+
+    @property
+    def schemas(self) -> Mapping[str, SchemaDefinition]:
+        """The definitions by name, read-only."""
+        return MappingProxyType(self._schemas)
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names, in the order of registration."""
-        return tuple(self.schemas)
+        return tuple(self._schemas)
+
+    def has(self, name: str) -> bool:
+        """Whether a schema has the name."""
+        return name in self._schemas
 
     def get(self, name: str) -> SchemaDefinition:
         """Return a definition; raise `UnknownName` if there is none."""
-        if name not in self.schemas:
-            raise UnknownName("schema", name, self.schemas)
-        return cast("SchemaDefinition", self.schemas[name])
+        if name not in self._schemas:
+            raise UnknownName("schema", name, self._schemas)
+        return self._schemas[name]
 
 
 _BLANK_NAME = "a schema has a blank name; the model has to call it by one"
-
-
-def _definition(entry: SchemaDefinition | type) -> SchemaDefinition:
-    return entry if isinstance(entry, SchemaDefinition) else SchemaDefinition(entry)
 
 
 def retries(call: object, schema: SchemaDefinition, policy: StructuredOutputPolicy) -> int:

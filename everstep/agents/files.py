@@ -19,6 +19,8 @@ from everstep.plain_yaml import load_yaml
 
 logger = logging.getLogger(__name__)
 
+AgentSpec.load_yaml = staticmethod(load_yaml)
+
 MAX_BYTES: Final = 1024 * 1024
 """Larger files are refused; no prompt is that long."""
 
@@ -79,11 +81,7 @@ def read_agent(path: Path) -> AgentSpec:
     """The agent in the file; `InvalidInput` names the file."""
     try:
         text = _text(path)
-        return (
-            AgentSpec.from_json(text)
-            if _suffix(path) == ".json"
-            else AgentSpec.from_markdown(text, load_yaml)
-        )
+        return AgentSpec.from_json(text) if _suffix(path) == ".json" else AgentSpec.from_markdown(text)
     except (OSError, ValueError) as error:
         raise InvalidInput(f"{path}: {error}") from error
 

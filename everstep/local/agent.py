@@ -40,6 +40,11 @@ class Agent:
         self._listeners = EventBus()
         self._options: dict[str, Any] = {"clock": clock, "on_decision": on_decision, "models": models}
 
+    def __repr__(self) -> str:
+        descriptor = self.descriptor()
+        tools = ", ".join(descriptor.tools) or "none"
+        return f"<{type(self).__name__} '{descriptor.name}': {descriptor.description}; tools {tools}>"
+
     @cached_property
     def runner(self) -> LocalRunner:
         """What runs it."""

@@ -237,8 +237,8 @@ def test_ids_may_be_given_as_text() -> None:
     assert (adapter.session_id, adapter.execution_id) == (SESSION, EXECUTION)
 
 
-@pytest.mark.parametrize("wrong", ["session-1", "", 7])
-def test_what_is_no_uuid_is_no_id(wrong: Any) -> None:
+@pytest.mark.parametrize("wrong", ["", " ", 7, "x" * 201])
+def test_what_is_neither_uuid_nor_text_is_no_id(wrong: Any) -> None:
     """7.1.1, 7.1.2."""
     with pytest.raises(InvalidInput, match="session_id"):
         AgentEventEnvelopeAdapter(Recorder(), wrong, EXECUTION, clock=lambda: NOW)

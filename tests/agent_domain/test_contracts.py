@@ -167,14 +167,15 @@ def test_an_agent_is_made_from_keyword_arguments() -> None:
 def test_an_agent_that_reads_its_configuration_itself_is_given_it_whole() -> None:
     """10.3.2."""
     registry = AgentContractRegistry().register("greeter", Configured)
-    made = AgentFactory(registry).create("greeter", {"words": {"hi": "Hi"}})
+    factory: AgentFactory = registry
+    made = factory.create("greeter", {"words": {"hi": "Hi"}})
     assert made.is_success
     assert cast("Configured", made.unwrap()).greeting == "Hi"
 
 
 def test_an_unknown_name_is_a_failure() -> None:
     """10.3.2."""
-    result = AgentFactory(AgentContractRegistry().register("greeter", Greeter)).create("x", {})
+    result = AgentContractRegistry().register("greeter", Greeter).create("x", {})
     assert isinstance(result, Failure)
     assert str(result.error) == "No agent named 'x'"
 

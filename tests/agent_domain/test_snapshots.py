@@ -429,8 +429,8 @@ def test_a_cut_conversation_is_made_of_the_last_messages(
     ("data", "complaint"),
     [
         ("text", "must be a map, not str"),
-        ({"agent_id": "x"}, "badly formed"),
-        ({"agent_id": 5}, "int"),
+        ({"agent_id": "x"}, "agent_id is 'x'; pass a UUID"),
+        ({"agent_id": 5}, "agent_id is 5"),
         ({"status": "asleep"}, "asleep"),
         ({"usage": {"prompt": "many"}}, "prompt is 'many'"),
         ({"usage": 5}, "usage must be a map"),
@@ -543,7 +543,7 @@ def test_continuing_twice_is_continuing_once(conversation: list[Message]) -> Non
 NOT_TO_CONTINUE_FROM: list[tuple[Any, str]] = [
     (None, "must be a map, not NoneType"),
     ({"version": 2}, "its version is 2; this one reads 1"),
-    ({"agent_id": "x"}, "badly formed"),
+    ({"agent_id": "x"}, "agent_id is 'x'; pass a UUID"),
     ({"message_store": {"sections": [{}]}}, "name"),
     ({"messages": [{"content": 5}]}, "message content must be text or a list of parts"),
     ({"metadata": {"a": "\ud800"}}, "half of a surrogate pair"),

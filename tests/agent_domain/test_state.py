@@ -732,8 +732,8 @@ def broken(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
     [
         ("text", "must be a map, not str"),
         (None, "must be a map, not NoneType"),
-        (broken(lambda d: d.update(agentId=7)), "int"),
-        (broken(lambda d: d.update(agentId="x")), "badly formed"),
+        (broken(lambda d: d.update(agentId=7)), "agentId is 7"),
+        (broken(lambda d: d.update(agentId="x")), "agentId is 'x'; pass a UUID"),
         (broken(lambda d: d.update(status="asleep")), "asleep"),
         (broken(lambda d: d.update(steps=[{}])), "number"),
         (broken(lambda d: d.update(steps=5)), "int"),

@@ -14,7 +14,7 @@
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 from agent_domain.builder import AgentBuilder
 from agent_domain.capabilities.bash import BashPolicy, ExecutionPolicy, PathText, result_text
@@ -46,16 +46,39 @@ def description(policy: ExecutionPolicy) -> str:
 
 
 class BashTool:
-    """Runs one command for each call."""
+    """Runs one command for each call.
+
+    Args:
+        policy: What commands may use; given one, `base_dir` and `timeout` do not count.
+        base_dir: Where commands run; the current directory by default.
+        timeout: How many seconds a command may take.
+        output_policy: How much of a command's output the model reads.
+    """
 
     name = TOOL
     schema = SCHEMA
     options = ToolOptions(effect=Effect.AT_MOST_ONCE)
 
-    def __init__(self, policy: ExecutionPolicy, output_policy: BashPolicy) -> None:
-        self.policy = policy
-        self.output_policy = output_policy
-        self.description = description(policy)
+    def __init__(
+        self,
+        policy: ExecutionPolicy | None = None,
+        base_dir: PathText | None = None,
+        timeout: float = 120,
+        output_policy: BashPolicy | None = None,
+    ) -> None:
+        self.policy = policy or ExecutionPolicy.for_bash(base_dir or os.getcwd(), timeout)
+        self.output_policy = output_policy or BashPolicy()
+        self.description = description(self.policy)
+
+    @classmethod
+    def in_directory(cls, base_dir: PathText) -> Self:
+        """The tool for commands that run in one directory."""
+        return cls(base_dir=base_dir)
+
+    @classmethod
+    def with_policy(cls, policy: ExecutionPolicy) -> Self:
+        """The tool for commands under a policy."""
+        return cls(policy)
 
     def unstorable(self, args: Mapping[str, Any]) -> str | None:
         """What is wrong with a command that no program could be given either."""
@@ -87,9 +110,9 @@ class UseBash:
         timeout: float = 120,
         output_policy: BashPolicy | None = None,
     ) -> None:
-        self.policy = policy or ExecutionPolicy.for_bash(base_dir or os.getcwd(), timeout)
-        self.output_policy = output_policy or BashPolicy()
+        self.tool = BashTool(policy, base_dir, timeout, output_policy)
+        self.policy, self.output_policy = self.tool.policy, self.tool.output_policy
 
     def install(self, builder: AgentBuilder) -> AgentBuilder:
         """Add the tool."""
-        return builder.with_tools([BashTool(self.policy, self.output_policy)])
+        return builder.with_tools([self.tool])

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final, Self, cast
 
 from agent_domain.builder import AgentBuilder
 from agent_domain.capabilities import files
@@ -37,6 +37,20 @@ SLOW_ONCE: Final = ToolOptions(effect=Effect.AT_MOST_ONCE)
 
 class FileTool(BaseTool):
     """What the file tools have in common: problems are texts."""
+
+    def __init__(self, base_dir: PathText, *, policy: ExecutionPolicy | None = None) -> None:
+        super().__init__()
+        self._enclosure = readable(base_dir, policy)
+
+    @classmethod
+    def in_directory(cls, base_dir: PathText) -> Self:
+        """The tool for the files of one directory."""
+        return cls(base_dir)
+
+    @classmethod
+    def with_policy(cls, policy: ExecutionPolicy) -> Self:
+        """The tool for the policy's directory, and for its readable and writable paths."""
+        return cls(policy.base_dir, policy=policy)
 
     def call(self, args: dict[str, Any], context: ToolContext) -> Any:
         """Check the arguments and call; null counts as not given."""
@@ -104,7 +118,7 @@ class ReadFileTool(FileTool):
     options = QUICK
 
     def __init__(self, base_dir: PathText, policy: ExecutionPolicy | None = None) -> None:
-        self._enclosure = readable(base_dir, policy)
+        super().__init__(base_dir, policy=policy)
 
     def __call__(self, path: str, offset: int = 0, limit: int = files.MAX_LINES) -> str:
         """Read it."""
@@ -125,6 +139,7 @@ class WriteFileTool(FileTool):
     options = SLOW
 
     def __init__(self, base_dir: PathText, policy: ExecutionPolicy | None = None) -> None:
+        super().__init__(base_dir, policy=policy)
         self._enclosure = writable(base_dir, policy)
 
     def __call__(self, path: str, content: str) -> str:
@@ -158,6 +173,7 @@ class EditFileTool(FileTool):
     options = SLOW_ONCE
 
     def __init__(self, base_dir: PathText, policy: ExecutionPolicy | None = None) -> None:
+        super().__init__(base_dir, policy=policy)
         self._enclosure = writable(base_dir, policy)
 
     def __call__(self, path: str, old_string: str, new_string: str, replace_all: bool = False) -> str:
@@ -190,9 +206,14 @@ class SearchFilesTool(FileTool):
     name = "search_files"
     options = SLOW
 
-    def __init__(self, base_dir: PathText, max_results: int = files.MAX_RESULTS) -> None:
+    def __init__(
+        self,
+        base_dir: PathText,
+        max_results: int = files.MAX_RESULTS,
+        policy: ExecutionPolicy | None = None,
+    ) -> None:
+        super().__init__(base_dir, policy=policy)
         any_whole("max_results", max_results)
-        self._enclosure = Enclosure(base_dir)
         self._max_results = max_results
 
     def __call__(self, pattern: str | list[str] = "", patterns: str | list[str] = "") -> str:
@@ -222,8 +243,8 @@ class ListDirTool(FileTool):
         max_entries: int = files.MAX_ENTRIES,
         policy: ExecutionPolicy | None = None,
     ) -> None:
+        super().__init__(base_dir, policy=policy)
         any_whole("max_entries", max_entries)
-        self._enclosure = readable(base_dir, policy)
         self._max_entries = max_entries
 
     def __call__(self, path: str = ".") -> str:

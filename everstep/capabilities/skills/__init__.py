@@ -4,7 +4,7 @@ Rules and texts are in `agent_domain.capabilities.skills`; `library` reads the f
 knows their names and descriptions from one system message, and reads them with `load_skill`.
 """
 
-from typing import Any
+from typing import Any, Self
 
 from agent_domain.builder import AgentBuilder
 from agent_domain.capabilities.skills import load_text, metadata_message
@@ -33,7 +33,13 @@ class LoadSkillTool(BaseTool):
     options = ToolOptions(quick=True, effect=Effect.IDEMPOTENT)
 
     def __init__(self, library: SkillLibrary) -> None:
+        super().__init__()
         self._library = library
+
+    @classmethod
+    def with_library(cls, library: SkillLibrary) -> Self:
+        """The tool for the skills of a library."""
+        return cls(library)
 
     def __call__(self, skill_name: str = "", list_skills: bool = False, arguments: str | None = None) -> str:
         """Load it."""

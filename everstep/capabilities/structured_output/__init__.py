@@ -173,4 +173,4 @@ class UseStructuredOutputs:
 
     def install(self, builder: AgentBuilder) -> AgentBuilder:
         """Add the tool."""
-        return builder.with_tools([ExtractDataTool(self.schemas, self.policy)])
+        return builder.with_tools([ExtractDataTool(SchemaRegistry(self.schemas), self.policy)])

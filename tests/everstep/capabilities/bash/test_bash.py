@@ -115,7 +115,7 @@ async def test_what_lies_in_a_shared_path_may_be_written(around: Surroundings) -
 async def test_streams_are_capped(around: Surroundings) -> None:
     """9.1.1: stdout at 5 MiB, stderr at 1 MiB; 9.1.4: the line says so."""
     everything = BashPolicy(max_output_chars=0)
-    tool = BashTool(policy_for(around), everything)
+    tool = BashTool(policy_for(around), output_policy=everything)
     command = "head -c 6M /dev/zero | tr '\\0' o; head -c 2M /dev/zero | tr '\\0' e >&2"
     text = await tool.call({"command": command}, CONTEXT)
     assert text.count("...(truncated)...") == 2
@@ -125,7 +125,7 @@ async def test_streams_are_capped(around: Surroundings) -> None:
 
 async def test_a_command_whose_output_is_shortened(around: Surroundings) -> None:
     """9.1.4: by the output policy."""
-    tool = BashTool(policy_for(around), BashPolicy(10, 4, 6))
+    tool = BashTool(policy_for(around), output_policy=BashPolicy(10, 4, 6))
     text = await tool.call({"command": "printf 0123456789ABCDEFGHIJ"}, CONTEXT)
     assert text == "...(truncated)...\n0123\n...\nEFGHIJ"
 
