@@ -92,6 +92,7 @@ from agent_domain.error_policy import (
     ErrorContext as ErrorContext,
     ErrorHandlingDecision as ErrorHandlingDecision,
     ErrorPolicy as ErrorPolicy,
+    FailingStep as FailingStep,
 )
 from agent_domain.errors import (
     AgentError as AgentError,
