@@ -36,7 +36,7 @@ class Gateway:
         self._origins = frozenset(origin.rstrip("/").lower() for origin in origins)
         self._connections: dict[Connection, None] = {}
         self._addresses = Counter[str]()
-        self._most = min(house.bounds.connections, int(_descriptors() * DESCRIPTORS))
+        self._most = min(house.bounds.connections, int(descriptors() * DESCRIPTORS))
         self._credit = house.bounds.handshakes
         self._credit_at = 0.0
         self._is_draining = False
@@ -158,8 +158,12 @@ class Gateway:
             logger.info("%s viewers were sent elsewhere", len(waiting))
 
 
-def _descriptors() -> int:
-    """How many files this process may have open: as many as it is allowed to ask for."""
+def descriptors() -> int:
+    """Raise the number of files that this process may have open to what it is allowed to ask for.
+
+    Returns:
+        That number.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY:
         # The kernel has a limit of its own, which nobody tells.

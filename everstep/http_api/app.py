@@ -18,9 +18,11 @@ _REFUSALS: Mapping[int | str, dict[str, Any]] = {
     401: {"model": Problem, "description": "Nobody knows who asks."},
     403: {"model": Problem, "description": "Whoever asks may not."},
     404: {"model": Problem, "description": "There is none, or it is somebody else's."},
+    408: {"model": Problem, "description": "The body did not arrive in time."},
     409: {"model": Problem, "description": "Something stands against it now."},
     413: {"model": Problem, "description": "The body is too large."},
     422: {"model": Problem, "description": "What was sent has to be changed."},
+    431: {"model": Problem, "description": "The request line and the headers are too large."},
     500: {"model": Problem, "description": "A fault of the server."},
     503: {"model": Problem, "description": "Try again."},
 }

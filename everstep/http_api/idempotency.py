@@ -93,6 +93,8 @@ class ApiRoute(APIRoute):
             caller = await admitted(request, api.authenticate, is_read=is_read)
             if unknown := [name for name in request.query_params if name not in known]:
                 raise unusable(f"query.{unknown[0]} is nothing that this address knows; leave it out")
+            # Nothing of the body is read before the caller is known.
+            await request.body()
             key = request.headers.get(HEADER) if request.method == "POST" else None
             if key is None:
                 return await _patiently(answer, request)

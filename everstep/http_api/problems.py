@@ -106,15 +106,41 @@ def no_gateway() -> Refusal:
 
 def too_large(limit: int) -> Refusal:
     """The body is over the limit."""
-    detail = f"A request's body has at most {limit} bytes; send less"
-    # What was not read stays in the connection, which serves nobody else after that.
-    return Refusal(413, "too-large", "The request is too large", detail, headers={"Connection": "close"})
+    return Refusal(
+        413, "too-large", "The request is too large", f"A request's body has at most {limit} bytes; send less"
+    )
 
 
-def too_slow() -> Refusal:
-    """The body does not arrive."""
-    detail = "The request's body did not arrive in time; send the same request again"
-    return Refusal(408, "too-slow", "The request took too long", detail, headers={"Connection": "close"})
+def head_too_large(limit: int, count: int) -> Refusal:
+    """The request line and the headers are over the limit."""
+    detail = (
+        f"The request line and the headers have at most {limit} bytes, in at most {count} headers; send less"
+    )
+    headers = {"Connection": "close"}
+    return Refusal(431, "head-too-large", "The request's head is too large", detail, headers=headers)
+
+
+def too_slow(what: str = "body") -> Refusal:
+    """The request does not arrive."""
+    detail = f"The request's {what} did not arrive in time; send the same request again"
+    return Refusal(408, "too-slow", "The request took too long", detail)
+
+
+def overloaded() -> Refusal:
+    """More is in memory than there is room for."""
+    detail = "Too many requests are being read at once; send the same request again"
+    return Refusal(503, "overloaded", "Try again", detail, headers={"Retry-After": "1"})
+
+
+def crowded() -> Refusal:
+    """There are too many connections."""
+    detail = "There are too many connections, in all or from this address; close some, or try again later"
+    return Refusal(503, "crowded", "Try again", detail, headers={"Retry-After": "5"})
+
+
+def malformed() -> Refusal:
+    """What was sent is not HTTP."""
+    return Refusal(400, "malformed", "Bad Request", "This is no HTTP/1.1 request; check what sent it")
 
 
 _CONFLICTS: Mapping[str, tuple[str, str]] = {

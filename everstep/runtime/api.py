@@ -12,6 +12,7 @@ from everstep.http_api.api import Api, Feed
 from everstep.http_api.app import create_app
 from everstep.http_api.metrics import Metrics
 from everstep.runtime.access import door, local_token, signer
+from everstep.runtime.connections import ConnectionLimits
 from everstep.runtime.gateway import feeding
 from everstep.runtime.installation import Installation
 from everstep.runtime.readiness import Readiness
@@ -48,7 +49,9 @@ async def answering(installation: Installation, *, or_any_port: bool = False) ->
     settings = installation.settings
     async with feeding(settings, installation.store.engine) as feeds:
         app = create_app(http_api(installation, feeds and feeds.open))
-        async with serving(app, settings.http_host, settings.http_port, or_any=or_any_port) as url:
+        limits = ConnectionLimits(settings.http_connections, settings.http_connections_per_address)
+        where = settings.http_host, settings.http_port
+        async with serving(app, *where, limits, or_any=or_any_port) as url:
             try:
                 yield url
             finally:

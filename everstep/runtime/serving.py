@@ -4,19 +4,26 @@ import asyncio
 import socket
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from agent_domain.errors import InvalidInput
+from broadcast_gateway.server import DESCRIPTORS, descriptors
+from everstep.http_api.edge import MAX_HEAD
+from everstep.runtime.connections import Connection, ConnectionLimits, Connections
 
 GRACE = 10
 """Seconds that requests under way are given when the process stops."""
 
 
 @asynccontextmanager
-async def serving(app: ASGIApp, host: str, port: int, *, or_any: bool = False) -> AsyncGenerator[str]:
+async def serving(
+    app: ASGIApp, host: str, port: int, limits: ConnectionLimits | None = None, *, or_any: bool = False
+) -> AsyncGenerator[str]:
     """Answer meanwhile; the URL. A busy port is replaced by a free one where that will do."""
+    limits = (limits or ConnectionLimits()).within(int(descriptors() * DESCRIPTORS))
     listener = bound(host, port, or_any=or_any)
     config = uvicorn.Config(
         app,
@@ -24,6 +31,9 @@ async def serving(app: ASGIApp, host: str, port: int, *, or_any: bool = False) -
         log_config=None,
         access_log=False,
         server_header=False,
+        http=partial(Connection, Connections(limits)),  # type: ignore[arg-type] -- it is called and nothing else
+        h11_max_incomplete_event_size=MAX_HEAD,
+        timeout_keep_alive=limits.idle_seconds,  # type: ignore[arg-type] -- a float will do
         ws="none",
         timeout_graceful_shutdown=GRACE,
     )

@@ -82,6 +82,10 @@ class Settings(BaseSettings):
     """Where the HTTP API listens; 0.0.0.0 for everybody who reaches this machine."""
     http_port: int = Field(default=8080, ge=0, le=65535)
     """0: a free one."""
+    http_connections: int = Field(default=2000, ge=1)
+    """Connections to the HTTP API at once, with those of its streams; file descriptors may allow fewer."""
+    http_connections_per_address: int = Field(default=500, ge=1)
+    """Of them from one address. Behind a proxy all come from one address."""
     auth: Literal["on", "off"] = "on"
     """Off: whoever reaches the API may do everything."""
     auth_secret: str | None = Field(default=None, min_length=32)

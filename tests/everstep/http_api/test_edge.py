@@ -15,7 +15,7 @@ from agent_domain.status import ExecutionStatus
 from everstep.client.client import Refused
 from everstep.http_api.answers import Execution, Message, MessageAccepted, Request, Session
 from everstep.http_api.app import create_app
-from everstep.http_api.edge import MAX_BODY
+from everstep.http_api.edge import MAX_BODY, MAX_HEAD, MAX_HEADERS
 from everstep.http_api.words import Told
 from tests.everstep.http_api.house import ORIGIN, House, Person, refused, visitor
 
@@ -271,7 +271,26 @@ def test_what_the_document_shows_is_what_is_told(told: type[Told]) -> None:
     assert told.model_validate(sample).model_dump(mode="json") == sample
 
 
-async def test_the_limit_can_be_set(house: House) -> None:
-    async with visitor(create_app(house.api, max_body=10)) as stranger:
-        refused(await stranger.post("/agent/messages", content=b"x" * 11), 413, "10 bytes")
-        refused(await stranger.post("/agent/messages", content=b"x" * 10), 401)
+async def test_the_limit_can_be_set(house: House, ann: Person) -> None:
+    async with visitor(create_app(house.api, max_body=10), dict(ann.http.headers)) as caller:
+        refused(await caller.post("/agent/messages", content=b"x" * 11), 413, "10 bytes")
+        refused(await caller.post("/agent/messages", content=b"x" * 10, headers=JSON), 422)
+
+
+async def test_nothing_of_a_body_is_read_before_the_caller_is_known(ann: Person) -> None:
+    """8.8.3: at every address that asks who it is. A body that was not read closes the connection."""
+    async with visitor(ann.app) as stranger:
+        for path, operations in (await ann.get("/openapi.json"))["paths"].items():
+            for method in operations.keys() - {"get"}:
+                address = path.replace("{", "").replace("}", "")
+                answer = await stranger.request(method, address, content=chunks(1000), headers=JSON)
+                refused(answer, 401)
+                assert answer.headers["connection"] == "close"
+    known = await ann.http.post("/agent/messages", content=chunks(1000), headers=JSON)
+    assert "connection" not in known.headers
+
+
+async def test_a_head_that_is_too_large_is_refused(ann: Person) -> None:
+    """8.8.1"""
+    for large in ({"A": "a" * MAX_HEAD}, {f"A{number}": "a" for number in range(MAX_HEADERS)}):
+        refused(await ann.http.get("/agent/agents", headers=large), 431, str(MAX_HEAD), str(MAX_HEADERS))

@@ -1,0 +1,263 @@
+"""What a connection of the HTTP API may cost before anyone knows who opened it.
+
+uvicorn parses HTTP with h11 and runs the application. It has no limits for a client that sends half a head,
+that sends nothing, or that sends more than it reads. This protocol adds them:
+
+- the connections are counted, in all and by address, and those over the limit are refused at once;
+- a head has a size, a number of lines and a time; an idle connection has a time;
+- a body is read from the socket only while the application asks for it;
+- a client that does not take what was written is disconnected.
+
+Reads are small, so what is in memory before a request has a caller is a head and one read.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Self, cast
+
+import h11
+from uvicorn.config import Config
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from everstep.http_api import problems
+from everstep.http_api.edge import MAX_HEAD, MAX_HEADERS
+from everstep.http_api.problems import Refusal
+
+_READ = bytearray(16 * 1024)
+"""Where every read of the process goes first: it is copied before the next one."""
+_READ_VIEW = memoryview(_READ)
+
+SPARE = 100
+"""Connections over the limit that are told why; those beyond are cut without a word."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """Of one process."""
+
+    connections: int = 2000
+    per_address: int = 500
+    head_seconds: float = 10.0
+    """From the first byte of a head to its last."""
+    idle_seconds: float = 30.0
+    """In which a connection has to begin a request, the first one and each further one."""
+    stall_seconds: float = 30.0
+    """In which a client has to take something of what was written."""
+    linger_seconds: float = 2.0
+    """For a client to read a refusal."""
+
+    def within(self, descriptors: int) -> Self:
+        """The same, with at most so many connections: every one takes a file descriptor."""
+        return replace(self, connections=min(self.connections, descriptors))
+
+
+class Connections:
+    """All connections of a server."""
+
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self.limits = limits
+        self.by_address = Counter[str]()
+        """Those that were let in."""
+        self.refused = 0
+        """Those that are being told that there are too many."""
+
+    def admit(self, address: str) -> bool:
+        """Count one more, if there is room."""
+        limits = self.limits
+        if self.by_address.total() >= limits.connections or self.by_address[address] >= limits.per_address:
+            return False
+        self.by_address[address] += 1
+        return True
+
+    def leave(self, address: str) -> None:
+        """Count one fewer of those that were let in."""
+        self.by_address[address] -= 1
+        if not self.by_address[address]:
+            del self.by_address[address]
+
+
+class Connection(H11Protocol, asyncio.BufferedProtocol):  # pyright: ignore[reportUnsafeMultipleInheritance] -- neither has state
+    """One client."""
+
+    def __init__(
+        self,
+        connections: Connections,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._connections = connections
+        self._limits = connections.limits
+        self._address = ""
+        self._is_admitted = False
+        self._is_refused = False
+        self._is_in_head = False
+        self._due: asyncio.TimerHandle | None = None
+        self._stall: asyncio.TimerHandle | None = None
+
+    # What the transport calls.
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] -- as uvicorn has it
+        """Count it, and refuse it where there are too many."""
+        super().connection_made(transport)
+        self._address = self.client[0] if self.client else ""
+        self._is_admitted = self._connections.admit(self._address)
+        if self._is_admitted:
+            self._await_request()
+            return
+        self._connections.refused += 1
+        if self._connections.refused > SPARE:
+            transport.abort()
+        else:
+            self._refuse(problems.crowded())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget it."""
+        super().connection_lost(exc)
+        self._cancel_due()
+        if self._stall:
+            self._stall.cancel()
+        if self._is_admitted:
+            self._connections.leave(self._address)
+        else:
+            self._connections.refused -= 1
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        """Where the transport reads to."""
+        del sizehint
+        return _READ  # type: ignore[return-value]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take what was read."""
+        self.data_received(bytes(_READ_VIEW[:nbytes]))
+
+    def data_received(self, data: bytes) -> None:
+        """Parse it, and hold the limits."""
+        if self._is_refused:
+            return
+        super().data_received(data)
+        if not self._is_refused:
+            self._hold_limits()
+
+    def pause_writing(self) -> None:
+        """The client takes less than is written."""
+        super().pause_writing()
+        self._watch_writing()
+
+    # What uvicorn calls.
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request."""
+        super().on_response_complete()
+        self._watch_writing()
+        if not self.transport.is_closing() and not self._is_refused:
+            self._hold_limits()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Nothing came after an answer."""
+        super().timeout_keep_alive_handler()
+        self._watch_writing()
+
+    def send_400_response(self, msg: str) -> None:
+        """What came is no request, or its body is none."""
+        del msg
+        is_too_large = len(self._unparsed) > MAX_HEAD
+        refusal = problems.head_too_large(MAX_HEAD, MAX_HEADERS) if is_too_large else problems.malformed()
+        cycle = self._open_cycle
+        if cycle and cycle.response_started:
+            self.transport.close()
+            self._watch_writing()
+            return
+        if cycle:
+            # The application does not answer a request that never arrives.
+            cycle.disconnected = True
+            cycle.message_event.set()
+        self._refuse(refusal)
+
+    # The limits.
+
+    @property
+    def _open_cycle(self) -> RequestResponseCycle | None:
+        """The request that is being answered, if there is one."""
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        return None if cycle is None or cycle.response_complete else cycle
+
+    @property
+    def _unparsed(self) -> bytes:
+        return self.conn.trailing_data[0]
+
+    def _hold_limits(self) -> None:
+        if self.conn.their_state is not h11.IDLE:
+            self._cancel_due()
+            cycle = self._open_cycle
+            if cycle and cycle.more_body:
+                # The application resumes it whenever it asks for a part of the body.
+                self.flow.pause_reading()
+            return
+        unparsed = self._unparsed
+        if unparsed.count(b"\n") > MAX_HEADERS + 1:
+            self._refuse(problems.head_too_large(MAX_HEAD, MAX_HEADERS))
+        elif not unparsed:
+            self._await_request()
+        elif not self._is_in_head:
+            self._expect(self._limits.head_seconds, self._head_is_late)
+            self._is_in_head = True
+
+    def _await_request(self) -> None:
+        self._expect(self._limits.idle_seconds, self._is_idle)
+
+    def _head_is_late(self) -> None:
+        self._refuse(problems.too_slow("head"))
+
+    def _is_idle(self) -> None:
+        self.transport.close()
+        self._watch_writing()
+
+    def _expect(self, seconds: float, otherwise: Callable[[], None]) -> None:
+        self._cancel_due()
+        self._due = self.loop.call_later(seconds, otherwise)
+
+    def _cancel_due(self) -> None:
+        self._is_in_head = False
+        if self._due:
+            self._due.cancel()
+            self._due = None
+
+    def _refuse(self, refusal: Refusal) -> None:
+        """Say why, outside of any request, and close; what still comes is dropped unread."""
+        if self._is_refused or self.transport.is_closing():
+            return
+        self._is_refused = True
+        self._unset_keepalive_if_required()
+        self.transport.write(_written(refusal))
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.flow.resume_reading()
+        self._expect(self._limits.linger_seconds, self.transport.abort)
+
+    def _watch_writing(self) -> None:
+        if self._stall is None:
+            self._look_at_writing(None)
+
+    def _look_at_writing(self, before: int | None) -> None:
+        """Disconnect a client that has taken nothing since the last look."""
+        self._stall = None
+        size = self.transport.get_write_buffer_size()
+        if size and before is not None and size >= before:
+            self.transport.abort()
+        elif size:
+            self._stall = self.loop.call_later(self._limits.stall_seconds, self._look_at_writing, size)
+
+
+def _written(refusal: Refusal) -> bytes:
+    """A refusal as HTTP."""
+    answer = problems.rendered(refusal, None)
+    answer.headers["connection"] = "close"
+    head = [f"HTTP/1.1 {refusal.status} {refusal.title}".encode()]
+    head += [name + b": " + value for name, value in answer.raw_headers]
+    return b"\r\n".join([*head, b"", bytes(answer.body)])

@@ -1,0 +1,352 @@
+"""What a connection to the HTTP API may cost: sizes, times and counts, over real sockets."""
+
+import asyncio
+import socket
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from everstep.http_api.edge import MAX_HEAD, MAX_HEADERS, Edge
+from everstep.http_api.metrics import Metrics
+from everstep.runtime.connections import SPARE, ConnectionLimits
+from everstep.runtime.serving import serving
+
+QUICK = ConnectionLimits(
+    connections=50, per_address=10, head_seconds=0.2, idle_seconds=0.4, stall_seconds=0.2, linger_seconds=0.2
+)
+PATIENT = ConnectionLimits()
+GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+LAST = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+
+
+async def hello(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answers, and reads no body."""
+    del scope, receive
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"5")]})
+    await send({"type": "http.response.body", "body": b"hello"})
+
+
+class Client:
+    """Writes bytes, and reads what comes."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    def send(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    async def answer(self) -> bytes:
+        """All until the server closes the connection."""
+        async with asyncio.timeout(20):
+            try:
+                return await self.reader.read()
+            except ConnectionResetError:
+                return b""
+
+    async def status(self) -> str:
+        """The status of the next answer."""
+        async with asyncio.timeout(20):
+            return (await self.reader.readuntil(b"\r\n")).split()[1].decode()
+
+
+class Dialer:
+    """A server, and who connects to it."""
+
+    def __init__(self, url: str, metrics: Metrics) -> None:
+        self.host, _, port = url.removeprefix("http://").partition(":")
+        self.port = int(port)
+        self.metrics = metrics
+        self._open = list[asyncio.StreamWriter]()
+
+    async def client(self) -> Client:
+        reader, writer = await asyncio.open_connection(self.host, self.port)
+        self._open.append(writer)
+        return Client(reader, writer)
+
+    async def says(self, data: bytes) -> bytes:
+        """All that comes in answer to these bytes."""
+        client = await self.client()
+        client.send(data)
+        try:
+            return await client.answer()
+        finally:
+            client.writer.transport.abort()
+
+    def close(self) -> None:
+        for writer in self._open:
+            writer.transport.abort()
+
+
+@asynccontextmanager
+async def server(
+    app: object = hello, limits: ConnectionLimits = PATIENT, **edge: int
+) -> AsyncGenerator[Dialer]:
+    metrics = Metrics()
+    async with serving(Edge(app, metrics, **edge), "127.0.0.1", 0, limits) as url:  # type: ignore[arg-type]
+        dialer = Dialer(url, metrics)
+        try:
+            yield dialer
+        finally:
+            dialer.close()
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"a" * 4_000_000,
+        b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"a" * MAX_HEAD + b"\r\n\r\n",
+        b"GET /" + b"a" * 4_000_000,
+        b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 100_000,
+        b"GET / HTTP/1.1\r\nHost: x\r\n" + b"A: b\r\n" * MAX_HEADERS + b"\r\n",
+    ],
+    ids=["endless header", "large header", "endless line", "endless headers", "many headers"],
+)
+async def test_a_head_that_is_too_large_is_refused(head: bytes) -> None:
+    """8.8.1"""
+    async with server() as dialer:
+        answer = await dialer.says(head)
+
+    assert answer.startswith(b"HTTP/1.1 431 ")
+    assert b"application/problem+json" in answer
+
+
+async def test_a_head_may_be_as_large_as_the_limit() -> None:
+    async with server() as dialer:
+        head = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nA: "
+        head += b"a" * (MAX_HEAD - len(head) - 100) + b"\r\n\r\n"
+        assert (await dialer.says(head)).startswith(b"HTTP/1.1 200 ")
+        lines = b"A: b\r\n" * (MAX_HEADERS - 2)
+        head = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + lines + b"\r\n"
+        assert (await dialer.says(head)).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_half_a_head_is_refused_in_time_also_when_it_grows() -> None:
+    """8.8.1"""
+    async with server(limits=QUICK) as dialer:
+        half = await dialer.client()
+        half.send(GET[:-2])
+        drops = await dialer.client()
+
+        async def drip() -> None:
+            drops.send(GET[:-2])
+            while not drops.reader.at_eof():
+                drops.send(b"A: b\r\n")
+                await asyncio.sleep(0.02)
+
+        dripping = asyncio.create_task(drip())
+        assert (await half.answer()).startswith(b"HTTP/1.1 408 ")
+        assert (await drops.answer()).startswith(b"HTTP/1.1 408 ")
+        dripping.cancel()
+
+
+async def test_a_second_head_has_the_same_limits() -> None:
+    async with server(limits=QUICK) as dialer:
+        client = await dialer.client()
+        client.send(GET + GET[:10])
+        answer = await client.answer()
+
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert b"HTTP/1.1 408 " in answer
+
+
+@pytest.mark.parametrize("before", [b"", GET], ids=["never", "between requests"])
+async def test_a_connection_that_sends_nothing_ends(before: bytes) -> None:
+    """8.8.1"""
+    async with server(limits=QUICK) as dialer:
+        answer = await dialer.says(before)
+
+    assert answer.count(b"HTTP/1.1") == len(before[:1])
+
+
+async def test_connections_are_bounded_by_address_and_in_all() -> None:
+    """8.8.2"""
+    lasting = replace(PATIENT, linger_seconds=60)
+    for limits in (replace(lasting, per_address=5), replace(lasting, connections=5)):
+        async with server(limits=limits) as dialer:
+            let_in = [await dialer.client() for _ in range(5)]
+            refused = await dialer.client()
+            assert (await refused.answer()).startswith(b"HTTP/1.1 503 ")
+            beyond = [await dialer.client() for _ in range(5 + SPARE * 2)]
+            # More than a few are not even told.
+            assert [await client.answer() for client in beyond[SPARE:]] == [b""] * (5 + SPARE)
+            for client in let_in:
+                client.send(GET)
+                assert await client.status() == "200"
+            # One that leaves makes room.
+            let_in[0].writer.transport.abort()
+            for client in beyond:
+                client.writer.transport.abort()
+            async with asyncio.timeout(20):
+                # The server hears of it in its own time.
+                while b" 200 " not in await dialer.says(LAST):
+                    pass
+
+
+async def test_a_refusal_reaches_a_client_that_is_still_sending() -> None:
+    """8.8.3"""
+
+    async def refuses(scope: Scope, receive: Receive, send: Send) -> None:
+        del scope, receive
+        await send({"type": "http.response.start", "status": 401, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"no"})
+
+    body = b"x" * 900_000
+    post = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+    async with server(refuses) as dialer:
+        client = await dialer.client()
+        client.send(post)
+        # Before any of the body is sent.
+        assert await client.status() == "401"
+        client.send(body)
+        assert b"connection: close" in (await client.answer()).lower()
+        assert (await dialer.says(post + body)).startswith(b"HTTP/1.1 401 ")
+
+
+async def test_a_body_is_not_read_from_the_socket_before_it_is_asked_for() -> None:
+    """8.8.3"""
+    asked = asyncio.Event()
+
+    async def waits(scope: Scope, receive: Receive, send: Send) -> None:
+        await asked.wait()
+        await hello(scope, receive, send)
+
+    async with server(waits) as dialer:
+        client = await dialer.client()
+        # The kernel holds some of it.
+        client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        client.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 64000000\r\n\r\n" + b"x" * 64_000_000)
+        left = client.writer.transport.get_write_buffer_size()
+        for _ in range(100):
+            await asyncio.sleep(0.001)
+        held_back = client.writer.transport.get_write_buffer_size()
+        asked.set()
+        assert await client.status() == "200"
+
+    assert left >= held_back > 50_000_000
+
+
+async def test_all_bodies_together_are_bounded() -> None:
+    """8.8.3"""
+    go_on, reading = asyncio.Event(), asyncio.Semaphore(0)
+
+    async def reads(scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        reading.release()
+        await go_on.wait()
+        await hello(scope, receive, send)
+
+    post = b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 400\r\n\r\n" + b"x" * 400
+    async with server(reads, max_bodies=1000) as dialer:
+        clients = [await dialer.client() for _ in range(2)]
+        for client in clients:
+            client.send(post)
+            await reading.acquire()
+        third = await dialer.says(post)
+        assert third.startswith(b"HTTP/1.1 503 ")
+        assert b"retry-after: 1" in third
+        go_on.set()
+        for client in clients:
+            assert await client.status() == "200"
+        # They were released.
+        assert (await dialer.says(post)).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_a_stream_is_not_ended_by_limits_of_time() -> None:
+    async def streams(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        ended = asyncio.Event()
+        asyncio.get_running_loop().call_later(QUICK.idle_seconds * 3, ended.set)
+        await send({"type": "http.response.body", "body": b"first", "more_body": True})
+        await ended.wait()
+        await send({"type": "http.response.body", "body": b"last", "more_body": False})
+        del scope, receive
+
+    async with server(streams, QUICK) as dialer:
+        answer = await dialer.says(LAST)
+
+    assert b"first" in answer
+    assert b"last" in answer
+
+
+async def test_a_client_that_does_not_read_is_disconnected() -> None:
+    """8.8.1"""
+    size = 64_000_000
+
+    async def sends(scope: Scope, receive: Receive, send: Send) -> None:
+        del scope, receive
+        head = [(b"content-length", str(size).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": head})
+        await send({"type": "http.response.body", "body": b"x" * size})
+
+    async with server(sends, QUICK) as dialer:
+        client = await dialer.client()
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined] -- it reads, too
+        client.send(GET * 3)
+        async with asyncio.timeout(20):
+            while True:
+                client.send(b"x")
+                try:
+                    await client.writer.drain()
+                except ConnectionError:
+                    break
+                await asyncio.sleep(0.01)
+
+
+async def test_many_requests_at_once_are_answered_one_after_the_other() -> None:
+    async with server() as dialer:
+        answer = await dialer.says(GET * 50 + LAST)
+
+    assert answer.count(b"HTTP/1.1 200 ") == 51
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00",
+        b"nonsense\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef",
+        b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    ],
+    ids=["tls", "nonsense", "no host", "two lengths", "no chunk"],
+)
+async def test_what_is_no_request_is_refused(sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    async def reads(scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        await hello(scope, receive, send)
+
+    async with server(reads) as dialer:
+        answer = await dialer.says(sent)
+
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"application/problem+json" in answer
+    assert "Traceback" not in caplog.text
+
+
+async def test_a_chunked_body_without_end_is_refused() -> None:
+    async def reads(scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        await hello(scope, receive, send)
+
+    async with server(reads, max_body=1000) as dialer:
+        client = await dialer.client()
+        client.send(
+            b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 5000
+        )
+        assert await client.status() == "413"
+
+        async def goes_on() -> None:
+            while True:
+                client.send(b"1\r\nx\r\n" * 100)
+                await asyncio.sleep(0.01)
+
+        going_on = asyncio.create_task(goes_on())
+        # It ends, whatever still comes.
+        await client.answer()
+        going_on.cancel()
