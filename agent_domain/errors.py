@@ -9,6 +9,8 @@
         │   ├── RateLimited            ... the provider asks to slow down
         │   ├── ModelTimeout           ... no answer in time (TimeoutError)
         │   ├── ModelUnavailable       ... it cannot be reached, or broke off while answering
+        │   │   └── UnreadableAnswer   ... what it sent is no answer in the form of its API
+        │   ├── WrongApi               ... the server speaks another API than the driver
         │   └── InvalidModelOutput     ... it answered, but not in the agreed form
         ├── HookFailed                 a hook of a tool call raised, or asked for what cannot be
         ├── Escaped                    somebody's code raised what is no `Exception`
@@ -74,6 +76,14 @@ class ModelUnavailable(ModelError):
     def __init__(self, message: str, retry_after: float | None = None) -> None:
         self.retry_after = retry_after
         super().__init__(message)
+
+
+class UnreadableAnswer(ModelUnavailable):
+    """The provider sent what is no answer in the form of its API; only a few more attempts are worth it."""
+
+
+class WrongApi(ModelError):
+    """The server speaks another API than the driver; the message says which driver fits."""
 
 
 RETRYABLE = (RateLimited, ModelTimeout, ModelUnavailable)

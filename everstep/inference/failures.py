@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from agent_domain.errors import ModelError, ModelUnavailable, RateLimited
 from agent_domain.values import cut
+from everstep.inference.foreign import also_chat
 from everstep.inference.presets import Preset
 from everstep.inference.spoken import storable
 
@@ -88,9 +89,9 @@ def failure(complaint: Complaint, preset: Preset, key: str | None = None) -> Mod
         return ModelError(_advice(told, fix))
     if status == HTTPStatus.TOO_MANY_REQUESTS or _SLOW_DOWN.search(words):
         return RateLimited(told, complaint.retry_after)
-    if _may_pass(status, words):
+    if status != HTTPStatus.NOT_IMPLEMENTED and _may_pass(status, words):
         return ModelUnavailable(told, complaint.retry_after)
-    return ModelError(_advice(told, _fix(status, words, preset)))
+    return ModelError(_advice(told, _fix(status, words, said.lower(), preset)))
 
 
 def _advice(told: str, fix: str) -> str:
@@ -106,7 +107,7 @@ def _may_pass(status: int | None, words: str) -> bool:
     return bool(_PASSING.search(words)) or not _REFUSED.search(words)
 
 
-def _fix(status: int | None, words: str, preset: Preset) -> str:
+def _fix(status: int | None, words: str, said: str, preset: Preset) -> str:
     match status:
         case 401:
             return f"Check the key in {_key_of(preset)}"
@@ -114,7 +115,10 @@ def _fix(status: int | None, words: str, preset: Preset) -> str:
             return f"The key in {_key_of(preset)} may not use this model"
         case 404:
             where = preset.base_url or "the provider"
-            return f"Check 'model' and 'base_url' of preset '{preset.name}': {where} does not know it"
+            known = f"Check 'model' and 'base_url' of preset '{preset.name}': {where} does not know it"
+            return f"{known}.{also_chat(preset)}".rstrip(".")
+        case 400 | 405 | 422 | 501 if status in {405, 501} or "messages" in said:
+            return also_chat(preset).strip().rstrip(".")
         case None if "authentication" in words:
             return f"Check the key in {_key_of(preset)}"
         case _:

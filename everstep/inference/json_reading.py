@@ -16,8 +16,12 @@ def records(value: object) -> list[Json]:
     return [record(entry) for entry in cast("list[object]", value)] if isinstance(value, list) else []
 
 
+MAX_COUNT = 10**12
+"""No answer has so many tokens; sums of them fit the store."""
+
+
 def count(counts: object, *path: str) -> int:
     """A counter somewhere in the usage that a provider reports; what is missing is 0."""
     for key in path:
         counts = cast("Mapping[str, object]", counts).get(key) if isinstance(counts, Mapping) else None
-    return max(0, counts) if isinstance(counts, int) else 0
+    return min(max(0, counts), MAX_COUNT) if isinstance(counts, int) else 0

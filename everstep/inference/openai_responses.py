@@ -20,6 +20,7 @@ from agent_domain.tools import ToolCall
 from agent_domain.usage import Usage
 from agent_domain.values import thaw
 from everstep.inference.failures import Complaint
+from everstep.inference.foreign import incomplete_api
 from everstep.inference.json_reading import Json, count, record, records
 from everstep.inference.openai_client import ERRORS, client
 from everstep.inference.presets import Preset
@@ -184,6 +185,7 @@ class ResponsesReader:
     def __init__(self, preset: Preset, complained: Callable[[Complaint], ModelError]) -> None:
         self.spoken = Spoken()
         self.is_complete = False
+        self._preset = preset
         self._origin = preset.origin
         self._complained = complained
         self._done: dict[int, Json] = {}
@@ -196,6 +198,8 @@ class ResponsesReader:
                 self.spoken.say(event["delta"])
             case "response.output_item.added" if event["item"]["type"] == "message":
                 self.spoken.paragraph()
+            case "response.output_item.done" if "output_index" not in event:
+                raise incomplete_api(self._preset, "output_index")
             case "response.output_item.done":
                 self._done[event["output_index"]] = event["item"]
             case "response.completed" | "response.incomplete":

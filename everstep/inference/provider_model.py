@@ -30,10 +30,11 @@ from agent_domain.cached_context import InferenceRequest
 from agent_domain.drivers import OnText
 from agent_domain.errors import RETRYABLE, ModelError, ModelTimeout, ModelUnavailable
 from agent_domain.steps import InferenceResponse
+from everstep.inference import foreign
 from everstep.inference.failures import Complaint, causes, failure, retry_after
 from everstep.inference.json_reading import Json
 from everstep.inference.presets import Preset
-from everstep.inference.spoken import Spoken
+from everstep.inference.spoken import Spoken, storable
 
 GRACE_SECONDS = 2.0
 """How long counters may follow the closing event of an answer."""
@@ -43,13 +44,11 @@ CONNECT_SECONDS = 10.0
 _BROKEN_STREAM = (
     httpx2.HTTPError,
     httpx2.StreamError,
-    json.JSONDecodeError,
-    UnicodeDecodeError,
     # What httpx2 lets through of TLS connections that are cut.
     ssl.SSLError,
     anyio.EndOfStream,
 )
-_UNREADABLE = (KeyError, IndexError, TypeError, ValueError, AttributeError)
+_UNREADABLE = (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError, OverflowError)
 
 
 def utc_now() -> datetime:
@@ -76,6 +75,8 @@ class AnswerReader(Protocol):
 class EventStream(Protocol):
     """The SDKs' streams, as far as they are needed."""
 
+    response: httpx2.Response
+
     async def __anext__(self) -> Any:
         """The next event."""
         ...
@@ -93,6 +94,14 @@ class SdkErrors:
     status: type[Exception]
     timeout: type[Exception]
     connection: type[Exception]
+
+
+@dataclass(slots=True)
+class _Source:
+    """What came over the wire."""
+
+    content_type: str = ""
+    events: int = 0
 
 
 class _StatusError(Protocol):
@@ -130,28 +139,37 @@ class ProviderModel(ABC):
 
     async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
         """Ask once; `on_text` hears the text as it is written."""
-        reader = self.reader()
+        reader, source = self.reader(), _Source()
         try:
-            async with aclosing(self._events(self.body(request), reader)) as events:
+            async with aclosing(self._events(self.body(request), reader, source)) as events:
                 async for event in events:
                     with self._reading():
+                        self._require_own_api(event)
                         reader.hear(cast("Json", event))
                     _pass_on(reader.spoken, on_text)
         except RETRYABLE:
             if not reader.is_complete:
                 raise
+        if not source.events:
+            raise foreign.no_events(self.preset, source.content_type)
         if not reader.is_complete:
             raise ModelUnavailable(f"{self.preset.model} broke off before the end of its answer")
         with self._reading():
-            response = reader.response()
+            response = _checked(reader.response())
         # Text that was not streamed, but stands in the closing event.
         _pass_on(reader.spoken, on_text)
         return response
 
-    async def _events(self, body: Json, reader: AnswerReader) -> AsyncGenerator[Any]:
+    def _require_own_api(self, event: object) -> None:
+        spoken = foreign.driver_for(cast("Json", event)) if isinstance(event, dict) else None
+        if spoken is not None and spoken is not self.preset.driver:
+            raise foreign.wrong_api(self.preset, spoken)
+
+    async def _events(self, body: Json, reader: AnswerReader, source: "_Source") -> AsyncGenerator[Any]:
         with self._failing():
             async with asyncio.timeout(self.preset.timeout_seconds):
                 stream = await self.open(body)
+        source.content_type = stream.response.headers.get("content-type", "")
         try:
             while True:
                 patience = self.preset.timeout_seconds
@@ -162,6 +180,7 @@ class ProviderModel(ABC):
                             event = await anext(cast("AsyncIterator[Any]", stream))
                     except StopAsyncIteration:
                         return
+                source.events += 1
                 yield event
         finally:
             await stream.close()
@@ -172,8 +191,7 @@ class ProviderModel(ABC):
         try:
             yield
         except _UNREADABLE as error:
-            said = f"{self.preset.model} sent what cannot be read"
-            raise ModelUnavailable(f"{said}: {error!r}") from error
+            raise foreign.unreadable(self.preset, error) from error
 
     @contextmanager
     def _failing(self) -> Generator[None]:
@@ -184,6 +202,8 @@ class ProviderModel(ABC):
             raise ModelTimeout(f"{self.preset.model} {self._missed(error)}") from error
         except self.errors.status as error:
             raise self._refused(cast("_StatusError", error)) from error
+        except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise foreign.unreadable(self.preset, error) from error
         except (self.errors.connection, *_BROKEN_STREAM) as error:
             reason = next((str(e) for e in reversed(list(causes(error))) if str(e)), type(error).__name__)
             raise ModelUnavailable(f"{self.preset.model} cannot be reached: {reason}") from error
@@ -205,6 +225,15 @@ class ProviderModel(ABC):
     def complained(self, complaint: Complaint) -> ModelError:
         """The error that a complaint of this provider amounts to."""
         return failure(complaint, self.preset, self._key)
+
+
+def _checked(response: InferenceResponse) -> InferenceResponse:
+    """Refuse calls that cannot be answered under their ids."""
+    for call in response.tool_calls:
+        for given in cast("tuple[object, object]", (call.id, call.name)):
+            if not isinstance(given, str) or storable(given) != given:
+                raise TypeError("a call has an id or a name that is no text")
+    return response
 
 
 def _pass_on(spoken: Spoken, on_text: OnText) -> None:

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from agent_domain.cached_context import InferenceRequest
-from agent_domain.errors import ModelError, ModelTimeout, ModelUnavailable
+from agent_domain.errors import ModelError, ModelTimeout, ModelUnavailable, UnreadableAnswer
 from agent_domain.steps import InferenceResponse
 from everstep.inference.presets import Preset
 from everstep.inference.provider_model import ProviderModel, SdkErrors, utc_now
@@ -38,6 +38,7 @@ class MadeUpStream:
     def __init__(self, events: Sequence[object]) -> None:
         self.events = list(events)
         self.is_closed = False
+        self.response = httpx2.Response(200, headers={"content-type": "text/event-stream"})
 
     async def __anext__(self) -> Any:
         if not self.events:
@@ -112,8 +113,6 @@ BROKEN = [
     httpx2.RemoteProtocolError("peer closed connection"),
     httpx2.ReadError("reset"),
     httpx2.StreamClosed(),
-    json.JSONDecodeError("Expecting value", "x", 0),
-    UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
     ssl.SSLError("unexpected eof"),
     anyio.EndOfStream(),
     ConnectionError("Connection error."),
@@ -126,6 +125,25 @@ async def test_whatever_breaks_a_stream_may_pass(error: Exception) -> None:
     model = MadeUpModel(*says("Hel"), error)
 
     with pytest.raises(ModelUnavailable, match="m cannot be reached: ") as failed:
+        await asked(model, "Hi")
+
+    assert failed.value.__cause__ is error
+    assert model.stream.is_closed
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (json.JSONDecodeError("Expecting value", "x", 0), "an event is no JSON"),
+        (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"), "an event is not in UTF-8"),
+        (RecursionError(), "an event is nested too deeply"),
+    ],
+)
+async def test_an_event_that_cannot_be_decoded_is_told_in_a_sentence(error: Exception, sentence: str) -> None:
+    """3.5.3"""
+    model = MadeUpModel(*says("Hel"), error)
+
+    with pytest.raises(UnreadableAnswer, match=f"m sent an answer that cannot be read: {sentence}") as failed:
         await asked(model, "Hi")
 
     assert failed.value.__cause__ is error
@@ -173,12 +191,14 @@ async def test_an_error_of_the_sdk_is_read_like_any_complaint() -> None:
 
 @pytest.mark.parametrize("event", [None, [], {}, {"text": 3}, "text"])
 async def test_an_event_in_an_unknown_shape_may_be_better_the_next_time(event: object) -> None:
-    with pytest.raises(ModelUnavailable, match="m sent what cannot be read"):
+    with pytest.raises(ModelUnavailable, match="m sent an answer that cannot be read: a field"):
         await asked(MadeUpModel(event, *says("end")), "Hi")
 
 
 async def test_an_answer_in_an_unknown_shape_may_be_better_the_next_time() -> None:
-    with pytest.raises(ModelUnavailable, match="m sent what cannot be read"):
+    with pytest.raises(
+        ModelUnavailable, match="m sent an answer that cannot be read: a field 'output' is missing"
+    ):
         await asked(MadeUpModel(*says("unfit", "end")), "Hi")
 
 

@@ -1,0 +1,83 @@
+"""Answers that are none of the driver's API: which API they belong to, and what to put into the preset.
+
+Servers that call themselves compatible differ in what they leave out. A driver that guessed would read half
+of an answer, so a sign of another API ends the step at once, with the driver that fits.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from agent_domain.errors import ModelUnavailable, UnreadableAnswer, WrongApi
+from everstep.inference.presets import Driver, Preset
+
+_APIS = {
+    Driver.OPENAI: "the Responses API",
+    Driver.OPENAI_CHAT: "Chat Completions",
+    Driver.ANTHROPIC: "the Messages API",
+}
+_MESSAGES_EVENTS = ("message_", "content_block_")
+
+
+def driver_for(event: Mapping[str, Any]) -> Driver | None:
+    """The driver whose API an event belongs to; None where it has no sign of any."""
+    kind = event.get("type")
+    if isinstance(kind, str):
+        if kind.startswith("response."):
+            return Driver.OPENAI
+        return Driver.ANTHROPIC if kind.startswith(_MESSAGES_EVENTS) else None
+    return Driver.OPENAI_CHAT if isinstance(event.get("choices"), list) else None
+
+
+def wrong_api(preset: Preset, spoken: Driver) -> WrongApi:
+    """The server speaks another API than the preset's driver."""
+    return WrongApi(
+        f"{_place(preset)} answers in {_APIS[spoken]}, and driver '{preset.driver}' expects "
+        f"{_APIS[preset.driver]}. Set driver = \"{spoken}\" in preset '{preset.name}'."
+    )
+
+
+def incomplete_api(preset: Preset, missing: str) -> WrongApi:
+    """The server imitates the Responses API, and leaves out what its events need."""
+    return WrongApi(
+        f"{_place(preset)} does not speak the Responses API in full: an event has no '{missing}'. "
+        f'If the server speaks Chat Completions, set driver = "{Driver.OPENAI_CHAT}" '
+        f"in preset '{preset.name}'."
+    )
+
+
+def no_events(preset: Preset, content_type: str) -> ModelUnavailable:
+    """The response held no event at all."""
+    if content_type.startswith("text/event-stream"):
+        return ModelUnavailable(f"{_place(preset)} sent an empty answer")
+    what = "a web page" if content_type.startswith("text/html") else content_type or "something"
+    return UnreadableAnswer(
+        f"{_place(preset)} sent {what} instead of a stream of events. "
+        f"Check 'base_url' and 'driver' of preset '{preset.name}'.{also_chat(preset)}"
+    )
+
+
+def unreadable(preset: Preset, error: Exception) -> UnreadableAnswer:
+    """An event, or the whole answer, is in a shape that the API does not have."""
+    match error:
+        case KeyError():
+            what = f"a field '{error.args[0]}' is missing" if error.args else "a field is missing"
+        case UnicodeDecodeError():
+            what = "an event is not in UTF-8"
+        case ValueError() if type(error) is not ValueError:
+            what = "an event is no JSON, or holds a value that does not fit"
+        case RecursionError():
+            what = "an event is nested too deeply"
+        case _:
+            what = "a field has another type than expected"
+    return UnreadableAnswer(f"{_place(preset)} sent an answer that cannot be read: {what}")
+
+
+def also_chat(preset: Preset) -> str:
+    """What to try where a server other than OpenAI's does not know the Responses API."""
+    if preset.driver is not Driver.OPENAI or not preset.base_url:
+        return ""
+    return f' A server that speaks only Chat Completions needs driver = "{Driver.OPENAI_CHAT}".'
+
+
+def _place(preset: Preset) -> str:
+    return f"{preset.model} at {preset.base_url}" if preset.base_url else preset.model

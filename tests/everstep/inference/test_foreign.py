@@ -1,0 +1,208 @@
+"""Answers that are none of the driver's API, and answers that are nonsense."""
+
+import json
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from functools import cache
+from typing import Any, cast
+
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+from agent_domain.errors import RETRYABLE, ModelError, ModelUnavailable, UnreadableAnswer, WrongApi
+from agent_domain.steps import InferenceResponse
+from everstep.inference.foreign import unreadable
+from everstep.inference.presets import Preset
+from tests.everstep.inference.asking import asked
+from tests.everstep.inference.counterparts import WireCounterpart, a_model
+from tests.everstep.inference.dialects import DIALECTS, Answer, Call, Dialect, called
+from tests.everstep.inference.test_provider_model import MadeUpStream
+from tests.everstep.inference.wire_server import Reply, WireServer
+
+GREETING = Answer(("Hel", "lo"))
+CALLING = called(Call("call_1", "weather", ('{"city"', ': "Ulm"}')), text=("I look",), reasoning="sealed")
+PAIRS = [(asks, answers) for asks in DIALECTS for answers in DIALECTS if asks != answers]
+
+
+@pytest.mark.parametrize(("asks", "answers"), PAIRS)
+async def test_a_server_that_speaks_another_api_is_named_with_the_driver_to_use(
+    server: WireServer, asks: str, answers: str
+) -> None:
+    """3.5.3: whatever the path, at once."""
+    server.answers(DIALECTS[answers].events(GREETING))
+    async with AsyncExitStack() as stack:
+        with pytest.raises(ModelError) as failed:
+            await asked(a_model(asks, server.url, stack), "Hello")
+
+    # The SDK of the Messages API drops events without a name before a driver sees them.
+    if (asks, answers) != ("anthropic", "openai-chat"):
+        assert type(failed.value) is WrongApi
+        assert f"Set driver = \"{answers}\" in preset 'tested'." in str(failed.value)
+        assert not isinstance(failed.value, RETRYABLE)
+
+
+async def test_a_server_that_imitates_the_responses_api_is_told_from_one_that_speaks_it(
+    server: WireServer,
+) -> None:
+    """3.5.3: llama.cpp leaves the index out."""
+    events: list[dict[str, Any]] = [
+        {"type": "response.created", "response": {}},
+        {"type": "response.output_text.delta", "delta": "Hello"},
+        {"type": "response.output_item.done", "item": {"type": "message"}},
+        {"type": "response.completed", "response": {"output": []}},
+    ]
+    server.answers([f"data: {json.dumps(event)}\n\n".encode() for event in events])
+    async with AsyncExitStack() as stack:
+        with pytest.raises(WrongApi) as failed:
+            await asked(a_model("openai", f"{server.url}/v1", stack), "Hello")
+
+    assert str(failed.value) == (
+        f"test-model at {server.url}/v1 does not speak the Responses API in full: an event has no "
+        "'output_index'. If the server speaks Chat Completions, set driver = \"openai-chat\" "
+        "in preset 'tested'."
+    )
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [(404, "Not Found"), (405, "Method Not Allowed"), (501, "no"), (400, "'messages' is required")],
+)
+async def test_a_server_without_the_responses_api_is_named_with_the_driver_to_use(
+    server: WireServer, status: int, message: str
+) -> None:
+    """3.5.3"""
+    server.answers(Reply.json(status, {"error": {"message": message}}))
+    async with AsyncExitStack() as stack:
+        with pytest.raises(ModelError) as failed:
+            await asked(a_model("openai", f"{server.url}/v1", stack), "Hello")
+
+    assert not isinstance(failed.value, RETRYABLE)
+    assert 'A server that speaks only Chat Completions needs driver = "openai-chat".' in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "sentence"),
+    [
+        (
+            b"<html>Welcome</html>",
+            "text/html; charset=utf-8",
+            "sent a web page instead of a stream of events",
+        ),
+        (b'{"id": "x", "choices": []}', "application/json", "sent application/json instead of a stream"),
+        (b"", "text/event-stream", "sent an empty answer"),
+        (b"", "", "sent something instead of a stream of events"),
+        (b"data: [DONE]\n\n", "text/event-stream", "sent an empty answer|cannot be read"),
+        (b"data: <html>\n\n", "text/event-stream", "an event is no JSON|sent an empty answer"),
+        (b"data: " + b"[" * 100_000 + b"\n\n", "text/event-stream", "cannot be read|an empty answer"),
+    ],
+)
+async def test_what_is_no_answer_is_told_in_a_sentence(
+    wire: WireCounterpart, body: bytes, content_type: str, sentence: str
+) -> None:
+    """3.5.3: with the status of a success."""
+    headers = {"Content-Type": content_type} if content_type else {}
+    wire.server.answers(Reply((body,) if body else (), 200, headers))
+
+    with pytest.raises(ModelUnavailable, match=sentence):
+        await asked(wire.model(), "Hello")
+
+
+# Fuzzing.
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5)
+ANYTHING = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+)
+
+
+def events_of(dialect: Dialect, answer: Answer) -> list[Any]:
+    """The events of an answer, as the SDK hands them over."""
+    data = (line for event in dialect.events(answer) for line in event.decode().splitlines())
+    lines = [line.removeprefix("data: ") for line in data if line.startswith("data: ")]
+    return [json.loads(line) for line in lines if line != "[DONE]"]
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """All places in a value."""
+    entries: Sequence[tuple[Any, Any]] = ()
+    if isinstance(value, dict):
+        entries = tuple(cast("dict[str, Any]", value).items())
+    elif isinstance(value, list):
+        entries = tuple(enumerate(cast("list[Any]", value)))
+    return [path, *(place for key, each in entries for place in places(each, (*path, key)))]
+
+
+@st.composite
+def mangled(draw: st.DrawFn, dialect: Dialect) -> list[Any]:
+    """An answer in which something is missing, doubled, in another order or of another type."""
+    events: Any = events_of(dialect, draw(st.sampled_from([GREETING, CALLING])))
+    for _ in range(draw(st.integers(1, 3))):
+        found = [place for place in places(events) if place]
+        if not found:
+            break
+        *path, last = draw(st.sampled_from(found))
+        holder = events
+        for key in path:
+            holder = holder[key]
+        match draw(st.sampled_from(["drop", "replace", "double", "shuffle"])):
+            case "drop":
+                del holder[last]
+            case "replace":
+                holder[last] = draw(ANYTHING)
+            case "double":
+                events.append(json.loads(json.dumps(events[draw(st.integers(0, len(events) - 1))])))
+            case _:
+                events = draw(st.permutations(events))
+    return events
+
+
+@cache
+def a_deaf_model(driver: str) -> Any:
+    """A model of this driver, made once: it never reaches the address."""
+    return a_model(driver, "http://127.0.0.1:9/v1", AsyncExitStack())
+
+
+@pytest.mark.parametrize("driver", DIALECTS)
+@given(data=st.data())
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+async def test_nonsense_is_an_answer_or_a_typed_error_with_a_sentence(
+    driver: str, data: st.DataObject
+) -> None:
+    """3.5.3: whatever a server sends."""
+    events = data.draw(mangled(DIALECTS[driver]) | st.lists(ANYTHING, max_size=4))
+
+    async def made_up(_body: object) -> MadeUpStream:
+        return MadeUpStream(events)
+
+    model = a_deaf_model(driver)
+    model.open = made_up
+    try:
+        response = await asked(model, "Hello")
+    except ModelError as failed:
+        said = str(failed)
+        assert said.startswith("test-model")
+        assert "Error(" not in said
+    else:
+        written = json.dumps(response.to_dict(), ensure_ascii=False)
+        assert InferenceResponse.from_dict(json.loads(written.encode())) == response
+
+
+def test_what_cannot_be_read_is_said_without_the_name_of_an_exception() -> None:
+    """3.5.3"""
+
+    preset = Preset.read("tested", {"driver": "openai", "model": "m"})
+    sentences = {
+        str(unreadable(preset, error))
+        for error in (KeyError("x"), KeyError(), ValueError("x"), TypeError("x"), RecursionError())
+    }
+    assert sentences == {
+        f"m sent an answer that cannot be read: {what}"
+        for what in (
+            "a field 'x' is missing",
+            "a field is missing",
+            "a field has another type than expected",
+            "an event is nested too deeply",
+        )
+    }
+    assert isinstance(unreadable(preset, KeyError("x")), UnreadableAnswer)
