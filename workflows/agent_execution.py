@@ -180,6 +180,7 @@ class AgentExecution(People, Children):
         self.facts = self.facts.ended(outcome, self.plan.error_policy)
         situation = ended(self.facts.status, outcome.stop_reason)
         step = self.facts.current_step
+        self.describe(f"{situation.execution}; its end is being written down")
         await self.settle(
             situation.execution,
             step=step if outcome.failure else None,
@@ -188,6 +189,7 @@ class AgentExecution(People, Children):
             outcome=compact(outcome),
             stop_reason=outcome.stop_reason,
         )
+        self.describe_end(situation, outcome)
         await workflow.wait_condition(workflow.all_handlers_finished)
         return ExecutionResult(
             self.facts.status,
@@ -231,6 +233,7 @@ class AgentExecution(People, Children):
         except Exception as again:  # noqa: BLE001 -- it must not be tried again for ever either
             # Nor could it be written down, such as when its row is gone.
             workflow.logger.error("its end cannot be written: %s", type(again).__name__, exc_info=again)
+            self.describe(f"ended by {type(error).__name__}, and the end could not be written down")
             raise ApplicationError(
                 f"ended by {type(error).__name__}, which could not be written down", non_retryable=True
             ) from None
@@ -241,5 +244,6 @@ class AgentExecution(People, Children):
         is_long = info.get_current_history_length() >= ROLL_OVER_EVENTS
         if self.facts.pending or not (is_long or info.is_continue_as_new_suggested()):
             return
+        self.describe("goes on in the next run of this workflow")
         await workflow.wait_condition(workflow.all_handlers_finished)
         workflow.continue_as_new(replace(self.start, facts=self.facts, settlements=self.settlements))

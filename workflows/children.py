@@ -60,11 +60,12 @@ class Children(Standing):
     async def run_subagents(self, calls: tuple[CallFacts, ...]) -> None:
         """Run these calls as executions of their own, all at once."""
         number = self.step.number
-        self.describe(f"waiting for {', '.join(call.name for call in calls)} of step {number}")
+        waiting = f"waiting for {', '.join(call.name for call in calls)} of step {number}"
+        self.describe(waiting)
         # No task that a cancel interrupts: each call hears of it, and sees its child to its end.
         ending = asyncio.ensure_future(together(*(self.run_subagent(number, call) for call in calls)))
         passing = asyncio.ensure_future(self.pass_on_pauses(ending))
-        await self.stand_as_they_do(ending)
+        await self.stand_as_they_do(ending, waiting)
         await passing
         try:
             outputs = await ending
@@ -87,7 +88,7 @@ class Children(Standing):
             self.facts = self.facts.charged(tokens).worked(max(seconds for seconds, _ in self.spent.values()))
             self.spent.clear()
 
-    async def stand_as_they_do(self, ending: asyncio.Future[Any]) -> None:
+    async def stand_as_they_do(self, ending: asyncio.Future[Any], waiting: str) -> None:
         """Be paused while all that could go on waits for people."""
 
         def is_paused() -> bool:
@@ -97,9 +98,11 @@ class Children(Standing):
             await workflow.wait_condition(lambda: ending.done() or is_paused())
             if ending.done():
                 return
+            self.describe(f"{waiting}, where people are asked")
             await self.settle(ExecutionStatus.PAUSED)
             await workflow.wait_condition(lambda: ending.done() or not is_paused())
             self.facts = self.facts.entered(workflow.now())
+            self.describe(waiting)
             await self.settle(ExecutionStatus.RUNNING)
 
     async def pass_on_pauses(self, ending: asyncio.Future[Any]) -> None:

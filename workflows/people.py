@@ -24,14 +24,15 @@ class People(Standing):
         """Hold still, without a worker, until something else is to be done."""
         calls = _waiting(decision)
         asks = isinstance(decision, AwaitInput)
-        await self.settle(ExecutionStatus.PAUSED, waiting=tuple(call.id for call in calls), asks=asks)
         self.describe(f"waiting for people: {', '.join(call.name for call in calls) or 'paused'}")
+        await self.settle(ExecutionStatus.PAUSED, waiting=tuple(call.id for call in calls), asks=asks)
         try:
             await workflow.wait_condition(lambda: ask() != decision, timeout=self.patience(decision))
         except TimeoutError:
             # The tool itself knows what holds without an answer.
             self.let(calls[0].id, CallNeed.RUN)
         self.facts = self.facts.entered(workflow.now())
+        self.describe("goes on")
         await self.settle(ExecutionStatus.RUNNING)
 
     def patience(self, decision: Decision) -> timedelta | None:

@@ -10,8 +10,9 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 with workflow.unsafe.imports_passed_through():
     from activities.agent import AgentActivities
     from activities.contracts import SettleInput
+    from agent_domain.continuation import ContinuationOutcome
     from agent_domain.facts import ExecutionFacts
-    from agent_domain.status import ExecutionStatus, StopReason
+    from agent_domain.status import ExecutionStatus, Situation, StopReason
     from agent_domain.step_error import StepError
     from agent_domain.step_facts import CallNeed, StepFacts
     from agent_domain.stop_signal import StopSignal
@@ -93,10 +94,11 @@ class Standing:
         """An activity gave up without a result: the error policy decides about that too."""
         cause = error.cause or error
         self.facts = self.facts.failed(StepError("", None, None, type(cause).__name__))
+        self.describe(f"step {self.facts.step_count} failed: {type(cause).__name__}")
         await self.settle(ExecutionStatus.RUNNING, step=self.facts.current_step, failure=str(cause))
 
     def describe(self, activity: str) -> None:
-        """What the Temporal UI shows while this is going on."""
+        """Show in the Temporal UI what goes on, until something else does."""
         facts = self.facts
         workflow.set_current_details(
             f"**{self.plan.agent}**: {activity}\n\n"
@@ -104,6 +106,22 @@ class Standing:
             f"- tokens: {facts.usage.total} of {self.plan.max_tokens or 'any number'}\n"
             f"- last decision: {facts.last_outcome.resolved_by if facts.last_outcome else 'none yet'}"
         )
+
+    def describe_end(self, situation: Situation, outcome: ContinuationOutcome) -> None:
+        """Show how the execution ended; closed workflows show this for good."""
+        facts, step = self.facts, self.facts.current_step
+        # The kinds of the last step's errors; their words may quote a prompt.
+        errors = [error.exception or error.type or "unknown" for error in step.errors] if step else []
+        failed = [f"- errors: {', '.join(errors)}"] if errors else []
+        lines = [
+            f"**{self.plan.agent}**: {situation.execution} ({outcome.stop_reason})",
+            "",
+            f"- steps: {facts.step_count}",
+            f"- tokens: {facts.usage.total}",
+            f"- seconds of work: {facts.state_info.cumulative_execution_seconds:.1f}",
+            f"- decided by: {outcome.source}",
+        ]
+        workflow.set_current_details("\n".join([*lines, *failed]))
 
     # Being cancelled.
 
