@@ -23,8 +23,17 @@ from agent_domain.values import cut, frozen_map, json_text, parse_json
 from everstep.cli import output
 from everstep.cli.complaints import complaint
 from everstep.client.client import Execution, Refused
+from everstep.runtime.data_folder import look_around
 from everstep.runtime.doctor import examined
-from everstep.runtime.installation import Installation, local, opened, register, restored, upgrade
+from everstep.runtime.installation import (
+    Installation,
+    database_without_password,
+    local,
+    opened,
+    register,
+    restored,
+    upgrade,
+)
 from everstep.runtime.retention import retentions
 from everstep.runtime.settings import Settings
 from everstep.runtime.signals import restore_for_children
@@ -93,7 +102,11 @@ class Commands(click.Group):
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--data", type=click.Path(path_type=Path), help="Where the local installation keeps its data.")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    help="Where the local installation keeps its data; else EVERSTEP_DATA, or a folder outside of this one.",
+)
 @click.option("--agents", multiple=True, metavar=SOURCE, help=f"{AGENTS_HELP} (EVERSTEP_AGENTS)")
 @click.option(
     "--traceback", is_flag=True, help="Say where in the code it happened when something goes wrong."
@@ -150,6 +163,9 @@ async def up(
     from everstep.runtime.gateway import relaying_locally  # noqa: PLC0415
 
     settings = settings.listening_on(**ports)
+    place = look_around(settings)
+    for remark in place.remarks:
+        click.echo(output.visible(remark), err=True)
     async with (
         local(settings, temporal_port=temporal_port, ui_port=ui_port) as (installation, services),
         relaying_locally(installation) as gateway_url,
@@ -179,7 +195,8 @@ def _print_addresses(installation: Installation, ours: Mapping[str, str | None],
     click.echo(f"token        {ours['token'] or 'none needed: EVERSTEP_AUTH=off'}")
     click.echo(f"Temporal     {settings.temporal_address}")
     click.echo(f"Temporal UI  {settings.ui_url}")
-    click.echo(f"PostgreSQL   {settings.database_url}")
+    click.echo(f"PostgreSQL   {database_without_password(settings)}")
+    say(f"data         {settings.data_dir}")
     click.echo(f"agents       {', '.join(installation.book.names)}")
     click.echo(f"model        {installation.models.presets.default}")
     click.echo('\nIn another terminal: everstep run "What can you do?"      Ctrl-C stops everything here.')

@@ -17,6 +17,7 @@ from agent_domain.errors import EverstepError, InvalidInput
 from everstep.http_api.problems import Problem
 from everstep.runtime.access import local_token
 from everstep.runtime.api import local_url
+from everstep.runtime.data_folder import known_data_folder
 from everstep.runtime.local_secret import local_secret
 from everstep.runtime.settings import Settings
 
@@ -125,12 +126,13 @@ def _read(kind: type[ModelT], answer: httpx2.Response) -> ModelT:
 @asynccontextmanager
 async def reached(settings: Settings, url: str | None, token: str | None) -> AsyncGenerator[Remote]:
     """The API that is named, or the local one."""
-    local = local_url(settings.data_dir)
+    data = known_data_folder(settings)
+    local = data and local_url(data)
     # A local token is for the local API and nobody else.
     is_local = not url or url.rstrip("/") == local
     first = _checked(url or local)
     if is_local and not token:
-        secret = settings.auth_secret or local_secret(settings.data_dir)
+        secret = settings.auth_secret or (data and local_secret(data))
         token = local_token(settings.model_copy(update={"auth_secret": secret}))
     # A proxy knows no way to this machine.
     http = httpx2.AsyncClient(
@@ -139,7 +141,7 @@ async def reached(settings: Settings, url: str | None, token: str | None) -> Asy
 
     def where() -> str:
         # A local installation that was started again may answer elsewhere.
-        return (is_local and local_url(settings.data_dir)) or first
+        return (is_local and data and local_url(data)) or first
 
     async with http:
         yield Remote(http, where, token=token)

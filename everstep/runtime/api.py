@@ -13,6 +13,8 @@ from everstep.http_api.app import create_app
 from everstep.http_api.metrics import Metrics
 from everstep.runtime.access import door, local_token, signer
 from everstep.runtime.connections import ConnectionLimits
+from everstep.runtime.data_folder import data_folder
+from everstep.runtime.embedded import write_private
 from everstep.runtime.gateway import feeding
 from everstep.runtime.installation import Installation
 from everstep.runtime.readiness import Readiness
@@ -73,9 +75,9 @@ class LocalDoor:
 async def answering_locally(installation: Installation) -> AsyncGenerator[LocalDoor]:
     """Answer HTTP meanwhile, on the port that is set or a free one, and let other processes know where."""
     settings = installation.settings
-    told = settings.data_dir / URL
+    told = data_folder(settings) / URL
     async with answering(installation, or_any_port=True) as url:
-        told.write_text(url + "\n", encoding="utf-8")
+        write_private(told, url + "\n")
         try:
             yield LocalDoor(url, None if settings.auth == "off" else local_token(settings))
         finally:

@@ -20,7 +20,9 @@ from broadcast_gateway.links import Links
 from broadcast_gateway.metrics import Metrics
 from broadcast_gateway.server import Gateway
 from everstep.runtime.access import signer
+from everstep.runtime.data_folder import data_folder
 from everstep.runtime.doors import doors
+from everstep.runtime.embedded import write_private
 from everstep.runtime.installation import HOW_TO_START, Installation, located
 from everstep.runtime.journal import PostgresJournal
 from everstep.runtime.serving import bound, shown
@@ -53,9 +55,9 @@ async def gateway_of(settings: Settings) -> AsyncGenerator[str]:
 async def relaying_locally(installation: Installation) -> AsyncGenerator[str]:
     """Relay meanwhile, on the port that is set or a free one, and let other processes know where."""
     settings = installation.settings
-    told = settings.data_dir / GATEWAY_URL
+    told = data_folder(settings) / GATEWAY_URL
     async with relaying(settings, installation.store.engine, or_any_port=True) as url:
-        told.write_text(url + "\n", encoding="utf-8")
+        write_private(told, url + "\n")
         try:
             yield url
         finally:

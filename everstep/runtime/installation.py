@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 
+from sqlalchemy import make_url
 from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.client import Client as TemporalClient
 from temporalio.service import RPCError
@@ -25,6 +26,7 @@ from everstep.client.titles import Titles
 from everstep.inference.models import Models
 from everstep.inference.presets import Presets
 from everstep.runtime.agents import AgentBook, known_agents
+from everstep.runtime.data_folder import data_folder, record_project
 from everstep.runtime.embedded import (
     EmbeddedConfig,
     EmbeddedServices,
@@ -50,17 +52,23 @@ def located(settings: Settings) -> Settings:
     """The settings, with the addresses of the local installation where none are given."""
     if settings.database_url and settings.temporal_address:
         return settings
-    local = running(settings.data_dir)
+    data = data_folder(settings)
+    local = running(data)
     if local is None:
-        raise InvalidInput(f"no servers are configured, and none run in {settings.data_dir}: {HOW_TO_START}")
+        raise InvalidInput(f"no servers are configured, and none run in {data}: {HOW_TO_START}")
     return settings.model_copy(
         update={
             "database_url": settings.database_url or local.database_url,
             "temporal_address": settings.temporal_address or local.temporal_address,
             "ui_url": settings.ui_url or local.ui_url,
-            "auth_secret": settings.auth_secret or local_secret(settings.data_dir),
+            "auth_secret": settings.auth_secret or local_secret(data),
         }
     )
+
+
+def database_without_password(settings: Settings) -> str:
+    """The database's URL, to be shown."""
+    return make_url(settings.required("database_url", HOW_TO_START)).render_as_string()
 
 
 async def upgrade(settings: Settings) -> None:
@@ -174,15 +182,17 @@ async def local(
     settings: Settings, *, temporal_port: int = 7233, ui_port: int = 8233
 ) -> AsyncGenerator[tuple[Installation, EmbeddedServices]]:
     """An installation with servers of its own, whatever the environment names, stopped at the end."""
-    config = EmbeddedConfig(settings.data_dir, temporal_port, ui_port, search_attributes=SEARCH_ATTRIBUTES)
+    data = data_folder(settings)
+    config = EmbeddedConfig(data, temporal_port, ui_port, search_attributes=SEARCH_ATTRIBUTES)
     async with embedded(config) as services:
+        record_project(data)
         here = {
-            "data_dir": config.data,
+            "data_dir": data,
             "database_url": services.database_url,
             "temporal_address": services.temporal_address,
             "ui_url": services.ui_url,
             "search_attributes": True,
-            "auth_secret": settings.auth_secret or made_secret(config.data),
+            "auth_secret": settings.auth_secret or made_secret(data),
         }
         settings = settings.model_copy(update=here)
         await upgrade(settings)

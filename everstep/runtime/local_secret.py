@@ -1,10 +1,10 @@
 """What signs the tokens of a local installation: drawn once, in a file of its owner."""
 
-import os
 import secrets
 from pathlib import Path
 
 from agent_domain.errors import InvalidInput
+from everstep.runtime.embedded import write_private
 
 SECRET = "api-secret"  # noqa: S105 -- the name of a file
 
@@ -22,16 +22,8 @@ def local_secret(data: Path) -> str | None:
 
 
 def made_secret(data: Path) -> str:
-    """The same, drawn when there is none. Nobody but its owner may read it."""
+    """The same, drawn when there is none. Only its owner may read it."""
     if known := local_secret(data):
         return known
-    drawn = data / f"{SECRET}.{os.getpid()}"
-    drawn.unlink(missing_ok=True)
-    with open(drawn, "x", encoding="ascii", opener=_private) as file:
-        file.write(secrets.token_urlsafe(48) + "\n")
-    drawn.replace(data / SECRET)
+    write_private(data / SECRET, secrets.token_urlsafe(48) + "\n")
     return local_secret(data) or made_secret(data)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

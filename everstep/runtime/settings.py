@@ -42,8 +42,10 @@ class Settings(BaseSettings):
         env_prefix="EVERSTEP_", toml_file="everstep.toml", frozen=True, extra="forbid", populate_by_name=True
     )
 
-    data_dir: Path = Path(".everstep")
-    """Where a local installation keeps its servers' data."""
+    data_dir: Path | None = Field(
+        default=None, validation_alias=AliasChoices("EVERSTEP_DATA", "EVERSTEP_DATA_DIR", "data_dir")
+    )
+    """Where a local installation keeps its data. None: see `everstep.runtime.data_folder`."""
     database_url: str | None = Field(
         default=None, validation_alias=AliasChoices("EVERSTEP_DATABASE_URL", "DATABASE_URL", "database_url")
     )

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from everstep.runtime.data_folder import known_data_folder
 from everstep.runtime.settings import Settings
 
 GATEWAY_URL = "gateway-url"
@@ -10,7 +11,10 @@ GATEWAY_URL = "gateway-url"
 
 def gateway_url(settings: Settings) -> str | None:
     """The one that is set, or that of the local installation, if it has one."""
-    return settings.gateway_url or local_gateway(settings.data_dir)
+    if settings.gateway_url:
+        return settings.gateway_url
+    data = known_data_folder(settings)
+    return data and local_gateway(data)
 
 
 def local_gateway(data: Path) -> str | None:

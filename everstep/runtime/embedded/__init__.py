@@ -1,12 +1,13 @@
 """The real Temporal server and the real PostgreSQL as children of this process, without installing either.
 
-    async with embedded(EmbeddedConfig(data=Path(".everstep"))) as services:
+    async with embedded(EmbeddedConfig(data=Path("/srv/everstep"))) as services:
         services.database_url, services.temporal_address, services.ui_url
         death = await services.died
 
-Below the data directory: `postgres/` and `temporal.db` hold what must not be lost; `logs/` the log of
-each server, and the one of the start before (`.1`); `run/` the database's socket; `services.json` where
-the servers listen, for other processes; `lock` is held as long as they run.
+Below the data directory: `postgres/` and `temporal.db` hold what must not be lost; `database-password`
+what clients log in with; `logs/` the log of each server, and the one of the start before (`.1`);
+`services.json` where the servers listen, for other processes; `lock` is held as long as they run. The
+directory and all that is in it are their owner's alone.
 
 No server outlives this process, whatever ends it, and the next start recovers what a kill left.
 """
@@ -17,11 +18,11 @@ from collections.abc import AsyncGenerator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 from everstep.runtime.embedded.child import Death
 from everstep.runtime.embedded.config import EmbeddedConfig, EmbeddedState, SearchAttributeType
 from everstep.runtime.embedded.errors import DataInUse, EmbeddedError, NotInstalled, ServiceFailed
+from everstep.runtime.embedded.folder import has_data, prepare, private_opener, write_private
 from everstep.runtime.embedded.lock import lock_holder, locked
 from everstep.runtime.embedded.postgres import Postgres
 from everstep.runtime.embedded.service import Service
@@ -41,21 +42,11 @@ __all__ = [
     "ServiceFailed",
     "Temporal",
     "embedded",
+    "has_data",
+    "private_opener",
     "running",
+    "write_private",
 ]
-
-OURS: Final = (
-    "api-secret",
-    "api-url",
-    "gateway-url",
-    "lock",
-    "logs",
-    "postgres",
-    "run",
-    "services.json",
-    "temporal.db",
-)
-"""What there may be in a data directory that somebody else has used."""
 
 
 class EmbeddedServices:
@@ -131,7 +122,7 @@ class EmbeddedServices:
 async def embedded(config: EmbeddedConfig) -> AsyncGenerator[EmbeddedServices]:
     """Both servers, answering; stopped at the end."""
     config = replace(config, data=config.data.resolve())
-    _make(config.data)
+    prepare(config.data)
     async with locked(config.data):
         services = EmbeddedServices(config)
         try:
@@ -145,16 +136,3 @@ async def embedded(config: EmbeddedConfig) -> AsyncGenerator[EmbeddedServices]:
 def running(data: Path) -> EmbeddedState | None:
     """Where the services on this data directory listen, if some process runs them now."""
     return EmbeddedState.read(data) if lock_holder(data) else None
-
-
-def _make(data: Path) -> None:
-    try:
-        data.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise EmbeddedError(f"{data} cannot be the data directory: {error}") from error
-    for path in (data, *(data / name for name in OURS)):
-        if path.exists() and not os.access(path, os.W_OK):
-            raise EmbeddedError(
-                f"this user may not write to {path}; run as the user who started the services there before, "
-                "or choose another data directory"
-            )

@@ -16,6 +16,7 @@ from pathlib import Path
 from signal import Signals
 from typing import IO, Final, Self
 
+from everstep.runtime.embedded.folder import private_opener
 from everstep.runtime.embedded.permissions import User
 
 LAUNCHER: Final = Path(__file__).with_name("launcher.py")
@@ -56,8 +57,9 @@ class Child:
         directory: Path,
         user: User | None = None,
         orphaned: Signals = signal.SIGKILL,
+        standard_input: bytes | None = None,
     ) -> Self:
-        """Start the command; `orphaned` is what it gets when we die."""
+        """Start the command; `orphaned` is what it gets when we die, `standard_input` all that it reads."""
         with _new_log(log) as output:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -68,13 +70,16 @@ class Child:
                 f"{user.uid}:{user.gid}" if user else "-",
                 "exec" if sys.platform == "linux" else "supervise",
                 *command,
-                stdin=asyncio.subprocess.DEVNULL,
+                stdin=asyncio.subprocess.DEVNULL if standard_input is None else asyncio.subprocess.PIPE,
                 stdout=output,
                 stderr=asyncio.subprocess.STDOUT,
                 cwd=directory,
                 # Ctrl-C in the terminal is for us; we then stop our children in an orderly way.
                 start_new_session=True,
             )
+        if process.stdin and standard_input is not None:
+            process.stdin.write(standard_input)
+            process.stdin.close()
         return cls(process, log)
 
     @property
@@ -130,7 +135,7 @@ def log_tail(log: Path) -> str:
 
 def _new_log(log: Path) -> IO[bytes]:
     """An empty log; the one of the start before is kept beside it."""
-    log.parent.mkdir(parents=True, exist_ok=True)
+    log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if log.exists():
         log.replace(log.with_name(f"{log.name}.1"))
-    return log.open("wb")
+    return open(log, "wb", opener=private_opener)

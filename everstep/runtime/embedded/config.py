@@ -7,6 +7,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ValidationError
 
+from everstep.runtime.embedded.folder import write_private
+
 SearchAttributeType = Literal["Text", "Keyword", "Int", "Double", "Bool", "Datetime", "KeywordList"]
 
 
@@ -21,7 +23,7 @@ class EmbeddedConfig:
     ui_port: int = 8233
     """As `temporal_port`, for Temporal's web UI."""
     postgres_port: int | None = None
-    """None: PostgreSQL listens on its unix socket only. Else as `temporal_port`, with a password."""
+    """None: PostgreSQL listens on its unix socket only. Else as `temporal_port`."""
     search_attributes: Mapping[str, SearchAttributeType] = field(
         default_factory=dict[str, SearchAttributeType]
     )
@@ -61,10 +63,8 @@ class EmbeddedState(BaseModel, frozen=True):
             return None
 
     def write(self, data: Path) -> None:
-        """Replace what was written last; a reader never sees half of it."""
-        new = _file(data).with_suffix(".new")
-        new.write_text(self.model_dump_json(indent=2) + "\n")
-        new.replace(_file(data))
+        """Replace what was written last; it has the database's password, so only its owner may read it."""
+        write_private(_file(data), self.model_dump_json(indent=2) + "\n")
 
 
 def _file(data: Path) -> Path:

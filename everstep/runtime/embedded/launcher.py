@@ -88,6 +88,8 @@ def supervise(parent: int, orphaned: int, command: list[str]) -> NoReturn:
 def main(parent: str, orphaned: str, user: str, how: str, *command: str) -> NoReturn:
     """Read the command line."""
     restore_signals()
+    # What a server writes is its owner's alone.
+    os.umask(0o077)
     if user != "-":
         uid, gid = user.split(":")
         drop_to(int(uid), int(gid))

@@ -23,7 +23,7 @@ INTERVAL: Final = 0.05
 @asynccontextmanager
 async def locked(data: Path) -> AsyncGenerator[None]:
     """Hold the lock of the data directory; `DataInUse` when another process does."""
-    file = os.open(_file(data), os.O_RDWR | os.O_CREAT, 0o644)
+    file = os.open(_file(data), os.O_RDWR | os.O_CREAT, 0o600)
     try:
         attempts = round(PATIENCE / INTERVAL)
         while not _taken(file, fcntl.LOCK_EX):

@@ -1,6 +1,6 @@
 """Root starts PostgreSQL too, although PostgreSQL refuses to run as root: it gets a user of its own.
 
-That user must reach the data directory and the installation, which below `/root` nobody can. The
+That user must reach the programs, which below `/root` nobody can (the data it is started in). The
 smallest grant that helps is made: this one user may pass through the directories on the way, and
 list or read nothing more. Only where the file system has no access control lists, all users may.
 """
@@ -81,6 +81,19 @@ def own(path: Path, user: User | None) -> None:
     if user and path.stat().st_uid != user.uid:
         for each in (*path.rglob("*"), path):
             os.chown(each, user.uid, user.gid, follow_symlinks=False)
+
+
+def write_for(path: Path, text: str, user: User | None) -> None:
+    """Replace a file in a directory of the user, who alone may read it."""
+    new = path.with_name(f"{path.name}.new")
+    new.unlink(missing_ok=True)
+    # A new file is made, whatever the user has put there: root must not be led astray.
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as file:
+        if user:
+            os.fchown(descriptor, user.uid, user.gid)
+        file.write(text)
+    new.replace(path)
 
 
 def let_reach(path: Path, user: User | None) -> None:

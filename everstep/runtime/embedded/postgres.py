@@ -3,40 +3,58 @@
 Its own `get_server` starts a daemon that outlives us and shares it between processes; we want a
 child. What we keep from it: root needs another user, and the path of a unix socket is short.
 
-Who can reach the socket is superuser without a password. So the socket is in a directory that only
-PostgreSQL's user can enter, and root. A TCP port, where it is asked for, has a password.
+Clients log in as `everstep`, who is no superuser, with a password that was drawn at the first start
+(`roles.py`). The superuser cannot log in at all. The socket is in the cluster's directory, which only
+PostgreSQL's user can enter, and root.
 """
 
 import asyncio
 import hashlib
 import os
 import re
-import secrets
 import shutil
 import signal
+import sys
 import tempfile
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 import psycopg
-from psycopg import sql
 from sqlalchemy import URL
 
 from everstep.runtime.embedded.child import Child, Death, ended
 from everstep.runtime.embedded.config import EmbeddedConfig, EmbeddedState
 from everstep.runtime.embedded.errors import EmbeddedError, NotInstalled, ServiceFailed
-from everstep.runtime.embedded.permissions import let_reach, let_read, own, postgres_user
+from everstep.runtime.embedded.permissions import (
+    let_reach,
+    let_read,
+    own,
+    postgres_user,
+    write_for,
+)
 from everstep.runtime.embedded.ports import LOCALHOST, free_port
 from everstep.runtime.embedded.processes import command_lines
+from everstep.runtime.embedded.roles import (
+    DATABASE,
+    HBA,
+    ROLE,
+    SUPERUSER,
+    drawn_password,
+    foreign_databases,
+    granting,
+    ownership,
+)
 from everstep.runtime.embedded.service import INTERVAL, Service
 
-DATABASE: Final = "everstep"
-ROLE: Final = "postgres"
 VERSION: Final = 18
+
+HERE: Final = "/proc/self/cwd"
+"""How PostgreSQL is told its directory on Linux. It runs there, and a path from the root would lead through
+the data folder, which under root only root may enter."""
 
 SOCKET_PORT: Final = 5432
 """Part of the socket's file name where no TCP port is asked for."""
@@ -51,9 +69,8 @@ LEFTOVER_GRACE: Final = 5.0
 """Seconds for processes of a server that is gone to notice it. They take milliseconds, unless one is busy."""
 
 INITDB: Final = (
-    *("--username", ROLE),
-    *("--auth-local", "trust"),
-    *("--auth-host", "scram-sha-256"),
+    *("--username", SUPERUSER),
+    *("--auth", "reject"),
     # The same order and case mapping on every machine, whatever locales it has.
     *("--encoding", "UTF8"),
     *("--locale", "C"),
@@ -87,20 +104,20 @@ class Postgres(Service):
         )
         identity = hashlib.sha256(os.fsencode(self.cluster)).hexdigest()[:12]
         self._cluster_name = f"everstep-{identity}"
-        self._password = secrets.token_urlsafe(24)
+        self._password = ""
         self.sockets = socket_directory(config.data, self._cluster_name)
 
     @property
     def url(self) -> str:
         """For SQLAlchemy, over the unix socket."""
         query = {"host": str(self.sockets), "port": str(self._port)}
-        return URL.create("postgresql+psycopg", ROLE, database=DATABASE, query=query).render_as_string(
-            hide_password=False
-        )
+        return URL.create(
+            "postgresql+psycopg", ROLE, self._password, database=DATABASE, query=query
+        ).render_as_string(hide_password=False)
 
     @property
     def tcp_url(self) -> str | None:
-        """For SQLAlchemy, over TCP, where that was asked for. The password is another one at each `up`."""
+        """For SQLAlchemy, over TCP, where that was asked for."""
         if not self.tcp_port:
             return None
         return URL.create(
@@ -121,18 +138,22 @@ class Postgres(Service):
         package = binaries.parent.parent
         let_read((package, package.with_name(f"{package.name}.libs")), self.user)
         let_reach(binaries / "postgres", self.user)
-        let_reach(self.cluster, self.user)
+        if sys.platform != "linux":
+            let_reach(self.cluster, self.user)
         await self._clean_up()
         await self._remove_stale_lock()
-        self._make_socket_directory()
         await self._initialise()
         own(self.cluster, self.user)
+        self._make_socket_directory()
+        await self._provide()
 
     async def _launch(self) -> Child:
         settings = {
             "listen_addresses": LOCALHOST if self.tcp_port else "",
             "port": str(self._port),
-            "unix_socket_directories": str(self.sockets),
+            "unix_socket_directories": (
+                _here(self.cluster) if self.sockets == self.cluster else str(self.sockets)
+            ),
             "unix_socket_permissions": "0700",
             # Appears in the title of every process of the cluster.
             "cluster_name": self._cluster_name,
@@ -140,22 +161,28 @@ class Postgres(Service):
         }
         return await Child.launch(
             [
-                *(postgres_binaries() / "postgres", "-D", self.cluster),
+                *(postgres_binaries() / "postgres", "-D", _here(self.cluster)),
                 *(part for name, value in settings.items() for part in ("-c", f"{name}={value}")),
             ],
             log=self.log,
-            directory=self.config.data,
+            directory=self.cluster,
             user=self.user,
             orphaned=self.orphan_signal,
         )
 
     async def _answers(self) -> bool:
         try:
-            async with self._connected() as connection:
-                await self._provide(connection)
+            async with await psycopg.AsyncConnection.connect(
+                host=str(self.sockets),
+                port=self._port,
+                user=ROLE,
+                password=self._password,
+                dbname=DATABASE,
+                connect_timeout=5,
+            ):
+                return True
         except psycopg.OperationalError:
             return False
-        return True
 
     async def _clean_up(self) -> None:
         """Wait until no process of a former server is left: the next one would refuse to start."""
@@ -171,26 +198,42 @@ class Postgres(Service):
 
     # Steps.
 
-    @asynccontextmanager
-    async def _connected(self) -> AsyncGenerator[psycopg.AsyncConnection]:
-        async with await psycopg.AsyncConnection.connect(
-            host=str(self.sockets),
-            port=self._port,
-            user=ROLE,
-            dbname="postgres",
-            autocommit=True,
-            connect_timeout=5,
-        ) as connection:
-            yield connection
+    async def _provide(self) -> None:
+        """Make the role and the database, and hand over what an earlier release left to the superuser."""
+        self._password = drawn_password(self.config.data)
+        write_for(self.cluster / "pg_hba.conf", HBA, self.user)
+        foreign = foreign_databases(await self._alone("postgres", granting(self._password)))
+        if DATABASE not in foreign.known:
+            await self._alone("postgres", [f"CREATE DATABASE {DATABASE} OWNER {ROLE};"])
+        for name in foreign.of_superuser:
+            await self._alone(name, ownership(name))
 
-    async def _provide(self, connection: psycopg.AsyncConnection) -> None:
-        found = await connection.execute("SELECT FROM pg_database WHERE datname = %s", [DATABASE])
-        if not found.rowcount:
-            await connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(DATABASE)))
-        if self.tcp_port:
-            await connection.execute(
-                sql.SQL("ALTER ROLE {} PASSWORD {}").format(sql.Identifier(ROLE), sql.Literal(self._password))
-            )
+    async def _alone(self, database: str, statements: Sequence[str]) -> str:
+        """Give statements to PostgreSQL in its single-user mode, where nobody has to log in; what it says."""
+        settings = {
+            **self.config.postgres_settings,
+            "exit_on_error": "on",
+            # A statement that fails is not repeated in the log.
+            "log_min_error_statement": "panic",
+        }
+        child = await Child.launch(
+            [
+                *(postgres_binaries() / "postgres", "--single", "-D", _here(self.cluster)),
+                *(part for name, value in settings.items() for part in ("-c", f"{name}={value}")),
+                database,
+            ],
+            log=self.config.logs / "postgres-roles.log",
+            directory=self.cluster,
+            user=self.user,
+            standard_input="".join(f"{statement}\n" for statement in statements).encode(),
+        )
+        try:
+            code = await child.wait()
+        finally:
+            await child.kill()
+        if code:
+            raise ServiceFailed(self.name, f"did not start: it {ended(code)}", child.log, child.log_tail())
+        return child.log.read_text(encoding="utf-8", errors="replace")
 
     async def _initialise(self) -> None:
         """Make the cluster, unless there is one. It gets its name when it is whole."""
@@ -202,12 +245,12 @@ class Postgres(Service):
         careless = self.config.postgres_settings.get("fsync") == "off"
         child = await Child.launch(
             [
-                *(postgres_binaries() / "initdb", "--pgdata", new),
+                *(postgres_binaries() / "initdb", "--pgdata", _here(new)),
                 *INITDB,
                 *(["--no-sync"] if careless else []),
             ],
             log=self.config.logs / "initdb.log",
-            directory=self.config.data,
+            directory=new,
             user=self.user,
         )
         try:
@@ -241,9 +284,11 @@ class Postgres(Service):
         ]
 
     def _make_socket_directory(self) -> None:
+        # Earlier releases had it there.
+        shutil.rmtree(self.config.data / "run", ignore_errors=True)
         folder = self.sockets
         if os.path.lexists(folder) and not self._is_ours(folder):
-            raise EmbeddedError(f"{folder} belongs to somebody else; remove it")
+            raise EmbeddedError(f"{folder} belongs to another user; remove it")
         own(folder, self.user)
         for left in folder.glob(".s.PGSQL.*"):
             left.unlink()
@@ -254,10 +299,15 @@ class Postgres(Service):
         return folder.is_dir() and not folder.is_symlink() and folder.stat().st_uid in us
 
 
+def _here(directory: Path) -> str:
+    """The directory in which a program of PostgreSQL is started, as that program is told it."""
+    return HERE if sys.platform == "linux" else str(directory)
+
+
 def socket_directory(data: Path, name: str) -> Path:
-    """In the data directory, or where the path is shorter and plainer."""
+    """In the cluster's directory, or where the path is shorter and plainer."""
     shorter = (Path(tempfile.gettempdir()), Path("/tmp"))  # noqa: S108 -- made for us alone and checked
-    for folder in (data / "run", *(folder / name for folder in shorter)):
+    for folder in (data / "postgres", *(folder / name for folder in shorter)):
         longest = str(folder / ".s.PGSQL.65535")
         if len(longest) <= LONGEST_SOCKET and PLAIN.fullmatch(longest):
             return folder

@@ -107,7 +107,7 @@ async def left_of(data: Path, *addresses: str) -> list[object]:
             _, writer = await asyncio.open_connection(host, int(port))
             writer.close()
             found.append(address)
-    return [*found, *([running(data)] if running(data) else []), *(data / "run").glob("*")]
+    return [*found, *([running(data)] if running(data) else []), *(data / "postgres").glob(".s.*")]
 
 
 async def test_a_local_installation_leaves_nothing_behind(nursery: Nursery, tmp_path: Path) -> None:

@@ -404,7 +404,7 @@ class TestFailures:
         postgres.sockets.mkdir(mode=0o700)
         os.chown(postgres.sockets, 54_321, 54_321)
 
-        with pytest.raises(EmbeddedError, match=f"{postgres.sockets} belongs to somebody else; remove it"):
+        with pytest.raises(EmbeddedError, match=f"{postgres.sockets} belongs to another user; remove it"):
             await postgres.start()
 
         postgres.forget()

@@ -295,7 +295,7 @@ class TestPorts:
 class TestSocketDirectory:
     def test_is_in_the_data_directory(self) -> None:
         assert socket_directory(Path("/home/me/project/.everstep"), "everstep-1") == Path(
-            "/home/me/project/.everstep/run"
+            "/home/me/project/.everstep/postgres"
         )
 
     @pytest.mark.parametrize(

@@ -1,15 +1,13 @@
 """What the gateway reads of the tables, and how it finds that they are of another history."""
 
 import re
-from collections.abc import AsyncGenerator, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 import pytest_asyncio
-from sqlalchemy import make_url
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from agent_domain.envelopes import Envelope
@@ -19,11 +17,13 @@ from agent_domain.status import ExecutionStatus
 from agent_domain.values import json_text
 from broadcast_gateway.news import Entry
 from broadcast_gateway.ports import Journal, Text
+from everstep.runtime.embedded import Postgres
 from everstep.runtime.journal import PostgresJournal
 from everstep.store.engine import create_engine
 from everstep.store.epochs import Dated, renew_epoch
 from everstep.store.gateways import PRESENT, PostgresGateways
 from everstep.store.journal import HEADS, PAGE, TEXTS
+from everstep.store.migrate import upgrade
 from everstep.store.postgres import PostgresStore
 from everstep.store.retention import PostgresRetention
 from tests.everstep.store.onlookers import administrator, explained
@@ -37,6 +37,7 @@ from tests.everstep.store.store_words import (
     settled,
     told,
 )
+from tests.services import careless, data_directory
 
 NOWHERE = "postgresql://me@/everstep?host=/nowhere"
 
@@ -244,17 +245,25 @@ async def epoch_of(engine: AsyncEngine) -> str:
     return epoch
 
 
-@contextmanager
-def a_role(engine: AsyncEngine) -> Generator[str]:
-    """Somebody who may use the tables and nothing else."""
-    name = f"plain_{uuid4().hex}"
-    with administrator(engine) as connection:
-        connection.autocommit = True
-        connection.execute(f"CREATE ROLE {name} LOGIN".encode())
-        connection.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {name}".encode())
-        yield name
-        connection.execute(f"DROP OWNED BY {name}".encode())
-        connection.execute(f"DROP ROLE {name}".encode())
+class Secretive(Postgres):
+    """A server that does not say which one it is."""
+
+    async def _provide(self) -> None:
+        await super()._provide()
+        await self._alone("everstep", ["REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC;"])
+
+
+@pytest_asyncio.fixture
+async def secretive() -> AsyncGenerator[AsyncEngine]:
+    """The database of such a server."""
+    with data_directory() as data:
+        server = Secretive(careless(data), None, print)
+        await server.start()
+        await upgrade(server.url)
+        engine = create_engine(server.url)
+        yield engine
+        await engine.dispose()
+        await server.stop()
 
 
 @pytest_asyncio.fixture
@@ -308,33 +317,26 @@ class TestEpochs:
         assert len(epochs) == 3
         await there.dispose()
 
-    async def test_who_has_no_privileges_is_told_the_same(self, own: AsyncEngine, own_database: str) -> None:
-        with a_role(own) as name:
-            plain = create_engine(
-                make_url(own_database).set(username=name).render_as_string(hide_password=False)
-            )
-            assert await epoch_of(plain) == await epoch_of(own)
-            await plain.dispose()
+    async def test_who_has_no_privileges_is_told(self, own: AsyncEngine) -> None:
+        with administrator(own) as connection:
+            asked = connection.execute("SELECT rolsuper FROM pg_roles WHERE rolname = current_user")
+            assert asked.fetchone() == (False,)
+            told = connection.execute("SELECT system_identifier FROM pg_control_system()").fetchone()
+        assert told
+        assert await epoch_of(own)
 
     async def test_where_the_server_says_nothing_of_itself_our_number_is_enough(
-        self, own: AsyncEngine, own_database: str, monkeypatch: pytest.MonkeyPatch
+        self, secretive: AsyncEngine, own: AsyncEngine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """7.8.4: that is found out once, and not asked again."""
-        with a_role(own) as name:
-            with administrator(own) as connection:
-                connection.execute("REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC")
-            plain = create_engine(
-                make_url(own_database).set(username=name).render_as_string(hide_password=False)
-            )
-            gateways = PostgresGateways(plain)
-            before, _ = await gateways.present(1)
-            assert before != await epoch_of(own)
+        gateways = PostgresGateways(secretive)
+        before, _ = await gateways.present(1)
+        assert before != await epoch_of(own)
 
-            monkeypatch.setattr("everstep.store.epochs.EPOCH", None)
-            assert await gateways.present(1) == (before, [])
-            await renew_epoch(own)
-            assert (await gateways.present(1))[0] != before
-            await plain.dispose()
+        monkeypatch.setattr("everstep.store.epochs.EPOCH", None)
+        assert await gateways.present(1) == (before, [])
+        await renew_epoch(secretive)
+        assert (await gateways.present(1))[0] != before
 
     async def test_a_server_that_is_away_at_first_is_asked_again(
         self, own: AsyncEngine, monkeypatch: pytest.MonkeyPatch

@@ -1,0 +1,264 @@
+"""Where a local installation keeps its data, and how other processes find them.
+
+By default the data lie outside of the project, where its agents have no business:
+`$XDG_STATE_HOME/everstep/<hash of the project's path>`. `.everstep/` in the project is used on request
+(`--data .everstep`), and where an installation on this machine has made it before.
+
+Each data folder holds a record of its project, so that a project that was moved or cloned can be told
+where its data are. A `.everstep/` that came with the project, such as in a cloned repository, is never
+taken by itself: who can write a database's files can run code as its server.
+"""
+
+import hashlib
+import os
+import pwd
+import shlex
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from pydantic import BaseModel, ValidationError
+from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError
+
+from agent_domain.errors import InvalidInput
+from everstep.runtime.embedded import has_data, write_private
+from everstep.runtime.repositories import Repository
+from everstep.runtime.settings import Settings
+
+IN_PROJECT: Final = ".everstep"
+"""The data folder inside a project, for those who ask for it."""
+
+RECORD: Final = "project.json"
+
+MAX_RECORD_BYTES: Final = 64 * 1024
+
+CONTAINER_SIGNS: Final = ("/.dockerenv", "/run/.containerenv")
+"""Files by which Docker and Podman mark their containers."""
+
+HOW_TO_NAME: Final = "name the data folder with --data or EVERSTEP_DATA"
+
+
+class ProjectRecord(BaseModel, frozen=True):
+    """Which project a data folder belongs to; a file inside it."""
+
+    project: Path
+    data: Path
+    folder_id: str | None = None
+    """Device and inode of the project's folder, which it keeps when it is renamed."""
+    repository: Repository = Repository()
+
+    @classmethod
+    def of(cls, project: Path, data: Path) -> Self:
+        """The record of a project whose data are in this folder."""
+        return cls(
+            project=project, data=data, folder_id=_folder_id(project), repository=Repository.of(project)
+        )
+
+    @classmethod
+    def read(cls, data: Path) -> Self | None:
+        """The record in a data folder; None where there is none that can be read."""
+        try:
+            with (data / RECORD).open("rb") as file:
+                return cls.model_validate_json(file.read(MAX_RECORD_BYTES))
+        except (OSError, ValidationError):
+            return None
+
+    def is_project_of(self, other: "ProjectRecord") -> bool:
+        """Whether both projects are one repository, or one folder that was renamed."""
+        if self.repository.is_same_as(other.repository):
+            return True
+        was_renamed = self.folder_id is not None and self.folder_id == other.folder_id
+        return was_renamed and _folder_id(other.project) != self.folder_id
+
+
+def data_folder(settings: Settings) -> Path:
+    """The data folder of the project in the current folder.
+
+    Raises:
+        InvalidInput: None is set, and this user has no home for one.
+    """
+    if settings.data_dir is not None:
+        return _absolute(settings.data_dir)
+    project = _current_folder()
+    usual = _usual_folder(project)
+    if not has_data(usual) and _was_made_here(project / IN_PROJECT):
+        return project / IN_PROJECT
+    return usual
+
+
+def known_data_folder(settings: Settings) -> Path | None:
+    """The same; None where there cannot be any."""
+    try:
+        return data_folder(settings)
+    except InvalidInput:
+        return None
+
+
+def private_folders(settings: Settings) -> tuple[Path, ...]:
+    """Folders with data of local installations, which no agent may reach, wherever they lie.
+
+    They are the data folder of this project, those of all other projects of this user, and the folder of
+    the socket by which this process reaches its database.
+    """
+    folders = [known_data_folder(settings), _folder_of_all(os.environ)]
+    if settings.data_dir is None:
+        with suppress(InvalidInput):
+            folders.append(_current_folder() / IN_PROJECT)
+    return tuple(dict.fromkeys(each for each in (*folders, *_socket_folders(settings)) if each is not None))
+
+
+def record_project(data: Path) -> None:
+    """Note in a data folder whose data it holds, unless the project that is noted is still there."""
+    known = ProjectRecord.read(data)
+    if known and known.data == data and known.project.is_dir():
+        return
+    record = ProjectRecord.of(_current_folder(), data)
+    write_private(data / RECORD, record.model_dump_json(indent=2) + "\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The data folder that a start uses, and what its user should know of it."""
+
+    folder: Path
+    is_new: bool
+    remarks: tuple[str, ...] = ()
+
+
+def look_around(settings: Settings) -> Finding:
+    """Find the data folder before it is made, and what else there is."""
+    folder = data_folder(settings)
+    is_new = not has_data(folder)
+    if settings.data_dir is not None:
+        return Finding(folder, is_new)
+    return Finding(folder, is_new, tuple(_remarks(folder, is_new)))
+
+
+def _remarks(folder: Path, is_new: bool) -> Iterator[str]:
+    project = _current_folder()
+    inside = project / IN_PROJECT
+    if folder == inside:
+        usual = _usual_folder(project)
+        yield (
+            f"The data of this project are in {inside}, inside the project. To keep them where its agents "
+            f"have no business, stop it and: {_move(inside, usual)}"
+        )
+        return
+    if is_new:
+        yield (
+            f"This project has no data yet. They will be in {folder} "
+            "(--data and EVERSTEP_DATA name another folder)."
+        )
+        for other in _data_of_same_project(project, folder):
+            yield (
+                f"The same project has data in {other.data}, from {other.project}. "
+                f"To go on with them: everstep --data {shlex.quote(str(other.data))} up"
+            )
+    if has_data(inside):
+        yield (
+            f"{inside} holds data that were not made here, and is not used. "
+            f"If they are yours: everstep --data {IN_PROJECT} up"
+        )
+    if is_in_container() and _goes_with_container(folder):
+        yield (
+            f"This is a container, and {folder} goes when it goes. To keep the data, mount a volume and "
+            f"{HOW_TO_NAME}."
+        )
+
+
+def _move(folder: Path, to: Path) -> str:
+    return f"mkdir -p {shlex.quote(str(to.parent))} && mv {shlex.quote(str(folder))} {shlex.quote(str(to))}"
+
+
+def is_in_container(
+    signs: tuple[str, ...] = CONTAINER_SIGNS, environment: Mapping[str, str] = os.environ
+) -> bool:
+    """Whether this process runs in a container."""
+    return any(map(os.path.exists, signs)) or "KUBERNETES_SERVICE_HOST" in environment
+
+
+def _goes_with_container(folder: Path) -> bool:
+    """Whether the folder is, or will be, on the container's own file system rather than on a volume."""
+    there = next(each for each in (folder, *folder.parents) if each.exists())
+    return there.stat().st_dev == Path("/").stat().st_dev
+
+
+def _data_of_same_project(project: Path, folder: Path) -> Iterator[ProjectRecord]:
+    ours = ProjectRecord.of(project, folder)
+    for data in sorted(folder.parent.glob("*")):
+        theirs = ProjectRecord.read(data) if data != folder and has_data(data) else None
+        # The record may be older than the folder's place.
+        if theirs and ours.is_project_of(theirs):
+            yield theirs.model_copy(update={"data": data})
+
+
+def _was_made_here(folder: Path) -> bool:
+    """Whether an installation on this machine has made its data in this very place.
+
+    The path is noted inside, and whoever prepares a repository for others does not know theirs.
+    """
+    if not has_data(folder) or folder.is_symlink() or folder.stat().st_uid != os.geteuid():
+        return False
+    if (record := ProjectRecord.read(folder)) is not None:
+        return record.data == folder
+    try:
+        # Releases without such a record started PostgreSQL with this path.
+        command = (folder / "postgres" / "postmaster.opts").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return f'"{folder / "postgres"}"' in command
+
+
+def _usual_folder(project: Path) -> Path:
+    home = _folder_of_all(os.environ)
+    if home is None:
+        raise InvalidInput(f"this user has no home folder where data could be kept: {HOW_TO_NAME}")
+    return home / hashlib.sha256(os.fsencode(project)).hexdigest()[:16]
+
+
+def _folder_of_all(environment: Mapping[str, str]) -> Path | None:
+    """Where the data folders of all projects are; None without a home."""
+    state = Path(environment.get("XDG_STATE_HOME", ""))
+    # The specification wants a relative one ignored.
+    if state.is_absolute():
+        return state / "everstep"
+    try:
+        home = Path(environment.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:
+        return None
+    return home / ".local" / "state" / "everstep" if home.is_absolute() else None
+
+
+def _socket_folders(settings: Settings) -> Iterator[Path]:
+    try:
+        hosts = make_url(settings.database_url or "").query.get("host", ())
+    except ArgumentError:
+        return
+    for host in (hosts,) if isinstance(hosts, str) else hosts:
+        if host.startswith("/"):
+            yield Path(host)
+
+
+def _current_folder() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise InvalidInput("the current folder is gone; change to another one") from None
+
+
+def _absolute(path: Path) -> Path:
+    try:
+        return path.expanduser().resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise InvalidInput(f"{str(path)!r} cannot be a data folder: {error}; {HOW_TO_NAME}") from None
+
+
+def _folder_id(folder: Path) -> str | None:
+    try:
+        status = folder.stat()
+    except OSError:
+        return None
+    return f"{status.st_dev}:{status.st_ino}"
