@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from agent_domain.broadcast_config import BroadcastConfig
 from agent_domain.capabilities.limits import whole
-from agent_domain.facts import CritiqueFacts
+from agent_domain.facts import CritiqueFacts, StateInfo
 from agent_domain.plan import ExecutionPlan
 from agent_domain.ports import ExecutionRef
 from agent_domain.status import AgentStatus, ExecutionStatus, StopReason
@@ -37,6 +37,8 @@ class InferInput:
     """The evaluation after the step before, in its compact form."""
     hears: int = 0
     model_attempts: int = 3
+    info: StateInfo | None = None
+    """The clocks as the step begins, where the state before it is kept: in debug mode."""
 
     def __post_init__(self) -> None:
         whole("number", self.number, 1)
@@ -153,6 +155,10 @@ class SettleInput:
     """The calls that people are asked about."""
     asks: bool = False
     """Whether they are asked for answers; else whether the calls may run."""
+    info: StateInfo = StateInfo()
+    """The execution's clocks."""
+    seconds_under_way: float = 0.0
+    """What the step under way has worked so far, which the clocks do not count yet."""
 
 
 def settled(step: StepFacts, outputs: Sequence[ToolOutput]) -> StepFacts:

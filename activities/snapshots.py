@@ -1,18 +1,21 @@
 """The state of an execution, made of what the store holds: in a few words, or in full for debugging."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from activities.calls import now
 from activities.contracts import InferInput, SettleInput
 from activities.material import answered, evaluation, failures, step_state
 from activities.states import recorded_state, under_way, without_last
 from agent_domain.continuation import ContinuationOutcome
+from agent_domain.facts import StateInfo
 from agent_domain.messages import Messages, tool_message
 from agent_domain.ports import CallRecord, CallRow, ExecutionStore, Material, StepRow
 from agent_domain.snapshots import SlimAgentStateSerializer, slim
 from agent_domain.state import CANCELLED_CALL, AgentState
 from agent_domain.status import ExecutionStatus
+from agent_domain.step_facts import StepFacts
 from agent_domain.values import FrozenDict, frozen_document, frozen_map
 
 SLIM_STEPS = 20
@@ -40,15 +43,39 @@ class Snapshots:
         if material.is_debug:
             rows = await self.store.steps(request.ref, with_responses=True)
             return _written(after_settlement(request, material, rows))
-        rows = await self.store.steps(request.ref, last=SLIM_STEPS)
-        state = step_state(request.ref, request.step_count + 1, material)
-        facts = replace(state.facts, status=request.agent_status, usage=request.usage)
-        steps = [slim(answered(row, row.facts), row.duration_ms) for row in rows if row.facts]
-        return frozen_map(SlimAgentStateSerializer().serialize(replace(state, facts=facts), steps))
+        # One more: the last may be under way.
+        rows = await self.store.steps(request.ref, last=SLIM_STEPS + 1)
+        return _slim(request, material, [row for row in rows if row.facts])
 
 
 def _written(state: AgentState) -> FrozenDict:
     return frozen_document(state.to_dict(), "the snapshot")
+
+
+def _clocked(state: AgentState, info: StateInfo) -> AgentState:
+    """The state with the execution's clocks: rows alone do not tell all that was worked and when."""
+    return replace(state, facts=replace(state.facts, state_info=replace(info, id=state.agent_id)))
+
+
+def _slim(request: SettleInput, material: Material, rows: Sequence[StepRow]) -> FrozenDict:
+    """The state in a few words, as a settlement leaves it."""
+    if request.stop_reason is not None:
+        said = [message for row in rows for message in _cancelled(row)]
+        material = replace(material, messages=(*material.messages, *said))
+        rows = _with_failure(request, [_closed(row) for row in rows])
+    steps, current = list[Mapping[str, Any]](), None
+    for row in rows:
+        facts = answered(row, row.facts or StepFacts(row.number))
+        if facts.is_complete:
+            completed_at = row.completed_at or now()
+            steps.append(slim(facts, replace(row, completed_at=completed_at).duration_ms))
+        else:
+            current = slim(facts, None)
+    state = step_state(request.ref, request.step_count + 1, material)
+    info = request.info.add_execution_time(request.seconds_under_way)
+    facts = replace(state.facts, status=request.agent_status, usage=request.usage)
+    state = _clocked(replace(state, facts=facts), info)
+    return frozen_map(SlimAgentStateSerializer().serialize(state, steps[-SLIM_STEPS:], current))
 
 
 # The full state at a moment.
@@ -58,7 +85,8 @@ def after_step(request: InferInput, material: Material, rows: Sequence[StepRow])
     """The state between the step before and the one that begins, which may have heard somebody already."""
     done = [row for row in rows if row.number < request.number]
     heard = sum(row.heard for row in rows if row.number == request.number)
-    return recorded_state(request.ref, without_last(material, heard), _judged(done, request.outcome))
+    state = recorded_state(request.ref, without_last(material, heard), _judged(done, request.outcome))
+    return _clocked(state, request.info) if request.info else state
 
 
 def after_settlement(request: SettleInput, material: Material, rows: Sequence[StepRow]) -> AgentState:
@@ -66,7 +94,8 @@ def after_settlement(request: SettleInput, material: Material, rows: Sequence[St
     shown = [row for row in rows if row.facts]
     ended = request.stop_reason is not None
     state = _ended(request, material, shown) if ended else _paused(request, material, shown)
-    return replace(state, facts=replace(state.facts, status=request.agent_status))
+    state = replace(state, facts=replace(state.facts, status=request.agent_status))
+    return _clocked(state, request.info)
 
 
 def _paused(request: SettleInput, material: Material, rows: Sequence[StepRow]) -> AgentState:

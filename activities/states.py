@@ -93,7 +93,7 @@ def step_of(ref: ExecutionRef, row: StepRow) -> AgentStep:
         own_usage=None if facts.usage == response.usage else facts.usage,
         is_failure=facts.is_failure,
         runs_tools=not facts.calls or bool(row.calls or told),
-        seconds=facts.seconds + _worked(records),
+        seconds=facts.seconds + _worked(records) + row.processing_seconds,
         needs=frozen_map({call.id: call.need for call in facts.calls}),
     )
     if not facts.is_failure:

@@ -151,6 +151,11 @@ class ExecutionFacts:
         return self.usage.total + self.child_tokens
 
     @property
+    def seconds_under_way(self) -> float:
+        """What the step under way has worked so far, which `state_info` counts once that is complete."""
+        return self.current_step.seconds if self.current_step and self.pending else 0.0
+
+    @property
     def step_count(self) -> int:
         """Completed steps, failure steps included."""
         return self.recorded_steps + (self._unrecorded is not None)

@@ -434,6 +434,8 @@ class StepRow:
     """The chunk that goes on where `partial_text` ends; None where viewers are told none."""
     after_seq: int | None = None
     """The stored envelope that those chunks follow."""
+    processing_seconds: float = 0.0
+    """How long processors worked on it."""
 
     @property
     def duration_ms(self) -> float | None:

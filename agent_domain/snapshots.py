@@ -96,9 +96,18 @@ class SlimAgentStateSerializer:
         self.config = config or SlimSerializationConfig.standard()
 
     def serialize(
-        self, state: AgentState, steps: Sequence[Mapping[str, Any]] | None = None
+        self,
+        state: AgentState,
+        steps: Sequence[Mapping[str, Any]] | None = None,
+        current: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """The snapshot; every key is always present. A state without its steps can be given them, slim."""
+        """The snapshot; every key is always present.
+
+        Args:
+            state: What it is made of.
+            steps: The completed steps, slim, of a state that does not have them.
+            current: Beside them, the step under way; without it, the last one is current.
+        """
         config, outcome = self.config, state.last_outcome
         told = outcome if config.include_continuation_trace else None
         return {
@@ -111,7 +120,7 @@ class SlimAgentStateSerializer:
             "execution": _execution(state),
             "messages": self._messages(state.messages),
             "steps": self._steps(state) if steps is None else list(steps),
-            "current_step": _current(state) if steps is None else next(reversed(steps), None),
+            "current_step": _current(state) if steps is None else current or next(reversed(steps), None),
             "last_continuation": told and _continuation(told.to_dict()),
             "metadata": dict(state.metadata) if config.include_metadata else {},
         }
@@ -171,7 +180,8 @@ def _current(state: AgentState) -> dict[str, Any] | None:
 
 
 def _execution(state: AgentState) -> dict[str, Any]:
-    info = state.state_info
+    # A snapshot is restored without the step under way, so its work counts already.
+    info = state.state_info.add_execution_time(state.facts.seconds_under_way)
     return {
         "started_at": moment(info.started_at, 0) if info.started_at else None,
         "updated_at": moment(info.updated_at, 0) if info.updated_at else None,

@@ -115,6 +115,7 @@ class AgentExecution(People, Children):
             outcome=compact(decision.outcome) if decision.outcome and decision.number > 1 else None,
             hears=decision.hears,
             model_attempts=self.plan.model_attempts,
+            info=self.facts.state_info if self.plan.debug else None,
         )
         self.describe(f"asking the model for step {decision.number}")
         step = await workflow.execute_activity_method(

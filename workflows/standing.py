@@ -68,6 +68,8 @@ class Standing:
             agent_status=self.facts.status,
             step_count=self.facts.step_count,
             usage=self.facts.usage,
+            info=self.facts.at(workflow.now()).state_info,
+            seconds_under_way=self.facts.seconds_under_way,
             **told,
         )
         await workflow.execute_local_activity_method(

@@ -887,4 +887,12 @@ def _step_row(execution: _Execution, number: int) -> StepRow:
         processed=sum(idx >= transcripts.PROCESSED_FROM for _, idx in said),
         next_index=step.next_index,
         after_seq=step.after_seq,
+        processing_seconds=_processing_seconds(step),
     )
+
+
+def _processing_seconds(step: _Step) -> float:
+    if step.processed is None or "raised" in step.processed:
+        # What a processor worked that raised belongs to the failure step.
+        return 0.0
+    return float(step.processed.get("facts", EMPTY).get("seconds") or 0.0)

@@ -184,6 +184,7 @@ def step_row(row: Row[Any], said: Sequence[Row[Any]], calls: Iterable[Row[Any]])
         response=bodies.optional_document(getattr(row, "response", None), "the response"),
         next_index=row.next_index,
         after_seq=row.after_seq,
+        processing_seconds=row.processing_seconds or 0.0,
     )
 
 

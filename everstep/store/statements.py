@@ -668,6 +668,9 @@ RECORD_LISTED = text("""
 _STEPS = """
     SELECT number, attempt, facts, errors, outcome, partial_text, next_index, after_seq, started_at,
            completed_at,
+           -- What a processor worked that raised belongs to the failure step.
+           CASE WHEN processed -> 'raised' IS NULL
+                THEN CAST(processed -> 'facts' ->> 'seconds' AS double precision) END AS processing_seconds,
            CASE WHEN :with_responses THEN response END AS response
       FROM agent_steps
      WHERE execution_id = :execution_id AND tenant_id = :tenant_id"""

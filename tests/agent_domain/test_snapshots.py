@@ -379,7 +379,7 @@ def test_an_empty_snapshot_is_an_empty_state() -> None:
 def keeping(state: AgentState) -> AgentState:
     """What an unlimited snapshot restores of a state."""
     info = replace(
-        state.state_info,
+        state.state_info.add_execution_time(state.facts.seconds_under_way),
         id=state.agent_id,
         started_at=state.state_info.started_at and state.state_info.started_at.replace(microsecond=0),
         updated_at=state.state_info.updated_at and state.state_info.updated_at.replace(microsecond=0),

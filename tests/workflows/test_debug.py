@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, cast
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -47,9 +48,10 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def database(services: EmbeddedServices) -> str:
     """The store in memory has no snapshots."""
+    name = f"debugged_{uuid4().hex}"
     with psycopg.connect(services.database_url.replace("+psycopg", ""), autocommit=True) as connection:
-        connection.execute("CREATE DATABASE debugged")
-    url = make_url(services.database_url).set(database="debugged").render_as_string(hide_password=False)
+        connection.execute(f"CREATE DATABASE {name}".encode())
+    url = make_url(services.database_url).set(database=name).render_as_string(hide_password=False)
     await upgrade(url)
     return url
 

@@ -15,12 +15,9 @@ from agent_domain.errors import ModelError
 from agent_domain.testing import MockTool, calls
 from everstep.client.client import Execution
 from tests.histories.ways import cut_like
-from tests.scenarios import SCENARIOS
 from tests.workflows.harness import an_agent, at_work, finished, runs_of
 from tests.workflows.test_people import asks, user_input
 from tests.workflows.test_subagents import a_boss, a_hand, child_of, hires
-
-assert SCENARIOS  # which registers their criteria
 
 Act = Callable[[Execution], Awaitable[object]]
 
