@@ -7,7 +7,7 @@ the session in the same transaction, and sent to whoever watches the session.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from agent_domain.errors import InvalidInput
@@ -45,6 +45,9 @@ class Context:
     url: str | None = None
 
     def __post_init__(self) -> None:
+        number = cast("object", self.related_id)
+        if isinstance(number, int) and not isinstance(number, bool):
+            object.__setattr__(self, "related_id", str(number))
         for name in ("related_type", "related_id", "url"):
             value = getattr(self, name)
             if value is not None:

@@ -112,17 +112,6 @@ class Scope:
         return self.user_id is None or self.user_id == user_id
 
 
-class ContextPolicy(Protocol):
-    """Which contexts an installation allows, and to whom."""
-
-    async def checked(self, context: Context, scope: Scope) -> Context:
-        """The context with its URL made canonical.
-
-        `InvalidInput` for a type that is not allowed, `ContextForbidden` for what the user may not see.
-        """
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class NewSession:
     """A session that is to be made; the same id again makes nothing new."""

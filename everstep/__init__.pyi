@@ -41,6 +41,11 @@ from agent_domain.capabilities.subagents import (
 from agent_domain.capabilities.tasks import (
     TodoPolicy as TodoPolicy,
 )
+from agent_domain.contexts import (
+    ContextCaller as ContextCaller,
+    ContextPolicy as ContextPolicy,
+    MessageContext as MessageContext,
+)
 from agent_domain.continuation import (
     CallableCriterion as CallableCriterion,
     ContinuationCriteria as ContinuationCriteria,
@@ -196,6 +201,7 @@ from agent_domain.result import (
     Success as Success,
 )
 from agent_domain.sessions import (
+    ContextForbidden as ContextForbidden,
     SessionStatus as SessionStatus,
 )
 from agent_domain.snapshots import (

@@ -16,12 +16,11 @@ from temporalio.service import RPCError
 from activities.failpoints import Failpoint, Strike, inert
 from agent_domain.announcements import NO_CONTEXT, Context
 from agent_domain.broadcast_config import BroadcastConfig
+from agent_domain.contexts import ContextCaller
 from agent_domain.definition import AgentDefinition
-from agent_domain.errors import InvalidInput
 from agent_domain.plan import ExecutionPlan
 from agent_domain.ports import ExecutionRef, NotFound
 from agent_domain.sessions import (
-    ContextPolicy,
     Launch,
     NewMessage,
     NewSession,
@@ -35,6 +34,7 @@ from agent_domain.sessions import (
 )
 from agent_domain.values import EMPTY, frozen_map, json_text, reading
 from everstep.client.client import Client, Execution, Refused
+from everstep.client.contexts import ContextRules
 from everstep.client.titles import Titles
 
 NAMES = UUID("b7f3a1de-3b1c-4c1e-8a55-0f5c8f3a9d21")
@@ -45,34 +45,6 @@ TRIES = 5
 
 AGENT = "agent"
 """Where a session's metadata names the agent that its messages go to."""
-
-
-class NoContexts:
-    """The policy where nothing is configured: no related things, and URLs as they come."""
-
-    async def checked(self, context: Context, scope: Scope) -> Context:
-        """Refuse what names a type."""
-        del scope
-        if context.related_type is not None:
-            raise InvalidInput(f"related_type '{context.related_type}' is not allowed; none is configured")
-        return context
-
-
-@dataclass(frozen=True)
-class AllowedTypes:
-    """Allows the related types that a list names, to everybody."""
-
-    types: frozenset[str]
-
-    async def checked(self, context: Context, scope: Scope) -> Context:
-        """Refuse every other type."""
-        del scope
-        if context.related_type is not None and context.related_type not in self.types:
-            allowed = ", ".join(sorted(self.types))
-            raise InvalidInput(
-                f"related_type '{context.related_type}' is not allowed; choose from: {allowed}"
-            )
-        return context
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +66,10 @@ class Said:
     broadcast: BroadcastConfig | None = None
     """How much viewers of that execution are told; else, what the agent says."""
     key: str = field(default_factory=lambda: str(uuid4()))
+    initial_context_url: str | None = None
+    """The page on which a session begins that is made for it; else `context.url`."""
+    caller: ContextCaller | None = None
+    """Who is asked about in the context policy; else the user, without scopes and roles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,16 +88,29 @@ class Sessions:
     client: Client
     store: SessionStore
     default_agent: str
-    policy: ContextPolicy = field(default_factory=NoContexts)
+    contexts: ContextRules = field(default_factory=ContextRules)
     titles: Titles | None = None
     strike: Strike = inert
 
-    async def create(self, scope: Scope, new: NewSession) -> SessionRow:
-        """Make a session; its context is checked first."""
+    async def create(
+        self,
+        scope: Scope,
+        new: NewSession,
+        initial_context_url: str | None = None,
+        caller: ContextCaller | None = None,
+    ) -> SessionRow:
+        """Make a session; its context is checked first.
+
+        Args:
+            scope: whose sessions are touched.
+            new: the session. It keeps its context's URL where no other one is given.
+            initial_context_url: the page on which it begins.
+            caller: who asks, for the context policy; else the session's user.
+        """
         self._require_agent(new.metadata.get(AGENT))
-        return await self.store.create_session(
-            replace(new, context=await self.policy.checked(new.context, scope))
-        )
+        asks = caller or ContextCaller(new.user_id, scope.tenant_id)
+        context, initial = await self.contexts.checked(new.context, asks, initial_context_url)
+        return await self.store.create_session(replace(new, context=_of_session(context, initial)))
 
     async def send(self, scope: Scope, session_id: UUID, said: Said) -> Sent:
         """Say something in a session."""
@@ -129,7 +118,8 @@ class Sessions:
         if session is None:
             raise NotFound("session", session_id)
         agent = said.agent or session.metadata.get(AGENT) or self.default_agent
-        message = await self._message(scope, session_id, said, agent)
+        context, _ = await self._checked(scope, said)
+        message = self._message(scope, session_id, said, agent, context)
         sent = await self._sent(message, said)
         if session.title is None and sent.route is Route.START:
             self._entitle(message)
@@ -138,9 +128,11 @@ class Sessions:
     async def begin(self, scope: Scope, said: Said, title: str | None = None) -> Sent:
         """Say something in a session that is made for it."""
         session_id = self._named(scope, said, "session")
-        message = await self._message(scope, session_id, said, said.agent or self.default_agent)
+        context, initial = await self._checked(scope, said)
+        message = self._message(scope, session_id, said, said.agent or self.default_agent, context)
         noted = {AGENT: said.agent} if said.agent else EMPTY
-        new = NewSession(session_id, scope.tenant_id, said.user_id, message.context, title, frozen_map(noted))
+        about = _of_session(context, initial)
+        new = NewSession(session_id, scope.tenant_id, said.user_id, about, title, frozen_map(noted))
         sent = await self._sent(replace(message, session=new), said)
         if title is None:
             self._entitle(message)
@@ -254,7 +246,13 @@ class Sessions:
         with suppress(Refused):
             await Execution(self.client, ref).hear(key)
 
-    async def _message(self, scope: Scope, session_id: UUID, said: Said, agent: str) -> NewMessage:
+    async def _checked(self, scope: Scope, said: Said) -> tuple[Context, str | None]:
+        caller = said.caller or ContextCaller(said.user_id, scope.tenant_id)
+        return await self.contexts.checked(said.context, caller, said.initial_context_url)
+
+    def _message(
+        self, scope: Scope, session_id: UUID, said: Said, agent: str, context: Context
+    ) -> NewMessage:
         definition = self._require_agent(agent)
         plan = definition.plan().debugged(said.debug).told(said.broadcast)
         plan.rules()
@@ -269,7 +267,7 @@ class Sessions:
             execution_id=self._named(scope, said, "execution"),
             task_queue=self.client.task_queue,
             on_busy=said.on_busy,
-            context=await self.policy.checked(said.context, scope),
+            context=context,
             metadata=frozen_map(said.metadata, "metadata"),
             request_id=said.request_id,
         )
@@ -279,4 +277,13 @@ class Sessions:
 
     def _named(self, scope: Scope, said: Said, what: str) -> UUID:
         """An id that follows from the sender's key, the same each time."""
-        return uuid5(NAMES, f"{scope.tenant_id}/{said.user_id}/{said.key}/{what}")
+        whose = f"{scope.tenant_id}/{said.user_id}"
+        if whose.count("/") > 1:
+            # Two names with a slash may read like two others.
+            whose = json_text([scope.tenant_id, said.user_id])
+        return uuid5(NAMES, f"{whose}/{said.key}/{what}")
+
+
+def _of_session(context: Context, initial_url: str | None) -> Context:
+    """A session keeps the page on which it began."""
+    return replace(context, url=initial_url or context.url)

@@ -51,6 +51,7 @@ class Session(Told):
     related_type: str | None
     related_id: str | None
     context_url: str | None
+    initial_context_url: str | None = Field(description="The page on which it began.")
     metadata: Mapping[str, Any]
     last_execution_id: UUID | None
     last_snapshot_id: UUID | None
@@ -70,6 +71,7 @@ class Session(Told):
             related_type=row.context.related_type,
             related_id=row.context.related_id,
             context_url=row.context.url,
+            initial_context_url=row.context.url,
             metadata=row.metadata,
             last_execution_id=row.last_execution_id,
             last_snapshot_id=row.last_snapshot_id,

@@ -20,7 +20,9 @@ logger = logging.getLogger(__name__)
 Authenticate = Callable[[str | None], Awaitable[Caller]]
 """Given an `Authorization` header: who asks."""
 
-ANYBODY = Caller("anybody", DEFAULT_TENANT, frozenset({Grant.ALL_SESSIONS}))
+ANYBODY = Caller(
+    "anybody", DEFAULT_TENANT, frozenset({Grant.ALL_SESSIONS}), scopes=(str(Grant.ALL_SESSIONS),)
+)
 """Who everybody is where nobody is asked."""
 
 HOW = "send `Authorization: Bearer` with a token, or with a key made by `everstep keys create`"

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from agent_domain.contexts import ContextCaller
 from agent_domain.errors import InvalidInput
 from agent_domain.ports import DEFAULT_TENANT
 from agent_domain.sessions import Scope, bounded
@@ -36,15 +37,28 @@ class Caller:
     grants: frozenset[Grant] = field(default_factory=frozenset[Grant])
     expires_at: float | None = field(default=None, compare=False)
     """When the token is no good any more, in seconds since 1970; None for never. Who asks does not change."""
+    scopes: tuple[str, ...] = field(default=(), compare=False)
+    """All that the token or key names, also those that mean nothing here."""
+    roles: tuple[str, ...] = field(default=(), compare=False)
 
     @classmethod
     def named(
-        cls, user_id: object, tenant_id: object, scopes: object, expires_at: float | None = None
+        cls,
+        user_id: object,
+        tenant_id: object,
+        scopes: object,
+        expires_at: float | None = None,
+        roles: object = (),
     ) -> "Caller":
         """A caller as a token or a key says; scopes that are none of ours are for others."""
-        names = scopes.split() if isinstance(scopes, str) else [*map(str, listed(scopes or (), "scope"))]
+        names = _words(scopes, "scope")
         grants = frozenset(Grant(name) for name in names if name in tuple(Grant))
-        return cls(valid_name("sub", user_id), valid_name("tenant", tenant_id), grants, expires_at)
+        user, tenant = valid_name("sub", user_id), valid_name("tenant", tenant_id)
+        return cls(user, tenant, grants, expires_at, names, _words(roles, "roles"))
+
+    def in_context(self, user_id: str) -> ContextCaller:
+        """The same for a policy about contexts, acting for this user."""
+        return ContextCaller(user_id, self.tenant_id, self.scopes, self.roles)
 
     @property
     def may_write(self) -> bool:
@@ -66,6 +80,10 @@ class Caller:
         if user_id is None or user_id == self.user_id:
             return self.user_id
         return user_id if self.sees_all else None
+
+
+def _words(value: object, what: str) -> tuple[str, ...]:
+    return (*value.split(),) if isinstance(value, str) else (*map(str, listed(value or (), what)),)
 
 
 def valid_name(what: str, value: object) -> str:

@@ -24,6 +24,7 @@ from agent_domain.ports import ExecutionEnded, NotFound, StoreUnavailable
 from agent_domain.sessions import ContextForbidden, SessionBusy, SessionNotActive
 from agent_domain.values import cut, storable
 from everstep.client.client import PASSING, Refused
+from everstep.client.contexts import ContextPolicySlow
 
 logger = logging.getLogger(__name__)
 
@@ -156,7 +157,7 @@ def refusal_of(error: Exception) -> Refusal:
         case Refusal():
             return error
         case ContextForbidden():
-            return forbidden(str(error))
+            return forbidden(str(error) or "You may not speak about this; choose something else")
         case InvalidInput():
             return unusable(str(error))
         case NotFound():
@@ -189,6 +190,9 @@ def _conflict(error: Exception) -> Refusal | None:
 def _outage(error: Exception) -> Refusal | None:
     """What passes by itself."""
     match error:
+        case ContextPolicySlow():
+            logger.warning("%s", error)
+            return unavailable("The context policy")
         case StoreUnavailable():
             logger.warning("the store is unavailable: %s", error)
             return unavailable("The database")

@@ -4,7 +4,7 @@ import hashlib
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from pydantic import AfterValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from agent_domain.announcements import MAX_CONTEXT, Context
 from agent_domain.errors import InvalidInput
@@ -40,12 +40,28 @@ Broadcast = Annotated[
 ContextText = Annotated[Text | None, Field(max_length=MAX_CONTEXT)]
 
 
+def _id_text(value: object) -> object:
+    """An id may be a whole number; it is kept as text."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+RelatedId = Annotated[
+    ContextText,
+    BeforeValidator(_id_text, json_schema_input_type=ContextText | int),
+]
+
+
 class _AboutSomething(Sent):
     """What names the thing that it is about."""
 
     related_type: ContextText = Field(default=None, description="Which kind of thing it is about.")
-    related_id: ContextText = Field(default=None, description="Which one; needs a `related_type`.")
-    context_url: ContextText = Field(default=None, description="The page on which it was said.")
+    related_id: RelatedId = Field(
+        default=None, description="Which one: text, or a whole number; needs a `related_type`."
+    )
+    context_url: ContextText = Field(
+        default=None,
+        description="The page on which it was said: http(s), or a path that begins with one `/`.",
+    )
 
     @property
     def context(self) -> Context:
@@ -53,7 +69,15 @@ class _AboutSomething(Sent):
         return Context(self.related_type, self.related_id, self.context_url)
 
 
-class NewSessionSent(_AboutSomething):
+class _BeginsSession(_AboutSomething):
+    """What makes a session."""
+
+    initial_context_url: ContextText = Field(
+        default=None, description="The page on which the session begins; without one, `context_url`."
+    )
+
+
+class NewSessionSent(_BeginsSession):
     """A session to be made."""
 
     model_config = ConfigDict(
@@ -108,7 +132,7 @@ class MessageSent(_MessageSent):
     request_id: UUID | None = Field(default=None, description="The question that it answers.")
 
 
-class FirstMessageSent(_MessageSent):
+class FirstMessageSent(_MessageSent, _BeginsSession):
     """Something said in a session that is made for it."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"content": "Book me a train to Bergen"}]})

@@ -25,6 +25,7 @@ SESSION: Final[Mapping[str, Any]] = {
     "status": "active",
     "agent": "travel-desk",
     **_ABOUT,
+    "initial_context_url": None,
     "metadata": {"agent": "travel-desk"},
     "last_execution_id": EXECUTION_ID,
     "last_snapshot_id": None,

@@ -54,7 +54,8 @@ class Tokens:
             tenant = claims.get("tenant", DEFAULT_TENANT)
             # What has no place in a float is as good as never.
             expires_at = float(min(int(claims["exp"]), LATEST) + LEEWAY)
-            return Caller.named(claims["sub"], tenant, claims.get("scope"), expires_at)
+            scopes, roles = claims.get("scope"), claims.get("roles")
+            return Caller.named(claims["sub"], tenant, scopes, expires_at, roles)
         except jwt.ExpiredSignatureError:
             raise unauthorized(f"The token has expired; {_SEND_ANOTHER}") from None
         except jwt.PyJWTError as error:

@@ -178,17 +178,22 @@ def _in_module(where: str) -> list[AgentDefinition]:
             f"'{cut(where, 100)}' names no agents: there is no such folder, and it is no file that ends in "
             f"{' or '.join(SUFFIXES)}; of a module write module:attribute, such as my_app.agents:agents"
         )
+    found = attribute_of(module_name, attribute, where)
+    entries: list[Any] = list(found) if isinstance(found, list | tuple) else [found]  # pyright: ignore[reportUnknownArgumentType] -- anybody's module
+    return [replace(_definition(entry, where), source=where) for entry in entries]
+
+
+def attribute_of(module_name: str, attribute: str, where: str) -> Any:
+    """An attribute of a module, which may lie in the working folder; `where` is how a setting names it."""
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        found: Any = getattr(import_module(module_name), attribute)
+        return getattr(import_module(module_name), attribute)
     except ImportError as error:
         raise InvalidInput(f"the module of '{where}' cannot be imported: {error}") from error
     except AttributeError:
         raise InvalidInput(f"the module {module_name} has no '{attribute}'") from None
-    entries: list[Any] = list(found) if isinstance(found, list | tuple) else [found]  # pyright: ignore[reportUnknownArgumentType] -- anybody's module
-    return [replace(_definition(entry, where), source=where) for entry in entries]
 
 
 def _definition(entry: Any, where: str) -> AgentDefinition:

@@ -19,13 +19,15 @@ from everstep.bus.in_order import InOrder
 from everstep.capabilities.mcp import close_connections
 from everstep.client import titles
 from everstep.client.client import Client
+from everstep.client.contexts import ContextRules
 from everstep.client.front_door import FrontDoor
 from everstep.client.reconciler import Reconciler
-from everstep.client.sessions import AllowedTypes, NoContexts, Sessions
+from everstep.client.sessions import Sessions
 from everstep.client.titles import Titles
 from everstep.inference.models import Models
 from everstep.inference.presets import Presets
 from everstep.runtime.agents import AgentBook, known_agents
+from everstep.runtime.context_policy import load_context_policy
 from everstep.runtime.data_folder import data_folder, record_project
 from everstep.runtime.embedded import (
     EmbeddedConfig,
@@ -127,10 +129,15 @@ class Installation:
     @property
     def sessions(self) -> Sessions:
         """Conversations, one execution after the other."""
-        types = frozenset(self.settings.related_types)
-        policy = AllowedTypes(types) if types else NoContexts()
         strike = armed(self.settings.failpoint)
-        return Sessions(self.client, self.store, self.default_agent, policy, self.titles, strike)
+        return Sessions(self.client, self.store, self.default_agent, self.contexts, self.titles, strike)
+
+    @cached_property
+    def contexts(self) -> ContextRules:
+        """What sessions and messages may be about."""
+        named = self.settings.context_policy
+        policy = None if named is None else load_context_policy(named)
+        return ContextRules(frozenset(self.settings.related_types), policy)
 
     @cached_property
     def titles(self) -> Titles | None:

@@ -80,6 +80,9 @@ class Settings(BaseSettings):
     """The agent of sessions that name none; the first of the agents if this is not set."""
     related_types: Words = ()
     """What sessions and messages may be about: the related_types that are allowed."""
+    context_policy: str | None = None
+    """Who may speak about what: `module:attribute`, an object, or a class without arguments, with
+    `async def check(self, context, caller)`."""
     http_host: str = "127.0.0.1"
     """Where the HTTP API listens; 0.0.0.0 for everybody who reaches this machine."""
     http_port: int = Field(default=8080, ge=0, le=65535)

@@ -27,13 +27,15 @@ class Front:
     queue: str
     port: int = field(default_factory=a_free_port)
     kill_at: Failpoint | None = None
+    variables: dict[str, str] = field(default_factory=dict[str, str])
+    """What its processes find in their environment besides."""
     begun: list[Process] = field(default_factory=list[Process])
 
     async def process(self, *arguments: str, says: str) -> Process:
         """A process of this installation, once it says that it is up."""
         log = self.folder / f"{len(self.begun)}.log"
         log.touch()
-        given = {"EVERSTEP_TASK_QUEUE": self.queue, "EVERSTEP_AGENTS": AGENTS}
+        given = {"EVERSTEP_TASK_QUEUE": self.queue, "EVERSTEP_AGENTS": AGENTS, **self.variables}
         if self.kill_at:
             given["EVERSTEP_FAILPOINT"] = f"{self.kill_at}:{self.folder / ARMED}"
         environment = self.installation.environment(**given)

@@ -67,6 +67,13 @@ def test_a_context_is_bounded(fields: dict[str, Any], told: str) -> None:
         Context(**fields)
 
 
+def test_an_id_that_is_a_number_is_kept_as_text() -> None:
+    """8.2.6"""
+    assert Context("order", 42).related_id == "42"  # type: ignore[arg-type] -- what users write
+    with pytest.raises(InvalidInput, match="related_id"):
+        Context("order", related_id=True)  # type: ignore[arg-type] -- what users write
+
+
 def test_titles_are_bounded() -> None:
     long = "x" * (MAX_TITLE + 1)
     for made in (lambda: NewSession(uuid4(), "t", "u", title=long), lambda: SessionChanges(title=long)):

@@ -7,6 +7,7 @@ from fastapi import Query, Response
 
 from agent_domain.broadcast_config import BroadcastConfig
 from agent_domain.capabilities.questions import Answer, Question
+from agent_domain.contexts import ContextCaller
 from agent_domain.errors import UnknownName
 from agent_domain.ports import RequestRow
 from agent_domain.sessions import (
@@ -55,7 +56,9 @@ async def create_session(body: NewSessionSent, api: Given, caller: Who, key: Key
         body.title,
         _with_agent(api, body.metadata, body.agent),
     )
-    return Session.of(await api.sessions_for(caller).create(acting(caller, body.user_id), new))
+    sessions, asks = api.sessions_for(caller), caller.in_context(new.user_id)
+    scope = acting(caller, body.user_id)
+    return Session.of(await sessions.create(scope, new, body.initial_context_url, asks))
 
 
 @routes.get("/agent/sessions")
@@ -120,7 +123,8 @@ async def send_message(
     scope = acting(caller, body.user_id)
     # A service that names nobody speaks for whoever the session belongs to.
     user_id = scope.user_id or (await session_of(api, caller, session_id)).user_id
-    said = _said(body, user_id, key, data=body.data, request_id=body.request_id)
+    asks = caller.in_context(user_id)
+    said = _said(body, user_id, key, asks, data=body.data, request_id=body.request_id)
     return _accepted(api, said, await api.sessions_for(caller).send(scope, session_id, said))
 
 
@@ -128,7 +132,8 @@ async def send_message(
 async def begin_session(body: FirstMessageSent, api: Given, caller: Who, key: Key) -> MessageAccepted:
     """Say something in a session that is made for it."""
     require_words(body.content)
-    said = _said(body, user_of(caller, body.user_id), key)
+    user_id = user_of(caller, body.user_id)
+    said = _said(body, user_id, key, caller.in_context(user_id), initial=body.initial_context_url)
     sent = await api.sessions_for(caller).begin(acting(caller, body.user_id), said, body.title)
     return _accepted(api, said, sent)
 
@@ -153,9 +158,11 @@ def _said(
     body: MessageSent | FirstMessageSent,
     user_id: str,
     key: RequestKey,
+    asks: ContextCaller,
     *,
     data: object = None,
     request_id: UUID | None = None,
+    initial: str | None = None,
 ) -> Said:
     return Said(
         body.content,
@@ -169,6 +176,8 @@ def _said(
         body.debug,
         body.broadcast and BroadcastConfig.preset(body.broadcast),
         str(key.id("message")),
+        initial,
+        asks,
     )
 
 

@@ -11,13 +11,13 @@ from temporalio.client import Client as TemporalClient
 
 from agent_domain.announcements import Context
 from agent_domain.builder import AgentBuilder
+from agent_domain.contexts import ContextCaller
 from agent_domain.error_policy import ErrorPolicy
 from agent_domain.errors import InvalidInput, UnknownName
 from agent_domain.ports import NotFound
 from agent_domain.sessions import (
     OnBusy,
     Route,
-    Scope,
     SessionBusy,
     SessionChanges,
     SessionNotActive,
@@ -27,10 +27,12 @@ from agent_domain.status import ExecutionStatus, StopReason
 from agent_domain.testing import MockTool, calls
 from everstep.capabilities.user_input import UseUserInput
 from everstep.client.client import Refused
-from everstep.client.sessions import AllowedTypes
+from everstep.client.contexts import ContextRules
 from everstep.store.sessions import PostgresSessions
 from tests.everstep.client.parlour import Parlour, a_parlour, receiving, said
 from tests.workflows.harness import HeldModel, an_agent, eventually
+
+ANN = ContextCaller("ann", "default")
 
 
 def answering() -> AgentBuilder:
@@ -185,22 +187,22 @@ class TestSaying:
 
     async def test_a_list_names_what_sessions_may_be_about(self) -> None:
         """8.2.2"""
-        policy = AllowedTypes(frozenset({"ticket", "order"}))
-        context = Context("ticket", "1", "https://example.org")
+        rules = ContextRules(frozenset({"ticket", "order"}))
+        context = Context("ticket", "1", "https://example.org/")
 
-        assert await policy.checked(context, Scope()) == context
+        assert await rules.checked(context, ANN) == (context, None)
         with pytest.raises(
             InvalidInput, match="related_type 'user' is not allowed; choose from: order, ticket"
         ):
-            await policy.checked(Context("user", "1"), Scope())
+            await rules.checked(Context("user", "1"), ANN)
 
     async def test_what_a_message_is_about_is_no_business_of_the_agent(
         self, temporal: TemporalClient, store: PostgresSessions
     ) -> None:
         """8.1.1: it is kept with the message."""
         async with receiving(temporal, store, answering()) as parlour:
-            policy = AllowedTypes(frozenset({"ticket"}))
-            parlour.sessions = replace(parlour.sessions, policy=policy)
+            rules = ContextRules(frozenset({"ticket"}))
+            parlour.sessions = replace(parlour.sessions, contexts=rules)
             about = Context("ticket", "42", "https://example.org/tickets/42")
             session_id = await parlour.session(context=about)
             sent = await parlour.say(session_id, "Hello", context=about)

@@ -13,7 +13,8 @@ from temporalio.client import Client as TemporalClient
 from agent_domain.drivers import Model
 from agent_domain.inquiry import ModelChoice
 from everstep.client.client import Client
-from everstep.client.sessions import AllowedTypes, Sessions
+from everstep.client.contexts import ContextRules
+from everstep.client.sessions import Sessions
 from everstep.http_api.api import Api
 from everstep.http_api.app import create_app
 from everstep.http_api.auth import Doorkeeper
@@ -178,7 +179,7 @@ async def a_house(
     known = {agent.descriptor.name: agent for agent in load_agents(AGENTS)}
     store = PostgresSessions(engine)
     client = Client(temporal, store, known, settings.task_queue)
-    sessions = Sessions(client, store, "clerk", AllowedTypes(frozenset({"order", "ticket"})))
+    sessions = Sessions(client, store, "clerk", ContextRules(frozenset({"order", "ticket"})))
     try:
         house = House(sessions, PostgresKeys(engine), settings)
         yield House(sessions, house.keys, settings, tenant) if tenant else house

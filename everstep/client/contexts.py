@@ -1,0 +1,133 @@
+"""What sessions and messages may be about: the types that are allowed, URLs, and the application's policy."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+from agent_domain.announcements import Context
+from agent_domain.contexts import ContextCaller, ContextPolicy, MessageContext, canonical_url
+from agent_domain.errors import EverstepError, InvalidInput
+from agent_domain.sessions import ContextForbidden
+
+logger = logging.getLogger(__name__)
+
+POLICY_SECONDS = 5.0
+"""In which a policy has to answer."""
+
+
+class ContextPolicyFailed(EverstepError):
+    """The policy raised what no caller can mend; the cause says what."""
+
+
+class ContextPolicySlow(EverstepError):
+    """The policy did not answer in time."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"the context policy did not answer within {seconds:g} s")
+
+
+class _OwnLoop:
+    """An event loop in a thread of its own, so that a policy that blocks keeps no request of others waiting.
+
+    It is the same loop for every call: connections that the policy holds belong to it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def submit(
+        self, work: Coroutine[Any, Any, MessageContext | Exception]
+    ) -> Future[MessageContext | Exception]:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(target=self._loop.run_forever, name="context policy", daemon=True).start()
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+
+@dataclass(frozen=True)
+class ContextRules:
+    """Checks what a session or a message is about. Without types and a policy, URLs alone may be given."""
+
+    types: frozenset[str] = frozenset()
+    """The related types that are allowed."""
+    policy: ContextPolicy | None = None
+    seconds: float = POLICY_SECONDS
+    _own_loop: _OwnLoop = field(default_factory=_OwnLoop, init=False, repr=False, compare=False)
+
+    async def checked(
+        self, context: Context, caller: ContextCaller, initial_context_url: str | None = None
+    ) -> tuple[Context, str | None]:
+        """Check types and URLs, then ask the policy, and check what it returns.
+
+        Returns:
+            The context, and the URL of a session that begins with it.
+
+        Raises:
+            InvalidInput: it cannot be used.
+            ContextForbidden: the caller may not see it.
+            ContextPolicyFailed: the policy raised something else.
+            ContextPolicySlow: the policy did not answer in time.
+        """
+        asked = self._built_in(
+            MessageContext(context.related_type, context.related_id, context.url, initial_context_url)
+        )
+        if self.policy is not None and asked != MessageContext():
+            asked = self._built_in(await self._answer(self.policy, asked, caller))
+        about = Context(asked.related_type, asked.related_id, asked.context_url)
+        return about, asked.initial_context_url
+
+    def _built_in(self, asked: MessageContext) -> MessageContext:
+        # Its texts are bounded there.
+        about = Context(asked.related_type, asked.related_id, asked.context_url)
+        if about.related_type is not None and about.related_type not in self.types:
+            allowed = f"choose from: {', '.join(sorted(self.types))}" if self.types else "none is configured"
+            raise InvalidInput(f"related_type '{about.related_type}' is not allowed; {allowed}")
+        urls = {
+            name: canonical_url(url, name)
+            for name in ("context_url", "initial_context_url")
+            if (url := getattr(asked, name)) is not None
+        }
+        return replace(asked, related_id=about.related_id, **urls)
+
+    async def _answer(
+        self, policy: ContextPolicy, asked: MessageContext, caller: ContextCaller
+    ) -> MessageContext:
+        try:
+            async with asyncio.timeout(self.seconds):
+                answer = await asyncio.wrap_future(self._own_loop.submit(_outcome(policy, asked, caller)))
+        except TimeoutError:
+            raise ContextPolicySlow(self.seconds) from None
+        if isinstance(answer, InvalidInput | ContextForbidden):
+            raise answer
+        if isinstance(answer, Exception):
+            raise ContextPolicyFailed("the context policy raised, see the cause") from answer
+        return answer
+
+
+async def _outcome(
+    policy: ContextPolicy, asked: MessageContext, caller: ContextCaller
+) -> MessageContext | Exception:
+    """What the policy returns or raises; anything it raises here would end the loop that it runs in."""
+    try:
+        answer = await policy.check(asked, caller)
+    except Exception as error:  # noqa: BLE001 -- handed over to the caller
+        return error
+    except BaseException as error:
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and task and task.cancelling():
+            raise
+        failure = RuntimeError(f"it raised {type(error).__name__}")
+        failure.__cause__ = error
+        return failure
+    # Anybody's code: what its annotations say may not be so.
+    if not isinstance(cast("object", answer), MessageContext):
+        return TypeError(
+            f"it returned {type(answer).__name__}; return the context, or what replace() makes of it"
+        )
+    return answer

@@ -1,0 +1,46 @@
+"""The application's own policy about contexts, as the settings name it."""
+
+import inspect
+from typing import Any, cast
+
+from agent_domain.contexts import ContextPolicy
+from agent_domain.errors import InvalidInput
+from agent_domain.values import cut
+from everstep.runtime.agents import attribute_of
+
+
+def load_context_policy(where: str) -> ContextPolicy:
+    """The policy at `module:attribute`: an object, or a class without arguments.
+
+    Raises:
+        InvalidInput: there is none; the message says what to change.
+    """
+    module_name, colon, attribute = where.partition(":")
+    if not (module_name and colon and attribute):
+        raise InvalidInput(
+            f"context_policy is '{cut(where, 100)}'; write module:attribute, such as my_app.contexts:Policy"
+        )
+    try:
+        found = attribute_of(module_name, attribute, where)
+        policy: Any = found() if inspect.isclass(found) else found
+    except InvalidInput as error:
+        raise InvalidInput(f"context_policy cannot be used: {error}") from error
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        raise InvalidInput(f"context_policy '{where}' cannot be made: {cut(said, 300)}") from error
+    if not _is_policy(policy):
+        raise InvalidInput(
+            f"context_policy '{where}' is no policy; it needs `async def check(self, context, caller)`"
+        )
+    return cast("ContextPolicy", policy)
+
+
+def _is_policy(policy: Any) -> bool:
+    check = getattr(policy, "check", None)
+    if not inspect.iscoroutinefunction(check):
+        return False
+    try:
+        inspect.signature(check).bind(None, None)
+    except TypeError:
+        return False
+    return True

@@ -1,0 +1,204 @@
+"""What messages and sessions are about, in an installation whose application has a policy."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx2
+import jwt
+import pytest
+import pytest_asyncio
+
+from tests.acceptance.contexts import HIDDEN
+from tests.acceptance.front import Front
+from tests.acceptance.harness import Installation, until
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+SECRET = "a secret of the tests, which everybody knows"  # noqa: S105 -- no secret
+POLICY = "tests.acceptance.contexts:Policy"
+
+
+class Person:
+    """A caller."""
+
+    def __init__(self, front: Front, tenant: str, **claims: Any) -> None:
+        payload = {"sub": "ann", "tenant": tenant, "exp": 4_000_000_000, **claims}
+        headers = {"Authorization": f"Bearer {jwt.encode(payload, SECRET, 'HS256')}"}
+        self.http = httpx2.AsyncClient(base_url=front.url, headers=headers, timeout=30)
+
+    async def post(self, path: str, status: int = 201, **body: Any) -> Any:
+        answer = await self.http.post(path, json=body)
+        assert answer.status_code == status, answer.text
+        return answer.json()
+
+    async def sessions(self) -> list[Any]:
+        return (await self.http.get("/agent/sessions")).json()["items"]
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def shop(installation: Installation, tmp_path: Path) -> AsyncGenerator[Front]:
+    """An API whose application knows orders."""
+    front = Front(installation, tmp_path, "", f"contexts-{uuid4().hex}")
+    front.variables = {
+        "EVERSTEP_RELATED_TYPES": "order,ticket",
+        "EVERSTEP_CONTEXT_POLICY": POLICY,
+        "EVERSTEP_AUTH_SECRET": SECRET,
+    }
+    await front.api()
+    yield front
+    for process in front.begun:
+        await process.kill()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def ann(shop: Front) -> AsyncGenerator[Person]:
+    person = Person(shop, f"tenant-{uuid4().hex}")
+    yield person
+    await person.http.aclose()
+
+
+def about(related_id: Any, **more: Any) -> dict[str, Any]:
+    return {"related_type": "order", "related_id": related_id, **more}
+
+
+async def test_a_session_keeps_the_page_on_which_it_began(ann: Person) -> None:
+    """8.2.6: over both addresses that make a session."""
+    first, then = "https://Shop.Example:443/orders/7?x#y", "/orders/./8"
+    for path in ("/agent/sessions", "/agent/messages"):
+        said = {} if path == "/agent/sessions" else {"content": "hello"}
+        made = await ann.post(path, **said, **about(7, initial_context_url=first, context_url=then))
+        session_id = made.get("session_id") or made["id"]
+        session = (await ann.http.get(f"/agent/sessions/{session_id}")).json()
+        assert session["initial_context_url"] == session["context_url"] == "https://shop.example/orders/7?x#y"
+        assert session["related_id"] == "7"
+        if said:
+            assert made["message"]["context_url"] == "/orders/8"
+            assert made["message"]["related_id"] == "7"
+        made = await ann.post(path, **said, **about(7, context_url=then))
+        session_id = made.get("session_id") or made["id"]
+        session = (await ann.http.get(f"/agent/sessions/{session_id}")).json()
+        assert session["initial_context_url"] == session["context_url"] == "/orders/8"
+    found = (await ann.http.get("/agent/sessions", params={"related_type": "order", "related_id": 7})).json()
+    assert len(found["items"]) == 4
+
+
+@pytest.mark.parametrize("related_id", [True, 1.5, [7], {}])
+async def test_an_id_is_text_or_a_whole_number(ann: Person, related_id: Any) -> None:
+    """8.2.6"""
+    assert "related_id" in (await ann.post("/agent/sessions", 422, **about(related_id)))["detail"]
+
+
+@pytest.mark.parametrize("name", ["context_url", "initial_context_url"])
+@pytest.mark.parametrize(
+    "url",
+    ["javascript:alert(1)", "//evil.example", "/a\u202eb", "https://ann:pw@shop.example/", "\\\\evil", ""],
+    ids=["script", "host", "bidi", "user", "backslash", "empty"],
+)
+async def test_what_is_no_link_is_refused_and_not_stored(ann: Person, name: str, url: str) -> None:
+    """8.2.6"""
+    for path in ("/agent/sessions", "/agent/messages"):
+        said = {} if path == "/agent/sessions" else {"content": "hello"}
+        assert name in (await ann.post(path, 422, **said, **{name: url}))["detail"]
+    assert await ann.sessions() == []
+
+
+async def test_the_policy_decides_at_every_address_that_takes_a_context(ann: Person) -> None:
+    """8.2.7: and nothing is stored of what it refuses."""
+    session = (await ann.post("/agent/sessions"))["id"]
+    for path in ("/agent/sessions", "/agent/messages", f"/agent/sessions/{session}/messages"):
+        said = {} if path == "/agent/sessions" else {"content": "hello"}
+        forbidden = await ann.post(path, 403, **said, **about("theirs"))
+        assert forbidden["detail"] == "ann may not see this order"
+        unusable = await ann.post(path, 422, **said, **about("unknown"))
+        assert unusable["detail"] == "there is no such order; check its number"
+        # After the built-in check.
+        assert (
+            "not allowed"
+            in (await ann.post(path, 422, **said, related_type="person", related_id="theirs"))["detail"]
+        )
+    assert [each["id"] for each in await ann.sessions()] == [session]
+    assert (await ann.http.get(f"/agent/sessions/{session}/messages")).json()["items"] == []
+
+
+async def test_what_the_policy_returns_is_checked_and_stored(ann: Person) -> None:
+    """8.2.7"""
+    made = await ann.post("/agent/sessions", **about("canonical"))
+    assert (made["related_id"], made["context_url"]) == ("7", "https://shop.example/7")
+    await ann.post("/agent/sessions", 422, **about("script"))
+    assert len(await ann.sessions()) == 1
+
+
+@pytest.mark.parametrize("related_id", ["broken", "nothing", "ends the process"])
+async def test_a_policy_that_fails_is_a_fault_without_details(
+    shop: Front, ann: Person, related_id: str
+) -> None:
+    """8.2.7"""
+    problem = await ann.post("/agent/messages", 500, content="hello", **about(related_id))
+    assert HIDDEN not in str(problem)
+    assert "Policy" not in str(problem)
+    assert await ann.sessions() == []
+    log = shop.begun[-1].log
+    await until("the log tells", lambda: "context policy" in log.read_text())
+    if related_id == "broken":
+        assert HIDDEN in log.read_text()
+    # It goes on.
+    await ann.post("/agent/messages", content="hello", **about("1"))
+
+
+@pytest.mark.parametrize("related_id", ["hangs", "blocks"])
+async def test_a_policy_that_hangs_keeps_nobody_waiting(ann: Person, related_id: str) -> None:
+    """8.2.7"""
+    hanging = asyncio.create_task(ann.http.post("/agent/sessions", json=about(related_id)))
+    others = 0
+    while not hanging.done():
+        assert (await ann.http.get("/agent/agents")).status_code == 200
+        others += 1
+    answer = await hanging
+    assert answer.status_code == 503
+    assert answer.headers["retry-after"]
+    assert others > 3
+    assert await ann.sessions() == []
+
+
+async def test_the_policy_is_told_who_asks(shop: Front) -> None:
+    """8.2.7: a service that acts for a person has its own scopes."""
+    tenant = f"tenant-{uuid4().hex}"
+    service = Person(shop, tenant, sub="desk", scope="sessions:all profile", roles=["clerk", "head of sales"])
+    who = f"{{}} {tenant} ['profile', 'sessions:all'] ['clerk', 'head of sales']"
+    for user in ("desk", "ann"):
+        told = await service.post("/agent/messages", 403, content="x", user_id=user, **about("who"))
+        assert told["detail"] == who.format(user)
+    session = (await service.post("/agent/sessions", user_id="bob"))["id"]
+    told = await service.post(f"/agent/sessions/{session}/messages", 403, content="x", **about("who"))
+    assert told["detail"] == who.format("bob")
+    await service.http.aclose()
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("nonsense", "module:attribute"),
+        ("no_such_module:policy", "cannot be imported"),
+        ("tests.acceptance.contexts:nothing_here", "has no 'nothing_here'"),
+        ("tests.acceptance.contexts:Unmakeable", "cannot be made"),
+        ("tests.acceptance.contexts:blocking", "async def check"),
+        ("tests.acceptance.contexts:short", "async def check"),
+        ("tests.acceptance.contexts:number", "async def check"),
+    ],
+)
+async def test_a_policy_that_is_none_keeps_the_api_from_starting(
+    installation: Installation, tmp_path: Path, setting: str, words: str
+) -> None:
+    """8.2.7"""
+    log = tmp_path / "log"
+    log.touch()
+    environment = installation.environment(EVERSTEP_CONTEXT_POLICY=setting)
+    process = await installation.nursery.start("api", "--port", "0", log=log, environment=environment)
+
+    assert await process.death() == 1
+    said = log.read_text().splitlines()[-1]
+    assert said.startswith("Error: context_policy")
+    assert words in said
