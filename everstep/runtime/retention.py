@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from everstep.runtime.installation import HOW_TO_START, located
 from everstep.runtime.settings import Settings
-from everstep.store.engine import create_engine
+from everstep.store.engine import MAINTENANCE_SECONDS, create_engine
 from everstep.store.retention import PostgresRetention
 
 
@@ -34,7 +34,7 @@ class Retention:
 async def retentions(settings: Settings) -> AsyncGenerator[Sequence[Retention]]:
     """Those of all tables, in the order in which most goes at once."""
     url = settings.database_url or located(settings).required("database_url", HOW_TO_START)
-    engine = create_engine(url, application_name="everstep prune")
+    engine = create_engine(url, application_name="everstep prune", statement_timeout=MAINTENANCE_SECONDS)
     store = PostgresRetention(engine)
     try:
         yield [

@@ -15,7 +15,7 @@ from alembic.script import ScriptDirectory
 from alembic.script.revision import RevisionError
 from sqlalchemy import Connection, text
 
-from everstep.store.engine import create_upgrade_engine
+from everstep.store.engine import STATEMENT_SECONDS, create_upgrade_engine
 from everstep.store.errors import SchemaTooNew, StoreError, translated
 
 T = TypeVar("T")
@@ -43,11 +43,11 @@ async def upgrade(url: str) -> None:
 
 async def pending(url: str) -> list[str]:
     """The revisions that the database does not have yet, in the order in which they apply."""
-    return await _run(url, _pending)
+    return await _run(url, _pending, STATEMENT_SECONDS)
 
 
-async def _run(url: str, work: Callable[[Connection], T]) -> T:
-    engine = create_upgrade_engine(url)
+async def _run(url: str, work: Callable[[Connection], T], statement_timeout: float = 0) -> T:
+    engine = create_upgrade_engine(url, statement_timeout)
     try:
         with translated(engine.url):
             async with engine.begin() as connection:

@@ -3,6 +3,9 @@
 SQLAlchemy keeps the connections and writes the statements that are put together from parts. Those that stand
 as text are sent by psycopg in pipeline mode: `BEGIN` travels with the first, and each has a snapshot of its
 own. That takes a third of the time, which counts because every step of every execution comes through here.
+
+Only a connection that is known to be outside of any pipeline and any transaction goes back to the pool. One
+whose work was interrupted does not, whatever state it seems to be in.
 """
 
 import asyncio
@@ -14,7 +17,7 @@ from functools import cache
 from typing import Any, TypeAlias
 
 import psycopg
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import namedtuple_row
 from sqlalchemy import Executable, TextClause
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
@@ -123,12 +126,22 @@ class Transaction:
         """Forget what was done; a connection that cannot is given up."""
         self._is_open = False
         self._then.clear()
-        if self._driver.info.transaction_status is TransactionStatus.IDLE:
-            return
         try:
-            await self._driver.rollback()
+            if self._driver.pgconn.pipeline_status != PipelineStatus.OFF:
+                await self.give_up()
+            elif self._driver.info.transaction_status is not TransactionStatus.IDLE:
+                await self._driver.rollback()
         except psycopg.Error:
-            await self._connection.invalidate()
+            await self.give_up()
+        except BaseException:
+            await self.give_up()
+            raise
+
+    async def give_up(self) -> None:
+        """Close the connection; the server forgets what was done."""
+        self._is_open = False
+        self._then.clear()
+        await self._connection.invalidate()
 
 
 @asynccontextmanager
@@ -139,8 +152,11 @@ async def transaction(engine: AsyncEngine, begin: bytes = BEGIN) -> AsyncGenerat
         try:
             yield current
             await current.commit()
-        except BaseException:
+        except Exception:
             await current.rollback()
+            raise
+        except BaseException:
+            await current.give_up()
             raise
 
 

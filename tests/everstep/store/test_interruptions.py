@@ -1,0 +1,380 @@
+"""What becomes of a connection when the work that uses it is interrupted, at any of its awaits.
+
+An interruption may come wherever the work waits. The work afterwards has to find connections that answer what
+they are asked, and tables in which nothing is half written.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, Final
+from uuid import uuid4
+
+import psycopg.waiting
+import pytest
+import pytest_asyncio
+from psycopg.errors import DivisionByZero
+from sqlalchemy import select, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from agent_domain.ports import ExecutionRef, StoreUnavailable
+from agent_domain.status import ExecutionStatus
+from everstep.store.engine import create_engine
+from everstep.store.epochs import renew_epoch
+from everstep.store.gateways import PostgresGateways
+from everstep.store.journal import JournalTables
+from everstep.store.keys import PostgresKeys
+from everstep.store.postgres import PostgresStore
+from everstep.store.retention import PostgresRetention
+from everstep.store.tables import executions
+from everstep.store.transaction import ONE_MOMENT, transaction
+from tests.everstep.store.onlookers import administrator
+from tests.everstep.store.store_words import (
+    TENANT,
+    a_ref,
+    accepted,
+    begin,
+    new,
+    reply,
+    settled,
+    telling,
+    texts,
+    told,
+)
+from tests.swallowing import SwallowingLink, swallowing_link
+
+Work = Callable[[AsyncEngine], Coroutine[Any, Any, Any]]
+
+AWAITS: Final = 200
+"""More than any of the works has."""
+
+
+class Interrupted:
+    """A coroutine that is interrupted at its n-th await, counted from 0."""
+
+    def __init__(self, work: Coroutine[Any, Any, Any], number: int, interrupt: Callable[[], object]) -> None:
+        self.work = work
+        self.number = number
+        self.interrupt = interrupt
+        self.awaits = 0
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        sent: Any = None
+        error: BaseException | None = None
+        while True:
+            try:
+                waits_for = self.work.send(sent) if error is None else self.work.throw(error)
+            except StopIteration as end:
+                return end.value
+            sent, error = None, None
+            try:
+                self.awaits += 1
+                if self.awaits == self.number + 1:
+                    self.interrupt()
+                sent = yield waits_for
+            except BaseException as raised:  # noqa: BLE001 -- passed on to the work
+                error = raised
+
+    async def run(self) -> Any:
+        """To its end."""
+        return await self
+
+
+def cancel() -> None:
+    """Cancel the task that is running."""
+    task = asyncio.current_task()
+    assert task
+    task.cancel()
+
+
+async def statements(engine: AsyncEngine) -> None:
+    """A transaction with a wait for each of its parts."""
+    async with transaction(engine) as work:
+        await work.together((text("SELECT 1 AS a"), {}), (text("SELECT 2 AS a"), {}))
+        await work.execute(select(executions.c.id).limit(1))
+        await work.execute(text("SELECT pg_sleep(0.001)"))
+
+
+async def at_once(engine: AsyncEngine) -> None:
+    """A transaction that is sent in one piece."""
+    async with transaction(engine) as work:
+        await work.together((text("SELECT 1 AS a"), {}), (text("SELECT pg_sleep(0.001)"), {}), last=True)
+
+
+async def one_moment(engine: AsyncEngine) -> None:
+    """A transaction whose statements see the same."""
+    async with transaction(engine, ONE_MOMENT) as work:
+        await work.together((text("SELECT 1 AS a"), {}), last=True)
+
+
+async def refused(engine: AsyncEngine) -> None:
+    """A transaction that the server ends."""
+    try:
+        async with transaction(engine) as work:
+            await work.together((text("SELECT 1 AS a"), {}), (text("SELECT 1/0 AS a"), {}))
+    except DBAPIError as error:
+        if not isinstance(error.orig, DivisionByZero):
+            raise
+
+
+async def outside(engine: AsyncEngine) -> None:
+    """A statement without a transaction of ours."""
+    async with engine.connect() as connection:
+        (await connection.execute(text("SELECT pg_sleep(0.001)"))).all()
+
+
+async def stepping(engine: AsyncEngine) -> None:
+    """What an activity does."""
+    store = PostgresStore(engine)
+    ref = await accepted(store)
+    await store.begin_step(begin(ref, events=telling([told("started")])))
+    await store.record_reply(reply(ref, "Done", events=[told("replied")]))
+
+
+async def gateway(engine: AsyncEngine) -> None:
+    """What gateways and their feeds do."""
+    gateways = PostgresGateways(engine)
+    await gateways.announce(uuid4(), "ws://127.0.0.1:1")
+    await gateways.present(10)
+    await JournalTables(engine).heads([uuid4()])
+    await JournalTables(engine).page(uuid4(), None, 10)
+    await renew_epoch(engine)
+
+
+async def keys(engine: AsyncEngine) -> None:
+    """What the API does beside sessions."""
+    await PostgresKeys(engine).answered(TENANT, "user", "key")
+
+
+async def pruning(engine: AsyncEngine) -> None:
+    """What `everstep prune` does."""
+    async for _ in PostgresRetention(engine).prune_envelopes(datetime.now(UTC)):
+        pass
+
+
+WORKS: Final[dict[str, Work]] = {
+    work.__name__: work
+    for work in (statements, at_once, one_moment, refused, outside, stepping, gateway, keys, pruning)
+}
+
+
+@pytest_asyncio.fixture
+async def engine(database: str) -> AsyncGenerator[AsyncEngine]:
+    """One connection at a time: who comes next gets what was left behind."""
+    engine = create_engine(database, pool_size=1, max_overflow=0, pool_timeout=5)
+    yield engine
+    await engine.dispose()
+
+
+async def checked(engine: AsyncEngine) -> None:
+    """Fails unless the pool hands out a connection that answers what it is asked, in every way of asking."""
+    assert engine.pool.checkedout() == 0  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+    async with engine.connect() as connection:
+        assert (await connection.execute(text("SELECT 41 + 1"))).scalar_one() == 42
+    async with transaction(engine) as work:
+        assert (await work.execute(text("SELECT 41 + 1 AS a"))).scalar_one() == 42
+        assert (await work.execute(select(text("42")))).scalar_one() == 42
+
+
+async def nothing_left_open(engine: AsyncEngine) -> None:
+    """Fails if the server still has a transaction of an engine that is at rest."""
+    with administrator(engine) as onlooker:
+        left = onlooker.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+            " AND pid <> pg_backend_pid() AND (xact_start IS NOT NULL AND state <> 'active')"
+        ).fetchall()
+    assert left == [(0,)], "a transaction was left open"
+
+
+@pytest.mark.parametrize("always_yields", [False, True], ids=["as it is", "with a loop that was frozen"])
+@pytest.mark.parametrize("name", WORKS)
+async def test_a_cancel_at_any_await_leaves_a_pool_that_works(
+    engine: AsyncEngine, name: str, always_yields: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1.3.1: after a process was frozen, the driver yields where it otherwise goes on at once."""
+    await WORKS[name](engine)
+    if always_yields:
+        monkeypatch.setattr(psycopg.waiting, "MAX_BUSY_TIME", -1.0)
+    for number in range(AWAITS):
+        work = Interrupted(WORKS[name](engine), number, cancel)
+        (outcome,) = await asyncio.gather(work.run(), return_exceptions=True)
+        await checked(engine)
+        await nothing_left_open(engine)
+        if work.awaits <= number:
+            assert outcome is None
+            break
+        assert isinstance(outcome, asyncio.CancelledError), (number, outcome)
+    else:
+        pytest.fail("the work has more awaits than this test tries")
+    assert number > 0
+
+
+class Broken(Exception):
+    """A fault in the work itself."""
+
+
+@pytest.mark.parametrize("name", ["statements", "at_once", "stepping"])
+async def test_a_fault_at_any_await_leaves_a_pool_that_works(engine: AsyncEngine, name: str) -> None:
+    """1.3.1."""
+    await WORKS[name](engine)
+
+    def fail() -> None:
+        raise Broken
+
+    for number in range(AWAITS):
+        work = Interrupted(WORKS[name](engine), number, fail)
+        (outcome,) = await asyncio.gather(work.run(), return_exceptions=True)
+        await checked(engine)
+        if work.awaits <= number:
+            break
+        assert isinstance(outcome, Broken), (number, outcome)
+
+
+@pytest.mark.parametrize("name", WORKS)
+async def test_a_connection_that_is_cut_at_any_await_is_replaced(engine: AsyncEngine, name: str) -> None:
+    """1.3.1."""
+    await WORKS[name](engine)
+    with administrator(engine) as operator:
+        operator.autocommit = True
+
+        def cut() -> None:
+            operator.execute(
+                "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+
+        for number in range(AWAITS):
+            work = Interrupted(WORKS[name](engine), number, cut)
+            (outcome,) = await asyncio.gather(work.run(), return_exceptions=True)
+            await checked(engine)
+            if work.awaits <= number:
+                break
+            assert outcome is None or isinstance(outcome, StoreUnavailable | DBAPIError), (number, outcome)
+
+
+@pytest_asyncio.fixture
+async def link(database: str) -> AsyncGenerator[SwallowingLink]:
+    """The way to the test server."""
+    async with swallowing_link(database) as link:
+        yield link
+
+
+@pytest_asyncio.fixture
+async def impatient(link: SwallowingLink) -> AsyncGenerator[AsyncEngine]:
+    """An engine that waits a moment for an answer, over that link."""
+    engine = create_engine(
+        link.url, pool_size=1, max_overflow=0, pool_timeout=5, statement_timeout=0.2, answer_timeout=0.1
+    )
+    yield engine
+    await engine.dispose()
+
+
+@pytest.mark.parametrize("name", ["statements", "at_once", "stepping", "outside"])
+async def test_a_link_that_swallows_from_any_await_on_ends_the_work(
+    link: SwallowingLink, impatient: AsyncEngine, name: str
+) -> None:
+    """1.3.2: and the work after it gets a connection that answers."""
+    await WORKS[name](impatient)
+    for number in range(AWAITS):
+        work = Interrupted(WORKS[name](impatient), number, lambda: link.swallow(new=False))
+        async with asyncio.timeout(10):
+            (outcome,) = await asyncio.gather(work.run(), return_exceptions=True)
+        if work.awaits <= number:
+            break
+        assert outcome is None or isinstance(outcome, StoreUnavailable | DBAPIError), (number, outcome)
+        if outcome is None:
+            # It had its answer already, and the next one finds out.
+            with suppress(DBAPIError):
+                await outside(impatient)
+        await checked(impatient)
+
+
+async def test_one_silent_connection_tells_of_all_that_are_as_old(
+    link: SwallowingLink, database: str
+) -> None:
+    """1.3.2: a pool of them does not cost a deadline each."""
+    engine = create_engine(link.url, pool_size=5, statement_timeout=0.2, answer_timeout=0.1)
+    await asyncio.gather(*(outside(engine) for _ in range(5)))
+    link.swallow(new=False)
+
+    with pytest.raises(DBAPIError, match=r"has not answered for 0\.3 seconds"):
+        await outside(engine)
+    for _ in range(5):
+        await outside(engine)
+    await engine.dispose()
+
+
+async def test_a_cancel_gets_through_although_the_link_swallows(
+    link: SwallowingLink, impatient: AsyncEngine
+) -> None:
+    """1.3.2: the server cannot be told, and nobody waits for it."""
+    asked = asyncio.Event()
+
+    async def work() -> None:
+        async with transaction(impatient) as current:
+            await current.execute(text("SELECT 1"))
+            link.swallow()
+            asked.set()
+            await current.execute(text("SELECT pg_sleep(100)"))
+
+    task = asyncio.create_task(work())
+    await asked.wait()
+    task.cancel()
+    async with asyncio.timeout(5):
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    link.flow()
+    await checked(impatient)
+
+
+async def kept(store: PostgresStore, ref: ExecutionRef) -> tuple[object, ...]:
+    """What readers find of an execution."""
+    envelopes = await store.envelopes(TENANT, ref.stream_id)
+    said = texts(await store.transcript(ref))
+    steps = [step.facts for step in await store.steps(ref)]
+    return said, steps, [(each.seq, each.type) for each in envelopes]
+
+
+@pytest.mark.parametrize("how", ["cancelled", "cut"])
+async def test_a_retry_after_an_interruption_anywhere_finds_one_outcome(
+    engine: AsyncEngine, how: str
+) -> None:
+    """1.1.3: also where the commit was under way, so that nobody knows whether it was kept."""
+    store = PostgresStore(engine)
+
+    done = 0
+
+    async def run(ref: ExecutionRef) -> None:
+        nonlocal done
+        activities = (
+            lambda: store.accept(new(ref)),
+            lambda: store.begin_step(begin(ref, events=telling([told("started")]))),
+            lambda: store.record_reply(reply(ref, "Done", events=[told("replied")])),
+            lambda: store.settle(settled(ref, ExecutionStatus.COMPLETED, events=[told("ended")])),
+        )
+        while done < len(activities):
+            await activities[done]()
+            done += 1
+
+    usual = a_ref(session_id=uuid4())
+    await run(usual)
+    expected = await kept(store, usual)
+    with administrator(engine) as operator:
+        operator.autocommit = True
+
+        def cut() -> None:
+            operator.execute(
+                "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+
+        for number in range(AWAITS):
+            ref, done = a_ref(session_id=uuid4()), 0
+            work = Interrupted(run(ref), number, cut if how == "cut" else cancel)
+            await asyncio.gather(work.run(), return_exceptions=True)
+            await run(ref)
+            assert await kept(store, ref) == expected
+            if work.awaits <= number:
+                break
