@@ -25,6 +25,9 @@ SLOW_SECONDS = 1800
 def pytest_configure(config: pytest.Config) -> None:
     """Name the marker of what takes too long for every day."""
     config.addinivalue_line("markers", "slow: takes too long for every day; run with -m slow")
+    config.addinivalue_line(
+        "markers", "installation: drives processes of a running installation over their own ports"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

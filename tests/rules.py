@@ -5,6 +5,10 @@ the heading "Built". A test names a rule in the docstring of its function or cla
 (2.2.3) is always taken as a rule. A shorter one (2.5, 11) may be just a number, so it has to be a rule only
 where it, or a list with it, opens the docstring ("11: ...") or follows the word "rule"; elsewhere 2.5 counts
 if there is such a rule, and "11" does not count.
+
+A number with a star (`| 8.3.1* |`) is a rule of a running installation. Tests of parts put together by hand
+cannot show it: it needs a citation by a test that drives real processes, which is one below
+`tests/acceptance` or one with the marker `installation`, on its module, class or function.
 """
 
 import ast
@@ -18,7 +22,11 @@ ROOT = Path(__file__).parent.parent
 BUILT = "Built"
 
 HEADING = re.compile(r"## (?P<name>.+)")
-ROW = re.compile(r"\| *(?P<number>\d+(?:\.\d+){0,2}) *\|")
+ROW = re.compile(r"\| *(?P<number>\d+(?:\.\d+){0,2})(?P<star>\*?) *\|")
+
+MARKER = "installation"
+RUNNING = "acceptance"
+"""The folder whose tests all drive processes of a running installation."""
 
 NUMBER = re.compile(r"(?<![\d.])\d+(?:\.\d+){0,2}(?!\d|\.\d)")
 LIST = rf"{NUMBER.pattern}(?:(?:, and |, | and |; ){NUMBER.pattern})*"
@@ -26,11 +34,15 @@ LIST = rf"{NUMBER.pattern}(?:(?:, and |, | and |; ){NUMBER.pattern})*"
 CITATION = re.compile(rf"(?:^(?={LIST}\s*(?:[:;.,(]|$))|\b[Rr]ules? )(?P<numbers>{LIST})")
 
 
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
 class Rules(NamedTuple):
-    """The numbers of all rules, and of those that need a test."""
+    """The numbers of all rules, of those that need a test, and of those that need a running installation."""
 
     all: frozenset[str]
     built: frozenset[str]
+    running: frozenset[str] = frozenset()
 
 
 class Citation(NamedTuple):
@@ -38,12 +50,15 @@ class Citation(NamedTuple):
 
     rule: str
     test: str
+    is_running: bool = False
+    """Whether the test drives processes of a running installation."""
 
 
 def written(text: str) -> Rules:
     """Read the rules of a page."""
     rules: set[str] = set()
     built: set[str] = set()
+    running: set[str] = set()
     heading = ""
     for line in text.splitlines():
         if found := HEADING.fullmatch(line):
@@ -52,7 +67,8 @@ def written(text: str) -> Rules:
             rules.add(found["number"])
             if heading == BUILT:
                 built.add(found["number"])
-    return Rules(frozenset(rules), frozenset(built))
+                running |= {found["number"]} if found["star"] else set()
+    return Rules(frozenset(rules), frozenset(built), frozenset(running))
 
 
 def numbers_in(docstring: str, rules: Rules) -> set[str]:
@@ -65,11 +81,32 @@ def numbers_in(docstring: str, rules: Rules) -> set[str]:
 def citations(folder: Path, rules: Rules) -> Iterator[Citation]:
     """Find what the tests below a folder name."""
     for path in sorted(folder.rglob("test_*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                test = f"{path.relative_to(folder.parent)}:{node.lineno} {node.name}"
-                docstring = ast.get_docstring(node) or ""
-                yield from (Citation(number, test) for number in numbers_in(docstring, rules))
+        module = ast.parse(path.read_text(encoding="utf-8"), str(path))
+        is_marked = RUNNING in path.relative_to(folder).parts or any(
+            _is_marks(statement) and _names_marker(statement) for statement in module.body
+        )
+        for node, is_running in _definitions(module, is_marked):
+            test = f"{path.relative_to(folder.parent)}:{node.lineno} {node.name}"
+            docstring = ast.get_docstring(node) or ""
+            yield from (Citation(number, test, is_running) for number in numbers_in(docstring, rules))
+
+
+def _definitions(parent: ast.AST, is_running: bool) -> Iterator[tuple[Definition, bool]]:
+    """Every function and class below a node, and whether it or what holds it is marked."""
+    for node in ast.iter_child_nodes(parent):
+        if isinstance(node, Definition):
+            is_marked = is_running or any(map(_names_marker, node.decorator_list))
+            yield node, is_marked
+            yield from _definitions(node, is_marked)
+
+
+def _is_marks(statement: ast.stmt) -> bool:
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    return any(isinstance(target, ast.Name) and target.id == "pytestmark" for target in targets)
+
+
+def _names_marker(node: ast.AST) -> bool:
+    return any(isinstance(each, ast.Attribute) and each.attr == MARKER for each in ast.walk(node))
 
 
 def in_order(numbers: set[str] | frozenset[str]) -> list[str]:
@@ -84,12 +121,17 @@ def report(page: Path, folder: Path) -> list[str]:
         return [f"{page.name} has no rules under '## {BUILT}'"]
     found = list(citations(folder, rules))
     untested = rules.built - {citation.rule for citation in found}
+    unseen = rules.running - untested - {citation.rule for citation in found if citation.is_running}
     return [
         *(f"rule {number} has no test that names it" for number in in_order(untested)),
         *(
-            f"{test} names rule {number}, which is not in {page.name}"
-            for number, test in sorted(found)
-            if number not in rules.all
+            f"rule {number} has a star, and no test against a running installation names it"
+            for number in in_order(unseen)
+        ),
+        *(
+            f"{citation.test} names rule {citation.rule}, which is not in {page.name}"
+            for citation in sorted(found)
+            if citation.rule not in rules.all
         ),
     ]
 

@@ -161,3 +161,49 @@ def test_the_projects_own_page_can_be_read() -> None:
 
     assert {"1.2.1", "2.5", "11", "12.4"} <= rules.built
     assert {"0.3", "7.9.1"} <= rules.all - rules.built
+
+
+STARRED = """
+## Built
+
+| rule | what holds |
+|---|---|
+| 8.3.1* | Busy. |
+| 8.3.2 | Quiet. |
+"""
+
+MARKS = {
+    "plain": "",
+    "module": "import pytest\npytestmark = pytest.mark.installation\n",
+    "list": "import pytest\npytestmark = [pytest.mark.asyncio, pytest.mark.installation]\n",
+    "other": "import pytest\npytestmark = pytest.mark.slow\n",
+}
+
+
+def test_a_star_marks_a_rule_of_a_running_installation() -> None:
+    rules = written(STARRED)
+    assert (rules.all, rules.running) == ({"8.3.1", "8.3.2"}, {"8.3.1"})
+
+
+@pytest.mark.parametrize(("marks", "is_enough"), [("plain", 0), ("module", 1), ("list", 1), ("other", 0)])
+def test_a_starred_rule_needs_a_test_of_real_processes(marks: str, is_enough: bool, tmp_path: Path) -> None:
+    root = project(tmp_path, page=STARRED)
+    test = f'{MARKS[marks]}def test_it() -> None:\n    """8.3.1, 8.3.2"""\n'
+    (root / "tests" / "agent_domain" / "test_it.py").write_text(test)
+    problem = "rule 8.3.1 has a star, and no test against a running installation names it"
+    assert reported(root) == ([] if is_enough else [problem])
+
+
+def test_a_decorator_marks_one_test(tmp_path: Path) -> None:
+    root = project(tmp_path, page=STARRED)
+    text = '@pytest.mark.installation\ndef test_it() -> None:\n    """8.3.1"""\n'
+    text += 'class TestIt:\n    def test_it(self) -> None:\n        """8.3.2"""\n'
+    (root / "tests" / "agent_domain" / "test_it.py").write_text(text)
+    assert reported(root) == []
+
+
+def test_every_acceptance_test_drives_real_processes(tmp_path: Path) -> None:
+    root = project(tmp_path, page=STARRED)
+    (root / "tests" / "acceptance").mkdir()
+    (root / "tests" / "acceptance" / "test_it.py").write_text('def test_it():\n    """8.3.1, 8.3.2"""\n')
+    assert reported(root) == []
