@@ -1,21 +1,12 @@
 """What went wrong, in one line that says what to do."""
 
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.service import RPCError
 
 from agent_domain.errors import EverstepError
 from agent_domain.values import cut
+from everstep.client.outages import Meaning, meaning_of
 
 LENGTH = 500
-
-_MAY_PASS = {
-    RPCStatusCode.ABORTED,
-    RPCStatusCode.CANCELLED,
-    RPCStatusCode.DEADLINE_EXCEEDED,
-    RPCStatusCode.RESOURCE_EXHAUSTED,
-    RPCStatusCode.UNAVAILABLE,
-    RPCStatusCode.UNKNOWN,
-}
-_KEY = {RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNAUTHENTICATED}
 
 
 def complaint(error: Exception) -> str:
@@ -37,10 +28,11 @@ def complaint(error: Exception) -> str:
 
 
 def _refusal(error: RPCError) -> str:
-    if error.status in _MAY_PASS:
+    meaning = meaning_of(error)
+    if meaning is Meaning.PASSES:
         return f"Temporal does not do this now: {error.message}; try again"
-    if error.status in _KEY:
-        return f"Temporal does not let this process in: {error.message}; check TEMPORAL_API_KEY"
     if "amespace" in error.message:
         return f"Temporal refuses: {error.message.rstrip('.')}; check TEMPORAL_NAMESPACE"
+    if meaning is Meaning.LOCKED:
+        return f"Temporal does not let this process in: {error.message}; check TEMPORAL_API_KEY"
     return f"Temporal refuses: {error.message}"

@@ -50,6 +50,7 @@ from agent_domain.step_facts import CallNeed
 from agent_domain.tools import ToolCall
 from agent_domain.values import EMPTY, frozen_map, json_text
 from everstep.capabilities import json_schema
+from everstep.client.outages import PASSING
 from workflows.agent_execution import AgentExecution
 from workflows.contracts import Answered, ExecutionInput, ExecutionResult, workflow_id
 from workflows.search_attributes import at_start
@@ -57,18 +58,6 @@ from workflows.search_attributes import at_start
 _KEYS = UUID("6f2c1f0e-0d0b-4d7e-9a53-7b1f1c5f6a10")
 """The namespace of ids that derive from callers' keys; it must never change."""
 
-
-PASSING = frozenset(
-    {
-        RPCStatusCode.ABORTED,
-        RPCStatusCode.CANCELLED,
-        RPCStatusCode.DEADLINE_EXCEEDED,
-        RPCStatusCode.RESOURCE_EXHAUSTED,
-        RPCStatusCode.UNAVAILABLE,
-        RPCStatusCode.UNKNOWN,
-    }
-)
-"""What Temporal answers, or its connection says, when asking again may help."""
 
 PASSING_SECONDS = 1.0
 """How long to wait before asking again."""

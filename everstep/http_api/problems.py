@@ -23,8 +23,9 @@ from agent_domain.errors import EverstepError, InvalidInput
 from agent_domain.ports import ExecutionEnded, NotFound, StoreUnavailable
 from agent_domain.sessions import ContextForbidden, SessionBusy, SessionNotActive
 from agent_domain.values import cut, storable
-from everstep.client.client import PASSING, Refused
+from everstep.client.client import Refused
 from everstep.client.contexts import ContextPolicySlow
+from everstep.client.outages import Meaning, meaning_of
 
 logger = logging.getLogger(__name__)
 
@@ -198,10 +199,29 @@ def _outage(error: Exception) -> Refusal | None:
             return unavailable("The database")
         case WorkflowUpdateRPCTimeoutOrCancelledError():
             return unavailable("The execution's worker")
-        case RPCError() if error.status in PASSING:
-            logger.warning("Temporal is unavailable: %s", error)
-            return unavailable("Temporal")
+        case RPCError():
+            return _of_temporal(error)
         case _:
+            return None
+
+
+def _of_temporal(error: RPCError) -> Refusal | None:
+    """None for what no request could bring about."""
+    match meaning_of(error):
+        case Meaning.PASSES:
+            logger.warning("Temporal is unavailable (%s): %s", error.status.name, error)
+            return unavailable("Temporal")
+        case Meaning.LOCKED:
+            logger.error(
+                "Temporal does not let this process in: %s; check TEMPORAL_API_KEY and TEMPORAL_NAMESPACE",
+                error,
+            )
+            return unavailable("Temporal")
+        case Meaning.NOT_NOW:
+            logger.warning("Temporal refuses (%s): %s", error.status.name, error)
+            detail = "Its workflow is not there, or has ended; read the execution to see where it stands"
+            return Refusal(409, "not-now", "The execution does not accept this now", detail)
+        case Meaning.FAULT:
             return None
 
 

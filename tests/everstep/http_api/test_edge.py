@@ -154,7 +154,8 @@ async def test_an_id_that_is_none_is_refused(ann: Person, path: str) -> None:
     [
         (StoreUnavailable(f"{SECRET_PLACE} is away"), 503, "same Idempotency-Key"),
         (RPCError(f"{SECRET_PLACE} is away", RPCStatusCode.UNAVAILABLE, b""), 503, "Temporal"),
-        (RPCError(f"{SECRET_PLACE} is away", RPCStatusCode.INTERNAL, b""), 500, "log"),
+        (RPCError(f"{SECRET_PLACE} is away", RPCStatusCode.INTERNAL, b""), 503, "Temporal"),
+        (RPCError(f"{SECRET_PLACE} is away", RPCStatusCode.UNIMPLEMENTED, b""), 500, "log"),
         (EverstepError(f"{SECRET_PLACE} is odd"), 500, "log"),
         (RuntimeError(f"{SECRET_PLACE} is odd"), 500, "log"),
         (RecursionError("deep"), 500, "log"),

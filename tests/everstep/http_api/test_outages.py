@@ -1,0 +1,140 @@
+"""What callers are answered when Temporal says no: for every status, at every endpoint that asks it."""
+# ruff: noqa: A002 -- the names of the SDK's interceptors
+
+from collections.abc import AsyncGenerator
+from typing import Any, Final, NoReturn
+from uuid import uuid4
+
+import pytest
+import pytest_asyncio
+from sqlalchemy import text
+from temporalio.client import Client, Interceptor, OutboundInterceptor
+from temporalio.service import RPCError, RPCStatusCode
+
+from everstep.client.outages import MEANINGS, PASSING, Meaning, meaning_of
+from everstep.runtime.embedded import EmbeddedServices
+from tests.everstep.http_api.house import House, Person, a_house, door_of, refused
+from tests.workflows.harness import connected
+
+SECRET_PLACE = "temporal.internal:7233"  # noqa: S105 -- no secret
+
+ANSWERED: Final = {Meaning.PASSES: 503, Meaning.LOCKED: 503, Meaning.NOT_NOW: 409, Meaning.FAULT: 500}
+
+
+class Refusing(Interceptor):
+    """A server that answers everything with one status, once it is set."""
+
+    def __init__(self) -> None:
+        self.status: RPCStatusCode | None = None
+        self.message = f"{SECRET_PLACE} says no"
+        self.asked = 0
+
+    def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:
+        return _Refusing(self, next)
+
+
+class _Refusing(OutboundInterceptor):
+    def __init__(self, refusing: Refusing, next: OutboundInterceptor) -> None:
+        super().__init__(next)
+        self.refusing = refusing
+
+    def _refuse(self) -> NoReturn:
+        self.refusing.asked += 1
+        assert self.refusing.status is not None
+        raise RPCError(self.refusing.message, self.refusing.status, b"")
+
+    async def start_workflow(self, input: Any) -> Any:
+        return await super().start_workflow(input) if self.refusing.status is None else self._refuse()
+
+    async def start_workflow_update(self, input: Any) -> Any:
+        return self._refuse()
+
+    async def cancel_workflow(self, input: Any) -> None:
+        self._refuse()
+
+    async def signal_workflow(self, input: Any) -> None:
+        self._refuse()
+
+    async def describe_workflow(self, input: Any) -> Any:
+        self._refuse()
+
+
+@pytest_asyncio.fixture
+async def refusing() -> Refusing:
+    """What Temporal answers."""
+    return Refusing()
+
+
+@pytest_asyncio.fixture
+async def refused_house(
+    http_database: str, services: EmbeddedServices, refusing: Refusing
+) -> AsyncGenerator[House]:
+    """An API whose Temporal refuses."""
+    options: dict[str, Any] = {**(await connected(services)).config(), "interceptors": [refusing]}
+    async with a_house(http_database, Client(**options)) as house:
+        yield house
+
+
+@pytest_asyncio.fixture
+async def caller(refused_house: House) -> AsyncGenerator[Person]:
+    """Someone who asks it."""
+    async with door_of(refused_house) as let:
+        yield await let("ann")
+
+
+ENDPOINTS: Final[dict[str, Any]] = {
+    "/agent/messages": {"content": "Hello"},
+    "/agent/sessions/{session}/messages": {"content": "Hello"},
+    "/agent/executions": {"content": "Hello"},
+    "/agent/executions/{execution}/steer": {"content": "Hurry"},
+    "/agent/executions/{execution}/pause": None,
+    "/agent/executions/{execution}/resume": None,
+    "/agent/executions/{execution}/cancel": None,
+    "/agent/executions/{execution}/fork": {"step": 0},
+}
+"""Those that ask Temporal for something, whatever the execution waits for."""
+
+
+async def begun(house: House, execution: str) -> None:
+    """Have the store think that an execution runs: no worker is there to begin it."""
+    async with house.keys.engine.connect() as connection:
+        values = {"id": execution}
+        await connection.execute(
+            text("UPDATE agent_executions SET status = 'running' WHERE id = :id"), values
+        )
+
+
+@pytest.mark.parametrize("status", RPCStatusCode)
+async def test_every_status_is_answered_by_its_meaning_at_every_endpoint(
+    refused_house: House, caller: Person, refusing: Refusing, status: RPCStatusCode
+) -> None:
+    """1.3.5: a passing outage is 503 with Retry-After, also while a workflow's task fails."""
+    execution = await caller.starts("Hello")
+    await begun(refused_house, execution)
+    session = await caller.session()
+    refusing.status = status
+
+    for path, body in ENDPOINTS.items():
+        before = refusing.asked
+        answer = await caller.posts(path.format(session=session, execution=execution), body)
+        if refusing.asked == before:
+            assert answer.status_code < 500, (path, answer.text)
+            continue
+        expected = ANSWERED[meaning_of(RPCError("", status, b""))]
+        refused(answer, expected)
+        assert ("retry-after" in answer.headers) == (expected == 503), path
+        assert SECRET_PLACE not in answer.text
+    assert refusing.asked >= 5
+
+
+def test_every_status_has_a_meaning() -> None:
+    """1.3.5."""
+    assert {*MEANINGS} == {*RPCStatusCode}
+    assert RPCStatusCode.FAILED_PRECONDITION in PASSING
+
+
+def test_a_namespace_that_is_not_there_is_an_outage() -> None:
+    """1.3.5: no caller can do anything about it."""
+    error = RPCError(f"Namespace {uuid4()} is not found.", RPCStatusCode.NOT_FOUND, b"")
+
+    assert meaning_of(error) is Meaning.LOCKED
