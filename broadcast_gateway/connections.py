@@ -48,7 +48,7 @@ class Reception(Protocol):
         """Why this one may not watch now, if that is so."""
         ...
 
-    def page(self, path: str) -> tuple[str, bytes] | None:
+    def page(self, path: str, request: Request) -> tuple[str, bytes] | None:
         """What is here for who does not want to watch: its type and its bytes."""
         ...
 
@@ -222,7 +222,7 @@ class Connection(asyncio.Protocol):
             # What came right behind the request ended it already: nobody waits for an answer.
             return
         path, _, query = request.path.partition("?")
-        if page := self._reception.page(path):
+        if page := self._reception.page(path, request):
             self._protocol.send_response(_page(*page))
             return
         if refusal := self._reception.refusal(self, request):

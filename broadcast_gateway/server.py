@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from websockets.http11 import Request
 
+from agent_domain.hosts import AllowedHosts
 from broadcast_gateway.connections import Connection
 from broadcast_gateway.dialogues import House
 from broadcast_gateway.wires.frames import RESTARTING
@@ -31,8 +32,12 @@ DESCRIPTORS = 0.9
 class Gateway:
     """Serves viewers until it is drained."""
 
-    def __init__(self, house: House, origins: Collection[str] = ()) -> None:
+    def __init__(
+        self, house: House, origins: Collection[str] = (), hosts: AllowedHosts | None = None
+    ) -> None:
+        """Hosts are the names that it is reached by; None where they are checked in front of it."""
         self.house = house
+        self._hosts = hosts
         self._origins = frozenset(origin.rstrip("/").lower() for origin in origins)
         self._connections: dict[Connection, None] = {}
         self._addresses = Counter[str]()
@@ -78,8 +83,8 @@ class Gateway:
 
     def refusal(self, connection: Connection, request: Request) -> tuple[HTTPStatus, str] | None:
         """Why a handshake is refused."""
-        if not self._is_allowed(request):
-            return HTTPStatus.FORBIDDEN, "Pages of this origin may not watch: EVERSTEP_ALLOWED_ORIGINS\n"
+        if refusal := self._host_refusal(request) or self._origin_refusal(request):
+            return HTTPStatus.FORBIDDEN, f"{refusal}\n"
         if self._is_draining:
             return HTTPStatus.SERVICE_UNAVAILABLE, "The gateway stops; try again.\n"
         if len(self._connections) > self._most:
@@ -99,6 +104,11 @@ class Gateway:
         self._credit -= 1
         return True
 
+    def _origin_refusal(self, request: Request) -> str | None:
+        if self._is_allowed(request):
+            return None
+        return "Pages of this origin may not watch: EVERSTEP_ALLOWED_ORIGINS"
+
     def _is_allowed(self, request: Request) -> bool:
         """Whatever is no browser sends no origin; pages from the gateway's own host may watch."""
         origins = request.headers.get_all("Origin")
@@ -113,12 +123,15 @@ class Gateway:
             return False
         return origin in self._origins or (its is not None and its == own)
 
-    def page(self, path: str) -> tuple[str, bytes] | None:
-        """What is here for probes and for Prometheus."""
+    def _host_refusal(self, request: Request) -> str | None:
+        return self._hosts and self._hosts.refusal(request.headers.get_all("Host"))
+
+    def page(self, path: str, request: Request) -> tuple[str, bytes] | None:
+        """What is here for probes and for Prometheus; who asks by a wrong name gets no more than a probe."""
         match path:
             case "/healthz":
                 return "application/json", b'{"status":"ok"}'
-            case "/metrics":
+            case "/metrics" if not self._host_refusal(request):
                 self.house.metrics.streams.set(len(self.house.hub.wanted))
                 return "text/plain; version=0.0.4; charset=utf-8", self.house.metrics.text()
             case _:

@@ -6,6 +6,7 @@ from uuid import UUID
 
 from agent_domain.accounts import AccountStore
 from agent_domain.channels import StreamStore
+from agent_domain.hosts import AllowedHosts
 from agent_domain.reader import Position
 from agent_domain.sessions import KeyStore
 from everstep.client.client import Client
@@ -60,6 +61,8 @@ class Api:
     """Where viewers reach the gateway; one of a local installation comes and goes."""
     checks: Checks = nothing_to_check
     allowed_origins: Sequence[str] = ()
+    allowed_hosts: AllowedHosts | None = None
+    """The names that are answered to; None where whoever serves the application checks them."""
     metrics: Metrics = field(default_factory=Metrics)
 
     def client_for(self, caller: Caller) -> Client:

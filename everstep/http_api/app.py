@@ -10,6 +10,7 @@ from fastapi.routing import APIRoute
 from everstep.http_api import pages, problems
 from everstep.http_api.api import Api
 from everstep.http_api.edge import MAX_BODY, Edge, Origins
+from everstep.http_api.hosts import Hosts
 from everstep.http_api.problems import Problem
 from everstep.http_api.routes import broadcasting, catalogue, executions, health, sessions, streams, usage
 
@@ -46,6 +47,8 @@ def create_app(api: Api, *, max_body: int = MAX_BODY) -> FastAPI:
     pages.install(app)
     # The last one added is the first one passed.
     app.add_middleware(Origins, allowed=api.allowed_origins)
+    if api.allowed_hosts is not None:
+        app.add_middleware(Hosts, allowed=api.allowed_hosts)
     app.add_middleware(Edge, metrics=api.metrics, max_body=max_body)
     return app
 

@@ -16,6 +16,7 @@ from everstep.runtime.connections import ConnectionLimits
 from everstep.runtime.data_folder import data_folder
 from everstep.runtime.embedded import write_private
 from everstep.runtime.gateway import feeding
+from everstep.runtime.hosts import allowed_hosts
 from everstep.runtime.installation import Installation
 from everstep.runtime.readiness import Readiness
 from everstep.runtime.serving import serving
@@ -41,6 +42,7 @@ def http_api(installation: Installation, feed: Feed | None = None) -> Api:
         partial(gateway_url, settings),
         Readiness(settings, installation.temporal),
         settings.allowed_origins,
+        allowed_hosts(settings, settings.http_host, "EVERSTEP_HTTP"),
         Metrics(lambda: vars(installation.reconciler.total)),
     )
 

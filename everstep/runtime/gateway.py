@@ -23,6 +23,7 @@ from everstep.runtime.access import signer
 from everstep.runtime.data_folder import data_folder
 from everstep.runtime.doors import doors
 from everstep.runtime.embedded import write_private
+from everstep.runtime.hosts import EVERYWHERE, allowed_hosts
 from everstep.runtime.installation import HOW_TO_START, Installation, located
 from everstep.runtime.journal import PostgresJournal
 from everstep.runtime.serving import bound, shown
@@ -33,7 +34,6 @@ from everstep.store.gateways import PostgresGateways
 
 logger = logging.getLogger(__name__)
 
-EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 -- recognised, not listened on
 NO_SECRET = "set EVERSTEP_AUTH_SECRET or EVERSTEP_BROADCAST_SECRET, the same for every process"  # noqa: S105
 
 
@@ -80,8 +80,8 @@ async def relaying(
         drain_seconds=settings.gateway_drain_seconds,
     )
     house = House(hub, doors(settings, engine), metrics, bounds, {signs.key: signs.secret})
-    gateway = Gateway(house, settings.allowed_origins)
     host = settings.gateway_host
+    gateway = Gateway(house, settings.allowed_origins, allowed_hosts(settings, host, "EVERSTEP_GATEWAY"))
     shared = settings.gateway_port_is_shared
     with bound(
         host, settings.gateway_port, or_any=or_any_port, what="EVERSTEP_GATEWAY", is_shared=shared

@@ -103,6 +103,9 @@ class Settings(BaseSettings):
     """What a token has to name as `aud`, if anything."""
     allowed_origins: Words = ()
     """The pages, beside those from the API's own address, that may use the API in a browser."""
+    allowed_hosts: Words = ()
+    """The names by which the API and the gateway are reached, beside those of the loopback interface: names,
+    `*.example.com`, addresses, ranges of addresses, or `*` for any."""
     broadcast_key: str = "everstep"
     """The name of the gateway's application, in the words of Pusher's protocol."""
     broadcast_secret: str | None = Field(default=None, min_length=32)

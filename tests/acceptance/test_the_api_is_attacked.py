@@ -15,7 +15,10 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 GROWTH = 40
 """Megabytes."""
 LIMITS = ConnectionLimits()
-POST = b"POST /agent/messages HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
+POST = (
+    b"POST /agent/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    b"Content-Length: %d\r\n"
+)
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -49,7 +52,7 @@ async def test_a_head_is_bounded_in_size(front: Front) -> None:
     api = await front.api()
     assert await agents(front) == 200
     before = megabytes(api.pid)
-    head = b"GET /agent/agents HTTP/1.1\r\nHost: x\r\n"
+    head = b"GET /agent/agents HTTP/1.1\r\nHost: localhost\r\n"
 
     for sent in (b"A: " + b"a" * 123 * 1024 * 1024, b"A: b\r\n" * 500_000):
         reader, writer = await dialled(front)
@@ -85,9 +88,9 @@ async def test_heads_and_silence_are_bounded_in_time(front: Front) -> None:
         (idle_said, idle_took),
     ) = await asyncio.gather(
         timed(half, b"GET / HTTP/1.1\r\nHost"),
-        timed(drops, b"GET / HTTP/1.1\r\nHost: x\r\n"),
+        timed(drops, b"GET / HTTP/1.1\r\nHost: localhost\r\n"),
         timed(silent),
-        timed(idle, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"),
+        timed(idle, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"),
     )
     dripping.cancel()
 
@@ -141,7 +144,7 @@ async def test_connections_of_one_address_are_bounded(front: Front) -> None:
     """8.8.2"""
     await front.api()
     held = [await dialled(front) for _ in range(LIMITS.per_address)]
-    probe = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    probe = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
     refused = await answer(await dialled(front), probe)
     assert refused.startswith(b"HTTP/1.1 503 ")

@@ -17,6 +17,7 @@ from everstep.runtime.embedded.errors import NotInstalled, ServiceFailed
 from everstep.runtime.embedded.ports import LOCALHOST, free_port
 from everstep.runtime.embedded.search_attributes import register
 from everstep.runtime.embedded.service import Service
+from everstep.runtime.embedded.ui_door import UiDoor
 
 NAMESPACE: Final = "default"
 
@@ -27,6 +28,8 @@ PORT_TAKEN: Final = "address already in use"
 
 
 DYNAMIC_CONFIG: Final[dict[str, object]] = {
+    # Its HTTP API takes requests that any web page may send, and we use none: no host has that name.
+    "frontend.httpAllowedHosts": ["nobody.invalid"],
     # How often the server looks for work to hand out. With its default, 20 times a second, an execution that
     # has the server to itself waits for its turn in every step, four times as long as the step takes.
     "history.transferProcessorMaxPollRPS": 1000,
@@ -63,20 +66,44 @@ class Temporal(Service):
         return f"http://{LOCALHOST}:{self.ui_port}"
 
     async def start(self) -> None:
-        """As every service, on other ports when somebody took the free ones first."""
+        """As every service, on other ports when another process took the free ones first."""
         for _ in range(1, ATTEMPTS):
             try:
-                return await super().start()
+                return await self._start()
             except ServiceFailed as failure:
-                if self._has_answered or PORT_TAKEN not in failure.log_tail:
+                if self._has_answered or PORT_TAKEN not in failure.log_tail.lower():
                     raise
             self._choose_ports()
-        return await super().start()
+        return await self._start()
+
+    async def _start(self) -> None:
+        try:
+            await self._door.open()
+        except OSError as error:
+            raise ServiceFailed(
+                self.name, f"has no port {self.ui_port} for its UI", self.log, str(error)
+            ) from error
+        try:
+            await super().start()
+        except BaseException:
+            await self._door.close()
+            raise
+
+    async def stop(self) -> None:
+        """As every service."""
+        await self._door.close()
+        await super().stop()
+
+    async def kill(self) -> None:
+        """As every service."""
+        await self._door.close()
+        await super().kill()
 
     def _choose_ports(self) -> None:
         last = self._last
         self.port = free_port(self.config.temporal_port, last and last.temporal_port)
         self.ui_port = free_port(self.config.ui_port, last and last.ui_port, taken=(self.port,))
+        self._door = UiDoor(self.ui_port)
 
     async def _launch(self) -> Child:
         arguments = {
@@ -84,7 +111,8 @@ class Temporal(Service):
             "db-filename": ["temporal.db"],
             "ip": [LOCALHOST],
             "port": [str(self.port)],
-            "ui-port": [str(self.ui_port)],
+            "ui-ip": [self._door.inner[0]],
+            "ui-port": [str(self._door.inner[1])],
             "log-level": ["error"],
             "search-attribute": [f"{name}={type_}" for name, type_ in self.config.search_attributes.items()],
             "dynamic-config-value": [
@@ -110,8 +138,8 @@ class Temporal(Service):
             await register(client, self.config.search_attributes)
         except (RPCError, RuntimeError):
             return False
-        self._has_answered = True
-        return True
+        self._has_answered = await self._door.leads_somewhere()
+        return self._has_answered
 
 
 @cache

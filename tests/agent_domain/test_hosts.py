@@ -1,0 +1,132 @@
+"""Which names a server answers to."""
+
+import pytest
+
+from agent_domain.errors import InvalidInput
+from agent_domain.hosts import AllowedHosts, Host
+
+LOOPBACK = [
+    "localhost",
+    "LOCALHOST:8080",
+    "localhost.",
+    "localhost.:80",
+    "127.0.0.1",
+    "127.0.0.1:1",
+    "[::1]",
+    "[::1]:8080",
+]
+NAMED = [
+    "api.example.com",
+    "API.Example.com:443",
+    "a.wild.example",
+    "a.b.wild.example",
+    "10.1.2.3:80",
+    "only.example:81",
+]
+FOREIGN = [
+    "evil.com",
+    "evil.com:8080",
+    "localhost.evil.com",
+    "evil.localhost.com",
+    "127.0.0.1.evil.com",
+    "api.example.com.evil.com",
+    "notapi.example.com",
+    "wild.example",
+    "evilwild.example",
+    "only.example:82",
+    "only.example",
+    "11.1.2.3",
+    "0.0.0.0",  # noqa: S104 -- not listened on
+    "169.254.169.254",
+    "[::2]",
+    "2130706433",
+    "0x7f000001",
+    "127.1",
+]
+NONSENSE = [
+    "",
+    " ",
+    "a b",
+    "localhost evil.com",
+    "http://localhost",
+    "localhost/",
+    "localhost@evil.com",
+    "localhost,evil.com",
+]
+NONSENSE += [
+    "evil.com@localhost",
+    "[::1",
+    "::1",
+    "localhost:",
+    "localhost:x",
+    ".",
+    "[]",
+    "lo\u0131calhost",
+    "localhost\x00",
+    "*",
+]
+
+
+@pytest.fixture
+def hosts() -> AllowedHosts:
+    return AllowedHosts.of(["api.example.com", "*.wild.example", "10.0.0.0/8", "only.example:81"])
+
+
+@pytest.mark.parametrize("host", LOOPBACK)
+def test_loopback_names_are_always_answered(hosts: AllowedHosts, host: str) -> None:
+    """13.3.1"""
+    assert hosts.refusal([host]) is None
+    assert AllowedHosts().refusal([host]) is None
+
+
+@pytest.mark.parametrize("host", NAMED)
+def test_names_that_are_set_are_answered(hosts: AllowedHosts, host: str) -> None:
+    """13.3.1"""
+    assert hosts.refusal([host]) is None
+    assert AllowedHosts().refusal([host]) is not None
+
+
+@pytest.mark.parametrize("host", [*FOREIGN, *NONSENSE])
+def test_all_others_are_refused(hosts: AllowedHosts, host: str) -> None:
+    """13.3.1"""
+    refusal = hosts.refusal([host])
+    assert refusal
+    assert refusal.endswith("is not served here; EVERSTEP_ALLOWED_HOSTS names those that are.")
+
+
+def test_a_request_names_one_host(hosts: AllowedHosts) -> None:
+    """13.3.1"""
+    assert hosts.refusal([]) == "A request names one Host; this one names none."
+    assert hosts.refusal(["localhost", "localhost"]) == "A request names one Host; this one names 2."
+
+
+def test_any_name_may_be_allowed() -> None:
+    """13.3.1"""
+    any_name = AllowedHosts.of(["*"])
+    assert [any_name.refusal(hosts) for hosts in (["evil.com"], [], ["a", "b"])] == [None] * 3
+
+
+@pytest.mark.parametrize(
+    "name", ["https://api.example.com", "api.example.com/v1", "a b", "10.0.0.0/99", "", "*."]
+)
+def test_what_is_no_name_is_refused_when_it_is_set(name: str) -> None:
+    """13.3.1"""
+    with pytest.raises(
+        InvalidInput, match="in EVERSTEP_ALLOWED_HOSTS is no host; write names without scheme"
+    ):
+        AllowedHosts.of([name])
+
+
+@pytest.mark.parametrize("name", ["::1", "[fd00::1]", "fd00::1"])
+def test_addresses_of_version_6_may_be_set_with_and_without_brackets(name: str) -> None:
+    """13.3.1"""
+    hosts = AllowedHosts.of([name])
+    assert hosts.refusal([f"[{name.strip('[]')}]:8080"]) is None
+
+
+def test_a_refusal_shows_nothing_that_a_terminal_obeys() -> None:
+    refusal = AllowedHosts().refusal(["\x1b[31mevil" + "x" * 500])
+    assert refusal
+    assert refusal.isprintable()
+    assert len(refusal) < 250
+    assert Host.read("A.b.:1") == Host("a.b", 1)
