@@ -5,7 +5,7 @@ import shutil
 import subprocess
 from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 import pytest
@@ -29,10 +29,12 @@ async def ours() -> AsyncGenerator[EmbeddedServices]:
             yield services
 
 
-def connected(services: EmbeddedServices, **other: Any) -> psycopg.Connection[Any]:
+def connected(services: EmbeddedServices, **other: str | None) -> psycopg.Connection[Any]:
     url = make_url(services.database_url)
-    given = {"user": url.username, "password": url.password, "dbname": url.database, **other}
-    return psycopg.connect(host=str(services.postgres.sockets), autocommit=True, connect_timeout=5, **given)
+    given: dict[str, Any] = {"user": url.username, "password": url.password, "dbname": url.database, **other}
+    return psycopg.connect(
+        host=str(services.postgres.sockets), autocommit=True, connect_timeout=5, **cast("Any", given)
+    )
 
 
 class TestWhoGetsIn:
