@@ -1,6 +1,7 @@
 """Asking the model for a step: what it answers is recorded once, and paid for once."""
 
 import copy
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -22,6 +23,7 @@ from activities.live_text import LiveText, LiveTexts
 from activities.material import evaluation, step_state
 from activities.partial_text import PartialText
 from activities.persistence import until_written
+from activities.retrying import explain
 from activities.running import Running
 from activities.snapshots import Snapshots
 from activities.states import state_before
@@ -43,8 +45,10 @@ from agent_domain.ports import (
     Material,
     RecordReply,
     Reservation,
+    RetryWait,
 )
 from agent_domain.processors import added_between
+from agent_domain.retries import DURABLE_SECONDS, GiveUp, announced, budget_of
 from agent_domain.state import AgentState
 from agent_domain.step_error import StepError
 from agent_domain.step_facts import Besides, CallNeed, StepFacts
@@ -101,7 +105,7 @@ class Asking:
                 live.begun(found)
             async with begun(write, self.moment, is_written=is_written) as is_begun:
                 asked = await self._asked(
-                    live, request.model_attempts, driver, definition, state, allowed=found.material.allowed
+                    live, request, driver, definition, state, allowed=found.material.allowed
                 )
             step = _current(asked.state)
             if not step.is_failure:
@@ -143,7 +147,7 @@ class Asking:
     async def _asked(
         self,
         live: LiveText,
-        model_attempts: int,
+        request: InferInput,
         driver: StepDriver,
         definition: AgentDefinition,
         began: AgentState,
@@ -163,7 +167,7 @@ class Asking:
             need_of = partial(definition.need_of, allowed=allowed)
             state = replied(driver, state, reply, _since(since), need_of)
         except RETRYABLE as error:
-            await self._again_unless_exhausted(live, model_attempts, error)
+            await self._again_unless_exhausted(live, request, driver.model, error)
             state = state.failed(StepError.of(error), now(), _since(since))
         except Exception as error:  # noqa: BLE001 -- the error policy decides about it, in the workflow
             state = state.failed(StepError.of(error), now(), _since(since))
@@ -181,23 +185,30 @@ class Asking:
         cached = state.cached_context.with_tools(equipped.tools.schemas)
         return equipped, driver, state.with_cached_context(cached)
 
-    async def _again_unless_exhausted(self, live: LiveText, model_attempts: int, error: Exception) -> None:
-        """Leave the next try to Temporal, not before the provider wants it; crashes do not count."""
+    async def _again_unless_exhausted(
+        self, live: LiveText, request: InferInput, model: object, error: Exception
+    ) -> None:
+        """Leave the next try to Temporal, after a pause; crashes do not count."""
         begin = live.begin
-        await self.store.begin_step(begin)
+        begun = await self.store.begin_step(begin)
         if live.was_told:
             # The next attempt has to take it back: see `BegunStep.was_silent`.
             await live.keep(self.store)
         failures = await self.store.note_failure(begin.ref, begin.number, begin.attempt)
-        if failures >= model_attempts:
+        failed_at = now()
+        since = begun.wait.since if begun.wait else failed_at
+        budget = budget_of(request.retry_seconds, model, DURABLE_SECONDS, request.model_attempts)
+        follows = budget.after(error, failures, (failed_at - since).total_seconds(), random.random())  # noqa: S311 -- jitter
+        if isinstance(follows, GiveUp):
+            explain(error, follows.reason)
             return
-        wait = getattr(error, "retry_after", None)
-        # The message may quote the prompt, and this one would stand in workflow history.
-        raise ApplicationError(
-            f"the model call failed ({failures} of {model_attempts} attempts)",
-            type=type(error).__name__,
-            next_retry_delay=timedelta(seconds=wait) if wait else None,
-        ) from None
+        pause = timedelta(seconds=follows.seconds)
+        told, reason = announced(error, follows.seconds), StepError.of(error).message
+        wait = RetryWait(begin.attempt, since, failed_at + pause, told, reason)
+        await self.store.note_wait(begin.ref, begin.number, wait, [news.waits(begin.number, wait)])
+        activity.logger.warning("step %s: %s: %s", begin.number, told, reason)
+        # What the provider said may quote the prompt, and this sentence stands in workflow history.
+        raise ApplicationError(told, type=type(error).__name__, next_retry_delay=pause) from None
 
 
 def _to_record(call: ToolCall, need: CallNeed) -> CallToRecord:

@@ -36,9 +36,11 @@ class InferInput:
     outcome: FrozenDict | None = None
     """The evaluation after the step before, in its compact form."""
     hears: int = 0
-    model_attempts: int = 3
+    model_attempts: int | None = 3
     info: StateInfo | None = None
     """The clocks as the step begins, where the state before it is kept: in debug mode."""
+    retry_seconds: float | None = None
+    """How long it is tried again; None: as the model's preset says."""
 
     def __post_init__(self) -> None:
         whole("number", self.number, 1)

@@ -2,26 +2,25 @@
 
 import asyncio
 import hashlib
-from collections.abc import Callable
+import logging
 from functools import partial
 from itertools import count
 from typing import Protocol
 
 from activities.agents import Agents
 from activities.persistence import until_written
+from activities.retrying import Sleep, within
 from agent_domain.cached_context import InferenceRequest
 from agent_domain.drivers import unheard
-from agent_domain.errors import RETRYABLE
 from agent_domain.inquiry import ModelChoice
+from agent_domain.plan import ExecutionPlan
 from agent_domain.ports import ExecutionRef, ExecutionStore, InnerReply
+from agent_domain.retries import DURABLE_SECONDS, budget_of
 from agent_domain.steps import InferenceResponse
 from agent_domain.usage import Usage
 from agent_domain.values import frozen_map, json_text, thaw
 
-ATTEMPTS = 3
-"""How often a question is asked while the model cannot be reached. Its step goes on all the same."""
-
-LONGEST_WAIT = 15.0
+LOGGER = logging.getLogger(__name__)
 
 
 class Asker(Protocol):
@@ -48,14 +47,16 @@ class Inquiry:
         request: "Asker",
         key: str,
         *,
-        wait: Callable[[int], float] = lambda failures: 0.5 * 2**failures,
+        plan: ExecutionPlan | None = None,
+        sleep: Sleep = asyncio.sleep,
     ) -> None:
         self.store = store
         self.agents = agents
         self.ref = request.ref
         self.agent = request.agent
         self.key = key
-        self.wait = wait
+        self.plan = plan or ExecutionPlan(model_attempts=None)
+        self.sleep = sleep
         self.usage = Usage()
         self._asked = 0
 
@@ -85,13 +86,14 @@ class Inquiry:
 
     async def _answer(self, request: InferenceRequest, model: ModelChoice) -> InferenceResponse:
         chosen = self.agents.model(self.agent, model)
-        for failures in range(ATTEMPTS - 1):
-            try:
-                return await chosen.respond(request, unheard)
-            except RETRYABLE as error:
-                wait = getattr(error, "retry_after", None) or self.wait(failures)
-                await asyncio.sleep(min(wait, LONGEST_WAIT))
-        return await chosen.respond(request, unheard)
+        budget = budget_of(self.plan.retry_seconds, chosen, DURABLE_SECONDS, self.plan.model_attempts)
+        return await within(budget, lambda: chosen.respond(request, unheard), self.sleep, log_pause)
+
+
+def log_pause(told: str, error: Exception, seconds: float) -> None:
+    """The operator's line about a wait."""
+    del seconds
+    LOGGER.warning("%s: %s", told, error)
 
 
 def _digest(request: InferenceRequest, model: ModelChoice) -> str:

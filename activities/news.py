@@ -11,7 +11,15 @@ from agent_domain.broadcast_config import BroadcastConfig
 from agent_domain.capabilities.questions import Question
 from agent_domain.continuation import ContinuationOutcome, expanded
 from agent_domain.envelopes import Attempt, InputSource
-from agent_domain.ports import BegunStep, CallRecord, EventRecord, Material, RequestRow, Reservation
+from agent_domain.ports import (
+    BegunStep,
+    CallRecord,
+    EventRecord,
+    Material,
+    RequestRow,
+    Reservation,
+    RetryWait,
+)
 from agent_domain.status import ExecutionStatus, WireStatus, ended
 from agent_domain.step_facts import CallNeed
 from agent_domain.tools import ToolCall
@@ -49,6 +57,11 @@ def _superseded(number: int, attempt: int, begun: BegunStep) -> tuple[EventRecor
     if before is None or before >= attempt or begun.was_silent or not tells_text(begun.material):
         return ()
     return (envelopes.attempt_superseded(Attempt(number, before), attempt),)
+
+
+def waits(number: int, wait: RetryWait) -> EventRecord:
+    """The model is asked again later: the execution goes on as it was."""
+    return envelopes.model_delayed(number, wait.attempt, wait.told, wait.until)
 
 
 def tells_text(material: Material) -> bool:

@@ -52,7 +52,8 @@ class Processing:
         material = await self.store.material(request.ref)
         state = await state_within(self.store, request.ref, request.number, material)
         began = replace(state, facts=replace(state.facts, usage=request.usage))
-        ask = Inquiry(self.store, self.agents, request, f"processing/{request.number}")
+        key = f"processing/{request.number}"
+        ask = Inquiry(self.store, self.agents, request, key, plan=definition.base_plan)
         self.strike(Failpoint.PROCESS_BEFORE)
         since, raised = monotonic(), None
         try:

@@ -87,7 +87,8 @@ class Running:
         return calls.output(reserved.call, record)
 
     async def _executed(self, request: ToolInput, definition: AgentDefinition, reserved: Reservation) -> Came:
-        started, ask = now(), Inquiry(self.store, self.agents, request, f"call/{reserved.call.id}")
+        started, key = now(), f"call/{reserved.call.id}"
+        ask = Inquiry(self.store, self.agents, request, key, plan=definition.base_plan)
         if reserved.is_uncertain and request.effect is Effect.AT_MOST_ONCE:
             error = StepError(EFFECT_UNKNOWN, ErrorType.UNKNOWN, reserved.call.name)
             unknown = ToolExecution(reserved.call, None, error, started, now())

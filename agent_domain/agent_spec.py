@@ -54,6 +54,7 @@ _KEYS = (
     "max_steps",
     "max_tokens",
     "timeout_seconds",
+    "retry_seconds",
     "approval",
     "error_policy",
 )
@@ -82,6 +83,8 @@ class AgentSpec:
     max_steps: int | None = None
     max_tokens: int | None = None
     timeout_seconds: float | None = None
+    retry_seconds: float | None = None
+    """How long a model call that fails in transport is tried again."""
     approval: Mapping[str, Any] = field(default_factory=FrozenDict)
     """Whether calls wait for a person, by the name of the tool: `never`, `always`, or a list of rules."""
     error_policy: str | None = None
@@ -104,6 +107,7 @@ class AgentSpec:
             "max_steps": _count(self.max_steps, "max_steps"),
             "max_tokens": _count(self.max_tokens, "max_tokens"),
             "timeout_seconds": _seconds(self.timeout_seconds, "timeout_seconds"),
+            "retry_seconds": _retry_seconds(self.retry_seconds),
             "approval": _approval(self.approval),
             "error_policy": _error_policy(self.error_policy),
         }
@@ -233,6 +237,15 @@ def _seconds(value: object, key: str) -> float | None:
     seconds = number(value, f"'{key}'")
     if seconds <= 0:
         raise InvalidInput(f"'{key}' must be greater than zero, not {seconds:g}")
+    return seconds
+
+
+def _retry_seconds(value: object) -> float | None:
+    if value is None:
+        return None
+    seconds = number(value, "'retry_seconds'")
+    if seconds < 0:
+        raise InvalidInput(f"'retry_seconds' must be 0 or more, not {seconds:g}")
     return seconds
 
 

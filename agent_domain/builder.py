@@ -27,7 +27,6 @@ from agent_domain.values import FrozenDict, valid_text
 DEFAULT_MAX_STEPS = 20
 DEFAULT_MAX_TOKENS = 32768
 DEFAULT_TIMEOUT_SECONDS = 300.0
-DEFAULT_MODEL_ATTEMPTS = 3
 
 
 @runtime_checkable
@@ -51,7 +50,8 @@ class AgentBuilder:
         self._cumulative: CumulativeTimeout | None = None
         self._finish_reasons: tuple[str, ...] | None = None
         self._error_policy = ErrorPolicy()
-        self._model_attempts = DEFAULT_MODEL_ATTEMPTS
+        self._model_attempts: int | None = None
+        self._retry_seconds: float | None = None
         self._parallel_tools = True
         self._debug = False
         self._broadcast = BroadcastConfig.standard()
@@ -121,8 +121,18 @@ class AgentBuilder:
         return self
 
     def with_max_retries(self, attempts: int) -> Self:
-        """How often a durable execution tries a model call in all when it fails; 1 or less: once."""
+        """At most so many tries of a model call in all; 1 or less: one. Without it the time alone decides."""
         self._model_attempts = max(1, _whole("with_max_retries", attempts))
+        return self
+
+    def with_retry_budget(self, seconds: float) -> Self:
+        """How long a model call that fails in transport is tried again, from its first failure; 0: not.
+
+        Without it the preset's `retry_seconds` counts, else five minutes (30 seconds in this process).
+        """
+        if _number("with_retry_budget", seconds) < 0:
+            raise InvalidInput(f"with_retry_budget was given {seconds!r}; pass 0 or more seconds")
+        self._retry_seconds = float(seconds)
         return self
 
     def with_error_policy(self, policy: ErrorPolicy) -> Self:
@@ -280,6 +290,7 @@ class AgentBuilder:
                 finish_reasons=self._finish_reasons,
                 error_policy=self._error_policy,
                 model_attempts=self._model_attempts,
+                retry_seconds=self._retry_seconds,
                 parallel_tools=self._parallel_tools,
                 broadcast=self._broadcast,
                 tools=tuple(PlannedTool.of(tool.name, options_of(tool)) for tool in self._tools),

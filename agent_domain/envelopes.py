@@ -212,6 +212,18 @@ def status_changed(
     return _record(EnvelopeType.AGENT_STATUS, f"status/{change}", payload | given)
 
 
+def model_delayed(step_number: int, attempt: int, detail: str, next_attempt_at: datetime) -> EventRecord:
+    """The execution goes on as it was, and asks the model again later; `detail` says why, to anyone."""
+    status = status_changed(
+        WireStatus.PROCESSING,
+        WireStatus.PROCESSING,
+        change=f"wait/{step_number}/{attempt}",
+        step_count=step_number - 1,
+    )
+    waits = {"detail": detail, "next_attempt_at": moment(next_attempt_at, TIME_DIGITS)}
+    return replace(status, payload={**status.payload, **waits})
+
+
 # Steps.
 
 

@@ -55,7 +55,15 @@ class AgentError(EverstepError):
 
 
 class ModelError(AgentError):
-    """A model call failed and trying again at once would not help."""
+    """A model call failed and trying again at once would not help.
+
+    `advice` is what to change about the installation, where that is the reason: a sentence of ours, in which
+    neither the provider nor a tool has a word, so that it may be shown to anyone.
+    """
+
+    def __init__(self, message: str = "", *, advice: str | None = None) -> None:
+        self.advice = advice
+        super().__init__(message)
 
 
 class RateLimited(ModelError):

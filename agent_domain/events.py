@@ -70,6 +70,17 @@ class AgentStepStarted(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ModelCallDelayed(Event):
+    """A model call failed in transport and is made again after a pause."""
+
+    step_number: int
+    detail: str
+    """What is the matter, such as `provider unavailable, next attempt in 2 s`."""
+    error: str
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class StreamEventReceived(Event):
     """The model wrote some text, or finished writing."""
 

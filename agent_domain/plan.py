@@ -97,7 +97,10 @@ class ExecutionPlan(_Data):
     finish_reasons: tuple[str, ...] | None = None
     error_policy: ErrorPolicy = ErrorPolicy()
     criteria: tuple[CriterionRef, ...] = ()
-    model_attempts: int = Field(default=3, ge=1)
+    model_attempts: int | None = Field(default=None, ge=1)
+    """Tries of a model call in all; None: as many as fit into the time."""
+    retry_seconds: float | None = Field(default=None, ge=0, exclude_if=lambda seconds: seconds is None)
+    """How long a model call is tried again; None: as the preset says."""
     parallel_tools: bool = True
     driver: DriverKind = DriverKind.TOOL_CALLING
     tools: tuple[PlannedTool, ...] = ()

@@ -185,6 +185,22 @@ class BeginStep:
 
 
 @dataclass(frozen=True, slots=True)
+class RetryWait:
+    """A model call failed in transport and is tried again later."""
+
+    attempt: int
+    """The attempt that failed."""
+    since: datetime
+    """When the first of the attempts in a row failed."""
+    until: datetime
+    """When the next one begins."""
+    told: str
+    """What is shown to anyone meanwhile."""
+    error: str
+    """What went wrong, for the operator."""
+
+
+@dataclass(frozen=True, slots=True)
 class BegunStep:
     """What to make the step from, or what an earlier attempt already made of it."""
 
@@ -196,6 +212,8 @@ class BegunStep:
     """That attempt failed, and had written nothing by then."""
     after_seq: int | None = None
     """The last envelope of its stream, once viewers were told of this beginning."""
+    wait: RetryWait | None = None
+    """What the attempt before waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -436,6 +454,14 @@ class StepRow:
     """The stored envelope that those chunks follow."""
     processing_seconds: float = 0.0
     """How long processors worked on it."""
+    wait: RetryWait | None = None
+    """Why and until when the model is not asked, if the step waits for that; also where it has waited."""
+
+    @property
+    def waits(self) -> RetryWait | None:
+        """The wait that is not over: the step has no reply, and no later attempt has begun."""
+        is_over = self.facts is not None or self.wait is None or self.wait.attempt != self.attempt
+        return None if is_over else self.wait
 
     @property
     def duration_ms(self) -> float | None:
@@ -527,6 +553,12 @@ class ExecutionStore(Protocol):
 
     async def note_failure(self, ref: ExecutionRef, number: int, attempt: int) -> int:
         """Count a model call of this step that failed in transport; the count so far, this one included."""
+        ...
+
+    async def note_wait(
+        self, ref: ExecutionRef, number: int, wait: RetryWait, events: Sequence[EventRecord] = ()
+    ) -> None:
+        """Write down that a step waits for its next attempt, unless it has that one or a reply by now."""
         ...
 
     async def record_reply(self, reply: RecordReply) -> StepFacts:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from agent_domain.errors import InvalidModelOutput, RateLimited
+from agent_domain.errors import InvalidModelOutput, ModelError, RateLimited
 from agent_domain.values import read_optional, storable
 
 
@@ -29,12 +29,15 @@ class StepError:
     tool_name: str | None = None
     exception: str | None = None
     """The name of the exception's class, for the operator."""
+    advice: str | None = None
+    """What to change about the installation: a sentence that may be shown to anyone, also in Temporal."""
 
     @classmethod
     def of(cls, error: BaseException, tool_name: str | None = None) -> "StepError":
         """What is kept of an exception; without a message its class has to do."""
         name = type(error).__name__
-        return cls(storable(_words(error)) or name, _type_of(error), tool_name, name)
+        advice = error.advice if isinstance(error, ModelError) else None
+        return cls(storable(_words(error)) or name, _type_of(error), tool_name, name, advice)
 
     @property
     def is_effect_unknown(self) -> bool:
@@ -48,6 +51,7 @@ class StepError:
             "type": self.type,
             "toolName": self.tool_name,
             "exception": self.exception,
+            **({} if self.advice is None else {"advice": self.advice}),
         }
 
     @classmethod
@@ -58,12 +62,16 @@ class StepError:
             read_optional(data, "type", ErrorType),
             data.get("toolName"),
             data.get("exception"),
+            data.get("advice"),
         )
 
 
 def _words(error: BaseException) -> str:
     try:
-        return str(error)
+        words = str(error)
+        # Why a model is not asked again, and what its stand-ins said.
+        notes = getattr(error, "__notes__", ()) if isinstance(error, ModelError) else ()
+        return ". ".join([words.rstrip("."), *notes]) if notes else words
     except Exception:  # noqa: BLE001 -- exceptions are anybody's code; one that cannot say what it is has no words
         return ""
 

@@ -129,6 +129,8 @@ class ScriptedModel:
     Text is an answer, an exception is raised. `requests` holds what the model was asked.
     """
 
+    is_scripted = True
+
     def __init__(self, *script: InferenceResponse | str | Exception) -> None:
         self.script = script or (says("ok"),)
         self.requests: list[InferenceRequest] = []

@@ -116,6 +116,7 @@ class AgentExecution(People, Children):
             hears=decision.hears,
             model_attempts=self.plan.model_attempts,
             info=self.facts.state_info if self.plan.debug else None,
+            retry_seconds=self.plan.retry_seconds,
         )
         self.describe(f"asking the model for step {decision.number}")
         step = await workflow.execute_activity_method(

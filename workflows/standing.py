@@ -112,8 +112,9 @@ class Standing:
     def describe_end(self, situation: Situation, outcome: ContinuationOutcome) -> None:
         """Show how the execution ended; closed workflows show this for good."""
         facts, step = self.facts, self.facts.current_step
-        # The kinds of the last step's errors; their words may quote a prompt.
-        errors = [error.exception or error.type or "unknown" for error in step.errors] if step else []
+        # The kinds of the last step's errors, as their words may quote a prompt; or what to mend.
+        found = step.errors if step else ()
+        errors = [error.advice or error.exception or error.type or "unknown" for error in found]
         failed = [f"- errors: {', '.join(errors)}"] if errors else []
         lines = [
             f"**{self.plan.agent}**: {situation.execution} ({outcome.stop_reason})",

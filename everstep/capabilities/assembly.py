@@ -144,6 +144,8 @@ def _limit(builder: AgentBuilder, spec: AgentSpec) -> None:
         builder.with_max_tokens(spec.max_tokens)
     if spec.timeout_seconds is not None:
         builder.with_timeout(spec.timeout_seconds)
+    if spec.retry_seconds is not None:
+        builder.with_retry_budget(spec.retry_seconds)
     if spec.error_policy is not None:
         builder.with_error_policy(ErrorPolicy.named(spec.error_policy))
 

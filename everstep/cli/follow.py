@@ -95,6 +95,8 @@ class _Told:
             return
         yield from self._begin(at)
         yield from self._words(step.number, output.words(step), is_all=step.facts is not None)
+        if step.waits:
+            yield from self.once(f"waits {at}", [output.wait_line(step.waits)])
         if step.facts is None:
             return
         if step.number == self._at[0]:

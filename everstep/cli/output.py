@@ -1,10 +1,11 @@
 """What the commands print: executions, steps and votes, for people."""
 
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 
 from agent_domain.continuation import ContinuationOutcome
 from agent_domain.definition import AgentDefinition
-from agent_domain.ports import CallRow, ExecutionRow, RequestRow, StepRow
+from agent_domain.ports import CallRow, ExecutionRow, RequestRow, RetryWait, StepRow
 from agent_domain.status import ExecutionStatus
 from agent_domain.step_error import StepError
 from agent_domain.step_facts import CallNeed
@@ -77,6 +78,8 @@ def step_lines(step: StepRow) -> Iterator[str]:
     yield step_head(step.number, step.attempt)
     if said := words(step):
         yield f"{MODEL}{indented(cut(said, WIDTH))}"
+    if step.waits:
+        yield wait_line(step.waits)
     yield from map(call_line, step.calls)
     yield from map(error_line, step.errors)
 
@@ -84,6 +87,13 @@ def step_lines(step: StepRow) -> Iterator[str]:
 def step_head(number: int, attempt: int) -> str:
     """Which step."""
     return f"step {number}" + (f"  (attempt {attempt})" if attempt > 1 else "")
+
+
+def wait_line(wait: RetryWait) -> str:
+    """Why the model is not asked, and until when."""
+    seconds = max(0.0, (wait.until - datetime.now(UTC)).total_seconds())
+    told = f"{wait.told.split(', next attempt')[0]}, next attempt in {seconds:.0f} s"
+    return f"  waits   {told} ({indented(cut(wait.error, WIDTH))})"
 
 
 def words(step: StepRow) -> str:

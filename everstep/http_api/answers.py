@@ -10,7 +10,7 @@ from pydantic import Field
 from agent_domain.accounts import Account, Span
 from agent_domain.announcements import MessageRole
 from agent_domain.definition import AgentDefinition
-from agent_domain.ports import CallRow, ExecutionRow, Page, RequestRow, RequestState, StepRow
+from agent_domain.ports import CallRow, ExecutionRow, Page, RequestRow, RequestState, RetryWait, StepRow
 from agent_domain.sessions import Route, SessionMessageRow, SessionRow, SessionStatus, SnapshotRow
 from agent_domain.status import ExecutionStatus, StopReason
 from agent_domain.step_error import StepError
@@ -278,6 +278,19 @@ class Call(Told):
         return call.model_copy(update=told)
 
 
+class Waits(Told):
+    """Why the model is not asked at the moment, and when it is asked again."""
+
+    detail: str
+    since: Moment
+    next_attempt_at: Moment
+
+    @classmethod
+    def of(cls, wait: RetryWait) -> Self:
+        """What is told of a wait: not what the provider said."""
+        return cls(detail=wait.told, since=wait.since, next_attempt_at=wait.until)
+
+
 class Step(Told):
     """One exchange with the model, and the tool calls that followed from it."""
 
@@ -290,6 +303,9 @@ class Step(Told):
     messages: list[dict[str, Any]]
     calls: list[Call]
     partial_text: str = Field(description="What was said so far of an answer that is under way.")
+    waits: Waits | None = Field(
+        default=None, description="Set while the model is not asked because its provider is unavailable."
+    )
     started_at: Moment
     completed_at: Moment | None
     duration_ms: float | None
@@ -308,6 +324,7 @@ class Step(Told):
             messages=[message.to_dict() for message in row.messages],
             calls=[Call.of(call) for call in row.calls],
             partial_text=row.partial_text,
+            waits=Waits.of(row.waits) if row.waits else None,
             started_at=row.started_at,
             completed_at=row.completed_at,
             duration_ms=row.duration_ms,

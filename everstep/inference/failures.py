@@ -83,7 +83,7 @@ def failure(complaint: Complaint, preset: Preset, key: str | None = None) -> Mod
     told = f"{preset.model}: {said}" if status is None else f"{preset.model} ({status}): {said}"
     if _NO_CREDIT.search(words) or "credit balance" in said.lower():
         fix = f"Raise the limit or the credit of the account behind {_key_of(preset)}"
-        return ModelError(_advice(told, fix))
+        return ModelError(_advice(told, fix), advice=_only_advice(fix, preset, status))
     if _TOO_LONG.search(f"{words} {said.lower()}") and status in _ABOUT_THE_REQUEST:
         fix = "The conversation is too long for this model: start a new one, or use a larger model"
         return ModelError(_advice(told, fix))
@@ -91,11 +91,20 @@ def failure(complaint: Complaint, preset: Preset, key: str | None = None) -> Mod
         return RateLimited(told, complaint.retry_after)
     if status != HTTPStatus.NOT_IMPLEMENTED and _may_pass(status, words):
         return ModelUnavailable(told, complaint.retry_after)
-    return ModelError(_advice(told, _fix(status, words, said.lower(), preset)))
+    fix = _fix(status, words, said.lower(), preset)
+    return ModelError(_advice(told, fix), advice=_only_advice(fix, preset, status))
 
 
 def _advice(told: str, fix: str) -> str:
     return f"{told.rstrip('.')}. {fix}." if fix else told
+
+
+def _only_advice(fix: str, preset: Preset, status: int | None) -> str | None:
+    """The fix without the provider's words, and without the address."""
+    if not fix:
+        return None
+    fix = fix.replace(preset.base_url, "the provider") if preset.base_url else fix
+    return f"{preset.model} refused the request{f' ({status})' if status else ''}. {fix}."
 
 
 def _may_pass(status: int | None, words: str) -> bool:

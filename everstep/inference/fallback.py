@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from agent_domain.cached_context import InferenceRequest
 from agent_domain.drivers import Model, OnText
 from agent_domain.errors import RETRYABLE, InvalidInput
+from agent_domain.retries import IsScripted, retry_seconds_of
 from agent_domain.steps import InferenceResponse
 
 
@@ -23,6 +24,16 @@ class FallbackModel:
         if not models:
             raise InvalidInput("a fallback chain needs at least one model")
         self.models = tuple(models)
+
+    @property
+    def retry_seconds(self) -> float | None:
+        """How long the chain is tried again: as the first one's preset says."""
+        return retry_seconds_of(self.models[0])
+
+    @property
+    def is_scripted(self) -> bool:
+        """Whether no provider is behind it at all."""
+        return all(isinstance(model, IsScripted) and model.is_scripted for model in self.models)
 
     async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
         """The first answer; when there is none, the failure whose provider asked for the longest wait."""

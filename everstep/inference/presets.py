@@ -67,6 +67,8 @@ class Preset(BaseModel):
     reasoning_effort: str | None = None
     timeout_seconds: float = Field(default=300, gt=0)
     """The longest silence: before the first piece of an answer, and between two pieces."""
+    retry_seconds: float | None = Field(default=None, ge=0, le=86_400)
+    """How long a call that failed in transport is tried again, unless the agent says; None: as is usual."""
     fallback: tuple[str, ...] = ()
     """The presets that are asked, in this order, while this one cannot be reached."""
     scenario: str | None = None

@@ -121,6 +121,11 @@ class ProviderModel(ABC):
         self._key = key
         self._now = now
 
+    @property
+    def retry_seconds(self) -> float | None:
+        """How long it is tried again, as its preset says."""
+        return self.preset.retry_seconds
+
     @abstractmethod
     def body(self, request: InferenceRequest) -> Json:
         """The request as the provider reads it."""

@@ -219,6 +219,8 @@ class Script(_Written):
 class ScenarioModel:
     """Answers from a script."""
 
+    is_scripted = True
+
     def __init__(self, script: Script, sleep: Sleep = asyncio.sleep) -> None:
         self.script = script
         self._sleep = sleep

@@ -126,9 +126,16 @@ class Agent:
 class AgentBuilder(DefinitionBuilder):
     """Collects what an agent is made of; `build()` gives one that runs in this process."""
 
-    def build(self, *, models: Callable[[ModelChoice], Model] | None = None) -> Agent:
-        """The agent, as `on_build` callbacks left it; `models` gives those that its capabilities name."""
-        return self._transformed(Agent(self.definition(), models=models))
+    def build(
+        self, *, models: Callable[[ModelChoice], Model] | None = None, clock: Clock | None = None
+    ) -> Agent:
+        """The agent, as `on_build` callbacks left it.
+
+        Args:
+            models: Gives the models that its capabilities name.
+            clock: Time, and how to wait for a provider that is away; the machine's clock by default.
+        """
+        return self._transformed(Agent(self.definition(), models=models, clock=clock))
 
 
 def as_state(given: AgentState | Message | str) -> AgentState:

@@ -24,6 +24,7 @@ from agent_domain.tools import ToolCall, ToolContext, ToolExecution, options_of
 from everstep.local.children import Parent, RunChild
 from everstep.local.clock import Clock
 from everstep.local.inquiry import Inquiry
+from everstep.local.patience import Patience
 
 NEEDS_RUNTIME = "Waiting for people needs the durable runtime, this run is in-process"
 
@@ -70,10 +71,11 @@ class LocalExecutor:
         self.events = events
         self.model_of = model_of
         self.run_child = run_child
+        self.patience = Patience(definition.base_plan, clock)
 
     async def execute_tool(self, call: ToolCall, state: AgentState) -> ToolExecution:
         """One call, with its events."""
-        return await self._executed(call, state, Inquiry(self.model_of))
+        return await self._executed(call, state, Inquiry(self.model_of, self.patience))
 
     async def _executed(self, call: ToolCall, state: AgentState, ask: Inquiry) -> ToolExecution:
         started = self.clock.now()
@@ -128,7 +130,7 @@ class LocalExecutor:
 
     async def _observed(self, call: ToolCall, observer: HookObserver) -> ToolExecution:
         observer.before(call)
-        ask = Inquiry(self.model_of)
+        ask = Inquiry(self.model_of, self.patience)
         execution = await self._executed(call, observer.shown, ask)
         observer.state = observer.state.spent(ask.usage).charged(ask.child_tokens)
         observer.after(execution)

@@ -1,5 +1,6 @@
 """Tells listeners what an in-process run does, in the order that they can rely on."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from agent_domain.events import (
     AgentStepStarted,
     ContinuationEvaluated,
     EventBus,
+    ModelCallDelayed,
     StreamEventReceived,
     TokenUsageReported,
 )
@@ -22,6 +24,8 @@ from agent_domain.status import AgentStatus
 from agent_domain.steps import AgentStep, StepExecution
 from agent_domain.values import frozen_map
 from everstep.local.clock import Clock
+
+LOGGER = logging.getLogger(__name__)
 
 
 class Narrator:
@@ -49,6 +53,22 @@ class Narrator:
     def stream(self, state: AgentState) -> "Stream":
         """Where the text of the step under way goes while the model writes it."""
         return Stream(self, state)
+
+    def model_delayed(self, state: AgentState, detail: str, error: Exception, seconds: float) -> None:
+        """The model is asked again after a pause."""
+        number = state.facts.recorded_steps + 1
+        LOGGER.warning("step %s: %s: %s", number, detail, error)
+        self.events.emit(
+            ModelCallDelayed(
+                at=self.clock.now(),
+                agent_id=state.agent_id,
+                parent_agent_id=state.parent_agent_id,
+                step_number=number,
+                detail=detail,
+                error=str(error),
+                seconds=seconds,
+            )
+        )
 
     def step_completed(self, state: AgentState, record: StepExecution) -> None:
         """A step was recorded."""

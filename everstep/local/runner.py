@@ -6,6 +6,7 @@ runtime: here such calls fail, with a text that says so.
 """
 
 from collections.abc import AsyncGenerator, Callable
+from functools import partial
 from uuid import UUID, uuid4
 
 from activities.containing import contained
@@ -38,6 +39,7 @@ from everstep.local.clock import Clock, SystemClock
 from everstep.local.executor import LocalExecutor
 from everstep.local.inquiry import Inquiry, models_beside
 from everstep.local.narrator import Narrator
+from everstep.local.patience import Patience
 
 
 class LocalRunner:
@@ -62,6 +64,7 @@ class LocalRunner:
         self.new_id = new_id
         self.events = events or definition.events
         self.on_decision = on_decision
+        self.patience = Patience(definition.base_plan, self.clock)
         self.model_of = models_beside(self.driver, models)
         self.executor = LocalExecutor(definition, self.clock, self.events, self.model_of, self._child)
         self.narrator = Narrator(definition.tools.names, self.clock, self.events)
@@ -194,7 +197,7 @@ class LocalRunner:
         """
         state = self._begun(state, opening.hears if isinstance(opening, Infer) else 0)
         began, complete, following = self.clock.seconds(), list[AgentState](), None
-        ask = Inquiry(self.model_of)
+        ask = Inquiry(self.model_of, self.patience)
         try:
             with contained():
                 state = await self._worked(state)
@@ -254,8 +257,14 @@ class LocalRunner:
         if not isinstance(self.driver, StepDriver):
             state = given_back(await self.driver.use_tools(state), self.driver, state)
             return state.worked(self.clock.seconds() - began)
-        heard = self.narrator.stream(state)
-        reply = await self.driver.infer(state, heard.text)
+        driver, heard = self.driver, self.narrator.stream(state)
+        # Listeners cannot take back what they heard of an answer that broke off.
+        reply = await self.patience.within(
+            driver.model,
+            lambda: driver.infer(state, heard.text),
+            partial(self.narrator.model_delayed, state),
+            may_repeat=lambda: not heard.wrote,
+        )
         heard.close()
         return replied(self.driver, state, reply, self.clock.seconds() - began, self.definition.need_of)
 

@@ -11,6 +11,7 @@ from agent_domain.events import (
     AgentStepStarted,
     ContinuationEvaluated,
     Event,
+    ModelCallDelayed,
     StreamEventReceived,
     ToolCallCompleted,
     ToolCallStarted,
@@ -37,6 +38,8 @@ class Trace:
                 self._text += event.content
             case StreamEventReceived():
                 self.write(f"  model   {self._text}")
+            case ModelCallDelayed():
+                self.write(f"  waits   {event.detail} ({event.error})")
             case ToolCallStarted():
                 self._args[event.tool_call_id] = event.args
             case ToolCallCompleted():
@@ -46,13 +49,17 @@ class Trace:
             case ContinuationEvaluated():
                 self._answered(event)
                 self._evaluated(event.outcome)
-            case AgentFailed():
-                self.write(f"failed    {event.exception}")
-            case AgentFinished():
-                steps = f"{event.total_steps} step{'s' if event.total_steps != 1 else ''}"
-                self.write(f"ended     {event.status} after {steps}, {event.total_usage.total} tokens")
+            case AgentFailed() | AgentFinished():
+                self._ended(event)
             case _:
                 """Nothing that people need to read."""
+
+    def _ended(self, event: AgentFailed | AgentFinished) -> None:
+        if isinstance(event, AgentFailed):
+            self.write(f"failed    {event.exception}")
+            return
+        steps = f"{event.total_steps} step{'s' if event.total_steps != 1 else ''}"
+        self.write(f"ended     {event.status} after {steps}, {event.total_usage.total} tokens")
 
     def _tool(self, event: ToolCallCompleted) -> None:
         args = args_summary(self._args.pop(event.tool_call_id, {}))

@@ -15,11 +15,13 @@ from typing import Any, Final, Protocol
 from agent_domain.agent_registry import AgentRegistry
 from agent_domain.agent_spec import AgentSpec
 from agent_domain.builder import AgentBuilder
+from agent_domain.cached_context import InferenceRequest
 from agent_domain.definition import AgentDefinition
-from agent_domain.drivers import Model, StepDriver, ToolCallingDriver
-from agent_domain.errors import InvalidInput, UnknownName
+from agent_domain.drivers import Model, OnText, StepDriver, ToolCallingDriver
+from agent_domain.errors import InvalidInput, ModelError, UnknownName
 from agent_domain.inquiry import ModelChoice
 from agent_domain.spawning import named
+from agent_domain.steps import InferenceResponse
 from agent_domain.values import EMPTY, cut
 from everstep.agents.files import SUFFIXES, agent_files, read_agent, skip
 from everstep.capabilities.assembly import assembled
@@ -69,19 +71,40 @@ class AgentBook:
         driver = definition.driver if isinstance(definition.driver, StepDriver) else None
         if driver and not driver.wants_model:
             return driver
-        driver = (driver or ToolCallingDriver()).with_model(
-            self.models.model(preset or definition.model_settings or definition.llm_preset)
-        )
+        wanted = preset or definition.model_settings or definition.llm_preset
+        driver = (driver or ToolCallingDriver()).with_model(self._usable(wanted))
         driver.equip(definition.tools, parallel_tools=definition.base_plan.parallel_tools)
         return driver
 
     def model(self, name: str, wanted: ModelChoice = None) -> Model:
         """The model that the agent's tools and processors ask: the one they name, or the agent's own."""
         if wanted is not None:
-            return self.models.model(wanted)
+            return self._usable(wanted)
         definition = self.definition(name)
         own = self.driver(name, None).model
-        return own or self.models.model(definition.model_settings or definition.llm_preset)
+        return own or self._usable(definition.model_settings or definition.llm_preset)
+
+    def _usable(self, wanted: ModelChoice) -> Model:
+        """The model; where its preset cannot be used, one that says so when it is asked.
+
+        Drivers are also needed where no model is asked, such as to write down what a tool returned.
+        """
+        try:
+            return self.models.model(wanted)
+        except InvalidInput as error:
+            return Unusable(error)
+
+
+class Unusable:
+    """Stands for a model that cannot be asked: its key is missing, or no preset has its name."""
+
+    def __init__(self, error: InvalidInput) -> None:
+        self.error = error
+
+    async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
+        """Raise `ModelError`, which ends the step at once: trying again mends no settings."""
+        del request, on_text
+        raise ModelError(str(self.error), advice=str(self.error)) from self.error
 
 
 def by_name(agents: Iterable[AgentDefinition]) -> dict[str, AgentDefinition]:

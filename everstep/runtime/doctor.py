@@ -17,7 +17,9 @@ from temporalio.exceptions import ApplicationError, TimeoutError as NoAnswer
 from temporalio.service import RPCError, RPCStatusCode
 
 from agent_domain.capabilities.bash import ExecutionPolicy
-from agent_domain.errors import EverstepError, UnknownName
+from agent_domain.definition import AgentDefinition
+from agent_domain.drivers import StepDriver
+from agent_domain.errors import RETRYABLE, EverstepError, UnknownName, UnreadableAnswer
 from agent_domain.ports import ExecutionRow
 from agent_domain.status import ExecutionStatus
 from everstep.capabilities.bash import BashTool
@@ -230,10 +232,25 @@ async def _agents(settings: Settings) -> Sequence[Finding]:
     if default is not None and default not in known:
         return [Finding(False, f"default_agent: {UnknownName('agent', default, known)}")]
     told = ", ".join(known) if settings.agents else "only the demo agent; EVERSTEP_AGENTS names your own"
+    keyless = [finding for name, agent in known.items() if (finding := _keyless(name, agent, presets))]
     tools = [
         (name, tool) for name, agent in known.items() for tool in agent.tools if isinstance(tool, BashTool)
     ]
-    return [Finding(True, f"agents: {told}"), *[await _sandbox(name, tool.policy) for name, tool in tools]]
+    found = keyless or [Finding(True, f"agents: {told}")]
+    return [*found, *[await _sandbox(name, tool.policy) for name, tool in tools]]
+
+
+def _keyless(name: str, agent: AgentDefinition, presets: Presets) -> Finding | None:
+    """Whether the model of an agent that names one lacks its key."""
+    wanted = agent.model_settings or agent.llm_preset
+    if not wanted or (isinstance(agent.driver, StepDriver) and not agent.driver.wants_model):
+        return None
+    try:
+        for preset in presets.chain(presets.resolve(wanted)):
+            preset.key(os.environ)
+    except EverstepError as error:
+        return Finding(False, f"the agent '{name}' cannot ask its model: {error}")
+    return None
 
 
 async def _sandbox(agent: str, policy: ExecutionPolicy) -> Finding:
@@ -286,6 +303,7 @@ async def _waiting(installation: Installation, *, has_worker: bool) -> Sequence[
 
 MANY_TIMES = 3
 """What passes by itself mostly has by then."""
+_OUTAGES = frozenset(error.__name__ for error in (*RETRYABLE, UnreadableAnswer))
 SEE_THE_LOG = "the worker's log says why; `everstep cancel` ends it"
 LOOKED_AT = 50
 """The newest that run, and the newest that should: each costs a question."""
@@ -301,7 +319,7 @@ async def _failing(installation: Installation) -> Sequence[Finding]:
     for row in (*running, *pending):
         described = await _described(installation, row)
         found += [
-            Finding(False, f"{row.ref.execution_id}: {_failed(each)}: {SEE_THE_LOG}")
+            Finding(False, f"{row.ref.execution_id}: {_failed(each)}")
             for each in (described.raw_description.pending_activities if described else ())
             if each.attempt > MANY_TIMES
         ]
@@ -309,8 +327,12 @@ async def _failing(installation: Installation) -> Sequence[Finding]:
 
 
 def _failed(activity: PendingActivityInfo) -> str:
-    why = activity.last_failure.application_failure_info.type or activity.last_failure.message
-    return f"{activity.activity_type.name} has failed {activity.attempt - 1} times, last with {why}"
+    failure = activity.last_failure
+    why = failure.application_failure_info.type or failure.message
+    failed = f"{activity.activity_type.name} has failed {activity.attempt - 1} times, last with {why}"
+    if why in _OUTAGES:
+        return f"{failed} ({failure.message}): `everstep show` says more; `everstep cancel` ends it"
+    return f"{failed}: {SEE_THE_LOG}"
 
 
 async def _described(installation: Installation, row: ExecutionRow) -> WorkflowExecutionDescription | None:

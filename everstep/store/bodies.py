@@ -16,7 +16,7 @@ from agent_domain.capabilities.approvals import ApprovalRule
 from agent_domain.envelopes import EnvelopeType
 from agent_domain.errors import InvalidInput
 from agent_domain.ids import envelope_id
-from agent_domain.ports import EventRecord, RecordReply, Resolution
+from agent_domain.ports import EventRecord, RecordReply, Resolution, RetryWait
 from agent_domain.status import ExecutionStatus, WireStatus
 from agent_domain.step_error import StepError
 from agent_domain.step_facts import NOTHING_BESIDES, Besides, CallNeed, StepFacts
@@ -25,6 +25,7 @@ from agent_domain.values import FrozenDict, freeze, frozen_document, json_text, 
 
 _FACTS = TypeAdapter(StepFacts)
 _BESIDES = TypeAdapter(Besides)
+_WAIT = TypeAdapter(RetryWait)
 
 ASKS_PEOPLE = frozenset({CallNeed.APPROVAL, CallNeed.INPUT})
 """What a call needs that only people can give."""
@@ -103,6 +104,17 @@ def error_read(data: Any) -> StepError | None:
     """The error, if there is one."""
     with reading("the error of the call"):
         return StepError.from_dict(data) if data else None
+
+
+def wait_written(wait: RetryWait) -> str:
+    """The wait of a step as JSON text."""
+    return _WAIT.dump_json(wait).decode()
+
+
+def wait_read(data: Any) -> RetryWait | None:
+    """The wait of a step, if it has waited."""
+    with reading("the wait of the step"):
+        return None if data is None else _WAIT.validate_python(data)
 
 
 def taken_call_id(reply: RecordReply) -> InvalidInput:

@@ -41,6 +41,7 @@ from agent_domain.ports import (
     RequestState,
     Reservation,
     Resolution,
+    RetryWait,
     Settlement,
     StepBefore,
     StepRow,
@@ -82,6 +83,7 @@ class _Step:
     after_seq: int | None = None
     completed_at: datetime | None = None
     processed: FrozenDict | None = None
+    wait: RetryWait | None = None
 
 
 @dataclass(slots=True)
@@ -244,7 +246,7 @@ class MemoryStore:
         if step is None:
             return BegunStep(material)
         was_silent = step.attempt in step.failed_attempts and not step.partial_text
-        return BegunStep(material, step.facts, step.attempt, was_silent)
+        return BegunStep(material, step.facts, step.attempt, was_silent, wait=step.wait)
 
     async def begin_step(self, begin: BeginStep) -> BegunStep:
         """Settle the step before, mark this one as started; a recorded one is returned as it is."""
@@ -313,6 +315,21 @@ class MemoryStore:
             raise NotFound("step", number)
         step.failed_attempts.add(attempt)
         return len(step.failed_attempts)
+
+    async def note_wait(
+        self, ref: ExecutionRef, number: int, wait: RetryWait, events: Sequence[EventRecord] = ()
+    ) -> None:
+        """Write down that a step waits for its next attempt, unless it has that one or a reply by now."""
+        execution = self._find(ref)
+        step = execution.steps.get(number) if execution else None
+        news = bodies.news(ref.execution_id, events)
+        written = bodies.wait_read(json.loads(bodies.wait_written(wait)))
+        if execution is None or step is None or step.attempt != wait.attempt or step.facts is not None:
+            return
+        if execution.status is not ExecutionStatus.RUNNING:
+            return
+        step.wait = written
+        self._append(execution, news)
 
     async def record_reply(self, reply: RecordReply) -> StepFacts:
         """Record what the model answered; what an earlier attempt recorded wins."""
@@ -888,6 +905,7 @@ def _step_row(execution: _Execution, number: int) -> StepRow:
         next_index=step.next_index,
         after_seq=step.after_seq,
         processing_seconds=_processing_seconds(step),
+        wait=step.wait,
     )
 
 

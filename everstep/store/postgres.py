@@ -38,6 +38,7 @@ from agent_domain.ports import (
     RecordReply,
     Reservation,
     Resolution,
+    RetryWait,
     Settlement,
     nothing_to_tell,
     question_id,
@@ -129,6 +130,17 @@ class PostgresStore(PostgresReader):
         if not found:
             raise NotFound("step", number)
         return found[0].failures
+
+    async def note_wait(
+        self, ref: ExecutionRef, number: int, wait: RetryWait, events: Sequence[EventRecord] = ()
+    ) -> None:
+        """Write down that a step waits for its next attempt, unless it has that one or a reply by now."""
+        values = {"number": number, "attempt": wait.attempt, "wait": bodies.wait_written(wait)}
+        news = bodies.session_news(ref.execution_id, events)
+        async with self._transaction() as connection:
+            found = (await connection.execute(statements.NOTE_WAIT, whose(ref) | values)).first()
+            if found is not None:
+                await self._publish(connection, ref, found.stream_id, news)
 
     async def record_reply(self, reply: RecordReply) -> StepFacts:
         """Record what the model answered; what an earlier attempt recorded wins."""
@@ -472,7 +484,9 @@ def _begun(ref: ExecutionRef, found: Answer, known: Answer, said: Answer) -> Beg
     _refuse_ended(ref, execution)
     material = rows.material(execution, said.all(), step)
     recorded = None if step.facts is None else bodies.facts_read(step.facts)
-    return BegunStep(material, recorded, step.attempt, bool(step.was_silent))
+    return BegunStep(
+        material, recorded, step.attempt, bool(step.was_silent), wait=bodies.wait_read(step.wait)
+    )
 
 
 def _reservation(ref: ExecutionRef, call_id: str, call: Row[Any] | None, notes: Answer) -> Reservation:

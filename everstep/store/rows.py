@@ -185,6 +185,7 @@ def step_row(row: Row[Any], said: Sequence[Row[Any]], calls: Iterable[Row[Any]])
         next_index=row.next_index,
         after_seq=row.after_seq,
         processing_seconds=row.processing_seconds or 0.0,
+        wait=bodies.wait_read(row.wait),
     )
 
 

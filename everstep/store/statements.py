@@ -190,14 +190,14 @@ SAY = text("""
 
 _KNOWN_STEP = """
     WITH known AS (
-        SELECT attempt, facts, attempt = ANY (failed_attempts) AND partial_text = '' AS was_silent
+        SELECT attempt, facts, wait, attempt = ANY (failed_attempts) AND partial_text = '' AS was_silent
           FROM agent_steps
          WHERE execution_id = :execution_id AND number = :number
     )"""
 
 _STEP_AND_BEFORE = """
-    SELECT known.attempt, known.facts, known.was_silent, before.facts AS facts_before, before.failed_calls,
-           before.milliseconds
+    SELECT known.attempt, known.facts, known.wait, known.was_silent, before.facts AS facts_before,
+           before.failed_calls, before.milliseconds
       FROM (VALUES (1)) AS one
       LEFT JOIN known ON true
       LEFT JOIN (SELECT facts,
@@ -475,6 +475,16 @@ NOTE_FAILURE = text("""
  RETURNING cardinality(failed_attempts) AS failures
 """)
 
+NOTE_WAIT = text("""
+    UPDATE agent_steps AS step
+       SET wait = CAST(:wait AS json)
+      FROM agent_executions execution
+     WHERE step.execution_id = :execution_id AND step.tenant_id = :tenant_id AND step.number = :number
+       AND step.attempt = :attempt AND step.facts IS NULL
+       AND execution.id = step.execution_id AND execution.status = 'running'
+ RETURNING coalesce(execution.session_id, execution.id) AS stream_id
+""")
+
 STEER = text("""
     WITH execution AS (
         SELECT id, status, coalesce(session_id, id) AS stream_id FROM agent_executions
@@ -666,7 +676,7 @@ RECORD_LISTED = text("""
 """)
 
 _STEPS = """
-    SELECT number, attempt, facts, errors, outcome, partial_text, next_index, after_seq, started_at,
+    SELECT number, attempt, facts, errors, outcome, partial_text, next_index, after_seq, wait, started_at,
            completed_at,
            -- What a processor worked that raised belongs to the failure step.
            CASE WHEN processed -> 'raised' IS NULL

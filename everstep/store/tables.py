@@ -257,6 +257,8 @@ steps = Table(
     Column("next_index", Integer),
     Column("after_seq", BigInteger),
     _optional_at("noted_at"),
+    # Until when the next attempt waits, and why: see `RetryWait`.
+    _optional_body("wait"),
     _at("started_at"),
     _optional_at("completed_at"),
     PrimaryKeyConstraint("execution_id", "number"),

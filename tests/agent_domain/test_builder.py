@@ -80,7 +80,7 @@ def test_the_base_has_all_defaults() -> None:
         ErrorPolicyCriterion(ErrorPolicy.stop_on_any_error()),
         ToolCallPresenceCheck(ErrorPolicy.stop_on_any_error()),
     ]
-    assert definition.base_plan.model_attempts == 3
+    assert definition.base_plan.model_attempts is None
     assert definition.rules.error_policy == ErrorPolicy.stop_on_any_error()
     assert definition.rules.parallel_tools
     assert (definition.tools.names, definition.processors, definition.hooks) == ((), (), ())
@@ -93,7 +93,7 @@ def test_a_new_one_has_no_limits() -> None:
     """11: only the error policy and tool calls decide."""
     definition = AgentBuilder.new().definition()
     assert criteria_of(definition) == [ErrorPolicyCriterion(), ToolCallPresenceCheck()]
-    assert definition.base_plan.model_attempts == 3
+    assert definition.base_plan.model_attempts is None
     assert definition.rules.parallel_tools
 
 
@@ -141,6 +141,13 @@ def test_the_attempts_of_a_model_call(retries: int, attempts: int) -> None:
     definition = AgentBuilder.base().with_max_retries(retries).definition()
     assert definition.base_plan.model_attempts == attempts
     assert definition.rules.error_policy.max_retries == 0
+
+
+@pytest.mark.parametrize("seconds", [-1, -0.1, float("inf"), float("nan"), "5", True, None])
+def test_a_retry_budget_is_a_time(seconds: Any) -> None:
+    """11, 3.5.4"""
+    with pytest.raises(InvalidInput, match="with_retry_budget was given"):
+        AgentBuilder.base().with_retry_budget(seconds)
 
 
 # What it can do.
@@ -307,6 +314,7 @@ METHODS: dict[str, Callable[[AgentBuilder], object]] = {
     "with_timeout": lambda b: b.with_timeout(5),
     "with_cumulative_timeout": lambda b: b.with_cumulative_timeout(5),
     "with_max_retries": lambda b: b.with_max_retries(5),
+    "with_retry_budget": lambda builder: builder.with_retry_budget(60),
     "with_error_policy": lambda b: b.with_error_policy(POLICY),
     "with_finish_reasons": lambda b: b.with_finish_reasons("stop", FinishReason.LENGTH),
     "with_tools": lambda b: b.with_tools([LOOK]),
@@ -408,6 +416,8 @@ BAD_INPUT: list[tuple[str, Callable[[Any], object], str]] = [
     ("with_cumulative_timeout", lambda b: b.with_cumulative_timeout(5, "day"), "use execution or session"),
     ("with_cumulative_timeout", lambda b: b.with_cumulative_timeout(5, ["a"]), "use execution or session"),
     ("with_max_retries", lambda b: b.with_max_retries("5"), "pass a whole number"),
+    ("with_retry_budget", lambda b: b.with_retry_budget("60"), "pass a finite number of seconds"),
+    ("with_retry_budget", lambda b: b.with_retry_budget(-1), "pass 0 or more seconds"),
     ("with_error_policy", lambda b: b.with_error_policy("stop"), "pass ErrorPolicy"),
     ("with_finish_reasons", lambda b: b.with_finish_reasons(5), "a finish reason must be text, not int"),
     ("with_finish_reasons", lambda b: b.with_finish_reasons(["stop"]), "must be text, not list"),

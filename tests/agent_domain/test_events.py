@@ -17,6 +17,7 @@ from agent_domain.events import (
     ContinuationEvaluated,
     Event,
     EventBus,
+    ModelCallDelayed,
     StreamEventReceived,
     TokenUsageReported,
     ToolCallCompleted,
@@ -164,6 +165,17 @@ PAYLOADS: list[tuple[Event, dict[str, Any]]] = [
     (
         TokenUsageReported(**WHO, usage=USAGE, context=frozen_map({"step": 1, "hasToolCalls": False})),
         {"operation": "step", "usage": WIRE, "context": {"step": 1, "hasToolCalls": False}},
+    ),
+    (
+        ModelCallDelayed(
+            **WHO, step_number=1, detail="provider unavailable, next attempt in 2 s", error="503", seconds=1.5
+        ),
+        {
+            "stepNumber": 1,
+            "detail": "provider unavailable, next attempt in 2 s",
+            "error": "503",
+            "seconds": 1.5,
+        },
     ),
     (
         StreamEventReceived(**WHO, content="Hi", step_number=1, attempt=2, is_complete=True),

@@ -286,14 +286,24 @@ def test_a_timeout_has_to_be_positive(plan: ExecutionPlan) -> None:
         plan.rules()
 
 
-@pytest.mark.parametrize(("given", "attempts"), [(None, 3), (5, 5), (2, 2), (1, 1), (0, 1), (-4, 1)])
-def test_how_often_a_model_call_is_tried(given: int | None, attempts: int) -> None:
-    """3.5.1: attempts in all; default 3, n <= 1: one."""
+@pytest.mark.parametrize(("given", "attempts"), [(None, None), (5, 5), (2, 2), (1, 1), (0, 1), (-4, 1)])
+def test_how_often_a_model_call_is_tried(given: int | None, attempts: int | None) -> None:
+    """3.5.1: attempts in all; by default no bound by number, n <= 1: one."""
     builder = AgentBuilder.new()
     builder = builder if given is None else builder.with_max_retries(given)
 
     assert builder.definition().plan().model_attempts == attempts
-    assert ExecutionPlan().model_attempts == 3
+    assert ExecutionPlan().model_attempts is None
+
+
+@pytest.mark.parametrize("seconds", [0, 0.5, 600])
+def test_how_long_a_model_call_is_tried(seconds: float) -> None:
+    """3.5.4: as the agent says; a plan that says nothing is written as before."""
+    builder = AgentBuilder.new()
+
+    assert "retry_seconds" not in builder.definition().plan().model_dump(mode="json")
+    plan = builder.with_retry_budget(seconds).definition().plan()
+    assert ExecutionPlan.model_validate_json(plan.model_dump_json()).retry_seconds == seconds
 
 
 # --- Criteria by name ---

@@ -1,6 +1,7 @@
 """What an execution does when tools, models, workers and the store behave, and when they do not."""
 
 import asyncio
+import re
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -16,12 +17,13 @@ from temporalio.exceptions import ApplicationError
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from activities import tool_calls
-from activities.failpoints import Failpoint
+from activities.failpoints import Failpoint, inert
 from activities.material import errors_of
 from activities.running import EFFECT_UNKNOWN
+from agent_domain.builder import AgentBuilder
 from agent_domain.cached_context import InferenceRequest
 from agent_domain.definition import AgentDefinition
-from agent_domain.drivers import OnText
+from agent_domain.drivers import Model, OnText
 from agent_domain.error_policy import ErrorPolicy
 from agent_domain.errors import (
     InvalidInput,
@@ -44,7 +46,9 @@ from agent_domain.tools import Effect, ToolContext, ToolOptions
 from agent_domain.values import EMPTY
 from everstep.client.client import Execution
 from everstep.inference.scripted import ScenarioModel, Script, ScriptedCall, ScriptedTurn
+from everstep.runtime.agents import AgentBook
 from everstep.runtime.embedded import EmbeddedServices
+from everstep.runtime.worker import make_worker
 from tests.workflows.harness import (
     Office,
     an_agent,
@@ -546,9 +550,84 @@ class TestModelsThatFail:
         assert (result.status, result.steps) == (AgentStatus.COMPLETED, 1)
         assert attempt.attempt == 3
         assert attempt.last_failure.application_failure_info.type == "ModelUnavailable"
+        assert re.fullmatch(r"provider unavailable, next attempt in [12] s", attempt.last_failure.message)
         delay = attempt.last_failure.application_failure_info.next_retry_delay
-        assert delay.ToTimedelta() == timedelta(seconds=0.01)
-        assert seconds_between(asked, began) >= 0.31
+        assert timedelta(seconds=1) <= delay.ToTimedelta() <= timedelta(seconds=2)
+        assert seconds_between(asked, began) >= 0.5 + 1
+
+    async def test_while_it_waits_everyone_is_told(self, temporal: TemporalClient) -> None:
+        """3.5.5: in the step, to viewers, and nothing of what the provider said."""
+        agent = an_agent(ModelUnavailable("10.0.0.3 is down", 1.2), "Done")
+        async with at_work(temporal, agent) as office:
+            execution = await office.start()
+
+            async def waits() -> bool:
+                return any(step.waits for step in await execution.steps())
+
+            await office.store.until(waits)
+            (step,) = await execution.steps()
+            await finished(execution)
+            (after,) = await execution.steps()
+            told = await office.store.envelopes(execution.ref.tenant_id, execution.ref.stream_id)
+
+        assert step.waits
+        assert step.waits.told == "provider unavailable, next attempt in 1 s"
+        assert step.waits.error == "10.0.0.3 is down"
+        assert (step.waits.until - step.waits.since).total_seconds() >= 1.2
+        assert after.waits is None
+        (delayed,) = [e.payload for e in told if "detail" in e.payload]
+        assert delayed["status"] == delayed["previous_status"] == "processing"
+        assert delayed["detail"] == step.waits.told
+        assert "10.0.0.3" not in str(delayed)
+        assert [e.payload["status"] for e in told if e.type == "agent.status"] == [
+            "processing",
+            "processing",
+            "completed",
+        ]
+
+    async def test_the_time_is_limited(self, temporal: TemporalClient) -> None:
+        """3.5.4: by the agent, by its plan; what does not fit ends the step at once, and says so."""
+        away, late = ModelUnavailable("away"), RateLimited("busy", 600)
+        agents = [
+            an_agent(away).with_name("none").with_retry_budget(0),
+            an_agent(away).with_name("short").with_retry_budget(1.5),
+            an_agent(late).with_name("late").with_retry_budget(60),
+        ]
+        async with at_work(temporal, *agents) as office:
+            ran = await asyncio.gather(*(office.run(agent=name) for name in ("none", "short", "late")))
+            rows = [await execution.get() for execution, _ in ran]
+            asked = [len(cast("Any", agent.driver).model.requests) for agent in office.agents]
+
+        assert {result.status for _, result in ran} == {AgentStatus.FAILED}
+        assert (asked[0], asked[2]) == (1, 1)
+        assert 2 <= asked[1] <= 4
+        assert rows[0].error_message == "away. Given up after 1 try: the retry budget of 0 s is used up"
+        assert rows[2].error_message == (
+            "busy. The provider asks to wait 600 s, more than the 60 s that the retry budget of 60 s leaves"
+        )
+
+    async def test_a_model_without_a_key_ends_the_step_at_once_with_its_sentence(
+        self, temporal: TemporalClient
+    ) -> None:
+        """3.5.2: in the row, and in Temporal, where no other error has words."""
+
+        class Keyless:
+            def model(self, wanted: object = None) -> Model:
+                del wanted
+                raise InvalidInput("preset 'openai' needs a key; set OPENAI_API_KEY")
+
+        agent = AgentBuilder.new().with_name("agent").definition()
+        office = an_office(temporal, agent)
+        book = AgentBook([agent], Keyless())
+        async with make_worker(temporal, office.port, book, office.settings, inert, bus=office.bus):
+            execution, result = await office.run()
+            row, (step,) = await execution.get(), await execution.steps()
+            details = await execution.workflow.query("__temporal_workflow_metadata")
+
+        sentence = "preset 'openai' needs a key; set OPENAI_API_KEY"
+        assert (result.status, result.steps, step.attempt) == (AgentStatus.FAILED, 1, 1)
+        assert row.error_message == sentence
+        assert sentence in details.current_details
 
     async def test_the_number_of_attempts_is_limited(self, temporal: TemporalClient) -> None:
         """3.5.1: up to `with_max_retries(n)` attempts in all, one for n of 1 or less."""

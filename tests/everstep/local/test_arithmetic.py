@@ -248,7 +248,7 @@ async def test_an_exception_that_is_ignored_completes() -> None:
 )
 async def test_what_a_model_call_raises_is_what_the_policy_sees(error: Exception, shown: str) -> None:
     """3.5.1, 3.5.2, 3.4.2: once nobody retries any more, it becomes a step error of its type."""
-    state = await a_runner(a_model(error)).run(asked())
+    state = await a_runner(a_model(error), lambda b: b.with_max_retries(1)).run(asked())
     vote = outcome_of(state).evaluation_for("ErrorPolicyCriterion")
 
     assert vote is not None

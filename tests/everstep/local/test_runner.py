@@ -13,7 +13,7 @@ from agent_domain.cached_context import CachedContext
 from agent_domain.continuation import ContinuationCriteria, ContinuationDecision
 from agent_domain.drivers import ToolCallingDriver
 from agent_domain.error_policy import ErrorHandlingDecision, ErrorPolicy
-from agent_domain.errors import InvalidInput, ListenerFailed, RateLimited
+from agent_domain.errors import InvalidInput, ListenerFailed, ModelUnavailable, RateLimited
 from agent_domain.events import (
     AgentFailed,
     AgentFinished,
@@ -574,7 +574,8 @@ async def test_every_event_says_whose_it_is() -> None:
     """4.6.1: agent and parent."""
     heard = Heard()
     asking = replace(asked(), parent_agent_id=UUID(int=77))
-    driver = a_model(calling("look", text="I look", usage=Usage(input=1)), RuntimeError("boom"))
+    looks = calling("look", text="I look", usage=Usage(input=1))
+    driver = a_model(ModelUnavailable("away"), looks, RuntimeError("boom"))
     await a_runner(driver, with_look, heard=heard).run(asking)
     assert {type(event) for event in heard} == set(Event.__subclasses__())
     assert {(event.agent_id, event.parent_agent_id) for event in heard} == {(UUID(int=1), UUID(int=77))}
@@ -856,7 +857,8 @@ async def test_a_failed_tool_call_is_no_exception() -> None:
 async def test_after_a_retry_the_run_goes_on() -> None:
     """4.5.4, 2.5.3: in progress, under the next number."""
     driver = a_model(RateLimited("slow down"), "Done")
-    runner = a_runner(driver, lambda b: b.with_error_policy(ErrorPolicy.retry_all(2)))
+    retries = ErrorPolicy.retry_all(2)
+    runner = a_runner(driver, lambda b: b.with_error_policy(retries).with_max_retries(1))
     states = [state async for state in runner.iterate(asked())]
     assert [state.status for state in states] == [AgentStatus.IN_PROGRESS, AgentStatus.COMPLETED]
     assert [step.is_failure for step in states[1].steps] == [True, False]

@@ -31,6 +31,7 @@ from agent_domain.ports import (
     RequestState,
     Reservation,
     Resolution,
+    RetryWait,
     StoredEnvelope,
     request_id,
 )
@@ -39,7 +40,7 @@ from agent_domain.step_error import ErrorType, StepError
 from agent_domain.step_facts import CallFacts, CallNeed, StepFacts, StepType
 from agent_domain.tools import ToolCall
 from agent_domain.usage import Usage
-from agent_domain.values import FrozenDict, frozen_map
+from agent_domain.values import EMPTY, FrozenDict, frozen_map
 from everstep.store.memory import MemoryStore
 from everstep.store.postgres import PostgresStore
 from tests.everstep.store.store_words import (
@@ -520,6 +521,39 @@ class TestFailuresInTransport:
 
         with pytest.raises(NotFound, match="There is no step 1"):
             await store.note_failure(ref, 1, 1)
+
+
+class TestWaiting:
+    WAIT = RetryWait(1, AT, AT + timedelta(seconds=12), "provider unavailable, next attempt in 12 s", "503")
+    TOLD = EventRecord("status/wait/1/1", "agent.status", EMPTY)
+
+    async def test_a_step_waits_until_its_next_attempt(self, store: ExecutionStore) -> None:
+        """3.5.5: viewers are told; the next attempt knows since when."""
+        ref = await accepted(store)
+        await store.begin_step(begin(ref))
+        await store.note_wait(ref, 1, self.WAIT, [self.TOLD])
+
+        (step,) = await store.steps(ref)
+        assert step.waits == step.wait == self.WAIT
+        begun = await store.begin_step(replace(begin(ref), attempt=2))
+        assert begun.wait == self.WAIT
+        (step,) = await store.steps(ref)
+        assert (step.waits, step.wait) == (None, self.WAIT)
+        assert (await store.envelopes(ref.tenant_id, ref.stream_id))[-1].type == "agent.status"
+
+    async def test_an_attempt_that_was_overtaken_waits_for_nothing(self, store: ExecutionStore) -> None:
+        """3.5.5: neither does a step that has its reply, nor an execution that has ended."""
+        ref = await accepted(store)
+        await store.begin_step(replace(begin(ref), attempt=2))
+        await store.note_wait(ref, 1, self.WAIT, [self.TOLD])
+        assert (await store.steps(ref))[0].wait is None
+        await store.note_wait(ref, 2, self.WAIT, [self.TOLD])
+        await stepped(store, ref)
+        before = await store.envelopes(ref.tenant_id, ref.stream_id)
+        await store.note_wait(ref, 1, replace(self.WAIT, attempt=2), [self.TOLD])
+
+        assert (await store.steps(ref))[0].wait is None
+        assert await store.envelopes(ref.tenant_id, ref.stream_id) == before
 
 
 class TestRecordingAReply:
@@ -1968,6 +2002,7 @@ class TestTenants:
         theirs = of_another_tenant(ref)
         asked = request_id(ref.execution_id, "c0")
         before = await everything(store, ref)
+        await store.note_wait(theirs, 1, TestWaiting.WAIT, [TestWaiting.TOLD])
 
         assert await store.execution(theirs) is None
         assert await store.steps(theirs) == ()

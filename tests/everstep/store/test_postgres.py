@@ -22,6 +22,7 @@ from agent_domain.ports import (
     ExecutionRef,
     NotFound,
     Resolution,
+    RetryWait,
     StoreUnavailable,
     request_id,
 )
@@ -36,6 +37,7 @@ from everstep.store.reading import ROW
 from everstep.store.tables import metadata
 from tests.everstep.store.onlookers import administrator, all_asked, explained, once_blocked, round_trips
 from tests.everstep.store.store_words import (
+    AT,
     TENANT,
     a_call,
     a_ref,
@@ -338,6 +340,8 @@ async def changed_attempts(steps: tuple[Any, ...]) -> tuple[Any, ...]:
     return (replace(step, calls=(first, replace(second, state="reserved", attempts=1))),)
 
 
+WAIT = RetryWait(1, AT, AT, "provider unavailable, next attempt in 12 s", "503")
+
 # How often each method waits for the server: every step of every agent comes through some of them.
 ROUND_TRIPS = {
     "accept": 2,
@@ -345,6 +349,7 @@ ROUND_TRIPS = {
     "begin_step": 2,
     "note_partial": 1,
     "note_failure": 1,
+    "note_wait": 3,
     "record_reply": 1,
     "preview_step": 1,
     "record_reply with its beginning": 1,
@@ -385,6 +390,7 @@ class TestRoundTrips:
             ("begin_step", lambda: postgres.begin_step(begin(ref, events=telling([told("1")])))),
             ("note_partial", lambda: postgres.note_partial(ref, 1, 1, "text")),
             ("note_failure", lambda: postgres.note_failure(ref, 1, 1)),
+            ("note_wait", lambda: postgres.note_wait(ref, 1, WAIT, [told("wait")])),
             (
                 "record_reply",
                 lambda: postgres.record_reply(

@@ -1,0 +1,37 @@
+"""How a run in this process waits for a provider that is away."""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TypeVar
+
+from activities.retrying import OnPause, within
+from agent_domain.plan import ExecutionPlan
+from agent_domain.retries import LOCAL_SECONDS, IsScripted, budget_of
+from everstep.local.clock import Clock, sleep_on
+
+T = TypeVar("T")
+
+
+class Patience:
+    """Tries model calls again within the budget of the agent, its model's preset, or the default."""
+
+    def __init__(self, plan: ExecutionPlan, clock: Clock) -> None:
+        self.plan = plan
+        self.clock = clock
+
+    async def within(
+        self,
+        model: object,
+        ask: Callable[[], Awaitable[T]],
+        on_pause: OnPause,
+        may_repeat: Callable[[], bool] = lambda: True,
+    ) -> T:
+        """What `ask` returns, which asks this model."""
+        budget = budget_of(self.plan.retry_seconds, model, LOCAL_SECONDS, self.plan.model_attempts)
+        is_scripted = isinstance(model, IsScripted) and model.is_scripted
+        sleep = _at_once if is_scripted else partial(sleep_on, self.clock)
+        return await within(budget, ask, sleep, on_pause, clock=self.clock.seconds, may_repeat=may_repeat)
+
+
+async def _at_once(_seconds: float) -> None:
+    """A script does not recover by waiting."""

@@ -1,0 +1,173 @@
+"""Runs in this process try model calls again, and say so."""
+
+import logging
+from datetime import UTC, datetime
+
+import pytest
+
+from agent_domain.cached_context import InferenceRequest
+from agent_domain.drivers import OnText, ToolCallingDriver
+from agent_domain.errors import ModelError, ModelTimeout, ModelUnavailable, RateLimited
+from agent_domain.events import Event, ModelCallDelayed
+from agent_domain.state import AgentState
+from agent_domain.status import AgentStatus
+from agent_domain.steps import InferenceResponse
+from agent_domain.testing import ScriptedModel, calls
+from everstep.capabilities.llm_query import LlmQueryTool
+from everstep.local.agent import AgentBuilder
+
+
+class VirtualClock:
+    """Time that passes only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.passed = 0.0
+        self.slept = list[float]()
+
+    def now(self) -> datetime:
+        return datetime(2026, 1, 16, 10, 5, tzinfo=UTC)
+
+    def seconds(self) -> float:
+        return self.passed
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.passed += seconds
+
+
+class Provider:
+    """A model that is no script: it needs time to recover."""
+
+    def __init__(
+        self, clock: VirtualClock, *failures: Exception, away_until: float = 0, heard: str = ""
+    ) -> None:
+        self.clock = clock
+        self.failures = list(failures)
+        self.away_until = away_until
+        self.heard = heard
+        self.requests = 0
+
+    async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
+        del request
+        self.requests += 1
+        if self.heard:
+            on_text(self.heard)
+        if self.failures:
+            raise self.failures.pop(0)
+        if self.clock.passed < self.away_until:
+            raise ModelUnavailable("503")
+        return InferenceResponse("Done")
+
+
+async def run(provider: Provider, builder: AgentBuilder | None = None) -> tuple[AgentState, list[Event]]:
+    heard = list[Event]()
+    agent = (
+        (builder or AgentBuilder.base()).with_driver(ToolCallingDriver(provider)).build(clock=provider.clock)
+    )
+    return await agent.wiretap(heard.append).arun("Go"), heard
+
+
+async def test_an_outage_of_seconds_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    """3.5.4, 3.5.5: each wait is an event and a line of the log."""
+    provider = Provider(VirtualClock(), away_until=5)
+    with caplog.at_level(logging.WARNING, "everstep"):
+        state, heard = await run(provider)
+
+    delays = [event for event in heard if isinstance(event, ModelCallDelayed)]
+    assert (state.final_response, state.step_count) == ("Done", 1)
+    assert [event.seconds for event in delays] == provider.clock.slept
+    assert sum(provider.clock.slept) >= 5
+    assert delays[0].detail.startswith("provider unavailable, next attempt in ")
+    assert [record.getMessage() for record in caplog.records] == [
+        f"step 1: {event.detail}: 503" for event in delays
+    ]
+
+
+async def test_half_a_minute_is_the_most_that_a_caller_waits() -> None:
+    """3.5.4: in this process."""
+    provider = Provider(VirtualClock(), away_until=1000)
+    state, _ = await run(provider)
+
+    assert state.status is AgentStatus.FAILED
+    assert sum(provider.clock.slept) == pytest.approx(30, abs=0.01)
+    (error,) = state.steps[0].errors
+    assert error.message == (
+        f"503. Given up after {provider.requests} tries: the retry budget of 30 s is used up"
+    )
+
+
+async def test_the_agent_says_how_long_and_how_often() -> None:
+    """3.5.1, 3.5.4"""
+    long, short = Provider(VirtualClock(), away_until=100), Provider(VirtualClock(), away_until=100)
+    state, _ = await run(long, AgentBuilder.base().with_retry_budget(120))
+    assert state.final_response == "Done"
+
+    await run(short, AgentBuilder.base().with_max_retries(2))
+    assert short.requests == 2
+
+
+async def test_a_wait_that_is_asked_for_is_the_least() -> None:
+    """3.5.4: and one that does not fit ends the step at once."""
+    fits = Provider(VirtualClock(), RateLimited("busy", 20))
+    await run(fits)
+    assert fits.clock.slept[0] >= 20
+
+    late = Provider(VirtualClock(), RateLimited("busy", 600))
+    state, _ = await run(late)
+    assert (late.requests, late.clock.slept) == (1, [])
+    assert "The provider asks to wait 600 s" in state.steps[0].errors[0].message
+
+
+@pytest.mark.parametrize("error", [ModelError("refused"), RuntimeError("broken")])
+async def test_what_does_not_pass_is_not_waited_for(error: Exception) -> None:
+    """3.5.2"""
+    provider = Provider(VirtualClock(), error)
+    state, _ = await run(provider)
+
+    assert (provider.requests, state.status) == (1, AgentStatus.FAILED)
+
+
+async def test_an_answer_that_broke_off_while_it_was_heard_is_not_asked_for_again() -> None:
+    """3.5.4: listeners cannot take back what they heard."""
+    provider = Provider(VirtualClock(), ModelUnavailable("cut"), heard="Well, ")
+    state, heard = await run(provider)
+
+    assert (provider.requests, state.status) == (1, AgentStatus.FAILED)
+    assert not [event for event in heard if isinstance(event, ModelCallDelayed)]
+
+
+async def test_a_scripted_model_is_tried_again_without_waiting() -> None:
+    """3.5.4: although its script asks to wait."""
+    clock = VirtualClock()
+    model = ScriptedModel(RateLimited("busy", 20), ModelTimeout("slow"), "Done")
+    agent = AgentBuilder.base().with_driver(ToolCallingDriver(model)).build(clock=clock)
+
+    assert (await agent.arun("Go")).final_response == "Done"
+    assert clock.slept == []
+
+
+async def test_a_scripted_model_that_never_recovers_uses_the_budget_up_without_waiting() -> None:
+    """3.5.4"""
+    clock, model = VirtualClock(), ScriptedModel(ModelUnavailable("away"))
+    agent = AgentBuilder.base().with_driver(ToolCallingDriver(model)).build(clock=clock)
+    state = await agent.arun("Go")
+
+    assert (state.status, clock.slept) == (AgentStatus.FAILED, [])
+    assert 3 < len(model.requests) < 20
+    assert state.steps[0].errors[0].message.count("Given up after") == 1
+
+
+async def test_a_tool_that_asks_a_model_waits_as_its_step_does() -> None:
+    """3.5.4"""
+
+    class Asked(Provider):
+        async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
+            if self.requests == 0:
+                self.requests = 1
+                return calls(("llm_query", {"query": "?"}))
+            return await super().respond(request, on_text)
+
+    provider = Asked(VirtualClock(), ModelUnavailable("503"))
+    state, _ = await run(provider, AgentBuilder.base().with_tools([LlmQueryTool()]))
+
+    assert (state.final_response, len(provider.clock.slept)) == ("Done", 1)
