@@ -156,7 +156,9 @@ class Client:
 
     def derived_id(self, key: str) -> UUID:
         """The execution id that a key of the caller's stands for, the same each time."""
-        return uuid5(_KEYS, f"{self.tenant_id}/{key}")
+        # A tenant with a slash may read like another one and the beginning of its key.
+        tenant = json_text([self.tenant_id]) if "/" in self.tenant_id else self.tenant_id
+        return uuid5(_KEYS, f"{tenant}/{key}")
 
     async def run(self, agent: str, message: str | Message, **given: Any) -> ExecutionRow:
         """Start an execution and wait for its end."""

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from agent_domain.ports import DEFAULT_TENANT
 from agent_domain.sessions import ApiKey, KeyStore
-from everstep.http_api.callers import Caller, grants_of, valid_name
+from everstep.http_api.callers import KEY_USER, Caller, grants_of, require_person, valid_name
 
 PREFIX = "esk_"
 """How a key begins, so that people and scanners recognise one."""
@@ -45,6 +45,7 @@ async def create_key(
         ("user", name if user_id is None else user_id),
     ):
         valid_name(what, value)
+    require_person("user", user_id)
     secret = PREFIX + secrets.token_urlsafe(32)
     key = ApiKey(uuid4(), tenant_id, name, user_id, grants_of(scopes), datetime.now(UTC))
     await store.create_key(key, digest_of(secret))
@@ -58,4 +59,4 @@ async def caller_of(store: KeyStore, secret: str) -> Caller | None:
     key = await store.key(digest_of(secret))
     if key is None or key.revoked_at is not None:
         return None
-    return Caller.named(key.user_id or f"key:{key.id}", key.tenant_id, key.scopes)
+    return Caller.named(key.user_id or f"{KEY_USER}{key.id}", key.tenant_id, key.scopes)

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from agent_domain.ports import DEFAULT_TENANT
 from agent_domain.sessions import KeyStore, Scope
 from everstep.http_api import api_keys
-from everstep.http_api.callers import Caller, Grant
+from everstep.http_api.callers import Caller, Grant, require_person
 from everstep.http_api.problems import forbidden, unauthorized
 from everstep.http_api.tokens import Tokens
 
@@ -98,6 +98,8 @@ def acting(caller: Caller, named: str | None) -> Scope:
 
 def user_of(caller: Caller, named: str | None) -> str:
     """For whom something is made."""
+    if named != caller.user_id:
+        require_person("user_id", named)
     user_id = caller.acts_for(named)
     if user_id is None:
         raise forbidden(f"Only the scope '{Grant.ALL_SESSIONS}' may act for somebody else; leave out user_id")

@@ -10,6 +10,7 @@ scope says otherwise. There are two:
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Self
 
 from agent_domain.contexts import ContextCaller
 from agent_domain.errors import InvalidInput
@@ -19,6 +20,11 @@ from agent_domain.values import listed
 
 MAX_NAME = 200
 """Characters of a tenant's and of a user's name."""
+
+
+OWN_USERS = frozenset({"anybody", "local"})
+"""Users of an installation itself: of an API without authentication, and of the command line. They see all of
+a tenant, so a token that sees all may name them."""
 
 
 class Grant(StrEnum):
@@ -60,6 +66,13 @@ class Caller:
         """The same for a policy about contexts, acting for this user."""
         return ContextCaller(user_id, self.tenant_id, self.scopes, self.roles)
 
+    def as_person(self) -> Self:
+        """The caller of a token, whose issuer chose the name: reserved ones are refused."""
+        require_person("sub", self.user_id)
+        if self.user_id in OWN_USERS and not self.sees_all:
+            raise InvalidInput(f"sub is '{self.user_id}', a user of the installation; choose another name")
+        return self
+
     @property
     def may_write(self) -> bool:
         """Whether anything may be changed."""
@@ -84,6 +97,18 @@ class Caller:
 
 def _words(value: object, what: str) -> tuple[str, ...]:
     return (*value.split(),) if isinstance(value, str) else (*map(str, listed(value or (), what)),)
+
+
+KEY_USER = "key:"
+"""What the user of a key begins with that acts as itself."""
+
+
+def require_person(what: str, user_id: object) -> None:
+    """Refuse a name that only a key can have: whoever chose it would own the key's things."""
+    if isinstance(user_id, str) and user_id.startswith(KEY_USER):
+        raise InvalidInput(
+            f"{what} begins with '{KEY_USER}', which is reserved for keys; choose another name"
+        )
 
 
 def valid_name(what: str, value: object) -> str:

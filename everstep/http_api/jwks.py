@@ -57,7 +57,7 @@ class KeySet:
                 # Whoever waited finds what the first one fetched.
                 if self._is_missing(key_id) and self._clock() - self._tried_at >= COOLDOWN:
                     await self._refresh()
-        if found := self._keys.get(str(key_id)):
+        if isinstance(key_id, str) and (found := self._keys.get(key_id)):
             return found
         if not self._keys:
             raise unavailable("The identity provider")

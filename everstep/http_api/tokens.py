@@ -19,6 +19,8 @@ from everstep.http_api.problems import unauthorized
 
 BY_SECRET = "HS256"  # noqa: S105 -- an algorithm
 
+ANY = "any"
+"""Instead of an issuer or an audience: every one is accepted."""
 LEEWAY = 30
 """Seconds that two clocks may be apart."""
 MIN_SECRET = 32
@@ -37,9 +39,14 @@ class Tokens:
     secret: str | None = None
     keys: KeySet | None = None
     issuer: str | None = None
+    """What `iss` has to be. Required with keys of a provider; `ANY` for any."""
     audience: str | None = None
+    """What `aud` has to be, likewise: a provider signs tokens for other applications, too."""
 
     def __post_init__(self) -> None:
+        if self.keys is not None:
+            _require(self.issuer, "EVERSTEP_AUTH_ISSUER")
+            _require(self.audience, "EVERSTEP_AUTH_AUDIENCE")
         if self.secret is not None and len(self.secret.encode()) < MIN_SECRET:
             raise InvalidInput(
                 f"the secret that signs tokens is shorter than {MIN_SECRET} bytes; draw a longer one"
@@ -55,7 +62,7 @@ class Tokens:
             # What has no place in a float is as good as never.
             expires_at = float(min(int(claims["exp"]), LATEST) + LEEWAY)
             scopes, roles = claims.get("scope"), claims.get("roles")
-            return Caller.named(claims["sub"], tenant, scopes, expires_at, roles)
+            return Caller.named(claims["sub"], tenant, scopes, expires_at, roles).as_person()
         except jwt.ExpiredSignatureError:
             raise unauthorized(f"The token has expired; {_SEND_ANOTHER}") from None
         except jwt.PyJWTError as error:
@@ -72,10 +79,10 @@ class Tokens:
             token,
             key,
             algorithms=[*algorithms],
-            issuer=self.issuer,
-            audience=self.audience,
+            issuer=_exactly(self.issuer),
+            audience=_exactly(self.audience),
             leeway=LEEWAY,
-            options={"require": ["exp", "sub"], "verify_aud": self.audience is not None},
+            options={"require": ["exp", "sub"], "verify_aud": _exactly(self.audience) is not None},
         )
 
     async def _key(self, header: Mapping[str, Any]) -> tuple[Any, Sequence[str]]:
@@ -90,12 +97,33 @@ class Tokens:
         raise jwt.InvalidAlgorithmError("no key for this algorithm")
 
 
+def _require(value: str | None, setting: str) -> None:
+    if not value:
+        raise InvalidInput(
+            f"EVERSTEP_AUTH_JWKS_URL is set without {setting}, so tokens for other applications would open "
+            f"this one; set it, or {setting}={ANY} to accept any"
+        )
+
+
+def _exactly(value: str | None) -> str | None:
+    return None if value == ANY else value
+
+
 def signed(
-    secret: str, user_id: str, tenant_id: str = DEFAULT_TENANT, scope: str = "", *, days: float = 30
+    secret: str,
+    user_id: str,
+    tenant_id: str = DEFAULT_TENANT,
+    scope: str = "",
+    *,
+    days: float = 30,
+    issuer: str | None = None,
+    audience: str | None = None,
 ) -> str:
     """A token for a local installation, whose secret is at hand."""
     now = datetime.now(UTC)
+    named = {"iss": _exactly(issuer), "aud": _exactly(audience)}
     claims = {
+        **{name: value for name, value in named.items() if value is not None},
         "sub": user_id,
         "tenant": tenant_id,
         "scope": scope,

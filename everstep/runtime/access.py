@@ -19,7 +19,13 @@ def local_token(settings: Settings) -> str | None:
     """A token for whoever sits at this machine."""
     if settings.auth_secret is None:
         return None
-    return signed(settings.auth_secret, LOCAL_USER, scope=Grant.ALL_SESSIONS)
+    return signed(
+        settings.auth_secret,
+        LOCAL_USER,
+        scope=Grant.ALL_SESSIONS,
+        issuer=settings.auth_issuer,
+        audience=settings.auth_audience,
+    )
 
 
 def door(settings: Settings, keys: KeyStore) -> Authenticate:

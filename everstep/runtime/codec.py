@@ -19,6 +19,9 @@ from temporalio.converter import PayloadCodec
 from agent_domain.errors import EverstepError, InvalidInput
 
 ENCODING = b"binary/everstep-aes-gcm"
+REFUSED = b"binary/everstep-refused"
+"""What a plain payload becomes where none is accepted. To raise here would fail the workflow's task again and
+again, because of a signal that anyone may have sent; what cannot be read is dropped or refused instead."""
 NONCE_BYTES = 12
 KEY_BYTES = 32
 
@@ -27,14 +30,31 @@ class WrongPayloadKey(EverstepError):
     """A payload was encrypted with another key than this process has."""
 
 
-class AesGcmCodec(PayloadCodec):
-    """Encrypts every payload; what was written before there was a key stays readable."""
+class PlainPayload(EverstepError):
+    """A payload is not encrypted, and only encrypted ones are accepted."""
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self) -> None:
+        super().__init__(
+            "a payload in Temporal is not encrypted, although payload_key is set: its sender needs the key; "
+            "EVERSTEP_ACCEPT_PLAIN_PAYLOADS=true accepts what was written before there was a key"
+        )
+
+
+class AesGcmCodec(PayloadCodec):
+    """Encrypts every payload, and reads encrypted ones only.
+
+    Args:
+        key: 32 bytes.
+        accepts_plain: whether payloads that are not encrypted are read, too: while executions run that began
+            before there was a key.
+    """
+
+    def __init__(self, key: bytes, *, accepts_plain: bool = False) -> None:
         self._cipher = AESGCM(key)
+        self._accepts_plain = accepts_plain
 
     @classmethod
-    def of(cls, text: str) -> Self:
+    def of(cls, text: str, *, accepts_plain: bool = False) -> Self:
         """From a key as it stands in the environment: 32 bytes in base64."""
         try:
             key = base64.b64decode(text, validate=True)
@@ -45,7 +65,7 @@ class AesGcmCodec(PayloadCodec):
                 f"payload_key must be {KEY_BYTES} random bytes in base64; make one with: "
                 'python -c "import os, base64; print(base64.b64encode(os.urandom(32)).decode())"'
             )
-        return cls(key)
+        return cls(key, accepts_plain=accepts_plain)
 
     async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
         """Encrypt."""
@@ -62,7 +82,7 @@ class AesGcmCodec(PayloadCodec):
 
     def _decrypted(self, payload: Payload) -> Payload:
         if payload.metadata.get("encoding") != ENCODING:
-            return payload
+            return payload if self._accepts_plain else Payload(metadata={"encoding": REFUSED})
         nonce, data = payload.data[:NONCE_BYTES], payload.data[NONCE_BYTES:]
         try:
             return Payload.FromString(self._cipher.decrypt(nonce, data, ENCODING))

@@ -27,7 +27,7 @@ from everstep.capabilities.bash.checks import failed_checks
 from everstep.client.front_door import ActRequest, Standing
 from everstep.inference.presets import Driver, Preset, Presets
 from everstep.runtime.agents import known_agents
-from everstep.runtime.codec import ENCODING, WrongPayloadKey
+from everstep.runtime.codec import ENCODING, PlainPayload, WrongPayloadKey
 from everstep.runtime.installation import HOW_TO_START, Installation, located, opened, presets_of
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import connect
@@ -278,6 +278,8 @@ async def _payloads(installation: Installation) -> Finding:
             await installation.temporal.data_converter.decode(payloads, [ExecutionInput])
         except WrongPayloadKey:
             return Finding(False, f"what Temporal stores was encrypted with another payload_key: {SAME_KEY}")
+        except PlainPayload as error:
+            return Finding(False, str(error))
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise

@@ -68,6 +68,9 @@ class Settings(BaseSettings):
     """Where Temporal's web UI is, for links."""
     payload_key: str | None = None
     """32 random bytes in base64: with it, Temporal stores payloads that it cannot read."""
+    accept_plain_payloads: bool = False
+    """Whether payloads are read that are not encrypted, although `payload_key` is set: while executions run
+    that began before it was."""
     task_queue: str = "everstep"
     build_id: str | None = None
     """The version of what a worker runs. Executions stay on the version that they began with (PINNED);
@@ -98,9 +101,9 @@ class Settings(BaseSettings):
     auth_jwks_url: str | None = None
     """Where an identity provider publishes the keys that sign its tokens."""
     auth_issuer: str | None = None
-    """What a token has to name as `iss`, if anything."""
+    """What a token has to name as `iss`. Required with `auth_jwks_url`; `any` accepts every issuer."""
     auth_audience: str | None = None
-    """What a token has to name as `aud`, if anything."""
+    """What a token has to name as `aud`. Required with `auth_jwks_url`; `any` accepts every audience."""
     allowed_origins: Words = ()
     """The pages, beside those from the API's own address, that may use the API in a browser."""
     allowed_hosts: Words = ()

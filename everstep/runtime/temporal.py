@@ -20,7 +20,7 @@ from temporalio.service import RPCError
 
 from activities.contracts import WRITTEN_WITHOUT_DEFAULTS
 from agent_domain.errors import EverstepError
-from everstep.runtime.codec import AesGcmCodec
+from everstep.runtime.codec import REFUSED, AesGcmCodec, PlainPayload
 from everstep.runtime.embedded import SearchAttributeType
 from everstep.runtime.settings import Settings
 from workflows import search_attributes
@@ -72,6 +72,12 @@ class GuardedPayloadConverter(CompositePayloadConverter):
         usual = DefaultPayloadConverter.default_encoding_payload_converters
         super().__init__(*(_JSON if isinstance(each, JSONPlainPayloadConverter) else each for each in usual))
 
+    def from_payloads(self, payloads: Sequence[Payload], type_hints: list[type] | None = None) -> list[Any]:
+        """The values; `PlainPayload` where one came unencrypted and should not."""
+        if any(payload.metadata.get("encoding") == REFUSED for payload in payloads):
+            raise PlainPayload
+        return super().from_payloads(payloads, type_hints)
+
     def to_payloads(self, values: Sequence[object]) -> list[Payload]:
         """The payloads, each within the limit."""
         payloads = super().to_payloads(values)
@@ -82,14 +88,14 @@ class GuardedPayloadConverter(CompositePayloadConverter):
         return payloads
 
 
-def data_converter(payload_key: str | None = None) -> DataConverter:
+def data_converter(payload_key: str | None = None, *, accepts_plain: bool = False) -> DataConverter:
     """How Everstep's values are written in Temporal; with a key, so that it cannot read them."""
     guarded = replace(pydantic_data_converter, payload_converter_class=GuardedPayloadConverter)
     if payload_key is None:
         return guarded
     return replace(
         guarded,
-        payload_codec=AesGcmCodec.of(payload_key),
+        payload_codec=AesGcmCodec.of(payload_key, accepts_plain=accepts_plain),
         failure_converter_class=DefaultFailureConverterWithEncodedAttributes,
     )
 
@@ -107,7 +113,7 @@ async def connect(settings: Settings) -> Client:
             namespace=settings.temporal_namespace,
             api_key=settings.temporal_api_key,
             tls=settings.temporal_tls or None,
-            data_converter=data_converter(settings.payload_key),
+            data_converter=data_converter(settings.payload_key, accepts_plain=settings.accept_plain_payloads),
             keep_alive_config=KEEP_ALIVE,
         )
     except (RPCError, RuntimeError, ValueError) as error:

@@ -8,14 +8,19 @@ import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 import pytest_asyncio
 from sqlalchemy import text
+from temporalio.client import ActivityFailureError, WorkflowUpdateFailedError
+from temporalio.common import RetryPolicy
 
 from agent_domain.messages import user
 from agent_domain.ports import ExecutionRef, ExecutionSpec, NewExecution
+from everstep.client.front_door import StartRequest
 from everstep.runtime.embedded import EmbeddedServices
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import connect
@@ -234,6 +239,52 @@ async def test_a_worker_with_another_payload_key_is_found_out(desk: Desk, servic
             ["what Temporal stores was encrypted with another payload_key"],
             ["what Temporal stores is encrypted, and there is no key here"],
         ]
+
+
+async def test_what_a_stranger_sends_unencrypted_is_refused(desk: Desk, services: EmbeddedServices) -> None:
+    """8.9.4: by a worker, where there is a key. The execution goes on, and answers those who have it."""
+    async with elsewhere(desk, services, "sealed") as place:
+        address = place.installation.temporal_address
+        sealed = Settings(temporal_address=address, payload_key=a_key())
+        keyed = Desk(replace(place.installation, temporal=await connect(sealed)), "sealed")
+        async with keyed.at_work():
+            execution = await keyed.waiting("choose")
+            stranger = place.installation.temporal.get_workflow_handle(execution.workflow.id)
+            (request,) = await execution.requests()
+            answer = {"call_id": request.call_id}
+            with pytest.raises(WorkflowUpdateFailedError):
+                await stranger.execute_update("submit_input", answer)
+            await stranger.signal("anything", answer)
+            forged = StartRequest(agent="clerk", message="hello")
+            with pytest.raises(ActivityFailureError):
+                await place.installation.temporal.execute_activity(
+                    "everstep.start",
+                    forged,
+                    id=str(uuid4()),
+                    task_queue="sealed",
+                    start_to_close_timeout=timedelta(seconds=10),
+                    retry_policy=RetryPolicy(maximum_attempts=1),
+                )
+
+            await execution.submit_input("high")
+            await execution.result()
+            assert (await execution.get()).output
+            assert len((await keyed.client.list()).rows) == 1
+
+
+async def test_the_doctor_tells_of_payloads_from_before_the_key(
+    desk: Desk, services: EmbeddedServices
+) -> None:
+    """8.9.4: and the setting lets them be read."""
+    async with elsewhere(desk, services, "migrating") as place:
+        async with Desk(place.installation, "migrating").at_work():
+            await (await Desk(place.installation, "migrating").client.start("clerk", "hello")).result()
+        alone = Desk(place.installation, "nobody-works")
+        key = a_key()
+        told = (await complaints(alone, EVERSTEP_PAYLOAD_KEY=key))[1:]
+        assert [finding.split(",")[0] for finding in told] == ["a payload in Temporal is not encrypted"]
+        given = {"EVERSTEP_PAYLOAD_KEY": key, "EVERSTEP_ACCEPT_PLAIN_PAYLOADS": "true"}
+        assert (await complaints(alone, **given))[1:] == []
 
 
 @asynccontextmanager

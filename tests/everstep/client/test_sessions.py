@@ -18,6 +18,7 @@ from agent_domain.ports import NotFound
 from agent_domain.sessions import (
     OnBusy,
     Route,
+    Scope,
     SessionBusy,
     SessionChanges,
     SessionNotActive,
@@ -28,6 +29,7 @@ from agent_domain.testing import MockTool, calls
 from everstep.capabilities.user_input import UseUserInput
 from everstep.client.client import Refused
 from everstep.client.contexts import ContextRules
+from everstep.client.sessions import Said
 from everstep.store.sessions import PostgresSessions
 from tests.everstep.client.parlour import Parlour, a_parlour, receiving, said
 from tests.workflows.harness import HeldModel, an_agent, eventually
@@ -195,6 +197,21 @@ class TestSaying:
             InvalidInput, match="related_type 'user' is not allowed; choose from: order, ticket"
         ):
             await rules.checked(Context("user", "1"), ANN)
+
+    async def test_a_key_means_another_message_for_another_person(
+        self, temporal: TemporalClient, store: PostgresSessions
+    ) -> None:
+        """8.9.3: also where their names have slashes."""
+        parlour = a_parlour(temporal, store, answering())
+        tenant = parlour.scope.tenant_id
+
+        async def begins(tenant: str, user: str) -> UUID:
+            client = replace(parlour.sessions.client, tenant_id=tenant)
+            sessions = replace(parlour.sessions, client=client)
+            return (await sessions.begin(Scope(tenant, user), Said("Hello", user, key="k"))).execution_id
+
+        people = [(tenant, "eu/ann"), (f"{tenant}/eu", "ann"), (f"{tenant}/eu/ann", "ann")]
+        assert len({await begins(*person) for person in people}) == 3
 
     async def test_what_a_message_is_about_is_no_business_of_the_agent(
         self, temporal: TemporalClient, store: PostgresSessions

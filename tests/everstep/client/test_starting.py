@@ -1,7 +1,8 @@
 """An id that was used before, on a Temporal server that has forgotten it."""
 
+from dataclasses import replace
 from typing import Any, cast
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -37,6 +38,16 @@ async def test_what_has_ended_is_not_started_again() -> None:
 
     assert await client.start("agent", "Hello", execution_id=execution_id) == execution
     assert len(temporal.started) == 2
+
+
+def test_a_key_means_another_execution_in_another_tenant() -> None:
+    """8.9.3: also where their names have slashes."""
+    client = a_client(Forgetful())
+    named = {"acme": "eu/k", "acme/eu": "k", '["acme"]': "eu/k"}
+
+    assert len({replace(client, tenant_id=tenant).derived_id(key) for tenant, key in named.items()}) == 3
+    # As it has always been.
+    assert replace(client, tenant_id="acme").derived_id("k") == UUID("95ebcf69-3d15-5a06-b38c-bfa0666ea19a")
 
 
 async def test_an_id_is_for_one_request() -> None:

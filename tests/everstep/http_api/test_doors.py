@@ -22,7 +22,7 @@ from everstep.http_api.auth import ANYBODY, Doorkeeper, open_door
 from everstep.http_api.callers import Caller, Grant
 from everstep.http_api.jwks import COOLDOWN, LIFESPAN, KeySet
 from everstep.http_api.problems import Refusal
-from everstep.http_api.tokens import LATEST, LEEWAY, Tokens
+from everstep.http_api.tokens import ANY, LATEST, LEEWAY, Tokens
 from tests.everstep.http_api.house import ORIGIN, SECRET, House, Person, refused, visitor
 
 RSA_KEYS = [rsa.generate_private_key(65537, 2048) for _ in range(2)]
@@ -74,6 +74,7 @@ async def test_scopes_may_be_a_list_and_a_tenant_may_be_left_out() -> None:
         ({"sub": "a\x00"}, "sub"),
         ({"sub": ["ann"]}, "not valid"),
         ({"tenant": 7}, "tenant"),
+        ({"roles": 7}, "roles"),
         ({"tenant": None}, "tenant"),
         ({"scope": 7}, "scope"),
         ({"nbf": datetime.now(UTC) + timedelta(hours=1)}, "not valid"),
@@ -124,6 +125,60 @@ async def test_issuer_and_audience_are_checked_where_they_are_set() -> None:
         await refusal(tokens, by_secret(claims(**wrong)))
 
 
+@pytest.mark.parametrize("given", [{}, {"issuer": "x"}, {"audience": "x"}, {"issuer": "", "audience": "x"}])
+def test_keys_of_a_provider_need_an_issuer_and_an_audience(given: dict[str, str]) -> None:
+    """8.9.1"""
+    with pytest.raises(InvalidInput, match=r"EVERSTEP_AUTH_(ISSUER|AUDIENCE)=any"):
+        Tokens(SECRET, KeySet(URL, Provider().fetch), **given)
+
+
+async def test_a_providers_token_for_another_application_opens_nothing() -> None:
+    """8.9.1"""
+    provider = Provider(("one", RSA_KEYS[0]))
+    keys = KeySet(URL, provider.fetch, lambda: 0.0)
+    strict = Tokens(keys=keys, issuer="https://id.example", audience="everstep")
+    right: dict[str, Any] = {"iss": "https://id.example", "aud": "everstep"}
+    wrongs = (
+        {"aud": "shop"},
+        {"aud": ["shop"]},
+        {"iss": "https://evil.example"},
+        {"aud": None},
+        {"iss": None},
+    )
+
+    assert (await strict.caller(by_key(RSA_KEYS[0], "one", **right))).user_id == "ann"
+    for wrong in wrongs:
+        named = {name: value for name, value in (right | wrong).items() if value is not None}
+        await refusal(strict, by_key(RSA_KEYS[0], "one", scope="sessions:all", **named))
+    any_audience = Tokens(keys=keys, issuer="https://id.example", audience=ANY)
+    assert (await any_audience.caller(by_key(RSA_KEYS[0], "one", **right | {"aud": "shop"}))).user_id == "ann"
+
+
+@pytest.mark.parametrize("sub", ["key:", "key:0190b4a6-4a53-7c2e-9a0e-0c7f6f1f7a10", "local", "anybody"])
+async def test_a_token_names_no_user_of_ours(sub: str) -> None:
+    """8.9.2"""
+    assert "choose another name" in await refusal(Tokens(SECRET), by_secret(claims(sub=sub)))
+
+
+async def test_a_token_that_sees_all_may_be_that_of_the_installation() -> None:
+    """8.9.2"""
+    token = by_secret(claims(sub="local", scope="sessions:all"))
+    assert (await Tokens(SECRET).caller(token)).user_id == "local"
+
+
+async def test_nobody_acts_for_a_key(house: House, ann: Person) -> None:
+    """8.9.2: neither a service, nor another key."""
+    made = await create_key(house.keys, "shop", tenant_id=house.tenant, scopes=["sessions:all"])
+    theirs = f"key:{uuid4()}"
+    headers = {"Authorization": f"Bearer {made.secret}"}
+    async with visitor(ann.app, headers) as service:
+        refused(await service.post("/agent/sessions", json={"user_id": theirs}), 422, "reserved for keys")
+        own = await service.post("/agent/sessions", json={"user_id": f"key:{made.key.id}"})
+        assert own.status_code == 201
+    with pytest.raises(InvalidInput, match="reserved for keys"):
+        await create_key(house.keys, "shop", user_id=theirs)
+
+
 def test_a_short_secret_is_refused() -> None:
     with pytest.raises(InvalidInput, match="32 bytes"):
         Tokens("x" * 31)
@@ -164,7 +219,7 @@ class Provider:
 
     @property
     def tokens(self) -> Tokens:
-        return Tokens(keys=KeySet(URL, self.fetch, lambda: self.now))
+        return Tokens(keys=KeySet(URL, self.fetch, lambda: self.now), issuer=ANY, audience=ANY)
 
 
 def _jwk(key: Any) -> str:
@@ -255,7 +310,7 @@ async def test_what_is_no_document_of_keys_opens_nothing(document: bytes) -> Non
         return document
 
     with pytest.raises(Refusal):
-        await Tokens(keys=KeySet(URL, fetch)).caller(by_key(RSA_KEYS[0], "one"))
+        await Tokens(keys=KeySet(URL, fetch), issuer=ANY, audience=ANY).caller(by_key(RSA_KEYS[0], "one"))
 
 
 # Keys of services.

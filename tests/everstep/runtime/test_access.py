@@ -58,6 +58,20 @@ async def test_a_local_token_opens_everything_of_the_local_tenant() -> None:
     assert local_token(Settings()) is None
 
 
+async def test_a_local_token_names_the_issuer_and_the_audience_that_are_asked_for() -> None:
+    settings = Settings(auth_secret=A_SECRET, auth_issuer="https://id.example", auth_audience="any")
+
+    caller = await door(settings, NO_KEYS)(f"Bearer {local_token(settings)}")
+
+    assert caller.user_id == LOCAL_USER
+
+
+def test_an_identity_provider_needs_an_issuer_and_an_audience() -> None:
+    """8.9.1"""
+    with pytest.raises(InvalidInput, match="EVERSTEP_AUTH_AUDIENCE=any"):
+        door(Settings(auth_jwks_url="https://id.example/jwks", auth_issuer="https://id.example"), NO_KEYS)
+
+
 async def test_without_a_secret_only_keys_open(caplog: pytest.LogCaptureFixture) -> None:
     opens = door(Settings(), NO_KEYS)
 

@@ -12,7 +12,7 @@ from temporalio.exceptions import ApplicationError
 from agent_domain.errors import InvalidInput
 from agent_domain.plan import ExecutionPlan
 from agent_domain.ports import ExecutionRef
-from everstep.runtime.codec import AesGcmCodec, WrongPayloadKey
+from everstep.runtime.codec import REFUSED, AesGcmCodec, PlainPayload, WrongPayloadKey
 from everstep.runtime.temporal import MAX_PAYLOAD_BYTES, PayloadTooLarge, data_converter
 from workflows.contracts import ExecutionInput
 
@@ -66,10 +66,25 @@ async def test_two_writings_of_the_same_differ() -> None:
     assert one.data != other.data
 
 
-async def test_what_was_written_before_there_was_a_key_stays_readable() -> None:
+async def test_what_is_not_encrypted_is_refused_where_there_is_a_key() -> None:
+    """8.9.4"""
+    plain = await data_converter().encode([START])
+
+    with pytest.raises(PlainPayload, match="EVERSTEP_ACCEPT_PLAIN_PAYLOADS=true"):
+        await data_converter(a_key()).decode(plain, [ExecutionInput])
+    forged = [Payload(metadata={"encoding": REFUSED}, data=plain[0].data)]
+    for converter in (data_converter(a_key()), data_converter(a_key(), accepts_plain=True)):
+        with pytest.raises(PlainPayload):
+            await converter.decode(forged, [ExecutionInput])
+
+
+async def test_what_was_written_before_there_was_a_key_is_read_while_that_is_wanted() -> None:
+    """8.9.4"""
     payloads = await data_converter().encode([START])
 
-    assert await data_converter(a_key()).decode(payloads, [ExecutionInput]) == [START]
+    migrating = data_converter(a_key(), accepts_plain=True)
+    assert await migrating.decode(payloads, [ExecutionInput]) == [START]
+    assert b"travel" not in (await migrating.encode([START]))[0].SerializeToString()
 
 
 async def test_another_key_is_named_as_the_cause() -> None:
