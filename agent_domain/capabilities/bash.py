@@ -58,10 +58,14 @@ class ExecutionPolicy:
     writable_paths: tuple[str, ...] = ()
     stdout_cap: int = MIB
     stderr_cap: int = MIB
+    disk_bytes: int = GIB
+    git: bool = False
+    """Whether git directories can be written, except for what runs code there."""
 
     def __post_init__(self) -> None:
         finite("timeout", self.timeout)
         whole("memory_bytes", self.memory_bytes, 1)
+        whole("disk_bytes", self.disk_bytes, 1)
         any_whole("stdout_cap", self.stdout_cap)
         any_whole("stderr_cap", self.stderr_cap)
         self._set("base_dir", _path(self.base_dir))
@@ -92,6 +96,14 @@ class ExecutionPolicy:
     def with_memory(self, size: int) -> "ExecutionPolicy":
         """Give commands so many bytes of memory, at most 1 GiB."""
         return replace(self, memory_bytes=size)
+
+    def with_disk(self, size: int) -> "ExecutionPolicy":
+        """Let one command add so many bytes to the disk."""
+        return replace(self, disk_bytes=size)
+
+    def with_git(self, allowed: bool = True) -> "ExecutionPolicy":
+        """Let commands add, commit and check out with git, or not; hooks and configuration stay closed."""
+        return replace(self, git=allowed)
 
     def with_network(self, allowed: bool = True) -> "ExecutionPolicy":
         """Let commands use the network, or not."""

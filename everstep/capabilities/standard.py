@@ -48,7 +48,9 @@ def _bash(  # noqa: PLR0913 -- each is an option
     base_dir: str = ".",
     timeout: float = _BASH.timeout,
     memory_bytes: int = _BASH.memory_bytes,
+    disk_bytes: int = _BASH.disk_bytes,
     network: bool = _BASH.network,
+    git: bool = _BASH.git,
     readable_paths: list[str] | None = None,
     writable_paths: list[str] | None = None,
     max_output_chars: int = _OUTPUT.max_output_chars,
@@ -56,7 +58,7 @@ def _bash(  # noqa: PLR0913 -- each is an option
     tail_chars: int = _OUTPUT.tail_chars,
 ) -> AgentCapability:
     policy = ExecutionPolicy.for_bash(here.workplace / base_dir, timeout)
-    policy = policy.with_memory(memory_bytes).with_network(network)
+    policy = policy.with_memory(memory_bytes).with_disk(disk_bytes).with_network(network).with_git(git)
     policy = _with_paths(policy, here, readable_paths, writable_paths)
     return UseBash(policy, output_policy=BashPolicy(max_output_chars, head_chars, tail_chars))
 

@@ -29,6 +29,7 @@ from everstep.inference.presets import Driver, Preset, Presets
 from everstep.runtime.agents import known_agents
 from everstep.runtime.codec import ENCODING, PlainPayload, WrongPayloadKey
 from everstep.runtime.installation import HOW_TO_START, Installation, located, opened, presets_of
+from everstep.runtime.protection import close_to_agents
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import connect
 from everstep.store.migrate import pending
@@ -222,6 +223,7 @@ async def _agents(settings: Settings) -> Sequence[Finding]:
     try:
         # Whether the default preset is there was looked at with the models.
         presets = Presets.read(settings.presets, os.environ)
+        close_to_agents(settings)
         known = known_agents(settings.agents, presets, settings.mcp)
     except EverstepError as error:
         return [Finding(False, str(error))]

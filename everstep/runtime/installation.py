@@ -37,6 +37,7 @@ from everstep.runtime.embedded import (
     search_attributes,
 )
 from everstep.runtime.local_secret import local_secret, made_secret
+from everstep.runtime.protection import close_to_agents
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import SEARCH_ATTRIBUTES, connect
 from everstep.runtime.worker import armed, losing, make_worker
@@ -112,6 +113,7 @@ class Installation:
     @cached_property
     def book(self) -> AgentBook:
         """The agents of this process: those that the settings name, and the demo agent."""
+        close_to_agents(self.settings)
         known = known_agents(self.settings.agents, self.models.presets, self.settings.mcp)
         return AgentBook(known.values(), self.models)
 

@@ -4,6 +4,8 @@
 |---|---|
 | `sandbox.py` | who runs a command, and where: refused before it begins, or begun |
 | `places.py` | where the policy's paths lead, and no other way |
+| `guard.py` | what of the directories that it can write to is closed all the same |
+| `aftermath.py` | what it made that would run code, once it has ended |
 | `profile.py` | what it finds inside, and its limits |
 | `seccomp.py` | which system calls it may make |
 | `mounts.py` | for a worker that is root: how somebody else can use root's directories |

@@ -16,7 +16,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,6 @@ from typing import Final, TypeAlias
 
 from agent_domain.capabilities.bash import MIB, CommandResult, ExecutionPolicy, decoded
 from everstep.capabilities.bash import watch
-from everstep.capabilities.bash.places import Place, anything_else
 from everstep.capabilities.bash.words import Unavailable, Unusable
 
 FLOOD: Final = 10 * MIB
@@ -36,6 +35,9 @@ _PIECE: Final = 64 * 1024
 
 Describe: TypeAlias = Callable[[Callable[[bytes], int], int], list[str]]
 """The command line, given what makes a descriptor to read bytes from, and the lifeline."""
+
+Replaced: TypeAlias = Callable[[str], str | None]
+"""What to say if something is not what was looked at, as seen under a root; the empty one is the worker's."""
 
 
 class Stream:
@@ -83,10 +85,10 @@ class Process:
         policy: ExecutionPolicy,
         describe: Describe,
         environment: Mapping[str, str],
-        places: Sequence[Place],
+        replaced: Replaced,
     ) -> None:
         self._policy = policy
-        self._places = places
+        self._replaced = replaced
         self._loop = asyncio.get_running_loop()
         self.over = self._loop.create_future()
         """Done once nothing of the command is left."""
@@ -195,7 +197,7 @@ class Process:
         if self._first is None:
             self.stop("its processes cannot be found; the kernel needs CONFIG_PROC_CHILDREN")
             return
-        if replaced := anything_else(self._places, f"/proc/{self._first.number}/root"):
+        if replaced := self._replaced(f"/proc/{self._first.number}/root"):
             self.stop(replaced)
             return
         if self._unwatched:
@@ -339,10 +341,10 @@ def _new_line(text: str) -> str:
 
 
 async def run(
-    policy: ExecutionPolicy, describe: Describe, environment: Mapping[str, str], places: Sequence[Place]
+    policy: ExecutionPolicy, describe: Describe, environment: Mapping[str, str], replaced: Replaced
 ) -> CommandResult:
-    """Run a command to its end, or to the policy's limits; these places are to be what it finds."""
-    process = Process(policy, describe, environment, places)
+    """Run a command to its end, or to the policy's limits, unless it would find something else."""
+    process = Process(policy, describe, environment, replaced)
     try:
         await asyncio.wait([process.over], timeout=policy.timeout)
         timed_out = not process.over.done()
@@ -350,7 +352,7 @@ async def run(
         await process.end()
     result = process.result(timed_out)
     if not process.began and not timed_out:
-        if said := anything_else(places, ""):
+        if said := replaced(""):
             raise Unusable(said)
         raise Unavailable(result.stderr.strip() or f"bubblewrap ended with {result.exit_code}")
     return result

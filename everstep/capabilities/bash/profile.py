@@ -6,12 +6,13 @@ no sockets of others.
 """
 
 import resource
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Final
 
 from agent_domain.capabilities.bash import MIB, ExecutionPolicy
+from everstep.capabilities.bash.guard import Mount
 
 NAME: Final = "agent"
 USER: Final = 1000
@@ -59,7 +60,7 @@ _NETWORK_ETC: Final = ["hosts", "resolv.conf"]
 
 
 def arguments(
-    policy: ExecutionPolicy, sources: Mapping[str, str], descriptor: Callable[[bytes], int]
+    policy: ExecutionPolicy, mounts: Sequence[Mount], descriptor: Callable[[bytes], int]
 ) -> list[str]:
     """The arguments of bubblewrap; `descriptor` makes one from which the given bytes are read."""
     etc = [*_ETC, *(_NETWORK_ETC if policy.network else [])]
@@ -76,7 +77,7 @@ def arguments(
             for p, part in SCRATCH.items()
             for w in ["--size", str(policy.memory_bytes // part), "--tmpfs", p]
         ),
-        *(word for path in _parents_first(policy) for word in _bound(path, policy, sources)),
+        *(word for mount in mounts for word in mount.words(descriptor)),
         # Both are made in memory, as big as half of the machine's.
         *["--remount-ro", "/dev", "--remount-ro", "/"],
         # Or a process could take back that it goes first when memory runs out, or write into another one.
@@ -98,16 +99,6 @@ def _read_only(path: str) -> list[str]:
 
 def _file(path: str, descriptor: int) -> list[str]:
     return ["--perms", "0644", "--ro-bind-data", str(descriptor), path]
-
-
-def _parents_first(policy: ExecutionPolicy) -> Iterable[str]:
-    """What lies inside another directory is mounted after it, so that it is seen."""
-    return sorted({policy.base_dir, *policy.readable_paths, *policy.writable_paths})
-
-
-def _bound(path: str, policy: ExecutionPolicy, sources: Mapping[str, str]) -> list[str]:
-    writable = path == policy.base_dir or path in policy.writable_paths
-    return ["--bind" if writable else "--ro-bind", sources.get(path, path), path]
 
 
 def environment(policy: ExecutionPolicy, inherited: Mapping[str, str]) -> dict[str, str]:

@@ -1,9 +1,11 @@
 """A place where commands of a model run, and can do no harm. There is no way to run one outside of it."""
 
+import asyncio
 import os
 import pwd
 import shutil
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -11,9 +13,14 @@ from typing import Final
 
 from agent_domain.capabilities.bash import CommandResult, ExecutionPolicy
 from everstep.capabilities.bash import process, profile, seccomp
+from everstep.capabilities.bash.guard import Guard, guard_for
 from everstep.capabilities.bash.mounts import TOOL_USER, Mounts, mounts_for
-from everstep.capabilities.bash.places import Place, real_path
+from everstep.capabilities.bash.places import Place, anything_else, real_path
 from everstep.capabilities.bash.words import Unavailable, Unusable
+from everstep.capabilities.protection import Protection, current
+from everstep.capabilities.protection.repositories import linked_from
+from everstep.capabilities.protection.rules import innermost
+from everstep.capabilities.protection.tree import FEW, TooLarge
 
 LONGEST: Final = 128 * 1024 - 1
 """Bytes of a command: what the kernel passes to a program as one argument."""
@@ -52,9 +59,9 @@ class Launch:
     mounts: Mounts | None = None
     """Held while the command runs."""
 
-    def words(self, policy: ExecutionPolicy, descriptor: Callable[[bytes], int]) -> list[str]:
+    def words(self, policy: ExecutionPolicy, guard: Guard, descriptor: Callable[[bytes], int]) -> list[str]:
         """The command line, up to the program that is to run inside."""
-        inside = profile.arguments(policy, self.sources, descriptor)
+        inside = profile.arguments(policy, guard.mounts(self.sources), descriptor)
         filtered = ["--seccomp", str(descriptor(seccomp.program(local_sockets=policy.network)))]
         return [*self.prefix, _program("bwrap"), *inside, *filtered, "--"]
 
@@ -75,6 +82,19 @@ class Sandbox:
         if problem := unusable(command):
             raise Unusable(problem)
         policy = self.found()
+        protection = current()
+        guard = await _guard(policy, protection)
+        told = list[str]()
+        try:
+            result = await self._run(command, policy, guard)
+        finally:
+            try:
+                told = await _settled(guard, protection)
+            finally:
+                guard.release()
+        return replace(result, stderr="".join([result.stderr, *(f"sandbox: {each}\n" for each in told)]))
+
+    async def _run(self, command: str, policy: ExecutionPolicy, guard: Guard) -> CommandResult:
         places = places_of(policy)
         launch = launch_for(policy, places)
 
@@ -82,9 +102,12 @@ class Sandbox:
             script = profile.prelude(policy, lifeline)
             # The worker's own may stand where no command looks.
             bash = _program("bash", profile.PROGRAMS)
-            return [*launch.words(policy, descriptor), bash, "-c", script, "bash", command]
+            return [*launch.words(policy, guard, descriptor), bash, "-c", script, "bash", command]
 
-        return await process.run(policy, describe, profile.environment(policy, os.environ), places)
+        def replaced(root: str) -> str | None:
+            return anything_else(places, root) or (guard.replaced_in(root) if root else None)
+
+        return await process.run(policy, describe, profile.environment(policy, os.environ), replaced)
 
     def found(self) -> ExecutionPolicy:
         """The policy with the paths that its paths really are."""
@@ -93,12 +116,56 @@ class Sandbox:
             os.path.realpath(os.path.expanduser(p)) for p in (policy.base_dir, *policy.writable_paths)
         ]
         existing = partial(_existing, commands_write=commands_write)
+        base_dir = existing(policy.base_dir, writable=True, directory=True)
+        writable = [existing(path, writable=True) for path in policy.writable_paths]
+        repository = linked_from(base_dir) if policy.git else None
+        if repository and innermost(repository, [base_dir, *writable]) is None:
+            # A linked worktree's, or a submodule's; what runs code is read-only there as well.
+            writable.append(repository)
         return replace(
             policy,
-            base_dir=existing(policy.base_dir, writable=True, directory=True),
+            base_dir=base_dir,
             readable_paths=tuple(existing(path) for path in policy.readable_paths),
-            writable_paths=tuple(existing(path, writable=True) for path in policy.writable_paths),
+            writable_paths=tuple(writable),
         )
+
+
+async def _settled(guard: Guard, protection: Protection) -> list[str]:
+    """In a thread where there is much to look at; a command that is cancelled is settled as well."""
+    if not guard.large:
+        return guard.settle(protection)
+    settling = asyncio.ensure_future(asyncio.to_thread(guard.settle, protection))
+    cancelled: asyncio.CancelledError | None = None
+    while not settling.done():
+        try:
+            await asyncio.shield(settling)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    return settling.result()
+
+
+async def _guard(policy: ExecutionPolicy, protection: Protection) -> Guard:
+    """In a thread where there is much to look at."""
+    with suppress(TooLarge):
+        return guard_for(policy, protection, FEW)
+    try:
+        looking = asyncio.ensure_future(asyncio.to_thread(guard_for, policy, protection))
+        try:
+            return await asyncio.shield(looking)
+        except asyncio.CancelledError:
+            looking.add_done_callback(_let_go)
+            raise
+    except TooLarge as error:
+        raise Unusable(str(error)) from None
+    except RuntimeError as error:
+        raise Unavailable(f"the directory cannot be looked through ({error})") from error
+
+
+def _let_go(looking: "asyncio.Future[Guard]") -> None:
+    if not looking.cancelled() and looking.exception() is None:
+        looking.result().release()
 
 
 def _existing(

@@ -279,4 +279,4 @@ def readable(base_dir: PathText, policy: ExecutionPolicy | None) -> Enclosure:
 
 def writable(base_dir: PathText, policy: ExecutionPolicy | None) -> Enclosure:
     """Where files may be written."""
-    return Enclosure(base_dir, *(policy.writable_paths if policy else ()))
+    return Enclosure(base_dir, *(policy.writable_paths if policy else ()), write=True)

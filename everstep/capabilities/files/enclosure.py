@@ -21,6 +21,7 @@ from agent_domain.capabilities.bash import PathText
 from agent_domain.capabilities.files import NO_BASE, OUTSIDE, path_problem
 from agent_domain.errors import EverstepError, InvalidInput
 from everstep.capabilities.files import openat2, ownership
+from everstep.capabilities.protection import current
 
 LOOK: Final = getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK)
 """Opens nothing for its content, so no device notices. Without such a flag, at least nothing waits."""
@@ -54,9 +55,15 @@ def closing(descriptor: int) -> Generator[int]:
 class Enclosure:
     """Directories within which paths are opened; relative ones start in the first."""
 
-    def __init__(self, base: PathText, *others: PathText) -> None:
+    def __init__(
+        self, base: PathText, *others: PathText, write: bool = False, is_for_agents: bool = True
+    ) -> None:
         self.base = _absolute(base)
-        self.roots = _outermost(self.base, [_absolute(other) for other in others])
+        self._is_for_agents = is_for_agents
+        self.write = write
+        """Whether paths are opened to change what is there."""
+        self._given = list(dict.fromkeys([self.base, *(_absolute(other) for other in others)]))
+        self.roots = _outermost(self.base, self._given[1:])
 
     def place(self, path: str) -> tuple[str, str]:
         """The root that a path is meant for, and the way from there; `..` in it is taken as text."""
@@ -65,7 +72,9 @@ class Enclosure:
         for root in self._spelled():
             problem = path_problem(target, [root])
             if problem is None:
-                return root, _bounded(target[len(root.rstrip("/")) :].strip("/") or ".")
+                rest = _bounded(target[len(root.rstrip("/")) :].strip("/") or ".")
+                self.require_open(root if rest == "." else os.path.join(root, rest))
+                return root, rest
             if problem != OUTSIDE:
                 break
         raise Problem(problem)
@@ -74,6 +83,16 @@ class Enclosure:
         """The roots as they were given, and as the system calls them where a symlink leads to one."""
         yield from self.roots
         yield from map(os.path.realpath, self.roots)
+
+    def require_open(self, path: str) -> None:
+        """Refuse what no agent may touch, like what lies outside; no link may be in the way below a root."""
+        if not self._is_for_agents:
+            return
+        root = max((each for each in self.roots if path_problem(path, [each]) is None), key=len, default="")
+        real = os.path.realpath(root) if root else ""
+        place = os.path.join(real, path[len(root) :].lstrip("/")).rstrip("/") if root else path
+        if current().forbids(place, [os.path.realpath(each) for each in self._given], write=self.write):
+            raise Problem(OUTSIDE)
 
     def opened(self, path: str, flags: int) -> int:
         """Open what a path names; a symlink may lead anywhere inside. The caller closes it."""
@@ -90,12 +109,22 @@ class Enclosure:
     def _beneath(self, directory: int, rest: str, path: str, flags: int) -> int:
         if openat2.is_available():
             try:
-                return openat2.open_beneath(directory, rest, flags)
+                return self._let_through(openat2.open_beneath(directory, rest, flags))
             except OSError as error:
                 if error.errno not in _UNDECIDED:
                     raise
         with self.located(path) as (parent, name):
             return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+
+    def _let_through(self, opened: int) -> int:
+        """What was opened, unless links have led to what no agent may touch."""
+        try:
+            # Where there is no /proc, the way is gone step by step.
+            self.require_open(_path_of(opened))
+        except BaseException:
+            os.close(opened)
+            raise
+        return opened
 
     @contextmanager
     def located(self, path: str, *, make: bool = False) -> Generator[tuple[int, str]]:
@@ -114,6 +143,13 @@ class Enclosure:
         # Whatever else is wrong is said by what the path is used for.
         with suppress(OSError), self.located(path):
             pass
+
+
+def _path_of(opened: int) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{opened}")
+    except FileNotFoundError:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from None
 
 
 def _outermost(base: str, others: list[str]) -> tuple[str, ...]:
@@ -186,8 +222,13 @@ class _Walk:
             elif self.todo:
                 here = self._enter(name, here)
             else:
+                self._require_open(name)
                 return here, name
+        self._require_open()
         return here, "."
+
+    def _require_open(self, *names: str) -> None:
+        self.enclosure.require_open(os.path.join(self.root, *self.names, *names))
 
     def _count(self, *, steps: int = 0, links: int = 0) -> None:
         self.steps += steps
@@ -230,6 +271,7 @@ class _Walk:
         except FileNotFoundError:
             if not self.make:
                 raise
+            self._require_open(name)
             ownership.make_directory(name, here)
             opened = os.open(name, flags, dir_fd=here)
         self.names.append(name)

@@ -41,7 +41,8 @@ class SkillLibrary:
     """
 
     def __init__(self, path: PathText) -> None:
-        self._enclosure = Enclosure(path)
+        # It is the installation that reads them, by names that no model makes up.
+        self._enclosure = Enclosure(path, is_for_agents=False)
         self._lock = threading.Lock()
         self._loaded: Mapping[str, Skill] | None = None
 

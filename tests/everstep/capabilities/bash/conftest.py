@@ -12,6 +12,7 @@ from tests.everstep.capabilities.bash.surroundings import (
     need_a_sandbox,
     surroundings,
 )
+from tests.everstep.capabilities.bash.users import WorkerUser, worker_users
 
 
 @pytest.fixture
@@ -22,3 +23,10 @@ def around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Surround
         monkeypatch.setenv(MARK, found.mark)
         monkeypatch.setenv("OPENAI_API_KEY", SECRET)
         yield found
+
+
+@pytest.fixture(params=["own", "ordinary"])
+def user(request: pytest.FixtureRequest) -> Iterator[WorkerUser]:
+    """Whoever runs these tests, which may be root, and somebody who is not."""
+    need_a_sandbox()
+    yield from worker_users(request.param)

@@ -1,7 +1,7 @@
 """The worker attacks its own sandbox, says what it finds open, and runs nothing there."""
 
 import struct
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -9,6 +9,7 @@ import pytest
 
 from agent_domain.capabilities.bash import ExecutionPolicy
 from everstep.capabilities.bash import checks, profile, seccomp
+from everstep.capabilities.bash.guard import Mount
 from tests.everstep.capabilities.bash.surroundings import Surroundings, bash, policy_for
 
 
@@ -53,9 +54,9 @@ def with_arguments(change: Callable[[list[str]], list[str]], monkeypatch: pytest
     real = profile.arguments
 
     def changed(
-        policy: ExecutionPolicy, sources: Mapping[str, str], descriptor: Callable[[bytes], int]
+        policy: ExecutionPolicy, mounts: Sequence[Mount], descriptor: Callable[[bytes], int]
     ) -> list[str]:
-        return change(real(policy, sources, descriptor))
+        return change(real(policy, mounts, descriptor))
 
     monkeypatch.setattr(profile, "arguments", changed)
 
@@ -91,7 +92,13 @@ async def test_a_system_that_can_be_written_is_noticed(
     around: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """9.1.5: it would be memory without a size."""
-    with_arguments(lambda given: given[: given.index("--remount-ro")] + given[-2:], monkeypatch)
+
+    def writable(given: list[str]) -> list[str]:
+        where = len(given) - given[::-1].index("/dev") - 2
+        assert given[where : where + 4] == ["--remount-ro", "/dev", "--remount-ro", "/"]
+        return given[:where] + given[where + 4 :]
+
+    with_arguments(writable, monkeypatch)
     assert "the sandbox leaves open: writing to the system; " in await refused(around)
 
 

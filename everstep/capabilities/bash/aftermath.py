@@ -1,0 +1,118 @@
+"""What a command leaves behind that would run code, or change settings, for whoever comes next.
+
+What is there when a command begins is protected by mounts. A git directory, or settings, that the command
+makes itself are looked at once it has ended: what runs code there is put out of use, under another name, and
+the command's reader is told.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Final
+
+from everstep.capabilities.protection.repositories import NOTHING, parts_of
+from everstep.capabilities.protection.rules import lies_in
+
+REFUSED: Final = ".refused"
+
+_MAX_CONFIG: Final = 64 * 1024
+_SECTION: Final = re.compile(r'\s*\[\s*([A-Za-z0-9.-]+)(?:\s+"(?:[^"\\]|\\.)*")?\s*\]\s*')
+_ENTRY: Final = re.compile(r"\s*([A-Za-z][A-Za-z0-9-]*)\s*(?:=\s*(.*?))?\s*")
+_HARMLESS: Final = {
+    "core": "repositoryformatversion filemode bare logallrefupdates ignorecase precomposeunicode symlinks "
+    "worktree",
+    "remote": "url pushurl fetch tagopt promisor partialclonefilter",
+    "branch": "remote merge rebase",
+    "user": "name email",
+    "init": "defaultbranch",
+    "submodule": "url active",
+    "extensions": "objectformat partialclone refstorage",
+}
+
+
+def put_aside(paths: Iterable[str]) -> Iterator[str]:
+    """Rename what has a name that a command was not to take."""
+    for path in paths:
+        if os.path.lexists(path):
+            with suppress(OSError):
+                os.rename(path, _free(path))
+                yield f"{path} cannot be made by a command, and is {os.path.basename(path)}{REFUSED} now"
+
+
+def disarm(folders: Iterable[str], roots: Iterable[str]) -> Iterator[str]:
+    """Put git directories out of use that would run code: git knows none without a HEAD."""
+    allowed = tuple(roots)
+    for folder in folders:
+        for each in _with_nested(folder):
+            if why := _runs_code(each, allowed):
+                with suppress(OSError):
+                    os.rename(f"{each}/HEAD", _free(f"{each}/HEAD"))
+                    yield f"{each} is put out of use, as {why}; its HEAD is HEAD{REFUSED} now"
+
+
+def _free(path: str) -> str:
+    """What has the name already was put aside before; it is replaced unless it is a directory."""
+    target, number = f"{path}{REFUSED}", 1
+    while os.path.isdir(target) and not os.path.islink(target):
+        target, number = f"{path}{REFUSED}.{number}", number + 1
+    return target
+
+
+def _with_nested(folder: str) -> Iterator[str]:
+    yield folder
+    with suppress(OSError):
+        for inner in parts_of(folder).nested:
+            yield from _with_nested(inner)
+
+
+def _runs_code(folder: str, roots: tuple[str, ...]) -> str | None:
+    """Why git would run code of a command's making there; what cannot be read counts as such."""
+    try:
+        hooks = os.listdir(f"{folder}/hooks") if os.path.lexists(f"{folder}/hooks") else []
+        if any(not name.endswith(".sample") for name in hooks):
+            return "it has hooks"
+        for name in ("config", "config.worktree"):
+            if reason := _harm(folder, _text(f"{folder}/{name}"), roots):
+                return f"its {name} {reason}"
+        if _text(f"{folder}/info/attributes").strip():
+            return "it has attributes"
+    except OSError:
+        return "it cannot be read"
+    return None
+
+
+def _text(path: str) -> str:
+    if not os.path.lexists(path):
+        return NOTHING
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with open(os.open(path, flags), "rb") as file:
+        content = file.read(_MAX_CONFIG + 1)
+    if len(content) > _MAX_CONFIG:
+        raise OSError
+    return content.decode(errors="replace")
+
+
+def _harm(folder: str, text: str, roots: tuple[str, ...]) -> str | None:
+    section = ""
+    for line in text.splitlines():
+        rest = line
+        if opened := _SECTION.match(rest):
+            section, rest = opened[1].lower(), rest[opened.end() :]
+        if not rest.strip() or rest.lstrip().startswith(("#", ";")):
+            continue
+        entry = _ENTRY.fullmatch(rest)
+        key = entry[1].lower() if entry else ""
+        value = (entry and entry[2]) or ""
+        if key not in _HARMLESS.get(section, "").split() or value.endswith("\\"):
+            return f"sets {section}.{key}" if entry else "cannot be understood"
+        if key in {"url", "pushurl"} and "::" in value:
+            return "names a program as its remote"
+        if key == "worktree" and not _is_within(os.path.join(folder, value.strip('"')), roots):
+            return "works on another directory"
+    return None
+
+
+def _is_within(path: str, roots: tuple[str, ...]) -> bool:
+    real = os.path.realpath(path)
+    return any(lies_in(real, root) for root in roots)

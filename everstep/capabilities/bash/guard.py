@@ -1,0 +1,326 @@
+"""What is mounted over the directories that a command can write to, so that it cannot touch all of them.
+
+The rules are in `everstep.capabilities.protection`; here they become mounts. A mount cannot be renamed or
+removed, but the directories above it can, so those are mounted on themselves up to the one that the policy
+names. A name that is missing is taken by a placeholder while the command runs.
+"""
+
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Final
+
+from agent_domain.capabilities.bash import ExecutionPolicy
+from everstep.capabilities.bash import aftermath
+from everstep.capabilities.bash.places import replaced
+from everstep.capabilities.bash.words import Unusable
+from everstep.capabilities.protection import Protection, placeholders, repositories, tree
+from everstep.capabilities.protection.placeholders import Placeholder, is_placeholder
+from everstep.capabilities.protection.rules import GIT, KEPT, holds_data, innermost, lies_in
+
+MAX_MOUNTS: Final = 2_000
+
+
+class Kind(Enum):
+    """How a path is mounted."""
+
+    WRITABLE = auto()
+    PIN = auto()
+    """As it is around it, so that it keeps its name."""
+    READ_ONLY = auto()
+    HIDDEN = auto()
+    EMPTY = auto()
+    """A directory with nothing in it, read-only."""
+    TEXT = auto()
+    """A file that changes nothing, read-only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """One path of the sandbox."""
+
+    path: str
+    kind: Kind
+    source: str
+    is_directory: bool = True
+    text: str = ""
+
+    def words(self, descriptor: Callable[[bytes], int]) -> list[str]:
+        """The arguments of bubblewrap."""
+        match self.kind:
+            case Kind.WRITABLE | Kind.PIN:
+                return ["--bind", self.source, self.path]
+            case Kind.READ_ONLY:
+                return ["--ro-bind", self.source, self.path]
+            case Kind.TEXT:
+                content = descriptor(self.text.encode())
+                return ["--perms", "0444", "--ro-bind-data", str(content), self.path]
+            case Kind.HIDDEN | Kind.EMPTY:
+                mode = "0555" if self.kind is Kind.EMPTY else "0000"
+                if not self.is_directory:
+                    return ["--perms", mode, "--ro-bind-data", str(descriptor(b"")), self.path]
+                return ["--perms", mode, "--tmpfs", self.path, "--remount-ro", self.path]
+
+
+@dataclass(slots=True)
+class Guard:
+    """The mounts of one command, and what keeps names free for it until it has ended."""
+
+    kinds: dict[str, Kind]
+    seen: dict[str, os.stat_result]
+    taken: dict[str, Placeholder] = field(default_factory=dict[str, Placeholder])
+    unclaimed: list[str] = field(default_factory=list[str])
+    """Names that are free, and not to be taken by the command."""
+    repositories: set[str] = field(default_factory=set[str])
+    """The git directories that were there before."""
+    writable: tuple[str, ...] = ()
+    large: bool = False
+    """Whether a look takes long."""
+
+    def mounts(self, sources: Mapping[str, str]) -> list[Mount]:
+        """All of them, each after those it lies in. `sources` says where the policy's own paths are found."""
+        return [
+            Mount(path, kind, _source(path, sources), not self._is_file(path), self._text(path))
+            for path, kind in sorted(self.kinds.items(), key=_in_order)
+        ]
+
+    def _is_file(self, path: str) -> bool:
+        return path in self.seen and not stat.S_ISDIR(self.seen[path].st_mode)
+
+    def _text(self, path: str) -> str:
+        taken = self.taken.get(path)
+        return (taken and taken.text) or ""
+
+    def replaced_in(self, root: str) -> str | None:
+        """What to say if something is not mounted as it was meant, seen under the sandbox's root."""
+        for path, seen in self.seen.items():
+            try:
+                there = os.lstat(f"{root}{path}")
+            except OSError:
+                return replaced(path)
+            covered = self.kinds[path] in {Kind.HIDDEN, Kind.EMPTY, Kind.TEXT}
+            if (there.st_dev == seen.st_dev) if covered else not os.path.samestat(there, seen):
+                return replaced(path)
+        return None
+
+    def settle(self, protection: Protection) -> list[str]:
+        """After the command: put out of use what it was not to make. Returns sentences for its reader."""
+        told = [*aftermath.put_aside(self.unclaimed)]
+        for root in _outermost(self.writable):
+            with suppress(OSError, tree.TooLarge):
+                new = set(tree.look(root, protection).repositories) - self.repositories
+                told += aftermath.disarm(sorted(new), self.writable)
+        return told
+
+    def release(self) -> None:
+        """Let go of the names; the command has ended."""
+        while self.taken:
+            _, taken = self.taken.popitem()
+            taken.release()
+
+
+def _source(path: str, sources: Mapping[str, str]) -> str:
+    root = innermost(path, sources)
+    return path if root is None else f"{sources[root]}{path[len(root.rstrip('/')) :]}"
+
+
+def _in_order(entry: tuple[str, Kind]) -> list[str]:
+    return entry[0].split("/")
+
+
+def guard_for(policy: ExecutionPolicy, protection: Protection, at_most: int = tree.MAX_FOLDERS) -> Guard:
+    """Look at what is there now; the policy's paths are real ones.
+
+    Raises:
+        Unusable: A path of the policy is closed to agents, or cannot be protected.
+        TooLarge: A directory of the policy has more directories in it.
+    """
+    building = _Building(policy, protection)
+    try:
+        building.build(at_most)
+    except BaseException:
+        building.guard.release()
+        raise
+    return building.guard
+
+
+def _outermost(paths: Iterable[str]) -> list[str]:
+    distinct = list(dict.fromkeys(paths))
+    return [path for path in distinct if innermost(path, (each for each in distinct if each != path)) is None]
+
+
+class _Building:
+    def __init__(self, policy: ExecutionPolicy, protection: Protection) -> None:
+        self.policy = policy
+        self.protection = protection
+        self.writable = [policy.base_dir, *policy.writable_paths]
+        self.roots = dict.fromkeys(policy.readable_paths, Kind.READ_ONLY)
+        self.roots |= dict.fromkeys(self.writable, Kind.WRITABLE)
+        self.guard = Guard(dict(self.roots), {}, writable=tuple(self.writable))
+
+    def build(self, at_most: int) -> None:
+        for root in self.roots:
+            if self.protection.hides(root) or holds_data(root):
+                raise Unusable(
+                    f"{root} holds the data of an installation; name a directory for the work alone"
+                )
+        for path in self.protection.spelled:
+            self._require_no_link(path)
+        for path in self.protection.hidden:
+            self._put(path, Kind.HIDDEN)
+        for path in self.protection.read_only:
+            self._put(path, Kind.READ_ONLY)
+        for root in _outermost(self.writable):
+            self._look_through(root, at_most)
+        for folder in self._starts():
+            self._keep_names(folder)
+        self._pin()
+        if len(self.guard.kinds) > MAX_MOUNTS:
+            raise Unusable(
+                f"{self.policy.base_dir} holds more than {MAX_MOUNTS} files and folders to protect; "
+                "name a directory that holds nothing but the work"
+            )
+
+    def _look_through(self, root: str, at_most: int) -> None:
+        found = tree.look(root, self.protection, at_most)
+        for path in found.hidden:
+            self._put(path, Kind.HIDDEN)
+        for path in found.read_only:
+            self._put(path, Kind.HIDDEN if holds_data(path) else Kind.READ_ONLY)
+        self.guard.repositories.update(found.repositories)
+        self.guard.large |= found.folders > tree.FEW
+        for path in found.repositories:
+            self._close_repository(path)
+
+    def _close_repository(self, folder: str) -> None:
+        """As a whole, or what runs code where the policy lets the rest be written."""
+        if self._root_of(folder) is None:
+            return
+        for path in repositories.leads_on(folder):
+            self._put(path, Kind.READ_ONLY)
+        if not self.policy.git and folder not in self.writable:
+            self._put(folder, Kind.READ_ONLY)
+            return
+        try:
+            parts = repositories.parts_of(folder)
+        except OSError as error:
+            if folder in self.writable:
+                raise Unusable(f"{folder} is a git directory that cannot be protected: {error}") from None
+            self._put(folder, Kind.READ_ONLY)
+            return
+        self._put(folder, Kind.WRITABLE)
+        for path in parts.read_only:
+            self._put(path, Kind.READ_ONLY)
+        for path in parts.missing_folders:
+            self._take(path, Kind.EMPTY)
+        for path, text in parts.missing_files.items():
+            self._take(path, Kind.TEXT, text)
+        for inner in parts.nested:
+            self._close_repository(inner)
+
+    def _starts(self) -> Iterator[str]:
+        """Where an installation may be started next time, or git be used."""
+        yield from dict.fromkeys(self.writable)
+        start = self.protection.start
+        if start and start not in self.writable and self._root_of(start) in self.writable:
+            yield start
+
+    def _keep_names(self, folder: str) -> None:
+        if not os.path.isdir(folder):
+            return
+        for name in self._names(folder):
+            path = f"{folder}/{name}"
+            self._require_no_link(path)
+            if not is_placeholder(path) and os.path.lexists(path):
+                continue
+            if name.startswith(".") or folder == self.protection.start:
+                self._take(path, Kind.EMPTY)
+            else:
+                # Who lists a directory that is for work alone sees only what is there.
+                self.guard.unclaimed.append(path)
+        for path in self.protection.read_only:
+            if not os.path.lexists(path) and os.path.isdir(os.path.dirname(path)):
+                self._take(path, Kind.EMPTY)
+
+    def _names(self, folder: str) -> Iterator[str]:
+        yield from KEPT
+        # A repository of their own is what some are asked to make, where there is none.
+        if not repositories.is_git_directory(folder) and not (
+            self.policy.git and not _has_repository(folder)
+        ):
+            yield GIT
+
+    def _require_no_link(self, path: str) -> None:
+        """A link cannot be kept in its place, only what it leads to."""
+        root = innermost(path, self.writable)
+        while root is not None and path not in self.roots and lies_in(path, root):
+            if os.path.islink(path):
+                raise Unusable(
+                    f"{path} is a link, which a command could replace; put there what it leads to, or name a "
+                    "directory that holds nothing but the work"
+                )
+            path = os.path.dirname(path)
+
+    def _take(self, path: str, kind: Kind, text: str | None = None) -> None:
+        if self._root_of(path) not in self.writable or self.guard.kinds.get(path) in {Kind.EMPTY, Kind.TEXT}:
+            return
+        self.guard.kinds.pop(path, None)
+        taken = placeholders.take(path, text)
+        if taken is not None:
+            self.guard.taken[path] = taken
+            self._put(path, kind)
+        elif os.path.lexists(path):
+            self._put(path, Kind.READ_ONLY)
+
+    def _root_of(self, path: str) -> str | None:
+        return innermost(path, self.roots)
+
+    def _put(self, path: str, kind: Kind) -> None:
+        """Note how something is mounted that is there; what the policy itself names stays as it is."""
+        root = self._root_of(path)
+        if root is None or path in self.roots or self.guard.kinds.get(path) is Kind.HIDDEN:
+            return
+        if kind is not Kind.HIDDEN and self.roots[root] is Kind.READ_ONLY:
+            return
+        try:
+            self.guard.seen[path] = os.lstat(path)
+        except OSError:
+            return
+        self.guard.kinds[path] = kind
+
+    def _pin(self) -> None:
+        """Mount what lies above on itself, and leave out what lies in something that is closed already."""
+        kinds = self.guard.kinds
+        for path in [*kinds]:
+            root = self._root_of(path)
+            above = os.path.dirname(path)
+            while root is not None and lies_in(above, root) and above != root:
+                if above not in kinds:
+                    self._put(above, Kind.PIN)
+                above = os.path.dirname(above)
+        closed = dict[str, Kind]()
+        for path, kind in sorted(kinds.items(), key=_in_order):
+            outer = innermost(path, closed)
+            outer_kind = None if outer is None else closed[outer]
+            if path not in self.roots and _is_needless(kind, outer_kind):
+                del kinds[path]
+                self.guard.seen.pop(path, None)
+            else:
+                closed[path] = kind
+
+
+def _has_repository(folder: str) -> bool:
+    """Whether git finds one from here."""
+    above = [folder]
+    while above[-1] != os.path.dirname(above[-1]):
+        above.append(os.path.dirname(above[-1]))
+    return any(os.path.lexists(f"{each}/{GIT}") and not is_placeholder(f"{each}/{GIT}") for each in above)
+
+
+def _is_needless(kind: Kind, outer: Kind | None) -> bool:
+    if outer in {Kind.HIDDEN, Kind.EMPTY}:
+        return True
+    return outer is Kind.READ_ONLY and kind not in {Kind.HIDDEN, Kind.WRITABLE}

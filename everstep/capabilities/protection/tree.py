@@ -1,0 +1,168 @@
+"""Where protected names are below a directory.
+
+Looked for before each command, as people change their directories at any time. What was seen of a directory
+counts for as long as the kernel says that it has not changed, so most looks are one call for each directory.
+No link is followed to look further.
+"""
+
+import os
+import stat
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from agent_domain.errors import EverstepError
+from everstep.capabilities.protection.repositories import looks_like_git
+from everstep.capabilities.protection.rules import Protection, is_git, is_kept, is_secret
+
+MAX_FOLDERS: Final = 200_000
+SETTLED: Final = 100_000_000
+"""Nanoseconds after which a further change gives a directory another time."""
+KEPT: Final = 8
+"""Directories of which is known what they were like."""
+MAX_PATH: Final = 4_096
+FEW: Final = 500
+"""Directories that are looked at within a few milliseconds."""
+
+
+class TooLarge(EverstepError):
+    """A directory with more in it than can be looked at."""
+
+
+@dataclass(slots=True)
+class Found:
+    """What has to be protected below a directory, as real paths."""
+
+    hidden: list[str] = field(default_factory=list[str])
+    read_only: list[str] = field(default_factory=list[str])
+    repositories: list[str] = field(default_factory=list[str])
+    """Git directories."""
+    folders: int = 0
+    """How many were looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Folder:
+    mark: tuple[int, ...]
+    seen: int
+    """When, in nanoseconds."""
+    folders: tuple[str, ...]
+    """To look into."""
+    names: tuple[tuple[str, int], ...]
+    """Those that are protected, with what they are."""
+    is_git: bool
+    is_closed: bool = False
+    """To whoever looks; the command's user may be able to open it."""
+
+
+_KNOWN: "OrderedDict[str, dict[str, _Folder]]" = OrderedDict()
+_LOCK = threading.Lock()
+
+
+def look(root: str, protection: Protection, at_most: int = MAX_FOLDERS) -> Found:
+    """Look through everything below a real path.
+
+    Raises:
+        TooLarge: There are more directories.
+    """
+    with _LOCK:
+        before = _KNOWN.get(root, {})
+    if len(before) > at_most:
+        raise TooLarge(_too_large(root, at_most))
+    found, now = Found(), dict[str, _Folder]()
+    for path, folder in _walk(root, protection, before, found):
+        now[path] = folder
+        if len(now) > at_most:
+            raise TooLarge(_too_large(root, at_most))
+    found.folders = len(now)
+    with _LOCK:
+        _KNOWN[root] = now
+        _KNOWN.move_to_end(root)
+        while len(_KNOWN) > KEPT:
+            _KNOWN.popitem(last=False)
+    return found
+
+
+def _too_large(root: str, most: int) -> str:
+    return (
+        f"{root} holds more than {most} directories, too many to look through; "
+        "name one that holds nothing but the work"
+    )
+
+
+def _walk(
+    root: str, protection: Protection, before: dict[str, _Folder], found: Found
+) -> Iterator[tuple[str, _Folder]]:
+    closed = {*protection.hidden, *protection.read_only} - {root}
+    pending = [root]
+    while pending:
+        path = pending.pop()
+        if path in closed:
+            # What to do about it is known without looking inside.
+            continue
+        folder = _folder(path, before.get(path))
+        if folder is None:
+            continue
+        yield path, folder
+        _note(path, folder, found, is_root=path == root)
+        if not folder.is_git or path == root:
+            pending.extend(f"{path}/{name}" for name in folder.folders)
+
+
+def _folder(path: str, known: _Folder | None) -> _Folder | None:
+    """None for what is none any more."""
+    if len(os.fsencode(path)) >= MAX_PATH:
+        # Only commands make what is as deep, from one directory to the next.
+        return None
+    try:
+        status = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return None
+    mark = (status.st_dev, status.st_ino, status.st_ctime_ns, status.st_mtime_ns)
+    if known and known.mark == mark and known.seen - status.st_ctime_ns > SETTLED:
+        return known
+    seen = time.time_ns()
+    try:
+        with os.scandir(path) as entries:
+            kinds = [(entry.name, _kind(entry)) for entry in entries]
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except PermissionError:
+        return _Folder(mark, 0, (), (), is_git=False, is_closed=True)
+    names = tuple(each for each in kinds if is_secret(each[0]) or is_kept(each[0]) or is_git(each[0]))
+    special = {name for name, _ in names}
+    folders = tuple(name for name, kind in kinds if kind == stat.S_IFDIR and name not in special)
+    return _Folder(mark, seen, folders, names, looks_like_git({name for name, _ in kinds}))
+
+
+def _kind(entry: os.DirEntry[str]) -> int:
+    if entry.is_symlink():
+        return stat.S_IFLNK
+    return stat.S_IFDIR if entry.is_dir(follow_symlinks=False) else stat.S_IFREG
+
+
+def _note(path: str, folder: _Folder, found: Found, *, is_root: bool) -> None:
+    if folder.is_closed:
+        if not is_root:
+            found.hidden.append(path)
+        return
+    if folder.is_git:
+        found.repositories.append(path)
+        if not is_root:
+            return
+    for name, kind in folder.names:
+        each = f"{path}/{name}"
+        if kind == stat.S_IFLNK:
+            # A link is protected by what it leads to; where it leads nowhere, there is nothing.
+            each = os.path.realpath(each)
+            if not os.path.exists(each):
+                continue
+        if is_secret(name):
+            found.hidden.append(each)
+        elif is_git(name) and os.path.isdir(each):
+            found.repositories.append(each)
+        else:
+            found.read_only.append(each)

@@ -1,0 +1,323 @@
+"""What an agent cannot touch where its commands run, whoever runs the worker."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.everstep.capabilities.bash.users import WorkerUser
+
+SECRET = "S3CRET"  # noqa: S105 -- nobody's
+PAYLOAD = "touch pwned"
+
+
+def project(user: WorkerUser) -> Path:
+    """A project as people have them, with an installation's data inside."""
+    base = user.folder / "project"
+    for folder in (".everstep/run", ".everstep/postgres", ".claude/agents", "agents", "src/app"):
+        (base / folder).mkdir(parents=True)
+    (base / "everstep.toml").write_text("preset = 'x'\n")
+    (base / ".everstep/api-secret").write_text(SECRET)
+    (base / ".everstep/postgres/postgresql.auto.conf").write_text("")
+    (base / ".claude/agents/a.md").write_text("a")
+    (base / "agents/a.md").write_text("a")
+    for secret in (".env", ".envrc", "src/app/.env.local"):
+        (base / secret).write_text(SECRET)
+    return base
+
+
+def repository(user: WorkerUser, base: Path) -> None:
+    base.mkdir(exist_ok=True)
+    user.git(base, "init", "-q")
+    (base / "file").write_text("one\n")
+    user.git(base, "add", "file")
+    user.git(base, "commit", "-qm", "one")
+
+
+def content(base: Path) -> dict[str, str]:
+    """All files with what is in them."""
+    return {
+        str(path.relative_to(base)): path.read_text(errors="replace")
+        for path in sorted(base.rglob("*"))
+        if path.is_file() and not path.is_symlink()
+    }
+
+
+ATTEMPTS = [
+    "cat .env .envrc src/app/.env.local .everstep/api-secret; find . -exec cat {} +",
+    "cp -r .everstep copy; cp .env copy.env; ln .env hard; ln everstep.toml hard.toml; mv .env moved",
+    "ln -s .env soft; cat soft; ln -s .everstep d; cat d/api-secret; cat /proc/*/cwd/.env",
+    "echo x >everstep.toml; echo x >>everstep.toml; sed -i s/x/y/ everstep.toml; cp src/x everstep.toml",
+    "rm -f everstep.toml; rm -rf .everstep .claude agents; rmdir .everstep; truncate -s 0 agents/a.md",
+    "for each in everstep.toml .everstep .claude agents src/app src src/app/.env.local; do mv $each x; done",
+    "echo x >agents/b.md; mkdir .everstep/agents; echo x >.claude/agents/b.md; touch .claude/settings.json",
+    "chmod 777 .env everstep.toml .everstep agents; cat .env; echo x >agents/a.md; echo x >>.everstep/x",
+    "cd ..; mv project elsewhere; mkdir project; ln -sfn /tmp project",
+    "exec 3<.everstep; ls .everstep/run; mkdir -p .everstep/run; touch .everstep/run/x",
+]
+
+
+def test_nothing_that_is_protected_is_read_or_changed(user: WorkerUser) -> None:
+    """9.1.9: secrets, data, settings and definitions of agents, by whatever way."""
+    base = project(user)
+    before = content(base)
+
+    told = user.bash(base, *ATTEMPTS, hidden=[str(base / ".everstep")], read_only=[str(base / "agents")])
+
+    assert SECRET not in "".join(told)
+    after = content(base)
+    assert {name: after[name] for name in before} == before
+    assert not [name for name in after if SECRET in after[name] and name not in before]
+    assert [name for name in after if name.startswith(("agents", ".claude", ".everstep"))] == [
+        name for name in before if name.startswith(("agents", ".claude", ".everstep"))
+    ]
+
+
+def test_what_is_not_there_cannot_be_made(user: WorkerUser) -> None:
+    """9.1.9: settings and agents that were there at the next start would be used; nothing stays of this."""
+    base = user.folder / "empty"
+    base.mkdir()
+    told = user.bash(
+        base,
+        "echo 'agents = [\"x\"]' >everstep.toml; ls everstep.toml/x",
+        "mkdir -p .everstep/agents; echo x >.everstep/agents/x.md",
+        "mkdir -p .claude/agents; echo x >.claude/agents/x.md; ln -s src .claude",
+        "mkdir made; mv made .claude; mv -T made .everstep; mv -T made .git; rmdir .claude .git; ls -A",
+        "git init -q .; echo x >.git/config; echo 'gitdir: made' >.git",
+    )
+    assert "everstep.toml: Is a directory" in told[0]
+    assert all("Read-only file system" in text for text in told[1:3])
+    assert os.listdir(base) == ["made"]
+    assert os.listdir(base / "made") == []
+
+
+def test_a_directory_for_work_alone_gets_no_settings(user: WorkerUser) -> None:
+    """9.1.9: they are put aside where the installation is not started from, and the model is told."""
+    base, here = user.folder / "work", user.folder / "here"
+    base.mkdir()
+    here.mkdir()
+    (told, listed) = user.bash(base, "echo x >everstep.toml; ls", "ls", here=str(here))
+    assert told.startswith("everstep.toml\n")
+    assert "sandbox: " in told
+    assert f"{base}/everstep.toml cannot be made by a command, and is everstep.toml.refused now" in told
+    assert listed == "everstep.toml.refused\n"
+
+
+def test_the_project_is_protected_in_a_base_directory_around_it(user: WorkerUser) -> None:
+    """9.1.9: the folders above it cannot be renamed either, and another in its place is another one."""
+    base = project(user)
+    before = content(base)
+    told = user.bash(
+        user.folder,
+        "cat project/.env project/.everstep/api-secret project/src/app/.env.local",
+        "echo x >project/everstep.toml; echo x >project/agents/b.md; mkdir project/.git",
+        "mv project p; mkdir project; echo x >project/everstep.toml",
+        here=str(base),
+        hidden=[str(base / ".everstep")],
+        read_only=["agents"],
+    )
+    assert SECRET not in "".join(told)
+    assert content(base) == before
+
+
+def test_a_secret_is_not_uncovered_by_closing_its_folder(user: WorkerUser) -> None:
+    """9.1.9: a folder that cannot be looked into is hidden."""
+    base = user.folder / "base"
+    (base / "a").mkdir(parents=True)
+    (base / "a/.env").write_text(SECRET)
+    told = user.bash(base, "chmod 000 a", "chmod 755 a; cat a/.env; ls a")
+    assert SECRET not in "".join(told)
+
+
+def test_data_of_an_installation_are_no_place_to_work(user: WorkerUser) -> None:
+    """9.1.9: not even for a policy that names them."""
+    base = project(user)
+    for named in (base / ".everstep", base / ".everstep/postgres"):
+        (told,) = user.bash(named, "ls", hidden=[str(base / ".everstep")], here=str(base))
+        assert told == (
+            f"Error: {named} holds the data of an installation; name a directory for the work alone"
+        )
+    (told,) = user.bash(base / "src", "ls", writable=[str(base / ".everstep")], here=str(base))
+    assert "holds the data of an installation" in told
+
+
+def test_a_link_in_the_place_of_settings_is_refused(user: WorkerUser) -> None:
+    """9.1.9: a link could be replaced; the text says what to do."""
+    base = user.folder / "base"
+    (base / "other").mkdir(parents=True)
+    (base / ".claude").symlink_to("other")
+    (told,) = user.bash(base, "touch begun")
+    assert told.startswith(f"Error: {base}/.claude is a link, which a command could replace; ")
+    assert not (base / "begun").exists()
+
+
+GIT_ATTEMPTS = [
+    f"echo '{PAYLOAD}' >.git/hooks/pre-commit; chmod +x .git/hooks/pre-commit; rm -rf .git/hooks",
+    "git config core.fsmonitor ./x; echo '[core] fsmonitor = ./x' >>.git/config; cp file .git/config.new; "
+    "mv .git/config.new .git/config; ln -f file .git/config; echo x >.git/config.worktree",
+    "echo '* filter=x' >.git/info/attributes; mv .git/info .git/i; mkdir .git/info",
+    "echo ../evil >.git/commondir; mkdir .git/commondir; ln -s ../evil .git/commondir",
+    "mv .git .git2; mv .git/hooks .git/h; cp -r .git evil; mv evil/.git .; ln -sfn evil .git",
+]
+
+
+@pytest.mark.parametrize("git", [False, True])
+def test_what_of_git_runs_code_is_read_only(git: bool, user: WorkerUser) -> None:
+    """9.1.10: with git and without."""
+    base = user.folder / "base"
+    repository(user, base)
+    code = {"config", "config.worktree", "info/attributes", "commondir"}
+
+    def seen() -> dict[str, str]:
+        found = content(base / ".git")
+        return {name: found[name] for name in found if name in code or name.startswith("hooks/")}
+
+    before = seen()
+    told = user.bash(base, *GIT_ATTEMPTS, git=git)
+    assert seen() == before, told
+    assert not (base / ".git2").exists()
+    user.git(base, "commit", "-q", "--allow-empty", "-m", "by hand")
+    assert not (base / "pwned").exists()
+
+
+def test_without_git_the_rest_is_read_only_too(user: WorkerUser) -> None:
+    """9.1.10: git can look."""
+    base = user.folder / "base"
+    repository(user, base)
+    told = user.bash(base, "git log --format=%s; git status --short", "echo x >>file; git commit -qam x")
+    assert told[0] == "one\n"
+    assert "Read-only file system" in told[1]
+
+
+COMMIT = (
+    "export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a; "
+    "echo two >two && git add two && git commit -qm two && git checkout -q -b other && "
+    "git stash list && git gc -q && git log --format=%s -1"
+)
+
+
+def test_with_git_commits_are_made(user: WorkerUser) -> None:
+    """9.1.10: add, commit and checkout; and outside nothing is left of how that is done."""
+    base = user.folder / "base"
+    repository(user, base)
+    before = set(os.listdir(base / ".git"))
+    assert user.bash(base, COMMIT, git=True)[0].endswith("two\n")
+    assert user.git(base, "log", "--format=%s") == "two\none\n"
+    assert user.git(base, "branch", "--show-current") == "other\n"
+    assert set(os.listdir(base / ".git")) - before <= {"COMMIT_EDITMSG", "packed-refs"}
+
+
+def test_a_linked_worktree_and_a_submodule_are_like_the_repository_itself(user: WorkerUser) -> None:
+    """9.1.10: whose own git directory lies outside of the base directory."""
+    main, other, linked = user.folder / "main", user.folder / "other", user.folder / "linked"
+    repository(user, main)
+    repository(user, other)
+    user.git(main, "worktree", "add", "-q", str(linked), "-b", "linked")
+    user.git(main, "-c", "protocol.file.allow=always", "submodule", "add", "-q", str(other), "sub")
+    attempt = (
+        "echo x >>{git}/config; echo x >{git}/hooks/pre-commit; rm .git; echo 'gitdir: x' >.git; "
+        "mv {git} {git}.2; echo x >{git}/worktrees/linked/commondir; echo x >{git}/commondir"
+    )
+    for base, folder in ((linked, main / ".git"), (main / "sub", main / ".git/modules/sub")):
+        kept = {name: (folder / name).read_text() for name in ("config", "HEAD")}
+        pointer = (base / ".git").read_text()
+        told = user.bash(base, COMMIT, attempt.format(git=folder), git=True)
+        assert told[0].endswith("two\n"), told
+        assert (folder / "config").read_text() == kept["config"]
+        assert (base / ".git").read_text() == pointer
+        assert not (folder / "hooks/pre-commit").exists()
+        assert user.git(base, "log", "-1", "--format=%s") == "two\n"
+        # Without the policy it is not even there.
+        assert "not a git repository" in user.bash(base, "git status")[0]
+    assert "\ntwo" not in user.git(main, "log", "--format=%s")
+
+
+def test_a_git_file_of_a_commands_making_opens_nothing(user: WorkerUser) -> None:
+    """9.1.10: a repository that does not know of the base directory is not its own."""
+    base, strange = user.folder / "base", user.folder / "strange"
+    base.mkdir()
+    repository(user, strange)
+    (base / ".git").write_text(f"gitdir: {strange}/.git\n")
+    (told,) = user.bash(base, f"ls {strange}; git log", git=True)
+    assert "No such file" in told
+    assert "one" not in told
+
+
+def test_repositories_inside_are_found_by_what_they_are(user: WorkerUser) -> None:
+    """9.1.10: a bare one, or one of another name, at any depth, and no folder above can be moved."""
+    base = user.folder / "base"
+    repository(user, base)
+    (base / "vendor").mkdir()
+    repository(user, base / "vendor/lib")
+    user.git(base, "init", "-q", "--bare", "deep.store")
+    kept = content(base)
+    told = user.bash(
+        base,
+        "for g in vendor/lib/.git deep.store; do echo x >>$g/config; echo x >$g/hooks/pre-commit; "
+        "echo x >$g/config.worktree; echo . >$g/commondir; done; for d in vendor vendor/lib deep.store; do "
+        "mv $d x; done",
+        git=True,
+    )
+    code = [name for name in kept if name.endswith("/config") or "/hooks/" in name]
+    after = content(base)
+    assert len(code) > 3
+    assert {name: after[name] for name in code} == {name: kept[name] for name in code}, told
+    for name in ("vendor/lib/.git", "deep.store"):
+        assert not (base / name / "config.worktree").exists()
+        assert not (base / name / "commondir").exists()
+        assert not (base / name / "hooks/pre-commit").exists()
+
+
+def test_hooks_among_the_files_of_the_project_are_read_only(user: WorkerUser) -> None:
+    """9.1.10: where the configuration says that they are."""
+    base = user.folder / "base"
+    repository(user, base)
+    (base / ".husky").mkdir()
+    user.git(base, "config", "core.hooksPath", ".husky")
+    user.bash(base, "echo x >.husky/pre-commit; mv .husky h", git=True)
+    assert os.listdir(base / ".husky") == []
+
+
+def test_a_repository_that_a_command_makes_runs_no_code(user: WorkerUser) -> None:
+    """9.1.10: with hooks or such configuration it is put out of use; without it can be used."""
+    base = user.folder / "base"
+    base.mkdir()
+    evil = [
+        f"git init -q a; echo '{PAYLOAD}' >a/.git/hooks/pre-commit; chmod +x a/.git/hooks/pre-commit",
+        "git init -q b; git -C b config core.fsmonitor 'touch pwned'",
+        "git init -q --bare c; printf '[core]\\nbare=0\\nworktree=..\\nfsmonitor=touch pwned\\n' >c/config",
+        "git init -q x; mv x/.git x/y; echo 'gitdir: y' >x/.git; git -C x config alias.status '!touch pwned'",
+        "git init -q z; echo '* diff=x' >z/.git/info/attributes",
+        "git init -q h; printf '[remote \"o\"]\\n url = ext::sh -c x\\n' >>h/.git/config",
+    ]
+    told = user.bash(base, *evil, "git init -q good; git init -q .; ls -A", git=True)
+    for text in told[:-1]:
+        assert "is put out of use, as it" in text, text
+    assert "out of use" not in told[-1]
+    for name in "abcxzh":
+        ran = user.run(["git", "-C", str(base / name), "status"], cwd=base / name)
+        assert not list(base.rglob("pwned"))
+        assert ran.returncode != 0 or str(base / "good") not in ran.stdout
+    user.git(base / "good", "status")
+
+
+def test_many_commands_at_once_share_what_keeps_names_free(user: WorkerUser) -> None:
+    """9.1.9: one that ends leaves the others protected, and the last one leaves nothing."""
+    base = user.folder / "base"
+    base.mkdir()
+    script = (
+        "import asyncio, sys; from agent_domain.capabilities.bash import ExecutionPolicy; "
+        "from everstep.capabilities.bash.sandbox import Sandbox; "
+        "run = lambda c: Sandbox(ExecutionPolicy.for_bash(sys.argv[1], 60)).run(c)\n"
+        "async def main():\n"
+        "    waits = 'until test -e go; do sleep 0.01; done; mkdir .claude/x; rmdir .claude'\n"
+        "    slow = [asyncio.ensure_future(run(waits)) for _ in range(3)]\n"
+        "    for _ in range(10): await run('true')\n"
+        "    await run('touch go')\n"
+        "    print(sum('Read-only' in each.stderr for each in await asyncio.gather(*slow)))\n"
+        "asyncio.run(main())"
+    )
+    user.own()
+    ran = user.run([user.python, "-c", script, str(base)], cwd=base)
+    assert ran.stdout == "3\n", ran.stderr
+    assert os.listdir(base) == ["go"]

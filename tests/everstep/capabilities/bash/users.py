@@ -1,0 +1,104 @@
+"""Workers of two kinds: one that is root, and one that is not."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import pytest
+
+from tests.everstep.capabilities.bash import attacker
+
+ROOT = Path(__file__).parents[4]
+NOBODY = 65534
+
+
+@dataclass(frozen=True)
+class WorkerUser:
+    """Somebody who runs a worker, and has a folder."""
+
+    folder: Path
+    """Where everybody may look into."""
+    uid: int
+    python: str
+
+    def worker(self, **asked: Any) -> dict[str, Any]:
+        """What agents of such a worker read."""
+        self.own()
+        command = [self.python, "-m", attacker.__name__, json.dumps({**asked, "base": str(asked["base"])})]
+        ran = self.run(command, cwd=ROOT)
+        assert ran.returncode == 0, ran.stderr
+        return json.loads(ran.stdout)
+
+    def bash(self, base: Path, *commands: str, **asked: Any) -> list[str]:
+        """What an agent reads of its commands."""
+        return self.worker(base=base, commands=commands, **asked)["bash"]
+
+    def own(self) -> None:
+        """Give everything in the folder to this user."""
+        if os.geteuid() == 0:
+            for place, folders, names in os.walk(self.folder):
+                for name in (*folders, *names):
+                    os.chown(f"{place}/{name}", self.uid, self.uid, follow_symlinks=False)
+
+    def git(self, folder: Path, *words: str) -> str:
+        """What git says, outside of any sandbox."""
+        self.own()
+        ran = self.run(["git", "-C", str(folder), *words], cwd=folder)
+        assert ran.returncode == 0, ran.stderr
+        return ran.stdout
+
+    def run(self, command: list[str], cwd: Path) -> "subprocess.CompletedProcess[str]":
+        """Run a program as this user."""
+        path = os.pathsep.join([str(ROOT), sysconfig.get_path("purelib")])
+        who: dict[str, Any] = {"user": self.uid, "group": self.uid, "extra_groups": []}
+        return subprocess.run(  # noqa: S603 -- our own words
+            command,
+            cwd=cwd,
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": path, "HOME": str(self.folder / "home"), **GIT},
+            capture_output=True,
+            text=True,
+            check=False,
+            **(who if os.geteuid() != self.uid else {}),
+        )
+
+
+GIT = {
+    "GIT_AUTHOR_NAME": "a",
+    "GIT_AUTHOR_EMAIL": "a@example.com",
+    "GIT_COMMITTER_NAME": "a",
+    "GIT_COMMITTER_EMAIL": "a@example.com",
+}
+
+
+def worker_users(kind: str) -> Iterator[WorkerUser]:
+    """The one who runs the tests, or root's opposite."""
+    folder = Path(mkdtemp(dir="/var/tmp", prefix="everstep-user-"))
+    folder.chmod(0o755)
+    (folder / "home").mkdir()
+    try:
+        if kind == "own":
+            os.chown(folder, os.geteuid(), os.getegid())
+            yield WorkerUser(folder, os.geteuid(), sys.executable)
+            return
+        if os.geteuid() != 0:
+            pytest.skip("only root can become another user; under a plain user all other tests are this one")
+        os.chown(folder, NOBODY, NOBODY)
+        # Root's own interpreter may well be where others cannot reach it.
+        for python in (sys.executable, f"/usr/bin/python3.{sys.version_info.minor}"):
+            user = WorkerUser(folder, NOBODY, python)
+            with suppress(OSError):
+                if user.run([python, "-c", f"import {attacker.__name__}"], cwd=ROOT).returncode == 0:
+                    yield user
+                    return
+        pytest.skip("no other user can reach an interpreter and the packages installed here")
+    finally:
+        shutil.rmtree(folder)

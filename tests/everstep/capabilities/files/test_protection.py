@@ -1,0 +1,176 @@
+"""What file tools refuse like `..`, although it lies in their directory."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent_domain.capabilities.bash import ExecutionPolicy
+from everstep.capabilities.protection import protect
+from tests.everstep.capabilities.files.ground import OUTSIDE, Ground
+
+
+@pytest.fixture(autouse=True)
+def installation(ground: Ground) -> Iterator[None]:
+    """One that has its data and its agents in the base directory."""
+    for name, text in {
+        ".everstep/api-secret": "key",
+        ".everstep/postgres/postgresql.auto.conf": "",
+        ".env": "key",
+        ".envrc": "key",
+        "sub/.env.local": "key",
+        ".git/config": "[core]",
+        ".git/HEAD": "ref: refs/heads/main",
+        ".git/hooks/a.sample": "",
+        "agents/a.md": "agent",
+        "everstep.toml": "preset = 'x'",
+        "nested/everstep.toml": "preset = 'x'",
+        "nested/.everstep/temporal.db": "key",
+        "store/HEAD": "ref",
+        "store/objects/x": "",
+        "store/refs/x": "",
+        "half/HEAD": "ref",
+        "half/objects/x": "",
+    }.items():
+        path = ground.base / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    protect([ground.base / ".everstep"], [ground.base / "agents"])
+    yield
+    protect()
+
+
+UNREADABLE = [
+    ".everstep/api-secret",
+    ".everstep/none",
+    ".everstep",
+    "nested/.everstep/temporal.db",
+    ".env",
+    ".envrc",
+    ".ENV.local",
+    "sub/.env.local",
+    "sub/../.env",
+    "./.env",
+]
+READ_ONLY = [
+    *UNREADABLE,
+    ".everstep/postgres/postgresql.auto.conf",
+    ".everstep/agents/x.md",
+    "everstep.toml",
+    "Everstep.TOML",
+    "sub/everstep.toml",
+    "nested/everstep.toml",
+    ".claude/agents/x.md",
+    "sub/.claude/settings.json",
+    "agents/a.md",
+    "agents/new/b.md",
+    ".git",
+    ".git/config",
+    ".git/hooks/pre-commit",
+    ".git/info/attributes",
+    ".git/index",
+    "sub/.git",
+    "sub/.git/config",
+    ".GIT/config",
+    "store/config",
+    "store/hooks/post-update",
+    "half/refs/heads/x",
+    "half/commondir",
+    "new/.env",
+]
+
+
+@pytest.mark.parametrize("path", UNREADABLE)
+def test_what_is_secret_is_not_read(path: str, ground: Ground) -> None:
+    """9.2.10: neither data of an installation nor what begins with `.env`."""
+    assert ground.read(path) == OUTSIDE
+    assert ground.call("list_dir", path=path) == OUTSIDE
+    assert ground.read(str(ground.base / path)) == OUTSIDE
+
+
+@pytest.mark.parametrize("path", READ_ONLY)
+def test_what_runs_code_or_holds_secrets_is_not_written(path: str, ground: Ground) -> None:
+    """9.2.10: and no folder is made on the way."""
+    before = {each: each.read_text() for each in ground.base.rglob("*") if each.is_file()}
+    folders = {each for each in ground.base.rglob("*") if each.is_dir()}
+    assert ground.write(path) == OUTSIDE
+    assert ground.write(str(ground.base / path)) == OUTSIDE
+    assert ground.edit(path, "a", "b") == OUTSIDE
+    assert {each: each.read_text() for each in ground.base.rglob("*") if each.is_file()} == before
+    assert {each for each in ground.base.rglob("*") if each.is_dir()} == folders
+
+
+def test_links_lead_nowhere_else(ground: Ground) -> None:
+    """9.2.10: what counts is where a path leads."""
+    ground.link("secret", ".env")
+    ground.link("data", ".everstep")
+    ground.link("git", ground.base / ".git")
+    ground.link("code", "git/hooks")
+    for path in ("secret", "data/api-secret", "sub/../data/api-secret"):
+        assert ground.read(path) == OUTSIDE
+    for path in ("secret", "data/x", "git/config", "code/pre-commit", "code/new/x"):
+        assert ground.write(path) == OUTSIDE
+    assert not (ground.base / ".git/hooks/new").exists()
+
+
+def test_settings_and_definitions_are_read(ground: Ground) -> None:
+    """9.2.10: an agent may look at them."""
+    for path in ("everstep.toml", "agents/a.md", ".git/config", "nested/everstep.toml"):
+        assert not ground.read(path).startswith("Error")
+
+
+def test_what_a_policy_names_itself_is_given_on_purpose(ground: Ground) -> None:
+    """9.2.10: except for the data of an installation."""
+    (ground.base / ".claude").mkdir()
+    policy = ExecutionPolicy.in_dir(ground.base).with_writable_paths(
+        ground.base / ".claude", ground.base / ".everstep"
+    )
+    inside = str(ground.base / ".claude" / "notes.md")
+    assert ground.call("write_file", policy, path=inside, content="x").startswith("Wrote")
+    assert ground.call("write_file", policy, path=".everstep/x", content="x") == OUTSIDE
+    assert ground.call("read_file", policy, path=".everstep/api-secret") == OUTSIDE
+
+
+def test_a_search_does_not_look_into_data(ground: Ground) -> None:
+    """9.2.10: names in there are not told either."""
+    found = ground.call("search_files", patterns=["**/api-secret", "**/temporal.db", "**/a.txt"])
+    assert "api-secret" not in found.replace("[**/api-secret]", "")
+    assert "nested/.everstep" not in found
+    assert "a.txt" in found
+
+
+def test_data_of_an_installation_are_no_base_directory(ground: Ground) -> None:
+    """9.2.10: whatever is asked for."""
+    protect([ground.base])
+    assert ground.read("a.txt") == OUTSIDE
+    assert ground.write("new") == OUTSIDE
+
+
+def test_the_data_of_all_installations_of_this_user_are_closed(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """9.2.10: without anybody having said so."""
+    protect()
+    state = ground.base / "state"
+    monkeypatch.setenv("XDG_STATE_HOME", str(state))
+    (state / "everstep" / "abc").mkdir(parents=True)
+    (state / "everstep" / "abc" / "api-secret").write_text("key")
+    assert ground.read("state/everstep/abc/api-secret") == OUTSIDE
+
+
+def test_the_environment_that_the_worker_runs_from_is_read_only(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """9.2.10: what is written there would run at its next start."""
+    packages = ground.base / ".venv" / "lib"
+    packages.mkdir(parents=True)
+    monkeypatch.setattr("sys.prefix", str(packages.parent))
+    protect()
+    assert ground.write(".venv/lib/sitecustomize.py") == OUTSIDE
+
+
+def test_a_file_in_the_base_directory_is_as_open_as_before(ground: Ground, tmp_path: Path) -> None:
+    """9.2.10: names that only look alike."""
+    del tmp_path
+    for path in ("environment", ".gitignore", ".github/x", "everstep.tomls", "a.env", "git/config", "half/x"):
+        assert ground.write(path).startswith("Wrote")
