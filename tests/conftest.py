@@ -4,10 +4,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from everstep.runtime.signals import restore_for_children
+from tests.databases import databases
 from tests.services import services
 
 # Here and nowhere else: imported into several conftests, each would start servers of its own.
-__all__ = ["services"]
+__all__ = ["databases", "services"]
 
 # A run in the background of a script ignores SIGINT. Its children would do so as well, and never end when
 # a test sends them one.

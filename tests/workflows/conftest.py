@@ -1,7 +1,14 @@
-"""A client of the test session's Temporal server, and second attempts that do not keep tests waiting."""
+"""A client of the test session's Temporal server, and second attempts that do not keep tests waiting.
 
-from collections.abc import Generator
+Executions are kept in memory, and every sixth test runs on PostgreSQL as well: a statement that only
+PostgreSQL reads is wrong in no other place. `EVERSTEP_TEST_STORE=postgres` runs all of them there,
+`EVERSTEP_TEST_STORE=memory` none.
+"""
+
+import os
+from collections.abc import AsyncGenerator, Generator
 from datetime import timedelta
+from zlib import crc32
 
 import pytest
 import pytest_asyncio
@@ -9,7 +16,7 @@ from temporalio.client import Client
 from temporalio.common import RetryPolicy
 
 from everstep.runtime.embedded import EmbeddedServices
-from tests.workflows.harness import connected
+from tests.workflows.harness import STORAGE, Storage, connected
 from workflows.activity_options import CHILD, MODEL, QUICK_TOOL, SETTLE, TOOL
 
 
@@ -23,7 +30,33 @@ def impatient() -> Generator[None]:
         yield
 
 
+MEMORY, POSTGRES = "memory", "postgres"
+ONE_IN = 6
+"""One test of so many runs on PostgreSQL as well, each day the same."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Say where a test keeps its executions."""
+    if "storage" not in metafunc.fixturenames:
+        return
+    wanted = os.environ.get("EVERSTEP_TEST_STORE")
+    is_drawn = not crc32(metafunc.function.__qualname__.encode()) % ONE_IN
+    places = [wanted] if wanted else [MEMORY, POSTGRES] if is_drawn else []
+    if places:
+        metafunc.parametrize("storage", places, indirect=True)
+
+
+@pytest.fixture
+def storage(request: pytest.FixtureRequest) -> Generator[Storage]:
+    """Where the stores of the test are, as its parameter says."""
+    if getattr(request, "param", MEMORY) == POSTGRES:
+        STORAGE.databases = request.getfixturevalue("databases")
+    yield STORAGE
+    STORAGE.databases = None
+
+
 @pytest_asyncio.fixture
-async def temporal(services: EmbeddedServices) -> Client:
-    """Connected as our processes are."""
-    return await connected(services)
+async def temporal(storage: Storage, services: EmbeddedServices) -> AsyncGenerator[Client]:
+    """A client, as our processes have one."""
+    yield await connected(services)
+    await storage.close()

@@ -14,6 +14,7 @@ from itertools import cycle
 from typing import Any, cast
 from uuid import uuid4
 
+from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.api.common.v1 import Payload
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
@@ -43,7 +44,10 @@ from everstep.runtime.embedded import EmbeddedServices
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import HEARTBEAT_THROTTLE, STICKY, connect
 from everstep.runtime.worker import make_worker
+from everstep.store.engine import create_engine
 from everstep.store.memory import MemoryStore
+from everstep.store.postgres import PostgresStore
+from tests.databases import MIGRATED, Databases
 from workflows.agent_execution import AgentExecution
 from workflows.contracts import ExecutionInput, ExecutionProgress, ExecutionResult, workflow_id
 
@@ -92,6 +96,35 @@ class HeldModel:
                 self.was_closed = True
                 raise
         return says(entry) if isinstance(entry, str) else entry
+
+
+class Storage:
+    """Where the stores of a test are: in memory, or in PostgreSQL, each in a database of its own."""
+
+    def __init__(self) -> None:
+        self.databases: Databases | None = None
+        self._opened: list[tuple[str, AsyncEngine]] = []
+
+    def store(self, bus: MemoryBus) -> ExecutionStore:
+        """An empty store."""
+        if self.databases is None:
+            return MemoryStore(bus=bus)
+        url = self.databases.create(MIGRATED)
+        engine = create_engine(url)
+        self._opened.append((url, engine))
+        return PostgresStore(engine, bus)
+
+    async def close(self) -> None:
+        """Drop every database that the test has made."""
+        for url, engine in self._opened:
+            await engine.dispose()
+            if self.databases:
+                self.databases.drop(url)
+        self._opened.clear()
+
+
+STORAGE = Storage()
+"""Of the test that runs; `conftest.py` says where."""
 
 
 LOOKS = {
@@ -310,7 +343,7 @@ def an_office(temporal: TemporalClient, *agents: AgentBuilder | AgentDefinition)
     definitions = tuple(a.definition() if isinstance(a, AgentBuilder) else a for a in agents)
     settings = Settings(task_queue=f"test-{uuid4().hex}", graceful_shutdown_seconds=0.2)
     bus = MemoryBus()
-    return Office(temporal, WatchedStore(MemoryStore(bus=bus)), settings, definitions, bus=bus)
+    return Office(temporal, WatchedStore(STORAGE.store(bus)), settings, definitions, bus=bus)
 
 
 @asynccontextmanager

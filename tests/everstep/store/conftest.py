@@ -1,60 +1,18 @@
 """Both stores, each empty for each test."""
 
 from collections.abc import AsyncGenerator, Generator
-from uuid import uuid4
 
-import psycopg
 import pytest
 import pytest_asyncio
-from sqlalchemy import make_url
 
 from agent_domain.ports import ExecutionStore
 from everstep.bus.memory import MemoryBus
-from everstep.runtime.embedded import EmbeddedServices
 from everstep.store.engine import create_engine
 from everstep.store.memory import MemoryStore
-from everstep.store.migrate import upgrade
 from everstep.store.postgres import PostgresStore
 from everstep.store.tables import metadata
+from tests.databases import MIGRATED, SHARED, Databases
 from tests.everstep.store.store_words import TestClock
-
-MIGRATED, SHARED = "migrated", "shared"
-
-
-class Databases:
-    """Databases on the test server, made and dropped by name."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-
-    def run(self, statement: str, database: str = "postgres") -> None:
-        """A statement of the server's administrator."""
-        with psycopg.connect(self.named(database).replace("+psycopg", ""), autocommit=True) as connection:
-            connection.execute(statement.encode())
-
-    def named(self, name: str) -> str:
-        """The URL of one of them."""
-        return make_url(self.url).set(database=name).render_as_string(hide_password=False)
-
-    def create(self, template: str = "template0") -> str:
-        """A new one; its URL."""
-        name = f"test_{uuid4().hex}"
-        self.run(f"CREATE DATABASE {name} TEMPLATE {template}")
-        return self.named(name)
-
-    def drop(self, url: str) -> None:
-        """Remove one, whoever is still connected."""
-        self.run(f"DROP DATABASE IF EXISTS {make_url(url).database} WITH (FORCE)")
-
-
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def databases(services: EmbeddedServices) -> Databases:
-    """The test server's databases, with one that is migrated."""
-    databases = Databases(services.database_url)
-    databases.run(f"CREATE DATABASE {MIGRATED}")
-    await upgrade(databases.named(MIGRATED))
-    databases.run(f"CREATE DATABASE {SHARED} TEMPLATE {MIGRATED}")
-    return databases
 
 
 @pytest.fixture
