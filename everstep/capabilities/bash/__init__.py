@@ -10,8 +10,8 @@
 | `seccomp.py` | which system calls it may make |
 | `mounts.py` | for a worker that is root: how somebody else can use root's directories |
 | `process.py` | one command from its beginning to the end of all that it began |
-| `watch.py` | what all its processes take together |
-| `checks.py`, `attack.py` | whether all that holds on this machine |
+| `watch.py`, `disk.py` | what all its processes take together |
+| `checks.py`, `attack.py`, `decoy.py` | whether all that holds on this machine |
 """
 
 import os

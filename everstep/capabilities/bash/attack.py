@@ -136,6 +136,7 @@ def attempts(outside: Mapping[str, Any]) -> dict[str, Callable[[], bool]]:
         "memory without end": lambda: _without_limit(resource.RLIMIT_DATA),
         "core dumps": lambda: resource.getrlimit(resource.RLIMIT_CORE)[1] != 0,
     }
+    found |= _project(outside["project"], outside["empty"])
     if outside["network"]:
         for each in ("the worker's network", "local sockets of the worker", "local sockets"):
             del found[each]
@@ -162,6 +163,49 @@ def _is_unlimited(process: str) -> bool:
         return False
     bounded = ("Max data size", "Max processes", "Max open files", "Max file size")
     return any("unlimited" in line for line in lines if line.startswith(bounded))
+
+
+def _project(project: str, empty: str) -> dict[str, Callable[[], bool]]:
+    """What an installation has in the folder in which its agents work, and what it would take from there."""
+    data = f"{project}/.everstep"
+    return {
+        "the installation's data": lambda: any(
+            _did(lambda path=path: _reads(f"{data}/{path}")) for path in ("api-secret", "postgres/PG_VERSION")
+        ),
+        "the installation's database": lambda: (
+            _did(lambda: _connects(socket.AF_UNIX, f"{data}/run/.s.PGSQL.5432"))
+            or _did(lambda: _writes(f"{data}/postgres/postgresql.auto.conf"))
+        ),
+        "secrets of the project": lambda: (
+            any(_did(lambda path=path: _reads(f"{project}/{path}")) for path in (".env", "sub/.env.local"))
+            or _moves(f"{project}/.env")
+            or _moves(f"{project}/sub")
+        ),
+        "settings of the installation": lambda: _changes(f"{project}/everstep.toml"),
+        "definitions of agents": lambda: (
+            any(
+                _did(lambda path=path: _writes(f"{project}/{path}"))
+                for path in (".everstep/agents/x.md", ".claude/agents/x.md")
+            )
+            or any(
+                _moves(f"{project}/{name}") or _did(lambda name=name: os.mkdir(f"{empty}/{name}/agents"))
+                for name in (".everstep", ".claude")
+            )
+        ),
+        "code that git runs": lambda: (
+            _moves(f"{project}/.git")
+            or any(_changes(f"{project}/.git/{name}") for name in ("config", "config.worktree", "commondir"))
+            or any(_did(lambda p=p: _writes(f"{project}/.git/{p}")) for p in ("hooks/x", "info/attributes"))
+        ),
+    }
+
+
+def _changes(path: str) -> bool:
+    return _did(lambda: _writes(path)) or _moves(path) or _did(lambda: os.unlink(path))
+
+
+def _moves(path: str) -> bool:
+    return _did(lambda: os.rename(path, f"{path}.moved"))
 
 
 def _without_limit(kind: int) -> bool:

@@ -20,6 +20,7 @@ from uuid import uuid4
 
 from agent_domain.capabilities.bash import KEPT_VARIABLES, MIB, ExecutionPolicy
 from everstep.capabilities.bash import attack, seccomp
+from everstep.capabilities.bash.decoy import decoy, opened_by_files
 from everstep.capabilities.bash.profile import HOME
 from everstep.capabilities.bash.sandbox import Sandbox
 from everstep.capabilities.bash.words import Unavailable
@@ -27,7 +28,7 @@ from everstep.capabilities.bash.words import Unavailable
 SECONDS: Final = 20
 _INTERPRETER: Final = os.path.realpath(sys.executable)
 _SCRIPT: Final = Path(attack.__file__).read_text("utf-8")
-_HELD = set[tuple[int, int, bool]]()
+_HELD = set[tuple[int, int, bool, bool]]()
 
 
 async def require(policy: ExecutionPolicy) -> None:
@@ -48,20 +49,27 @@ async def failed_checks(policy: ExecutionPolicy) -> list[str]:
             f"run the worker there, not on {sys.platform} {platform.machine()}"
         ]
     try:
-        opened = await _attack(policy)
+        opened, by_files = await _attack(policy)
     except Unavailable as error:
         return [f"{error}{_advice(str(error))}"]
-    return [f"the sandbox leaves open: {name}; update bubblewrap and the kernel" for name in opened]
+    return [
+        *(f"the sandbox leaves open: {name}; update bubblewrap and the kernel" for name in opened),
+        *(f"file tools leave open: {name}; report it, and run no agents here" for name in by_files),
+    ]
 
 
-async def _attack(policy: ExecutionPolicy) -> list[str]:
+async def _attack(policy: ExecutionPolicy) -> tuple[list[str], list[str]]:
+    """What is open to commands, and what to file tools."""
     # The interpreter may stand where no command looks. Environment and memory are no matter of what is tried.
     readable = {*policy.readable_paths, sys.base_prefix} - {"/usr", "/usr/local"}
     shape = replace(
         policy.with_memory(256 * MIB).with_timeout(SECONDS).inherit_environment(False),
         readable_paths=tuple(sorted(readable)),
     )
-    with _outside(policy.network) as outside:
+    with _outside(policy.network) as outside, decoy(os.stat(policy.base_dir)) as project:
+        shape = shape.with_writable_paths(*shape.writable_paths, project / "project", project / "empty")
+        outside |= {"project": str(project / "project"), "empty": str(project / "empty")}
+        by_files = opened_by_files(project / "project", project / "empty")
         shared = [shape.base_dir, *shape.readable_paths, *shape.writable_paths]
         outside["shared"] = [HOME, *map(os.path.realpath, shared)]
         words = [
@@ -79,7 +87,7 @@ async def _attack(policy: ExecutionPolicy) -> list[str]:
     if result.exit_code != 0:
         said = result.stderr.strip().splitlines() or ["it said nothing"]
         raise Unavailable(f"the sandbox could not be checked: {said[-1]}")
-    return list(json.loads(result.stdout))
+    return list(json.loads(result.stdout)), by_files
 
 
 @contextmanager

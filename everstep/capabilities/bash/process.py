@@ -25,6 +25,7 @@ from typing import Final, TypeAlias
 
 from agent_domain.capabilities.bash import MIB, CommandResult, ExecutionPolicy, decoded
 from everstep.capabilities.bash import watch
+from everstep.capabilities.bash.disk import Disk
 from everstep.capabilities.bash.words import Unavailable, Unusable
 
 FLOOD: Final = 10 * MIB
@@ -97,6 +98,7 @@ class Process:
         self._first: First | None = None
         self.began = False
         """Whether it came to the command."""
+        self._disk = Disk([policy.base_dir, *policy.writable_paths], policy.disk_bytes)
         self._ended = threading.Event()
         self._to_watch = SimpleQueue[int | None]()
         """The number of the first process once the command may begin; None if it never will."""
@@ -244,7 +246,7 @@ class Process:
         while first is not None and not self._ended.wait(pause):
             begun = time.monotonic()
             try:
-                too_much = watch.overdrawn(first, self._policy.memory_bytes)
+                too_much = watch.overdrawn(first, self._policy.memory_bytes) or self._disk.overdrawn(first)
             except Exception as error:  # noqa: BLE001 -- whatever it is, nothing runs on unwatched
                 too_much = f"what it takes cannot be watched ({error})"
             if too_much:
@@ -295,6 +297,7 @@ class Process:
                     pass
         finally:
             self._ended.set()
+            self._disk.end()
             self._to_watch.put(None)
             self._close()
 

@@ -118,7 +118,7 @@ def prelude(policy: ExecutionPolicy, lifeline: int) -> str:
     limits = {
         "c": (resource.RLIMIT_CORE, 0, 1),
         "d": (resource.RLIMIT_DATA, policy.memory_bytes, 1024),
-        "f": (resource.RLIMIT_FSIZE, FILE_SIZE, 1024),
+        "f": (resource.RLIMIT_FSIZE, max(FILE_SIZE, policy.disk_bytes), 1024),
         "i": (_RLIMIT_SIGPENDING, SIGNALS, 1),
         "n": (resource.RLIMIT_NOFILE, OPEN_FILES, 1),
         "s": (resource.RLIMIT_STACK, STACK, 1024),

@@ -73,9 +73,10 @@ class Sandbox:
         self.policy = policy
 
     @property
-    def shape(self) -> tuple[int, int, bool]:
-        """What decides whether it holds: who runs it, as whom, and with which network."""
-        return os.geteuid(), os.stat(self.found().base_dir).st_uid, self.policy.network
+    def shape(self) -> tuple[int, int, bool, bool]:
+        """What decides whether it holds: who runs it, as whom, with which network, and whether with git."""
+        policy = self.policy
+        return os.geteuid(), os.stat(self.found().base_dir).st_uid, policy.network, policy.git
 
     async def run(self, command: str) -> CommandResult:
         """Run `bash -c {command}`."""

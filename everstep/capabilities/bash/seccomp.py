@@ -62,6 +62,9 @@ _EXHAUSTED: Final = "inotify_init 253 -; inotify_init1 294 26"
 """These fail as if the user had used up all of theirs, upon which programs poll: the kernel counts instances
 and watches for each user, so a command would take those of the worker's user."""
 
+_RESERVES: Final = "fallocate 285 47"
+"""Takes a disk's space without writing, faster than can be watched. Libraries write instead."""
+
 _NEW_NAMESPACES: Final = 0x7E020000
 """The flags of `clone` that make namespaces."""
 
@@ -69,6 +72,8 @@ _SET_ID_BITS: Final = 0o6000
 _CREATES: Final = 0o100 | 0o20000000  # O_CREAT and what is special about O_TMPFILE
 # Types characters into a terminal, as if somebody sat there; the last changes what reads a line.
 _TERMINAL_TRICKS: Final = (0x5412, 0x541C, 0x5423)  # TIOCSTI, TIOCLINUX, TIOCSETD
+# Reserve space on a disk, as `fallocate` does.
+_DISK_TRICKS: Final = (0x40305828, 0x4030582A, 0x40305839)  # FS_IOC_RESVSP, RESVSP64, ZERO_RANGE
 _PERSONALITIES: Final = (0x0, 0x8, 0x20000, 0xFFFFFFFF)  # the usual ones, and the question which it is
 _TYPE: Final = 0xF  # of a socket; what is above are flags
 _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
@@ -106,6 +111,7 @@ def _rules(column: int, *, local_sockets: bool) -> Iterable[tuple[int, list[Inst
     """What is to be done about the call of each number."""
     yield from ((number, [_fail(errno.EPERM)]) for number in _numbers(_REFUSED, column))
     yield from ((number, [_fail(errno.ENOSYS)]) for number in _numbers(_ABSENT, column))
+    yield from ((number, [_fail(errno.EOPNOTSUPP)]) for number in _numbers(_RESERVES, column))
     yield from ((number, [_fail(errno.EMFILE)]) for number in _numbers(_EXHAUSTED, column))
     for words, block in [*_LOOKED_AT, *_socket_rules(local_sockets=local_sockets)]:
         yield from ((number, block) for number in _numbers(words, column))
@@ -198,6 +204,6 @@ _LOOKED_AT: Final = [
     ("fchmodat 268 53; fchmodat2 452 452; mknodat 259 33", _refuse_bits(2, _SET_ID_BITS)),
     ("open 2 -", _refuse_bits_of_new_files(1, 2)),
     ("openat 257 56", _refuse_bits_of_new_files(2, 3)),
-    ("ioctl 16 29", _refuse_values(1, _TERMINAL_TRICKS)),
+    ("ioctl 16 29", _refuse_values(1, _TERMINAL_TRICKS + _DISK_TRICKS)),
     ("personality 135 92", [*_require_values(0, _PERSONALITIES, errno.EPERM), _END]),
 ]

@@ -1,7 +1,8 @@
 """The worker attacks its own sandbox, says what it finds open, and runs nothing there."""
 
+import os
 import struct
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -9,14 +10,16 @@ import pytest
 
 from agent_domain.capabilities.bash import ExecutionPolicy
 from everstep.capabilities.bash import checks, profile, seccomp
-from everstep.capabilities.bash.guard import Mount
+from everstep.capabilities.bash.guard import Guard, Mount
+from everstep.capabilities.protection import Protection
 from tests.everstep.capabilities.bash.surroundings import Surroundings, bash, policy_for
+from tests.everstep.capabilities.bash.users import WorkerUser
 
 
 @pytest.fixture(autouse=True)
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a process that has not run a command yet."""
-    monkeypatch.setattr(checks, "_HELD", set[tuple[int, int, bool]]())
+    monkeypatch.setattr(checks, "_HELD", set[tuple[int, int, bool, bool]]())
 
 
 async def refused(around: Surroundings) -> str:
@@ -133,6 +136,62 @@ async def test_missing_limits_are_noticed(around: Surroundings, monkeypatch: pyt
 
     monkeypatch.setattr(profile, "prelude", unlimited)
     assert "the sandbox leaves open: memory without end; " in await refused(around)
+
+
+async def test_a_project_that_is_open_is_noticed(
+    around: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """9.1.12: what an installation has there is tried, by commands and by file tools."""
+    real = Guard.mounts
+
+    def only_places(guard: Guard, sources: Mapping[str, str]) -> list[Mount]:
+        return [mount for mount in real(guard, sources) if mount.path not in guard.seen]
+
+    monkeypatch.setattr(Guard, "mounts", only_places)
+
+    def as_before(guard: Guard, root: str) -> None:
+        del guard, root
+
+    monkeypatch.setattr(Guard, "replaced_in", as_before)
+    text = await refused(around)
+    for name in (
+        "the installation's data",
+        "the installation's database",
+        "secrets of the project",
+        "settings of the installation",
+        "definitions of agents",
+        "code that git runs",
+    ):
+        assert f"the sandbox leaves open: {name}; " in text
+
+
+async def test_file_tools_that_are_open_are_noticed(
+    around: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """9.1.12: bash says so, as does the doctor."""
+
+    def never(protection: Protection, path: str, roots: Sequence[str], *, write: bool) -> bool:
+        del protection, path, roots, write
+        return False
+
+    monkeypatch.setattr(Protection, "forbids", never)
+    text = await refused(around)
+    for name in (
+        "reading .everstep/api-secret",
+        "reading .env",
+        "writing everstep.toml",
+        "writing .git/hooks/x",
+    ):
+        assert f"file tools leave open: {name}; " in text
+
+
+@pytest.mark.parametrize("git", [False, True])
+def test_it_holds_for_whoever_runs_the_worker(git: bool, user: WorkerUser) -> None:
+    """9.1.12: as root and as an ordinary user, and nothing is left of the attack."""
+    base = user.folder / "base"
+    base.mkdir()
+    assert user.worker(base=base, checks=True, git=git)["checks"] == []
+    assert os.listdir(base) == []
 
 
 async def test_without_bubblewrap_nothing_is_run(

@@ -196,7 +196,7 @@ async def test_a_command_cancelled_while_the_sandbox_is_checked_leaves_nothing(
     around: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """9.1.1, 9.1.5: at any moment of it; the next one checks anew."""
-    monkeypatch.setattr(checks, "_HELD", set[tuple[int, int, bool]]())
+    monkeypatch.setattr(checks, "_HELD", set[tuple[int, int, bool, bool]]())
     descriptors = len(os.listdir("/proc/self/fd"))
     cancelled = 0
     for turns in range(20):

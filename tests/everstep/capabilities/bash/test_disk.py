@@ -1,0 +1,117 @@
+"""One command lets the disk grow by so much and no more, in however many files."""
+
+import asyncio
+import os
+import re
+
+import pytest
+
+from agent_domain.capabilities.bash import MIB, ExecutionPolicy
+from everstep.capabilities.bash import disk
+from tests.everstep.capabilities.bash.surroundings import PYTHON, Surroundings, bash, policy_for
+from tests.everstep.capabilities.bash.users import ROOT
+
+STOPPED = "sandbox: the command was stopped, as it let the disk grow by more than 64 MiB\n"
+WAIT = "sleep 60"
+
+WRITERS = {
+    "one file after the other": "for i in $(seq 99); do head -c 8M /dev/zero >f$i; done",
+    "many processes": "for i in $(seq 20); do head -c 8M /dev/zero >f$i & done; wait",
+    "processes that nobody waits for": (
+        PYTHON + " -I -S -c 'import os, signal\n"
+        "signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+        "for n in range(60):\n"
+        "  if not os.fork():\n"
+        '    open(f"f{n}", "wb").write(bytes(2**22)); os._exit(0)\n'
+        "import time; time.sleep(60)'"
+    ),
+    "files that were removed": (
+        PYTHON + " -I -S -c '\nimport os, time\nkept = []\n"
+        'for n in range(40):\n  kept.append(open("f", "wb")); kept[-1].write(bytes(2**22)); os.unlink("f")\n'
+        "time.sleep(60)'"
+    ),
+    "files that were removed and are mapped": (
+        PYTHON + " -I -S -c '\nimport os, mmap, time\nkept = []\n"
+        'for n in range(40):\n  f = open("f", "w+b"); f.truncate(2**22); m = mmap.mmap(f.fileno(), 2**22)\n'
+        '  m.write(b"x" * 2**22); kept.append(m); f.close(); os.unlink("f")\n'
+        "time.sleep(60)'"
+    ),
+    "a folder that is moved about": (
+        "while :; do mv a b; mv b a; done 2>/dev/null & mkdir a; "
+        "for i in $(seq 99); do head -c 8M /dev/zero >a/f$i || head -c 8M /dev/zero >b/f$i; done 2>/dev/null"
+    ),
+    "folders that are closed": (
+        "for i in $(seq 60); do mkdir d$i; head -c 4M /dev/zero >d$i/f; chmod 000 d$i; done"
+    ),
+}
+
+
+def own(policy: ExecutionPolicy) -> ExecutionPolicy:
+    return policy.with_disk(64 * MIB)
+
+
+@pytest.mark.parametrize("name", WRITERS)
+async def test_the_disk_grows_by_so_much(name: str, around: Surroundings) -> None:
+    """9.1.11: in whatever way the files are made."""
+    told = await bash(f"{WRITERS[name]}; {WAIT}", own(policy_for(around, 60)))
+    assert STOPPED in told or "what it takes of the disk cannot be measured" in told, told
+    kept = sum(file.stat().st_blocks * 512 for file in around.base_dir.rglob("*") if file.is_file())
+    assert kept < 2**30
+
+
+async def test_space_is_not_had_without_writing(around: Surroundings) -> None:
+    """9.1.11: it would be taken faster than anybody looks; libraries write instead."""
+    code = 'import os; os.posix_fallocate(os.open("b", os.O_CREAT | os.O_RDWR), 0, 2**20); print("written")'
+    told = await bash(f"fallocate -l 1M a; {PYTHON} -I -S -c '{code}'", policy_for(around))
+    assert "Operation not supported" in told
+    assert "written" in told
+
+
+async def test_what_others_write_is_not_the_commands(
+    around: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """9.1.11: it goes on, and may still take its own."""
+    looked, loop, judge = asyncio.Event(), asyncio.get_running_loop(), disk.Disk.judged
+
+    def judged(self: disk.Disk) -> str | None:
+        loop.call_soon_threadsafe(looked.set)
+        return judge(self)
+
+    await bash("true", own(policy_for(around)))
+    monkeypatch.setattr(disk.Disk, "judged", judged)
+    command = "until test -e go; do sleep 0.05; done; head -c 1M /dev/zero >mine; echo on"
+    running = asyncio.create_task(bash(command, own(policy_for(around, 60))))
+    with (around.outside / "other").open("ab") as other:
+        while not looked.is_set() and other.tell() < 2**30:
+            other.write(bytes(4 * MIB))
+            other.flush()
+            await asyncio.sleep(0)
+    assert looked.is_set()
+    (around.base_dir / "go").touch()
+    assert await running == "on\n"
+
+
+async def test_files_without_end_are_too_many(around: Surroundings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """9.1.11: tables of files are full before the disk is."""
+    if not os.statvfs(around.base_dir).f_files:
+        pytest.skip("this file system makes as many as there is space for")
+    monkeypatch.setattr(disk, "FILES", 500)
+    told = await bash(f"for i in $(seq 9999); do : >f$i; done; {WAIT}", own(policy_for(around, 60)))
+    assert "sandbox: the command was stopped, as it made more than 500 files\n" in told
+    assert len(os.listdir(around.base_dir)) > 500
+
+
+async def test_what_is_there_before_does_not_count(around: Surroundings) -> None:
+    """9.1.11: only what is added."""
+    (around.base_dir / "old").write_bytes(bytes(80 * MIB))
+    assert await bash("cp old new 2>&1; ls", ExecutionPolicy.for_bash(around.base_dir, 60)) == "new\nold\n"
+    told = await bash("head -c 1M /dev/zero >>old; rm new; echo on; sleep 0.2", own(policy_for(around, 60)))
+    assert told == "on\n"
+
+
+def test_the_limit_is_told() -> None:
+    """9.1.11: 1 GiB where nothing is said."""
+    assert ExecutionPolicy.for_bash(".").disk_bytes == 1024 * MIB
+    assert re.search(
+        r"\| `disk_bytes` \| `1073741824` \|", (ROOT / "docs/capabilities.md").read_text("utf-8")
+    )
