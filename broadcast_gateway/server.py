@@ -131,6 +131,8 @@ class Gateway:
         match path:
             case "/healthz":
                 return "application/json", b'{"status":"ok"}'
+            case "/readyz":
+                return "application/json", b'{"status":"ready","checks":[]}'
             case "/metrics" if not self._host_refusal(request):
                 self.house.metrics.streams.set(len(self.house.hub.wanted))
                 return "text/plain; version=0.0.4; charset=utf-8", self.house.metrics.text()

@@ -6,10 +6,12 @@ from functools import partial
 import click
 import uvloop
 
-from everstep.cli.main import command, stopped_by_signals
+from everstep.cli.main import command, stopped_by_signals, told
 from everstep.runtime.api import log_requests
-from everstep.runtime.gateway import gateway_of
+from everstep.runtime.gateway import gateway_of, gateway_port
+from everstep.runtime.installation import located
 from everstep.runtime.settings import Settings
+from everstep.runtime.waiting import servers_answer
 
 
 @click.command()
@@ -19,11 +21,16 @@ from everstep.runtime.settings import Settings
 async def gateway(settings: Settings, port: int | None) -> None:
     """Let viewers watch until told to stop.
 
-    Then they are sent elsewhere, one after the other. Start as many as you like.
+    Then they are sent elsewhere, one after the other. Start as many as you like. It waits for PostgreSQL, and
+    says so; /readyz tells meanwhile.
     """
     log_requests()
     stop = stopped_by_signals("viewers are sent elsewhere")
-    async with gateway_of(settings.listening_on(gateway_port=port)) as url:
+    settings = located(settings.listening_on(gateway_port=port))
+    front = gateway_port(settings)
+    if not await servers_answer(settings, stop, told, front, needs_temporal=False):
+        return
+    async with gateway_of(settings, front.listener) as url:
         click.echo(f"viewers watch at {url}; Ctrl-C stops")
         # What is there now stays, and nothing that comes refers to itself: looking for it costs 50 ms a time.
         gc.collect()

@@ -9,11 +9,12 @@ from agent_domain.errors import InvalidInput
 from agent_domain.ports import DEFAULT_TENANT
 from agent_domain.sessions import ApiKey
 from agent_domain.values import moment
-from everstep.cli.main import command, say, stopped_by_signals, with_agents
+from everstep.cli.main import command, say, stopped_by_signals, told, with_agents
 from everstep.http_api.api_keys import create_key
-from everstep.runtime.api import answering, log_requests
-from everstep.runtime.installation import opened
+from everstep.runtime.api import answering, api_port, log_requests
+from everstep.runtime.installation import located, opened
 from everstep.runtime.settings import Settings
+from everstep.runtime.waiting import servers_answer
 
 
 @click.command()
@@ -24,15 +25,23 @@ from everstep.runtime.settings import Settings
 @click.pass_obj
 @command
 async def api(settings: Settings, http_port: int | None) -> None:
-    """Answer HTTP until told to stop."""
+    """Answer HTTP until told to stop.
+
+    It waits for PostgreSQL and Temporal, and says so; /readyz tells meanwhile.
+    """
     log_requests()
-    settings = settings.listening_on(http_port=http_port)
-    async with opened(settings, "everstep api", is_linked=True) as installation:
-        # Before anybody is told that it answers, and may want to stop it.
-        stop = stopped_by_signals()
-        async with answering(installation) as url:
-            click.echo(f"answering at {url}, explained at {url}/docs; Ctrl-C stops")
-            await installation.reconciler.run(stop)
+    settings = located(settings.listening_on(http_port=http_port))
+    # Before anyone knows that it answers, and may want to stop it.
+    stop = stopped_by_signals()
+    port = api_port(settings)
+    if not await servers_answer(settings, stop, told, port):
+        return
+    async with (
+        opened(settings, "everstep api", is_linked=True) as installation,
+        answering(installation, listener=port.listener) as url,
+    ):
+        click.echo(f"answering at {url}, explained at {url}/docs; Ctrl-C stops")
+        await installation.reconciler.run(stop)
 
 
 @click.group()

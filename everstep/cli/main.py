@@ -29,6 +29,7 @@ from everstep.runtime.installation import (
     Installation,
     database_without_password,
     local,
+    located,
     opened,
     register,
     restored,
@@ -139,6 +140,11 @@ def say(text: object) -> None:
     click.echo(output.visible(str(text)))
 
 
+def told(sentence: str) -> None:
+    """Tell the operator, beside what is printed."""
+    click.echo(output.visible(sentence), err=True)
+
+
 # Processes.
 
 
@@ -165,7 +171,7 @@ async def up(
     settings = settings.listening_on(**ports)
     place = look_around(settings)
     for remark in place.remarks:
-        click.echo(output.visible(remark), err=True)
+        told(remark)
     async with (
         local(settings, temporal_port=temporal_port, ui_port=ui_port) as (installation, services),
         relaying_locally(installation) as gateway_url,
@@ -207,11 +213,20 @@ def _print_addresses(installation: Installation, ours: Mapping[str, str | None],
 @click.pass_obj
 @command
 async def worker(settings: Settings) -> None:
-    """Run agents until told to stop; running model calls may finish."""
+    """Run agents until told to stop; running model calls may finish.
+
+    It waits for PostgreSQL and Temporal, and says so.
+    """
+    # The other commands do not need it.
+    from everstep.runtime.waiting import servers_answer  # noqa: PLC0415
+
+    settings = located(settings)
+    # Before anyone knows that it works, and may want to stop it.
+    stop = stopped_by_signals()
+    if not await servers_answer(settings, stop, told):
+        return
     async with opened(settings, "everstep worker", is_linked=True) as installation:
         names, strike = ", ".join(installation.book.names), armed(settings.failpoint)
-        # Before anybody is told that it works, and may want to stop it.
-        stop = stopped_by_signals()
         click.echo(f"working on '{installation.settings.task_queue}' for the agents {names}; Ctrl-C stops")
         await installation.work(stop, strike)
 
@@ -221,12 +236,12 @@ def stopped_by_signals(meanwhile: str = "running model calls may finish") -> asy
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def told() -> None:
+    def on_signal() -> None:
         click.echo(f"stopping; {meanwhile}", err=True)
         stop.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, told)
+        loop.add_signal_handler(number, on_signal)
     return stop
 
 

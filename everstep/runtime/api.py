@@ -1,6 +1,7 @@
 """The process that answers HTTP."""
 
 import logging
+import socket
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -19,8 +20,10 @@ from everstep.runtime.gateway import feeding
 from everstep.runtime.hosts import allowed_hosts
 from everstep.runtime.installation import Installation
 from everstep.runtime.readiness import Readiness
-from everstep.runtime.serving import serving
+from everstep.runtime.serving import bound, serving
+from everstep.runtime.settings import Settings
 from everstep.runtime.viewing import gateway_url
+from everstep.runtime.waiting import Port
 from everstep.store.accounts import PostgresAccounts
 from everstep.store.streams import PostgresStreams
 
@@ -47,15 +50,23 @@ def http_api(installation: Installation, feed: Feed | None = None) -> Api:
     )
 
 
+def api_port(settings: Settings) -> Port:
+    """The port of the API, on which it answers as soon as somebody serves it."""
+    hosts = allowed_hosts(settings, settings.http_host, "EVERSTEP_HTTP")
+    return Port(bound(settings.http_host, settings.http_port), hosts)
+
+
 @asynccontextmanager
-async def answering(installation: Installation, *, or_any_port: bool = False) -> AsyncGenerator[str]:
-    """Answer HTTP meanwhile; the URL."""
+async def answering(
+    installation: Installation, *, or_any_port: bool = False, listener: socket.socket | None = None
+) -> AsyncGenerator[str]:
+    """Answer HTTP meanwhile, on the listener if one is given; the URL."""
     settings = installation.settings
     async with feeding(settings, installation.store.engine) as feeds:
         app = create_app(http_api(installation, feeds and feeds.open))
         limits = ConnectionLimits(settings.http_connections, settings.http_connections_per_address)
         where = settings.http_host, settings.http_port
-        async with serving(app, *where, limits, or_any=or_any_port) as url:
+        async with serving(app, *where, limits, or_any=or_any_port, listener=listener) as url:
             try:
                 yield url
             finally:

@@ -19,16 +19,18 @@ from broadcast_gateway.limits import Bounds
 from broadcast_gateway.links import Links
 from broadcast_gateway.metrics import Metrics
 from broadcast_gateway.server import Gateway
+from everstep.http_api.channels import Signer
 from everstep.runtime.access import signer
 from everstep.runtime.data_folder import data_folder
 from everstep.runtime.doors import doors
 from everstep.runtime.embedded import write_private
 from everstep.runtime.hosts import EVERYWHERE, allowed_hosts
-from everstep.runtime.installation import HOW_TO_START, Installation, located
+from everstep.runtime.installation import HOW_TO_START, Installation
 from everstep.runtime.journal import PostgresJournal
 from everstep.runtime.serving import bound, shown
 from everstep.runtime.settings import Settings
 from everstep.runtime.viewing import GATEWAY_URL
+from everstep.runtime.waiting import Port
 from everstep.store.engine import create_engine
 from everstep.store.gateways import PostgresGateways
 
@@ -38,14 +40,13 @@ NO_SECRET = "set EVERSTEP_AUTH_SECRET or EVERSTEP_BROADCAST_SECRET, the same for
 
 
 @asynccontextmanager
-async def gateway_of(settings: Settings) -> AsyncGenerator[str]:
+async def gateway_of(settings: Settings, listener: socket.socket) -> AsyncGenerator[str]:
     """Relay meanwhile, as a process of its own; the URL."""
-    settings = located(settings)
     engine = create_engine(
         settings.required("database_url", HOW_TO_START), application_name="everstep gateway"
     )
     try:
-        async with relaying(settings, engine) as url:
+        async with relaying(settings, engine, listener=listener) as url:
             yield url
     finally:
         await engine.dispose()
@@ -66,12 +67,14 @@ async def relaying_locally(installation: Installation) -> AsyncGenerator[str]:
 
 @asynccontextmanager
 async def relaying(
-    settings: Settings, engine: AsyncEngine, *, or_any_port: bool = False
+    settings: Settings,
+    engine: AsyncEngine,
+    *,
+    or_any_port: bool = False,
+    listener: socket.socket | None = None,
 ) -> AsyncGenerator[str]:
-    """Relay meanwhile; the URL at which viewers watch."""
-    signs = signer(settings)
-    if signs is None:
-        raise InvalidInput(f"there is no secret that writers and viewers are known by: {NO_SECRET}")
+    """Relay meanwhile, on the listener if one is given; the URL at which viewers watch."""
+    signs = _signer(settings)
     metrics = Metrics()
     hub = Hub(PostgresJournal(engine), metrics)
     bounds = Bounds(
@@ -82,13 +85,34 @@ async def relaying(
     house = House(hub, doors(settings, engine), metrics, bounds, {signs.key: signs.secret})
     host = settings.gateway_host
     gateway = Gateway(house, settings.allowed_origins, allowed_hosts(settings, host, "EVERSTEP_GATEWAY"))
-    shared = settings.gateway_port_is_shared
-    with bound(
-        host, settings.gateway_port, or_any=or_any_port, what="EVERSTEP_GATEWAY", is_shared=shared
-    ) as front:
+    with listener or _bound(settings, or_any=or_any_port) as front:
         writers = hearing(settings, engine, hub, metrics, signs.secret)
         async with writers, gateway.listening(front):
             yield f"ws://{shown(host, front.getsockname()[1])}"
+
+
+def gateway_port(settings: Settings) -> Port:
+    """The port of the gateway, on which it answers as soon as somebody serves it."""
+    _signer(settings)
+    hosts = allowed_hosts(settings, settings.gateway_host, "EVERSTEP_GATEWAY")
+    return Port(_bound(settings), hosts)
+
+
+def _bound(settings: Settings, *, or_any: bool = False) -> socket.socket:
+    return bound(
+        settings.gateway_host,
+        settings.gateway_port,
+        or_any=or_any,
+        what="EVERSTEP_GATEWAY",
+        is_shared=settings.gateway_port_is_shared,
+    )
+
+
+def _signer(settings: Settings) -> Signer:
+    signs = signer(settings)
+    if signs is None:
+        raise InvalidInput(f"there is no secret that writers and viewers are known by: {NO_SECRET}")
+    return signs
 
 
 @asynccontextmanager

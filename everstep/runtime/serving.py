@@ -20,11 +20,20 @@ GRACE = 10
 
 @asynccontextmanager
 async def serving(
-    app: ASGIApp, host: str, port: int, limits: ConnectionLimits | None = None, *, or_any: bool = False
+    app: ASGIApp,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    limits: ConnectionLimits | None = None,
+    *,
+    or_any: bool = False,
+    listener: socket.socket | None = None,
 ) -> AsyncGenerator[str]:
-    """Answer meanwhile; the URL. A busy port is replaced by a free one where that will do."""
+    """Answer meanwhile; the URL.
+
+    A busy port is replaced by a free one where that will do. A listener that is given is used, and closed.
+    """
     limits = (limits or ConnectionLimits()).within(int(descriptors() * DESCRIPTORS))
-    listener = bound(host, port, or_any=or_any)
+    listener = listener or bound(host, port, or_any=or_any)
     config = uvicorn.Config(
         app,
         lifespan="off",

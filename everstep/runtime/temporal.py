@@ -38,6 +38,10 @@ class TemporalUnreachable(EverstepError):
     """The Temporal server does not answer; the message says what to check."""
 
 
+class TemporalRefusal(TemporalUnreachable):
+    """The Temporal server is there and does not serve this process as it is set up."""
+
+
 _SHORT: dict[type, TypeAdapter[Any]] = {
     kind: TypeAdapter(kind) for kind in (*WRITTEN_WITHOUT_DEFAULTS, ExecutionInput)
 }
@@ -116,22 +120,28 @@ async def connect(settings: Settings) -> Client:
             data_converter=data_converter(settings.payload_key, accepts_plain=settings.accept_plain_payloads),
             keep_alive_config=KEEP_ALIVE,
         )
-    except (RPCError, RuntimeError, ValueError) as error:
-        raise TemporalUnreachable(_why(address, str(error))) from error
+    except ValueError as error:
+        raise TemporalRefusal(f"TEMPORAL_ADDRESS is '{address}', which is no address: {error}") from error
+    except (RPCError, RuntimeError) as error:
+        raise _unreachable(address, str(error)) from error
 
 
-def _why(address: str, said: str) -> str:
+def _unreachable(address: str, said: str) -> TemporalUnreachable:
     """What to check, out of what the SDK's core prints of its own errors."""
     if "Unauthenticated" in said or "PermissionDenied" in said:
-        return f"the Temporal server at {address} does not let this process in: check TEMPORAL_API_KEY"
+        return TemporalRefusal(
+            f"the Temporal server at {address} does not let this process in: check TEMPORAL_API_KEY"
+        )
     if "InvalidContentType" in said:
-        return (
+        return TemporalRefusal(
             f"the Temporal server at {address} does not speak TLS, which a TEMPORAL_API_KEY asks for, "
             "and so does EVERSTEP_TEMPORAL_TLS: unset them, or check the address"
         )
     known = {"ConnectionRefused": "the connection is refused", "dns error": "the name is not known"}
     why = next((words for sign, words in known.items() if sign in said), " ".join(said.split()))
-    return f"no Temporal server answers at {address} ({why}); is it running, and is the address right?"
+    return TemporalUnreachable(
+        f"no Temporal server answers at {address} ({why}); is it running, and is the address right?"
+    )
 
 
 STICKY = timedelta(seconds=2)

@@ -244,7 +244,7 @@ class TestWhatAStartSays:
         """13.1.5"""
         enter("one")
         monkeypatch.setattr("everstep.runtime.data_folder.is_in_container", lambda: True)
-        monkeypatch.setattr("everstep.runtime.data_folder._goes_with_container", lambda _folder: True)
+        monkeypatch.setattr("everstep.runtime.data_folder._goes_with_container", bool)
         assert (
             "mount a volume and name the data folder with --data or EVERSTEP_DATA."
             in (look_around(Settings()).remarks[-1])

@@ -1,0 +1,187 @@
+"""A process that is started while a server is away waits for it, and says so.
+
+Servers start in any order, and after an outage all start at once. A server that refuses this process (a wrong
+password, no such database) is no outage: that is an error at once, as waiting would not mend it.
+
+A process with a port answers meanwhile: `/healthz` says that it lives, `/readyz` what it waits for, and all
+else is 503.
+"""
+
+import asyncio
+import socket
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from time import monotonic
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from agent_domain.hosts import AllowedHosts
+from agent_domain.ports import StoreUnavailable
+from everstep.http_api import problems
+from everstep.http_api.answers import CheckTold, Health, Readiness
+from everstep.http_api.edge import Edge
+from everstep.http_api.hosts import Hosts
+from everstep.http_api.metrics import Metrics
+from everstep.runtime.serving import serving
+from everstep.runtime.settings import Settings
+from everstep.runtime.temporal import TemporalRefusal, TemporalUnreachable, connect
+from everstep.store.errors import SchemaTooNew
+from everstep.store.migrate import pending
+
+PAUSE: Final = 0.5
+"""Seconds between two looks."""
+REPEAT: Final = 30.0
+"""Seconds after which what is waited for is said again."""
+
+REFUSALS: Final = (
+    "authentication failed",
+    "no password supplied",
+    "pg_hba.conf",
+    "does not exist",
+    "permission denied",
+    "not permitted to log in",
+)
+"""How PostgreSQL says that it is there, and will not serve this process."""
+
+Tell = Callable[[str], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A server that is waited for."""
+
+    check: str
+    """Its name in `/readyz`."""
+    name: str
+    reason: str
+    """For the operator: strangers are not told addresses."""
+
+    def __str__(self) -> str:
+        return f"waiting for {self.name}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """Where a process answers while it waits."""
+
+    listener: socket.socket
+    hosts: AllowedHosts
+
+
+async def servers_answer(
+    settings: Settings,
+    stop: asyncio.Event,
+    tell: Tell,
+    port: Port | None = None,
+    *,
+    needs_temporal: bool = True,
+) -> bool:
+    """Wait until PostgreSQL has its tables and Temporal answers.
+
+    Args:
+        settings: Where they are.
+        stop: Ends the waiting.
+        tell: Is told what is waited for, and when that is over.
+        port: Where probes are answered meanwhile.
+        needs_temporal: Whether this process uses Temporal.
+
+    Returns:
+        Whether they do; False if the process was told to stop before.
+
+    Raises:
+        EverstepError: One of them refuses this process.
+    """
+    waiting, said_at, said = list[Missing](), float("-inf"), list[str]()
+    async with AsyncExitStack() as front:
+        while not stop.is_set():
+            waiting[:] = await _missing(settings, needs_temporal=needs_temporal)
+            now = [str(each) for each in waiting]
+            if not now:
+                if said:
+                    tell("all that was waited for is there")
+                return True
+            if not said and port:
+                await front.enter_async_context(_lobby(port, waiting))
+            if now != said or monotonic() - said_at >= REPEAT:
+                said, said_at = now, monotonic()
+                for sentence in now:
+                    tell(sentence)
+            try:
+                async with asyncio.timeout(PAUSE):
+                    await stop.wait()
+            except TimeoutError:
+                continue
+    return False
+
+
+async def _missing(settings: Settings, *, needs_temporal: bool) -> list[Missing]:
+    looks = [_database(settings), *([_temporal(settings)] if needs_temporal else [])]
+    found = await asyncio.gather(*looks, return_exceptions=True)
+    for each in found:
+        if isinstance(each, BaseException):
+            raise each
+    return [each for each in found if isinstance(each, Missing)]
+
+
+async def _database(settings: Settings) -> Missing | None:
+    try:
+        missing = await pending(settings.required("database_url", "set DATABASE_URL"))
+    except SchemaTooNew:
+        # A newer release is being rolled out, and this one goes on meanwhile.
+        return None
+    except StoreUnavailable as error:
+        if any(sign in str(error) for sign in REFUSALS):
+            raise
+        return Missing("database", "PostgreSQL", str(error))
+    if missing:
+        return Missing("tables", "the database's tables", "they are out of date: run `everstep db upgrade`")
+    return None
+
+
+async def _temporal(settings: Settings) -> Missing | None:
+    try:
+        await connect(settings)
+    except TemporalRefusal:
+        raise
+    except TemporalUnreachable as error:
+        return Missing("temporal", "Temporal", str(error))
+    return None
+
+
+@asynccontextmanager
+async def _lobby(port: Port, waiting: Sequence[Missing]) -> AsyncGenerator[None]:
+    """Answer on a port until the process does so itself; whoever connects in between waits a moment."""
+    app: ASGIApp = Hosts(_Lobby(waiting), port.hosts)
+    async with serving(Edge(app, Metrics()), listener=port.listener.dup()):
+        yield
+
+
+class _Lobby:
+    """The application of a process that waits."""
+
+    def __init__(self, waiting: Sequence[Missing]) -> None:
+        self.waiting = waiting
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        await self._answer(Request(scope))(scope, receive, send)
+
+    def _answer(self, request: Request) -> Response:
+        if request.url.path == "/healthz":
+            return JSONResponse(Health().model_dump())
+        if request.url.path == "/readyz":
+            told = [
+                CheckTold(name=each.check, ok=False, detail=f"waiting for {each.name}; the log says why")
+                for each in self.waiting
+            ]
+            return JSONResponse(Readiness(status="not ready", checks=told).model_dump(), status_code=503)
+        names = " and ".join(each.name for each in self.waiting) or "its servers"
+        return problems.rendered(problems.unavailable(f"This process waits for {names}, and"), _id(request))
+
+
+def _id(request: Request) -> str | None:
+    return request.scope["state"]["request_id"]

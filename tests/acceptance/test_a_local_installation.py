@@ -1,0 +1,251 @@
+"""`everstep up` in a folder of a project: where its data are, and who gets at them and at its servers."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from asyncio.subprocess import DEVNULL
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+import pytest
+from sqlalchemy import make_url
+
+from everstep.runtime.embedded.processes import command_lines
+from tests.acceptance.harness import environment, until
+from tests.services import data_directory
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+EVERSTEP = (sys.executable, "-c", "from everstep.cli.main import main; main()")
+ANY_PORT = ("--temporal-port", "0", "--ui-port", "0", "--http-port", "0", "--gateway-port", "0")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A user's home, with projects in it."""
+
+    root: Path
+
+    @property
+    def state(self) -> Path:
+        """Where data of all projects are."""
+        return self.root / "state" / "everstep"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What every process here is told."""
+        return environment(XDG_STATE_HOME=str(self.root / "state"), HOME=str(self.root))
+
+    def project(self, name: str) -> Path:
+        """A new project's folder."""
+        folder = self.root / name
+        folder.mkdir()
+        return folder
+
+    def data(self) -> list[Path]:
+        """The data folders that there are."""
+        return sorted(self.state.glob("*"))
+
+    async def says(self, project: Path, *arguments: str) -> str:
+        """What a command prints that goes well."""
+        process = await asyncio.create_subprocess_exec(
+            *(*EVERSTEP, *arguments), cwd=project, env=self.environment, stdout=-1, stderr=-1
+        )
+        out, err = await process.communicate()
+        assert process.returncode == 0, err.decode()
+        return out.decode()
+
+
+@dataclass(frozen=True)
+class Up:
+    """A running installation: what it printed."""
+
+    out: str
+    err: str
+
+    @property
+    def database_url(self) -> str:
+        """With the password."""
+        return json.loads(self.out)["database_url"]
+
+    @property
+    def ui_url(self) -> str:
+        """Of Temporal."""
+        return json.loads(self.out)["ui_url"]
+
+
+@pytest.fixture
+def place() -> Generator[Place]:
+    with data_directory() as root:
+        yield Place(root)
+
+
+@asynccontextmanager
+async def up(place: Place, project: Path, *options: str) -> AsyncGenerator[Up]:
+    """Started as a user does, and stopped by Ctrl-C."""
+    logs = place.root / "out", place.root / "err"
+    with logs[0].open("w") as out, logs[1].open("w") as err:
+        process = await asyncio.create_subprocess_exec(
+            *(*EVERSTEP, *options, "up", "--json", *ANY_PORT),
+            cwd=project,
+            env=place.environment,
+            stdin=DEVNULL,
+            stdout=out,
+            stderr=err,
+        )
+    try:
+        await until("it is up", lambda: logs[0].read_text().endswith("}\n") or process.returncode is not None)
+        assert process.returncode is None, logs[1].read_text()
+        yield Up(*(log.read_text() for log in logs))
+    finally:
+        if process.returncode is None:
+            process.send_signal(signal.SIGINT)
+        await process.wait()
+
+
+async def test_data_are_outside_of_the_project_and_found_by_all_commands(place: Place) -> None:
+    """13.1.1 and 13.1.3"""
+    project = place.project("project")
+    async with up(place, project) as first:
+        [data] = place.data()
+        assert f"This project has no data yet. They will be in {data} (" in first.err
+        assert list(project.iterdir()) == []
+        link = place.root / "link"
+        link.symlink_to(project)
+        assert "I am the scripted demo model" in await place.says(link, "run", "Hello")
+        assert "ok     Temporal answers" in await place.says(project, "doctor")
+    async with up(place, project) as again:
+        assert "no data" not in again.err
+        assert "completed" in await place.says(project, "executions")
+    assert place.data() == [data]
+
+
+async def test_a_project_that_was_moved_or_cloned_is_told_where_its_data_are(place: Place) -> None:
+    """13.1.4"""
+    project = place.project("project")
+    subprocess.run(["git", "init", "-q"], cwd=project, check=True)  # noqa: ASYNC221, S607
+    who = ("-c", "user.name=me", "-c", "user.email=me@example.com")
+    commit = ["git", *who, "commit", "-q", "--allow-empty", "-m", "first"]
+    subprocess.run(commit, cwd=project, check=True)  # noqa: ASYNC221, S603
+    async with up(place, project):
+        [data] = place.data()
+        await place.says(project, "run", "Hello")
+    shutil.copytree(project, place.root / "clone")
+    project.rename(place.root / "moved")
+    for name in ("moved", "clone"):
+        async with up(place, place.root / name) as elsewhere:
+            assert f"To go on with them: everstep --data {data} up" in elsewhere.err
+    async with up(place, place.root / "moved", "--data", str(data)):
+        assert "completed" in await place.says(place.root / "moved", "--data", str(data), "executions")
+
+
+async def test_a_folder_in_the_project_is_used_on_request_and_found_again(place: Place) -> None:
+    """13.1.2"""
+    project = place.project("project")
+    inside = project / ".everstep"
+    async with up(place, project, "--data", ".everstep") as asked:
+        assert str(inside) not in asked.err
+    async with up(place, project) as found:
+        assert f"The data of this project are in {inside}, inside the project." in found.err
+    assert place.data() == []
+
+    # It comes along when the project is copied, and is another's data there.
+    theirs = place.project("theirs")
+    shutil.copytree(inside, theirs / ".everstep")
+    async with up(place, theirs) as fresh:
+        assert f"{theirs / '.everstep'} holds data that were not made here, and is not used." in fresh.err
+    assert len(place.data()) == 1
+
+
+async def test_what_it_keeps_is_its_owners_alone(place: Place) -> None:
+    """13.1.6: also under a generous umask, and where it was open before."""
+    project = place.project("project")
+    before = os.umask(0)
+    try:
+        async with up(place, project):
+            [data] = place.data()
+            await place.says(project, "run", "Hello")
+            assert open_to_others(data) == []
+    finally:
+        os.umask(before)
+    data.chmod(0o755)
+    (data / "temporal.db").chmod(0o644)
+    async with up(place, project):
+        assert open_to_others(data) == []
+
+
+def open_to_others(data: Path) -> list[str]:
+    """What anyone else may do anything with."""
+    return [str(each) for each in (data, *data.rglob("*")) if each.lstat().st_mode & 0o077]
+
+
+def refused(url: str, **other: str | None) -> str:
+    """What PostgreSQL says to someone it does not let in."""
+    parts = make_url(url)
+    given = {"user": parts.username, "password": parts.password, "dbname": parts.database, **other}
+    try:
+        psycopg.connect(host=str(parts.query["host"]), **given).close()  # type: ignore[arg-type]
+    except psycopg.OperationalError as error:
+        return str(error)
+    return "it let them in"
+
+
+async def test_its_database_has_a_password_and_its_user_is_no_superuser(place: Place) -> None:
+    """13.2.1 and 13.2.2"""
+    project = place.project("project")
+    async with up(place, project) as here:
+        url, password = here.database_url, make_url(here.database_url).password
+        assert isinstance(password, str)
+        assert "rejects connection" in refused(url, user="postgres", dbname="postgres")
+        assert "rejects connection" in refused(url, user="postgres", password=None)
+        assert "password" in refused(url, password=None)
+        assert "password authentication failed" in refused(url, password="wrong")  # noqa: S106
+        ran = place.root / "ran"
+        with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
+            for attack in (
+                f"COPY (SELECT 1) TO PROGRAM 'touch {ran}'",
+                f"COPY (SELECT 1) TO '{ran}'",
+                "SELECT pg_read_file('/etc/passwd')",
+            ):
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    connection.execute(attack.encode())
+        assert not ran.exists()
+        assert not [line for line in (await command_lines()).values() if password in line]
+        assert password not in here.err
+        [data] = place.data()
+        holders = [
+            each for each in data.rglob("*") if each.is_file() and password.encode() in each.read_bytes()
+        ]
+        assert sorted(each.name for each in holders) == ["database-password", "services.json"]
+    async with up(place, project) as again:
+        assert again.database_url == url
+
+
+def answered(url: str, *headers: Sequence[str]) -> int:
+    """With what status."""
+    request = urllib.request.Request(url, headers=dict(headers))  # noqa: S310 -- our own URL
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
+            return answer.status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+async def test_its_temporal_is_not_for_web_pages(place: Place) -> None:
+    """13.3.3 and 13.3.4"""
+    async with up(place, place.project("project")) as here:
+        ui = f"{here.ui_url}/api/v1/namespaces"
+        assert await asyncio.to_thread(answered, ui) == 200
+        assert await asyncio.to_thread(answered, here.ui_url) == 200
+        for header in (("Host", "evil.com"), ("Origin", "http://evil.com"), ("Host", "evil.com:80")):
+            assert await asyncio.to_thread(answered, ui, header) == 403
+            assert await asyncio.to_thread(answered, here.ui_url, header) == 403

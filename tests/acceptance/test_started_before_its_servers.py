@@ -1,0 +1,181 @@
+"""Processes that are started while PostgreSQL or Temporal is away."""
+
+import signal
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from sqlalchemy import make_url
+
+from everstep.runtime.embedded import EmbeddedServices, embedded
+from everstep.store.migrate import upgrade
+from tests.acceptance.front import a_free_port
+from tests.acceptance.harness import Nursery, Process, environment, until
+from tests.services import careless, data_directory
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+SECRET = "s" * 40
+
+
+@dataclass(frozen=True)
+class Site:
+    """Servers that can be stopped, and processes that use them."""
+
+    services: EmbeddedServices
+    nursery: Nursery
+    folder: Path
+
+    async def start(self, *arguments: str, **more: str) -> Process:
+        """A process, whatever it finds."""
+        log = self.folder / f"{arguments[0]}.log"
+        log.touch()
+        given = {
+            "DATABASE_URL": self.services.database_url,
+            "TEMPORAL_ADDRESS": self.services.temporal_address,
+            "EVERSTEP_AUTH_SECRET": SECRET,
+            **more,
+        }
+        return await self.nursery.start(*arguments, log=log, environment=environment(**given))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+@asynccontextmanager
+async def a_site(nursery: Nursery, folder: Path) -> AsyncGenerator[Site]:
+    """Nothing runs yet, and the tables are there."""
+    with data_directory() as data:
+        async with embedded(careless(data)) as services:
+            await upgrade(services.database_url)
+            await services.stop()
+            yield Site(services, nursery, folder)
+
+
+async def said(process: Process, words: str) -> None:
+    """Wait until it says so."""
+    await until(f"it says '{words}'", lambda: words in process.log.read_text() or process.ended.done())
+    assert words in process.log.read_text()
+
+
+async def asked(port: int, path: str) -> tuple[int, Any]:
+    async with httpx2.AsyncClient() as client:
+        answer = await client.get(f"http://127.0.0.1:{port}{path}")
+    return answer.status_code, answer.json()
+
+
+async def missing(port: int) -> list[str]:
+    """What `/readyz` lacks; a port that is handed over may refuse for a moment."""
+    try:
+        _, told = await asked(port, "/readyz")
+    except httpx2.RequestError:
+        return ["?"]
+    return [check["name"] for check in told["checks"] if not check["ok"]]
+
+
+async def test_an_api_waits_and_tells_what_for(nursery: Nursery, folder: Path) -> None:
+    """13.4.1 and 13.4.2"""
+    async with a_site(nursery, folder) as site:
+        port = a_free_port()
+        api = await site.start("api", "--port", str(port))
+        await said(api, "waiting for PostgreSQL: PostgreSQL at postgresql+psycopg://everstep:***@/everstep?")
+        await said(api, "waiting for Temporal: no Temporal server answers at")
+
+        assert await asked(port, "/healthz") == (200, {"status": "ok"})
+        status, told = await asked(port, "/readyz")
+        assert (status, told["status"]) == (503, "not ready")
+        assert told["checks"] == [
+            {"name": "database", "ok": False, "detail": "waiting for PostgreSQL; the log says why"},
+            {"name": "temporal", "ok": False, "detail": "waiting for Temporal; the log says why"},
+        ]
+        status, problem = await asked(port, "/agent/sessions")
+        assert status == 503
+        assert problem["detail"].startswith(
+            "This process waits for PostgreSQL and Temporal, and cannot serve"
+        )
+
+        await site.services.postgres.start()
+        await until("PostgreSQL is there", lambda: lacks(port, ["temporal"]))
+        await site.services.temporal.start()
+        await said(api, "all that was waited for is there")
+        await said(api, f"answering at http://127.0.0.1:{port}")
+        await until("it is ready but for a worker", lambda: lacks(port, ["worker"]))
+        assert (await asked(port, "/agent/sessions"))[0] == 401
+        password = make_url(site.services.database_url).password
+        assert str(password) not in api.log.read_text()
+        await api.kill()
+
+
+async def lacks(port: int, names: list[str]) -> bool:
+    return await missing(port) == names
+
+
+async def test_a_worker_and_a_gateway_wait_as_well(nursery: Nursery, folder: Path) -> None:
+    """13.4.1 and 13.4.2"""
+    async with a_site(nursery, folder) as site:
+        port = a_free_port()
+        worker = await site.start("worker")
+        gateway = await site.start("gateway", "--port", str(port))
+        for process in (worker, gateway):
+            await said(process, "waiting for PostgreSQL")
+        assert await asked(port, "/healthz") == (200, {"status": "ok"})
+        assert await missing(port) == ["database"]
+
+        await site.services.postgres.start()
+        await said(gateway, "viewers watch at")
+        await until("it is ready", lambda: lacks(port, []))
+        await said(worker, "waiting for Temporal")
+        await site.services.temporal.start()
+        await said(worker, "working on 'everstep'")
+        for process in (worker, gateway):
+            await process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_process_that_waits_stops_when_it_is_told_to(
+    nursery: Nursery, folder: Path, number: signal.Signals
+) -> None:
+    """13.4.1"""
+    nowhere = {"DATABASE_URL": "postgresql://me:hush@127.0.0.1:9/x", "TEMPORAL_ADDRESS": "127.0.0.1:9"}
+    nowhere["EVERSTEP_AUTH_SECRET"] = SECRET
+    for arguments in (("api", "--port", "0"), ("gateway", "--port", "0"), ("worker",)):
+        log = folder / f"{arguments[0]}.log"
+        log.touch()
+        process = await nursery.start(*arguments, log=log, environment=environment(**nowhere))
+        await said(process, "waiting for PostgreSQL")
+        process.signal(number)
+        assert await process.death() == 0, log.read_text()
+        assert "Traceback" not in log.read_text()
+        assert "hush" not in log.read_text()
+
+
+async def test_tables_that_are_not_there_yet_are_waited_for(nursery: Nursery, folder: Path) -> None:
+    """13.4.1"""
+    with data_directory() as data:
+        async with embedded(careless(data)) as services:
+            worker = await Site(services, nursery, folder).start("worker")
+            await said(
+                worker, "waiting for the database's tables: they are out of date: run `everstep db upgrade`"
+            )
+            await upgrade(services.database_url)
+            await said(worker, "working on 'everstep'")
+            await worker.kill()
+
+
+async def test_a_server_that_refuses_is_not_waited_for(
+    services: EmbeddedServices, nursery: Nursery, folder: Path
+) -> None:
+    """13.4.3"""
+    url = make_url(services.database_url)
+    for wrong in (url.set(password="wrong"), url.set(database="nowhere")):  # noqa: S106 -- it is wrong
+        given = {"DATABASE_URL": wrong.render_as_string(hide_password=False)}
+        worker = await Site(services, nursery, folder).start("worker", **given)
+        assert await worker.death() == 1
+        assert "Traceback" not in worker.log.read_text()
+        assert "waiting for" not in worker.log.read_text()
