@@ -39,7 +39,7 @@ def by_people(
             reason = ((resolution and resolution.reason) or "").strip()
             return call, "", Resolution("deny", f"Denied by user: {reason}" if reason else "Denied by user")
         case "edit":
-            args = frozen_map(resolution and resolution.value)
+            args = frozen_map(resolution and resolution.edited_args)
             note = f"[Arguments edited by user: {json_text(args)}]\n"
             return replace(call, args=args, malformed=None), note, answer
         case "approve":

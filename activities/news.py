@@ -106,13 +106,14 @@ def _completed(material: Material, outcome: FrozenDict | None) -> tuple[EventRec
 
 
 def call_begins(reserved: Reservation) -> Sequence[EventRecord]:
-    """A tool is about to run."""
-    call = reserved.call
+    """A tool is about to run, with the arguments that people left it."""
+    call, resolution = reserved.call, reserved.resolution
+    edited = resolution.edited_args if resolution else None
     config = BroadcastConfig.from_dict(reserved.broadcast)
     begins = envelopes.tool_started(
         call.id,
         call.name,
-        call.args,
+        call.args if edited is None else edited,
         step_number=reserved.step_number,
         max_arg_length=config.max_arg_length if config.include_tool_args else None,
     )

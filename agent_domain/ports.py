@@ -5,7 +5,7 @@ that instead of writing again. What a write tells viewers is stored in the same 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeVar
@@ -23,7 +23,7 @@ from agent_domain.step_error import StepError
 from agent_domain.step_facts import NOTHING_BESIDES, Besides, CallNeed, StepFacts
 from agent_domain.tools import ToolCall
 from agent_domain.usage import Usage
-from agent_domain.values import EMPTY, FrozenDict
+from agent_domain.values import EMPTY, FrozenDict, frozen_map
 
 DEFAULT_TENANT = "default"
 
@@ -275,6 +275,11 @@ class Resolution:
     remember: ApprovalRule | None = None
     """Which later calls of the execution are allowed by this approval."""
 
+    @property
+    def edited_args(self) -> FrozenDict | None:
+        """The arguments that replace the requested ones."""
+        return frozen_map(self.value, "args") if self.kind == "edit" else None
+
 
 @dataclass(frozen=True, slots=True)
 class CallRecord:
@@ -483,6 +488,15 @@ class CallRow:
     record: CallRecord | None
     index: int = 0
     """Its place among the calls of its step."""
+    edited_args: FrozenDict | None = None
+    """The arguments that a person put in place of the model's."""
+
+    @property
+    def allowed(self) -> ToolCall:
+        """The call as it runs: with the arguments that people left it."""
+        if self.edited_args is None:
+            return self.call
+        return replace(self.call, args=self.edited_args, malformed=None)
 
 
 @dataclass(frozen=True, slots=True)

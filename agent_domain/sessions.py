@@ -78,6 +78,13 @@ class SessionNotActive(EverstepError):
         super().__init__(f"The session is {status}; make it active again, or start another one")
 
 
+class QuestionClosed(EverstepError):
+    """The question that a message answers was answered before, or nobody waits for an answer any more."""
+
+    def __init__(self) -> None:
+        super().__init__("The question is no longer open")
+
+
 class ContextForbidden(EverstepError):
     """The user may not see what the message is about."""
 
@@ -359,7 +366,14 @@ class SessionStore(Protocol):
         ...
 
     async def post(self, message: NewMessage) -> Posted:
-        """Take a person's message: see `route`. `NotFound`, `SessionNotActive`, `SessionBusy`."""
+        """Take a person's message: see `route`.
+
+        Raises:
+            NotFound: There is no such session, or no such question in it.
+            QuestionClosed: The question that it names is no longer open.
+            SessionNotActive: The session takes no messages.
+            SessionBusy: An execution is under way, and the message was not to wait.
+        """
         ...
 
     async def launch(self, ref: ExecutionRef) -> Launch | None:

@@ -13,7 +13,14 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, TypeAlias, cast
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
 
 from agent_domain.capabilities.faults import faults
 from agent_domain.errors import InvalidInput
@@ -93,6 +100,27 @@ def args_digest(tool: str, args: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+_DIGEST = "[0-9a-f]{64}"
+
+
+def valid_digest(digest: str) -> str:
+    """Return the digest.
+
+    Raises:
+        InvalidInput: It cannot be the digest of any call.
+    """
+    if re.fullmatch(_DIGEST, digest):
+        return digest
+    raise InvalidInput(
+        "args_digest must be 64 lower-case hexadecimal digits; send the args_digest of the request unchanged"
+    )
+
+
+Digest: TypeAlias = Annotated[
+    str, AfterValidator(valid_digest), WithJsonSchema({"type": "string", "pattern": f"^{_DIGEST}$"})
+]
+
+
 class Verdict(StrEnum):
     """What a person decided."""
 
@@ -107,7 +135,7 @@ class ApprovalDecision(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     decision: Verdict
-    args_digest: str
+    args_digest: Digest
     reason: str | None = None
     args: Annotated[Mapping[str, Any], AfterValidator(frozen_map)] | None = None
     remember: bool | Annotated[Mapping[str, str], AfterValidator(frozen_map)] = False

@@ -452,6 +452,7 @@ async def answer(settings: Settings, execution_id: str, text: str, data_text: st
 @click.option("--deny", is_flag=True, help="Do not let the call run.")
 @click.option("--reason", help="What the model is told when it is denied.")
 @click.option("--args", "args_text", help="Run with these arguments instead, as JSON.")
+@click.option("--digest", help="The digest of the call that is meant; another call is not decided about.")
 @click.option("--remember", is_flag=True, help="Allow all later calls of the tool in this execution, too.")
 @click.option(
     "--where",
@@ -469,6 +470,7 @@ async def approve(
     deny: bool,
     reason: str | None,
     args_text: str | None,
+    digest: str | None,
     remember: bool,
     globs: tuple[str, ...],
 ) -> None:
@@ -489,11 +491,14 @@ async def approve(
 
     async def decided(_installation: Installation, execution: Execution) -> None:
         if deny:
-            request, verdict = await _heard(execution.deny(reason=reason)), "denied"
+            request, verdict = await _heard(execution.deny(reason=reason, args_digest=digest)), "denied"
         elif args is not None:
-            request, verdict = await _heard(execution.edit(args)), "approved with other arguments"
+            request, verdict = (
+                await _heard(execution.edit(args, args_digest=digest)),
+                "approved with other arguments",
+            )
         else:
-            approved = execution.approve(remember=matching or remember)
+            approved = execution.approve(remember=matching or remember, args_digest=digest)
             request, verdict = await _heard(approved), "approved"
         say(f"{verdict}: {request.tool} {json_text(request.args)}")
 

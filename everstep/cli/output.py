@@ -110,7 +110,7 @@ def indented(text: str) -> str:
 
 def call_line(row: CallRow) -> str:
     """A call, with its result or where it stands."""
-    told = f"{row.call.name}({args_summary(row.call.args)})"
+    told = f"{row.call.name}({args_summary(row.allowed.args)})"
     result = indented(cut(row.record.text, WIDTH)) if row.record else row.state
     again = f"  ({row.attempts} attempts)" if row.attempts > 1 else ""
     return f"  tool    {told} -> {result}{again}"
@@ -145,3 +145,4 @@ def request_lines(requests: Sequence[RequestRow]) -> Iterator[str]:
         else:
             yield f"approval   {request.tool} {json_text(request.args)}"
             yield f"           everstep approve {request.ref.execution_id} [--deny]"
+            yield f"digest     {request.args_digest}"

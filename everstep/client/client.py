@@ -21,7 +21,7 @@ from agent_domain import announcements, envelopes
 from agent_domain.announcements import NO_CONTEXT, Context
 from agent_domain.broadcast_config import BroadcastConfig
 from agent_domain.capabilities import approvals
-from agent_domain.capabilities.approvals import ApprovalDecision, Verdict
+from agent_domain.capabilities.approvals import ApprovalDecision, Verdict, valid_digest
 from agent_domain.capabilities.questions import Answer, Question
 from agent_domain.definition import AgentDefinition
 from agent_domain.envelopes import InputSource
@@ -44,6 +44,7 @@ from agent_domain.ports import (
     question_id,
     request_id,
 )
+from agent_domain.sessions import QuestionClosed
 from agent_domain.spawning import child_ref, named
 from agent_domain.status import ExecutionStatus
 from agent_domain.step_facts import CallNeed
@@ -292,7 +293,7 @@ class Execution:
         # Whoever gave the other one may have been lost, too, before the execution heard of it.
         with suppress(Refused):
             await self._tell(request)
-        raise Refused("The question is no longer open")
+        raise Refused(str(QuestionClosed()))
 
     async def approve(
         self,
@@ -304,8 +305,17 @@ class Execution:
     ) -> RequestRow:
         """Let the call run with exactly the arguments that were shown.
 
-        With `remember`, later calls of the tool in this execution run without asking: all of them, or
-        those whose arguments match these globs.
+        Args:
+            request_id: The request; without it the oldest open one.
+            args_digest: The digest of the arguments that were shown. Without it, the decision holds for the
+                arguments of the request as this call reads it.
+            key: The same key again is the same decision.
+            remember: Later calls of the tool in this execution run without asking: all of them, or those
+                whose arguments match these globs.
+
+        Raises:
+            InvalidInput: The digest is malformed, or the globs do not match the call.
+            Refused: The digest is that of another call, or the request is decided or closed.
         """
         decided = {"decision": Verdict.APPROVE, "remember": remember}
         return await self._decide(request_id, args_digest, decided, key)
@@ -336,8 +346,11 @@ class Execution:
     async def _decide(
         self, request_id: UUID | None, digest: str | None, decided: Mapping[str, Any], key: str | None
     ) -> RequestRow:
+        if digest is not None:
+            valid_digest(digest)
         request = await self._open(CallNeed.APPROVAL, request_id)
-        decision = ApprovalDecision.parse({**decided, "args_digest": digest or request.args_digest})
+        bound_to = request.args_digest if digest is None else digest
+        decision = ApprovalDecision.parse({**decided, "args_digest": bound_to})
         conflict = decision.conflict(request.args_digest, request.state is RequestState.RESOLVED)
         if request.state is RequestState.RESOLVED:
             # Only then: what nobody decided must not be told.

@@ -20,9 +20,10 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from agent_domain.broadcast_config import BroadcastConfig
-from agent_domain.errors import EverstepError
-from agent_domain.ports import ExecutionRow
+from agent_domain.capabilities.approvals import Digest
+from agent_domain.errors import EverstepError, InvalidInput
 from agent_domain.status import ExecutionStatus, StopReason
+from agent_domain.step_facts import CallNeed
 from everstep.client.client import Client, Execution
 
 
@@ -55,6 +56,28 @@ class ActRequest(_Contract):
     data: Any = None
     """The answer to a form, or the arguments to run with instead."""
     request_id: UUID | None = None
+    args_digest: Digest | None = None
+    """What a decision about a call is bound to; required by `approve`, `deny` and `edit`."""
+
+    @property
+    def required_digest(self) -> str:
+        """The digest of a decision about a call."""
+        if self.args_digest is None:
+            raise InvalidInput(
+                f"{self.act} needs an args_digest; send that of the request, which `show` lists"
+            )
+        return self.args_digest
+
+
+class OpenRequest(BaseModel):
+    """What an execution waits for."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    id: UUID
+    kind: CallNeed
+    tool: str
+    args_digest: str
 
 
 class Standing(BaseModel):
@@ -68,10 +91,15 @@ class Standing(BaseModel):
     stop_reason: StopReason | None = None
     response: str | None = None
     error: str | None = None
+    requests: tuple[OpenRequest, ...] = ()
+    """What it waits for people to answer, oldest first."""
 
     @classmethod
-    def of(cls, row: ExecutionRow) -> "Standing":
-        """What a row says."""
+    async def of(cls, execution: Execution) -> "Standing":
+        """Where an execution stands now."""
+        row = await execution.get()
+        waits = row.status is ExecutionStatus.PAUSED
+        requests = await execution.requests() if waits else ()
         return cls(
             execution_id=row.ref.execution_id,
             status=row.status,
@@ -79,6 +107,10 @@ class Standing(BaseModel):
             stop_reason=row.stop_reason,
             response=row.output.get("response") if row.output else None,
             error=row.error_message,
+            requests=tuple(
+                OpenRequest(id=each.id, kind=each.kind, tool=each.tool, args_digest=each.args_digest)
+                for each in requests
+            ),
         )
 
 
@@ -102,7 +134,7 @@ class FrontDoor:
                 debug=request.debug,
                 broadcast=request.broadcast and BroadcastConfig.preset(request.broadcast),
             )
-            return Standing.of(await execution.get())
+            return await Standing.of(execution)
         except EverstepError as error:
             raise _refusal(error) from error
 
@@ -112,24 +144,30 @@ class FrontDoor:
         execution = self.client.execution(request.execution_id)
         try:
             await _acted(execution, request)
-            return Standing.of(await execution.get())
+            return await Standing.of(execution)
         except EverstepError as error:
             raise _refusal(error) from error
 
 
 async def _acted(execution: Execution, request: ActRequest) -> None:
+    # A second attempt of the activity is the same act, not another one.
+    key = activity.info().activity_id
     match request.act:
         case "answer":
             await execution.submit_input(request.text, data=request.data, request_id=request.request_id)
         case "approve":
-            await execution.approve(request.request_id)
+            await execution.approve(request.request_id, args_digest=request.required_digest, key=key)
         case "deny":
-            await execution.deny(request.request_id, reason=request.text or None)
+            reason = request.text or None
+            await execution.deny(
+                request.request_id, reason=reason, args_digest=request.required_digest, key=key
+            )
         case "edit":
-            await execution.edit(request.data or {}, request.request_id)
+            await execution.edit(
+                request.data or {}, request.request_id, args_digest=request.required_digest, key=key
+            )
         case "steer":
-            # A second attempt says the same thing, not something more.
-            await execution.steer(request.text, key=activity.info().activity_id)
+            await execution.steer(request.text, key=key)
         case "pause" | "resume" | "cancel":
             await getattr(execution, request.act)()
         case "show":

@@ -248,7 +248,10 @@ class Call(Told):
 
     id: str
     tool: str
-    args: Mapping[str, Any]
+    args: Mapping[str, Any] = Field(description="What it runs with.")
+    requested_args: Mapping[str, Any] | None = Field(
+        default=None, description="What the model asked for, where a person edited the arguments."
+    )
     state: str
     attempts: int
     result: Any = None
@@ -262,7 +265,12 @@ class Call(Told):
     def of(cls, row: CallRow) -> Self:
         """What a row says."""
         call = cls(
-            id=row.call.id, tool=row.call.name, args=row.call.args, state=row.state, attempts=row.attempts
+            id=row.call.id,
+            tool=row.call.name,
+            args=row.allowed.args,
+            requested_args=None if row.edited_args is None else row.call.args,
+            state=row.state,
+            attempts=row.attempts,
         )
         record = row.record
         if record is None:

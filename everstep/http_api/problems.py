@@ -21,7 +21,7 @@ from temporalio.service import RPCError
 from agent_domain.capabilities.approvals import MISMATCH, RESOLVED
 from agent_domain.errors import EverstepError, InvalidInput
 from agent_domain.ports import ExecutionEnded, NotFound, StoreUnavailable
-from agent_domain.sessions import ContextForbidden, SessionBusy, SessionNotActive
+from agent_domain.sessions import ContextForbidden, QuestionClosed, SessionBusy, SessionNotActive
 from agent_domain.values import cut, storable
 from everstep.client.client import Refused
 from everstep.client.contexts import ContextPolicySlow
@@ -181,7 +181,7 @@ def _conflict(error: Exception) -> Refusal | None:
         case Refused() if str(error) in _CONFLICTS:
             slug, what_to_do = _CONFLICTS[str(error)]
             return Refusal(409, slug, str(error), what_to_do)
-        case Refused() | ExecutionEnded():
+        case Refused() | ExecutionEnded() | QuestionClosed():
             detail = f"{error}; read the execution to see where it stands"
             return Refusal(409, "not-now", "The execution does not accept this now", detail)
         case _:

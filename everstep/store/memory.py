@@ -885,6 +885,12 @@ def _complete_steps(
             step.outcome = step.outcome or outcome
 
 
+def _call_row(execution: _Execution, call: _Call) -> CallRow:
+    asked = execution.requests.get(request_id(execution.ref.execution_id, call.call.id))
+    edited = asked.resolution.edited_args if asked and asked.resolution else None
+    return CallRow(call.call, call.state, call.attempts, call.record, call.idx, edited)
+
+
 def _step_row(execution: _Execution, number: int) -> StepRow:
     step = execution.steps[number]
     calls = sorted((c for c in execution.calls.values() if c.step == number), key=lambda call: call.idx)
@@ -899,7 +905,7 @@ def _step_row(execution: _Execution, number: int) -> StepRow:
         started_at=step.started_at,
         completed_at=step.completed_at,
         messages=tuple(execution.said[place] for place in said),
-        calls=tuple(CallRow(call.call, call.state, call.attempts, call.record, call.idx) for call in calls),
+        calls=tuple(_call_row(execution, call) for call in calls),
         heard=sum(idx < 0 for _, idx in said),
         processed=sum(idx >= transcripts.PROCESSED_FROM for _, idx in said),
         next_index=step.next_index,

@@ -118,7 +118,8 @@ def call_record(row: Row[Any]) -> CallRecord | None:
 
 def call_row(row: Row[Any]) -> CallRow:
     """A call as clients see it."""
-    return CallRow(tool_call(row), row.state, row.attempts, call_record(row), row.idx)
+    edited = bodies.optional_document(row.edited_args, "the arguments")
+    return CallRow(tool_call(row), row.state, row.attempts, call_record(row), row.idx, edited)
 
 
 def inner_reply(row: Row[Any]) -> InnerReply:

@@ -73,6 +73,13 @@ OPEN_QUESTION = text("""
      LIMIT 1
 """)
 
+IS_QUESTION = text("""
+    SELECT 1
+      FROM agent_requests request
+      JOIN agent_executions execution ON execution.id = request.execution_id
+     WHERE request.id = :request_id AND request.kind = 'input' AND execution.session_id = :session_id
+""")
+
 UNHEARD = text("""
     SELECT steered.execution_id, steered.key, steered.role, steered.content, steered.metadata
       FROM agent_steered steered

@@ -33,6 +33,7 @@ from agent_domain.sessions import (
     NewMessage,
     NewSession,
     Posted,
+    QuestionClosed,
     Route,
     Scope,
     SessionBusy,
@@ -174,7 +175,8 @@ class PostgresSessions(PostgresStore):
             if session.status != SessionStatus.ACTIVE:
                 raise SessionNotActive(SessionStatus(session.status))
             if question is None and message.request_id is not None:
-                raise NotFound("open question", message.request_id)
+                is_closed = (await connection.execute(session_statements.IS_QUESTION, values)).first()
+                raise QuestionClosed if is_closed else NotFound("open question", message.request_id)
             queue = await self._in_turn(connection, scope.tenant_id, session_id, unheard, under_way)
             taken = route(busy=bool(queue), asked=question is not None, on_busy=message.on_busy)
             current = queue[0] if queue else None

@@ -699,8 +699,12 @@ SAID_WITHIN = text("""
 
 CALLED_WITHIN = text("""
     SELECT call_id, step, idx, name, args, malformed, state, attempts, result, text, error, success,
-           started_at, completed_at, seconds, besides
-      FROM agent_tool_calls
+           started_at, completed_at, seconds, besides,
+           (SELECT resolution -> 'value'
+              FROM agent_requests request
+             WHERE request.execution_id = call.execution_id AND request.call_id = call.call_id
+               AND request.kind = 'approval' AND request.resolution ->> 'kind' = 'edit') AS edited_args
+      FROM agent_tool_calls call
      WHERE execution_id = :execution_id AND tenant_id = :tenant_id
        AND step BETWEEN CAST(:first AS int) AND CAST(:last AS int)
      ORDER BY step, idx

@@ -226,6 +226,14 @@ class TestApprovals:
             first, second = await execution.requests()
             with pytest.raises(Refused, match=r"^Approval does not match the pending call$"):
                 await execution.approve(first.id, args_digest=second.args_digest)
+            for digest in ("", " ", first.args_digest.upper(), first.args_digest[:63]):
+                for decided in (
+                    execution.approve(first.id, args_digest=digest),
+                    execution.deny(first.id, args_digest=digest),
+                    execution.edit({"path": "b"}, first.id, args_digest=digest),
+                ):
+                    with pytest.raises(InvalidInput, match="64 lower-case hexadecimal digits"):
+                        await decided
             with pytest.raises(InvalidInput, match=r"^Required arguments are missing: path$"):
                 await execution.edit({}, first.id)
             assert len(await execution.requests()) == 2

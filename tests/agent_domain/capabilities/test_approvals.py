@@ -16,6 +16,20 @@ from agent_domain.errors import InvalidInput
 from agent_domain.values import frozen_map
 
 ARGS = frozen_map({"command": "rm x"})
+DIGEST = args_digest("bash", ARGS)
+
+MALFORMED = [
+    "",
+    " ",
+    DIGEST.upper(),
+    DIGEST[:63],
+    f"{DIGEST}0",
+    f"{DIGEST}\n",
+    f" {DIGEST}",
+    "g" * 64,
+    "\u0660" * 64,
+]
+"""What is no digest of any call."""
 
 
 def rules(*entries: tuple[str, dict[str, str], str]) -> Any:
@@ -23,7 +37,7 @@ def rules(*entries: tuple[str, dict[str, str], str]) -> Any:
 
 
 def a_decision(decision: str = "approve", **fields: Any) -> ApprovalDecision:
-    return ApprovalDecision.parse({"decision": decision, "args_digest": "d", **fields})
+    return ApprovalDecision.parse({"decision": decision, "args_digest": DIGEST, **fields})
 
 
 # --- Which calls ---
@@ -178,16 +192,17 @@ def test_an_edited_call_runs_with_the_new_arguments_and_says_so() -> None:
 @pytest.mark.parametrize(
     ("fields", "detail"),
     [
-        ({"decision": "edit", "args_digest": "d"}, "send args with the decision 'edit', and only with it"),
-        ({"decision": "approve", "args_digest": "d", "args": {}}, "send args with the decision 'edit'"),
-        ({"decision": "yes", "args_digest": "d"}, "decision: Input should be"),
+        ({"decision": "edit", "args_digest": DIGEST}, "send args with the decision 'edit', and only with it"),
+        ({"decision": "approve", "args_digest": DIGEST, "args": {}}, "send args with the decision 'edit'"),
+        ({"decision": "yes", "args_digest": DIGEST}, "decision: Input should be"),
         ({"decision": "approve"}, "args_digest: Field required"),
-        ({"decision": "edit", "args_digest": "d", "args": [1]}, "args: Input should be"),
+        ({"decision": "approve", "args_digest": None}, "args_digest: Input should be a valid string"),
+        ({"decision": "edit", "args_digest": DIGEST, "args": [1]}, "args: Input should be"),
         (
-            {"decision": "edit", "args_digest": "d", "args": {"a": "\x00"}},
+            {"decision": "edit", "args_digest": DIGEST, "args": {"a": "\x00"}},
             "args: Value error, value.a contains",
         ),
-        ({"decision": "approve", "args_digest": "d", "all": True}, "all: Extra inputs"),
+        ({"decision": "approve", "args_digest": DIGEST, "all": True}, "all: Extra inputs"),
         (None, "Input should be"),
     ],
 )
@@ -198,11 +213,18 @@ def test_a_decision_that_means_nothing_is_refused(fields: object, detail: str) -
     assert detail in str(refused.value)
 
 
+@pytest.mark.parametrize("digest", MALFORMED, ids=repr)
+def test_a_malformed_digest_is_refused(digest: str) -> None:
+    """8.6.3: what it has to be, and where to take it from."""
+    with pytest.raises(InvalidInput, match="64 lower-case hexadecimal digits; send the args_digest of the"):
+        a_decision(args_digest=digest)
+
+
 def test_a_decision_fits_one_pending_call_once() -> None:
     """8.6.3: wrong digest, second decision."""
-    assert a_decision().conflict("d", resolved=False) is None
+    assert a_decision().conflict(DIGEST, resolved=False) is None
     assert a_decision().conflict("other", resolved=False) == "Approval does not match the pending call"
-    assert a_decision().conflict("d", resolved=True) == "Approval already resolved"
+    assert a_decision().conflict(DIGEST, resolved=True) == "Approval already resolved"
     assert a_decision().conflict("other", resolved=True) == "Approval already resolved"
 
 
@@ -231,7 +253,7 @@ def test_an_approval_may_cover_other_calls(
     remember: bool | dict[str, str], args: dict[str, str], covered: bool
 ) -> None:
     """8.6.4: as the person says who gives it, and never another tool."""
-    decision = ApprovalDecision.parse({"decision": "approve", "args_digest": "d", "remember": remember})
+    decision = ApprovalDecision.parse({"decision": "approve", "args_digest": DIGEST, "remember": remember})
     rule = decision.remembered("delete", {"path": "a"})
     assert rule
     assert rule.matches("delete", args) is covered
@@ -240,7 +262,7 @@ def test_an_approval_may_cover_other_calls(
 
 def test_a_tool_whose_name_looks_like_a_pattern_is_meant_literally() -> None:
     """8.6.4"""
-    decision = ApprovalDecision.parse({"decision": "approve", "args_digest": "d", "remember": True})
+    decision = ApprovalDecision.parse({"decision": "approve", "args_digest": DIGEST, "remember": True})
     rule = decision.remembered("de*[a]?", {})
     assert rule
     assert rule.matches("de*[a]?", {})
@@ -249,7 +271,9 @@ def test_a_tool_whose_name_looks_like_a_pattern_is_meant_literally() -> None:
 
 def test_an_approval_covers_the_call_that_it_is_given_for() -> None:
     """8.6.4"""
-    decision = ApprovalDecision.parse({"decision": "approve", "args_digest": "d", "remember": {"path": "b"}})
+    decision = ApprovalDecision.parse(
+        {"decision": "approve", "args_digest": DIGEST, "remember": {"path": "b"}}
+    )
     with pytest.raises(InvalidInput, match="does not match the call that is approved"):
         decision.remembered("delete", {"path": "a"})
 
@@ -258,4 +282,4 @@ def test_an_approval_covers_the_call_that_it_is_given_for() -> None:
 def test_only_an_approval_covers_other_calls(fields: dict[str, Any]) -> None:
     """8.6.4"""
     with pytest.raises(InvalidInput, match="only an approval can be remembered"):
-        ApprovalDecision.parse({**fields, "args_digest": "d", "remember": True})
+        ApprovalDecision.parse({**fields, "args_digest": DIGEST, "remember": True})

@@ -6,10 +6,14 @@ from datetime import timedelta
 from uuid import UUID, uuid4
 
 import pytest
+from pydantic import ValidationError
 from temporalio.client import ActivityFailureError, Client as TemporalClient
 from temporalio.exceptions import ApplicationError
 
+from agent_domain.builder import AgentBuilder
+from agent_domain.function_tool import tool
 from agent_domain.status import ExecutionStatus, StopReason
+from agent_domain.step_facts import CallNeed
 from agent_domain.testing import calls, says
 from everstep.capabilities.user_input import UseUserInput
 from everstep.client.front_door import ActRequest, FrontDoor, Standing, StartRequest
@@ -22,10 +26,15 @@ ASKING = an_agent(
 ).with_capability(UseUserInput())
 
 
+def delete(path: str) -> str:
+    """Delete a file."""
+    return f"deleted {path}"
+
+
 @asynccontextmanager
-async def a_service(temporal: TemporalClient) -> AsyncGenerator[Office]:
+async def a_service(temporal: TemporalClient, agent: AgentBuilder = ASKING) -> AsyncGenerator[Office]:
     """A worker with a front door, and what it knows."""
-    office = an_office(temporal, ASKING)
+    office = an_office(temporal, agent)
     book = AgentBook(office.client.agents.values(), NoModels())
     door = FrontDoor(office.client)
     async with make_worker(temporal, office.port, book, office.settings, front_door=door):
@@ -79,6 +88,35 @@ async def test_the_same_activity_again_starts_nothing_new(temporal: TemporalClie
         other = await knock(office, "start", request, "order-17")
 
         assert one.execution_id == other.execution_id
+
+
+async def test_a_decision_is_bound_to_the_arguments_that_were_listed(temporal: TemporalClient) -> None:
+    """8.6.3"""
+    agent = an_agent(calls(("delete", {"path": "a"})), says("Done."), tools=[tool(delete)])
+    async with a_service(temporal, agent.with_approval("delete", "always")) as office:
+        begun = await knock(office, "start", StartRequest(agent="agent", message="Delete a"))
+        execution = office.client.execution(begun.execution_id)
+        await office.until_status(execution, ExecutionStatus.PAUSED)
+        act = ActRequest(execution_id=begun.execution_id, act="show")
+        (asked,) = (await knock(office, "act", act)).requests
+        assert (asked.kind, asked.tool) == (CallNeed.APPROVAL, "delete")
+
+        for verdict in ("approve", "deny", "edit"):
+            with pytest.raises(ActivityFailureError) as failure:
+                await knock(office, "act", act.model_copy(update={"act": verdict}))
+            assert f"{verdict} needs an args_digest" in str(failure.value.cause)
+        approval = {"act": "approve", "args_digest": asked.args_digest}
+        await knock(office, "act", act.model_copy(update=approval))
+        await execution.result()
+
+        assert (await knock(office, "act", act)).status is ExecutionStatus.COMPLETED
+
+
+@pytest.mark.parametrize("digest", ["", " ", "A" * 64, "a" * 63])
+def test_a_malformed_digest_is_refused_before_it_is_sent(digest: str) -> None:
+    """8.6.3"""
+    with pytest.raises(ValidationError, match="64 lower-case hexadecimal digits"):
+        ActRequest(execution_id=UUID(int=5), act="approve", args_digest=digest)
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,9 @@ async def test_a_call_runs_once_it_is_approved(ann: Person, work: None) -> None:
     assert wrong["title"] == "Approval does not match the pending call"
     refused(await ann.posts(path, {**right, "args": {"hotel": "x"}}), 422, "send args with the decision")
     refused(await ann.posts(path, {"decision": "approve"}), 422, "args_digest")
+    for digest in ("", " ", right["args_digest"].upper(), right["args_digest"][:63], None):
+        refused(await ann.posts(path, {**right, "args_digest": digest}), 422, "args_digest")
+    assert (await ann.get(f"/agent/executions/{execution}"))["status"] == "paused"
     refused(await ann.posts(path, {**right, "remember": {"hotel": "Quay"}}), 422, "does not match the call")
     decided = await ann.post(path, {**right, "remember": {"hotel": "Harbour*"}})
     again = refused(await ann.posts(path, right), 409)
@@ -123,6 +126,53 @@ async def test_a_call_is_denied_or_changed(
     await ann.post(path, {**decision, "args_digest": request["args_digest"]})
 
     assert (await ann.until(execution, "completed"))["output"]["response"] == response
+    del work
+
+
+async def test_after_an_edit_everything_but_the_request_shows_what_ran(ann: Person, work: None) -> None:
+    """8.6.5"""
+    session = await ann.session()
+    execution = (await ann.says(session, "book", broadcast="debug"))["execution_id"]
+    request = await ann.asked(execution)
+
+    path = f"/agent/executions/{execution}/approvals/{request['id']}"
+    edit = {"decision": "edit", "args": {"hotel": "Quay"}, "args_digest": request["args_digest"]}
+    assert (await ann.post(path, edit))["args"] == {"hotel": "Harbour Inn"}
+    await ann.until(execution, "completed")
+
+    said = (await ann.get(f"/agent/sessions/{session}/messages"))["items"]
+    assert [message["content"] for message in said if message["content"].startswith("book(")] == [
+        "book(hotel: 'Quay')"
+    ]
+    store = ann.house.sessions.client.store
+    envelopes = await store.envelopes(ann.house.tenant, UUID(session))
+    (started,) = [e.payload for e in envelopes if e.type == "agent.tool.started"]
+    assert (started["args_summary"], started["args"]) == ("hotel: 'Quay'", {"hotel": "Quay"})
+    steps = (await ann.get(f"/agent/executions/{execution}/steps"))["items"]
+    (call,) = steps[0]["calls"]
+    assert (call["args"], call["requested_args"]) == ({"hotel": "Quay"}, {"hotel": "Harbour Inn"})
+    assert call["text"] == '[Arguments edited by user: {"hotel":"Quay"}]\na room at Quay'
+    del work
+
+
+async def test_a_question_that_was_answered_takes_no_other_answer(ann: Person, work: None) -> None:
+    """8.5.4: whichever way it is given."""
+    session = await ann.session()
+    execution = (await ann.says(session, "ask me"))["execution_id"]
+    question = await ann.asked(execution)
+    await ann.post(f"/agent/executions/{execution}/input", {"text": "Friday"})
+
+    named = {"request_id": question["id"]}
+    for path, body in (
+        (f"/agent/sessions/{session}/messages", {"content": "Monday", **named}),
+        (f"/agent/sessions/{session}/messages", {"content": "Monday", "on_busy": "interrupt", **named}),
+        (f"/agent/executions/{execution}/input", {"text": "Monday", **named}),
+    ):
+        refused(await ann.posts(path, body), 409, "The question is no longer open")
+    ended = await ann.until(execution, "completed")
+    assert ended["output"]["response"] == "So be it: Friday"
+    path = f"/agent/sessions/{session}/messages"
+    refused(await ann.posts(path, {"content": "Monday", "request_id": str(uuid4())}), 404)
     del work
 
 
