@@ -97,7 +97,7 @@ def step_of(ref: ExecutionRef, row: StepRow) -> AgentStep:
         needs=frozen_map({call.id: call.need for call in facts.calls}),
     )
     if not facts.is_failure:
-        step = step.observed(_execution(call.allowed, call.record) for call in row.calls if call.record)
+        step = step.observed(_execution(call.call, call.record) for call in row.calls if call.record)
     return replace(step, output_messages=_said(row)) if step.is_complete else step
 
 

@@ -276,9 +276,68 @@ class Resolution:
     """Which later calls of the execution are allowed by this approval."""
 
     @property
+    def is_denied(self) -> bool:
+        """Whether a person said no."""
+        return self.kind == "deny"
+
+    @property
     def edited_args(self) -> FrozenDict | None:
         """The arguments that replace the requested ones."""
         return frozen_map(self.value, "args") if self.kind == "edit" else None
+
+
+class CommandKind(StrEnum):
+    """What a workflow is told; the first two are the kinds of requests."""
+
+    INPUT = "input"
+    APPROVAL = "approval"
+    STEER = "steer"
+    PAUSE = "pause"
+    RESUME = "resume"
+    CANCEL = "cancel"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Something that an execution's workflow has to be told.
+
+    It is stored in the transaction that accepts it, before Temporal is called, so a process that is lost in
+    between loses nothing: the next attempt with the same key tells the workflow, or the reconciler does.
+    """
+
+    ref: ExecutionRef
+    key: str
+    """Its name in the execution, and the id of the workflow's update."""
+    kind: CommandKind
+    call_id: str | None = None
+    """The call that is answered or decided about."""
+    is_denied: bool = False
+    is_delivered: bool = False
+    """Whether nothing is left to tell."""
+
+
+def cancel_key(key: str) -> str:
+    """The key of the command that cancels an execution for this request."""
+    return f"{CommandKind.CANCEL}/{key}"
+
+
+@dataclass(frozen=True, slots=True)
+class Steering:
+    """What became of a message that was sent to an execution under way."""
+
+    execution: ExecutionRef
+    """The execution that it was sent to."""
+    heard_by: ExecutionRef
+    """The execution that hears it."""
+    otherwise: ExecutionRef
+    """The execution that hears it if the first one ends before its next step."""
+    is_settled: bool
+    """Whether this cannot change any more: a step has heard it, or another execution begins with it."""
+
+    @property
+    def is_moved(self) -> bool:
+        """Whether another execution hears it."""
+        return self.heard_by != self.execution
 
 
 @dataclass(frozen=True, slots=True)
@@ -530,6 +589,15 @@ def question_id(execution_id: UUID, call_id: str) -> UUID:
     return uuid5(execution_id, f"question/{call_id}")
 
 
+def follow_up_id(execution_id: UUID, key: str | None = None) -> UUID:
+    """The id of the execution that begins with a message which the one that it was sent to did not hear.
+
+    In a session each such message begins one, named by the message's key. Elsewhere there is no queue, so all
+    of them begin one together.
+    """
+    return uuid5(execution_id, "steered" if key is None else f"steered/{key}")
+
+
 class ExecutionStore(Protocol):
     """Keeps executions. Every method is one transaction."""
 
@@ -636,7 +704,41 @@ class ExecutionStore(Protocol):
     async def steer(
         self, ref: ExecutionRef, key: str, message: Message, announces: Announcement | None = None
     ) -> bool:
-        """Keep a message for the next step boundary; False if this key was there before."""
+        """Keep a message for the next step boundary, and the command that says so to the workflow.
+
+        Returns:
+            False if this key was there before.
+
+        Raises:
+            ExecutionEnded: Nothing is stored.
+        """
+        ...
+
+    async def steering(self, ref: ExecutionRef, key: str) -> Steering | None:
+        """What became of a message that was sent under this key."""
+        ...
+
+    async def command(self, ref: ExecutionRef, key: str, kind: CommandKind) -> tuple[Command, bool]:
+        """Keep a command that the workflow has to be told.
+
+        Returns:
+            The command, and whether it is new; the one that was kept under this key before, if there is one.
+
+        Raises:
+            ExecutionEnded: There is no such command, and nothing is stored.
+        """
+        ...
+
+    async def undelivered(self, ref: ExecutionRef) -> Sequence[Command]:
+        """The commands of which the execution's workflow may not know, in the order in which they came."""
+        ...
+
+    async def mark_delivered(self, command: Command) -> None:
+        """Note that nothing is left to tell of a command."""
+        ...
+
+    async def withdraw(self, command: Command) -> None:
+        """Forget a command that the workflow refused."""
         ...
 
     async def open_requests(self, ref: ExecutionRef) -> tuple[RequestRow, ...]:
@@ -650,7 +752,15 @@ class ExecutionStore(Protocol):
     async def resolve(
         self, ref: ExecutionRef, request_id: UUID, resolution: Resolution, events: Sequence[EventRecord] = ()
     ) -> bool:
-        """Answer a question; False if it was answered before."""
+        """Answer a question, and keep the command that says so to the workflow.
+
+        Returns:
+            False if it was answered before, or if the execution is being cancelled.
+        """
+        ...
+
+    async def resolved_under(self, ref: ExecutionRef, key: str) -> RequestRow | None:
+        """The request that was answered or decided under this key."""
         ...
 
     async def execution(self, ref: ExecutionRef) -> ExecutionRow | None:

@@ -16,6 +16,7 @@ from agent_domain.announcements import NO_CONTEXT, Context, MessageRole, bounded
 from agent_domain.errors import EverstepError, InvalidInput
 from agent_domain.ports import (
     DEFAULT_TENANT,
+    Command,
     ExecutionRef,
     ExecutionRow,
     ExecutionSpec,
@@ -234,6 +235,8 @@ class Launch:
     ref: ExecutionRef
     plan: FrozenDict
     task_queue: str | None = None
+    has_commands: bool = False
+    """Whether people have said something to it that its workflow has to be told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,6 +305,16 @@ class ApiKey:
     created_at: datetime
     last_used_at: datetime | None = None
     revoked_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """Another execution hears what an ended one did not."""
+
+    launch: Launch | None = None
+    """What starts it, if it has to be started."""
+    parent: ExecutionRef | None = None
+    """The execution that the ended one worked for, if that hears it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,6 +417,27 @@ class SessionStore(Protocol):
         """What has not changed for this many seconds and may need help, of all tenants, longest first."""
         ...
 
+    async def commands(
+        self, task_queue: str, older_than: float, after: int = 0, limit: int = 100
+    ) -> tuple[Sequence[Command], int | None]:
+        """Commands that workflows have not been told for this many seconds, of all tenants, oldest first.
+
+        Returns:
+            The commands, and the `after` of the next page; None on the last.
+        """
+        ...
+
+    async def unheard(self, task_queue: str, older_than: float, limit: int = 100) -> Sequence[ExecutionRef]:
+        """Executions that ended this many seconds ago, and to which something was said that nobody heard."""
+        ...
+
+    async def hand_over(self, ref: ExecutionRef) -> Handed | None:
+        """Let another execution hear what was said to one that has ended; None if there is nothing left.
+
+        For an execution without a session and for a subagent; in a session, `release` does it.
+        """
+        ...
+
     async def owner(self, execution_id: UUID) -> ExecutionRef | None:
         """Whose execution this is; for those who look after all tenants."""
         ...
@@ -430,15 +464,45 @@ class SessionStore(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Who works on a request."""
+
+    digest: str
+    """Of the request."""
+    is_mine: bool
+
+
 class KeyStore(Protocol):
     """Keeps what the HTTP API needs beside sessions."""
+
+    async def claim(
+        self, tenant_id: str, user_id: str, key: str, owner: UUID, *, digest: str, seconds: float
+    ) -> Claim | Answered:
+        """Take a request in hand for so many seconds, unless another process has, or it was answered.
+
+        The claim of a process that was lost expires; then the same request may be taken over, and under its
+        key no other one.
+        """
+        ...
+
+    async def renew(self, tenant_id: str, user_id: str, key: str, owner: UUID, *, seconds: float) -> None:
+        """Go on working on a request."""
+        ...
+
+    async def unclaim(self, tenant_id: str, user_id: str, key: str, owner: UUID, *, forget: bool) -> None:
+        """Work no longer on a request: forget it, or let only the same one be taken over."""
+        ...
 
     async def answered(self, tenant_id: str, user_id: str, key: str) -> Answered | None:
         """The answer to a request with this key."""
         ...
 
     async def remember(self, tenant_id: str, user_id: str, key: str, answer: Answered) -> Answered:
-        """Keep an answer; the first one wins and is returned. None is kept of what was deleted meanwhile."""
+        """Keep an answer; the first one wins and is returned. None is kept of what was deleted meanwhile.
+
+        The claim ends with it.
+        """
         ...
 
     async def create_key(self, key: ApiKey, digest: str) -> None:

@@ -17,12 +17,14 @@ from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from activities.failpoints import Failpoint, Strike, inert
 from agent_domain import announcements, envelopes
 from agent_domain.announcements import NO_CONTEXT, Context
 from agent_domain.broadcast_config import BroadcastConfig
 from agent_domain.capabilities import approvals
 from agent_domain.capabilities.approvals import ApprovalDecision, Verdict, valid_digest
 from agent_domain.capabilities.questions import Answer, Question
+from agent_domain.closing import closed
 from agent_domain.definition import AgentDefinition
 from agent_domain.envelopes import InputSource
 from agent_domain.errors import EverstepError, InvalidInput, UnknownName
@@ -30,7 +32,10 @@ from agent_domain.messages import Message, Messages, as_messages, user
 from agent_domain.plan import ExecutionPlan
 from agent_domain.ports import (
     DEFAULT_TENANT,
+    Command,
+    CommandKind,
     EventRecord,
+    ExecutionEnded,
     ExecutionRef,
     ExecutionRow,
     ExecutionStore,
@@ -40,6 +45,7 @@ from agent_domain.ports import (
     RequestRow,
     RequestState,
     Resolution,
+    Steering,
     StepRow,
     question_id,
     request_id,
@@ -60,6 +66,25 @@ _KEYS = UUID("6f2c1f0e-0d0b-4d7e-9a53-7b1f1c5f6a10")
 """The namespace of ids that derive from callers' keys; it must never change."""
 
 
+ENDED = frozenset({ExecutionStatus.COMPLETED, ExecutionStatus.FAILED, ExecutionStatus.CANCELLED})
+
+ENDING_SECONDS = 0.05
+ENDING_LOOKS = 200
+"""How often to look for how an execution has ended, which its workflow writes down as its last act."""
+
+_UPDATES = {
+    CommandKind.INPUT: "submit_input",
+    CommandKind.APPROVAL: "resolve_approval",
+    CommandKind.STEER: "steer",
+    CommandKind.PAUSE: "pause",
+    CommandKind.RESUME: "resume",
+    CommandKind.CANCEL: "cancel",
+}
+"""What the workflow calls them."""
+
+_WITHDRAWN = frozenset({CommandKind.PAUSE, CommandKind.RESUME, CommandKind.CANCEL})
+"""What leaves nothing behind if the workflow refuses it."""
+
 PASSING_SECONDS = 1.0
 """How long to wait before asking again."""
 
@@ -76,7 +101,18 @@ class Taken(EverstepError):
 
 
 class Refused(EverstepError):
-    """The execution does not accept this now; the message says why."""
+    """The execution does not accept this now; the message says why. Nothing was changed."""
+
+
+class Ended(Refused):
+    """The execution has ended, or its workflow never began."""
+
+
+class Ending(EverstepError):
+    """The execution is ending, and it is not stored yet how; the same request may be sent again."""
+
+    def __init__(self) -> None:
+        super().__init__("The execution is ending; ask again in a moment")
 
 
 @dataclass(frozen=True)
@@ -90,6 +126,8 @@ class Client:
     task_queue: str = "everstep"
     tenant_id: str = DEFAULT_TENANT
     search_attributes: bool = False
+    strike: Strike = inert
+    """Where crash tests let this process die."""
 
     async def start(
         self,
@@ -130,6 +168,7 @@ class Client:
         )
         if request and row.metadata.get(REQUEST, request) != request:
             raise Taken(ref.execution_id)
+        self.strike(Failpoint.API_AFTER_COMMIT)
         if row.status is not ExecutionStatus.PENDING:
             # It has begun, perhaps so long ago that Temporal does not remember.
             return Execution(self, ref)
@@ -270,8 +309,14 @@ class Execution:
         message_id: UUID | None = None,
         context: Context = NO_CONTEXT,
         metadata: Mapping[str, Any] = EMPTY,
+        key: str | None = None,
     ) -> RequestRow:
-        """Answer its oldest question, or the one named; an answer that does not fit changes nothing."""
+        """Answer its oldest question, or the one named; an answer that does not fit changes nothing.
+
+        The same `key` again is the same answer.
+        """
+        if known := await self._resolved_under(key):
+            return known
         request = await self._open(CallNeed.INPUT, request_id)
         question = Question.parse(request.request)
         result = question.result(Answer(text, data), json_schema.check)
@@ -279,11 +324,20 @@ class Execution:
         received = envelopes.input_received(*place, InputSource.USER, message_id)
         noted = {**metadata, "request_id": str(request.id)}
         said = announcements.input_received(text or json_text(data), message_id, noted, context)
-        resolution = Resolution("answer", result)
+        resolution = Resolution("answer", result, key=key)
         if not await self._resolve(request, resolution, [replace(received, announces=said)]):
             await self._require_heard(request, result)
+        self.client.strike(Failpoint.API_AFTER_COMMIT)
         await self._tell(request)
         return request
+
+    async def _resolved_under(self, key: str | None) -> RequestRow | None:
+        """The request that this very decision has settled, once the workflow knows of it."""
+        known = None if key is None else await self.client.store.resolved_under(self.ref, key)
+        if known:
+            with suppress(Refused):
+                await self._tell(known, denied=is_denied(known.resolution))
+        return known
 
     async def _require_heard(self, request: RequestRow, result: object) -> None:
         """Refuse what is not the answer that was taken; it may be that very one, whose sender was lost."""
@@ -348,6 +402,8 @@ class Execution:
     ) -> RequestRow:
         if digest is not None:
             valid_digest(digest)
+        if known := await self._resolved_under(key):
+            return known
         request = await self._open(CallNeed.APPROVAL, request_id)
         bound_to = request.args_digest if digest is None else digest
         decision = ApprovalDecision.parse({**decided, "args_digest": bound_to})
@@ -356,9 +412,6 @@ class Execution:
             # Only then: what nobody decided must not be told.
             with suppress(Refused):
                 await self._tell(request, denied=is_denied(request.resolution))
-            if key is not None and request.resolution and request.resolution.key == key:
-                # It was this very decision; only its answer was lost.
-                return request
         if conflict:
             raise Refused(conflict)
         await self._require_usable(request, decision)
@@ -367,7 +420,11 @@ class Execution:
         rule = decision.remembered(request.tool, request.args)
         resolution = Resolution(decision.decision.value, value, decision.reason, key, rule)
         if not await self._resolve(request, resolution, [told]):
+            # Perhaps this very decision was faster in another process.
+            if known := await self._resolved_under(key):
+                return known
             raise Refused(approvals.RESOLVED)
+        self.client.strike(Failpoint.API_AFTER_COMMIT)
         await self._tell(request, denied=is_denied(resolution))
         return request
 
@@ -407,38 +464,146 @@ class Execution:
 
     async def _tell(self, request: RequestRow, *, denied: bool = False) -> None:
         """Let the execution know that this is answered; it may know already."""
-        update = "submit_input" if request.kind is CallNeed.INPUT else "resolve_approval"
-        await self._update(update, f"{request.kind}/{request.id}", Answered(request.call_id, denied))
+        kind = CommandKind(request.kind.value)
+        await self.deliver(Command(self.ref, f"{kind}/{request.id}", kind, request.call_id, denied))
 
     async def _resolve(
         self, request: RequestRow, resolution: Resolution, events: Sequence[EventRecord]
     ) -> bool:
         return await self.client.store.resolve(self.ref, request.id, resolution, events)
 
-    async def steer(self, message: str | Message, *, key: str | None = None) -> None:
-        """Say something that is heard before the next step."""
+    async def steer(self, message: str | Message, *, key: str | None = None) -> Steering:
+        """Say something that is heard before the next step.
+
+        Once this is accepted, it is heard exactly once: by this execution, or if that ends before its next
+        step, by another one (`Steering.heard_by`). The same `key` again says nothing more.
+
+        Raises:
+            ExecutionEnded: The execution has ended; nothing was said.
+        """
         await self.get()
         key = key or str(uuid4())
         said = user(message) if isinstance(message, str) else message
         heard = announcements.input_received(said.text, None)
         await self.client.store.steer(self.ref, key, said, heard)
-        await self.hear(key)
+        self.client.strike(Failpoint.API_AFTER_COMMIT)
+        return await self.hear(key)
 
-    async def hear(self, key: str) -> None:
-        """Let the execution know that a steered message waits in the store."""
-        await self._update("steer", f"steer/{key}")
+    async def hear(self, key: str) -> Steering:
+        """Let the execution know that a steered message waits in the store; who hears it."""
+        steering = await self.client.store.steering(self.ref, key)
+        if steering is None:
+            raise NotFound("steered message", key)
+        if steering.is_settled:
+            return steering
+        try:
+            await self.deliver(Command(self.ref, f"{CommandKind.STEER}/{key}", CommandKind.STEER))
+        except Ended:
+            if (await self.get()).status is not ExecutionStatus.PENDING:
+                # It has no next step.
+                return replace(steering, heard_by=steering.otherwise)
+        return steering
 
-    async def pause(self) -> None:
+    async def pause(self, *, key: str | None = None) -> None:
         """Hold still once the work under way is done."""
-        await self._update("pause")
+        await self._command(CommandKind.PAUSE, key)
 
-    async def resume(self) -> None:
+    async def resume(self, *, key: str | None = None) -> None:
         """Go on."""
-        await self._update("resume")
+        await self._command(CommandKind.RESUME, key)
 
-    async def cancel(self) -> None:
-        """Stop now; the step under way is given up."""
-        await self._update("cancel")
+    async def cancel(self, *, key: str | None = None) -> None:
+        """Stop now; the step under way is given up.
+
+        The wish is stored before the workflow hears of it, so it outlives this process. The same `key` again
+        changes nothing.
+
+        Raises:
+            Refused: The execution ended in another way.
+        """
+        await self._command(CommandKind.CANCEL, key)
+
+    async def _command(self, kind: CommandKind, key: str | None) -> None:
+        try:
+            command, is_new = await self.client.store.command(self.ref, f"{kind}/{key or uuid4()}", kind)
+        except ExecutionEnded as error:
+            raise Ended(f"The execution has ended as {error.status}") from None
+        self.client.strike(Failpoint.API_AFTER_COMMIT)
+        if not command.is_delivered:
+            await self.carry_out(command, is_new=is_new)
+
+    async def carry_out(self, command: Command, *, is_new: bool = False) -> None:
+        """Do what a stored command says.
+
+        Args:
+            command: The command.
+            is_new: Whether no other attempt can have carried it out before.
+
+        Raises:
+            Refused: It cannot be carried out; it is withdrawn, and nothing was changed.
+        """
+        try:
+            await (self._cancel(command) if command.kind is CommandKind.CANCEL else self.deliver(command))
+        except Ended:
+            if command.kind not in _WITHDRAWN:
+                return
+            if is_new or command.kind is CommandKind.CANCEL:
+                await self.client.store.withdraw(command)
+                raise
+            if (await self.get()).status is not ExecutionStatus.PENDING:
+                # An earlier attempt may have been heard.
+                await self.client.store.mark_delivered(command)
+        except Refused:
+            await self.client.store.withdraw(command)
+            raise
+
+    async def cancel_pending(self, command: Command) -> bool:
+        """Carry out a cancel of an execution that has not begun; False if it has."""
+        never = replace(closed(self.ref, ExecutionStatus.CANCELLED), only_pending=True)
+        if not await self.client.store.settle(never):
+            return False
+        await self.client.store.mark_delivered(command)
+        # Its workflow may have been started a moment ago; it then ends without having done anything.
+        with suppress(RPCError):
+            await self.workflow.cancel()
+        return True
+
+    async def _cancel(self, command: Command) -> None:
+        try:
+            await self.deliver(command)
+        except Ended:
+            if await self.cancel_pending(command):
+                return
+            # Another cancel may have been faster, or this very one, whose answer was lost.
+            if (await self.ended()).status is not ExecutionStatus.CANCELLED:
+                raise
+            await self.client.store.mark_delivered(command)
+
+    async def ended(self) -> ExecutionRow:
+        """How an execution has ended whose workflow has no more to do than to write it down."""
+        for _ in range(ENDING_LOOKS):
+            row = await self.get()
+            if row.status in ENDED:
+                return row
+            await asyncio.sleep(ENDING_SECONDS)
+        raise Ending
+
+    async def deliver(self, command: Command) -> None:
+        """Tell the workflow of a command, and note that it knows.
+
+        Raises:
+            Ended: The workflow has ended, or was never started.
+            Refused: The workflow does not accept it now.
+        """
+        about = (Answered(command.call_id, command.is_denied),) if command.call_id else ()
+        try:
+            await self._update(_UPDATES[command.kind], command.key, *about)
+        except Ended:
+            is_left = command.kind in _WITHDRAWN or (await self.get()).status is ExecutionStatus.PENDING
+            if not is_left:
+                await self.client.store.mark_delivered(command)
+            raise
+        await self.client.store.mark_delivered(command)
 
     async def _update(self, update: str, key: str | None = None, *args: Answered) -> None:
         try:
@@ -452,10 +617,11 @@ class Execution:
                 return
             # Its type, which the text of an `ApplicationError` begins with, says nothing to people.
             why = cause.message if isinstance(cause, ApplicationError) else str(cause or error)
-            raise Refused(why) from error
+            has_ended = isinstance(cause, ApplicationError) and cause.type == "AlreadyEnded"
+            raise (Ended if has_ended else Refused)(why) from error
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
-                raise Refused("The execution has ended, or never began") from error
+                raise Ended("The execution has ended, or never began") from error
             raise
 
 

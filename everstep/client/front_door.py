@@ -154,7 +154,9 @@ async def _acted(execution: Execution, request: ActRequest) -> None:
     key = activity.info().activity_id
     match request.act:
         case "answer":
-            await execution.submit_input(request.text, data=request.data, request_id=request.request_id)
+            await execution.submit_input(
+                request.text, data=request.data, request_id=request.request_id, key=key
+            )
         case "approve":
             await execution.approve(request.request_id, args_digest=request.required_digest, key=key)
         case "deny":
@@ -169,7 +171,7 @@ async def _acted(execution: Execution, request: ActRequest) -> None:
         case "steer":
             await execution.steer(request.text, key=key)
         case "pause" | "resume" | "cancel":
-            await getattr(execution, request.act)()
+            await getattr(execution, request.act)(key=key)
         case "show":
             """Nothing to do but to look."""
 

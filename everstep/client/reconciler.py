@@ -21,8 +21,8 @@ from agent_domain.errors import EverstepError
 from agent_domain.ports import ExecutionRef
 from agent_domain.sessions import Launch
 from agent_domain.status import ExecutionStatus
-from everstep.client.client import Execution
-from everstep.client.sessions import Sessions
+from everstep.client.client import Ending, Execution, Refused
+from everstep.client.sessions import DELIVERY_SECONDS, Sessions
 from workflows.contracts import WORKFLOW
 
 log = logging.getLogger(__name__)
@@ -53,6 +53,10 @@ class Repairs:
     """Sessions in which a message waited although nothing was under way."""
     closed: int = 0
     """Executions that were under way for the store, and whose workflow had ended."""
+    delivered: int = 0
+    """Commands of people that were stored and that workflows had not been told."""
+    handed_over: int = 0
+    """Ended executions to which something was said that nobody heard."""
 
     def __bool__(self) -> bool:
         return any(vars(self).values())
@@ -96,6 +100,9 @@ class Reconciler:
         repairs = Repairs()
         async for launch in self._pending(repairs):
             await self._launch(launch, repairs)
+        await self._deliver(repairs)
+        for ref in await self.sessions.store.unheard(self.task_queue, self.grace):
+            repairs.handed_over += await self.sessions.advance(ref)
         if thorough:
             async for ref in self._under_way():
                 await self._close_if_ended(ref, repairs)
@@ -132,6 +139,22 @@ class Reconciler:
             repairs.launched += 1
         elif status is not WorkflowExecutionStatus.RUNNING:
             await self._close(launch.ref, status, repairs)
+
+    async def _deliver(self, repairs: Repairs) -> None:
+        """Tell workflows what the processes that accepted it could not tell them any more."""
+        after: int | None = 0
+        while after is not None:
+            commands, after = await self.sessions.store.commands(self.task_queue, self.grace, after)
+            for command in commands:
+                try:
+                    async with asyncio.timeout(DELIVERY_SECONDS):
+                        await self.sessions.carry_out(command)
+                except (Refused, TimeoutError, Ending) as error:
+                    # Withdrawn, or left for the next look, when a worker may be there.
+                    log.info("the command %s was not carried out: %s", command.key, error)
+                    continue
+                log.warning("told the execution %s: %s", command.ref.execution_id, command.kind)
+                repairs.delivered += 1
 
     async def _under_way(self) -> AsyncIterator[ExecutionRef]:
         cursor = None

@@ -5,21 +5,31 @@ started, under an id that follows from the execution's. Whoever is lost in betwe
 next attempt with the same key, or by the reconciler.
 """
 
+import asyncio
+import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID, uuid4, uuid5
 
-from temporalio.service import RPCError
-
 from activities.failpoints import Failpoint, Strike, inert
+from agent_domain import announcements
 from agent_domain.announcements import NO_CONTEXT, Context
 from agent_domain.broadcast_config import BroadcastConfig
 from agent_domain.contexts import ContextCaller
 from agent_domain.definition import AgentDefinition
+from agent_domain.messages import user
 from agent_domain.plan import ExecutionPlan
-from agent_domain.ports import ExecutionRef, NotFound
+from agent_domain.ports import (
+    Command,
+    CommandKind,
+    ExecutionEnded,
+    ExecutionRef,
+    NotFound,
+    Steering,
+    cancel_key,
+)
 from agent_domain.sessions import (
     Launch,
     NewMessage,
@@ -32,16 +42,22 @@ from agent_domain.sessions import (
     SessionRow,
     SessionStore,
 )
+from agent_domain.status import ExecutionStatus
 from agent_domain.values import EMPTY, frozen_map, json_text, reading
-from everstep.client.client import Client, Execution, Refused
+from everstep.client.client import Client, Ended, Execution, Refused
 from everstep.client.contexts import ContextRules
 from everstep.client.titles import Titles
+
+log = logging.getLogger(__name__)
 
 NAMES = UUID("b7f3a1de-3b1c-4c1e-8a55-0f5c8f3a9d21")
 """The namespace of ids that derive from senders' keys; it must never change."""
 
 TRIES = 5
 """How often a message may find that somebody else has just answered the question that it is for."""
+
+DELIVERY_SECONDS = 5.0
+"""How long an execution that begins may take to hear what was said before."""
 
 AGENT = "agent"
 """Where a session's metadata names the agent that its messages go to."""
@@ -138,16 +154,50 @@ class Sessions:
             self._entitle(message)
         return sent
 
-    async def cancel(self, ref: ExecutionRef) -> None:
-        """Cancel an execution, begun or not; the next of its session gets its turn."""
+    async def cancel(self, ref: ExecutionRef, key: str | None = None) -> None:
+        """Cancel an execution, begun or not; the next of its session gets its turn.
+
+        The wish is stored first. The same `key` again changes nothing, and one that was cancelled stays so.
+
+        Raises:
+            Refused: It ended in another way; nothing is left stored.
+        """
         ref = await self._in_session(ref)
-        if await self.store.cancel_pending(ref):
-            # Its workflow may have been started a moment ago; it then ends without having done anything.
-            with suppress(RPCError):
-                await Execution(self.client, ref).workflow.cancel()
+        named = cancel_key(key or str(uuid4()))
+        try:
+            command, is_new = await self.client.store.command(ref, named, CommandKind.CANCEL)
+        except ExecutionEnded as error:
+            if error.status is ExecutionStatus.CANCELLED:
+                return
+            raise Ended(f"The execution has ended as {error.status}") from None
+        self.strike(Failpoint.API_AFTER_COMMIT)
+        if not command.is_delivered:
+            await self.carry_out(command, is_new=is_new)
+
+    async def carry_out(self, command: Command, *, is_new: bool = False) -> None:
+        """Do what a stored command says; see `Execution.carry_out`."""
+        execution = Execution(self.client, command.ref)
+        if command.kind is not CommandKind.CANCEL:
+            await execution.carry_out(command, is_new=is_new)
         else:
-            await Execution(self.client, ref).cancel()
-        await self.advance(ref)
+            if not await execution.cancel_pending(command):
+                await execution.carry_out(command, is_new=is_new)
+            await self.advance(command.ref)
+
+    async def steer(self, ref: ExecutionRef, content: str, key: str | None = None) -> Steering:
+        """Say something to an execution that has not ended.
+
+        Once this is accepted, it is heard exactly once: by the execution before its next step, or if there
+        is no such step, by another one (`Steering.heard_by`), which begins after it.
+
+        Raises:
+            ExecutionEnded: It has ended; nothing is stored.
+        """
+        ref, key = await self._in_session(ref), key or str(uuid4())
+        said = announcements.input_received(content, None)
+        await self.client.store.steer(ref, key, user(content), said)
+        self.strike(Failpoint.API_AFTER_COMMIT)
+        return await self._hear(ref, key)
 
     async def delete(self, scope: Scope, session_id: UUID) -> bool:
         """Remove a session; `SessionBusy` while an execution of it is under way."""
@@ -160,18 +210,41 @@ class Sessions:
         ref = await self._in_session(ref)
         new = replace(ref, execution_id=uuid5(ref.execution_id, f"fork/{key or uuid4()}"))
         launch = await self.store.fork(ref, step, new, content)
+        self.strike(Failpoint.API_AFTER_COMMIT)
         return await self.launch(launch) if launch else Execution(self.client, new)
 
     async def launch(self, launch: Launch) -> Execution:
         """Start the workflow of a pending execution whose turn it is; again changes nothing."""
         with reading("the execution's plan"):
             plan = ExecutionPlan.model_validate(launch.plan)
-        return await self.client.launch(launch.ref, plan, launch.task_queue)
+        execution = await self.client.launch(launch.ref, plan, launch.task_queue)
+        if launch.has_commands:
+            await self._deliver_early(execution)
+        return execution
+
+    async def _deliver_early(self, execution: Execution) -> None:
+        """What people said before it began; without a worker the reconciler does this later."""
+        try:
+            async with asyncio.timeout(DELIVERY_SECONDS):
+                for command in await self.client.store.undelivered(execution.ref):
+                    with suppress(Refused):
+                        await self.carry_out(command)
+        except TimeoutError:
+            log.warning("the execution %s has not heard yet what was said to it", execution.id)
 
     async def advance(self, ref: ExecutionRef) -> bool:
-        """Give the next execution of this one's session its turn and start it; whether there is one."""
+        """Let what comes after an execution begin, if it has ended; whether there is anything.
+
+        In a session that is the next execution in the queue. What an execution without a session, or a
+        subagent, did not hear begins an execution that follows it, or is said to the one it worked for.
+        """
+        handed = await self.store.hand_over(ref)
+        if handed and handed.parent:
+            await self._hear_for(handed.parent)
+        elif handed and handed.launch:
+            await self.launch(handed.launch)
         if ref.session_id is None:
-            return False
+            return handed is not None
         try:
             following = await self.store.release(ref.tenant_id, ref.session_id)
         except NotFound:
@@ -200,7 +273,8 @@ class Sessions:
         for _ in range(TRIES):
             if posted.message is not None:
                 self.strike(Failpoint.API_AFTER_COMMIT)
-                await self._carry_out(posted, message, said)
+                posted = await self._carry_out(posted, message, said)
+                assert posted.message is not None  # noqa: S101 -- what is carried out keeps it
                 self.strike(Failpoint.API_BEFORE_ANSWER)
                 return Sent(posted.message, posted.route, posted.execution.execution_id)
             await self._answer(posted, message, said)
@@ -219,32 +293,44 @@ class Sessions:
                 metadata=message.metadata,
             )
 
-    async def _carry_out(self, posted: Posted, message: NewMessage, said: Said) -> None:
-        """What has to be done outside of the store; again changes nothing."""
+    async def _carry_out(self, posted: Posted, message: NewMessage, said: Said) -> Posted:
+        """What has to be done outside of the store, and what came of it; again changes nothing."""
         match posted.route:
             case Route.STEER:
-                await self._steer(posted.execution, str(message.id))
+                steering = await self._hear(posted.execution, str(message.id))
+                if steering.is_moved:
+                    return replace(posted, route=Route.QUEUE, execution=steering.heard_by)
+                return posted
             case Route.INTERRUPT if posted.cancels:
+                key = cancel_key(str(message.id))
                 with suppress(Refused):
-                    await self.cancel(posted.cancels)
+                    await self.carry_out(Command(posted.cancels, key, CommandKind.CANCEL))
             case Route.ANSWER:
                 # Whoever stored it may have been lost before the execution heard of it.
                 await self._answer(posted, message, said)
-                return
+                return posted
             case _:
                 pass
         if posted.launch:
             await self.launch(posted.launch)
         else:
             await self.advance(posted.execution)
+        return posted
 
-    async def _steer(self, ref: ExecutionRef, key: str) -> None:
-        """An execution that has ended meanwhile does not hear it: then it begins one of its own."""
-        launch = await self.store.launch(ref)
-        if launch:
+    async def _hear(self, ref: ExecutionRef, key: str) -> Steering:
+        """Let an execution know what waits for it in the store; who hears it."""
+        # One whose turn it is may not have been started yet. One that waits for its turn is told then.
+        if launch := await self.store.launch(ref):
             await self.launch(launch)
-        with suppress(Refused):
-            await Execution(self.client, ref).hear(key)
+        steering = await Execution(self.client, ref).hear(key)
+        await self.advance(ref)
+        return steering
+
+    async def _hear_for(self, parent: ExecutionRef) -> None:
+        """Tell an execution what a subagent did not hear before it ended."""
+        for command in await self.client.store.undelivered(parent):
+            await Execution(self.client, parent).carry_out(command)
+        await self.advance(parent)
 
     async def _checked(self, scope: Scope, said: Said) -> tuple[Context, str | None]:
         caller = said.caller or ContextCaller(said.user_id, scope.tenant_id)

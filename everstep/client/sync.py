@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 from uuid import UUID
 
-from agent_domain.ports import ExecutionRow, Page, RequestRow, StepRow
+from agent_domain.ports import ExecutionRow, Page, RequestRow, Steering, StepRow
 from everstep.client.client import Client, Execution
 from workflows.contracts import ExecutionResult
 
@@ -107,18 +107,18 @@ class SyncExecution:
         """`Execution.edit`."""
         return self._do(self._execution.edit(args, **given))
 
-    def steer(self, message: str, **given: Any) -> None:
+    def steer(self, message: str, **given: Any) -> Steering:
         """`Execution.steer`."""
-        self._do(self._execution.steer(message, **given))
+        return self._do(self._execution.steer(message, **given))
 
-    def pause(self) -> None:
+    def pause(self, **given: Any) -> None:
         """`Execution.pause`."""
-        self._do(self._execution.pause())
+        self._do(self._execution.pause(**given))
 
-    def resume(self) -> None:
+    def resume(self, **given: Any) -> None:
         """`Execution.resume`."""
-        self._do(self._execution.resume())
+        self._do(self._execution.resume(**given))
 
-    def cancel(self) -> None:
+    def cancel(self, **given: Any) -> None:
         """`Execution.cancel`."""
-        self._do(self._execution.cancel())
+        self._do(self._execution.cancel(**given))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Literal, Self, TypeVar
 from uuid import UUID
 
 from pydantic import Field
@@ -10,7 +10,16 @@ from pydantic import Field
 from agent_domain.accounts import Account, Span
 from agent_domain.announcements import MessageRole
 from agent_domain.definition import AgentDefinition
-from agent_domain.ports import CallRow, ExecutionRow, Page, RequestRow, RequestState, RetryWait, StepRow
+from agent_domain.ports import (
+    CallRow,
+    ExecutionRow,
+    Page,
+    RequestRow,
+    RequestState,
+    RetryWait,
+    Steering,
+    StepRow,
+)
 from agent_domain.sessions import Route, SessionMessageRow, SessionRow, SessionStatus, SnapshotRow
 from agent_domain.status import ExecutionStatus, StopReason
 from agent_domain.step_error import StepError
@@ -214,11 +223,29 @@ class Execution(Told):
         )
 
 
+class ExecutionSteered(Execution):
+    """An execution to which something was said, and who hears it."""
+
+    route: Literal["steer", "queue"] = Field(
+        description="`steer`: the execution hears it before its next step, or if a guard forbids another "
+        "step, the execution that comes after it. `queue`: it is ending, and `heard_by` comes after it."
+    )
+    heard_by: UUID = Field(description="The execution that hears it.")
+
+    @classmethod
+    def told(cls, row: ExecutionRow, steering: Steering) -> Self:
+        """Where the execution stands, and who hears what was said."""
+        route = "queue" if steering.is_moved else "steer"
+        heard_by = steering.heard_by.execution_id
+        return cls(**Execution.of(row).model_dump(), route=route, heard_by=heard_by)
+
+
 _TELLS_OF: Mapping[object, tuple[str, str]] = {
     Session: ("session_id", "id"),
     MessageAccepted: ("session_id", "session_id"),
     Request: ("execution_id", "execution_id"),
     Execution: ("execution_id", "id"),
+    ExecutionSteered: ("execution_id", "id"),
 }
 
 

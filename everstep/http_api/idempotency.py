@@ -8,25 +8,31 @@ that. What was refused is not kept: nothing was made, and the same request may b
 import asyncio
 import hashlib
 import json
+import logging
 import re
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain, repeat
+from time import monotonic
 from typing import Annotated, Any, cast
 from uuid import UUID, uuid4, uuid5
-from weakref import WeakValueDictionary
 
 from fastapi import Depends, Header
 from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from agent_domain.errors import EverstepError
 from agent_domain.sessions import Answered
 from agent_domain.values import json_text
 from everstep.http_api.answers import told_of
 from everstep.http_api.api import Api
 from everstep.http_api.auth import READ, READS, admitted
 from everstep.http_api.callers import Caller
-from everstep.http_api.problems import Refusal, unavailable, unusable
+from everstep.http_api.problems import Refusal, is_refusal, unavailable, unusable
+
+logger = logging.getLogger(__name__)
 
 HEADER = "idempotency-key"
 REPLAYED = "Idempotency-Replayed"
@@ -36,6 +42,12 @@ _NAMESPACE = UUID("b0a4bb1c-31f2-4b3a-8d0c-6f7a2f2f5d11")
 
 PATIENCE = 15.0
 """Seconds in which a request is answered."""
+
+CLAIM_SECONDS = 2.0
+"""How long a request stays claimed by a process that was lost."""
+
+_WAITS = (0.01, 0.02, 0.05, 0.1)
+"""Seconds between two looks at a request that another process works on."""
 
 _USABLE = re.compile(r"[\x21-\x7e]{1,200}")
 
@@ -126,12 +138,16 @@ async def _digest(request: Request) -> str:
     return hashlib.sha256(named + b"\n" + await request.body()).hexdigest()
 
 
-_UNDER_WAY: WeakValueDictionary[tuple[str, str, str], asyncio.Lock] = WeakValueDictionary()
-"""Requests that this process works on; two of one key go one after the other."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Once:
+    """A request with a key, of which one process at a time carries out one.
+
+    The request is claimed with its digest before anything is made, and the claim ends with the answer that
+    is kept. So another request under the key is refused even if the answer was lost, and whoever sends the
+    same request meanwhile waits for its answer. The claim of a process that was lost expires soon, and the
+    next attempt finds what that one had made.
+    """
+
     api: Api
     caller: Caller
     key: str
@@ -139,23 +155,63 @@ class _Once:
     kind: object
     """What it is answered with."""
 
+    @property
+    def name(self) -> tuple[str, str, str]:
+        return self.caller.tenant_id, self.caller.user_id, self.key
+
     async def response(self, request: Request, answer: Handler) -> Response:
-        name = (self.caller.tenant_id, self.caller.user_id, self.key)
-        lock = _UNDER_WAY.setdefault(name, asyncio.Lock())
-        async with lock:
-            before = await self.api.keys.answered(*name)
-            if before is not None:
-                return self._again(before)
-            try:
-                response = await _patiently(answer, request)
-            except Exception:
-                # Perhaps another process carried the same request out meanwhile.
-                if before := await self.api.keys.answered(*name):
-                    return self._again(before)
-                raise
+        owner = uuid4()
+        if before := await self._claimed(owner):
+            return self._again(before)
+        renewing = asyncio.create_task(self._renewed(owner))
+        try:
+            response = await _patiently(answer, request)
             answered = self._answered(response)
-            kept = await self.api.keys.remember(*name, answered)
-            return response if kept == answered else self._again(kept)
+            kept = await self.api.keys.remember(*self.name, answered)
+        except Exception as error:
+            # Perhaps another process carried the same request out meanwhile.
+            if before := await self.api.keys.answered(*self.name):
+                return self._again(before)
+            await self._give_up(owner, error)
+            raise
+        finally:
+            renewing.cancel()
+            with suppress(asyncio.CancelledError):
+                await renewing
+        return response if kept == answered else self._again(kept)
+
+    async def _claimed(self, owner: UUID) -> Answered | None:
+        """The answer that was given before; None once this process may carry the request out."""
+        deadline = monotonic() + PATIENCE
+        for wait in chain(_WAITS, repeat(_WAITS[-1])):
+            found = await self.api.keys.claim(*self.name, owner, digest=self.digest, seconds=CLAIM_SECONDS)
+            if isinstance(found, Answered):
+                return found
+            if found.is_mine:
+                return None
+            if found.digest != self.digest:
+                raise reused()
+            if monotonic() > deadline:
+                break
+            await asyncio.sleep(wait)
+        raise unavailable("The process that works on the same request")
+
+    async def _give_up(self, owner: UUID, error: Exception) -> None:
+        """What was refused made nothing. What failed may have, so the key stays that of this request."""
+        try:
+            await self.api.keys.unclaim(*self.name, owner, forget=is_refusal(error))
+        except EverstepError as failure:
+            logger.warning("the claim of a request stays until it expires: %s", failure)
+
+    async def _renewed(self, owner: UUID) -> None:
+        """Keep the claim while the request is worked on."""
+        while True:
+            await asyncio.sleep(CLAIM_SECONDS / 3)
+            try:
+                await self.api.keys.renew(*self.name, owner, seconds=CLAIM_SECONDS)
+            except EverstepError as error:
+                # It may expire. Whoever takes the request over does nothing twice.
+                logger.warning("the claim of a request was not renewed: %s", error)
 
     def _answered(self, response: Response) -> Answered:
         text = bytes(response.body)

@@ -23,7 +23,7 @@ from agent_domain.errors import EverstepError, InvalidInput
 from agent_domain.ports import ExecutionEnded, NotFound, StoreUnavailable
 from agent_domain.sessions import ContextForbidden, QuestionClosed, SessionBusy, SessionNotActive
 from agent_domain.values import cut, storable
-from everstep.client.client import Refused
+from everstep.client.client import Ending, Refused
 from everstep.client.contexts import ContextPolicySlow
 from everstep.client.outages import Meaning, meaning_of
 
@@ -167,6 +167,18 @@ def refusal_of(error: Exception) -> Refusal:
             return _conflict(error) or _outage(error) or _unforeseen(error)
 
 
+def is_refusal(error: Exception) -> bool:
+    """Whether a request was refused before anything was made; false if it was broken off."""
+    match error:
+        case Refusal() | HTTPException():
+            status = error.status if isinstance(error, Refusal) else error.status_code
+            return status < HTTPStatus.INTERNAL_SERVER_ERROR
+        case RequestValidationError() | ContextForbidden() | InvalidInput() | NotFound():
+            return True
+        case _:
+            return _conflict(error) is not None
+
+
 def _conflict(error: Exception) -> Refusal | None:
     """What stands against it now."""
     match error:
@@ -197,6 +209,8 @@ def _outage(error: Exception) -> Refusal | None:
         case StoreUnavailable():
             logger.warning("the store is unavailable: %s", error)
             return unavailable("The database")
+        case Ending():
+            return unavailable("The execution is ending, so it")
         case WorkflowUpdateRPCTimeoutOrCancelledError():
             return unavailable("The execution's worker")
         case RPCError():

@@ -126,6 +126,7 @@ class Installation:
             self.book.agents,
             task_queue=self.settings.task_queue,
             search_attributes=self.settings.search_attributes,
+            strike=armed(self.settings.failpoint),
         )
 
     @property

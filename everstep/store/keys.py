@@ -1,19 +1,39 @@
 """What the HTTP API keeps in PostgreSQL beside sessions: first answers, and the keys of services."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 from psycopg.errors import ForeignKeyViolation
-from sqlalchemy import Executable, Row, func, or_, select, update
+from sqlalchemy import ColumnElement, Executable, Row, delete, func, or_, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from agent_domain.sessions import Answered, ApiKey
+from agent_domain.sessions import Answered, ApiKey, Claim
 from everstep.store.errors import translated
-from everstep.store.tables import answers, api_keys
+from everstep.store.tables import answers, api_keys, claims
+
+CLAIM = text("""
+    WITH answered AS (
+        SELECT 1 FROM agent_answers WHERE tenant_id = :tenant_id AND user_id = :user_id AND key = :key
+    ), claimed AS (
+        INSERT INTO agent_claims AS claim (tenant_id, user_id, key, digest, owner, expires_at)
+        SELECT :tenant_id, :user_id, :key, :digest, :owner,
+               clock_timestamp() + CAST(:seconds AS double precision) * interval '1 second'
+         WHERE NOT EXISTS (SELECT 1 FROM answered)
+            ON CONFLICT (tenant_id, user_id, key) DO UPDATE
+           SET owner = excluded.owner, expires_at = excluded.expires_at
+         WHERE claim.expires_at <= clock_timestamp() AND claim.digest = excluded.digest
+     RETURNING 1
+    )
+    SELECT EXISTS (SELECT 1 FROM answered) AS is_answered, EXISTS (SELECT 1 FROM claimed) AS is_mine
+""")
+
+HELD = text("""
+    SELECT digest FROM agent_claims WHERE tenant_id = :tenant_id AND user_id = :user_id AND key = :key
+""")
 
 
 class PostgresKeys:
@@ -28,6 +48,35 @@ class PostgresKeys:
         found = await self._all(select(answers).where(*mine))
         return _answered(found[0]) if found else None
 
+    async def claim(
+        self, tenant_id: str, user_id: str, key: str, owner: UUID, *, digest: str, seconds: float
+    ) -> Claim | Answered:
+        """Take a request in hand; see `KeyStore.claim`."""
+        name = {"tenant_id": tenant_id, "user_id": user_id, "key": key}
+        values = {**name, "digest": digest, "owner": owner, "seconds": seconds}
+        while True:
+            (claimed,) = await self._all(CLAIM, values)
+            if claimed.is_answered:
+                if answer := await self.answered(tenant_id, user_id, key):
+                    return answer
+            elif claimed.is_mine:
+                return Claim(digest, is_mine=True)
+            elif held := await self._all(HELD, name):
+                return Claim(held[0].digest, is_mine=False)
+            # What was there is gone by now.
+
+    async def renew(self, tenant_id: str, user_id: str, key: str, owner: UUID, *, seconds: float) -> None:
+        """Go on working on a request."""
+        lasts = func.clock_timestamp() + timedelta(seconds=seconds)
+        renewed = update(claims).where(*_owned(tenant_id, user_id, key, owner)).values(expires_at=lasts)
+        await self._all(renewed.returning(claims.c.key))
+
+    async def unclaim(self, tenant_id: str, user_id: str, key: str, owner: UUID, *, forget: bool) -> None:
+        """Work no longer on a request: forget it, or let only the same one be taken over."""
+        mine = _owned(tenant_id, user_id, key, owner)
+        left = delete(claims) if forget else update(claims).values(expires_at=func.clock_timestamp())
+        await self._all(left.where(*mine).returning(claims.c.key))
+
     async def remember(self, tenant_id: str, user_id: str, key: str, answer: Answered) -> Answered:
         """Keep an answer; the first one wins and is returned. None is kept of what was deleted meanwhile."""
         values = {
@@ -40,7 +89,10 @@ class PostgresKeys:
             "session_id": answer.session_id,
             "execution_id": answer.execution_id,
         }
-        kept = insert(answers).values(**values).on_conflict_do_nothing().returning(answers.c.key)
+        mine = (claims.c.tenant_id == tenant_id, claims.c.user_id == user_id, claims.c.key == key)
+        done = delete(claims).where(*mine).returning(claims.c.key).cte("done")
+        new = insert(answers).values(**values).on_conflict_do_nothing()
+        kept = new.returning(answers.c.key).add_cte(done)
         with translated(self.engine.url):
             async with self.engine.connect() as connection:
                 try:
@@ -91,10 +143,17 @@ class PostgresKeys:
         change = update(api_keys).where(*mine).values(revoked_at=revoked).returning(api_keys.c.id)
         return bool(await self._all(change))
 
-    async def _all(self, statement: Executable) -> Sequence[Row[Any]]:
+    async def _all(
+        self, statement: Executable, values: Mapping[str, Any] | None = None
+    ) -> Sequence[Row[Any]]:
         with translated(self.engine.url):
             async with self.engine.connect() as connection:
-                return (await connection.execute(statement)).all()
+                return (await connection.execute(statement, values)).all()
+
+
+def _owned(tenant_id: str, user_id: str, key: str, owner: UUID) -> tuple[ColumnElement[bool], ...]:
+    mine = (claims.c.tenant_id == tenant_id, claims.c.user_id == user_id, claims.c.key == key)
+    return (*mine, claims.c.owner == owner)
 
 
 def _answered(row: Row[Any]) -> Answered:

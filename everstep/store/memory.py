@@ -24,6 +24,8 @@ from agent_domain.ports import (
     CallRecord,
     CallRow,
     CallToRecord,
+    Command,
+    CommandKind,
     EventRecord,
     ExecutionEnded,
     ExecutionRef,
@@ -43,6 +45,7 @@ from agent_domain.ports import (
     Resolution,
     RetryWait,
     Settlement,
+    Steering,
     StepBefore,
     StepRow,
     StoredEnvelope,
@@ -117,6 +120,14 @@ class _Steered:
 
 
 @dataclass(slots=True)
+class _Command:
+    kind: CommandKind
+    call_id: str | None = None
+    is_denied: bool = False
+    is_delivered: bool = False
+
+
+@dataclass(slots=True)
 class _Execution:
     ref: ExecutionRef
     spec: ExecutionSpec
@@ -148,6 +159,7 @@ class _Execution:
     calls: dict[str, _Call] = field(default_factory=dict[str, _Call])
     requests: dict[UUID, _Request] = field(default_factory=dict[UUID, _Request])
     steered: dict[str, _Steered] = field(default_factory=dict[str, _Steered])
+    commands: dict[str, _Command] = field(default_factory=dict[str, _Command])
     settlements: set[str] = field(default_factory=set[str])
 
     def say(self, step: int, lines: Iterable[Line]) -> None:
@@ -553,7 +565,7 @@ class MemoryStore:
     async def steer(
         self, ref: ExecutionRef, key: str, message: Message, announces: Announcement | None = None
     ) -> bool:
-        """Keep a message for the next step boundary; False if this key was there before."""
+        """Keep a message for the next step boundary; see `ExecutionStore.steer`."""
         execution = self._existing(ref)
         (line,) = transcripts.lines((message,))
         if key in execution.steered:
@@ -562,7 +574,39 @@ class MemoryStore:
         # There are no sessions here, so there is nobody to announce it to.
         del announces
         execution.steered[key] = _Steered(_message(line))
+        execution.commands[f"{CommandKind.STEER}/{key}"] = _Command(CommandKind.STEER)
         return True
+
+    async def steering(self, ref: ExecutionRef, key: str) -> Steering | None:
+        """What became of a message that was sent under this key; here no other execution begins with it."""
+        execution = self._find(ref)
+        steered = execution.steered.get(key) if execution else None
+        return Steering(ref, ref, ref, is_settled=steered.heard_at is not None) if steered else None
+
+    async def command(self, ref: ExecutionRef, key: str, kind: CommandKind) -> tuple[Command, bool]:
+        """Keep a command that the workflow has to be told; see `ExecutionStore.command`."""
+        execution = self._existing(ref)
+        is_new = key not in execution.commands
+        if is_new:
+            _refuse_ended(execution)
+            execution.commands[key] = _Command(kind)
+        return _command(execution, key), is_new
+
+    async def undelivered(self, ref: ExecutionRef) -> tuple[Command, ...]:
+        """The commands of which the workflow may not know, in the order in which they came."""
+        execution = self._existing(ref)
+        return tuple(_command(execution, key) for key, c in execution.commands.items() if not c.is_delivered)
+
+    async def mark_delivered(self, command: Command) -> None:
+        """Note that nothing is left to tell of a command."""
+        if kept := self._existing(command.ref).commands.get(command.key):
+            kept.is_delivered = True
+
+    async def withdraw(self, command: Command) -> None:
+        """Forget a command that the workflow refused."""
+        commands = self._existing(command.ref).commands
+        if command.key in commands and not commands[command.key].is_delivered:
+            del commands[command.key]
 
     async def open_requests(self, ref: ExecutionRef) -> tuple[RequestRow, ...]:
         """The questions that wait, oldest first."""
@@ -581,18 +625,29 @@ class MemoryStore:
     async def resolve(
         self, ref: ExecutionRef, request_id: UUID, resolution: Resolution, events: Sequence[EventRecord] = ()
     ) -> bool:
-        """Answer a question; False if it was answered before."""
+        """Answer a question; see `ExecutionStore.resolve`."""
         execution = self._find(ref)
         request = execution.requests.get(request_id) if execution else None
         if execution is None or request is None:
             raise NotFound("request", request_id)
         kept = bodies.resolution_read(json.loads(bodies.resolution_written(resolution)))
         news = bodies.news(ref.execution_id, events)
-        if request.state is RequestState.RESOLVED:
+        is_cancelled = any(c.kind is CommandKind.CANCEL for c in execution.commands.values())
+        if request.state is RequestState.RESOLVED or is_cancelled:
             return False
         request.state, request.resolution = RequestState.RESOLVED, kept
+        told = _Command(CommandKind(request.kind.value), request.call.call.id, resolution.is_denied)
+        execution.commands[f"{request.kind}/{request_id}"] = told
         self._append(execution, news)
         return True
+
+    async def resolved_under(self, ref: ExecutionRef, key: str) -> RequestRow | None:
+        """The request that was answered or decided under this key."""
+        execution = self._find(ref)
+        for request in execution.requests.values() if execution else ():
+            if request.resolution and request.resolution.key == key:
+                return _request_row(ref, request)
+        return None
 
     async def execution(self, ref: ExecutionRef) -> ExecutionRow | None:
         """One execution, as it stands."""
@@ -742,6 +797,11 @@ class MemoryStore:
             )
         if len(stream.envelopes) > head and self._bus.wants(stream_id):
             self._bus.publish(stream_id, stream.envelopes[head:])
+
+
+def _command(execution: _Execution, key: str) -> Command:
+    kept = execution.commands[key]
+    return Command(execution.ref, key, kept.kind, kept.call_id, kept.is_denied, kept.is_delivered)
 
 
 def _allowed(execution: _Execution) -> tuple[ApprovalRule, ...]:

@@ -26,6 +26,8 @@ from agent_domain.ports import (
     BeginStep,
     BegunStep,
     CallRecord,
+    Command,
+    CommandKind,
     EventRecord,
     ExecutionEnded,
     ExecutionRef,
@@ -40,6 +42,7 @@ from agent_domain.ports import (
     Resolution,
     RetryWait,
     Settlement,
+    Steering,
     nothing_to_tell,
     question_id,
 )
@@ -290,7 +293,7 @@ class PostgresStore(PostgresReader):
     async def steer(
         self, ref: ExecutionRef, key: str, message: Message, announces: Announcement | None = None
     ) -> bool:
-        """Keep a message for the next step boundary; False if this key was there before."""
+        """Keep a message for the next step boundary; see `ExecutionStore.steer`."""
         async with self._transaction() as connection:
             return await self._steer(connection, ref, key, message, announces)
 
@@ -314,11 +317,46 @@ class PostgresStore(PostgresReader):
             _refuse_ended(ref, found)
         return found.is_kept
 
+    async def steering(self, ref: ExecutionRef, key: str) -> Steering | None:
+        """What became of a message that was sent under this key."""
+        found = await self._all(statements.STEERING, whose(ref) | {"key": key})
+        return rows.steering(found[0], ref.tenant_id, key) if found else None
+
+    async def command(self, ref: ExecutionRef, key: str, kind: CommandKind) -> tuple[Command, bool]:
+        """Keep a command that the workflow has to be told; see `ExecutionStore.command`."""
+        values = whose(ref) | {"key": key, "kind": str(kind)}
+        async with self._transaction() as connection:
+            locked, made, known = await connection.together(
+                (statements.LOCK_EXECUTION, whose(ref)),
+                (statements.KEEP_COMMAND, values),
+                (statements.KNOWN_COMMAND, values),
+            )
+            execution, found = _existing(ref, locked.first()), known.first()
+            if found is None:
+                _refuse_ended(ref, execution)
+            return rows.command(known.one()), made.first() is not None
+
+    async def undelivered(self, ref: ExecutionRef) -> Sequence[Command]:
+        """The commands of which the workflow may not know, in the order in which they came."""
+        return tuple(map(rows.command, await self._all(statements.UNDELIVERED_OF, whose(ref))))
+
+    async def mark_delivered(self, command: Command) -> None:
+        """Note that nothing is left to tell of a command."""
+        await self._all(statements.MARK_DELIVERED, whose(command.ref) | {"key": command.key})
+
+    async def withdraw(self, command: Command) -> None:
+        """Forget a command that the workflow refused."""
+        await self._all(statements.WITHDRAW, whose(command.ref) | {"key": command.key})
+
     async def resolve(
         self, ref: ExecutionRef, request_id: UUID, resolution: Resolution, events: Sequence[EventRecord] = ()
     ) -> bool:
-        """Answer a question; False if it was answered before."""
-        values = {"request_id": request_id, "resolution": bodies.resolution_written(resolution)}
+        """Answer a question; see `ExecutionStore.resolve`."""
+        values = {
+            "request_id": request_id,
+            "resolution": bodies.resolution_written(resolution),
+            "is_denied": resolution.is_denied,
+        }
         async with self._transaction() as connection:
             found = (await connection.execute(statements.RESOLVE, whose(ref) | values)).first()
             if found is None:

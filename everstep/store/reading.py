@@ -146,6 +146,12 @@ class PostgresReader:
         found = await self._all(_requests(ref).where(requests.c.id == request_id))
         return rows.request_row(found[0]) if found else None
 
+    async def resolved_under(self, ref: ExecutionRef, key: str) -> RequestRow | None:
+        """The request that was answered or decided under this key."""
+        named = requests.c.resolution["key"].as_string() == key
+        found = await self._all(_requests(ref).where(named))
+        return rows.request_row(found[0]) if found else None
+
     async def envelopes(
         self, tenant_id: str, stream_id: UUID, after: int = 0, limit: int = 1000
     ) -> tuple[StoredEnvelope, ...]:

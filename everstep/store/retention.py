@@ -37,6 +37,9 @@ REMOVE_ANSWERS = text("""
                     LIMIT :limit
                       FOR UPDATE SKIP LOCKED))
      RETURNING 1
+    ), claims AS (
+        -- Requests whose process was lost, and that nobody sent again.
+        DELETE FROM agent_claims WHERE created_at < :before AND expires_at < clock_timestamp()
     )
     SELECT count(*) AS many FROM gone
 """)

@@ -12,6 +12,8 @@ from agent_domain.messages import Messages
 from agent_domain.ports import (
     CallRecord,
     CallRow,
+    Command,
+    CommandKind,
     ExecutionRef,
     ExecutionRow,
     ExecutionSpec,
@@ -20,15 +22,21 @@ from agent_domain.ports import (
     RequestRow,
     RequestState,
     Reservation,
+    Steering,
     StepBefore,
     StepRow,
     StoredEnvelope,
+    follow_up_id,
 )
 from agent_domain.status import ExecutionStatus, StopReason
 from agent_domain.step_facts import CallNeed
 from agent_domain.tools import ToolCall
 from agent_domain.values import EMPTY, FrozenDict, freeze, frozen_map, reading
 from everstep.store import bodies, transcripts
+from everstep.store.bodies import TERMINAL
+
+MOVED = 0
+"""The step that stands for a message which another execution hears."""
 
 
 def execution_row(row: Row[Any]) -> ExecutionRow:
@@ -120,6 +128,22 @@ def call_row(row: Row[Any]) -> CallRow:
     """A call as clients see it."""
     edited = bodies.optional_document(row.edited_args, "the arguments")
     return CallRow(tool_call(row), row.state, row.attempts, call_record(row), row.idx, edited)
+
+
+def command(row: Row[Any]) -> Command:
+    """Something that a workflow has to be told."""
+    ref = ExecutionRef(row.execution_id, row.tenant_id, row.session_id)
+    return Command(ref, row.key, CommandKind(row.kind), row.call_id, row.is_denied, row.is_delivered)
+
+
+def steering(row: Row[Any], tenant_id: str, key: str) -> Steering:
+    """What became of a message that was sent to an execution under way."""
+    ref = ExecutionRef(row.id, tenant_id, row.session_id)
+    other = row.parent_execution_id or follow_up_id(row.id, key if row.is_in_session else None)
+    otherwise = replace(ref, execution_id=other)
+    has_ended = ExecutionStatus(row.status) in TERMINAL
+    is_moved = row.heard_at == MOVED or (row.heard_at is None and has_ended)
+    return Steering(ref, otherwise if is_moved else ref, otherwise, is_settled=row.heard_at is not None)
 
 
 def inner_reply(row: Row[Any]) -> InnerReply:

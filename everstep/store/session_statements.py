@@ -10,6 +10,10 @@ SESSION_COLUMNS = """
     last_execution_id, last_snapshot_id, created_at, updated_at
 """
 
+_HAS_COMMANDS = """EXISTS (SELECT 1 FROM agent_commands command
+                    WHERE command.execution_id = launched.id AND command.delivered_at IS NULL)
+           AS has_commands"""
+
 MAKE_SESSION = text("""
     INSERT INTO agent_sessions (id, tenant_id, user_id, related_type, related_id, initial_context_url, title,
                                 metadata)
@@ -69,6 +73,8 @@ OPEN_QUESTION = text("""
      WHERE execution.session_id = :session_id AND execution.status IN ('pending', 'running', 'paused')
        AND request.state = 'open' AND request.kind = 'input'
        AND (CAST(:request_id AS uuid) IS NULL OR request.id = :request_id)
+       AND NOT EXISTS (SELECT 1 FROM agent_commands
+                        WHERE execution_id = execution.id AND kind = 'cancel')
      ORDER BY request.created_at, call.step, call.idx
      LIMIT 1
 """)
@@ -104,6 +110,11 @@ QUEUE_UNHEARD = text("""
 """)
 """What a steered message says to an execution that ended without hearing it is said to one of its own."""
 
+POSTED = text("""
+    SELECT id, released_at, queue_rank FROM agent_executions WHERE id = :execution_id
+""")
+"""What a message began; the rank 0 is that of a message which interrupts."""
+
 RELEASE = text("""
     WITH begun AS (
         SELECT id, agent_id
@@ -121,30 +132,87 @@ RELEASE = text("""
      WHERE id = :execution_id AND released_at IS NULL
 """)
 
-LAUNCH = text("""
-    SELECT id, tenant_id, session_id, plan, task_queue
-      FROM agent_executions
-     WHERE id = :execution_id AND tenant_id = :tenant_id AND status = 'pending' AND released_at IS NOT NULL
+INTERRUPTS = text("""
+    SELECT command.execution_id
+      FROM agent_commands command
+      JOIN agent_executions execution ON execution.id = command.execution_id
+     WHERE execution.session_id = :session_id AND command.key = :key AND command.delivered_at IS NULL
+""")
+"""The execution that a message still has to cancel."""
+
+_UNHEARD_OF = """
+    SELECT steered.key, steered.role, steered.content, steered.metadata, execution.session_id,
+           execution.parent_execution_id
+      FROM agent_steered steered
+      JOIN agent_executions execution ON execution.id = steered.execution_id
+     WHERE steered.execution_id = :execution_id AND steered.tenant_id = :tenant_id
+       AND execution.status IN ('completed', 'failed', 'cancelled') AND steered.heard_at IS NULL
+       AND (execution.parent_execution_id IS NOT NULL
+            OR NOT EXISTS (SELECT 1 FROM agent_sessions WHERE id = execution.session_id))
+     ORDER BY steered.position
+"""
+
+UNHEARD_OF = text(_UNHEARD_OF)
+
+LOCK_UNHEARD_OF = text(f"{_UNHEARD_OF} FOR NO KEY UPDATE OF steered")
+
+MOVE_UNHEARD = text("""
+    UPDATE agent_steered SET heard_at = 0
+     WHERE execution_id = :execution_id AND tenant_id = :tenant_id AND heard_at IS NULL
 """)
 
-STRANDED = text("""
-    SELECT waiting.id, waiting.tenant_id, waiting.session_id, waiting.status, waiting.plan,
-           waiting.task_queue, waiting.updated_at, waiting.released_at IS NOT NULL AS is_released,
-           waiting.parent_execution_id IS NOT NULL AS is_child
-      FROM agent_executions waiting
-      LEFT JOIN agent_executions parent ON parent.id = waiting.parent_execution_id
-     WHERE waiting.status IN ('pending', 'running', 'paused')
-       AND (NOT :pending_only OR waiting.status = 'pending')
-       -- A child is started by its parent and nobody else.
-       AND (waiting.status <> 'pending' OR waiting.parent_execution_id IS NULL
-            OR parent.status IN ('completed', 'failed', 'cancelled'))
-       AND waiting.task_queue = :task_queue
-       AND waiting.updated_at
+HAND_TO_PARENT = text("""
+    WITH said AS (
+        INSERT INTO agent_steered (execution_id, key, tenant_id, role, content, metadata)
+        SELECT :parent_id, :execution_id || '/' || key, tenant_id, role, content, metadata
+          FROM agent_steered
+         WHERE execution_id = :execution_id AND tenant_id = :tenant_id AND heard_at IS NULL
+         ORDER BY position
+            ON CONFLICT DO NOTHING
+     RETURNING key
+    )
+    INSERT INTO agent_commands (execution_id, key, tenant_id, kind)
+    SELECT :parent_id, 'steer/' || key, :tenant_id, 'steer' FROM said
+        ON CONFLICT DO NOTHING
+""")
+"""What a subagent did not hear is said to the execution that it worked for."""
+
+ENDED_UNHEARD = text("""
+    SELECT DISTINCT execution.id, execution.tenant_id, execution.session_id
+      FROM agent_steered steered
+      JOIN agent_executions execution ON execution.id = steered.execution_id
+     WHERE steered.heard_at IS NULL AND execution.status IN ('completed', 'failed', 'cancelled')
+       AND execution.task_queue = :task_queue
+       AND execution.updated_at
            < clock_timestamp() - CAST(:older_than AS double precision) * interval '1 second'
-       AND (waiting.updated_at, waiting.id) > (CAST(:after_at AS timestamptz), CAST(:after_id AS uuid))
-     ORDER BY waiting.updated_at, waiting.id
      LIMIT :limit
 """)
+
+LAUNCH = text(f"""
+    SELECT id, tenant_id, session_id, plan, task_queue, {_HAS_COMMANDS}
+      FROM agent_executions launched
+     WHERE id = :execution_id AND tenant_id = :tenant_id AND status = 'pending' AND released_at IS NOT NULL
+""")  # noqa: S608 -- our own words
+
+STRANDED = text(f"""
+    SELECT launched.id, {_HAS_COMMANDS}, launched.tenant_id, launched.session_id, launched.status,
+           launched.plan, launched.task_queue, launched.updated_at,
+           launched.released_at IS NOT NULL AS is_released,
+           launched.parent_execution_id IS NOT NULL AS is_child
+      FROM agent_executions launched
+      LEFT JOIN agent_executions parent ON parent.id = launched.parent_execution_id
+     WHERE launched.status IN ('pending', 'running', 'paused')
+       AND (NOT :pending_only OR launched.status = 'pending')
+       -- A child is started by its parent and nobody else.
+       AND (launched.status <> 'pending' OR launched.parent_execution_id IS NULL
+            OR parent.status IN ('completed', 'failed', 'cancelled'))
+       AND launched.task_queue = :task_queue
+       AND launched.updated_at
+           < clock_timestamp() - CAST(:older_than AS double precision) * interval '1 second'
+       AND (launched.updated_at, launched.id) > (CAST(:after_at AS timestamptz), CAST(:after_id AS uuid))
+     ORDER BY launched.updated_at, launched.id
+     LIMIT :limit
+""")  # noqa: S608 -- our own words
 
 ORIGIN = text("""
     SELECT user_id, agent_config, listed, agent_metadata, plan, task_queue, continues_execution_id,

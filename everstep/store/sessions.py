@@ -19,16 +19,21 @@ from agent_domain.closing import closed
 from agent_domain.errors import InvalidInput
 from agent_domain.messages import Message, Role, export, user
 from agent_domain.ports import (
+    Command,
+    CommandKind,
     ExecutionRef,
     ExecutionRow,
     NewExecution,
     NotFound,
     Page,
     RequestRow,
+    cancel_key,
+    follow_up_id,
 )
 from agent_domain.sessions import (
     EVERY_SESSION,
     ExecutionFilter,
+    Handed,
     Launch,
     NewMessage,
     NewSession,
@@ -62,6 +67,9 @@ from everstep.store.tables import executions, requests, session_messages, sessio
 from everstep.store.transaction import Answer, Asked, Transaction
 
 FIRST = Cursor.first()
+
+INTERRUPTING = 0
+"""The place in the queue of what cancels the execution under way: before all others."""
 
 
 class PostgresSessions(PostgresStore):
@@ -186,7 +194,11 @@ class PostgresSessions(PostgresStore):
             if current and taken is Route.STEER:
                 return await self._steered(connection, message, _ref(message, current.id))
             posted = await self._begun(connection, message, taken)
-            cancels = _ref(message, current.id) if current and taken is Route.INTERRUPT else None
+            if current is None or taken is not Route.INTERRUPT:
+                return posted
+            cancels = _ref(message, current.id)
+            kept = {"key": cancel_key(str(message.id)), "kind": str(CommandKind.CANCEL)}
+            await connection.execute(statements.KEEP_COMMAND, whose(cancels) | kept)
             return replace(posted, cancels=cancels)
 
     async def launch(self, ref: ExecutionRef) -> Launch | None:
@@ -242,6 +254,58 @@ class PostgresSessions(PostgresStore):
             snapshots.c.agent_execution_id == ref.execution_id, snapshots.c.tenant_id == ref.tenant_id
         )
         return await self._newest(query, snapshots, _snapshot, cursor, limit)
+
+    async def commands(
+        self, task_queue: str, older_than: float, after: int = 0, limit: int = 100
+    ) -> tuple[Sequence[Command], int | None]:
+        """Commands that workflows have not been told for a while; see `SessionStore.commands`."""
+        values = {"task_queue": task_queue, "older_than": older_than, "after": after, "limit": limit}
+        found = await self._all(statements.UNDELIVERED, values)
+        return tuple(map(rows.command, found)), found[-1].position if len(found) == limit else None
+
+    async def unheard(self, task_queue: str, older_than: float, limit: int = 100) -> Sequence[ExecutionRef]:
+        """Executions that have ended without hearing all that was said to them."""
+        values = {"task_queue": task_queue, "older_than": older_than, "limit": limit}
+        return tuple(map(_owner, await self._all(session_statements.ENDED_UNHEARD, values)))
+
+    async def hand_over(self, ref: ExecutionRef) -> Handed | None:
+        """Let another execution hear what was said to one that has ended; see `SessionStore.hand_over`."""
+        if not await self._all(session_statements.UNHEARD_OF, whose(ref)):
+            return None
+        async with self._transaction() as connection:
+            unheard = (await connection.execute(session_statements.LOCK_UNHEARD_OF, whose(ref))).all()
+            if not unheard:
+                return None
+            first = unheard[0]
+            if first.parent_execution_id:
+                parent = replace(ref, execution_id=first.parent_execution_id, session_id=first.session_id)
+                values = whose(ref) | {"parent_id": parent.execution_id}
+                await connection.execute(session_statements.HAND_TO_PARENT, values)
+                await connection.execute(session_statements.MOVE_UNHEARD, whose(ref))
+                return Handed(parent=parent)
+            launch = await self._followed(connection, ref, unheard)
+            await connection.execute(session_statements.MOVE_UNHEARD, whose(ref))
+            return Handed(launch)
+
+    async def _followed(
+        self, connection: Transaction, ref: ExecutionRef, unheard: Sequence[Row[Any]]
+    ) -> Launch | None:
+        """An execution that goes on after one without a session, with what that one did not hear."""
+        new = replace(ref, execution_id=follow_up_id(ref.execution_id))
+        origin = (await connection.execute(session_statements.ORIGIN, whose(ref))).one()
+        said = [transcripts.message_read(each.role, each.content, each.metadata) for each in unheard]
+        following = NewExecution(
+            new,
+            rows.spec(origin),
+            tuple(said),
+            user_id=origin.user_id,
+            continues=ref.execution_id,
+            plan=frozen_map(origin.plan),
+            task_queue=origin.task_queue,
+        )
+        await self._accept(connection, following)
+        found = (await connection.execute(session_statements.LAUNCH, whose(new))).first()
+        return _launch(found) if found else None
 
     async def owner(self, execution_id: UUID) -> ExecutionRef | None:
         """Whose execution this is."""
@@ -374,7 +438,7 @@ class PostgresSessions(PostgresStore):
         self, connection: Transaction, tenant_id: str, session_id: UUID, unheard: Row[Any]
     ) -> None:
         """What an execution did not hear before it ended begins one of its own."""
-        ref = ExecutionRef(uuid5(unheard.execution_id, f"steered/{unheard.key}"), tenant_id, session_id)
+        ref = ExecutionRef(follow_up_id(unheard.execution_id, unheard.key), tenant_id, session_id)
         message = transcripts.message_read(unheard.role, unheard.content, unheard.metadata)
         values = whose(ref) | {
             "steered_id": unheard.execution_id,
@@ -400,10 +464,13 @@ class PostgresSessions(PostgresStore):
 
     async def _posted(self, connection: Transaction, message: NewMessage, found: Row[Any]) -> Posted:
         """What became of a message that was posted before."""
-        began = select(executions.c.id, executions.c.released_at).where(
-            executions.c.id == message.execution_id
-        )
-        execution = (await connection.execute(began)).first()
+        values = {"execution_id": message.execution_id, "session_id": message.session_id}
+        execution = (await connection.execute(session_statements.POSTED, values)).first()
+        if execution and execution.queue_rank == INTERRUPTING:
+            key = cancel_key(str(message.id))
+            waits = (await connection.execute(session_statements.INTERRUPTS, values | {"key": key})).scalar()
+            cancels = _ref(message, waits) if waits else None
+            return Posted(_message(found), Route.INTERRUPT, _ref(message, execution.id), cancels)
         if execution:
             taken = Route.QUEUE if execution.released_at is None else Route.START
             return Posted(_message(found), taken, _ref(message, execution.id))
@@ -442,7 +509,7 @@ class PostgresSessions(PostgresStore):
             return Posted(await self._told(connection, message), Route.START, ref, launch=_turn(message))
 
     async def _begun(self, connection: Transaction, message: NewMessage, taken: Route) -> Posted:
-        rank = 0 if taken is Route.INTERRUPT else 1
+        rank = INTERRUPTING if taken is Route.INTERRUPT else 1
         _, is_new = await self._accept(connection, _execution(message, is_queued=True, queue_rank=rank))
         ref = _ref(message, message.execution_id)
         values = whose(ref) | {"session_id": message.session_id, "title": title_of(message.content)}
@@ -589,4 +656,4 @@ def _owner(row: Row[Any]) -> ExecutionRef:
 
 
 def _launch(row: Row[Any]) -> Launch:
-    return Launch(_owner(row), bodies.document(row.plan, "the plan"), row.task_queue)
+    return Launch(_owner(row), bodies.document(row.plan, "the plan"), row.task_queue, row.has_commands)

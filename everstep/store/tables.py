@@ -36,7 +36,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import ARRAY
 
-from agent_domain.ports import RequestState
+from agent_domain.ports import CommandKind, RequestState
 from agent_domain.status import ExecutionStatus
 
 metadata = MetaData(
@@ -368,10 +368,29 @@ steered = Table(
     Column("role", Text, nullable=False),
     _body("content"),
     _body("metadata", "{}"),
-    # The step that heard it; the row stays, so that its key is known.
+    # The step that heard it, 0 once another execution does; the row stays, so that its key is known.
     Column("heard_at", Integer),
     _at(),
     PrimaryKeyConstraint("execution_id", "key"),
+    Index("agent_steered_unheard", "position", postgresql_where=text("heard_at IS NULL")),
+)
+
+# What workflows have to be told; a row stays once it is delivered, so that its key is known.
+commands = Table(
+    "agent_commands",
+    metadata,
+    _execution(),
+    Column("key", Text, nullable=False),
+    _tenant(),
+    Column("position", BigInteger, Identity(always=True), nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("call_id", Text),
+    Column("is_denied", Boolean, nullable=False, server_default=text("false")),
+    _at(),
+    _optional_at("delivered_at"),
+    PrimaryKeyConstraint("execution_id", "key"),
+    _one_of("kind", *CommandKind),
+    Index("agent_commands_undelivered", "position", postgresql_where=text("delivered_at IS NULL")),
 )
 
 settlements = Table(
@@ -452,6 +471,21 @@ answers = Table(
     Index("agent_answers_oldest", "created_at"),
     Index("agent_answers_by_session", "session_id", postgresql_where=text("session_id IS NOT NULL")),
     Index("agent_answers_by_execution", "execution_id", postgresql_where=text("execution_id IS NOT NULL")),
+)
+
+# Requests that were taken in hand and not answered: who else sends them waits, or takes over.
+claims = Table(
+    "agent_claims",
+    metadata,
+    _tenant(),
+    Column("user_id", Text, nullable=False),
+    Column("key", Text, nullable=False),
+    Column("digest", Text, nullable=False),
+    Column("owner", Uuid, nullable=False),
+    _at(),
+    _at("expires_at"),
+    PrimaryKeyConstraint("tenant_id", "user_id", "key"),
+    Index("agent_claims_oldest", "created_at"),
 )
 
 api_keys = Table(

@@ -371,15 +371,20 @@ class TestSteering:
             assert await office.said(execution) == ["Go", "Red"]
         assert (result.steps, result.unheard, result.stop_reason) == (1, 1, StopReason.COMPLETED)
 
-    async def test_a_message_to_an_end_that_is_being_written_is_refused(
-        self, temporal: TemporalClient
-    ) -> None:
-        """8.3.1: whoever sent it is told, so that it can become another execution's."""
-        async with at_work(temporal, an_agent("Done")) as office, office.store.held("settle") as settling:
-            execution = await office.start_directly()
-            await settling.wait()
-            with pytest.raises(Refused, match=r"^the execution has ended$"):
+    async def test_a_message_to_an_end_that_is_being_written_is_kept(self, temporal: TemporalClient) -> None:
+        """8.3.2: once it is accepted, the workflow cannot refuse it any more."""
+        async with at_work(temporal, an_agent("Done")) as office:
+            async with office.store.held("settle") as settling:
+                execution = await office.start_directly()
+                await settling.wait()
+                await execution.steer("Wait", key="once")
+            await finished(execution)
+            with pytest.raises(ExecutionEnded):
                 await execution.steer("Wait")
+
+            steering = await office.store.steering(execution.ref, "once")
+            assert not steering.is_settled
+            assert await office.store.undelivered(execution.ref) == ()
 
 
 class TestPausing:

@@ -12,7 +12,16 @@ from agent_domain.sessions import ExecutionFilter
 from agent_domain.status import ExecutionStatus
 from agent_domain.step_facts import CallNeed
 from everstep.client.client import Execution as Handle, Taken
-from everstep.http_api.answers import Decision, Execution, Listed, Request, Snapshot, Step, listed
+from everstep.http_api.answers import (
+    Decision,
+    Execution,
+    ExecutionSteered,
+    Listed,
+    Request,
+    Snapshot,
+    Step,
+    listed,
+)
 from everstep.http_api.api import Api
 from everstep.http_api.auth import Who, user_of
 from everstep.http_api.callers import Caller
@@ -112,11 +121,11 @@ async def answer_question(
     execution_id: ExecutionId, body: AnswerSent, api: Given, caller: Who, key: Key
 ) -> Request:
     """Answer the oldest question of an execution, or the one that is named."""
-    del key
     _, execution = await execution_of(api, caller, execution_id)
     await _require_request(execution, body.request_id, CallNeed.INPUT)
-    answered = execution.submit_input(body.text, data=body.data, request_id=body.request_id)
-    request = await answered
+    request = await execution.submit_input(
+        body.text, data=body.data, request_id=body.request_id, key=str(key.id("input"))
+    )
     return Request.of(await execution.client.store.request(execution.ref, request.id) or request)
 
 
@@ -145,38 +154,37 @@ async def decide(
 
 
 @routes.post("/agent/executions/{execution_id}/steer")
-async def steer(execution_id: ExecutionId, body: SteerSent, api: Given, caller: Who, key: Key) -> Execution:
-    """Say something that is heard before the next step."""
-    _, execution = await execution_of(api, caller, execution_id)
-    await execution.steer(require_words(body.content), key=str(key.id("steer")))
-    return Execution.of(await execution.get())
+async def steer(
+    execution_id: ExecutionId, body: SteerSent, api: Given, caller: Who, key: Key
+) -> ExecutionSteered:
+    """Say something that is heard before the next step, or by the execution that comes after this one."""
+    row, execution = await execution_of(api, caller, execution_id)
+    content = require_words(body.content)
+    steering = await api.sessions_for(caller).steer(row.ref, content, str(key.id("steer")))
+    return ExecutionSteered.told(await execution.get(), steering)
 
 
 @routes.post("/agent/executions/{execution_id}/pause")
 async def pause(execution_id: ExecutionId, api: Given, caller: Who, key: Key) -> Execution:
     """Hold an execution still once the work under way is done."""
-    del key
     _, execution = await execution_of(api, caller, execution_id)
-    await execution.pause()
+    await execution.pause(key=str(key.id("pause")))
     return Execution.of(await execution.get())
 
 
 @routes.post("/agent/executions/{execution_id}/resume")
 async def resume(execution_id: ExecutionId, api: Given, caller: Who, key: Key) -> Execution:
     """Let a paused execution go on."""
-    del key
     _, execution = await execution_of(api, caller, execution_id)
-    await execution.resume()
+    await execution.resume(key=str(key.id("resume")))
     return Execution.of(await execution.get())
 
 
 @routes.post("/agent/executions/{execution_id}/cancel")
 async def cancel(execution_id: ExecutionId, api: Given, caller: Who, key: Key) -> Execution:
     """Stop an execution now; the step under way is given up. One that was stopped before stays so."""
-    del key
     row, execution = await execution_of(api, caller, execution_id)
-    if row.status is not ExecutionStatus.CANCELLED:
-        await api.sessions_for(caller).cancel(row.ref)
+    await api.sessions_for(caller).cancel(row.ref, str(key.id("cancel")))
     return Execution.of(await execution.get())
 
 

@@ -166,6 +166,6 @@ def test_repairs_are_told_in_words() -> None:
     repairs = Repairs(launched=1)
     repairs.add(Repairs(closed=2))
 
-    assert str(repairs) == "1 launched, 0 released, 2 closed"
+    assert str(repairs) == "1 launched, 0 released, 2 closed, 0 delivered, 0 handed_over"
     assert repairs
     assert not Repairs()

@@ -74,6 +74,7 @@ async def test_an_upgrade_that_fails_leaves_nothing(empty_database: str) -> None
         "0004_journal",
         "0005_notes",
         "0006_waits",
+        "0007_commands",
     ]
 
 
@@ -204,6 +205,12 @@ async def test_a_migration_takes_as_long_as_it_takes(database: str) -> None:
     assert await in_database(database, limit) == "0"
 
 
+BEFORE_COMMANDS = """
+    DROP TABLE agent_commands, agent_claims;
+    DROP INDEX agent_steered_unheard;
+    UPDATE agent_schema_version SET version_num = '0006_waits';
+"""
+
 BEFORE_WAITS = """
     ALTER TABLE agent_steps DROP COLUMN wait;
     UPDATE agent_schema_version SET version_num = '0005_notes';
@@ -248,7 +255,13 @@ async def test_answers_that_were_stored_before_go_with_what_they_tell_of(own_dat
     ids = {"session": UUID(int=1), "execution": UUID(int=2), "gone": UUID(int=3)}
     with psycopg.connect(own_database.replace("+psycopg", ""), autocommit=True) as connection:
         connection.execute(
-            (BEFORE_WAITS + BEFORE_NOTES + BEFORE_JOURNAL + BEFORE_RETENTION.format(**ids)).encode()
+            (
+                BEFORE_COMMANDS
+                + BEFORE_WAITS
+                + BEFORE_NOTES
+                + BEFORE_JOURNAL
+                + BEFORE_RETENTION.format(**ids)
+            ).encode()
         )
         await upgrade(own_database)
         found = connection.execute("SELECT key, session_id, execution_id FROM agent_answers ORDER BY key")
