@@ -745,6 +745,10 @@ class ExecutionStore(Protocol):
         """The questions that wait, oldest first."""
         ...
 
+    async def requests_within(self, ref: ExecutionRef) -> Sequence[RequestRow]:
+        """All requests of an execution and of its subagents, resolved ones too, oldest first."""
+        ...
+
     async def request(self, ref: ExecutionRef, request_id: UUID) -> RequestRow | None:
         """One question."""
         ...

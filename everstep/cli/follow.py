@@ -4,11 +4,11 @@ What it did is read from the table. The gateway, where there is one, says when t
 writes before that is in the table.
 """
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from time import monotonic
 
-from agent_domain.ports import ExecutionRow, RequestRow, StepRow
+from agent_domain.ports import CallRow, ExecutionRow, RequestRow, StepRow
 from agent_domain.status import ExecutionStatus
 from everstep.cli import output
 from everstep.cli.watch import Watch
@@ -57,11 +57,14 @@ async def streamed(execution: Execution, watch: Watch | None = None) -> AsyncGen
 async def _looked(
     execution: Execution, row: ExecutionRow, told: "_Told", counted: int
 ) -> AsyncGenerator[str]:
+    # Requests are read from what is stored and not from what is open: one that is answered between two looks
+    # is shown as well. They are read before the steps, which then have what was said before them.
+    requests = [request for request in await execution.all_requests() if not told.is_told(request)]
     # The last step that was over at the look before may have been completed since; none before it.
     async for step in execution.each_step(after=counted - 1):
-        for text in told.of_step(step):
+        for text in told.of_step(step, requests):
             yield text
-    for request in await execution.asked():
+    for request in requests:
         for text in told.of_request(request):
             yield text
     for text in told.of_row(row):
@@ -87,8 +90,8 @@ class _Told:
         if row.status is ExecutionStatus.PENDING and monotonic() - self._began > PATIENCE_SECONDS:
             yield from self.once("nobody", [f"pending: {output.NOBODY}"])
 
-    def of_step(self, step: StepRow) -> Iterator[str]:
-        """The model's words as it writes them; a call once it has its result."""
+    def of_step(self, step: StepRow, requests: Sequence[RequestRow] = ()) -> Iterator[str]:
+        """The model's words as it writes them; what people are asked; a call once it has its result."""
         at = step.number, step.attempt
         if step.facts is None and at < self._at:
             # The gateway was quicker.
@@ -104,6 +107,9 @@ class _Told:
             yield from self.line_end()
         for call in step.calls:
             if call.record:
+                for request in requests:
+                    if _comes_before(request, step, call):
+                        yield from self.of_request(request)
                 yield from self.once(call.call.id, [output.call_line(call)])
         for number, error in enumerate(step.errors):
             yield from self.once(f"error {at} {number}", [output.error_line(error)])
@@ -145,6 +151,10 @@ class _Told:
         yield new if before else f"{output.MODEL}{new}"
         self._said[number], self._in_line = said, True
 
+    def is_told(self, request: RequestRow) -> bool:
+        """Whether people know that this is asked."""
+        return str(request.id) in self._keys
+
     def of_request(self, request: RequestRow) -> Iterator[str]:
         """What people are asked."""
         yield from self.once(str(request.id), output.request_lines([request]))
@@ -162,3 +172,10 @@ class _Told:
         if self._in_line:
             self._in_line = False
             yield "\n"
+
+
+def _comes_before(request: RequestRow, step: StepRow, call: CallRow) -> bool:
+    """Whether a request was there before the result of a call: its own, or that of a subagent's execution."""
+    if call.record is None or request.step_number > step.number:
+        return False
+    return request.call_id == call.call.id or request.created_at < call.record.completed_at

@@ -291,6 +291,10 @@ class Execution:
         own = await self.requests()
         return [*own, *[each for child in await self.subagents() for each in await child.asked()]]
 
+    async def all_requests(self) -> Sequence[RequestRow]:
+        """What people were asked by it and its subagents, answered or not, oldest first."""
+        return await self.client.store.requests_within(self.ref)
+
     async def subagents(self) -> Sequence["Execution"]:
         """The executions that work for its step under way."""
         calls = [call for step in await self.client.store.steps(self.ref, last=1) for call in step.calls]

@@ -22,7 +22,7 @@ from agent_domain.ports import ExecutionRef
 from agent_domain.sessions import Launch
 from agent_domain.status import ExecutionStatus
 from everstep.client.client import Ending, Execution, Refused
-from everstep.client.sessions import DELIVERY_SECONDS, Sessions
+from everstep.client.sessions import DELIVERY_SECONDS, UNANSWERED, Sessions
 from workflows.contracts import WORKFLOW
 
 log = logging.getLogger(__name__)
@@ -149,7 +149,7 @@ class Reconciler:
                 try:
                     async with asyncio.timeout(DELIVERY_SECONDS):
                         await self.sessions.carry_out(command)
-                except (Refused, TimeoutError, Ending) as error:
+                except (Refused, Ending, *UNANSWERED) as error:
                     # Withdrawn, or left for the next look, when a worker may be there.
                     log.info("the command %s was not carried out: %s", command.key, error)
                     continue

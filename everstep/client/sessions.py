@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID, uuid4, uuid5
 
+from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError
+
 from activities.failpoints import Failpoint, Strike, inert
 from agent_domain import announcements
 from agent_domain.announcements import NO_CONTEXT, Context
@@ -55,6 +57,9 @@ NAMES = UUID("b7f3a1de-3b1c-4c1e-8a55-0f5c8f3a9d21")
 
 TRIES = 5
 """How often a message may find that somebody else has just answered the question that it is for."""
+
+UNANSWERED = (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError)
+"""What comes of a limit of time: the second where Temporal's client was waiting for a workflow."""
 
 DELIVERY_SECONDS = 5.0
 """How long an execution that begins may take to hear what was said before."""
@@ -229,7 +234,7 @@ class Sessions:
                 for command in await self.client.store.undelivered(execution.ref):
                     with suppress(Refused):
                         await self.carry_out(command)
-        except TimeoutError:
+        except UNANSWERED:
             log.warning("the execution %s has not heard yet what was said to it", execution.id)
 
     async def advance(self, ref: ExecutionRef) -> bool:

@@ -616,6 +616,18 @@ class MemoryStore:
         in_order = sorted(waiting, key=lambda request: (request.call.step, request.call.idx))
         return tuple(_request_row(ref, request) for request in in_order)
 
+    async def requests_within(self, ref: ExecutionRef) -> tuple[RequestRow, ...]:
+        """All questions and approvals of an execution and of its subagents, oldest first."""
+        execution = self._find(ref)
+        family = [execution] if execution else []
+        for member in family:
+            family += [
+                e for e in self._executions.values() if e.parent_execution_id == member.ref.execution_id
+            ]
+        asked = [(member, request) for member in family for request in member.requests.values()]
+        asked.sort(key=lambda each: (each[1].created_at, each[1].call.step, each[1].call.idx))
+        return tuple(_request_row(member.ref, request) for member, request in asked)
+
     async def request(self, ref: ExecutionRef, request_id: UUID) -> RequestRow | None:
         """One question."""
         execution = self._find(ref)

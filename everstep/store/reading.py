@@ -141,6 +141,17 @@ class PostgresReader:
         found = await self._all(wanted.order_by(tool_calls.c.step, tool_calls.c.idx))
         return tuple(rows.request_row(row) for row in found)
 
+    async def requests_within(self, ref: ExecutionRef) -> tuple[RequestRow, ...]:
+        """All questions and approvals of an execution and of its subagents, oldest first."""
+        own = (executions.c.id == ref.execution_id, executions.c.tenant_id == ref.tenant_id)
+        family = select(executions.c.id).where(*own).cte("family", recursive=True)
+        family = family.union_all(
+            select(executions.c.id).join(family, executions.c.parent_execution_id == family.c.id)
+        )
+        wanted = questions().where(requests.c.execution_id.in_(select(family.c.id)))
+        in_order = wanted.order_by(requests.c.created_at, tool_calls.c.step, tool_calls.c.idx)
+        return tuple(map(rows.request_row, await self._all(in_order)))
+
     async def request(self, ref: ExecutionRef, request_id: UUID) -> RequestRow | None:
         """One question."""
         found = await self._all(_requests(ref).where(requests.c.id == request_id))

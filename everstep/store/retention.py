@@ -37,13 +37,18 @@ REMOVE_ANSWERS = text("""
                     LIMIT :limit
                       FOR UPDATE SKIP LOCKED))
      RETURNING 1
-    ), claims AS (
-        -- Requests whose process was lost, and that nobody sent again.
-        DELETE FROM agent_claims WHERE created_at < :before AND expires_at < clock_timestamp()
     )
     SELECT count(*) AS many FROM gone
 """)
 """By their place, which does not change while they are locked: by key, all others would be read along."""
+
+REMOVE_CLAIMS = text("""
+    WITH gone AS (
+        DELETE FROM agent_claims WHERE created_at < :before AND expires_at < clock_timestamp() RETURNING 1
+    )
+    SELECT count(*) AS many FROM gone
+""")
+"""Requests whose process was lost, and that nobody sent again."""
 
 LOOK_AT_SESSIONS = text("""
     SELECT id, tenant_id, updated_at AS at,
@@ -178,6 +183,7 @@ class PostgresRetention(PostgresSessions):
         if dry_run:
             yield await self._count(OLD_ANSWERS, before=before)
             return
+        await self._count(REMOVE_CLAIMS, before=before)
         removed = BATCH
         while removed == BATCH:
             removed = await self._count(REMOVE_ANSWERS, before=before, limit=BATCH)

@@ -194,8 +194,8 @@ LAUNCH = text(f"""
      WHERE id = :execution_id AND tenant_id = :tenant_id AND status = 'pending' AND released_at IS NOT NULL
 """)  # noqa: S608 -- our own words
 
-STRANDED = text(f"""
-    SELECT launched.id, {_HAS_COMMANDS}, launched.tenant_id, launched.session_id, launched.status,
+STRANDED = text("""
+    SELECT launched.id, true AS has_commands, launched.tenant_id, launched.session_id, launched.status,
            launched.plan, launched.task_queue, launched.updated_at,
            launched.released_at IS NOT NULL AS is_released,
            launched.parent_execution_id IS NOT NULL AS is_child
@@ -212,7 +212,7 @@ STRANDED = text(f"""
        AND (launched.updated_at, launched.id) > (CAST(:after_at AS timestamptz), CAST(:after_id AS uuid))
      ORDER BY launched.updated_at, launched.id
      LIMIT :limit
-""")  # noqa: S608 -- our own words
+""")
 
 ORIGIN = text("""
     SELECT user_id, agent_config, listed, agent_metadata, plan, task_queue, continues_execution_id,

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import cast
 from uuid import UUID, uuid4
@@ -12,9 +12,18 @@ import pytest
 from hypothesis import given, strategies as st
 
 from agent_domain.messages import assistant
-from agent_domain.ports import ExecutionRef, ExecutionRow, RequestRow, StepRow
+from agent_domain.ports import (
+    CallRecord,
+    CallRow,
+    ExecutionRef,
+    ExecutionRow,
+    RequestRow,
+    RequestState,
+    StepRow,
+)
 from agent_domain.status import ExecutionStatus
-from agent_domain.step_facts import StepFacts
+from agent_domain.step_facts import CallNeed, StepFacts
+from agent_domain.tools import ToolCall
 from agent_domain.values import EMPTY
 from everstep.cli import follow, watch as watch_module
 from everstep.cli.follow import streamed
@@ -34,6 +43,8 @@ class Book:
     id: UUID = field(default_factory=uuid4)
     steps: list[StepRow] = field(default_factory=list[StepRow])
     status: ExecutionStatus = ExecutionStatus.RUNNING
+    requests: list[RequestRow] = field(default_factory=list[RequestRow])
+    calls: dict[int, ToolCall] = field(default_factory=dict[int, ToolCall])
     looks: int = 0
     looked: asyncio.Event = field(default_factory=asyncio.Event)
     meanwhile: Callable[[], None] = lambda: None
@@ -53,8 +64,41 @@ class Book:
             if step.number > after:
                 yield step
 
-    async def asked(self) -> list[RequestRow]:
-        return []
+    async def all_requests(self) -> list[RequestRow]:
+        self.meanwhile()
+        return self.requests
+
+    def asks(self, number: int, *, child: bool = False) -> RequestRow:
+        """A call of a step waits for an approval, and then runs; or a subagent's does, for which it waits."""
+        call = ToolCall(f"call {number}", "delegate" if child else "transfer")
+        ref = ExecutionRef(uuid4() if child else self.id)
+        about = ("other call", 1) if child else (call.id, number)
+        request = RequestRow(
+            uuid4(),
+            ref,
+            about[0],
+            CallNeed.APPROVAL,
+            RequestState.OPEN,
+            "transfer",
+            EMPTY,
+            "",
+            EMPTY,
+            None,
+            AT,
+            about[1],
+        )
+        self.requests = [*self.requests, request]
+        self.calls[number] = call
+        return request
+
+    def answers(self, number: int) -> None:
+        """The call has its result."""
+        later = AT + timedelta(seconds=1)
+        self.requests = [replace(request, state=RequestState.RESOLVED) for request in self.requests]
+        record = CallRecord(self.calls[number].id, "done", None, "done", later, later, 0.0)
+        row = self.steps[number - 1]
+        calls = (CallRow(self.calls[number], "done", 1, record),)
+        self.steps = [*self.steps[: number - 1], replace(row, calls=calls)]
 
     def notes(self, number: int, text: str, attempt: int = 1) -> None:
         """The text so far."""
@@ -203,6 +247,42 @@ async def test_without_a_gateway_the_table_is_looked_at(url: str | None) -> None
     book.ends()
 
     assert await terminal.ends() == "step 1\n  model   Let me see\n"
+
+
+@pytest.mark.parametrize("child", [False, True], ids=["its own", "a subagent's"])
+@pytest.mark.parametrize("seen", [False, True], ids=["between two looks", "while somebody looks"])
+async def test_a_request_that_is_answered_at_once_is_shown(child: bool, seen: bool) -> None:
+    """8.6.6: before the result of its call, whenever it was answered."""
+    book = Book()
+    request = ""
+
+    class Quick(Watch):
+        """Everything happens between the first look and the second, or over two of them."""
+
+        looks = 0
+
+        async def rest(self, seconds: float) -> bool:
+            nonlocal request
+            self.looks += 1
+            if self.looks == 1:
+                book.completes(1, "Let me see.")
+                request = str(book.asks(1, child=child).ref.execution_id)
+                if seen:
+                    return True
+            book.answers(1)
+            book.completes(2, "Done")
+            book.ends()
+            return True
+
+    said = await shown(book, Quick())
+
+    name = "delegate" if child else "transfer"
+    assert said == (
+        "step 1\n  model   Let me see.\n"
+        f"approval   transfer {{}}\n           everstep approve {request} [--deny]\ndigest     \n"
+        f"  tool    {name}() -> done\nstep 2\n  model   Done\n"
+    )
+    assert said == await shown(book)
 
 
 @pytest.mark.usefixtures("quick")

@@ -80,6 +80,15 @@ class Parlour:
         """Come back once it is completed."""
         return await self.until(sent, ExecutionStatus.COMPLETED)
 
+    async def over_once_there(self, execution_id: UUID) -> None:
+        """Come back once an execution is completed, which somebody else begins."""
+
+        async def stands() -> bool:
+            row = await self.store.execution(self.execution(execution_id).ref)
+            return row is not None and row.status is ExecutionStatus.COMPLETED
+
+        await self.store.until(stands)
+
     async def messages(self, session_id: UUID) -> list[SessionMessageRow]:
         """All of them, oldest first."""
         found, cursor = list[SessionMessageRow](), None

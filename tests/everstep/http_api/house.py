@@ -14,6 +14,7 @@ from agent_domain.drivers import Model
 from agent_domain.inquiry import ModelChoice
 from everstep.client.client import Client
 from everstep.client.contexts import ContextRules
+from everstep.client.reconciler import Reconciler
 from everstep.client.sessions import Sessions
 from everstep.http_api.api import Api
 from everstep.http_api.app import create_app
@@ -65,6 +66,11 @@ class House:
             Signer("everstep", "hush"),
             allowed_origins=(ORIGIN,),
         )
+
+    @property
+    def reconciler(self) -> Reconciler:
+        """One that gives nobody time."""
+        return Reconciler(self.sessions, grace=0)
 
     def token(self, user_id: str, *scopes: str, tenant: str | None = None) -> str:
         """What lets somebody in."""

@@ -1,0 +1,206 @@
+"""What people do is done once, whichever API process dies between its commit and its call of Temporal."""
+
+import asyncio
+import signal
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import uuid4
+
+import httpx2
+import pytest
+
+from activities.failpoints import Failpoint
+from tests.acceptance.agents import ARMED
+from tests.acceptance.front import Front, a_free_port
+from tests.acceptance.harness import until
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@dataclass(frozen=True)
+class Ann:
+    """Somebody who asks an API process."""
+
+    http: httpx2.AsyncClient
+
+    async def posts(self, path: str, body: Any = None, key: str = "k-1") -> httpx2.Response:
+        """Send a request, once."""
+        return await self.http.post(path, json=body, headers={"Idempotency-Key": key})
+
+    async def post(self, path: str, body: Any = None) -> Any:
+        """What comes of a request that goes well."""
+        answer = await self.posts(path, body, str(uuid4()))
+        assert answer.status_code < 300, answer.text
+        return answer.json()
+
+    async def get(self, path: str) -> Any:
+        """What is at an address."""
+        answer = await self.http.get(path)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    async def until(self, execution: str, status: str) -> Any:
+        """An execution, once it stands like this."""
+
+        async def stands() -> bool:
+            return (await self.get(f"/agent/executions/{execution}"))["status"] == status
+
+        await until(f"an execution is {status}", stands)
+        return await self.get(f"/agent/executions/{execution}")
+
+    async def begins(self, content: str) -> tuple[str, str]:
+        """A session, and its execution that waits for somebody."""
+        sent = await self.post("/agent/messages", {"content": content})
+        await self.until(sent["execution_id"], "paused")
+        return sent["session_id"], sent["execution_id"]
+
+    async def asked(self, execution: str) -> Any:
+        """What an execution waits for."""
+        return (await self.get(f"/agent/executions/{execution}/requests"))["items"][0]
+
+
+@asynccontextmanager
+async def ann_at(front: Front) -> AsyncGenerator[Ann]:
+    """Somebody at this process."""
+    headers = {"Authorization": f"Bearer {front.key}"}
+    async with httpx2.AsyncClient(base_url=front.url, headers=headers, timeout=30) as http:
+        yield Ann(http)
+
+
+async def dies(front: Front, sent: Callable[[Ann], Awaitable[httpx2.Response]]) -> None:
+    """Send a request to a process that dies once it has committed."""
+    doomed = replace(front, port=a_free_port(), kill_at=Failpoint.API_AFTER_COMMIT)
+    api = await doomed.api()
+    (front.folder / ARMED).touch()
+    async with ann_at(doomed) as ann:
+        with pytest.raises(httpx2.TransportError):
+            await sent(ann)
+    assert await api.death() == -signal.SIGKILL
+
+
+async def test_an_interrupt_is_carried_out_by_the_next_attempt(front: Front) -> None:
+    """8.3.1, 8.2.9"""
+    await front.api()
+    async with ann_at(front) as ann:
+        session, busy = await ann.begins("book")
+        queued = await ann.post(f"/agent/sessions/{session}/messages", {"content": "Later"})
+        path = f"/agent/sessions/{session}/messages"
+        body = {"content": "Stop!", "on_busy": "interrupt"}
+        await dies(front, lambda doomed: doomed.posts(path, body))
+        assert (await ann.get(f"/agent/executions/{busy}"))["status"] == "paused"
+
+        again = await ann.posts(path, body)
+
+        assert (again.status_code, again.json()["route"]) == (201, "interrupt")
+        assert (await ann.until(busy, "cancelled"))["stop_reason"] == "user_requested"
+        urgent = await ann.until(again.json()["execution_id"], "completed")
+        later = await ann.until(queued["execution_id"], "completed")
+        assert urgent["started_at"] < later["started_at"]
+
+
+@pytest.mark.slow
+async def test_an_interrupt_is_carried_out_although_nobody_asks_again(front: Front) -> None:
+    """8.3.1, 8.2.9: by the reconciler of a worker or of an API process."""
+    await front.api()
+    async with ann_at(front) as ann:
+        session, busy = await ann.begins("book")
+        body = {"content": "Stop!", "on_busy": "interrupt"}
+        path = f"/agent/sessions/{session}/messages"
+        await dies(front, lambda doomed: doomed.posts(path, body))
+
+        await ann.until(busy, "cancelled")
+
+
+Ready = Callable[[Ann], Awaitable[tuple[str, Any, Callable[[Ann], Awaitable[object]]]]]
+
+
+async def approving(ann: Ann) -> tuple[str, Any, Callable[[Ann], Awaitable[object]]]:
+    """An approval, after which the execution completes."""
+    _, execution = await ann.begins("book")
+    request = await ann.asked(execution)
+    body = {"decision": "approve", "args_digest": request["args_digest"]}
+    path = f"/agent/executions/{execution}/approvals/{request['id']}"
+    return path, body, lambda ann: ann.until(execution, "completed")
+
+
+async def answering(ann: Ann) -> tuple[str, Any, Callable[[Ann], Awaitable[object]]]:
+    """An answer."""
+    _, execution = await ann.begins("ask me")
+    path = f"/agent/executions/{execution}/input"
+    return path, {"text": "Friday"}, lambda ann: ann.until(execution, "completed")
+
+
+async def answering_by_message(ann: Ann) -> tuple[str, Any, Callable[[Ann], Awaitable[object]]]:
+    """An answer that is a message of the session."""
+    session, execution = await ann.begins("ask me")
+    path = f"/agent/sessions/{session}/messages"
+    return path, {"content": "Friday"}, lambda ann: ann.until(execution, "completed")
+
+
+async def cancelling(ann: Ann) -> tuple[str, Any, Callable[[Ann], Awaitable[object]]]:
+    """A cancel."""
+    _, execution = await ann.begins("book")
+    return f"/agent/executions/{execution}/cancel", None, lambda ann: ann.until(execution, "cancelled")
+
+
+async def steering(ann: Ann) -> tuple[str, Any, Callable[[Ann], Awaitable[object]]]:
+    """A message to an execution under way."""
+    _, execution = await ann.begins("book")
+
+    async def is_heard(ann: Ann) -> None:
+        request = await ann.asked(execution)
+        decision = {"decision": "deny", "args_digest": request["args_digest"]}
+        await ann.post(f"/agent/executions/{execution}/approvals/{request['id']}", decision)
+        ended = await ann.until(execution, "completed")
+        assert ended["output"]["response"] == "You said: Hurry"
+
+    return f"/agent/executions/{execution}/steer", {"content": "Hurry"}, is_heard
+
+
+async def starting(ann: Ann) -> tuple[str, Any, Callable[[Ann], Awaitable[object]]]:
+    """An execution without a session."""
+
+    async def has_run(ann: Ann) -> None:
+        (execution,) = (await ann.get("/agent/executions"))["items"]
+        await ann.until(execution["id"], "completed")
+
+    del ann
+    return "/agent/executions", {"content": "Hello"}, has_run
+
+
+@pytest.mark.parametrize(
+    "ready", [approving, answering, answering_by_message, cancelling, steering, starting]
+)
+async def test_who_was_not_answered_asks_another_process(front: Front, ready: Ready) -> None:
+    """8.2.8: with the same key; another request under it is refused."""
+    await front.api()
+    async with ann_at(front) as ann:
+        path, body, is_done = await ready(ann)
+        await dies(front, lambda doomed: doomed.posts(path, body))
+
+        other = await ann.posts(path, {**(body or {}), "reason": "other"})
+        again, once_more = [await ann.posts(path, body) for _ in range(2)]
+
+        assert (other.status_code, "key-reused" in other.text) == (422, True), other.text
+        assert again.status_code in {200, 201}, again.text
+        assert (once_more.status_code, once_more.json()) == (again.status_code, again.json())
+        await is_done(ann)
+
+
+@pytest.mark.parametrize("ready", [approving, answering, cancelling])
+async def test_two_processes_that_are_asked_at_once_say_the_same(front: Front, ready: Ready) -> None:
+    """8.2.8"""
+    other = replace(front, port=a_free_port())
+    await asyncio.gather(front.api(), other.api())
+    async with ann_at(front) as ann, ann_at(other) as also_ann:
+        for _ in range(3):
+            path, body, is_done = await ready(ann)
+            key = f"at once: {path}".replace(" ", "-")
+            sent = (each.posts(path, body, key) for each in (ann, also_ann) * 3)
+            answers = await asyncio.gather(*sent)
+
+            assert {answer.status_code for answer in answers} == {200}, [a.text for a in answers]
+            assert all(answer.json() == answers[0].json() for answer in answers)
+            await is_done(ann)

@@ -1,0 +1,247 @@
+"""What is said to an execution under way is refused and leaves nothing, or is heard exactly once."""
+
+import asyncio
+from collections import Counter
+from random import Random
+from uuid import UUID, uuid4
+
+import pytest
+from sqlalchemy import text
+from temporalio.client import Client as TemporalClient
+
+from agent_domain.agent_registry import AgentRegistry
+from agent_domain.agent_spec import AgentSpec
+from agent_domain.ports import ExecutionEnded
+from agent_domain.sessions import OnBusy, Route
+from agent_domain.status import ExecutionStatus
+from agent_domain.testing import calls, says
+from everstep.capabilities.subagents import UseSubagents
+from everstep.client.reconciler import Repairs
+from everstep.store.sessions import PostgresSessions
+from tests.everstep.client.parlour import Parlour, a_parlour, receiving
+from tests.workflows.harness import HeldModel, an_agent, eventually
+
+SAID = """
+    SELECT content #>> '{}' FROM agent_transcript
+     WHERE tenant_id = :tenant AND role = 'user' AND content #>> '{}' LIKE 'steer%'
+"""
+"""A message stands once in the conversations of a tenant for each time that it is heard: what an execution
+continues, it shares by reference."""
+
+STORED = "SELECT key FROM agent_steered WHERE tenant_id = :tenant"
+
+
+async def listed(store: PostgresSessions, parlour: Parlour, statement: str) -> Counter[str]:
+    """What a statement finds of this tenant."""
+    async with store.engine.connect() as connection:
+        found = await connection.execute(text(statement), {"tenant": parlour.scope.tenant_id})
+        return Counter(found.scalars())
+
+
+async def begins(parlour: Parlour, message: str = "Hello") -> UUID:
+    """An execution without a session."""
+    return (await parlour.sessions.client.start("agent", message)).id
+
+
+async def test_what_waits_for_its_turn_hears_it_once_it_has_begun(
+    temporal: TemporalClient, store: PostgresSessions
+) -> None:
+    """8.3.2: said while another execution of the session is under way."""
+    model = HeldModel("One", "Two")
+    async with receiving(temporal, store, an_agent(model=model)) as parlour:
+        session_id = await parlour.session()
+        first = await parlour.say(session_id)
+        await model.begun.wait()
+        second = await parlour.say(session_id, "And?")
+        ref = parlour.execution(second).ref
+        steering = await parlour.sessions.steer(ref, "steer!")
+        model.go_on.set()
+        await parlour.over(second)
+        del first
+
+        assert not steering.is_moved
+        heard = await parlour.heard(second)
+        assert heard[:3] == ["Hello", "One", "And?"]
+        assert heard[-2:] == ["steer!", "Two"]
+        assert await listed(store, parlour, SAID) == {"steer!": 1}
+
+
+async def test_what_nobody_works_on_yet_hears_it_once_somebody_does(
+    temporal: TemporalClient, store: PostgresSessions
+) -> None:
+    """8.3.2: a pending execution whose workflow was never started."""
+    parlour = a_parlour(temporal, store, an_agent("One", "Two"))
+    sent = await parlour.say(await parlour.session())
+    saying = asyncio.create_task(parlour.sessions.steer(parlour.execution(sent).ref, "steer!"))
+    async with parlour.worker():
+        steering = await saying
+        await parlour.over(sent)
+
+        assert not steering.is_moved
+        assert await listed(store, parlour, SAID) == {"steer!": 1}
+
+
+async def test_what_is_ending_leaves_it_to_an_execution_that_follows(
+    temporal: TemporalClient, store: PostgresSessions
+) -> None:
+    """8.3.2: and who said it is told which one, by the same key the same one."""
+    async with receiving(temporal, store, an_agent("One", "Two")) as parlour:
+        async with parlour.store.held("settle") as settling:
+            sent = await parlour.say(await parlour.session())
+            await settling.wait()
+            ref = parlour.execution(sent).ref
+            steering = await parlour.sessions.steer(ref, "steer!", "k-1")
+        await parlour.over(sent)
+        follower = steering.heard_by.execution_id
+        await parlour.over_once_there(follower)
+
+        assert steering.is_moved
+        assert await parlour.heard(follower) == ["Hello", "One", "steer!", "Two"]
+        assert (await parlour.sessions.steer(ref, "steer!", "k-1")).heard_by == steering.heard_by
+        assert await listed(store, parlour, SAID) == {"steer!": 1}
+
+
+async def test_a_message_that_steers_what_is_ending_says_that_it_waits(
+    temporal: TemporalClient, store: PostgresSessions
+) -> None:
+    """8.3.2"""
+    async with receiving(temporal, store, an_agent("One", "Two")) as parlour:
+        session_id = await parlour.session()
+        async with parlour.store.held("settle") as settling:
+            first = await parlour.say(session_id)
+            await settling.wait()
+            sent = await parlour.say(session_id, "steer!", on_busy=OnBusy.STEER, key="k-1")
+        again = await parlour.say(session_id, "steer!", on_busy=OnBusy.STEER, key="k-1")
+        await parlour.over_once_there(sent.execution_id)
+
+        assert sent.route is Route.QUEUE
+        assert sent.execution_id != first.execution_id
+        assert (again.route, again.execution_id) == (sent.route, sent.execution_id)
+        assert await listed(store, parlour, SAID) == {"steer!": 1}
+
+
+async def test_what_has_ended_refuses_and_nothing_is_stored(
+    temporal: TemporalClient, store: PostgresSessions
+) -> None:
+    """8.3.2"""
+    async with receiving(temporal, store, an_agent("One")) as parlour:
+        session_id = await parlour.session()
+        sent = await parlour.say(session_id)
+        await parlour.over(sent)
+        before = await parlour.messages(session_id)
+        for key in (None, "k-1", "k-1"):
+            with pytest.raises(ExecutionEnded):
+                await parlour.sessions.steer(parlour.execution(sent).ref, "steer!", key)
+
+        assert await parlour.messages(session_id) == before
+        assert await listed(store, parlour, STORED) == {}
+        assert len(await parlour.executions(session_id)) == 1
+
+
+@pytest.mark.parametrize("forgetful", [False, True], ids=["the worker", "the reconciler"])
+async def test_without_a_session_an_execution_that_follows_hears_all_of_it(
+    temporal: TemporalClient, store: PostgresSessions, *, forgetful: bool
+) -> None:
+    """8.3.2: where a guard forbids another step."""
+    model = HeldModel("One", "Two")
+    parlour = a_parlour(temporal, store, an_agent(model=model).with_max_steps(1))
+    async with parlour.worker(forgetful=forgetful):
+        first = await begins(parlour)
+        await model.begun.wait()
+        ref = parlour.execution(first).ref
+        said = [await parlour.sessions.steer(ref, f"steer {n}", f"k-{n}") for n in range(2)]
+        model.go_on.set()
+        await parlour.over(first)
+        if forgetful:
+            assert await parlour.reconciler.once() == Repairs(handed_over=1)
+        steering = await store.steering(ref, "k-0")
+        assert steering
+        follower = steering.heard_by.execution_id
+        await parlour.over_once_there(follower)
+
+        assert [each.is_moved for each in said] == [False, False]
+        assert await parlour.heard(follower) == ["Hello", "One", "steer 0", "steer 1", "Two"]
+        assert not await parlour.reconciler.once()
+
+
+async def test_what_a_subagent_did_not_hear_is_said_to_whom_it_worked_for(
+    temporal: TemporalClient, store: PostgresSessions
+) -> None:
+    """8.3.2"""
+    model = HeldModel(
+        calls(("spawn_subagent", {"subagent": "aide", "prompt": "Go"})), "Aide", "Boss", "Boss again", holds=2
+    )
+    registry = AgentRegistry([AgentSpec("aide", "Does one thing", "You are an aide.")])
+    agent = an_agent(model=model).with_capability(UseSubagents(registry))
+    async with receiving(temporal, store, agent) as parlour:
+        sent = await parlour.say(await parlour.session())
+        await model.begun.wait()
+        (child,) = await parlour.execution(sent).subagents()
+        steering = await parlour.sessions.steer(child.ref, "steer!", "k-1")
+        await parlour.sessions.cancel(child.ref)
+        await parlour.over(sent)
+
+        assert not steering.is_moved
+        moved = await store.steering(child.ref, "k-1")
+        assert moved
+        assert moved.heard_by.execution_id == sent.execution_id
+        assert "steer!" in await parlour.heard(sent)
+        assert await listed(store, parlour, SAID) == {"steer!": 1}
+
+
+@pytest.mark.parametrize("is_session", [True, False], ids=["in a session", "without a session"])
+async def test_whatever_is_said_around_the_end_is_heard_once_or_refused(
+    temporal: TemporalClient, store: PostgresSessions, *, is_session: bool
+) -> None:
+    """8.3.2: by several processes under the same key, at moments that are drawn."""
+    dice = Random(5)  # noqa: S311 -- no secret
+    accepted, refused = set[str](), set[str]()
+    async with receiving(temporal, store, an_agent(*[says("Done")] * 80)) as parlour:
+
+        async def talk(number: int) -> None:
+            if is_session:
+                execution_id = (await parlour.say(await parlour.session())).execution_id
+            else:
+                execution_id = await begins(parlour)
+            await asyncio.sleep(dice.uniform(0, 0.15))
+            ref = parlour.execution(execution_id).ref
+            said = (parlour.sessions.steer(ref, f"steer {number}", f"k-{number}") for _ in range(3))
+            outcomes = await asyncio.gather(*said, return_exceptions=True)
+            for outcome in outcomes:
+                if isinstance(outcome, ExecutionEnded):
+                    refused.add(f"steer {number}")
+                elif isinstance(outcome, BaseException):
+                    raise outcome
+                else:
+                    accepted.add(f"steer {number}")
+
+        await asyncio.gather(*(talk(number) for number in range(15)))
+
+        async def all_heard() -> bool:
+            await parlour.reconciler.once()
+            return set(await listed(store, parlour, SAID)) == accepted
+
+        await eventually(all_heard)
+        assert not accepted & refused
+        assert set((await listed(store, parlour, SAID)).values()) <= {1}
+        assert accepted
+
+
+async def test_a_cancelled_execution_hears_nothing_and_nothing_is_lost(
+    temporal: TemporalClient, store: PostgresSessions
+) -> None:
+    """8.3.2"""
+    model = HeldModel("One", "Two")
+    async with receiving(temporal, store, an_agent(model=model)) as parlour:
+        session_id = await parlour.session()
+        sent = await parlour.say(session_id)
+        await model.begun.wait()
+        ref = parlour.execution(sent).ref
+        await parlour.sessions.steer(ref, "steer!", "k-1")
+        await parlour.sessions.cancel(ref, str(uuid4()))
+        await parlour.until(sent, ExecutionStatus.CANCELLED)
+        steering = await store.steering(ref, "k-1")
+        assert steering
+        await parlour.over_once_there(steering.heard_by.execution_id)
+
+        assert await listed(store, parlour, SAID) == {"steer!": 1}

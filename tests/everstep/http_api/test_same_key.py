@@ -1,0 +1,360 @@
+"""Every POST gets one answer for one key, from whichever process, and whichever of them is lost meanwhile.
+
+The cases below are compared with the API's own list of addresses: whoever adds a POST adds its case.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import UUID
+
+import pytest
+import pytest_asyncio
+from sqlalchemy import text
+
+from activities.failpoints import Failpoint
+from agent_domain.sessions import Claim
+from everstep.client.client import Client
+from everstep.client.sessions import Sessions
+from everstep.store.engine import create_engine
+from everstep.store.keys import PostgresKeys
+from everstep.store.sessions import PostgresSessions
+from tests.everstep.http_api.house import Answer, House, Let, Person, door_of, refused
+
+REPLAYED = "idempotency-replayed"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A request, and another one under the same key."""
+
+    path: str
+    body: Any = None
+    other_path: str | None = None
+    other_body: Any = None
+
+    def send(self, person: Person, key: str) -> Awaitable[Answer]:
+        return person.posts(self.path, self.body, key=key)
+
+    def send_another(self, person: Person, key: str) -> Awaitable[Answer]:
+        return person.posts(self.other_path or self.path, self.other_body, key=key)
+
+
+async def _waiting(ann: Person) -> str:
+    """An execution that waits for an approval."""
+    execution = await ann.starts("book")
+    await ann.asked(execution)
+    return execution
+
+
+async def _session(ann: Person) -> Case:
+    del ann
+    return Case("/agent/sessions", {"title": "One"}, other_body={"title": "Two"})
+
+
+async def _first_message(ann: Person) -> Case:
+    del ann
+    return Case("/agent/messages", {"content": "Hello"}, other_body={"content": "Other"})
+
+
+async def _message(ann: Person) -> Case:
+    path = f"/agent/sessions/{await ann.session()}/messages"
+    return Case(path, {"content": "Hello"}, other_body={"content": "Other"})
+
+
+async def _execution(ann: Person) -> Case:
+    del ann
+    return Case("/agent/executions", {"content": "Hello"}, other_body={"content": "Other"})
+
+
+async def _answer(ann: Person) -> Case:
+    execution = await ann.starts("ask me")
+    await ann.asked(execution)
+    path = f"/agent/executions/{execution}/input"
+    return Case(path, {"text": "Friday"}, other_body={"text": "Monday"})
+
+
+async def _decision(ann: Person) -> Case:
+    execution = await ann.starts("book")
+    request = await ann.asked(execution)
+    path = f"/agent/executions/{execution}/approvals/{request['id']}"
+    digest = {"args_digest": request["args_digest"]}
+    return Case(path, {"decision": "approve", **digest}, other_body={"decision": "deny", **digest})
+
+
+async def _steer(ann: Person) -> Case:
+    path = f"/agent/executions/{await _waiting(ann)}/steer"
+    return Case(path, {"content": "Hurry"}, other_body={"content": "Wait"})
+
+
+async def _pause(ann: Person) -> Case:
+    one, two = await _waiting(ann), await _waiting(ann)
+    return Case(f"/agent/executions/{one}/pause", other_path=f"/agent/executions/{two}/pause")
+
+
+async def _resume(ann: Person) -> Case:
+    one, two = await _waiting(ann), await _waiting(ann)
+    for execution in (one, two):
+        await ann.post(f"/agent/executions/{execution}/pause")
+    return Case(f"/agent/executions/{one}/resume", other_path=f"/agent/executions/{two}/resume")
+
+
+async def _cancel(ann: Person) -> Case:
+    one, two = await _waiting(ann), await _waiting(ann)
+    return Case(f"/agent/executions/{one}/cancel", other_path=f"/agent/executions/{two}/cancel")
+
+
+async def _fork(ann: Person) -> Case:
+    execution = await ann.starts("Hello")
+    await ann.until(execution, "completed")
+    path = f"/agent/executions/{execution}/fork"
+    return Case(path, {"step": 0, "content": "One"}, other_body={"step": 0, "content": "Two"})
+
+
+async def _channel(ann: Person) -> Case:
+    channel = f"private-agent.session.{await ann.session()}"
+    body = {"socket_id": "1.2", "channel_name": channel}
+    return Case("/broadcasting/auth", body, other_body={**body, "socket_id": "3.4"})
+
+
+CASES: dict[str, Callable[[Person], Awaitable[Case]]] = {
+    "/agent/sessions": _session,
+    "/agent/messages": _first_message,
+    "/agent/sessions/{session_id}/messages": _message,
+    "/agent/executions": _execution,
+    "/agent/executions/{execution_id}/input": _answer,
+    "/agent/executions/{execution_id}/approvals/{request_id}": _decision,
+    "/agent/executions/{execution_id}/steer": _steer,
+    "/agent/executions/{execution_id}/pause": _pause,
+    "/agent/executions/{execution_id}/resume": _resume,
+    "/agent/executions/{execution_id}/cancel": _cancel,
+    "/agent/executions/{execution_id}/fork": _fork,
+    "/broadcasting/auth": _channel,
+}
+
+MAKES_NOTHING = frozenset({"/agent/sessions", "/broadcasting/auth"})
+"""Of these nothing is told to Temporal."""
+
+every_post = pytest.mark.parametrize("post", CASES, ids=lambda path: path.strip("/").replace("/", "."))
+
+
+class Lost(Exception):
+    """The process dies here."""
+
+
+@dataclass(frozen=True)
+class Processes:
+    """Two API processes of one installation, which share nothing but the servers, and a worker."""
+
+    house: House
+    ann: Person
+    also_ann: Person
+    """The same person, at the other process."""
+
+    async def made(self) -> list[int]:
+        """How much there is of what people make."""
+        counts: list[int] = []
+        async with self.house.keys.engine.connect() as connection:
+            for table, condition in (
+                ("agent_sessions", "true"),
+                ("agent_executions", "true"),
+                ("agent_session_messages", "role = 'user'"),
+                ("agent_steered", "true"),
+                ("agent_commands", "true"),
+            ):
+                counted = f"SELECT count(*) FROM {table} WHERE tenant_id = :tenant AND {condition}"  # noqa: S608
+                counts.append(
+                    (await connection.execute(text(counted), {"tenant": self.house.tenant})).scalar_one()
+                )
+        return counts
+
+
+@pytest_asyncio.fixture
+async def processes(house: House, let: Let, work: None) -> AsyncGenerator[Processes]:
+    """Two of them."""
+    del work
+    ours = house.sessions
+    engine = create_engine(house.keys.engine.url.render_as_string(hide_password=False))
+    store = PostgresSessions(engine)
+    client = Client(ours.client.temporal, store, ours.client.agents, ours.client.task_queue)
+    sessions = Sessions(client, store, ours.default_agent, ours.contexts)
+    other = House(sessions, PostgresKeys(engine), house.settings, house.tenant)
+    async with door_of(other) as let_in:
+        yield Processes(house, await let("ann"), await let_in("ann"))
+    await engine.dispose()
+
+
+async def dying(house: House, case: Case) -> None:
+    """Send the request to a process that dies once it has committed, before it calls Temporal."""
+
+    def strike(point: Failpoint) -> None:
+        if point is Failpoint.API_AFTER_COMMIT:
+            raise Lost
+
+    client = replace(house.sessions.client, strike=strike)
+    doomed = replace(house, sessions=replace(house.sessions, client=client, strike=strike))
+    async with door_of(doomed) as let:
+        refused(await case.send(await let("ann"), "k-1"), 500)
+
+
+async def test_every_post_has_its_case(ann: Person) -> None:
+    """8.2.8"""
+    paths = (await ann.get("/openapi.json"))["paths"]
+
+    assert {path for path, operations in paths.items() if "post" in operations} == set(CASES)
+
+
+@every_post
+async def test_one_key_gets_one_answer_from_two_processes_at_once(processes: Processes, post: str) -> None:
+    """8.2.8"""
+    case = await CASES[post](processes.ann)
+    both = (processes.ann, processes.also_ann)
+    answers = await asyncio.gather(*(case.send(each, "k-1") for each in both * 4))
+    made = await processes.made()
+    later = [await case.send(each, "k-1") for each in both]
+
+    assert {answer.status_code for answer in answers} <= {200, 201}, [answer.text for answer in answers]
+    assert [answer.json() for answer in (*answers, *later)] == [answers[0].json()] * 10
+    assert sum(REPLAYED not in answer.headers for answer in answers) == 1
+    assert await processes.made() == made
+
+
+@every_post
+async def test_who_was_lost_before_the_answer_was_kept_is_made_up_for(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch, post: str
+) -> None:
+    """8.2.8: and the key is for no other request, although nobody was answered."""
+    case = await CASES[post](processes.ann)
+
+    async def lost(*_name: object, **_given: object) -> None:
+        raise Lost
+
+    with monkeypatch.context() as patch:
+        patch.setattr("everstep.store.keys.PostgresKeys.remember", lost)
+        refused(await case.send(processes.ann, "k-1"), 500)
+    made = await processes.made()
+
+    for each in (processes.also_ann, processes.ann):
+        refused(await case.send_another(each, "k-1"), 422, "draw a new one")
+    again = await case.send(processes.also_ann, "k-1")
+    assert again.status_code in {200, 201}, again.text
+    refused(await case.send_another(processes.ann, "k-1"), 422, "draw a new one")
+    assert (await case.send(processes.ann, "k-1")).json() == again.json()
+    assert await processes.made() == made
+
+
+@pytest.mark.parametrize("post", sorted(CASES.keys() - MAKES_NOTHING))
+async def test_who_was_lost_between_the_commit_and_temporal_is_made_up_for(
+    processes: Processes, post: str
+) -> None:
+    """8.2.8: by the same request, at another process."""
+    case = await CASES[post](processes.ann)
+    await dying(processes.house, case)
+    made = await processes.made()
+
+    refused(await case.send_another(processes.also_ann, "k-1"), 422, "draw a new one")
+    again = await case.send(processes.also_ann, "k-1")
+
+    assert again.status_code in {200, 201}, again.text
+    assert await processes.made() == made
+    assert (await case.send(processes.ann, "k-1")).json() == again.json()
+    assert await processes.house.sessions.store.commands(processes.house.settings.task_queue, 0.0) == (
+        (),
+        None,
+    )
+
+
+@pytest.mark.parametrize("post", sorted(CASES.keys() - MAKES_NOTHING))
+async def test_who_was_lost_there_and_never_comes_back_is_made_up_for(
+    processes: Processes, post: str
+) -> None:
+    """8.2.9: by the reconciler."""
+    case = await CASES[post](processes.ann)
+    await dying(processes.house, case)
+
+    repairs = await processes.house.reconciler.once()
+
+    assert repairs.launched + repairs.delivered == 1
+    assert await processes.house.sessions.store.commands(processes.house.settings.task_queue, 0.0) == (
+        (),
+        None,
+    )
+    again = await case.send(processes.ann, "k-1")
+    assert again.status_code in {200, 201}, again.text
+
+
+async def test_a_cancel_whose_answer_was_lost_is_answered_alike_after_the_end(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """8.2.8"""
+    case = await _cancel(processes.ann)
+    execution = case.path.split("/")[3]
+
+    async def lost(*_name: object, **_given: object) -> None:
+        raise Lost
+
+    with monkeypatch.context() as patch:
+        patch.setattr("everstep.store.keys.PostgresKeys.remember", lost)
+        refused(await case.send(processes.ann, "k-1"), 500)
+    await processes.ann.until(execution, "cancelled")
+    await processes.house.sessions.client.execution(UUID(execution)).workflow.result()
+
+    assert (await case.send(processes.also_ann, "k-1")).json()["status"] == "cancelled"
+    # Under a new key, too: one that was cancelled stays so.
+    assert (await case.send(processes.also_ann, "k-2")).json()["status"] == "cancelled"
+
+
+async def test_two_who_cancel_at_once_are_answered_alike(processes: Processes) -> None:
+    """8.2.1: with keys of their own."""
+    case = await _cancel(processes.ann)
+    both = (processes.ann, processes.also_ann)
+
+    answers = await asyncio.gather(*(case.send(each, f"k-{n}") for n, each in enumerate(both * 3)))
+
+    assert {answer.status_code for answer in answers} == {200}
+
+
+@pytest.mark.parametrize("kept", ["/pause", "/resume"])
+async def test_what_was_accepted_before_the_end_is_answered_alike_after_it(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch, kept: str
+) -> None:
+    """8.2.8"""
+    case = await {"/pause": _pause, "/resume": _resume}[kept](processes.ann)
+    execution = case.path.split("/")[3]
+
+    async def lost(*_name: object, **_given: object) -> None:
+        raise Lost
+
+    with monkeypatch.context() as patch:
+        patch.setattr("everstep.store.keys.PostgresKeys.remember", lost)
+        refused(await case.send(processes.ann, "k-1"), 500)
+    await processes.ann.post(f"/agent/executions/{execution}/cancel")
+    await processes.ann.until(execution, "cancelled")
+
+    assert (await case.send(processes.also_ann, "k-1")).status_code == 200
+    refused(await case.send(processes.also_ann, "k-2"), 409, "has ended")
+
+
+async def test_a_claim_of_a_process_that_was_lost_expires(processes: Processes) -> None:
+    """8.2.8: who waits for it takes the request over; another one is refused at once."""
+    keys, name = processes.house.keys, (processes.house.tenant, "ann", "k-1")
+    owner, other = UUID(int=1), UUID(int=2)
+
+    async def claimed(by: UUID, digest: str = "d") -> tuple[str, bool]:
+        claim = await keys.claim(*name, by, digest=digest, seconds=60)
+        assert isinstance(claim, Claim)
+        return claim.digest, claim.is_mine
+
+    assert await claimed(owner) == ("d", True)
+    assert await claimed(other) == ("d", False)
+    await keys.unclaim(*name, other, forget=True)
+    assert await claimed(other) == ("d", False)
+    await keys.renew(*name, owner, seconds=0)
+    assert await claimed(other, "e") == ("d", False)
+    assert await claimed(other) == ("d", True)
+    await keys.unclaim(*name, other, forget=False)
+    assert await claimed(owner, "e") == ("d", False)
+    assert await claimed(owner) == ("d", True)
+    await keys.unclaim(*name, owner, forget=True)
+    assert await claimed(other, "e") == ("e", True)
