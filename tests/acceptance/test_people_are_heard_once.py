@@ -2,13 +2,16 @@
 
 import asyncio
 import signal
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from random import Random
 from typing import Any
 from uuid import uuid4
 
 import httpx2
+import psycopg
 import pytest
 
 from activities.failpoints import Failpoint
@@ -81,7 +84,7 @@ async def dies(front: Front, sent: Callable[[Ann], Awaitable[httpx2.Response]]) 
 
 
 async def test_an_interrupt_is_carried_out_by_the_next_attempt(front: Front) -> None:
-    """8.3.1, 8.2.9"""
+    """8.3.3, 8.2.9"""
     await front.api()
     async with ann_at(front) as ann:
         session, busy = await ann.begins("book")
@@ -102,7 +105,7 @@ async def test_an_interrupt_is_carried_out_by_the_next_attempt(front: Front) -> 
 
 @pytest.mark.slow
 async def test_an_interrupt_is_carried_out_although_nobody_asks_again(front: Front) -> None:
-    """8.3.1, 8.2.9: by the reconciler of a worker or of an API process."""
+    """8.3.3, 8.2.9: by the reconciler of a worker or of an API process."""
     await front.api()
     async with ann_at(front) as ann:
         session, busy = await ann.begins("book")
@@ -204,3 +207,52 @@ async def test_two_processes_that_are_asked_at_once_say_the_same(front: Front, r
             assert {answer.status_code for answer in answers} == {200}, [a.text for a in answers]
             assert all(answer.json() == answers[0].json() for answer in answers)
             await is_done(ann)
+
+
+HEARD = """
+    SELECT content #>> '{}' FROM agent_transcript t JOIN agent_executions e ON e.id = t.execution_id
+     WHERE e.task_queue = %s AND t.role = 'user' AND content #>> '{}' LIKE 'steer %%'
+"""
+KEPT = """
+    SELECT s.content #>> '{}' FROM agent_steered s JOIN agent_executions e ON e.id = s.execution_id
+     WHERE e.task_queue = %s
+"""
+
+
+async def texts(front: Front, statement: str) -> Counter[str]:
+    """What a statement finds of this test's executions."""
+    url = front.installation.database_url.replace("+psycopg", "")
+    async with await psycopg.AsyncConnection.connect(url) as connection:
+        return Counter([row[0] async for row in await connection.execute(statement.encode(), (front.queue,))])
+
+
+async def test_what_is_said_around_the_end_is_heard_once_or_refused(front: Front) -> None:
+    """8.3.2: sent to two processes at once, at moments that are drawn, and again under the same key."""
+    dice, accepted, refused = Random(11), set[str](), set[str]()  # noqa: S311 -- no secret
+    other = replace(front, port=a_free_port())
+    await asyncio.gather(front.api(), other.api())
+
+    async def talk(ann: Ann, also_ann: Ann, number: int) -> None:
+        words = f"steer {number}"
+        if number % 2:
+            execution = (await ann.post("/agent/messages", {"content": "Hello"}))["execution_id"]
+        else:
+            execution = (await ann.post("/agent/executions", {"content": "Hello"}))["id"]
+        await asyncio.sleep(dice.uniform(0, 0.4))
+        path, key = f"/agent/executions/{execution}/steer", f"k-{number}"
+        sent = [each.posts(path, {"content": words}, key) for each in (ann, also_ann)]
+        answers = [*await asyncio.gather(*sent), await also_ann.posts(path, {"content": words}, key)]
+        assert len({answer.status_code for answer in answers}) == 1, [answer.text for answer in answers]
+        assert answers[0].status_code in {200, 409}, answers[0].text
+        (accepted if answers[0].status_code == 200 else refused).add(words)
+
+    async with ann_at(front) as ann, ann_at(other) as also_ann:
+        await asyncio.gather(*(talk(ann, also_ann, number) for number in range(30)))
+
+        async def is_heard() -> bool:
+            return set(await texts(front, HEARD)) == accepted
+
+        await until("all that was accepted is heard", is_heard)
+    assert set((await texts(front, HEARD)).values()) <= {1}
+    assert not set(await texts(front, KEPT)) & refused
+    assert accepted
