@@ -14,6 +14,7 @@ from agent_domain.status import ExecutionStatus
 from everstep import AgentBuilder, ToolCallingDriver, UseUserInput
 from everstep.client.client import Client, Execution
 from everstep.inference.scripted import ScenarioModel, Script
+from everstep.runtime.data_folder import data_folder
 from everstep.runtime.installation import local
 from everstep.runtime.settings import Settings
 
@@ -67,7 +68,7 @@ async def main(data: Path) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Start an agent, answer its question, get the result.")
     parser.add_argument(
-        "--data", type=Path, default=Path(".everstep"), help="where the servers keep their data"
+        "--data", type=Path, help="where the servers keep their data; else outside of this folder"
     )
-    folder: Path = parser.parse_args().data
-    asyncio.run(main(folder.resolve()))
+    folder = data_folder(Settings.read(data_dir=parser.parse_args().data))
+    asyncio.run(main(folder))

@@ -23,6 +23,7 @@ from everstep.cli.follow import followed
 from everstep.cli.output import execution_lines
 from everstep.client.client import Execution
 from everstep.inference.scripted import ScenarioModel, Script
+from everstep.runtime.data_folder import data_folder
 from everstep.runtime.installation import local
 from everstep.runtime.settings import Settings
 
@@ -174,10 +175,10 @@ async def stay(settings: Settings) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Kill a worker, and watch another one finish its work.")
     parser.add_argument(
-        "--data", type=Path, default=Path(".everstep"), help="where the servers keep their data"
+        "--data", type=Path, help="where the servers keep their data; else outside of this folder"
     )
     given = parser.parse_args()
-    folder: Path = given.data.resolve()
+    folder = data_folder(Settings.read(data_dir=given.data))
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "counted.txt").unlink(missing_ok=True)
     os.environ[COUNTED] = str(folder / "counted.txt")

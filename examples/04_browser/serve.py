@@ -24,6 +24,7 @@ from starlette.routing import Route
 
 from agent_domain.errors import EverstepError
 from everstep.runtime.api import answering_locally
+from everstep.runtime.data_folder import data_folder
 from everstep.runtime.installation import Installation, local
 from everstep.runtime.serving import bound, serving
 from everstep.runtime.settings import Settings
@@ -149,12 +150,12 @@ async def told_to_stop() -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Serve two pages that show an agent at work.")
     parser.add_argument(
-        "--data", type=Path, default=Path(".everstep"), help="where the servers keep their data"
+        "--data", type=Path, help="where the servers keep their data; else outside of this folder"
     )
     parser.add_argument("--port", type=int, default=8090, help="of the pages; 0 or a busy one: a free one")
     parser.add_argument("--modules", type=Path, default=HERE / "node_modules", help="where pusher-js is")
     given = parser.parse_args()
     try:
-        asyncio.run(main(given.data.resolve(), given.port, given.modules))
+        asyncio.run(main(data_folder(Settings.read(data_dir=given.data)), given.port, given.modules))
     except EverstepError as error:
         raise SystemExit(f"Error: {error}") from None

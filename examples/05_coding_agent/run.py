@@ -22,6 +22,7 @@ from agent_domain.status import ExecutionStatus
 from everstep.capabilities.bash.sandbox import Sandbox
 from everstep.cli.follow import followed
 from everstep.cli.output import execution_lines
+from everstep.runtime.data_folder import data_folder
 from everstep.runtime.installation import Installation, local
 from everstep.runtime.settings import Settings
 
@@ -93,10 +94,10 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="A coding agent makes failing tests pass.")
     parser.add_argument("task", nargs="?", default=TASK, help=f"what it is asked ({TASK})")
     parser.add_argument(
-        "--data", type=Path, default=HERE / ".everstep", help="where the servers keep their data"
+        "--data", type=Path, help="where the servers keep their data; else outside of this folder"
     )
     given = parser.parse_args()
-    folder: Path = given.data.resolve()
+    folder = data_folder(Settings.read(data_dir=given.data))
     try:
         asyncio.run(main(folder, given.task))
     except EverstepError as error:

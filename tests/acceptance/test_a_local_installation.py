@@ -10,7 +10,7 @@ import sys
 import urllib.error
 import urllib.request
 from asyncio.subprocess import DEVNULL
-from collections.abc import AsyncGenerator, Generator, Sequence
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -230,7 +230,7 @@ async def test_its_database_has_a_password_and_its_user_is_no_superuser(place: P
         assert again.database_url == url
 
 
-def answered(url: str, *headers: Sequence[str]) -> int:
+def answered(url: str, *headers: tuple[str, str]) -> int:
     """With what status."""
     request = urllib.request.Request(url, headers=dict(headers))  # noqa: S310 -- our own URL
     try:

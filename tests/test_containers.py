@@ -1,0 +1,72 @@
+"""docker-compose.yml and Dockerfile: what they open, and what they are made of."""
+
+import re
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+COMPOSE = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
+DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+
+PINNED = re.compile(r"[a-z/-]+:\d+\.\d+[\w.-]*@sha256:[0-9a-f]{64}")
+
+
+def services() -> dict[str, dict[str, Any]]:
+    return cast("dict[str, dict[str, Any]]", yaml.safe_load(COMPOSE)["services"])
+
+
+def environment(name: str) -> dict[str, str]:
+    return services()[name].get("environment", {})
+
+
+@pytest.mark.parametrize("name", [name for name, service in services().items() if "image" in service])
+def test_images_are_pinned(name: str) -> None:
+    """13.5.1"""
+    assert PINNED.fullmatch(services()[name]["image"])
+
+
+def test_the_image_is_built_of_what_is_pinned() -> None:
+    """13.5.1"""
+    bases = re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE)
+    assert bases
+    assert all(map(PINNED.fullmatch, bases))
+    [uv] = re.findall(r"uv==(\S+)", DOCKERFILE)
+    locked = re.search(r'name = "uv"\nversion = "([^"]+)"', (ROOT / "uv.lock").read_text(encoding="utf-8"))
+    assert locked
+    assert uv == locked[1]
+
+
+def test_passwords_have_to_be_given() -> None:
+    """13.5.2"""
+    assert environment("postgres")["POSTGRES_PASSWORD"].startswith("${POSTGRES_PASSWORD:?")
+    assert environment("api")["EVERSTEP_BROADCAST_SECRET"].startswith("${EVERSTEP_BROADCAST_SECRET:?")
+    for name in services():
+        for key, value in environment(name).items():
+            if re.search(r"PASSWORD|PWD|SECRET|_KEY", key):
+                assert value.startswith("${"), (name, key)
+            assert not re.search(r"://\w+:\w+@", str(value)), (name, key)
+
+
+def test_only_workers_have_the_keys_of_providers() -> None:
+    """13.5.2"""
+    holders = [name for name in services() if any(key.endswith("_API_KEY") for key in environment(name))]
+    assert holders == ["worker"]
+
+
+def test_what_asks_for_no_password_is_open_to_this_machine_only() -> None:
+    """13.5.3"""
+    ports = {name: service.get("ports", []) for name, service in services().items()}
+    public = {
+        name for name, opened in ports.items() if any(not each.startswith("127.0.0.1:") for each in opened)
+    }
+    assert public == {"api", "gateway"}
+    assert ports["temporal-ui"] == ["127.0.0.1:8080:8080"]
+
+
+def test_the_processes_know_the_names_that_they_are_reached_by() -> None:
+    """13.5.3"""
+    for name in ("api", "gateway"):
+        assert environment(name)["EVERSTEP_ALLOWED_HOSTS"] == "${EVERSTEP_ALLOWED_HOSTS:-api,gateway}"
