@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from time import monotonic
 
 from temporalio import activity
 
 from activities.failpoints import Failpoint, Strike
 from activities.live_text import LiveText
+from agent_domain.background import keep_running
 from agent_domain.ports import ExecutionStore, StoreUnavailable
 
 NOTE_SECONDS = 1.0
@@ -37,7 +39,15 @@ class PartialText:
 
         def begin() -> None:
             nonlocal noting
-            noting = asyncio.create_task(self._note())
+            noting = asyncio.create_task(
+                keep_running(
+                    "the notes of partial text",
+                    self._note,
+                    sleep=asyncio.sleep,
+                    clock=monotonic,
+                    log=activity.logger,
+                )
+            )
 
         timer = asyncio.get_running_loop().call_later(NOTE_SECONDS, begin)
         try:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from agent_domain.background import note_failure
 from agent_domain.ports import StoreUnavailable
 from agent_domain.reader import Position
 from broadcast_gateway.limits import LIMITS, Limits
@@ -401,7 +402,7 @@ class Hub:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error and not isinstance(error, StoreUnavailable):
-            logger.error("the gateway stumbled", exc_info=error)
+            note_failure("the relay of a stream", error, logger)
 
 
 def _nobody(stream_id: UUID, is_wanted: bool) -> None:

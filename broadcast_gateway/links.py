@@ -15,6 +15,7 @@ from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
 from agent_domain import link
+from agent_domain.background import note_failure
 from agent_domain.errors import InvalidInput
 from broadcast_gateway.hub import Hub
 from broadcast_gateway.metrics import Metrics
@@ -108,7 +109,16 @@ class _Wishes:
         self._some.set()
 
     async def tell(self, writer: ServerConnection) -> None:
-        """Tell them as they come."""
+        """Tell them as they come; a writer that cannot be told has to link anew."""
+        try:
+            await self._tell(writer)
+        except ConnectionClosed as closed:
+            logger.debug("a writer is gone: %s", closed)
+        except Exception as error:  # noqa: BLE001 -- whatever it is, the next link begins afresh
+            note_failure("a writer's link", error, logger)
+            writer.transport.abort()
+
+    async def _tell(self, writer: ServerConnection) -> None:
         while True:
             await self._some.wait()
             self._some.clear()

@@ -1,7 +1,12 @@
 """What the gateway counts, for Prometheus. No label names a tenant, a person or a stream."""
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from collections.abc import Iterator
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from agent_domain.background import FAILURES
 from broadcast_gateway.wires.frames import Closing
 
 
@@ -10,6 +15,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self.registry.register(_BackgroundFailures())
         self.connections = Gauge(
             "everstep_gateway_connections", "Connections of viewers", registry=self.registry
         )
@@ -62,3 +68,15 @@ class Metrics:
     def text(self) -> bytes:
         """All of it, as Prometheus reads it."""
         return generate_latest(self.registry)
+
+
+class _BackgroundFailures(Collector):
+    """Counted where they happen."""
+
+    def collect(self) -> Iterator[Metric]:
+        family = CounterMetricFamily(
+            "everstep_background_failures", "What failed in the background of this process", labels=("task",)
+        )
+        for task, count in FAILURES.counts.items():
+            family.add_metric((task,), count)
+        yield family

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from websockets.http11 import Request
 
+from agent_domain.background import keep_running
 from agent_domain.hosts import AllowedHosts
 from broadcast_gateway.connections import Connection
 from broadcast_gateway.dialogues import House
@@ -54,7 +55,14 @@ class Gateway:
         server = await loop.create_server(
             lambda: Connection(self.house, self), sock=listener, backlog=BACKLOG
         )
-        helpers = [loop.create_task(self._sweep()), loop.create_task(self.house.hub.run())]
+        works = {
+            "the sweep over connections": self._sweep,
+            "the comparison with the table": self.house.hub.run,
+        }
+        helpers = [
+            loop.create_task(keep_running(name, work, sleep=asyncio.sleep, clock=loop.time, log=logger))
+            for name, work in works.items()
+        ]
         try:
             yield
         finally:

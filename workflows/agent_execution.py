@@ -39,6 +39,7 @@ with workflow.unsafe.imports_passed_through():
     from agent_domain.step_error import StepError
     from agent_domain.step_facts import CallFacts, StepFacts
     from workflows.activity_options import MODEL, QUICK_TOOL, ROLL_OVER_EVENTS, TOOL
+    from workflows.belonging import foreign
     from workflows.children import Children
     from workflows.contracts import WORKFLOW, ExecutionInput, ExecutionResult
     from workflows.people import People
@@ -55,8 +56,13 @@ UNKNOWN_EFFECT_IS_TOOL_ERROR = "unknown-effect-is-tool-error"
 class AgentExecution(People, Children):
     """One execution, from its first step to its stop reason."""
 
+    # It is given whatever others begin it with.
+    def __new__(cls, *arguments: object) -> Any:
+        """Whatever was begun under this name; what is no execution fails before anything of it is run."""
+        return foreign(arguments) or super().__new__(cls)
+
     @workflow.init
-    def __init__(self, start: ExecutionInput) -> None:
+    def __init__(self, start: ExecutionInput) -> None:  # pyright: ignore[reportInconsistentConstructor]
         super().__init__(start)
 
     @workflow.run

@@ -10,13 +10,27 @@ from agent_domain.status import AgentStatus, ExecutionStatus, StopReason
 from agent_domain.usage import Usage
 
 WORKFLOW = "AgentExecution"
+ID_PREFIX = "agent-execution/"
+"""What the ids of executions' workflows begin with, and those of others do not."""
 CHILD_STANDS = "child_stands"
 PARENT_STANDS = "parent_stands"
 
 
 def workflow_id(ref: ExecutionRef) -> str:
     """The id of an execution's workflow, the same whoever starts it."""
-    return f"agent-execution/{ref.execution_id}"
+    return f"{ID_PREFIX}{ref.execution_id}"
+
+
+def execution_id_of(workflow_id: str) -> UUID | None:
+    """The execution that a workflow's id names; None if it names none."""
+    if not workflow_id.startswith(ID_PREFIX):
+        return None
+    try:
+        execution_id = UUID(workflow_id.removeprefix(ID_PREFIX))
+    except ValueError:
+        return None
+    # There are several ways to write the same id, and one of them is ours.
+    return execution_id if workflow_id == f"{ID_PREFIX}{execution_id}" else None
 
 
 @dataclass(frozen=True, slots=True)

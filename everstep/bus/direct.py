@@ -18,6 +18,7 @@ from websockets.frames import CloseCode
 from websockets.typing import Subprotocol
 
 from agent_domain import link
+from agent_domain.background import keep_running, note_failure
 from agent_domain.bus import Chunk, Frame, Outbox, envelope_of
 from agent_domain.errors import InvalidInput
 from agent_domain.gateways import PRESENT_SECONDS, Gateways
@@ -91,7 +92,11 @@ class DirectBus:
 
     def start(self) -> None:
         """Begin to look for gateways."""
-        self._finding = asyncio.create_task(self._find())
+        self._finding = asyncio.create_task(
+            keep_running(
+                "the search for gateways", self._find, sleep=asyncio.sleep, clock=monotonic, log=logger
+            )
+        )
 
     async def aclose(self) -> None:
         """Send what waits, for a moment at most, and leave."""
@@ -198,7 +203,11 @@ class _Link:
             self._epoch = epoch
             self._some.set()
         if self.task is None or self.task.done():
-            self.task = asyncio.create_task(self._stay())
+            self.task = asyncio.create_task(
+                keep_running(
+                    "a link to a gateway", self._stay, sleep=asyncio.sleep, clock=monotonic, log=logger
+                )
+            )
 
     def put(self, line: _Line) -> None:
         """One more line. A gateway that is too far behind has to read the table."""
@@ -280,20 +289,27 @@ class _Link:
                 self.wanted = (self.wanted | interest.want) - interest.unwant
 
     async def _send(self, connection: ClientConnection) -> None:
+        try:
+            await self._send_all(connection)
+        except (ConnectionClosed, TimeoutError):
+            """Whoever listens hears of a connection that is closed, too."""
+        except Exception as error:  # noqa: BLE001 -- a connection on which nothing is said helps nobody
+            note_failure("a link to a gateway", error, logger)
+            connection.transport.abort()
+
+    async def _send_all(self, connection: ClientConnection) -> None:
         told = ""
-        # Whoever listens hears of a connection that is closed, too.
-        with suppress(ConnectionClosed, TimeoutError):
-            while True:
-                await self._some.wait()
-                self._some.clear()
-                if told != self._epoch:
-                    told = self._epoch
-                    await self._sent(connection, link.told(told).encode())
-                lines = [line.written for line in self._outbox.take() if not self._loses()]
-                for message in link.messages(filter(None, lines)):
-                    await self._sent(connection, message)
-                if not self._outbox:
-                    self._idle.set()
+        while True:
+            await self._some.wait()
+            self._some.clear()
+            if told != self._epoch:
+                told = self._epoch
+                await self._sent(connection, link.told(told).encode())
+            lines = [line.written for line in self._outbox.take() if not self._loses()]
+            for message in link.messages(filter(None, lines)):
+                await self._sent(connection, message)
+            if not self._outbox:
+                self._idle.set()
 
     async def _sent(self, connection: ClientConnection, message: bytes) -> None:
         """A ping would wait behind it for ever, so it has a deadline of its own."""

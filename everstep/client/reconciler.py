@@ -2,12 +2,15 @@
 
 Each repair can be done twice, and by several processes at once: it is an idempotent write, or the start
 of a workflow under an id that only one can have. What was repaired is counted, and logged.
+
+What cannot be repaired is left, logged and counted, and the others are repaired nevertheless. Workflows that
+are none of ours are not looked at, whatever their type is called.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Generator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -16,16 +19,20 @@ from uuid import UUID
 from temporalio.client import WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
+from agent_domain.background import note_failure
 from agent_domain.closing import closed
 from agent_domain.errors import EverstepError
-from agent_domain.ports import ExecutionRef
+from agent_domain.ports import ExecutionRef, StoreUnavailable
 from agent_domain.sessions import Launch
 from agent_domain.status import ExecutionStatus
 from everstep.client.client import Ending, Execution, Refused
 from everstep.client.sessions import DELIVERY_SECONDS, UNANSWERED, Sessions
-from workflows.contracts import WORKFLOW
+from workflows.contracts import ID_PREFIX, WORKFLOW, execution_id_of
 
 log = logging.getLogger(__name__)
+
+NAME: Final = "the reconciler"
+"""As logs, metrics and the doctor call it."""
 
 GRACE: Final = 30.0
 """Seconds that whoever is at work is given to do it."""
@@ -86,12 +93,14 @@ class Reconciler:
         return self.sessions.client.task_queue
 
     async def run(self, stop: asyncio.Event, every: float = EVERY) -> None:
-        """Until told to stop; an outage is waited out."""
+        """Until told to stop; an outage is waited out, and so is whatever else goes wrong."""
         while not stop.is_set():
             try:
                 await self.once()
             except (EverstepError, RPCError) as error:
                 log.warning("nothing was reconciled: %s", error)
+            except Exception as error:  # noqa: BLE001 -- the process has other work, and the next look may go well
+                note_failure(NAME, error, log)
             with suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), every)
 
@@ -99,15 +108,19 @@ class Reconciler:
         """One look; a thorough one asks Temporal for the workflow of every execution that is under way."""
         repairs = Repairs()
         async for launch in self._pending(repairs):
-            await self._launch(launch, repairs)
+            with _left(launch.ref):
+                await self._launch(launch, repairs)
         await self._deliver(repairs)
         for ref in await self.sessions.store.unheard(self.task_queue, self.grace):
-            repairs.handed_over += await self.sessions.advance(ref)
+            with _left(ref):
+                repairs.handed_over += await self.sessions.advance(ref)
         if thorough:
             async for ref in self._under_way():
-                await self._close_if_ended(ref, repairs)
+                with _left(ref):
+                    await self._close_if_ended(ref, repairs)
         async for ref in self._ended_abnormally():
-            await self._close_if_ended(ref, repairs)
+            with _left(ref):
+                await self._close_if_ended(ref, repairs)
         if repairs:
             log.warning("reconciled: %s", repairs)
         self.total.add(repairs)
@@ -122,11 +135,13 @@ class Reconciler:
                     seen.add(launch.ref.session_id)
                 yield launch
             for ref in stranded.orphans:
-                repairs.closed += await self.sessions.store.cancel_pending(ref)
+                with _left(ref):
+                    repairs.closed += await self.sessions.store.cancel_pending(ref)
             for ref in stranded.queued:
                 if ref.session_id and ref.session_id not in seen:
                     seen.add(ref.session_id)
-                    repairs.released += await self.sessions.advance(ref)
+                    with _left(ref):
+                        repairs.released += await self.sessions.advance(ref)
             cursor = stranded.cursor
             if cursor is None:
                 return
@@ -153,6 +168,11 @@ class Reconciler:
                     # Withdrawn, or left for the next look, when a worker may be there.
                     log.info("the command %s was not carried out: %s", command.key, error)
                     continue
+                except (StoreUnavailable, RPCError):
+                    raise
+                except Exception as error:  # noqa: BLE001 -- one command is no reason to leave the others
+                    note_failure(NAME, error, log)
+                    continue
                 log.warning("told the execution %s: %s", command.ref.execution_id, command.kind)
                 repairs.delivered += 1
 
@@ -173,14 +193,16 @@ class Reconciler:
         now = datetime.now(UTC)
         since = (self.looked_at or now - timedelta(days=1)) - LOOK_BACK
         query = (
-            f"WorkflowType = '{WORKFLOW}' AND CloseTime > '{since.isoformat()}' "
+            f"WorkflowType = '{WORKFLOW}' AND WorkflowId STARTS_WITH '{ID_PREFIX}' "
+            f"AND CloseTime > '{since.isoformat()}' "
             "AND ExecutionStatus IN ('Failed', 'Terminated', 'TimedOut', 'Canceled')"
         )
         temporal = self.sessions.client.temporal
         async for found in temporal.list_workflows(query):
-            if found.task_queue != self.task_queue:
+            execution_id = execution_id_of(found.id)
+            if found.task_queue != self.task_queue or execution_id is None:
                 continue
-            ref = await self.sessions.store.owner(UUID(found.id.rpartition("/")[2]))
+            ref = await self.sessions.store.owner(execution_id)
             if ref is None:
                 log.warning("the workflow %s ended as %s and belongs to no execution", found.id, found.status)
                 continue
@@ -196,7 +218,10 @@ class Reconciler:
         self, ref: ExecutionRef, status: WorkflowExecutionStatus | None, repairs: Repairs
     ) -> None:
         store = self.sessions.client.store
-        ends, why = GONE if status is None else ABNORMAL[status]
+        ends, why = GONE if status is None else ABNORMAL.get(status, (None, None))
+        if ends is None:
+            # It goes on as another run.
+            return
         row = await store.execution(ref)
         if row and await store.settle(closed(ref, ends, step_count=row.step_count, why=why)):
             log.warning("closed the execution %s as %s: %s", ref.execution_id, ends, why)
@@ -212,3 +237,15 @@ class Reconciler:
                 return None
             raise
         return described.status
+
+
+@contextmanager
+def _left(ref: ExecutionRef) -> Generator[None]:
+    """Leave an execution that cannot be repaired as it is; an outage is one for all, and ends the look."""
+    try:
+        yield
+    except (StoreUnavailable, RPCError):
+        raise
+    except Exception as error:  # noqa: BLE001 -- one execution is no reason to leave the others
+        log.warning("the execution %s is not repaired", ref.execution_id)
+        note_failure(NAME, error, log)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
+from agent_domain.background import note_failure
 from agent_domain.cached_context import InferenceRequest
 from agent_domain.drivers import Model
 from agent_domain.errors import EverstepError
@@ -62,6 +63,8 @@ class Titles:
             log.info(
                 "the session %s keeps its first words as its title: %s", session_id, type(error).__name__
             )
+        except Exception as error:  # noqa: BLE001 -- anyone's model; nothing depends on a title
+            note_failure("the titles of sessions", error, log)
 
     async def _title(self, content: str) -> str:
         request = InferenceRequest((system(PROMPT), user(content[:READS])))

@@ -13,6 +13,8 @@ from prometheus_client import (
 from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from agent_domain.background import FAILURES
+
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -54,6 +56,7 @@ class Metrics:
             ("route",),
             registry=self.registry,
         )
+        self.registry.register(_BackgroundFailures())
         if repairs is not None:
             self.registry.register(_Repairs(repairs))
 
@@ -85,4 +88,16 @@ class _Repairs(Collector):
         family = CounterMetricFamily("everstep_repairs", "What the reconciler put right", labels=("repair",))
         for repair, count in self.repairs().items():
             family.add_metric((repair,), count)
+        yield family
+
+
+class _BackgroundFailures(Collector):
+    """Counted where they happen."""
+
+    def collect(self) -> Iterator[Metric]:
+        family = CounterMetricFamily(
+            "everstep_background_failures", "What failed in the background of this process", labels=("task",)
+        )
+        for task, count in FAILURES.counts.items():
+            family.add_metric((task,), count)
         yield family

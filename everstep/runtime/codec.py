@@ -82,7 +82,10 @@ class AesGcmCodec(PayloadCodec):
 
     def _decrypted(self, payload: Payload) -> Payload:
         if payload.metadata.get("encoding") != ENCODING:
-            return payload if self._accepts_plain else Payload(metadata={"encoding": REFUSED})
+            # Its data tell an execution from before there was a key from a workflow that is none.
+            return (
+                payload if self._accepts_plain else Payload(metadata={"encoding": REFUSED}, data=payload.data)
+            )
         nonce, data = payload.data[:NONCE_BYTES], payload.data[NONCE_BYTES:]
         try:
             return Payload.FromString(self._cipher.decrypt(nonce, data, ENCODING))

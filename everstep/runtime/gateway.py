@@ -5,10 +5,13 @@ import logging
 import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import partial
+from time import monotonic
 from uuid import UUID, uuid4
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from agent_domain.background import keep_running
 from agent_domain.errors import InvalidInput
 from agent_domain.gateways import ANNOUNCE_SECONDS, Gateways
 from agent_domain.ports import StoreUnavailable
@@ -127,7 +130,11 @@ async def feeding(settings: Settings, engine: AsyncEngine) -> AsyncGenerator[Fee
     # The gateway of the same machine may have a link port of its own.
     settings = settings.model_copy(update={"gateway_link_port": 0})
     async with hearing(settings, engine, hub, metrics, signs.secret):
-        comparing = asyncio.create_task(hub.run())
+        comparing = asyncio.create_task(
+            keep_running(
+                "the comparison with the table", hub.run, sleep=asyncio.sleep, clock=monotonic, log=logger
+            )
+        )
         try:
             yield Feeds(hub)
         finally:
@@ -148,7 +155,15 @@ async def hearing(
         async with links.listening(back):
             # Now, so that a database that cannot be reached is told to whoever starts this.
             await gateways.announce(own, url)
-            announcing = asyncio.create_task(_announce(gateways, own, url))
+            announcing = asyncio.create_task(
+                keep_running(
+                    "the announcement of the gateway",
+                    partial(_announce, gateways, own, url),
+                    sleep=asyncio.sleep,
+                    clock=monotonic,
+                    log=logger,
+                )
+            )
             try:
                 yield
             finally:

@@ -1,9 +1,11 @@
 """The connection to Temporal: how values are written there, and how fast a dead link is noticed."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 from pydantic import TypeAdapter
 from temporalio.api.common.v1 import Payload
@@ -20,10 +22,11 @@ from temporalio.service import RPCError
 
 from activities.contracts import WRITTEN_WITHOUT_DEFAULTS
 from agent_domain.errors import EverstepError
-from everstep.runtime.codec import REFUSED, AesGcmCodec, PlainPayload
+from everstep.runtime.codec import ENCODING, REFUSED, AesGcmCodec, PlainPayload
 from everstep.runtime.embedded import SearchAttributeType
 from everstep.runtime.settings import Settings
 from workflows import search_attributes
+from workflows.belonging import not_ours
 from workflows.contracts import ExecutionInput
 
 MAX_PAYLOAD_BYTES = 64 * 1024
@@ -77,10 +80,19 @@ class GuardedPayloadConverter(CompositePayloadConverter):
         super().__init__(*(_JSON if isinstance(each, JSONPlainPayloadConverter) else each for each in usual))
 
     def from_payloads(self, payloads: Sequence[Payload], type_hints: list[type] | None = None) -> list[Any]:
-        """The values; `PlainPayload` where one came unencrypted and should not."""
-        if any(payload.metadata.get("encoding") == REFUSED for payload in payloads):
-            raise PlainPayload
-        return super().from_payloads(payloads, type_hints)
+        """The values; `PlainPayload` where one came unencrypted and should not.
+
+        Raises:
+            ApplicationError: A workflow was begun with what is none of ours; it fails for good.
+        """
+        try:
+            if any(payload.metadata.get("encoding") == REFUSED for payload in payloads):
+                raise PlainPayload
+            return super().from_payloads(payloads, type_hints)
+        except Exception as error:
+            if type_hints == [ExecutionInput] and not names_an_execution(payloads[0]):
+                raise not_ours("its input does not say which execution it is") from error
+            raise
 
     def to_payloads(self, values: Sequence[object]) -> list[Payload]:
         """The payloads, each within the limit."""
@@ -90,6 +102,20 @@ class GuardedPayloadConverter(CompositePayloadConverter):
                 size = len(payload.data)
                 raise PayloadTooLarge(f"a payload of {size} bytes; keep bodies in the store, not in history")
         return payloads
+
+
+def names_an_execution(payload: Payload) -> bool:
+    """Whether a workflow that cannot be read was begun by Everstep: a newer version, or one with a key.
+
+    Such a workflow waits for a worker that can read it, and is tried again until then.
+    """
+    if payload.metadata.get("encoding") == ENCODING:
+        return True
+    try:
+        given = json.loads(payload.data)
+        return isinstance(given["plan"], dict) and bool(UUID(given["ref"]["execution_id"]))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return False
 
 
 def data_converter(payload_key: str | None = None, *, accepts_plain: bool = False) -> DataConverter:

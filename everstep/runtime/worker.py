@@ -21,6 +21,7 @@ from agent_domain.bus import NOBODY, EnvelopeBus
 from agent_domain.errors import InvalidInput
 from agent_domain.ports import ExecutionStore
 from everstep.client.front_door import FrontDoor
+from everstep.runtime.guard import Guard
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import HEARTBEAT_THROTTLE, STICKY
 from workflows.agent_execution import AgentExecution
@@ -61,6 +62,7 @@ def make_worker(
         workflows=[AgentExecution],
         activities=[*activities, *answered],
         workflow_runner=UnsandboxedWorkflowRunner(),
+        interceptors=[Guard()],
         **_version(settings),
         sticky_queue_schedule_to_start_timeout=STICKY,
         max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,

@@ -1,0 +1,51 @@
+"""What does not come from Everstep, and reaches its workflows nevertheless.
+
+A workflow of our type that is no execution fails, once. A signal that its handler cannot take is dropped: it
+is part of the history, and the workflow would fail on it at each attempt.
+"""
+
+import inspect
+from typing import Any, cast
+
+from temporalio import workflow
+from temporalio.worker import (
+    ExecuteWorkflowInput,
+    HandleSignalInput,
+    Interceptor,
+    WorkflowInboundInterceptor,
+    WorkflowInterceptorClassInput,
+)
+
+from workflows.belonging import Foreign, not_ours
+
+
+class Guard(Interceptor):
+    """Looks at what reaches workflows."""
+
+    def workflow_interceptor_class(
+        self,
+        input: WorkflowInterceptorClassInput,  # noqa: A002 -- the SDK's name
+    ) -> type[WorkflowInboundInterceptor]:
+        """What does it, for one workflow."""
+        del input
+        return _Guard
+
+
+class _Guard(WorkflowInboundInterceptor):
+    async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:  # noqa: A002 -- the SDK's name
+        instance = workflow.instance()
+        if isinstance(instance, Foreign):
+            raise not_ours(instance.why)
+        return await super().execute_workflow(input)
+
+    async def handle_signal(self, input: HandleSignalInput) -> None:  # noqa: A002 -- the SDK's name
+        if isinstance(workflow.instance(), Foreign):
+            return
+        handler = cast("Any", workflow).get_signal_handler(input.signal)
+        if handler is not None:
+            try:
+                inspect.signature(handler).bind(*input.args)
+            except TypeError as error:
+                workflow.logger.warning("the signal %s is dropped: %s", input.signal, error)
+                return
+        await super().handle_signal(input)

@@ -1,0 +1,225 @@
+"""What others start in the same namespace, on a real Temporal server with a real worker."""
+
+import asyncio
+import json
+import logging
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from temporalio.api.common.v1 import Payload
+from temporalio.client import (
+    Client as TemporalClient,
+    WorkflowFailureError,
+    WorkflowHandle,
+    WorkflowUpdateFailedError,
+)
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError
+
+from agent_domain.background import FAILURES
+from agent_domain.plan import ExecutionPlan
+from agent_domain.ports import ExecutionRef
+from agent_domain.status import ExecutionStatus
+from everstep.client.reconciler import NAME, Reconciler
+from everstep.runtime.codec import ENCODING
+from everstep.runtime.temporal import names_an_execution
+from everstep.store.sessions import PostgresSessions
+from tests.everstep.client.parlour import Parlour, a_parlour, receiving
+from tests.workflows.harness import HeldModel, an_agent, eventually
+from workflows.belonging import NOT_OURS
+from workflows.contracts import (
+    CHILD_STANDS,
+    ID_PREFIX,
+    PARENT_STANDS,
+    WORKFLOW,
+    ExecutionInput,
+    execution_id_of,
+    workflow_id,
+)
+
+REF = ExecutionRef(uuid4())
+
+FOREIGN: dict[str, list[Any]] = {
+    "nothing": [],
+    "None": [None],
+    "a text": ["hello"],
+    "a number": [7],
+    "a list": [[1, 2]],
+    "an empty object": [{}],
+    "bytes": [b"\x00\xff"],
+    "an object of theirs": [{"ref": "main", "plan": {}}],
+    "an id that is none": [{"ref": {"execution_id": "hello"}, "plan": {}}],
+    "two arguments": ["hello", "world"],
+    "more than one of ours": [ExecutionInput(REF, ExecutionPlan()), True],
+    "one of ours under another id": [ExecutionInput(REF, ExecutionPlan())],
+}
+
+
+async def foreign(parlour: Parlour, given: list[Any], id_: str | None = None) -> WorkflowHandle[Any, Any]:
+    """A workflow of our type that somebody else starts."""
+    return await parlour.sessions.client.temporal.start_workflow(
+        WORKFLOW, args=given, id=id_ or f"hello-{uuid4()}", task_queue=parlour.settings.task_queue
+    )
+
+
+@pytest.mark.parametrize("given", FOREIGN.values(), ids=FOREIGN)
+async def test_a_workflow_that_is_none_of_ours_fails_once(
+    temporal: TemporalClient, store: PostgresSessions, given: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """1.3.4."""
+    async with receiving(temporal, store, an_agent("Done")) as parlour:
+        handle = await foreign(parlour, given)
+        with pytest.raises(WorkflowFailureError) as raised:
+            await handle.result()
+
+        assert isinstance(raised.value.cause, ApplicationError)
+        assert (raised.value.cause.type, raised.value.cause.non_retryable) == (NOT_OURS, True)
+        events = [event async for event in handle.fetch_history_events()]
+        assert len(events) == 5  # started, scheduled, started, completed, failed
+        assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+async def test_input_that_only_another_version_can_read_waits_for_it(
+    temporal: TemporalClient, store: PostgresSessions
+) -> None:
+    """1.3.4: an older worker must not end what a newer one began."""
+    async with receiving(temporal, store, an_agent("Done")) as parlour:
+        ref = ExecutionRef(uuid4())
+        given = {
+            "ref": {"execution_id": str(ref.execution_id)},
+            "plan": {"max_steps": {"from": "the future"}},
+        }
+        handle = await foreign(parlour, [given], workflow_id(ref))
+
+        async def has_failed_a_task() -> bool:
+            return (await handle.describe()).raw_description.pending_workflow_task.attempt > 1
+
+        await eventually(has_failed_a_task)
+        await handle.terminate()
+
+
+@pytest.mark.parametrize(
+    ("payload", "is_ours"),
+    [
+        (Payload(metadata={"encoding": ENCODING}, data=b"?"), True),
+        (Payload(data=b"\xff"), False),
+        (Payload(data=b"[" * 100_000), False),
+        (Payload(data=json.dumps({"ref": {"execution_id": str(uuid4())}, "plan": {}}).encode()), True),
+    ],
+    ids=["encrypted", "no JSON", "deep", "ours"],
+)
+def test_input_of_ours_is_known_by_what_it_names(payload: Payload, *, is_ours: bool) -> None:
+    """1.3.4."""
+    assert names_an_execution(payload) is is_ours
+
+
+def test_one_way_to_write_an_id_is_ours() -> None:
+    """1.3.4."""
+    execution_id = uuid4()
+    assert execution_id_of(f"{ID_PREFIX}{execution_id}") == execution_id
+    for other in (str(execution_id), f"{ID_PREFIX}hello", f"{ID_PREFIX}{execution_id.hex}", "hello", ""):
+        assert execution_id_of(other) is None
+
+
+async def test_foreign_workflows_that_ended_are_nothing_to_reconcile(
+    temporal: TemporalClient, store: PostgresSessions, caplog: pytest.LogCaptureFixture
+) -> None:
+    """1.3.4: the execution that was lost beside them is mended."""
+    parlour = a_parlour(temporal, store, an_agent(model=HeldModel()))
+    handles = [
+        await foreign(parlour, ["hello"], id_)
+        for id_ in (f"hello-{uuid4()}", f"{ID_PREFIX}hello-{uuid4()}", f"{ID_PREFIX}{uuid4().hex}")
+    ]
+    session_id = await parlour.session()
+    sent = await parlour.say(session_id)
+    for handle in [*handles, parlour.execution(sent).workflow]:
+        await handle.terminate()
+    reconciler = parlour.reconciler
+
+    async def is_closed() -> bool:
+        await reconciler.once()
+        return reconciler.total.closed == 1
+
+    await eventually(is_closed)
+    assert (await parlour.execution(sent).get()).status is ExecutionStatus.FAILED
+    assert "belongs to no execution" not in caplog.text
+
+
+async def test_an_execution_that_cannot_be_repaired_is_no_reason_to_leave_the_others(
+    temporal: TemporalClient, store: PostgresSessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1.3.3."""
+    parlour = a_parlour(temporal, store, an_agent(model=HeldModel()))
+    sent = [await parlour.say(await parlour.session()) for _ in range(3)]
+    for each in sent:
+        await parlour.execution(each).workflow.terminate()
+    poisoned, close = sent[1].execution_id, vars(Reconciler)["_close"]
+
+    async def breaks(self: Any, ref: ExecutionRef, *given: Any) -> None:
+        if ref.execution_id == poisoned:
+            raise ValueError("a row of nonsense")
+        await close(self, ref, *given)
+
+    monkeypatch.setattr("everstep.client.reconciler.Reconciler._close", breaks)
+    reconciler, before = parlour.reconciler, FAILURES.counts[NAME]
+
+    async def others_are_closed() -> bool:
+        await reconciler.once()
+        return reconciler.total.closed == 2
+
+    await eventually(others_are_closed)
+    assert FAILURES.counts[NAME] > before
+    assert FAILURES.last[NAME] == "ValueError: a row of nonsense"
+
+
+async def test_the_reconciler_goes_on_after_what_nobody_foresaw(
+    temporal: TemporalClient, store: PostgresSessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1.3.3."""
+    reconciler, stop, looks = a_parlour(temporal, store, an_agent()).reconciler, asyncio.Event(), 0
+
+    async def breaks(*_: Any, **__: Any) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            stop.set()
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(reconciler, "once", breaks)
+    async with asyncio.timeout(10):
+        await reconciler.run(stop, every=0)
+
+    assert looks == 3
+
+
+@pytest.mark.parametrize("name", [PARENT_STANDS, CHILD_STANDS, "nothing-of-ours"])
+@pytest.mark.parametrize("given", [[], ["hello"], [{}], [1, 2, 3]], ids=["none", "text", "object", "three"])
+async def test_a_signal_that_cannot_be_taken_is_dropped(
+    temporal: TemporalClient, store: PostgresSessions, name: str, given: list[Any]
+) -> None:
+    """1.3.4: a signal is in the history for good."""
+    model = HeldModel()
+    async with receiving(temporal, store, an_agent(model=model)) as parlour:
+        sent = await parlour.say(await parlour.session())
+        await model.begun.wait()
+        await parlour.execution(sent).workflow.signal(name, args=given)
+        model.go_on.set()
+        await parlour.over(sent)
+
+
+@pytest.mark.parametrize("name", ["submit_input", "resolve_approval", "nothing"])
+@pytest.mark.parametrize("given", [["hello"], [{}], [1, 2, 3]], ids=["text", "object", "three"])
+async def test_an_update_that_cannot_be_taken_is_refused(
+    temporal: TemporalClient, store: PostgresSessions, name: str, given: list[Any]
+) -> None:
+    """1.3.4."""
+    model = HeldModel()
+    async with receiving(temporal, store, an_agent(model=model)) as parlour:
+        sent = await parlour.say(await parlour.session())
+        await model.begun.wait()
+        workflow: Any = parlour.execution(sent).workflow
+        with pytest.raises((WorkflowUpdateFailedError, RPCError)):
+            await workflow.execute_update(name, args=given)
+        model.go_on.set()
+        await parlour.over(sent)

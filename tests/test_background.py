@@ -1,0 +1,86 @@
+"""No task of the product runs in the background without being kept running."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("activities", "broadcast_gateway", "everstep")
+MAKERS = ("create_task", "ensure_future")
+
+AWAITED: Final = {
+    "activities/beginnings.py": "awaited by the block that it belongs to",
+    "everstep/runtime/serving.py": "the server itself, awaited by the block that it belongs to",
+    "everstep/runtime/embedded/service.py": "awaited by the start, and the watch that reports a death",
+    "everstep/runtime/embedded/__init__.py": "a group of tasks, awaited by its block",
+    "everstep/capabilities/bash/process.py": "awaited by the command that it belongs to",
+    "everstep/capabilities/mcp/stdio.py": "a server's pipes: their end is the end of the connection",
+    "everstep/capabilities/mcp/http.py": "one request, whose failure is its answer",
+    "everstep/capabilities/mcp/connection.py": "a connection, and requests whose failure is their answer",
+    "everstep/cli/main.py": "waits for the death of a server",
+    "everstep/cli/watch.py": "awaited by the block that it belongs to",
+    "everstep/streaming/line.py": "pings of a client's line, whose end is the line's",
+    "everstep/http_api/event_stream.py": "awaited by the answer that they are",
+}
+"""Tasks that something waits for, or whose end is someone's answer, and why they need not be kept running."""
+
+CAUGHT: Final = {
+    ("everstep/client/titles.py", "_entitle"),
+    ("everstep/store/streams.py", "_ask"),
+    ("everstep/bus/direct.py", "_send"),
+    ("broadcast_gateway/links.py", "tell"),
+    ("broadcast_gateway/dialogues.py", "_work"),
+    ("broadcast_gateway/hub.py", "coroutine"),
+}
+"""Tasks that end by themselves. Each catches every exception, or is looked at when it is done."""
+
+
+def tasks() -> Iterator[tuple[str, ast.Call]]:
+    """Each place that makes a task."""
+    for package in PACKAGES:
+        for file in sorted((ROOT / package).rglob("*.py")):
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Call) and _name(node.func) in MAKERS:
+                    yield str(file.relative_to(ROOT)), node
+
+
+def _name(node: ast.AST) -> str:
+    match node:
+        case ast.Name(name) | ast.Attribute(attr=name):
+            return name
+        case ast.Call(func=function):
+            return _name(function)
+        case _:
+            return ""
+
+
+def test_every_task_is_kept_running_or_known() -> None:
+    """1.3.3."""
+    unknown = [
+        f"{file}:{call.lineno}: {ast.unparse(call)}"
+        for file, call in tasks()
+        if _name(call.args[0]) != "keep_running"
+        and file not in AWAITED
+        and (file, _name(call.args[0])) not in CAUGHT
+    ]
+
+    assert not unknown, "wrap them in agent_domain.background.keep_running, or say here why not"
+
+
+def test_what_is_known_is_still_there() -> None:
+    """1.3.3."""
+    found = {(file, _name(call.args[0])) for file, call in tasks()}
+
+    assert {file for file, _ in found} >= {*AWAITED}
+    assert found >= CAUGHT
+
+
+def test_what_ends_by_itself_catches_everything() -> None:
+    """1.3.3."""
+    for file, name in CAUGHT - {("broadcast_gateway/hub.py", "coroutine")}:
+        tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+        functions = [n for n in ast.walk(tree) if isinstance(n, ast.AsyncFunctionDef) and n.name == name]
+        assert functions, (file, name)
+        handlers = [n for n in ast.walk(functions[0]) if isinstance(n, ast.ExceptHandler)]
+        assert any(n.type and _name(n.type) == "Exception" for n in handlers), (file, name)
