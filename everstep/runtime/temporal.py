@@ -86,13 +86,16 @@ class GuardedPayloadConverter(CompositePayloadConverter):
             ApplicationError: A workflow was begun with what is none of ours; it fails for good.
         """
         try:
-            if any(payload.metadata.get("encoding") == REFUSED for payload in payloads):
-                raise PlainPayload
-            return super().from_payloads(payloads, type_hints)
+            return self._values(payloads, type_hints)
         except Exception as error:
             if type_hints == [ExecutionInput] and not names_an_execution(payloads[0]):
                 raise not_ours("its input does not say which execution it is") from error
             raise
+
+    def _values(self, payloads: Sequence[Payload], type_hints: list[type] | None) -> list[Any]:
+        if any(payload.metadata.get("encoding") == REFUSED for payload in payloads):
+            raise PlainPayload
+        return super().from_payloads(payloads, type_hints)
 
     def to_payloads(self, values: Sequence[object]) -> list[Payload]:
         """The payloads, each within the limit."""
