@@ -8,8 +8,9 @@ say that a channel is not for everybody.
 import hashlib
 import hmac
 import re
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self
 from uuid import UUID
 
 from agent_domain.errors import InvalidInput
@@ -70,18 +71,58 @@ def derived_secret(secret: str) -> str:
     return hmac.new(secret.encode(), b"everstep/broadcasting", hashlib.sha256).hexdigest()
 
 
-def channel_data(since: Position) -> str:
-    """Where a viewer was, as Pusher's protocol carries it: signed along, so that nobody invents one."""
-    return json_text({"since": since.to_dict()})
+@dataclass(frozen=True, slots=True)
+class ChannelGrant:
+    """What is signed along with a channel: where its viewer was, and how long it may watch."""
+
+    since: Position | None = None
+    exp: float | None = None
+    """When the viewer's token expires, in seconds since 1970."""
+    key_id: UUID | None = None
+    """The API key by which it was granted; revoked, it grants nothing."""
+
+    @classmethod
+    def read(cls, data: str | None) -> Self:
+        """What `channel_data` says; `InvalidInput` if that cannot be read."""
+        if data is None:
+            return cls()
+        with reading("channel_data"):
+            found = parse_json(data)
+            since, exp, key = found.get("since"), found.get("exp"), found.get("key")
+            return cls(
+                None if since is None else Position.from_dict(since),
+                None if exp is None else float(exp),
+                None if key is None else UUID(key),
+            )
+
+
+def channel_data(since: Position | None, exp: float | None = None, key_id: UUID | None = None) -> str | None:
+    """The same as Pusher's protocol carries it: signed along, so that nobody changes it. None for nothing."""
+    told = {
+        "since": since and since.to_dict(),
+        "exp": exp,
+        "key": None if key_id is None else str(key_id),
+    }
+    said = {name: value for name, value in told.items() if value is not None}
+    return json_text(said) if said else None
 
 
 def since_of(data: str | None) -> Position | None:
     """Where the viewer was, if his `channel_data` says so."""
-    if data is None:
-        return None
-    with reading("channel_data"):
-        since = parse_json(data).get("since")
-        return None if since is None else Position.from_dict(since)
+    return ChannelGrant.read(data).since
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """How long somebody may watch: until a moment, and while it is good."""
+
+    expires_at: float | None = None
+    """Seconds since 1970; None for no such moment."""
+    is_good: Callable[[], Awaitable[bool]] | None = None
+    """Asked now and then: keys are revoked."""
+
+
+FOR_GOOD = Admission()
 
 
 def event_id(epoch: str, seq: int) -> str:

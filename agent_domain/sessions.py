@@ -513,6 +513,10 @@ class KeyStore(Protocol):
         """The key with this digest, revoked ones too; notes, to the minute, that it was used."""
         ...
 
+    async def is_good_key(self, key_id: UUID) -> bool:
+        """Whether there is such a key that is not revoked."""
+        ...
+
     async def keys(self, tenant_id: str) -> Sequence[ApiKey]:
         """All keys of a tenant, newest first."""
         ...

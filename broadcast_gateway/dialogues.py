@@ -6,6 +6,7 @@ then there is a task for the connection.
 
 import asyncio
 import logging
+import math
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -13,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from agent_domain.channels import Channel
+from agent_domain.channels import Channel, ChannelGrant
 from agent_domain.errors import InvalidInput
 from agent_domain.ports import StoreUnavailable
 from agent_domain.reader import Position
@@ -233,6 +234,7 @@ class Native(Dialogue):
             raise NotAdmitted("the token is another person's; open another connection")
         self._guest, self._token = guest, token
         self._checked_at = asyncio.get_running_loop().time()
+        self._expires_at = None
         if guest.expires_at is not None:
             self._expires_at = self._checked_at + guest.expires_at - time.time()
             self._line.due = min(self._line.due, self._expires_at)
@@ -288,13 +290,16 @@ def _native(epoch: str) -> Wire:
 class Pusher(Dialogue):
     """Pusher's protocol."""
 
-    __slots__ = ("_key", "_protocol", "_socket_id")
+    __slots__ = ("_checked_at", "_grants", "_key", "_protocol", "_socket_id")
 
     def __init__(self, line: Line, house: House, key: str, protocol: str, socket_id: str) -> None:
         super().__init__(line, house)
         self._key = key
         self._protocol = protocol
         self._socket_id = socket_id
+        self._grants: dict[str, ChannelGrant] | None = None
+        """Of the channels that may not be watched for good."""
+        self._checked_at = 0.0
 
     def begin(self) -> None:
         """The gateway speaks first."""
@@ -325,28 +330,80 @@ class Pusher(Dialogue):
         del reconnect_in
         return pusher.error(closing.pusher, closing.reason), closing.pusher
 
+    def look(self, now: float) -> float | None:
+        """Close it when the token of a channel has expired; ask again about keys."""
+        if not self._grants:
+            return None
+        grants = self._grants.values()
+        wall = time.time()
+        expires = min((grant.exp for grant in grants if grant.exp is not None), default=math.inf)
+        if wall >= expires:
+            self._line.close(EXPIRED)
+            return None
+        check_at = math.inf
+        if any(grant.key_id for grant in grants):
+            check_at = self._checked_at + self._house.bounds.recheck_seconds
+            if now >= check_at:
+                self._checked_at = now
+                check_at = now + self._house.bounds.recheck_seconds
+                if not self._waiting:
+                    self._later(_Check())
+        return min(now + expires - wall, check_at)
+
     async def _act(self, sent: Any) -> None:
-        if isinstance(sent, pusher.Subscribe):
-            await self._subscribe(sent)
-        else:
-            self._line.viewer.unsubscribe(sent.channel)
+        match sent:
+            case pusher.Subscribe():
+                await self._subscribe(sent)
+            case _Check():
+                await self._check_keys()
+            case _:
+                self._line.viewer.unsubscribe(sent.channel)
+                self._forget(sent.channel)
+
+    async def _check_keys(self) -> None:
+        for key_id in {grant.key_id for grant in (self._grants or {}).values() if grant.key_id}:
+            if not await self._house.doors.is_good_key(key_id):
+                raise NotAdmitted("the key was revoked")
+
+    def _remember(self, name: str, grant: ChannelGrant) -> None:
+        """How long this channel may be watched; a later authorisation replaces the one before."""
+        if grant.exp is None and grant.key_id is None:
+            self._forget(name)
+            return
+        self._grants = self._grants or {}
+        if not self._grants:
+            self._checked_at = asyncio.get_running_loop().time()
+        self._grants[name] = grant
+        if (at := self.look(asyncio.get_running_loop().time())) is not None:
+            self._line.due = min(self._line.due, at)
+
+    def _forget(self, name: str) -> None:
+        if self._grants:
+            self._grants.pop(name, None)
+
+    def _refusal(
+        self, sent: pusher.Subscribe, channel: Channel, grant: ChannelGrant
+    ) -> tuple[str, int] | None:
+        if not channel.is_private:
+            return f"join private-{sent.channel}"[:200], 400
+        if not sent.is_signed(self._socket_id, self._house.secrets):
+            return "the signature is not valid", 401
+        if grant.exp is not None and grant.exp <= time.time():
+            return "the token has expired; show a newer one", 401
+        if full := self._refused(sent.channel):
+            return full, 429
+        return None
 
     async def _subscribe(self, sent: pusher.Subscribe) -> None:
         viewer, name, house = self._line.viewer, sent.channel, self._house
         try:
             channel = Channel.named(name)
-            since = sent.since
+            grant = sent.grant
         except InvalidInput as error:
             viewer.write(pusher.subscription_error(name, str(error), 400))
             return
-        if not channel.is_private:
-            viewer.write(pusher.subscription_error(name, f"join private-{name}"[:200], 400))
-            return
-        if not sent.is_signed(self._socket_id, house.secrets):
-            viewer.write(pusher.subscription_error(name, "the signature is not valid", 401))
-            return
-        if refusal := self._refused(name):
-            viewer.write(pusher.subscription_error(name, refusal, 429))
+        if refusal := self._refusal(sent, channel, grant):
+            viewer.write(pusher.subscription_error(name, *refusal))
             return
         # Whoever signed it knew that it may be watched.
         stream_id = await house.doors.stream(channel, None)
@@ -361,9 +418,11 @@ class Pusher(Dialogue):
             stream_id,
             is_session=channel.is_session or stream_id != channel.stream_id,
             wire=lambda epoch: _pusher(name, epoch),
-            since=since,
+            since=grant.since,
         )
         self._answer(name, joined)
+        if self._line.is_open:
+            self._remember(name, grant)
 
     def _answer(self, name: str, joined: Joined) -> None:
         viewer = self._line.viewer

@@ -1,15 +1,19 @@
 """Streams as server-sent events, for whoever answers HTTP: a viewer whose transport is an iterator."""
 
 import asyncio
+import math
+import time
 from collections.abc import AsyncGenerator
 from uuid import UUID
 
+from agent_domain.channels import FOR_GOOD, Admission
 from agent_domain.ports import StoreUnavailable
 from agent_domain.reader import Position
 from broadcast_gateway.hub import Hub
+from broadcast_gateway.limits import Bounds
 from broadcast_gateway.viewers import Viewer
 from broadcast_gateway.wires import sse
-from broadcast_gateway.wires.frames import FULL, RESTARTING, Closing
+from broadcast_gateway.wires.frames import EXPIRED, FULL, RESTARTING, UNAUTHORIZED, Closing
 
 HIGH_WATER = 64 * 1024
 """Bytes that wait to be taken, after which nothing more is put together."""
@@ -18,15 +22,19 @@ QUIET_SECONDS = 15.0
 MOST = 1000
 """Feeds at a time: each holds a connection of a server that has other things to do."""
 
+RECHECK_SECONDS = Bounds().recheck_seconds
+
 _KEY = "feed"
 
 
 class Feed:
     """What one viewer is sent."""
 
-    def __init__(self, hub: Hub, quiet: float) -> None:
+    def __init__(self, hub: Hub, quiet: float, admission: Admission, recheck: float) -> None:
         self._hub = hub
         self._quiet = quiet
+        self._admission = admission
+        self._recheck = recheck
         self._waiting: list[bytes] = []
         self._size = 0
         self._some = asyncio.Event()
@@ -43,14 +51,24 @@ class Feed:
 
     async def frames(self) -> AsyncGenerator[bytes]:
         """All that is sent, as it comes; ends when the gateway says goodbye."""
+        loop = asyncio.get_running_loop()
+        expires, is_good = self._admission.expires_at, self._admission.is_good
+        ends = math.inf if expires is None else loop.time() + expires - time.time()
+        check_at = math.inf if is_good is None else loop.time() + self._recheck
         try:
             while self._closing is None:
                 try:
-                    async with asyncio.timeout(self._quiet):
+                    async with asyncio.timeout_at(min(loop.time() + self._quiet, ends, check_at)):
                         await self._some.wait()
                     yield self._taken()
                 except TimeoutError:
                     yield sse.QUIET
+                if loop.time() >= ends:
+                    self.close(EXPIRED)
+                elif is_good is not None and loop.time() >= check_at:
+                    check_at = loop.time() + self._recheck
+                    if not await is_good():
+                        self.close(UNAUTHORIZED)
                 if self.viewer.is_paused and self._closing is None:
                     self._hub.meet(self.viewer.resume())
             yield self._taken() + sse.bye(self._closing)
@@ -81,18 +99,27 @@ class Feed:
 class Feeds:
     """All of a process."""
 
-    def __init__(self, hub: Hub, quiet: float = QUIET_SECONDS, most: int = MOST) -> None:
+    def __init__(
+        self,
+        hub: Hub,
+        quiet: float = QUIET_SECONDS,
+        most: int = MOST,
+        recheck: float = RECHECK_SECONDS,
+    ) -> None:
         self._hub = hub
         self._quiet = quiet
+        self._recheck = recheck
         self._most = most
         self._open: dict[Feed, None] = {}
         self._is_closed = False
 
-    async def open(self, stream_id: UUID, is_session: bool, since: Position | None) -> AsyncGenerator[bytes]:
+    async def open(
+        self, stream_id: UUID, is_session: bool, since: Position | None, admission: Admission = FOR_GOOD
+    ) -> AsyncGenerator[bytes]:
         """A stream's events from now on; `StoreUnavailable` where there can be none now."""
         if self._is_closed or len(self._open) >= self._most:
             raise StoreUnavailable((RESTARTING if self._is_closed else FULL).reason)
-        feed = Feed(self._hub, self._quiet)
+        feed = Feed(self._hub, self._quiet, admission, self._recheck)
         self._open[feed] = None
         try:
             await feed.join(stream_id, is_session=is_session, since=since)

@@ -50,8 +50,8 @@ class Bounds:
     """Seconds in which a viewer may take nothing at all while something waits for him."""
     closing_seconds: float = 5.0
     """For a viewer to take the last frame."""
-    recheck_seconds: float = 60.0
-    """Whether a key is still good, that does not expire by itself."""
+    recheck_seconds: float = 30.0
+    """Between two looks whether a key is still good, which does not expire by itself."""
     drain_seconds: float = 5.0
     """Over which the connections of a gateway that stops are closed."""
 

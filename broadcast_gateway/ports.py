@@ -73,6 +73,10 @@ class Doors(Protocol):
         """Whose token this is; `NotAdmitted` if nobody's."""
         ...
 
+    async def is_good_key(self, key_id: UUID) -> bool:
+        """Whether an API key still opens anything."""
+        ...
+
     async def stream(self, channel: Channel, guest: Guest | None) -> UUID | None:
         """The stream that a channel means, if this guest may watch it; None if not, or if there is none.
 

@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agent_domain.channels import channel_signature, since_of
+from agent_domain.channels import ChannelGrant, channel_signature
 from agent_domain.envelopes import TELEMETRY
 from agent_domain.errors import InvalidInput
-from agent_domain.reader import Position
 from agent_domain.values import FrozenDict, frozen_map, json_text, parse_json
 from broadcast_gateway.news import News
 from broadcast_gateway.viewers import Joined
@@ -33,9 +32,9 @@ class Subscribe:
     channel_data: str | None = None
 
     @property
-    def since(self) -> Position | None:
-        """Where it was; `InvalidInput` if that cannot be read."""
-        return since_of(self.channel_data)
+    def grant(self) -> ChannelGrant:
+        """Where it was, and how long it may watch; `InvalidInput` if that cannot be read."""
+        return ChannelGrant.read(self.channel_data)
 
     def is_signed(self, socket_id: str, secrets: Mapping[str, str]) -> bool:
         """Whether the signature is right, by one of these keys and for this connection."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from agent_domain.accounts import AccountStore
-from agent_domain.channels import StreamStore
+from agent_domain.channels import Admission, StreamStore
 from agent_domain.hosts import AllowedHosts
 from agent_domain.reader import Position
 from agent_domain.sessions import KeyStore
@@ -30,8 +30,8 @@ class Check:
 Checks = Callable[[], Awaitable[Sequence[Check]]]
 
 
-Feed = Callable[[UUID, bool, Position | None], Awaitable[AsyncGenerator[bytes]]]
-"""Given a stream, whether it is a session's, and where somebody was: its server-sent events."""
+Feed = Callable[[UUID, bool, Position | None, Admission], Awaitable[AsyncGenerator[bytes]]]
+"""Given a stream, whether it is a session's, where a viewer was, and how long it may watch: its events."""
 
 
 def nowhere() -> str | None:

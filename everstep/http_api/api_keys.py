@@ -3,7 +3,7 @@
 import hashlib
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from uuid import uuid4
 
@@ -59,4 +59,5 @@ async def caller_of(store: KeyStore, secret: str) -> Caller | None:
     key = await store.key(digest_of(secret))
     if key is None or key.revoked_at is not None:
         return None
-    return Caller.named(key.user_id or f"{KEY_USER}{key.id}", key.tenant_id, key.scopes)
+    caller = Caller.named(key.user_id or f"{KEY_USER}{key.id}", key.tenant_id, key.scopes)
+    return replace(caller, key_id=key.id)

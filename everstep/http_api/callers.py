@@ -11,12 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Self
+from uuid import UUID
 
 from agent_domain.contexts import ContextCaller
 from agent_domain.errors import InvalidInput
 from agent_domain.ports import DEFAULT_TENANT
 from agent_domain.sessions import Scope, bounded
 from agent_domain.values import listed
+
+LEEWAY = 30
+"""Seconds that two clocks may be apart."""
 
 MAX_NAME = 200
 """Characters of a tenant's and of a user's name."""
@@ -46,6 +50,8 @@ class Caller:
     scopes: tuple[str, ...] = field(default=(), compare=False)
     """All that the token or key names, also those that mean nothing here."""
     roles: tuple[str, ...] = field(default=(), compare=False)
+    key_id: UUID | None = field(default=None, compare=False)
+    """The API key that it sent, if it did."""
 
     @classmethod
     def named(
@@ -72,6 +78,17 @@ class Caller:
         if self.user_id in OWN_USERS and not self.sees_all:
             raise InvalidInput(f"sub is '{self.user_id}', a user of the installation; choose another name")
         return self
+
+    def may_watch_until(self, now: float) -> float | None:
+        """When a viewer has to show a newer token; None for never.
+
+        That is when the token says, and not so much later as clocks may be apart. A token that is shown after
+        that is good for the rest of this time.
+        """
+        if self.expires_at is None:
+            return None
+        exact = self.expires_at - LEEWAY
+        return exact if now < exact else self.expires_at
 
     @property
     def may_write(self) -> bool:

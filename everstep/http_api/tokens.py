@@ -13,7 +13,7 @@ import jwt
 
 from agent_domain.errors import InvalidInput
 from agent_domain.ports import DEFAULT_TENANT
-from everstep.http_api.callers import Caller
+from everstep.http_api.callers import LEEWAY, Caller
 from everstep.http_api.jwks import BY_PROVIDER, KeySet
 from everstep.http_api.problems import unauthorized
 
@@ -21,8 +21,6 @@ BY_SECRET = "HS256"  # noqa: S105 -- an algorithm
 
 ANY = "any"
 """Instead of an issuer or an audience: every one is accepted."""
-LEEWAY = 30
-"""Seconds that two clocks may be apart."""
 MIN_SECRET = 32
 """Bytes. A shorter secret can be guessed from a single token."""
 MAX_TOKEN = 8192

@@ -130,6 +130,11 @@ class PostgresKeys:
         await self._all(used.values(last_used_at=func.clock_timestamp()).returning(api_keys.c.id))
         return _key(found[0])
 
+    async def is_good_key(self, key_id: UUID) -> bool:
+        """Whether there is such a key that is not revoked."""
+        good = select(api_keys.c.id).where(api_keys.c.id == key_id, api_keys.c.revoked_at.is_(None))
+        return bool(await self._all(good))
+
     async def keys(self, tenant_id: str) -> Sequence[ApiKey]:
         """All keys of a tenant, newest first."""
         wanted = select(api_keys).where(api_keys.c.tenant_id == tenant_id)

@@ -97,6 +97,11 @@ class Keys:
             raise NotAdmitted("who is that?")
         return Guest("default", name, time.time() + float(seconds) if seconds else None)
 
+    async def is_good_key(self, key_id: UUID) -> bool:
+        if self.is_away:
+            raise StoreUnavailable("nobody knows")
+        return str(key_id) not in self.banned
+
     async def stream(self, channel: Channel, guest: Guest | None) -> UUID | None:
         if self.is_away:
             raise StoreUnavailable("nobody knows")

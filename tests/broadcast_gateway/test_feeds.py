@@ -2,13 +2,14 @@
 
 import asyncio
 import re
+import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 import pytest
 
 from agent_domain import envelopes
-from agent_domain.channels import since_event
+from agent_domain.channels import Admission, since_event
 from agent_domain.envelopes import Attempt
 from agent_domain.errors import InvalidInput
 from agent_domain.ports import StoreUnavailable
@@ -63,6 +64,44 @@ async def test_text_under_way_comes_as_a_snapshot() -> None:
         async with aclosing(await opened(gateway)) as feed:
             _, snapshot = await events(feed, 2)
             assert snapshot["event"] == "agent.stream.snapshot"
+
+
+async def test_a_feed_ends_when_its_token_expires() -> None:
+    """8.10.3: also one in which something happens all the time."""
+    async with running() as gateway, writing(gateway) as writer:
+        gateway.table.store(1)
+        ends = time.time() + 0.3
+        feed = await Feeds(gateway.hub).open(SESSION, True, None, Admission(ends))
+
+        async def goes_on() -> None:
+            await writer.interest()
+            while True:
+                await writer.push(*gateway.table.store(1))
+                await asyncio.sleep(0.01)
+
+        going_on = asyncio.create_task(goes_on())
+        async with asyncio.timeout(20):
+            told = [data async for data in feed]
+        going_on.cancel()
+        assert time.time() >= ends
+        assert b"event: bye" in told[-1]
+        assert b"The token has expired" in told[-1]
+
+
+async def test_a_feed_ends_when_its_key_is_revoked() -> None:
+    """8.10.3"""
+    answers = iter([True, True, False])
+
+    async def is_good() -> bool:
+        return next(answers)
+
+    async with running() as gateway:
+        gateway.table.store(1)
+        feed = await Feeds(gateway.hub, recheck=0.02).open(SESSION, True, None, Admission(None, is_good))
+        async with asyncio.timeout(20):
+            told = [data async for data in feed]
+        assert b"event: bye" in told[-1]
+        assert b"no longer" in told[-1]
 
 
 async def test_a_history_that_changed_says_goodbye() -> None:

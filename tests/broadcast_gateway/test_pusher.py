@@ -4,11 +4,12 @@ import hashlib
 import hmac
 import json
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from hypothesis import given, strategies as st
 
-from agent_domain.channels import channel_data, channel_signature
+from agent_domain.channels import ChannelGrant, channel_data, channel_signature
 from agent_domain.errors import InvalidInput
 from agent_domain.reader import Place, Position
 from broadcast_gateway.news import News
@@ -136,7 +137,7 @@ def test_a_position_comes_back_signed() -> None:
     subscribe = parse(frame)
     assert isinstance(subscribe, Subscribe)
     assert subscribe.is_signed(SOCKET, SECRETS)
-    assert subscribe.since == since
+    assert subscribe.grant.since == since
 
 
 SIGNED = "everstep:" + channel_signature("hush", SOCKET, CHANNEL, "{}")
@@ -161,9 +162,24 @@ def test_a_signature_of_anything_else_is_none(subscribe: Subscribe) -> None:
     assert not Subscribe(CHANNEL, SIGNED, "{}").is_signed("1234.5679", SECRETS)
 
 
+@pytest.mark.parametrize("data", ['{"exp":"soon"}', '{"exp":[]}', '{"key":7}', '{"key":"x"}', "7", "["])
+def test_a_grant_that_cannot_be_read_is_refused(data: str) -> None:
+    with pytest.raises(InvalidInput):
+        assert Subscribe(CHANNEL, "", data).grant
+
+
+def test_a_grant_says_how_long_it_is_good() -> None:
+    """8.10.2"""
+    key = uuid4()
+    data = channel_data(None, 17.5, key)
+    assert Subscribe(CHANNEL, "", data).grant == ChannelGrant(None, 17.5, key)
+    assert channel_data(None) is None
+    assert Subscribe(CHANNEL, "").grant == ChannelGrant()
+
+
 def test_a_position_that_cannot_be_read_is_refused() -> None:
     with pytest.raises(InvalidInput):
-        assert Subscribe(CHANNEL, "", '{"since":7}').since
+        assert Subscribe(CHANNEL, "", '{"since":7}').grant
 
 
 # What clients are sent.

@@ -4,8 +4,9 @@ import asyncio
 import gc
 import json
 import logging
+import time
 from contextlib import suppress
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import httpx2
 import pytest
@@ -286,6 +287,47 @@ class TestAdmission:
             await viewer.sub()
             gateway.keys.banned.add("ann")
             assert (await viewer.end())[0] == 3502
+
+    async def test_a_key_in_place_of_a_token_does_not_expire(self) -> None:
+        """8.10.1"""
+        async with (
+            running(bounds=Bounds(sweep_seconds=0.01)) as gateway,
+            watching(gateway, "ann for 0.5") as viewer,
+        ):
+            await viewer.send(type="refresh", token="ann")  # noqa: S106
+            assert await viewer.next() == {"type": "refreshed"}
+            async with watching(gateway, "bob for 0.6") as other:
+                assert (await other.end())[0] == 3003
+            assert (await viewer.sub())["type"] == "sub_ok"
+
+    async def test_a_channel_whose_token_expires_ends_the_connection(self) -> None:
+        """8.10.2"""
+        channel = f"private-agent.session.{SESSION}"
+        async with running(bounds=Bounds(sweep_seconds=0.01)) as gateway, pusher_client(gateway) as viewer:
+            socket_id = json.loads((await viewer.next())["data"])["socket_id"]
+            gone = joining(socket_id, channel, channel_data(None, time.time() - 1))
+            await viewer.send(**gone)
+            assert json.loads((await viewer.next())["data"])["status"] == 401
+            # A later authorisation replaces the one before.
+            await viewer.send(**joining(socket_id, channel, channel_data(None, time.time() + 1)))
+            await viewer.until(event="pusher_internal:subscription_succeeded")
+            ends = time.time() + 2
+            await viewer.send(**joining(socket_id, channel, channel_data(None, ends)))
+            await viewer.until(event="pusher_internal:subscription_succeeded")
+            code, frames = await viewer.end()
+            assert time.time() >= ends
+            assert (code, frames[-1]["event"]) == (4200, "pusher:error")
+
+    async def test_a_channel_of_a_key_that_is_revoked_ends_the_connection(self) -> None:
+        """8.10.2"""
+        channel, key = f"private-agent.session.{SESSION}", uuid4()
+        bounds = Bounds(sweep_seconds=0.01, recheck_seconds=0.02)
+        async with running(bounds=bounds) as gateway, pusher_client(gateway) as viewer:
+            socket_id = json.loads((await viewer.next())["data"])["socket_id"]
+            await viewer.send(**joining(socket_id, channel, channel_data(None, None, key)))
+            await viewer.until(event="pusher_internal:subscription_succeeded")
+            gateway.keys.banned.add(str(key))
+            assert (await viewer.end())[0] == 4009
 
     async def test_who_says_nothing_has_to_go(self) -> None:
         bounds = Bounds(sweep_seconds=0.01, hello_seconds=0.05)

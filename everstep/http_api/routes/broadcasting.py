@@ -1,5 +1,6 @@
 """Who may join which channel of the gateway."""
 
+from time import time
 from typing import Annotated, Any
 from urllib.parse import parse_qsl
 
@@ -65,7 +66,7 @@ async def authorise_channel(
     if api.signer is None:
         raise no_gateway()
     channel = private_channel(body.channel_name)
-    data = None if body.since is None else channel_data(body.since)
+    data = channel_data(body.since, caller.may_watch_until(time()), caller.key_id)
     signature = api.signer.signature(body.socket_id, body.channel_name, data)
     if await api.streams.stream(channel, caller.scope) is None:
         kind = "session" if channel.is_session else "execution"

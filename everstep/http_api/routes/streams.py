@@ -1,19 +1,29 @@
 """What happens in a stream, as it happens."""
 
+import asyncio
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from time import time
 from typing import Annotated
 from uuid import UUID
 
 from fastapi import Header, Path, Query
+from starlette.requests import Request
 from starlette.responses import Response
 
-from agent_domain.channels import Channel, since_event
+from agent_domain.channels import Admission, Channel, since_event
 from agent_domain.errors import InvalidInput
+from agent_domain.ports import StoreUnavailable
+from everstep.http_api.api import Api
 from everstep.http_api.auth import Who
 from everstep.http_api.event_stream import EventStream
-from everstep.http_api.problems import missing, no_gateway, unusable
+from everstep.http_api.problems import Refusal, missing, no_gateway, unusable
 from everstep.http_api.routes.router import Given, router
 
 routes = router("streams")
+
+PATIENCE = 10.0
+"""Seconds in which it has to be found out whether a viewer may still watch."""
 
 StreamId = Annotated[UUID, Path(description="The id of a session, or of an execution.")]
 LastEventId = Annotated[
@@ -36,12 +46,18 @@ Since = Annotated[
     responses={200: {"content": {"text/event-stream": {}}, "description": "Events, until you hang up."}},
 )
 async def stream_events(
-    stream_id: StreamId, api: Given, caller: Who, last_event_id: LastEventId = None, since: Since = None
+    stream_id: StreamId,
+    api: Given,
+    caller: Who,
+    request: Request,
+    last_event_id: LastEventId = None,
+    since: Since = None,
 ) -> Response:
     """Follow a session, or an execution, as server-sent events.
 
     The first event is `joined`: where `recovered` is false, load the history over the API first. Then come
-    envelopes, each as an event of its type; `bye` is the last one, and asks you to come back.
+    envelopes, each as an event of its type; `bye` is the last one, and asks you to come back, with a newer
+    token where its reason says so.
     """
     shown = last_event_id or since
     try:
@@ -56,4 +72,23 @@ async def stream_events(
         raise missing("session or execution", stream_id)
     if api.feed is None:
         raise no_gateway()
-    return EventStream(await api.feed(stream, is_session or stream != stream_id, position))
+    admission = Admission(caller.may_watch_until(time()), _still_good(api, request))
+    return EventStream(await api.feed(stream, is_session or stream != stream_id, position, admission))
+
+
+def _still_good(api: Api, request: Request) -> Callable[[], Awaitable[bool]]:
+    """Whether the caller would still be let in."""
+    header = request.headers.get("authorization")
+
+    async def is_good() -> bool:
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await api.authenticate(header)
+        except Refusal as refusal:
+            return refusal.status != HTTPStatus.UNAUTHORIZED
+        except (StoreUnavailable, TimeoutError):
+            # Where it cannot be found out now, nothing is taken away.
+            return True
+        return True
+
+    return is_good

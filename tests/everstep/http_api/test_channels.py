@@ -4,6 +4,7 @@ import hashlib
 import hmac
 import json
 from dataclasses import replace
+from time import time
 from typing import Any
 from uuid import uuid4
 
@@ -12,8 +13,10 @@ import pytest
 from agent_domain.channels import derived_secret, since_of
 from agent_domain.reader import MAX_DRAFTS, Position
 from broadcast_gateway.wires.pusher import Subscribe
+from everstep.http_api.api_keys import create_key
 from everstep.http_api.app import create_app
-from tests.everstep.http_api.house import House, Let, Person, refused, visitor
+from everstep.http_api.tokens import signed
+from tests.everstep.http_api.house import SECRET, House, Let, Person, refused, visitor
 
 PATH = "/broadcasting/auth"
 DRAFT = {"execution_id": str(uuid4()), "step_number": 2, "attempt": 1, "next_index": 14}
@@ -25,6 +28,13 @@ def signature(*signed: str) -> str:
     return "everstep:" + hmac.new(b"hush", ":".join(signed).encode(), hashlib.sha256).hexdigest()
 
 
+def checked(answer: Any, socket_id: str, channel: str) -> dict[str, Any]:
+    """What was signed along, if the signature is right."""
+    data = answer["channel_data"]
+    assert answer["auth"] == signature(socket_id, channel, data)
+    return json.loads(data)
+
+
 async def test_the_channel_of_an_own_session_is_signed(ann: Person) -> None:
     """7.8.1"""
     channel = f"private-agent.session.{await ann.session()}"
@@ -33,7 +43,27 @@ async def test_the_channel_of_an_own_session_is_signed(ann: Person) -> None:
     as_json = await ann.http.post(PATH, json=sent)
     as_form = await ann.http.post(PATH, data=sent)
 
-    assert as_json.json() == as_form.json() == {"auth": signature("1234.5678", channel)}
+    assert as_json.json() == as_form.json()
+    assert [*checked(as_json.json(), "1234.5678", channel)] == ["exp"]
+
+
+async def test_how_long_a_channel_may_be_watched_is_signed_along(ann: Person, house: House) -> None:
+    """8.10.2: until the token expires, or while the key is good."""
+    channel = f"private-agent.session.{await ann.session()}"
+    sent = {"socket_id": "1.2", "channel_name": channel}
+    now = time()
+    made = await create_key(house.keys, "shop", tenant_id=house.tenant, user_id="ann")
+
+    async def granted(credential: str) -> dict[str, Any]:
+        async with visitor(ann.app, {"Authorization": f"Bearer {credential}"}) as http:
+            return checked((await http.post(PATH, json=sent)).json(), "1.2", channel)
+
+    in_time = signed(SECRET, "ann", house.tenant, days=1 / 24)
+    late = signed(SECRET, "ann", house.tenant, days=-10 / 86400)
+    assert now + 3590 < (await granted(in_time))["exp"] < now + 3610
+    # A little late it is good for the rest of what clocks may be apart.
+    assert now + 15 < (await granted(late))["exp"] < now + 25
+    assert await granted(made.secret) == {"key": str(made.key.id)}
 
 
 async def test_the_channel_of_anybody_else_is_not(let: Let) -> None:
@@ -57,7 +87,7 @@ async def test_the_channel_of_an_own_execution_is_signed(let: Let) -> None:
     for execution in (alone, within):
         sent = {"socket_id": "1.2", "channel_name": f"private-agent.execution.{execution}"}
         answer = await ann.http.post(PATH, data=sent)
-        assert answer.json() == {"auth": signature("1.2", sent["channel_name"])}
+        assert [*checked(answer.json(), "1.2", sent["channel_name"])] == ["exp"]
         refused(await ben.http.post(PATH, data=sent), 403, "no execution that you may read")
         # It names the wrong kind of thing.
         mistaken = {**sent, "channel_name": f"private-agent.session.{execution}"}
@@ -85,7 +115,7 @@ async def test_who_was_nowhere_goes_on_from_now(ann: Person, since: str) -> None
 
     answer = await ann.http.post(PATH, data={**sent, "since": since})
 
-    assert answer.json() == {"auth": signature(*sent.values())}
+    assert [*checked(answer.json(), *sent.values())] == ["exp"]
 
 
 @pytest.mark.parametrize(

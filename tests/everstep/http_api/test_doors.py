@@ -138,7 +138,7 @@ async def test_a_providers_token_for_another_application_opens_nothing() -> None
     keys = KeySet(URL, provider.fetch, lambda: 0.0)
     strict = Tokens(keys=keys, issuer="https://id.example", audience="everstep")
     right: dict[str, Any] = {"iss": "https://id.example", "aud": "everstep"}
-    wrongs = (
+    wrongs: tuple[dict[str, Any], ...] = (
         {"aud": "shop"},
         {"aud": ["shop"]},
         {"iss": "https://evil.example"},
@@ -148,7 +148,7 @@ async def test_a_providers_token_for_another_application_opens_nothing() -> None
 
     assert (await strict.caller(by_key(RSA_KEYS[0], "one", **right))).user_id == "ann"
     for wrong in wrongs:
-        named = {name: value for name, value in (right | wrong).items() if value is not None}
+        named: dict[str, Any] = {name: value for name, value in (right | wrong).items() if value is not None}
         await refusal(strict, by_key(RSA_KEYS[0], "one", scope="sessions:all", **named))
     any_audience = Tokens(keys=keys, issuer="https://id.example", audience=ANY)
     assert (await any_audience.caller(by_key(RSA_KEYS[0], "one", **right | {"aud": "shop"}))).user_id == "ann"
