@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from os.path import isdir
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -208,15 +210,26 @@ def _in_module(where: str) -> list[AgentDefinition]:
 
 def attribute_of(module_name: str, attribute: str, where: str) -> Any:
     """An attribute of a module, which may lie in the working folder; `where` is how a setting names it."""
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
     try:
+        _search_here_for(module_name.partition(".")[0])
         return getattr(import_module(module_name), attribute)
     except ImportError as error:
         raise InvalidInput(f"the module of '{where}' cannot be imported: {error}") from error
     except AttributeError:
         raise InvalidInput(f"the module {module_name} has no '{attribute}'") from None
+
+
+def _search_here_for(module: str) -> None:
+    """Have modules looked for in the working folder, if the one that is named lies there.
+
+    Else its files would be taken for installed packages that are imported later, and no setting names those.
+    """
+    here = str(Path.cwd())
+    if here in sys.path or module in sys.modules:
+        return
+    found = PathFinder.find_spec(module, [here])
+    if found and (found.origin or find_spec(module) is None):
+        sys.path.insert(0, here)
 
 
 def _definition(entry: Any, where: str) -> AgentDefinition:
