@@ -35,6 +35,7 @@ from everstep.runtime.installation import (
     restored,
     upgrade,
 )
+from everstep.runtime.protection import commands_of
 from everstep.runtime.retention import retentions
 from everstep.runtime.settings import Settings
 from everstep.runtime.signals import restore_for_children
@@ -179,6 +180,8 @@ async def up(
     ):
         # Before anybody is told that it runs, and may want to stop it.
         stop = stopped_by_signals()
+        for remark in commands_of(installation.book.agents.values()):
+            told(remark)
         ours = {"api_url": api.url, "gateway_url": gateway_url, "token": api.token}
         _print_addresses(installation, ours, as_json)
         death = asyncio.ensure_future(services.died)

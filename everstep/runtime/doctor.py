@@ -22,7 +22,7 @@ from agent_domain.drivers import StepDriver
 from agent_domain.errors import RETRYABLE, EverstepError, UnknownName, UnreadableAnswer
 from agent_domain.ports import ExecutionRow
 from agent_domain.status import ExecutionStatus
-from everstep.capabilities.bash import BashTool
+from everstep.capabilities.bash import BashTool, cgroups
 from everstep.capabilities.bash.checks import failed_checks
 from everstep.client.front_door import ActRequest, Standing
 from everstep.inference.presets import Driver, Preset, Presets
@@ -262,7 +262,7 @@ async def _sandbox(agent: str, policy: ExecutionPolicy) -> Finding:
         failed = str(error)
     if failed:
         return Finding(False, f"the agent '{agent}' cannot run commands on this machine: {failed}")
-    return Finding(True, f"sandbox: it holds on this machine, for the agent '{agent}'")
+    return Finding(True, f"sandbox: it holds on this machine, for the agent '{agent}'; {cgroups.bound()}")
 
 
 async def _payloads(installation: Installation) -> Finding:

@@ -1,16 +1,19 @@
-"""Closes what belongs to the installation to the tools of its agents, wherever it lies."""
+"""What the tools of agents are told of the installation: what is closed to them, and what bounds commands."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from os.path import exists
 from pathlib import Path
 
+from agent_domain.definition import AgentDefinition
+from everstep.capabilities.bash import BashTool, cgroups
 from everstep.capabilities.protection import protect
 from everstep.runtime.data_folder import private_folders
 from everstep.runtime.settings import Settings
 
 
 def close_to_agents(settings: Settings) -> None:
-    """Hide the data of installations, and make what agents are loaded from read-only, in this process."""
+    """Hide the data of installations, make what agents are loaded from read-only, and name the cgroup."""
+    cgroups.use(settings.cgroup)
     protect(private_folders(settings), [path for where in settings.agents for path in _loaded_from(where)])
 
 
@@ -21,3 +24,12 @@ def _loaded_from(where: str) -> Iterator[Path]:
         return
     top = where.partition(":")[0].partition(".")[0]
     yield from (Path(top), Path(f"{top}.py"))
+
+
+def commands_of(agents: Iterable[AgentDefinition]) -> Iterator[str]:
+    """What bounds the commands of these agents, if any has them."""
+    names = [
+        agent.descriptor.name for agent in agents if any(isinstance(each, BashTool) for each in agent.tools)
+    ]
+    if names:
+        yield f"commands of {', '.join(names)}: {cgroups.bound()}"

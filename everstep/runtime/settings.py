@@ -147,6 +147,9 @@ class Settings(BaseSettings):
     """How long an execution without a session is kept after its end."""
     keep_envelopes_days: Days | None = None
     """How far back viewers can resume a stream."""
+    cgroup: Path | None = None
+    """A cgroup (version 2) that is this worker's alone: commands of agents get their own in there. None: the
+    one that systemd delegates (`Delegate=yes`), or none."""
     failpoint: str | None = None
     """For crash tests only: where a worker dies, or a frame is lost. See `armed` and `losing` in
     `everstep.runtime.worker`."""

@@ -11,6 +11,7 @@
 | `mounts.py` | for a worker that is root: how somebody else can use root's directories |
 | `process.py` | one command from its beginning to the end of all that it began |
 | `watch.py`, `disk.py` | what all its processes take together |
+| `cgroups.py` | the same by the kernel, where the worker has a cgroup |
 | `checks.py`, `attack.py`, `decoy.py` | whether all that holds on this machine |
 """
 

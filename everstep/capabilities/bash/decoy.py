@@ -12,6 +12,7 @@ from uuid import UUID
 
 from agent_domain.capabilities.files import OUTSIDE
 from agent_domain.tools import ToolContext
+from everstep.capabilities.bash import mounts
 from everstep.capabilities.files import FileTool, UseFileTools
 
 _FILES: Final = {
@@ -56,6 +57,7 @@ def decoy(owner: os.stat_result) -> Generator[Path]:
                         os.chown(f"{place}/{name}", owner.st_uid, owner.st_gid, follow_symlinks=False)
             yield folder
     finally:
+        mounts.forget(str(folder))
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -75,6 +75,13 @@ def mounts_for(user: int, group: int, wanted: Iterable[Place]) -> Mounts:
         return _KNOWN[key]
 
 
+def forget(folder: str) -> None:
+    """Let go of namespaces with anything in a folder; commands that run keep theirs."""
+    with _LOCK:
+        for key in [key for key in _KNOWN if any(each.path.startswith(f"{folder}/") for each in key[2])]:
+            del _KNOWN[key]
+
+
 def _in_thread(work: Callable[[], T]) -> T:
     """In a thread of its own, whose view of the file system is changed and never used again."""
     results, errors = list[T](), list[BaseException]()

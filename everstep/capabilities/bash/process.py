@@ -25,6 +25,7 @@ from typing import Final, TypeAlias
 
 from agent_domain.capabilities.bash import MIB, CommandResult, ExecutionPolicy, decoded
 from everstep.capabilities.bash import watch
+from everstep.capabilities.bash.cgroups import Cgroup, cgroup_for
 from everstep.capabilities.bash.disk import Disk
 from everstep.capabilities.bash.words import Unavailable, Unusable
 
@@ -99,6 +100,7 @@ class Process:
         self.began = False
         """Whether it came to the command."""
         self._disk = Disk([policy.base_dir, *policy.writable_paths], policy.disk_bytes)
+        self._cgroup = _cgroup(policy)
         self._ended = threading.Event()
         self._to_watch = SimpleQueue[int | None]()
         """The number of the first process once the command may begin; None if it never will."""
@@ -205,6 +207,8 @@ class Process:
         if self._unwatched:
             self.stop(_unseen(self._unwatched))
             return
+        if self._cgroup is not None:
+            self._cgroup.add(self._first.number)
         # All of it goes first when memory runs out. A command cannot take that back: its /proc is read-only.
         Path(f"/proc/{self._first.number}/oom_score_adj").write_text("1000", "ascii")
         self._to_watch.put(self._first.number)
@@ -231,6 +235,8 @@ class Process:
     def _monitor_ended(self) -> None:
         self._loop.remove_reader(self._monitor_handle)
         self._monitor.wait()
+        if self._cgroup is not None and self._cgroup.ran_out_of_memory and not self.remark:
+            self.remark = watch.too_much_memory(self._policy.memory_bytes)
         # What runs on in the background has been left behind.
         self.kill()
         self._settle()
@@ -319,6 +325,8 @@ class Process:
         for descriptor in self._ours:
             self._loop.remove_reader(descriptor)
             os.close(descriptor)
+        if self._cgroup is not None:
+            self._cgroup.remove()
 
     def result(self, timed_out: bool) -> CommandResult:
         """What became of it. What the sandbox has to say comes last on stderr, where it is never cut off."""
@@ -333,6 +341,13 @@ class Process:
             self._stdout.cut,
             self._stderr.cut,
         )
+
+
+def _cgroup(policy: ExecutionPolicy) -> Cgroup | None:
+    try:
+        return cgroup_for(policy)
+    except OSError as error:
+        raise Unavailable(f"no cgroup can be made for the command: {error}") from error
 
 
 def _unseen(error: Exception) -> str:

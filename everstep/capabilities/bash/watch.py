@@ -47,13 +47,18 @@ def overdrawn(first: int, memory_bytes: int) -> str | None:
         return None
 
 
+def too_much_memory(memory_bytes: int) -> str:
+    """Why a command was stopped."""
+    return f"all its processes together took more than {memory_bytes // 2**20} MiB of memory"
+
+
 def _excesses(first: int, memory_bytes: int) -> Iterator[str]:
     root = f"/proc/{first}/root"
     if os.stat(f"{root}/proc").st_dev == os.stat("/proc").st_dev:
         # Bubblewrap is not done yet: these are the processes of the machine.
         return
     if _is_too_much(root, memory_bytes + memory_bytes // 4):
-        yield f"all its processes together took more than {memory_bytes // 2**20} MiB of memory"
+        yield too_much_memory(memory_bytes)
     if _holds_more_locks_than(LOCKS, root):
         yield f"it holds more than {LOCKS} locks on files"
     if any(_files(f"{root}{path}") > FILES for path in SCRATCH):

@@ -1,0 +1,213 @@
+"""Bounds of the kernel for all processes of a command together, where a cgroup is delegated to the worker.
+
+Without one the watcher bounds memory, by looking every few milliseconds, and the kernel's own tables (maps of
+memory, epoll) are bounded by nothing but that a command goes first when memory runs out. With a cgroup (v2)
+that has the controllers for memory and processes the kernel counts all of it, at once.
+
+A cgroup is the worker's if systemd says so (`Delegate=yes`), or if `use` names one. Processes and controllers
+cannot be in the same cgroup, so the worker moves into a leaf of it first.
+"""
+
+import itertools
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from agent_domain.capabilities.bash import ExecutionPolicy
+from everstep.capabilities.bash.profile import PROCESSES
+
+REQUIRED: Final = frozenset({"memory", "pids"})
+USEFUL: Final = ("memory", "pids", "io")
+LEAF: Final = "everstep-worker"
+_PREFIX: Final = "everstep-command-"
+_MARKS: Final = ("user.delegate", "trusted.delegate")
+"""By which systemd marks what it delegates."""
+_IO_WEIGHT: Final = 50
+"""Half of what others have when a disk is busy."""
+_TRIES: Final = 50
+
+_NUMBERS: Final = itertools.count()
+
+
+class NoCgroup(Exception):
+    """None can be used, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Where commands get cgroups of their own; without a folder, why they get none."""
+
+    folder: Path | None
+    reason: str = ""
+
+    def __str__(self) -> str:
+        if self.folder is None:
+            return f"memory and processes are bounded by limits and by watching ({self.reason})"
+        return f"memory and processes are bounded by the kernel, in cgroups below {self.folder}"
+
+
+_GIVEN: list[Path | None] = [None]
+_FOUND: list[Bound] = []
+
+
+def use(folder: Path | None) -> None:
+    """Name the cgroup in which commands get their own; None: the one that systemd delegates, if it does."""
+    if _GIVEN[0] != folder:
+        _GIVEN[0] = folder
+        _FOUND.clear()
+
+
+def bound() -> Bound:
+    """Which bound holds for the commands of this process; found out once."""
+    if not _FOUND:
+        try:
+            _FOUND.append(Bound(_prepared(_GIVEN[0] or _delegated())))
+        except NoCgroup as error:
+            _FOUND.append(Bound(None, str(error)))
+        except OSError as error:
+            _FOUND.append(Bound(None, f"the cgroup cannot be used: {error}"))
+    return _FOUND[0]
+
+
+def _delegated() -> Path:
+    own = _own()
+    for folder in (own, own.parent):
+        for mark in _MARKS:
+            with suppress(OSError):
+                if os.getxattr(folder, mark) == b"1":
+                    return folder
+    _require_controllers(own)
+    raise NoCgroup("no cgroup is delegated to this worker; with systemd: Delegate=yes")
+
+
+def _own() -> Path:
+    """The cgroup of this process, of the one hierarchy of version 2."""
+    lines = Path("/proc/self/cgroup").read_text("utf-8").splitlines()
+    path = next((line[3:] for line in lines if line.startswith("0::")), None)
+    if path is None:
+        raise NoCgroup("this machine has no cgroups of version 2")
+    for line in Path("/proc/self/mountinfo").read_text("utf-8").splitlines():
+        place, _, kind = line.partition(" - ")
+        if kind.split()[0] == "cgroup2":
+            root, folder = place.split()[3:5]
+            inside = os.path.relpath(path, root) if root != "/" else path.lstrip("/")
+            if not inside.startswith(".."):
+                return Path(folder, inside)
+    raise NoCgroup("the cgroups of version 2 are not mounted")
+
+
+def _prepared(folder: Path) -> Path:
+    """Let cgroups inside have controllers."""
+    available = _require_controllers(folder)
+    wanted = [name for name in USEFUL if name in available]
+    enabled = _words(folder / "cgroup.subtree_control")
+    if not set(wanted) <= enabled:
+        _vacate(folder)
+        _write(folder / "cgroup.subtree_control", " ".join(f"+{name}" for name in wanted))
+    _remove_old(folder)
+    return folder
+
+
+def _require_controllers(folder: Path) -> set[str]:
+    if not (folder / "cgroup.controllers").is_file():
+        raise NoCgroup(f"{folder} is no cgroup of version 2")
+    available = _words(folder / "cgroup.controllers")
+    if missing := sorted(REQUIRED - available):
+        raise NoCgroup(f"the cgroup {folder} has no controller for {' and '.join(missing)}")
+    return available
+
+
+def _vacate(folder: Path) -> None:
+    """Move its processes, of which the worker is one, into a leaf."""
+    numbers = sorted(_words(folder / "cgroup.procs"))
+    if not numbers:
+        return
+    leaf = folder / LEAF
+    leaf.mkdir(exist_ok=True)
+    for number in numbers:
+        with suppress(ProcessLookupError):
+            _write(leaf / "cgroup.procs", number)
+
+
+def _remove_old(folder: Path) -> None:
+    """What lost workers left; a cgroup with processes cannot be removed."""
+    for left in folder.glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            left.rmdir()
+
+
+def _words(path: Path) -> set[str]:
+    return set(path.read_text("ascii").split())
+
+
+def _write(path: Path, value: str) -> None:
+    # Not to be made anew: a name that the kernel does not have is a mistake.
+    with open(os.open(path, os.O_WRONLY | os.O_CLOEXEC), "w", encoding="ascii") as file:
+        file.write(value)
+
+
+class Cgroup:
+    """Of one command."""
+
+    def __init__(self, folder: Path, limits: Mapping[str, str]) -> None:
+        self.folder = folder / f"{_PREFIX}{os.getpid()}-{next(_NUMBERS)}"
+        self.folder.mkdir()
+        try:
+            for name, value in limits.items():
+                if os.path.exists(self.folder / name):
+                    _write(self.folder / name, value)
+        except BaseException:
+            self.remove()
+            raise
+
+    def add(self, process: int) -> None:
+        """Put a process in, and with it all that it will begin."""
+        _write(self.folder / "cgroup.procs", str(process))
+
+    @property
+    def ran_out_of_memory(self) -> bool:
+        """Whether the kernel has ended it for that."""
+        try:
+            text = (self.folder / "memory.events").read_text("ascii")
+        except OSError:
+            return False
+        return any(int(value) for name, value in _pairs(text) if name in {"oom_kill", "oom_group_kill"})
+
+    def remove(self) -> None:
+        """After its processes; what cannot be removed yet is removed by the next worker."""
+        for _ in range(_TRIES):
+            try:
+                self.folder.rmdir()
+            except FileNotFoundError:
+                return
+            except OSError:
+                # The kernel takes a moment to forget them.
+                os.sched_yield()
+            else:
+                return
+
+
+def _pairs(text: str) -> Iterator[tuple[str, str]]:
+    for line in text.splitlines():
+        name, _, value = line.partition(" ")
+        yield name, value
+
+
+def limits_of(policy: ExecutionPolicy) -> dict[str, str]:
+    """What the watcher lets pass, and the places for scratch, which are memory too."""
+    return {
+        "memory.max": str(2 * policy.memory_bytes + policy.memory_bytes // 4),
+        "memory.swap.max": "0",
+        "memory.oom.group": "1",
+        "pids.max": str(PROCESSES),
+        "io.weight": f"default {_IO_WEIGHT}",
+    }
+
+
+def cgroup_for(policy: ExecutionPolicy) -> Cgroup | None:
+    """One for a command, where the worker has any."""
+    folder = bound().folder
+    return None if folder is None else Cgroup(folder, limits_of(policy))
