@@ -514,10 +514,18 @@ async def approve(
 @click.pass_obj
 @command
 async def steer(settings: Settings, execution_id: str, message: str) -> None:
-    """Say something that is heard before the next step."""
+    """Say something that is heard before the next step, or by the execution that comes after this one."""
     _require_text(message, "message")
-    await _with_execution(settings, execution_id, lambda _, e: _heard(e.steer(message)))
-    click.echo("it is heard before the next step")
+
+    async def steered(installation: Installation, execution: Execution) -> None:
+        steering = await _heard(installation.sessions.steer(execution.ref, message))
+        if steering.is_moved:
+            follower = steering.heard_by.execution_id
+            click.echo(f"the execution is ending; {follower} comes after it and hears it")
+        else:
+            click.echo("it is heard before the next step")
+
+    await _with_execution(settings, execution_id, steered)
 
 
 def _simple(name: str, text: str, act: Callable[[Execution], Coroutine[Any, Any, str]]) -> None:
@@ -568,7 +576,7 @@ class Unheard(EverstepError):
     def __init__(self) -> None:
         super().__init__(
             f"no worker heard this within {HEARING_SECONDS:g} seconds: `everstep doctor` says whether one is "
-            "there; then give the command again"
+            "there. It is stored and will be carried out then; do not give the command again"
         )
 
 

@@ -150,8 +150,7 @@ class FrontDoor:
 
 
 async def _acted(execution: Execution, request: ActRequest) -> None:
-    # A second attempt of the activity is the same act, not another one.
-    key = activity.info().activity_id
+    key = _key()
     match request.act:
         case "answer":
             await execution.submit_input(
@@ -174,6 +173,20 @@ async def _acted(execution: Execution, request: ActRequest) -> None:
             await getattr(execution, request.act)(key=key)
         case "show":
             """Nothing to do but to look."""
+
+
+def _key() -> str:
+    """What names the act: a second attempt, or the same activity again, is the same act and not another one.
+
+    Callers name the activities that belong to no workflow. In a workflow their ids are numbers.
+    """
+    info = activity.info()
+    named = (
+        (info.workflow_id, info.workflow_run_id, info.activity_id)
+        if info.workflow_id
+        else (info.activity_id,)
+    )
+    return "/".join(map(str, named))
 
 
 def _refusal(error: EverstepError) -> ApplicationError:

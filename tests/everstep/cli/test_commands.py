@@ -388,6 +388,7 @@ async def test_without_a_worker_nobody_waits_for_ever(
     for act in (("pause",), ("steer", "Hurry")):
         complaint = await desk.complains(act[0], execution.id, *act[1:])
         assert complaint.startswith("no worker heard this within 0.5 seconds: `everstep doctor` says")
+        assert complaint.endswith("do not give the command again")
     cancelled = await desk.says("cancel", execution.id)
 
     assert cancelled == "no worker is there; it stops as soon as one is\n"
