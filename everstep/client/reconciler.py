@@ -9,7 +9,8 @@ are none of ours are not looked at, whatever their type is called.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Generator
+from collections import defaultdict
+from collections.abc import AsyncIterator, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -22,7 +23,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from agent_domain.background import note_failure
 from agent_domain.closing import closed
 from agent_domain.errors import EverstepError
-from agent_domain.ports import ExecutionRef, StoreUnavailable
+from agent_domain.ports import Command, ExecutionRef, StoreUnavailable
 from agent_domain.sessions import Launch
 from agent_domain.status import ExecutionStatus
 from everstep.client.client import Ending, Execution, Refused
@@ -37,6 +38,7 @@ NAME: Final = "the reconciler"
 GRACE: Final = 30.0
 """Seconds that whoever is at work is given to do it."""
 EVERY: Final = 15.0
+DELIVERIES_AT_ONCE: Final = 20
 LOOK_BACK: Final = timedelta(minutes=10)
 """How far back ends of workflows are looked at again: visibility in Temporal may lag."""
 
@@ -160,19 +162,32 @@ class Reconciler:
         after: int | None = 0
         while after is not None:
             commands, after = await self.sessions.store.commands(self.task_queue, self.grace, after)
+            by_execution = defaultdict[UUID, list[Command]](list)
             for command in commands:
-                try:
-                    async with asyncio.timeout(DELIVERY_SECONDS):
-                        await self.sessions.carry_out(command)
-                except (Refused, Ending, *UNANSWERED) as error:
-                    # Withdrawn, or left for the next look, when a worker may be there.
-                    log.info("the command %s was not carried out: %s", command.key, error)
-                    continue
-                except (StoreUnavailable, RPCError):
-                    raise
-                except Exception as error:  # noqa: BLE001 -- one command is no reason to leave the others
-                    note_failure(NAME, error, log)
-                    continue
+                by_execution[command.ref.execution_id].append(command)
+            # Several at once: each waits for a worker that may not be there.
+            at_once = asyncio.Semaphore(DELIVERIES_AT_ONCE)
+            told = [self._tell(each, repairs, at_once) for each in by_execution.values()]
+            for outcome in await asyncio.gather(*told, return_exceptions=True):
+                if isinstance(outcome, BaseException):
+                    raise outcome
+
+    async def _tell(self, commands: Sequence[Command], repairs: Repairs, at_once: asyncio.Semaphore) -> None:
+        """Tell one workflow what it has to be told, in the order in which people said it."""
+        for command in commands:
+            try:
+                async with at_once, asyncio.timeout(DELIVERY_SECONDS):
+                    await self.sessions.carry_out(command)
+            except (Refused, Ending) as error:
+                log.info("the command %s was not carried out: %s", command.key, error)
+            except UNANSWERED:
+                # No worker is there. The next look tries again, in the same order.
+                return
+            except (StoreUnavailable, RPCError):
+                raise
+            except Exception as error:  # noqa: BLE001 -- one command is no reason to leave the others
+                note_failure(NAME, error, log)
+            else:
                 log.warning("told the execution %s: %s", command.ref.execution_id, command.kind)
                 repairs.delivered += 1
 

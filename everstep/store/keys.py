@@ -101,6 +101,7 @@ class PostgresKeys:
                 except IntegrityError as error:
                     # What it tells of was deleted meanwhile.
                     if isinstance(error.orig, ForeignKeyViolation):
+                        await connection.execute(delete(claims).where(*mine))
                         return answer
                     raise
         return await self.answered(tenant_id, user_id, key) or answer

@@ -143,6 +143,28 @@ async def test_a_thorough_look_finds_what_temporal_has_forgotten(
         )
 
 
+async def test_a_command_is_kept_until_a_worker_is_there(
+    temporal: TemporalClient, store: PostgresSessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """8.2.9: and told once, whoever of several reconcilers is first."""
+    monkeypatch.setattr("everstep.client.reconciler.DELIVERY_SECONDS", 0.2)
+    parlour = a_parlour(temporal, store, an_agent("One", "Two"))
+    sent = [await parlour.say(await parlour.session()) for _ in range(3)]
+    for each in sent:
+        await store.steer(parlour.execution(each).ref, "k-1", user("Hurry"))
+    assert not await parlour.reconciler.once()
+
+    async with parlour.worker():
+        monkeypatch.undo()
+        both = await asyncio.gather(parlour.reconciler.once(), parlour.reconciler.once())
+        for each in sent:
+            await parlour.over(each)
+            assert (await parlour.heard(each)).count("Hurry") == 1
+
+    assert sum(repairs.delivered for repairs in both) >= 3
+    assert await store.commands(parlour.settings.task_queue, 0.0) == ((), None)
+
+
 async def test_an_outage_is_waited_out(
     temporal: TemporalClient, store: PostgresSessions, caplog: pytest.LogCaptureFixture
 ) -> None:
