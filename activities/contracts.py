@@ -98,6 +98,8 @@ class SpawnInput:
     call_id: str
     tokens_left: int | None = None
     """What the parent may still use; the child gets no more."""
+    session_seconds: float = 0.0
+    """How long the session has worked so far, the parent included."""
     broadcast: BroadcastConfig | None = None
     """How much viewers of the parent are told; they see the child, too. None: what the child's agent says."""
 

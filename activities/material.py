@@ -7,7 +7,7 @@ from activities.calls import now
 from activities.contracts import SettleInput
 from agent_domain.cached_context import CachedContext
 from agent_domain.continuation import expanded
-from agent_domain.facts import ExecutionFacts, StateInfo
+from agent_domain.facts import ExecutionFacts
 from agent_domain.messages import Messages
 from agent_domain.ports import ExecutionRef, Material, StepRow
 from agent_domain.state import AgentState, ExecutionData
@@ -29,7 +29,7 @@ def bare_state(ref: ExecutionRef, material: Material) -> AgentState:
     return AgentState(
         agent_id=material.agent_id,
         parent_agent_id=material.parent_agent_id,
-        facts=ExecutionFacts(state_info=StateInfo(material.agent_id)),
+        facts=ExecutionFacts(state_info=replace(material.clocks, id=material.agent_id)),
         metadata=material.metadata,
         cached_context=CachedContext.from_dict(material.spec.cached_context),
         execution=ExecutionData(ref.execution_id, task=material.task),

@@ -51,6 +51,7 @@ class Settling:
                 snapshot=await self.snapshots.settled(request, material),
                 is_final=request.stop_reason is not None,
                 is_debug=material.is_debug,
+                worked_seconds=request.info.cumulative_execution_seconds + request.seconds_under_way,
                 events=await self._news(request, answer, error, material),
             )
         )

@@ -109,7 +109,8 @@ class SubagentActivities:
         plan.rules()
         ref = child_ref(request.ref, request.call_id)
         new = child_execution(spawn, child, plan, ref, request.ref.execution_id)
-        await self.store.accept(replace(new, task_queue=activity.info().task_queue))
+        seconds = request.session_seconds
+        await self.store.accept(replace(new, task_queue=activity.info().task_queue, session_seconds=seconds))
         return SpawnOutput(plan)
 
     @activity.defn(name=REPORT)

@@ -223,6 +223,11 @@ class ExecutionFacts:
         started = info.started_at or now
         return replace(self, state_info=replace(info, started_at=started, updated_at=now))
 
+    @classmethod
+    def begun(cls, clocks: StateInfo | None, now: datetime) -> "ExecutionFacts":
+        """An execution begins; its session may have worked before."""
+        return cls(state_info=clocks or StateInfo()).entered(now)
+
     def entered(self, now: datetime) -> "ExecutionFacts":
         """A run begins or goes on after a pause: the wall clock starts."""
         return replace(self.at(now), execution_started_at=now)

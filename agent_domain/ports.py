@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from agent_domain.announcements import Announcement
 from agent_domain.capabilities.approvals import ApprovalRule
 from agent_domain.errors import EverstepError
+from agent_domain.facts import StateInfo
 from agent_domain.messages import Message, Messages
 from agent_domain.notes import NO_NOTES, Notes
 from agent_domain.status import ExecutionStatus, StopReason
@@ -102,6 +103,8 @@ class NewExecution:
     """What Everstep notes of its origin."""
     task_queue: str | None = None
     """Whose workers know its agent; children are at work where their parent is."""
+    session_seconds: float | None = None
+    """Working time of its session so far; None: what the store knows of it. Only a parent knows more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +155,8 @@ class Material:
     """The calls that people have allowed for the whole execution."""
     task: str | None = None
     """The message that began the execution."""
+    clocks: StateInfo = StateInfo()
+    """Those that the execution began with: its session's."""
 
     @property
     def max_steps(self) -> int | None:
@@ -437,6 +442,8 @@ class Settlement:
     is_final: bool = False
     is_debug: bool = False
     """Whether the snapshot is the full state."""
+    worked_seconds: float | None = None
+    """How long the execution has worked; None where nobody counted, then what is recorded is added up."""
     cancelled_calls: Sequence[tuple[str, int, Messages]] = ()
     """Calls that end unanswered: id, place, and what the conversation says of them."""
     events: Sequence[EventRecord] = ()
@@ -490,6 +497,9 @@ class ExecutionRow:
     user_id: str | None = None
     definition_hash: str | None = None
     """Which definition governs it, where one execution was asked for; lists leave it out."""
+    last_snapshot_id: UUID | None = None
+    clocks: StateInfo = StateInfo()
+    """Those that it begins with: its session's."""
 
 
 @dataclass(frozen=True, slots=True)

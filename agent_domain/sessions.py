@@ -14,6 +14,7 @@ from uuid import UUID
 
 from agent_domain.announcements import NO_CONTEXT, Context, MessageRole, bounded
 from agent_domain.errors import EverstepError, InvalidInput
+from agent_domain.facts import StateInfo
 from agent_domain.ports import (
     DEFAULT_TENANT,
     Command,
@@ -237,6 +238,8 @@ class Launch:
     task_queue: str | None = None
     has_commands: bool = False
     """Whether people have said something to it that its workflow has to be told."""
+    clocks: StateInfo = StateInfo()
+    """Those that it begins with: its session's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,12 +275,15 @@ class SnapshotRow:
     id: UUID
     execution_id: UUID
     parent_snapshot_id: UUID | None
+    """Of a subagent's: the snapshot of the agent that it works for."""
     agent_name: str | None
     step_number: int | None
     is_final: bool
     debug_mode: bool
     state: FrozenDict
     created_at: datetime
+    previous_snapshot_id: UUID | None = None
+    """The one before it of the same execution."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from temporalio.workflow import ChildWorkflowCancellationType, ChildWorkflowHand
 with workflow.unsafe.imports_passed_through():
     from activities.contracts import CloseInput, ReportInput, SpawnInput, ToolOutput, settled
     from activities.subagents import SubagentActivities
+    from agent_domain.facts import StateInfo
     from agent_domain.plan import ExecutionPlan
     from agent_domain.ports import ExecutionRef
     from agent_domain.spawning import child_ref
@@ -135,13 +136,22 @@ class Children(Standing):
         child, summary = child_ref(ref, call.id), f"step {number} · {call.name}"
         self.children[child.execution_id] = ExecutionStatus.RUNNING
         try:
-            spawn = SpawnInput(ref, agent, number, call.id, self.tokens_left, self.plan.broadcast)
+            clocks = StateInfo(session_execution_seconds=self.session_seconds)
+            spawn = SpawnInput(
+                ref,
+                agent,
+                number,
+                call.id,
+                self.tokens_left,
+                clocks.session_execution_seconds,
+                self.plan.broadcast,
+            )
             spawned = await self.unless_cancelled(
                 workflow.start_activity_method(SubagentActivities.spawn, spawn, summary=summary, **CHILD)
             )
             if spawned and spawned.plan is None:
                 return spawned.answered
-            ended = await self.ended(child, spawned.plan if spawned else None)
+            ended = await self.ended(child, spawned.plan if spawned else None, clocks)
             self.children[child.execution_id] = ExecutionStatus.RUNNING
             report = ReportInput(ref, agent, number, call.id, is_lost=ended is None)
             if ended:
@@ -157,9 +167,11 @@ class Children(Standing):
             del self.children[child.execution_id]
             self.begun.pop(child.execution_id, None)
 
-    async def ended(self, child: ExecutionRef, plan: ExecutionPlan | None) -> ExecutionResult | None:
+    async def ended(
+        self, child: ExecutionRef, plan: ExecutionPlan | None, clocks: StateInfo
+    ) -> ExecutionResult | None:
         """How a child ended. Where it does not write that down itself, somebody has to."""
-        ended = await self.lived(child, plan) if plan and not self.is_cancelled else None
+        ended = await self.lived(child, plan, clocks) if plan and not self.is_cancelled else None
         if ended is None:
             status = ExecutionStatus.CANCELLED if self.is_cancelled else ExecutionStatus.FAILED
             await workflow.execute_activity_method(
@@ -167,9 +179,11 @@ class Children(Standing):
             )
         return ended
 
-    async def lived(self, child: ExecutionRef, plan: ExecutionPlan) -> ExecutionResult | None:
+    async def lived(
+        self, child: ExecutionRef, plan: ExecutionPlan, clocks: StateInfo
+    ) -> ExecutionResult | None:
         """Run a child to its end; None if something else than itself ended it."""
-        start = ExecutionInput(child, plan, self.start.search_attributes, is_subagent=True)
+        start = ExecutionInput(child, plan, self.start.search_attributes, is_subagent=True, clocks=clocks)
         try:
             handle: ChildWorkflowHandle[Any, ExecutionResult] = await workflow.start_child_workflow(
                 WORKFLOW,
@@ -213,6 +227,11 @@ class Children(Standing):
         besides = self.step.besides
         under_way = (self.step.usage + besides.usage).total + besides.child_tokens
         return max(1, self.plan.max_tokens - self.facts.tokens - under_way)
+
+    @property
+    def session_seconds(self) -> float:
+        """How long the session has worked so far: earlier executions, this one, and its step under way."""
+        return self.facts.state_info.session_execution_seconds + self.facts.seconds_under_way
 
     @workflow.signal(name=CHILD_STANDS)
     def child_stands(self, standing: ChildStanding) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from uuid import UUID
 
-from agent_domain.facts import ExecutionFacts
+from agent_domain.facts import ExecutionFacts, StateInfo
 from agent_domain.plan import ExecutionPlan
 from agent_domain.ports import ExecutionRef
 from agent_domain.status import AgentStatus, ExecutionStatus, StopReason
@@ -47,6 +47,8 @@ class ExecutionInput:
     """How often the execution was settled so far."""
     is_subagent: bool = False
     """Whether another execution waits for this one."""
+    clocks: StateInfo | None = None
+    """Those that it begins with: its session's, read once when it was started."""
 
 
 @dataclass(frozen=True, slots=True)

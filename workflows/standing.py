@@ -32,7 +32,7 @@ class Standing:
         self.start = start
         self.plan = start.plan
         self.tools = {tool.name: tool for tool in start.plan.tools}
-        self.facts = start.facts or ExecutionFacts().entered(workflow.now())
+        self.facts = start.facts or ExecutionFacts.begun(start.clocks, workflow.now())
         self.settlements = start.settlements
         self.status = ExecutionStatus.RUNNING
         self.work: asyncio.Task[None] | None = None

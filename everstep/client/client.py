@@ -28,6 +28,7 @@ from agent_domain.closing import closed
 from agent_domain.definition import AgentDefinition
 from agent_domain.envelopes import InputSource
 from agent_domain.errors import EverstepError, InvalidInput, UnknownName
+from agent_domain.facts import StateInfo
 from agent_domain.messages import Message, Messages, as_messages, user
 from agent_domain.plan import ExecutionPlan
 from agent_domain.ports import (
@@ -172,13 +173,21 @@ class Client:
         if row.status is not ExecutionStatus.PENDING:
             # It has begun, perhaps so long ago that Temporal does not remember.
             return Execution(self, ref)
-        return await self.launch(ref, plan)
+        return await self.launch(ref, plan, clocks=row.clocks)
 
     async def launch(
-        self, ref: ExecutionRef, plan: ExecutionPlan, task_queue: str | None = None
+        self,
+        ref: ExecutionRef,
+        plan: ExecutionPlan,
+        task_queue: str | None = None,
+        *,
+        clocks: StateInfo | None = None,
     ) -> "Execution":
-        """Start the workflow of an accepted execution; one that was started before is left alone."""
-        start = ExecutionInput(ref, plan, self.search_attributes)
+        """Start the workflow of an accepted execution; one that was started before is left alone.
+
+        Its `clocks` begin where those of its session are.
+        """
+        start = ExecutionInput(ref, plan, self.search_attributes, clocks=clocks)
         session = f" · session {ref.session_id}" if ref.session_id else ""
         # It may have run, and be over: the same message was accepted before.
         with suppress(WorkflowAlreadyStartedError):

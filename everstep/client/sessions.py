@@ -222,7 +222,7 @@ class Sessions:
         """Start the workflow of a pending execution whose turn it is; again changes nothing."""
         with reading("the execution's plan"):
             plan = ExecutionPlan.model_validate(launch.plan)
-        execution = await self.client.launch(launch.ref, plan, launch.task_queue)
+        execution = await self.client.launch(launch.ref, plan, launch.task_queue, clocks=launch.clocks)
         if launch.has_commands:
             await self._deliver_early(execution)
         return execution

@@ -195,6 +195,7 @@ class Execution(Told):
     usage: Mapping[str, Any]
     output: Mapping[str, Any] | None = Field(description="`response` and `stop_reason`, once it has ended.")
     error_message: str | None
+    last_snapshot_id: UUID | None = Field(default=None, description="The latest of its stored states.")
     metadata: Mapping[str, Any]
     created_at: Moment
     started_at: Moment | None
@@ -216,6 +217,7 @@ class Execution(Told):
             usage=row.usage,
             output=row.output,
             error_message=row.error_message,
+            last_snapshot_id=row.last_snapshot_id,
             metadata=row.metadata,
             created_at=row.created_at,
             started_at=row.started_at,
@@ -383,7 +385,10 @@ class Snapshot(Told):
 
     id: UUID
     execution_id: UUID
-    parent_snapshot_id: UUID | None
+    parent_snapshot_id: UUID | None = Field(
+        description="Of a subagent's: the latest snapshot of the agent that it works for."
+    )
+    previous_snapshot_id: UUID | None = Field(description="The one before it of the same execution.")
     agent_name: str | None
     step_number: int | None
     is_final: bool
@@ -398,6 +403,7 @@ class Snapshot(Told):
             id=row.id,
             execution_id=row.execution_id,
             parent_snapshot_id=row.parent_snapshot_id,
+            previous_snapshot_id=row.previous_snapshot_id,
             agent_name=row.agent_name,
             step_number=row.step_number,
             is_final=row.is_final,

@@ -64,6 +64,7 @@ EXECUTION: Final[Mapping[str, Any]] = {
     "usage": {"input": 812, "output": 96, "cached": 0, "reasoning": 0, "total": 908},
     "output": {"response": "Your train to Bergen is booked.", "stop_reason": "completed"},
     "error_message": None,
+    "last_snapshot_id": "7d4e1c53-2f0b-5c55-9a51-7b0b6f1c2d3e",
     "metadata": {"stop_reason": "completed"},
     "created_at": AT,
     "started_at": AT,

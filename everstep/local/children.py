@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from agent_domain.definition import AgentDefinition
 from agent_domain.errors import InvalidInput, ListenerFailed
+from agent_domain.facts import StateInfo
 from agent_domain.spawning import ChildEnd, Spawn, brought, child_plan, path
 from agent_domain.state import AgentState
 from agent_domain.status import AgentStatus, ExecutionStatus, ended
@@ -46,7 +47,13 @@ class Parent:
         agent = path(self.definition.descriptor.name, spawn.agent)
         plan = child_plan(spawn, replace(child, criteria=()), agent, self._tokens_left())
         begun = AgentState.empty().with_messages(spawn.messages).with_metadata(spawn.metadata)
-        begun = replace(begun, parent_agent_id=self.state.agent_id)
+        facts = self.state.facts
+        worked = facts.state_info.session_execution_seconds + facts.seconds_under_way
+        begun = replace(
+            begun,
+            parent_agent_id=self.state.agent_id,
+            facts=replace(begun.facts, state_info=StateInfo(session_execution_seconds=worked)),
+        )
         return replace(child, base_plan=plan), begun
 
     def _tokens_left(self) -> int | None:

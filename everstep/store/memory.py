@@ -16,6 +16,7 @@ from agent_domain.announcements import Announcement
 from agent_domain.bus import NOBODY, EnvelopeBus
 from agent_domain.capabilities.approvals import ApprovalRule
 from agent_domain.errors import InvalidInput
+from agent_domain.facts import StateInfo
 from agent_domain.messages import Message, Messages, tool_message
 from agent_domain.notes import Notes, summed
 from agent_domain.ports import (
@@ -150,6 +151,8 @@ class _Execution:
     started_at: datetime | None = None
     completed_at: datetime | None = None
     last_snapshot_id: UUID | None = None
+    worked_seconds: float = 0.0
+    clocks: StateInfo = StateInfo()
     kept_snapshots: set[UUID] = field(default_factory=set[UUID])
     steps: dict[int, _Step] = field(default_factory=dict[int, _Step])
     said: dict[tuple[int, int], Message] = field(default_factory=dict[tuple[int, int], Message])
@@ -190,6 +193,8 @@ class _Execution:
             completed_at=self.completed_at,
             parent_execution_id=self.parent_execution_id,
             user_id=self.user_id,
+            last_snapshot_id=self.last_snapshot_id,
+            clocks=self.clocks,
         )
 
 
@@ -241,6 +246,7 @@ class MemoryStore:
             created_at=self._now(),
             user_id=new.user_id or (parent.user_id if parent else None),
             plan=_kept(new.plan, "the plan"),
+            clocks=_clocks(new, continued),
         )
         execution.say(0, transcripts.lines(new.messages))
         self._streams.setdefault(ref.stream_id, _Stream(ref.tenant_id))
@@ -544,6 +550,7 @@ class MemoryStore:
         if settlement.stop_reason:
             execution.stop_reason = settlement.stop_reason
             execution.metadata = execution.metadata.merged({"stop_reason": settlement.stop_reason})
+        execution.worked_seconds = settlement.worked_seconds or execution.worked_seconds
         execution.output = told.output or execution.output
         execution.error_message = settlement.error_message or execution.error_message
         if settlement.snapshot is not None:
@@ -784,6 +791,7 @@ class MemoryStore:
             _before(execution, number, self._now()),
             _allowed(execution),
             self._task(execution),
+            execution.clocks,
         )
 
     def _task(self, execution: _Execution) -> str | None:
@@ -846,6 +854,17 @@ def _refuse_ended(execution: _Execution) -> None:
 
 def _origin(parent: _Execution | None) -> FrozenDict:
     return bodies.origin(parent.ref.execution_id, parent.last_snapshot_id) if parent else EMPTY
+
+
+def _clocks(new: NewExecution, continued: _Execution | None) -> StateInfo:
+    """The clocks that it begins with. There are no sessions here but chains of executions."""
+    if continued is None:
+        return StateInfo(session_execution_seconds=new.session_seconds or 0.0)
+    before = continued.clocks
+    return StateInfo(
+        started_at=before.started_at or continued.started_at,
+        session_execution_seconds=before.session_execution_seconds + continued.worked_seconds,
+    )
 
 
 def _hearing(execution: _Execution, begin: BeginStep) -> list[tuple[_Steered, int]]:

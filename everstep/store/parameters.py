@@ -56,6 +56,7 @@ def accepted(new: NewExecution, continued: Row[Any] | None, parent: Row[Any] | N
         "plan": encode(new.plan, "the plan"),
         "agent_metadata": encode(new.metadata, "the agent's metadata"),
         "stream_id": new.ref.stream_id,
+        "session_seconds": new.session_seconds,
         **said(transcripts.lines(new.messages)),
     }
 
@@ -192,7 +193,7 @@ def snapshot(
     """The state, and what it is a state of."""
     return {
         "snapshot_id": snapshot_id,
-        "parent_snapshot_id": execution.last_snapshot_id,
+        "previous_snapshot_id": execution.last_snapshot_id,
         "agent_id": execution.agent_id,
         "agent_name": execution.agent_type,
         "step_number": step_count,
@@ -218,6 +219,7 @@ def settled(settlement: Settlement, metadata: dict[str, Any], snapshot_id: UUID 
         "output": encode_optional(settlement.output, "the output"),
         "error_message": settlement.error_message,
         "snapshot_id": snapshot_id,
+        "worked_seconds": settlement.worked_seconds,
     }
 
 

@@ -255,8 +255,9 @@ class PostgresStore(PostgresReader):
 
     async def settle(self, settlement: Settlement) -> bool:
         """Change the execution's standing; False if this key was settled before, or the execution ended."""
-        ref, ends = settlement.ref, settlement.status in TERMINAL
-        session = [(statements.LOCK_ITS_SESSION, whose(ref))] if ends else []
+        ref, is_kept = settlement.ref, settlement.snapshot is not None
+        concerns_session = is_kept or settlement.status in TERMINAL
+        session = [(statements.LOCK_ITS_SESSION, whose(ref))] if concerns_session else []
         async with self._transaction() as connection:
             *_, locked, first = await connection.together(
                 *session,
@@ -266,13 +267,12 @@ class PostgresStore(PostgresReader):
             execution = _existing(ref, locked.first())
             if first.first() is None:
                 return False
-            is_kept = settlement.snapshot is not None
             snapshot_id = bodies.snapshot_id(ref.execution_id, settlement.key) if is_kept else None
             closed, *_, standing = await connection.together(
                 *_settling(settlement, execution.metadata, snapshot_id)
             )
             said = _saying(ref, _ended_calls(settlement, closed.all()))
-            kept = _keeping(settlement, execution, snapshot_id, standing.scalar_one())
+            kept = _keeping(settlement, execution, snapshot_id, standing.one())
             news = bodies.session_news(ref.execution_id, settlement.events)
             told = whose(ref) | parameters.told(news) | {"stream_id": execution.stream_id}
             append = (statements.APPEND, told)
@@ -283,7 +283,10 @@ class PostgresStore(PostgresReader):
     async def keep_snapshot(self, ref: ExecutionRef, number: int, state: FrozenDict) -> bool:
         """Keep the full state after a step, for debugging; False if there is one of this step."""
         async with self._transaction() as connection:
-            execution = await self._locked(connection, ref)
+            _, locked = await connection.together(
+                (statements.LOCK_ITS_SESSION, whose(ref)), (statements.LOCK_EXECUTION, whose(ref))
+            )
+            execution = _existing(ref, locked.first())
             _refuse_ended(ref, execution)
             snapshot_id = bodies.snapshot_id(ref.execution_id, f"step/{number}")
             values = parameters.snapshot(execution, snapshot_id, number, state, is_debug=True)
@@ -449,8 +452,10 @@ class PostgresStore(PostgresReader):
         continued = await self._named(connection, ref, new.continues)
         parent = await self._named(connection, ref, new.parent_execution_id)
         values = whose(ref) | parameters.accepted(new, continued, parent)
-        accepted, owned = await connection.together(
-            (statements.ACCEPT, values), (statements.OWNS_STREAM, values)
+        # It becomes the last one of its session, unless it works for another one.
+        lock = [] if parent or not ref.session_id else [(statements.LOCK_NAMED_SESSION, values)]
+        *_, accepted, owned = await connection.together(
+            *lock, (statements.ACCEPT, values), (statements.OWNS_STREAM, values)
         )
         made = accepted.first()
         if made is None:
@@ -551,22 +556,27 @@ def _settling(settlement: Settlement, notes: dict[str, Any], snapshot_id: UUID |
 
 
 def _keeping(
-    settlement: Settlement, execution: Row[Any], snapshot_id: UUID | None, step_count: int
+    settlement: Settlement, execution: Row[Any], snapshot_id: UUID | None, standing: Row[Any]
 ) -> list[Asked]:
-    """The snapshot, and what its session knows of its last execution."""
+    """The snapshot, and what its session knows of it and of an execution that has ended."""
     ref, asked = settlement.ref, list[Asked]()
     if snapshot_id and settlement.snapshot is not None:
         values = parameters.snapshot(
             execution,
             snapshot_id,
-            step_count,
+            standing.step_count,
             settlement.snapshot,
             is_final=settlement.is_final,
             is_debug=settlement.is_debug,
         )
         asked.append((statements.SNAPSHOT, whose(ref) | values))
-    if settlement.status in TERMINAL and execution.session_id and not execution.parent_execution_id:
-        values = {"session_id": execution.session_id, "snapshot_id": snapshot_id}
+    ends = settlement.status in TERMINAL
+    if (ends or snapshot_id) and execution.session_id and not execution.parent_execution_id:
+        values = {
+            "session_id": execution.session_id,
+            "snapshot_id": snapshot_id,
+            "worked_seconds": standing.worked_seconds if ends else 0.0,
+        }
         asked.append((statements.SETTLE_SESSION, whose(ref) | values))
     return asked
 

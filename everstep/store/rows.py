@@ -8,6 +8,7 @@ from uuid import UUID
 
 from sqlalchemy import Row
 
+from agent_domain.facts import StateInfo
 from agent_domain.messages import Messages
 from agent_domain.ports import (
     CallRecord,
@@ -58,7 +59,14 @@ def execution_row(row: Row[Any]) -> ExecutionRow:
         completed_at=row.completed_at,
         parent_execution_id=row.parent_execution_id,
         user_id=row.user_id,
+        last_snapshot_id=row.last_snapshot_id,
+        clocks=clocks(row),
     )
+
+
+def clocks(row: Row[Any]) -> StateInfo:
+    """The clocks that an execution begins with: its session's."""
+    return StateInfo(started_at=row.session_began_at, session_execution_seconds=row.session_seconds)
 
 
 def single_execution_row(row: Row[Any]) -> ExecutionRow:
@@ -99,6 +107,7 @@ def material(row: Row[Any], said: Iterable[Row[Any]], before: Row[Any] | None) -
         step,
         bodies.rules_read(row.allowed),
         transcripts.task_told(said),
+        clocks(row),
     )
 
 

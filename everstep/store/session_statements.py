@@ -50,6 +50,8 @@ CHANGE_SESSION = text(f"""
 """)  # noqa: S608 -- our own column names
 
 DELETE_SESSION = (
+    # First, so that no message is changed that goes anyway.
+    text("DELETE FROM agent_session_messages WHERE session_id = :session_id AND tenant_id = :tenant_id"),
     text("DELETE FROM agent_executions WHERE session_id = :session_id AND tenant_id = :tenant_id"),
     text("DELETE FROM agent_streams WHERE stream_id = :session_id AND tenant_id = :tenant_id"),
     text("DELETE FROM agent_sessions WHERE id = :session_id AND tenant_id = :tenant_id"),
@@ -99,14 +101,20 @@ QUEUE_UNHEARD = text("""
     WITH moved AS (
         UPDATE agent_steered SET heard_at = 0
          WHERE execution_id = :steered_id AND key = :key
+    ), queued AS (
+        INSERT INTO agent_executions (id, tenant_id, session_id, user_id, agent_type, agent_config, input,
+                                      token_breakdown, agent_id, plan, task_queue)
+        SELECT :execution_id, tenant_id, session_id, user_id, agent_type, agent_config, CAST(:input AS json),
+               CAST(:breakdown AS json), agent_id, plan, task_queue
+          FROM agent_executions
+         WHERE id = :steered_id
+            ON CONFLICT (id) DO NOTHING
+     RETURNING id, session_id
     )
-    INSERT INTO agent_executions (id, tenant_id, session_id, user_id, agent_type, agent_config, input,
-                                  token_breakdown, agent_id, plan, task_queue)
-    SELECT :execution_id, tenant_id, session_id, user_id, agent_type, agent_config, CAST(:input AS json),
-           CAST(:breakdown AS json), agent_id, plan, task_queue
-      FROM agent_executions
-     WHERE id = :steered_id
-        ON CONFLICT (id) DO NOTHING
+    UPDATE agent_sessions
+       SET last_execution_id = queued.id, updated_at = clock_timestamp()
+      FROM queued
+     WHERE agent_sessions.id = queued.session_id
 """)
 """What a steered message says to an execution that ended without hearing it is said to one of its own."""
 
@@ -128,8 +136,14 @@ RELEASE = text("""
        SET released_at = clock_timestamp(),
            continues_execution_id = coalesce(continues_execution_id, (SELECT id FROM begun)),
            agent_id = coalesce((SELECT agent_id FROM begun), agent_id),
+           -- Whatever came before it has ended.
+           session_seconds = coalesce((SELECT worked_seconds FROM agent_sessions WHERE id = :session_id),
+                                      session_seconds),
+           session_began_at = coalesce((SELECT created_at FROM agent_sessions WHERE id = :session_id),
+                                       session_began_at),
            updated_at = clock_timestamp()
      WHERE id = :execution_id AND released_at IS NULL
+ RETURNING session_seconds, session_began_at
 """)
 
 INTERRUPTS = text("""
@@ -189,14 +203,15 @@ ENDED_UNHEARD = text("""
 """)
 
 LAUNCH = text(f"""
-    SELECT id, tenant_id, session_id, plan, task_queue, {_HAS_COMMANDS}
+    SELECT id, tenant_id, session_id, plan, task_queue, session_seconds, session_began_at, {_HAS_COMMANDS}
       FROM agent_executions launched
      WHERE id = :execution_id AND tenant_id = :tenant_id AND status = 'pending' AND released_at IS NOT NULL
 """)  # noqa: S608 -- our own words
 
 STRANDED = text("""
     SELECT launched.id, true AS has_commands, launched.tenant_id, launched.session_id, launched.status,
-           launched.plan, launched.task_queue, launched.updated_at,
+           launched.plan, launched.task_queue, launched.updated_at, launched.session_seconds,
+           launched.session_began_at,
            launched.released_at IS NOT NULL AS is_released,
            launched.parent_execution_id IS NOT NULL AS is_child
       FROM agent_executions launched

@@ -506,7 +506,9 @@ class PostgresSessions(PostgresStore):
             if not all(answer.scalar() for answer in answers):
                 await connection.rollback()
                 return None
-            return Posted(await self._told(connection, message), Route.START, ref, launch=_turn(message))
+            launch = _turn(message, answers[1].one())
+            kept, *_ = await self._told(connection, message)
+            return Posted(_message(kept.one()), Route.START, ref, launch=launch)
 
     async def _begun(self, connection: Transaction, message: NewMessage, taken: Route) -> Posted:
         rank = INTERRUPTING if taken is Route.INTERRUPT else 1
@@ -518,17 +520,24 @@ class PostgresSessions(PostgresStore):
         begins = is_new and taken is Route.START
         if begins:
             then.append((session_statements.RELEASE, values))
-        kept = await self._told(connection, message, *then)
-        return Posted(kept, taken, ref, launch=_turn(message) if begins else None)
+        kept, *answers = await self._told(connection, message, *then)
+        launch = _turn(message, answers[-1].one()) if begins else None
+        return Posted(_message(kept.one()), taken, ref, launch=launch)
 
-    async def _told(self, connection: Transaction, message: NewMessage, *then: Asked) -> SessionMessageRow:
-        """The message, once the session's readers are told that its execution is accepted; last of all."""
+    async def _told(self, connection: Transaction, message: NewMessage, *then: Asked) -> Sequence[Answer]:
+        """Tell the session's readers that the message's execution is accepted; last of all.
+
+        Returns:
+            The message, then the answers to `then`.
+        """
         ref = _ref(message, message.execution_id)
         said = announcements.message_received(message.content, message.id, message.metadata, message.context)
         told = {f"said/{message.id}": said, "queued": announcements.queued()}
         kept = (session_statements.MESSAGE, {"message_id": message.id})
-        *_, stored = await self._announce(connection, ref, message.session_id, told, *then, kept, last=True)
-        return _message(stored.one())
+        *answers, stored = await self._announce(
+            connection, ref, message.session_id, told, *then, kept, last=True
+        )
+        return [stored, *answers]
 
 
 def _began(message: Message, execution_id: UUID) -> Mapping[str, Announcement]:
@@ -599,9 +608,10 @@ def _execution(message: NewMessage, **queued: Any) -> NewExecution:
     )
 
 
-def _turn(message: NewMessage) -> Launch:
-    """What starts what the message begins."""
-    return Launch(_ref(message, message.execution_id), message.plan, message.task_queue)
+def _turn(message: NewMessage, row: Row[Any]) -> Launch:
+    """What starts what the message begins; the row has the clocks of its session."""
+    ref, clocks = _ref(message, message.execution_id), rows.clocks(row)
+    return Launch(ref, message.plan, message.task_queue, clocks=clocks)
 
 
 def _ref(message: NewMessage, execution_id: UUID) -> ExecutionRef:
@@ -648,6 +658,7 @@ def _snapshot(row: Row[Any]) -> SnapshotRow:
         row.debug_mode,
         bodies.document(row.state_json, "the snapshot"),
         row.created_at,
+        row.previous_snapshot_id,
     )
 
 
@@ -656,4 +667,6 @@ def _owner(row: Row[Any]) -> ExecutionRef:
 
 
 def _launch(row: Row[Any]) -> Launch:
-    return Launch(_owner(row), bodies.document(row.plan, "the plan"), row.task_queue, row.has_commands)
+    return Launch(
+        _owner(row), bodies.document(row.plan, "the plan"), row.task_queue, row.has_commands, rows.clocks(row)
+    )

@@ -16,16 +16,38 @@ ACCEPT = text("""
         INSERT INTO agent_executions
                (id, tenant_id, session_id, user_id, agent_type, agent_config, input, token_breakdown,
                 metadata, agent_id, parent_agent_id, parent_execution_id, continues_execution_id,
-                continues_until, plan, agent_metadata, task_queue, queue_rank, released_at)
+                continues_until, plan, agent_metadata, task_queue, queue_rank, released_at,
+                session_seconds, session_began_at)
         VALUES (:execution_id, :tenant_id, :session_id, :user_id, :agent, CAST(:spec AS json),
                 CAST(:input AS json), CAST(:breakdown AS json), CAST(:metadata AS json), :agent_id,
                 :parent_agent_id, :parent_execution_id, :continues, :continues_until, CAST(:plan AS json),
                 CAST(:agent_metadata AS json), :task_queue, :queue_rank,
-                CASE WHEN NOT :is_queued THEN clock_timestamp() END)
+                CASE WHEN NOT :is_queued THEN clock_timestamp() END,
+                coalesce(CAST(:session_seconds AS double precision),
+                         (SELECT worked_seconds FROM agent_sessions WHERE id = :session_id),
+                         (SELECT session_seconds + worked_seconds
+                            FROM agent_executions WHERE id = :continues),
+                         0),
+                CASE WHEN CAST(:parent_execution_id AS uuid) IS NULL
+                     THEN coalesce((SELECT created_at FROM agent_sessions WHERE id = :session_id),
+                                   (SELECT coalesce(session_began_at, started_at)
+                                      FROM agent_executions WHERE id = :continues)) END)
             ON CONFLICT (id) DO NOTHING
      RETURNING id, tenant_id, session_id, agent_type, status, step_count, token_breakdown, stop_reason,
                output, error_message, metadata, agent_metadata, created_at, started_at, completed_at,
-               parent_execution_id, user_id
+               parent_execution_id, user_id, last_snapshot_id, session_seconds, session_began_at
+    ), made AS (
+        -- Executions may name a session that nobody has made.
+        INSERT INTO agent_sessions (id, tenant_id, user_id, last_execution_id)
+        SELECT session_id, tenant_id, coalesce(user_id, ''), id
+          FROM execution
+         WHERE session_id IS NOT NULL
+            ON CONFLICT (id) DO NOTHING
+    ), session AS (
+        UPDATE agent_sessions
+           SET last_execution_id = execution.id
+          FROM execution
+         WHERE agent_sessions.id = execution.session_id AND execution.parent_execution_id IS NULL
     ), said AS (
         INSERT INTO agent_transcript (execution_id, step, idx, tenant_id, role, content, metadata)
         SELECT execution.id, 0, said.idx, execution.tenant_id, said.role,
@@ -57,7 +79,7 @@ _ALLOWED = """(SELECT json_agg(resolution -> 'remember' ORDER BY resolved_at)
 _EXECUTION = f"""
     SELECT id, status, coalesce(session_id, id) AS stream_id, session_id, agent_type, agent_id,
            parent_agent_id, agent_config, metadata, token_breakdown, last_snapshot_id,
-           parent_execution_id, started_at, plan, listed, {_ALLOWED}
+           parent_execution_id, started_at, plan, listed, session_seconds, session_began_at, {_ALLOWED}
       FROM agent_executions
      WHERE id = :execution_id AND tenant_id = :tenant_id
 """  # noqa: S608 -- our own words
@@ -65,6 +87,10 @@ _EXECUTION = f"""
 EXECUTION = text(_EXECUTION)
 
 LOCK_EXECUTION = text(f"{_EXECUTION} FOR NO KEY UPDATE")
+
+LOCK_NAMED_SESSION = text("""
+    SELECT id FROM agent_sessions WHERE id = :session_id AND tenant_id = :tenant_id FOR NO KEY UPDATE
+""")
 
 LOCK_ITS_SESSION = text("""
     SELECT session.id
@@ -625,10 +651,19 @@ COMPLETE_STEPS = text("""
 """The outcome of an evaluation belongs to the step that was judged: the last one, unless it is named."""
 
 _SNAPSHOT = """
-    INSERT INTO agent_state_snapshots (id, tenant_id, agent_execution_id, parent_snapshot_id, agent_id,
-                                       agent_name, step_number, is_final, debug_mode, state_json)
-    VALUES (:snapshot_id, :tenant_id, :execution_id, :parent_snapshot_id, :agent_id, :agent_name,
-            :step_number, :is_final, :debug_mode, CAST(:state AS json))
+    INSERT INTO agent_state_snapshots (id, tenant_id, agent_execution_id, parent_snapshot_id,
+                                       previous_snapshot_id, agent_id, agent_name, step_number, is_final,
+                                       debug_mode, state_json)
+    VALUES (:snapshot_id, :tenant_id, :execution_id,
+            (SELECT snapshot.id
+               FROM agent_executions child
+               JOIN agent_executions parent ON parent.id = child.parent_execution_id
+               JOIN agent_state_snapshots snapshot
+                 ON snapshot.id = coalesce(CAST(child.metadata ->> 'parent_snapshot_id' AS uuid),
+                                           parent.last_snapshot_id)
+              WHERE child.id = :execution_id),
+            :previous_snapshot_id, :agent_id, :agent_name, :step_number, :is_final, :debug_mode,
+            CAST(:state AS json))
 """
 
 SNAPSHOT = text(_SNAPSHOT)
@@ -637,6 +672,12 @@ KEEP_SNAPSHOT = text(f"""
     WITH kept AS ({_SNAPSHOT}
         ON CONFLICT (id) DO NOTHING
      RETURNING id
+    ), session AS (
+        UPDATE agent_sessions
+           SET last_snapshot_id = kept.id, updated_at = clock_timestamp()
+          FROM kept, agent_executions execution
+         WHERE execution.id = :execution_id AND execution.parent_execution_id IS NULL
+           AND agent_sessions.id = execution.session_id
     )
     UPDATE agent_executions
        SET last_snapshot_id = kept.id, updated_at = clock_timestamp()
@@ -644,9 +685,27 @@ KEEP_SNAPSHOT = text(f"""
      WHERE agent_executions.id = :execution_id
  RETURNING kept.id
 """)  # noqa: S608 -- our own words
-"""Under the execution's lock. Returns nothing, and writes nothing, if it is there."""
+"""Under the locks of session and execution. Returns nothing, and writes nothing, if it is there."""
 
-SETTLE_EXECUTION = text("""
+RECORDED_SECONDS = """(
+               SELECT coalesce(sum(CAST(step.facts ->> 'seconds' AS double precision)
+                                   + CASE WHEN step.processed IS NULL
+                                               OR step.processed -> 'raised' IS NOT NULL THEN 0
+                                          ELSE CAST(step.processed -> 'facts' ->> 'seconds'
+                                                    AS double precision) END), 0)
+                 FROM agent_steps step
+                WHERE step.execution_id = agent_executions.id AND step.facts IS NOT NULL
+           ) + (
+               SELECT coalesce(sum(extract(epoch FROM upper(worked) - lower(worked))), 0)
+                 FROM (SELECT unnest(range_agg(tstzrange(call.started_at,
+                                                         call.started_at
+                                                         + call.seconds * interval '1 second'))) AS worked
+                         FROM agent_tool_calls call
+                        WHERE call.execution_id = agent_executions.id AND call.seconds > 0) AS ranges
+           )"""
+"""What is recorded of an execution's work: steps, processors, calls. Calls at the same time count once."""
+
+SETTLE_EXECUTION = text(f"""
     UPDATE agent_executions
        SET status = :status,
            started_at = CASE WHEN :starts THEN coalesce(started_at, clock_timestamp()) ELSE started_at END,
@@ -661,15 +720,18 @@ SETTLE_EXECUTION = text("""
            output = coalesce(CAST(:output AS json), output),
            error_message = coalesce(CAST(:error_message AS text), error_message),
            last_snapshot_id = coalesce(CAST(:snapshot_id AS uuid), last_snapshot_id),
+           worked_seconds = coalesce(CAST(:worked_seconds AS double precision),
+                                     CASE WHEN :ends THEN {RECORDED_SECONDS} END,
+                                     worked_seconds),
            updated_at = clock_timestamp()
      WHERE id = :execution_id
- RETURNING step_count
-""")
+ RETURNING step_count, worked_seconds
+""")  # noqa: S608 -- our own words
 
 SETTLE_SESSION = text("""
     UPDATE agent_sessions
-       SET last_execution_id = :execution_id,
-           last_snapshot_id = coalesce(CAST(:snapshot_id AS uuid), last_snapshot_id),
+       SET last_snapshot_id = coalesce(CAST(:snapshot_id AS uuid), last_snapshot_id),
+           worked_seconds = worked_seconds + CAST(:worked_seconds AS double precision),
            updated_at = clock_timestamp()
      WHERE id = :session_id AND tenant_id = :tenant_id
 """)

@@ -7,7 +7,9 @@ Four of them are public, and people join and report on them: `agent_sessions`, `
 - Bodies are `json`, not `jsonb`: the order of keys, and whether a number was written 1e22 or 10000000000,
   belong to what a model is shown. `jsonb` keeps neither.
 - What belongs to an execution goes with it (`ON DELETE CASCADE`), except what another one continues:
-  that has to go first, or in the same statement.
+  that has to go first, or in the same statement. What only names it is null then (`ON DELETE SET NULL`).
+- A foreign key costs a lock on the row that it names, `FOR KEY SHARE`, which is compatible with
+  `FOR NO KEY UPDATE`: so nothing takes `FOR UPDATE` of a session or an execution but what removes it.
 - A change here needs a revision in `migrations/versions`; a test compares the two.
 """
 
@@ -87,6 +89,23 @@ def _one_of(column: str, *words: str) -> CheckConstraint:
     return CheckConstraint(f"{column} IN ({listed})", name=column)
 
 
+def _last(name: str, table: str) -> Column[Any]:
+    """A reference to what is stored later in the same transaction, and may be removed by itself."""
+    later = ForeignKey(
+        f"{table}.id", ondelete="SET NULL", deferrable=True, initially="DEFERRED", use_alter=True
+    )
+    return Column(name, Uuid, later)
+
+
+def _found_by(name: str, column: str) -> Index:
+    """For the foreign key: rows that refer to what is removed are found without looking at all others."""
+    return Index(name, column, postgresql_where=text(f"{column} IS NOT NULL"))
+
+
+def _seconds(name: str) -> Column[Any]:
+    return Column(name, Double, nullable=False, server_default=text("0"))
+
+
 _UNDER_WAY = "status IN ('pending', 'running', 'paused')"
 
 # The public four.
@@ -103,12 +122,16 @@ sessions = Table(
     Column("title", Text),
     Column("status", Text, nullable=False, server_default="active"),
     _body("metadata", "{}"),
-    Column("last_execution_id", Uuid),
-    Column("last_snapshot_id", Uuid),
+    _last("last_execution_id", "agent_executions"),
+    _last("last_snapshot_id", "agent_state_snapshots"),
     _at(),
     _at("updated_at"),
+    # Beside the public columns: how long its executions have worked that have ended.
+    _seconds("worked_seconds"),
     PrimaryKeyConstraint("id"),
     _one_of("status", "active", "archived", "closed"),
+    _found_by("agent_sessions_by_last_execution", "last_execution_id"),
+    _found_by("agent_sessions_by_last_snapshot", "last_snapshot_id"),
     Index("agent_sessions_newest", "tenant_id", *_NEWEST_FIRST),
     Index("agent_sessions_by_user", "tenant_id", "user_id", *_NEWEST_FIRST),
     Index("agent_sessions_by_status", "tenant_id", "status", *_NEWEST_FIRST),
@@ -136,7 +159,7 @@ session_messages = Table(
     Column("session_id", Uuid, ForeignKey("agent_sessions.id", ondelete="CASCADE"), nullable=False),
     Column("role", Text, nullable=False),
     Column("content", Text, nullable=False),
-    Column("agent_execution_id", Uuid),
+    Column("agent_execution_id", Uuid, ForeignKey("agent_executions.id", ondelete="SET NULL")),
     Column("related_type", Text),
     Column("related_id", Text),
     Column("context_url", Text),
@@ -145,6 +168,7 @@ session_messages = Table(
     Column("sequence", BigInteger),
     PrimaryKeyConstraint("id"),
     _one_of("role", "user", "assistant", "info", "notification"),
+    _found_by("agent_session_messages_by_execution", "agent_execution_id"),
     Index("agent_session_messages_in_order", "session_id", "created_at", "id"),
 )
 
@@ -153,14 +177,14 @@ executions = Table(
     metadata,
     _id(),
     _tenant(),
-    Column("session_id", Uuid),
+    Column("session_id", Uuid, ForeignKey("agent_sessions.id", ondelete="CASCADE")),
     Column("user_id", Text),
     Column("agent_type", Text, nullable=False),
     _body("agent_config"),
     Column("status", Text, nullable=False, server_default="pending"),
     _body("input", "{}"),
     _body("output", "{}"),
-    Column("last_snapshot_id", Uuid),
+    _last("last_snapshot_id", "agent_state_snapshots"),
     Column("step_count", Integer, nullable=False, server_default=text("0")),
     Column("token_usage", BigInteger, nullable=False, server_default=text("0")),
     _body("token_breakdown", "{}"),
@@ -188,8 +212,13 @@ executions = Table(
     _body("agent_metadata", "{}"),
     # What toolsets listed for it.
     _optional_body("listed"),
+    # How long it has worked; how long its session had before it began, and since when that is there.
+    _seconds("worked_seconds"),
+    _seconds("session_seconds"),
+    _optional_at("session_began_at"),
     PrimaryKeyConstraint("id"),
     _one_of("status", *ExecutionStatus),
+    _found_by("agent_executions_by_last_snapshot", "last_snapshot_id"),
     Index("agent_executions_newest", "tenant_id", *_NEWEST_FIRST),
     Index("agent_executions_by_status", "tenant_id", "status", *_NEWEST_FIRST),
     Index("agent_executions_by_session", "session_id", *_NEWEST_FIRST),
@@ -224,7 +253,7 @@ snapshots = Table(
     _id(),
     _tenant(),
     _execution("agent_execution_id"),
-    Column("parent_snapshot_id", Uuid),
+    Column("parent_snapshot_id", Uuid, ForeignKey("agent_state_snapshots.id", ondelete="SET NULL")),
     Column("agent_id", Uuid),
     Column("agent_name", Text),
     Column("step_number", Integer),
@@ -232,7 +261,10 @@ snapshots = Table(
     Column("debug_mode", Boolean, nullable=False, server_default=text("false")),
     _body("state_json"),
     _at(),
+    # Beside the public columns: the one before it of the same execution, which goes with it.
+    Column("previous_snapshot_id", Uuid),
     PrimaryKeyConstraint("id"),
+    _found_by("agent_state_snapshots_by_parent", "parent_snapshot_id"),
     Index("agent_state_snapshots_in_order", "agent_execution_id", "created_at", "id"),
 )
 

@@ -251,7 +251,7 @@ class TestWhen:
             (3, True),
         ]
         assert {each.debug_mode for each in kept} == {True}
-        assert [each.parent_snapshot_id for each in kept] == [None, *(each.id for each in kept[:-1])]
+        assert [each.previous_snapshot_id for each in kept] == [None, *(each.id for each in kept[:-1])]
         first, paused, second, final = states(kept)
         found = '{"found":[1,2]}'
         assert [texts(state) for state in (first, paused, second, final)] == [
@@ -288,7 +288,7 @@ class TestWhen:
     async def test_a_subagent_is_linked_to_the_latest_snapshot_of_its_parent(
         self, debugging: Debugging
     ) -> None:
-        """8.1.2, 8.1.3: that of the step before; each chain of snapshots is one execution's."""
+        """8.1.2, 8.1.3: that of the step before; `previous_snapshot_id` stays within one execution."""
         spawn = calls(("spawn_subagent", {"subagent": "helper", "prompt": "Look"}))
         agent = an_agent(calls(("look", {})), spawn, "Blue", "Thanks", tools=[MockTool("look")])
         registry = AgentRegistry([AgentSpec("helper", "Helps", "You help.")])
@@ -301,7 +301,8 @@ class TestWhen:
         assert row.metadata["parent_execution_id"] == str(execution.id)
         assert row.metadata["parent_snapshot_id"] == str(kept[0].id)
         assert [(each.step_number, each.is_final) for each in of_child] == [(1, True)]
-        assert of_child[0].parent_snapshot_id is None
+        assert [each.parent_snapshot_id for each in of_child] == [kept[0].id]
+        assert {each.parent_snapshot_id for each in kept} == {None}
         assert of_child[0].state["parent_agent_id"] == str(states(kept)[0].agent_id)
 
     async def test_a_second_attempt_keeps_nothing_again(self, debugging: Debugging) -> None:
@@ -312,7 +313,7 @@ class TestWhen:
             kept = await debugging.kept(execution)
 
         assert [(each.step_number, each.is_final) for each in kept] == [(1, False), (2, True)]
-        assert kept[1].parent_snapshot_id == kept[0].id
+        assert kept[1].previous_snapshot_id == kept[0].id
 
     async def test_a_pause_says_who_is_waited_for(self, debugging: Debugging) -> None:
         """8.1.3: for somebody who paused it, here; a step that is complete is not judged yet."""

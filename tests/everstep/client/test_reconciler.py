@@ -30,7 +30,7 @@ async def accepted_and_lost(parlour: Parlour, monkeypatch: pytest.MonkeyPatch, k
     """A message is stored, and whoever took it is lost before the workflow starts."""
     session_id = await parlour.session()
 
-    async def dies(*_: object) -> None:
+    async def dies(*_: object, **__: object) -> None:
         raise Lost
 
     with monkeypatch.context() as patch:

@@ -350,6 +350,8 @@ class TestEpochs:
 
 
 MANY = """
+    INSERT INTO agent_sessions (id, tenant_id, user_id)
+    SELECT CAST(md5(CAST(n AS text)) AS uuid), 'acme', 'ann' FROM generate_series(0, 99) AS n;
     INSERT INTO agent_executions (id, tenant_id, session_id, agent_type, agent_config, agent_id, status)
     SELECT gen_random_uuid(), 'acme', CASE WHEN n % 3 > 0 THEN CAST(md5(CAST(n % 100 AS text)) AS uuid) END,
            'helper', '{}', gen_random_uuid(), CASE WHEN n % 50 = 0 THEN 'running' ELSE 'completed' END

@@ -75,6 +75,7 @@ async def test_an_upgrade_that_fails_leaves_nothing(empty_database: str) -> None
         "0005_notes",
         "0006_waits",
         "0007_commands",
+        "0008_references",
     ]
 
 
@@ -205,6 +206,25 @@ async def test_a_migration_takes_as_long_as_it_takes(database: str) -> None:
     assert await in_database(database, limit) == "0"
 
 
+BEFORE_REFERENCES = """
+    ALTER TABLE agent_session_messages DROP CONSTRAINT agent_session_messages_agent_execution_id_fkey;
+    ALTER TABLE agent_sessions
+        DROP CONSTRAINT agent_sessions_last_execution_id_fkey,
+        DROP CONSTRAINT agent_sessions_last_snapshot_id_fkey,
+        DROP COLUMN worked_seconds;
+    ALTER TABLE agent_executions
+        DROP CONSTRAINT agent_executions_session_id_fkey,
+        DROP CONSTRAINT agent_executions_last_snapshot_id_fkey,
+        DROP COLUMN worked_seconds, DROP COLUMN session_seconds, DROP COLUMN session_began_at;
+    ALTER TABLE agent_state_snapshots
+        DROP CONSTRAINT agent_state_snapshots_parent_snapshot_id_fkey,
+        DROP COLUMN previous_snapshot_id;
+    DROP INDEX agent_sessions_by_last_execution, agent_sessions_by_last_snapshot,
+               agent_session_messages_by_execution, agent_executions_by_last_snapshot,
+               agent_state_snapshots_by_parent;
+    UPDATE agent_schema_version SET version_num = '0007_commands';
+"""
+
 BEFORE_COMMANDS = """
     DROP TABLE agent_commands, agent_claims;
     DROP INDEX agent_steered_unheard;
@@ -255,12 +275,15 @@ async def test_answers_that_were_stored_before_go_with_what_they_tell_of(own_dat
     ids = {"session": UUID(int=1), "execution": UUID(int=2), "gone": UUID(int=3)}
     with psycopg.connect(own_database.replace("+psycopg", ""), autocommit=True) as connection:
         connection.execute(
-            (
-                BEFORE_COMMANDS
-                + BEFORE_WAITS
-                + BEFORE_NOTES
-                + BEFORE_JOURNAL
-                + BEFORE_RETENTION.format(**ids)
+            "".join(
+                (
+                    BEFORE_REFERENCES,
+                    BEFORE_COMMANDS,
+                    BEFORE_WAITS,
+                    BEFORE_NOTES,
+                    BEFORE_JOURNAL,
+                    BEFORE_RETENTION.format(**ids),
+                )
             ).encode()
         )
         await upgrade(own_database)
@@ -275,3 +298,73 @@ async def test_answers_that_were_stored_before_go_with_what_they_tell_of(own_dat
         connection.execute("DELETE FROM agent_sessions")
         connection.execute("DELETE FROM agent_executions")
         assert connection.execute("SELECT count(*) FROM agent_answers").fetchall() == [(0,)]
+
+
+SESSION, NEVER_MADE, GONE = UUID(int=1), UUID(int=2), UUID(int=3)
+PARENT, CHILD, LATER, ALONE = UUID(int=11), UUID(int=12), UUID(int=13), UUID(int=14)
+BEFORE, PAUSED, FINAL, OF_CHILD = UUID(int=21), UUID(int=22), UUID(int=23), UUID(int=24)
+
+OLD_ROWS = f"""
+    INSERT INTO agent_sessions (id, tenant_id, user_id, last_execution_id, last_snapshot_id)
+    VALUES ('{SESSION}', 'acme', 'ann', '{PARENT}', '{GONE}');
+    INSERT INTO agent_executions (id, tenant_id, session_id, user_id, agent_type, agent_config, agent_id,
+                                  status, parent_execution_id, last_snapshot_id, metadata, created_at)
+    SELECT id, 'acme', session_id, user_id, 'helper', '{{}}', gen_random_uuid(), status, parent_id,
+           snapshot_id, CAST(metadata AS json), now() + place * interval '1 second'
+      FROM (VALUES
+             (1, uuid '{PARENT}', uuid '{SESSION}', 'ann', 'completed', NULL, uuid '{FINAL}', '{{}}'),
+             (2, '{CHILD}', '{SESSION}', 'ann', 'completed', uuid '{PARENT}', '{OF_CHILD}',
+              '{{"parent_execution_id": "{PARENT}", "parent_snapshot_id": "{BEFORE}"}}'),
+             (3, '{LATER}', '{SESSION}', 'ann', 'pending', NULL, '{GONE}', '{{}}'),
+             (4, '{ALONE}', '{NEVER_MADE}', NULL, 'failed', NULL, NULL, '{{}}')
+           ) AS old(place, id, session_id, user_id, status, parent_id, snapshot_id, metadata);
+    INSERT INTO agent_state_snapshots (id, tenant_id, agent_execution_id, parent_snapshot_id, state_json)
+    VALUES ('{BEFORE}', 'acme', '{PARENT}', NULL, '{{}}'),
+           ('{PAUSED}', 'acme', '{PARENT}', '{BEFORE}', '{{}}'),
+           ('{FINAL}', 'acme', '{PARENT}', '{PAUSED}', '{{}}'),
+           ('{OF_CHILD}', 'acme', '{CHILD}', '{GONE}', '{{}}');
+    INSERT INTO agent_session_messages (id, tenant_id, session_id, role, content, agent_execution_id)
+    VALUES ('{SESSION}', 'acme', '{SESSION}', 'assistant', 'Hello', '{PARENT}'),
+           ('{GONE}', 'acme', '{SESSION}', 'assistant', 'Hello', '{GONE}');
+    INSERT INTO agent_steps (execution_id, number, tenant_id, attempt, facts)
+    SELECT id, 1, 'acme', 1, '{{"seconds": 1.5}}' FROM agent_executions;
+    INSERT INTO agent_tool_calls (execution_id, call_id, tenant_id, step, idx, name, args, need, args_digest,
+                                  state, started_at, seconds)
+    SELECT '{PARENT}', idx, 'acme', 1, idx, 'look', '{{}}', 'run', '', 'done',
+           timestamptz '2026-01-01' + began * interval '1 second', seconds
+      FROM (VALUES (0, 0, 4), (1, 1, 5), (2, 10, 1)) AS call(idx, began, seconds);
+"""  # noqa: S608 -- our own rows
+"""As the last release left it, with what referred to nothing and was tolerated."""
+
+
+async def test_what_was_stored_before_refers_to_what_is_there(own_database: str) -> None:
+    """8.1: what refers to nothing is cleared, a session that nobody made is made, sums are added up."""
+    with psycopg.connect(own_database.replace("+psycopg", ""), autocommit=True) as connection:
+
+        def found(columns: str, table: str) -> list[Any]:
+            wanted = f"SELECT {columns} FROM {table} ORDER BY id"  # noqa: S608 -- our own names
+            return connection.execute(wanted.encode()).fetchall()
+
+        connection.execute((BEFORE_REFERENCES + OLD_ROWS).encode())
+        await upgrade(own_database)
+
+        assert found("id, parent_snapshot_id, previous_snapshot_id", "agent_state_snapshots") == [
+            (BEFORE, None, None),
+            (PAUSED, None, BEFORE),
+            (FINAL, None, PAUSED),
+            (OF_CHILD, BEFORE, GONE),
+        ]
+        assert found("id, last_snapshot_id, worked_seconds", "agent_executions") == [
+            (PARENT, FINAL, 8.5),
+            (CHILD, OF_CHILD, 1.5),
+            (LATER, None, 0.0),
+            (ALONE, None, 1.5),
+        ]
+        of_sessions = "id, user_id, last_execution_id, last_snapshot_id, worked_seconds"
+        assert found(of_sessions, "agent_sessions") == [
+            (SESSION, "ann", LATER, None, 8.5),
+            (NEVER_MADE, "", ALONE, None, 1.5),
+        ]
+        assert found("agent_execution_id", "agent_session_messages") == [(PARENT,), (None,)]
+        connection.execute("DELETE FROM agent_sessions")
+        assert found("id", "agent_executions") == []

@@ -459,6 +459,7 @@ KINDS = {
     "integer": " number",
     "bigint": " number",
     "timestamp with time zone": " time",
+    "double precision": " number",
     "boolean": " flag",
     "uuid": " uuid",
     "json": " json",
@@ -543,9 +544,10 @@ class TestTables:
             agent_id,
             "helper",
         )
-        assert (first.parent_snapshot_id, first.step_number, first.is_final) == (None, 1, False)
+        assert (first.previous_snapshot_id, first.step_number, first.is_final) == (None, 1, False)
         assert list(first.state_json.items()) == [("z", 1), ("a", 2.0)]
-        assert (second.parent_snapshot_id, second.step_number, second.is_final) == (first.id, 4, True)
+        assert (second.previous_snapshot_id, second.step_number, second.is_final) == (first.id, 4, True)
+        assert (first.parent_snapshot_id, second.parent_snapshot_id) == (None, None)
         assert (first.tenant_id, second.tenant_id, second.debug_mode) == (TENANT, TENANT, False)
         assert (await rows(postgres, "SELECT last_snapshot_id FROM agent_executions"))[0][0] == second.id
 
@@ -563,7 +565,7 @@ class TestTables:
         first, second = await rows(postgres, "SELECT * FROM agent_state_snapshots ORDER BY created_at")
 
         assert list(first.state_json.items()) == [("z", 1), ("a", 2.0)]
-        assert (first.parent_snapshot_id, second.parent_snapshot_id) == (None, first.id)
+        assert (first.previous_snapshot_id, second.previous_snapshot_id) == (None, first.id)
         assert [(s.step_number, s.is_final, s.debug_mode) for s in (first, second)] == [
             (1, False, True),
             (2, True, True),
@@ -572,17 +574,20 @@ class TestTables:
         assert (await rows(postgres, "SELECT last_snapshot_id FROM agent_executions"))[0][0] == second.id
 
     async def test_the_end_of_an_execution_is_noted_in_its_session(self, postgres: PostgresStore) -> None:
-        """8.2.3: the session's `last_*`."""
+        """8.1, 8.2.3: the session's `last_*`: at acceptance, at each snapshot, at the end."""
         session = await a_session(postgres)
         ref = await accepted(postgres, session_id=session)
+        (begun,) = await rows(postgres, "SELECT * FROM agent_sessions")
         await postgres.settle(settled(ref, ExecutionStatus.PAUSED, snapshot=frozen_map({})))
+        (paused,) = await rows(postgres, "SELECT id FROM agent_state_snapshots")
         (before,) = await rows(postgres, "SELECT * FROM agent_sessions")
 
         await postgres.settle(settled(ref, ExecutionStatus.COMPLETED, snapshot=frozen_map({}), is_final=True))
 
         (after,) = await rows(postgres, "SELECT * FROM agent_sessions")
         (final,) = await rows(postgres, "SELECT id FROM agent_state_snapshots WHERE is_final")
-        assert (before.last_execution_id, before.last_snapshot_id) == (None, None)
+        assert (begun.last_execution_id, begun.last_snapshot_id) == (ref.execution_id, None)
+        assert (before.last_execution_id, before.last_snapshot_id) == (ref.execution_id, paused.id)
         assert (after.last_execution_id, after.last_snapshot_id) == (ref.execution_id, final.id)
         assert after.updated_at > before.updated_at
 
@@ -603,6 +608,11 @@ class TestTables:
         )
 
         await run(postgres, "DELETE FROM agent_executions")
+        (session,) = await rows(postgres, "SELECT * FROM agent_sessions")
+        assert (session.last_execution_id, session.last_snapshot_id) == (None, None)
+        for message in await rows(postgres, "SELECT * FROM agent_session_messages"):
+            assert message.agent_execution_id is None
+        await run(postgres, "DELETE FROM agent_sessions")
         await run(postgres, "DELETE FROM agent_streams")
 
         left = {table for table, found in (await contents(postgres)).items() if found}
@@ -640,9 +650,13 @@ async def a_session(store: PostgresStore, tenant: str = TENANT) -> UUID:
 
 
 MANY = """
+    INSERT INTO agent_sessions (id, tenant_id, user_id)
+    SELECT CAST(md5('session ' || i) AS uuid), 'tenant ' || i % 5, 'ann'
+      FROM generate_series(1, {executions}) AS i;
     INSERT INTO agent_executions
            (id, tenant_id, session_id, agent_type, agent_config, status, agent_id, created_at)
-    SELECT gen_random_uuid(), 'tenant ' || i % 5, gen_random_uuid(), 'helper', '{{"agent": "helper"}}',
+    SELECT gen_random_uuid(), 'tenant ' || i % 5, CAST(md5('session ' || i) AS uuid), 'helper',
+           '{{"agent": "helper"}}',
            CASE i % 3 WHEN 0 THEN 'completed' WHEN 1 THEN 'failed' ELSE 'running' END, gen_random_uuid(),
            now() - i * interval '1 second'
       FROM generate_series(1, {executions}) AS i;

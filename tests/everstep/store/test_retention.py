@@ -161,12 +161,15 @@ class TestExecutions:
         assert await total(store.prune_executions(before())) == 0
         assert await how_many(store, "agent_executions") == [1]
 
-    async def test_a_session_that_others_keep_is_none_of_ours(self, store: PostgresRetention) -> None:
-        """An execution may name a session that was never made here."""
+    async def test_a_session_that_an_execution_named_keeps_it(self, store: PostgresRetention) -> None:
+        """8.1, 8.7.2: the session is made with it, and goes with it."""
         await an_ended(store, session_id=uuid4())
 
-        assert await total(store.prune_executions(before())) == 1
-        assert await how_many(store, "agent_executions", "agent_streams") == [0, 1]
+        assert await total(store.prune_executions(before())) == 0
+        assert await how_many(store, "agent_sessions", "agent_executions") == [1, 1]
+        await age(store, "agent_sessions")
+        assert await total(store.prune_sessions(before())) == 1
+        assert await how_many(store, "agent_sessions", "agent_executions", "agent_streams") == [0, 0, 0]
 
     async def test_subagents_go_with_their_parent(self, store: PostgresRetention) -> None:
         """8.7.2: and not before it."""
@@ -317,14 +320,15 @@ async def test_several_may_prune_at_once(store: PostgresRetention, monkeypatch: 
 
 
 MANY = """
+    INSERT INTO agent_sessions (id, tenant_id, user_id)
+    SELECT CAST(md5('session ' || i) AS uuid), 'acme', 'ann' FROM generate_series(2, 30000, 2) AS i;
     INSERT INTO agent_executions (id, tenant_id, session_id, agent_type, agent_config, status, agent_id,
                                   created_at, completed_at)
-    SELECT gen_random_uuid(), 'acme', CASE WHEN i % 2 = 0 THEN gen_random_uuid() END, 'helper', '{}',
+    SELECT gen_random_uuid(), 'acme', CASE WHEN i % 2 = 0 THEN CAST(md5('session ' || i) AS uuid) END,
+           'helper', '{}',
            CASE WHEN i % 10 = 0 THEN 'paused' ELSE 'completed' END, gen_random_uuid(), now(),
            CASE WHEN i % 10 <> 0 THEN now() - i * interval '1 hour' END
       FROM generate_series(1, 30000) AS i;
-    INSERT INTO agent_sessions (id, tenant_id, user_id)
-    SELECT session_id, tenant_id, 'ann' FROM agent_executions WHERE session_id IS NOT NULL;
     INSERT INTO agent_streams (stream_id, tenant_id, head)
     SELECT coalesce(session_id, id), tenant_id, 5 FROM agent_executions;
     INSERT INTO agent_envelopes (stream_id, seq, tenant_id, id, type, execution_id, payload)

@@ -488,7 +488,7 @@ class TestBeginning:
     async def test_what_was_begun_under_its_id_comes_first(self, store: PostgresSessions) -> None:
         """8.3.1"""
         message = beginning()
-        before = await accepted(store, session_id=message.session_id)
+        before = await accepted(store, session_id=message.session_id, user_id=ANN)
         posted = await store.post(message)
 
         assert (posted.route, posted.launch) == (Route.QUEUE, None)
@@ -655,7 +655,8 @@ class TestMessages:
         await ended(store, child)
         session = await store.session(HERS, session_id)
         assert session
-        assert session.last_execution_id is None
+        assert session.last_execution_id == parent.execution_id
+        assert session.last_snapshot_id is None
 
     async def test_where_there_is_no_session_nothing_is_said(self, store: PostgresSessions) -> None:
         ref = await accepted(store)
@@ -824,7 +825,8 @@ class TestLists:
             ({"number": 1}, True),
             ({"number": 0}, False),
         ]
-        assert page.rows[0].parent_snapshot_id == page.rows[1].id
+        assert [row.previous_snapshot_id for row in page.rows] == [page.rows[1].id, None]
+        assert [row.parent_snapshot_id for row in page.rows] == [None, None]
         assert (await store.snapshots(replace(ref, tenant_id=OTHERS))).rows == ()
 
 

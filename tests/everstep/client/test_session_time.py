@@ -1,0 +1,227 @@
+"""How long a session has worked: each of its executions begins with what those before it have worked."""
+
+from dataclasses import replace
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from temporalio.client import Client as TemporalClient
+
+from agent_domain.builder import AgentBuilder
+from agent_domain.facts import StateInfo
+from agent_domain.ports import ExecutionRow
+from agent_domain.status import ExecutionStatus, StopReason
+from agent_domain.testing import MockTool, calls
+from agent_domain.values import moment
+from everstep.client.sessions import Sent
+from everstep.store.sessions import PostgresSessions
+from tests.everstep.client.parlour import Parlour, a_parlour, receiving
+from tests.workflows.harness import HeldModel, an_agent, progress
+from tests.workflows.test_people import asks, user_input
+from tests.workflows.test_subagents import a_boss, a_hand, hires
+
+
+async def clocks(parlour: Parlour, sent: Sent | UUID) -> StateInfo:
+    """Those of an execution's workflow, while it runs or after its end."""
+    return (await progress(parlour.execution(sent))).facts.state_info
+
+
+async def snapshot(parlour: Parlour, sent: Sent) -> Any:
+    """The latest stored state of an execution."""
+    page = await parlour.port.snapshots(parlour.execution(sent).ref)
+    return page.rows[0].state
+
+
+def looking(*script: Any) -> AgentBuilder:
+    """An agent whose steps take a while."""
+    turns = [calls(("look", {})), "Done"] * 3
+    return an_agent(*(script or turns), tools=[MockTool("look"), user_input()])
+
+
+async def test_an_execution_begins_with_what_its_session_has_worked(
+    temporal: TemporalClient, store: PostgresSessions
+) -> None:
+    """2.7.5, 6.2, 8.2.3: in its clocks and in its snapshot; its session is as old as it is."""
+    async with receiving(temporal, store, looking()) as parlour:
+        session_id, worked = await parlour.session(), list[float]()
+        for number in range(3):
+            sent = await parlour.say(session_id)
+            await parlour.over(sent)
+            info = await clocks(parlour, sent)
+            worked.append(info.cumulative_execution_seconds)
+            assert info.session_execution_seconds == pytest.approx(sum(worked)), number
+            written = (await snapshot(parlour, sent))["execution"]
+            assert written["session_seconds"] == info.session_execution_seconds
+            session = await parlour.port.session(parlour.scope, session_id)
+            assert session
+            assert (info.started_at, written["started_at"]) == (
+                session.created_at,
+                moment(session.created_at, 0),
+            )
+
+    assert all(seconds > 0 for seconds in worked)
+
+
+async def test_a_time_limit_of_a_session_counts_earlier_executions(
+    temporal: TemporalClient, store: PostgresSessions
+) -> None:
+    """2.7.3, 2.7.5: and stops the next one before its first step."""
+    agent = looking(*[calls(("look", {}))] * 3).with_cumulative_timeout(1e-6, scope="session")
+    async with receiving(temporal, store, agent) as parlour:
+        session_id = await parlour.session()
+        first = await parlour.over(await parlour.say(session_id))
+        second = await parlour.over(await parlour.say(session_id))
+        elsewhere = await parlour.over(await parlour.say(await parlour.session()))
+
+    assert [(row.step_count, row.stop_reason) for row in (first, second, elsewhere)] == [
+        (1, StopReason.TIME_LIMIT),
+        (0, StopReason.TIME_LIMIT),
+        (1, StopReason.TIME_LIMIT),
+    ]
+
+
+async def test_what_waits_in_the_queue_counts_what_ends_before_its_turn(
+    temporal: TemporalClient, store: PostgresSessions
+) -> None:
+    """2.7.5, 8.3.1: it is read when the execution begins, not when it is accepted."""
+    model = HeldModel("One", "Two", "Three")
+    async with receiving(temporal, store, an_agent(model=model)) as parlour:
+        session_id = await parlour.session()
+        sent = [await parlour.say(session_id, f"message {number}") for number in range(3)]
+        await model.begun.wait()
+        model.go_on.set()
+        for each in sent:
+            await parlour.over(each)
+        infos = [await clocks(parlour, each) for each in sent]
+
+    total = 0.0
+    for info in infos:
+        total += info.cumulative_execution_seconds
+        assert info.session_execution_seconds == pytest.approx(total)
+
+
+@pytest.mark.parametrize("lost", ["cancelled", "terminated"])
+async def test_what_an_execution_worked_that_did_not_complete_counts(
+    temporal: TemporalClient, store: PostgresSessions, lost: str
+) -> None:
+    """2.7.5: whoever wrote down how it ended."""
+    script = [calls(("look", {})), asks("?"), "Done"]
+    async with receiving(temporal, store, looking(*script)) as parlour:
+        session_id = await parlour.session()
+        first = await parlour.say(session_id)
+        await parlour.until(first, ExecutionStatus.PAUSED)
+        execution = parlour.execution(first)
+        if lost == "cancelled":
+            await execution.cancel()
+            ended = ExecutionStatus.CANCELLED
+        else:
+            await execution.workflow.terminate()
+            ended = ExecutionStatus.FAILED
+            await parlour.reconciler.once()
+        await parlour.until(first, ended)
+        steps = await execution.steps()
+        worked = sum(step.facts.seconds for step in steps if step.facts)
+        second = await parlour.say(session_id)
+        await parlour.over(second)
+        info = await clocks(parlour, second)
+
+    before = info.session_execution_seconds - info.cumulative_execution_seconds
+    assert 0 < worked <= before + 1e-6
+    assert before == pytest.approx(worked, abs=0.1)
+
+
+async def test_a_fork_begins_with_what_the_session_has_worked(
+    temporal: TemporalClient, store: PostgresSessions
+) -> None:
+    """2.7.5, 8.2.5: and one without a session with what the execution had that it goes on from."""
+    async with receiving(temporal, store, looking()) as parlour:
+        session_id = await parlour.session()
+        sent = await parlour.say(session_id)
+        await parlour.over(sent)
+        alone = await parlour.sessions.client.start("agent", "Go", user_id="ann")
+        await parlour.over(alone.id)
+        for origin in (parlour.execution(sent), alone):
+            fork = await parlour.sessions.fork(origin.ref, 1)
+            await parlour.over(fork.id)
+            before, after = await clocks(parlour, origin.id), await clocks(parlour, fork.id)
+            assert after.session_execution_seconds == pytest.approx(
+                before.session_execution_seconds + after.cumulative_execution_seconds
+            )
+            row = await fork.get()
+            assert after.started_at
+            assert after.started_at < row.created_at
+
+
+async def test_a_subagent_counts_what_its_parents_session_has_worked(
+    temporal: TemporalClient, store: PostgresSessions
+) -> None:
+    """2.7.5, 9.6.2: and its own work counts once, as the call's."""
+    boss, hand = a_boss(hires("hand"), "Done", hires("hand"), "Done"), a_hand("Did", "Did")
+    async with receiving(temporal, store, boss, hand) as parlour:
+        session_id, worked = await parlour.session(), 0.0
+        for _ in range(2):
+            sent = await parlour.say(session_id)
+            await parlour.over(sent)
+            info = await clocks(parlour, sent)
+            child = next(
+                row
+                for row in await _children(parlour, session_id)
+                if row.parent_execution_id == sent.execution_id
+            )
+            of_child = await clocks(parlour, child.ref.execution_id)
+            before = of_child.session_execution_seconds - of_child.cumulative_execution_seconds
+            assert before > worked
+            worked += info.cumulative_execution_seconds
+            assert of_child.cumulative_execution_seconds < info.cumulative_execution_seconds
+            assert info.session_execution_seconds == pytest.approx(worked)
+            session = await parlour.port.session(parlour.scope, session_id)
+            assert session
+            assert session.last_execution_id == sent.execution_id
+
+
+async def _children(parlour: Parlour, session_id: UUID) -> list[ExecutionRow]:
+    return [row for row in await parlour.executions(session_id) if row.parent_execution_id]
+
+
+async def test_the_session_names_what_was_accepted_last_and_its_latest_snapshot(
+    temporal: TemporalClient, store: PostgresSessions
+) -> None:
+    """8.1: before anything has ended; a message that waits in the queue counts."""
+    parlour = a_parlour(temporal, store, looking(asks("?"), "Done"))
+    session_id = await parlour.session()
+    first = await parlour.say(session_id)
+    second = await parlour.say(session_id)
+
+    async def last() -> tuple[UUID | None, UUID | None]:
+        session = await parlour.port.session(parlour.scope, session_id)
+        assert session
+        return session.last_execution_id, session.last_snapshot_id
+
+    assert await last() == (second.execution_id, None)
+    async with parlour.worker():
+        row = await parlour.until(first, ExecutionStatus.PAUSED)
+        (paused,) = (await parlour.port.snapshots(parlour.execution(first).ref)).rows
+        assert await last() == (second.execution_id, paused.id)
+        assert row.last_snapshot_id == paused.id
+        await parlour.execution(first).submit_input("Blue")
+        row = await parlour.over(first)
+        final, _ = (await parlour.port.snapshots(parlour.execution(first).ref)).rows
+        assert row.last_snapshot_id == final.id
+
+
+async def test_an_execution_may_name_a_session_that_is_made_with_it(
+    temporal: TemporalClient, store: PostgresSessions
+) -> None:
+    """8.1: it belongs to the user that started the execution."""
+    async with receiving(temporal, store, an_agent("Done")) as parlour:
+        session_id = uuid4()
+        execution = await parlour.sessions.client.start(
+            "agent", "Go", session_id=session_id, user_id=parlour.scope.user_id
+        )
+        await parlour.over(execution.id)
+        session = await parlour.port.session(parlour.scope, session_id)
+        others = await parlour.port.session(replace(parlour.scope, user_id="ben"), session_id)
+
+    assert session
+    assert (session.user_id, session.last_execution_id) == (parlour.scope.user_id, execution.id)
+    assert others is None

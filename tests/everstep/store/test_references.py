@@ -1,0 +1,212 @@
+"""What rows refer to is there, goes with what it belongs to, and costs nobody a deadlock."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+import pytest_asyncio
+from psycopg.errors import ForeignKeyViolation
+from sqlalchemy import text
+
+from agent_domain import announcements
+from agent_domain.ports import ExecutionRef, NotFound
+from agent_domain.sessions import SessionBusy, SessionChanges
+from agent_domain.status import ExecutionStatus
+from agent_domain.values import frozen_map
+from everstep.store.engine import create_engine
+from everstep.store.sessions import PostgresSessions
+from tests.everstep.store.store_words import TENANT, a_call, accepted, begin, settled, stepped, told
+from tests.everstep.store.test_sessions import ALL, HERS, a_session, said
+
+STATE = frozen_map({"a": 1})
+
+REFERENCES = {
+    "agent_executions.session_id": "agent_sessions",
+    "agent_executions.last_snapshot_id": "agent_state_snapshots",
+    "agent_sessions.last_execution_id": "agent_executions",
+    "agent_sessions.last_snapshot_id": "agent_state_snapshots",
+    "agent_session_messages.agent_execution_id": "agent_executions",
+    "agent_state_snapshots.parent_snapshot_id": "agent_state_snapshots",
+}
+
+
+@pytest_asyncio.fixture
+async def store(database: str) -> AsyncGenerator[PostgresSessions]:
+    engine = create_engine(database)
+    yield PostgresSessions(engine)
+    await engine.dispose()
+
+
+async def rows(store: PostgresSessions, query: str, **values: Any) -> list[Any]:
+    async with store.engine.connect() as connection:
+        return [*(await connection.execute(text(query), values)).all()]
+
+
+def speaking(number: int) -> Any:
+    """An event that a session's readers are told of as well."""
+    return replace(told(f"step/{number}"), announces=announcements.step_started(number))
+
+
+async def lived(store: PostgresSessions, ref: ExecutionRef, *, ends: bool = True) -> None:
+    """An execution with a step, a call, a subagent, and snapshots of each kind."""
+    await store.begin_step(begin(ref))
+    await stepped(store, ref, 1, "Hi", a_call(f"call {ref.execution_id}"))
+    await store.keep_snapshot(ref, 1, STATE)
+    child = await accepted(store, session_id=ref.session_id, parent_execution_id=ref.execution_id)
+    await store.begin_step(begin(child))
+    for each in (child, ref):
+        paused = settled(each, ExecutionStatus.PAUSED, key="pause", snapshot=STATE, events=[speaking(1)])
+        await store.settle(paused)
+        await store.settle(settled(each, ExecutionStatus.RUNNING, key="resume", events=[speaking(2)]))
+    if ends:
+        for each in (child, ref):
+            done = settled(each, ExecutionStatus.COMPLETED, key="end", snapshot=STATE, is_final=True)
+            await store.settle(replace(done, worked_seconds=1.5))
+
+
+@pytest.mark.parametrize("column", REFERENCES)
+async def test_nothing_refers_to_what_is_not_there(
+    store: PostgresSessions, database: str, column: str
+) -> None:
+    """8.1"""
+    session_id = await a_session(store)
+    await lived(store, (await store.post(said(session_id))).execution)
+    table, _, name = column.partition(".")
+    change = f"UPDATE {table} SET {name} = gen_random_uuid()"  # noqa: S608 -- our own names
+    with (
+        psycopg.connect(database.replace("+psycopg", ""), autocommit=True) as connection,
+        pytest.raises(ForeignKeyViolation, match=REFERENCES[column]),
+    ):
+        connection.execute(change.encode())
+
+
+async def test_a_deleted_session_takes_everything_along(store: PostgresSessions) -> None:
+    """8.1, 8.7.1: and nothing of others."""
+    kept, removed = await a_session(store), await a_session(store)
+    for session_id in (kept, removed):
+        for _ in range(2):
+            await lived(store, (await store.post(said(session_id))).execution)
+            await store.release(TENANT, session_id)
+    tables = ("agent_executions", "agent_session_messages", "agent_state_snapshots", "agent_streams")
+    before = [(await rows(store, f"SELECT count(*) FROM {table}"))[0][0] for table in tables]  # noqa: S608 -- ours
+    assert await store.delete_session(HERS, removed)
+
+    after = [(await rows(store, f"SELECT count(*) FROM {table}"))[0][0] for table in tables]  # noqa: S608 -- ours
+    assert [count / 2 for count in before] == after
+    session = await store.session(HERS, kept)
+    assert session
+    assert session.last_execution_id
+    assert session.last_snapshot_id
+
+
+async def test_what_named_an_execution_that_is_removed_names_nothing(store: PostgresSessions) -> None:
+    """8.1: messages stay, as somebody read them."""
+    session_id = await a_session(store)
+    ref = (await store.post(said(session_id))).execution
+    await lived(store, ref)
+    async with store.engine.begin() as connection:
+        await connection.execute(text("DELETE FROM agent_executions"))
+
+    session = await store.session(HERS, session_id)
+    assert session
+    assert (session.last_execution_id, session.last_snapshot_id) == (None, None)
+    messages = (await store.messages(HERS, session_id)).rows
+    assert len(messages) > 2
+    assert {message.execution_id for message in messages} == {None}
+
+
+async def test_a_session_names_what_was_accepted_last_and_its_latest_snapshot(
+    store: PostgresSessions,
+) -> None:
+    """8.1.5: queued ones included, subagents not; what was steered and not heard is accepted, too."""
+    session_id = await a_session(store)
+    first = (await store.post(said(session_id))).execution
+    second = (await store.post(said(session_id))).execution
+    await lived(store, first, ends=False)
+
+    session = await store.session(HERS, session_id)
+    snapshots = (await store.snapshots(first)).rows
+    assert session
+    assert (session.last_execution_id, session.last_snapshot_id) == (second.execution_id, snapshots[0].id)
+    row = await store.execution(first)
+    assert row
+    assert row.last_snapshot_id == snapshots[0].id
+
+
+async def test_snapshots_of_a_subagent_name_the_latest_of_its_parent(store: PostgresSessions) -> None:
+    """8.1.2: that which it had when it began, or else the latest by now."""
+    session_id = await a_session(store)
+    parent = (await store.post(said(session_id))).execution
+    early = await accepted(store, session_id=session_id, parent_execution_id=parent.execution_id)
+    await store.settle(settled(early, ExecutionStatus.PAUSED, key="before", snapshot=STATE))
+    await store.settle(settled(parent, ExecutionStatus.PAUSED, key="one", snapshot=STATE))
+    late = await accepted(store, session_id=session_id, parent_execution_id=parent.execution_id)
+    await store.settle(settled(parent, ExecutionStatus.PAUSED, key="two", snapshot=STATE))
+    for child in (early, late):
+        await store.settle(settled(child, ExecutionStatus.COMPLETED, key="end", snapshot=STATE))
+
+    two, one = (await store.snapshots(parent)).rows
+    assert (one.parent_snapshot_id, two.parent_snapshot_id) == (None, None)
+    assert [row.parent_snapshot_id for row in (await store.snapshots(early)).rows] == [two.id, None]
+    assert [row.parent_snapshot_id for row in (await store.snapshots(late)).rows] == [one.id]
+
+
+async def test_an_execution_that_names_a_session_makes_it(store: PostgresSessions) -> None:
+    """8.1.5: for its own user; that of others is left alone."""
+    named, hers = uuid4(), await a_session(store, title="Hers")
+    for session_id in (named, hers):
+        await accepted(store, session_id=session_id, user_id="ben")
+
+    made, other = await store.session(ALL, named), await store.session(ALL, hers)
+    assert made
+    assert other
+    assert (made.user_id, made.title) == ("ben", None)
+    assert (other.user_id, other.title) == ("ann", "Hers")
+
+
+async def talks(store: PostgresSessions, session_id: UUID) -> None:
+    for _ in range(3):
+        posted = await store.post(said(session_id))
+        await store.release(TENANT, session_id)
+        await lived(store, posted.execution)
+
+
+async def meddles(store: PostgresSessions, session_id: UUID) -> None:
+    for number in range(10):
+        await store.change_session(HERS, session_id, SessionChanges(title=f"{number}"))
+        ref = await accepted(store, session_id=session_id)
+        await store.settle(settled(ref, ExecutionStatus.CANCELLED, key="end"))
+        await store.release(TENANT, session_id)
+
+
+async def removes(store: PostgresSessions, session_id: UUID) -> None:
+    """As soon as nothing is under way."""
+    is_left = True
+    while is_left:
+        with suppress(SessionBusy):
+            is_left = await store.delete_session(HERS, session_id)
+        await asyncio.sleep(0)
+
+
+async def test_many_writers_of_many_sessions_never_lock_each_other_out(
+    store: PostgresSessions, database: str
+) -> None:
+    """8.1, 8.3.1: references are locked as well, in whatever order rows are written."""
+    sessions = [await a_session(store) for _ in range(4)]
+    await asyncio.gather(*(work(store, each) for each in sessions for work in (talks, talks, meddles)))
+
+    works = [work(store, each) for each in sessions for work in (removes, removes, talks)]
+    ends = await asyncio.gather(*works, return_exceptions=True)
+
+    # Who still talked was told that the session is gone.
+    assert [end for end in ends if end is not None and not isinstance(end, NotFound)] == []
+    assert [await store.session(ALL, each) for each in sessions] == [None] * len(sessions)
+    with psycopg.connect(database.replace("+psycopg", ""), autocommit=True) as connection:
+        connection.execute("SELECT pg_stat_force_next_flush()")
+        query = b"SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+        assert connection.execute(query).fetchall() == [(0,)]
