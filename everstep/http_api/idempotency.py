@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, repeat
 from time import monotonic
 from typing import Annotated, Any, cast
@@ -23,6 +24,7 @@ from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from agent_domain.background import keep_running
 from agent_domain.errors import EverstepError
 from agent_domain.sessions import Answered
 from agent_domain.values import json_text
@@ -163,7 +165,15 @@ class _Once:
         owner = uuid4()
         if before := await self._claimed(owner):
             return self._again(before)
-        renewing = asyncio.create_task(self._renewed(owner))
+        renewing = asyncio.create_task(
+            keep_running(
+                "the renewal of a claim",
+                partial(self._renewed, owner),
+                sleep=asyncio.sleep,
+                clock=monotonic,
+                log=logger,
+            )
+        )
         try:
             response = await _patiently(answer, request)
             answered = self._answered(response)

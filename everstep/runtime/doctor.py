@@ -1,5 +1,6 @@
 """What is wrong with an installation, and how to mend it."""
 
+import asyncio
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest, DescribeTaskQueueRequest
 from temporalio.client import ActivityFailureError, WorkflowExecutionDescription
 from temporalio.common import RetryPolicy
-from temporalio.exceptions import ApplicationError, TimeoutError as NoAnswer
+from temporalio.exceptions import ApplicationError, TimeoutError as NoAnswer, TimeoutType
 from temporalio.service import RPCError, RPCStatusCode
 
 from agent_domain.capabilities.bash import ExecutionPolicy
@@ -36,7 +37,11 @@ from everstep.store.migrate import pending
 from workflows.contracts import ExecutionInput, workflow_id
 
 PATIENCE = timedelta(seconds=3)
-"""A worker that is there answers within milliseconds."""
+"""A worker that is there takes a question within milliseconds."""
+WORKER_PATIENCE = timedelta(seconds=40)
+"""And answers as fast, unless its own database is silent: then it says so after its deadlines."""
+LOOK_SECONDS = 60.0
+"""No look takes longer, whatever hangs."""
 
 PROVIDER_SECONDS = 5.0
 
@@ -65,11 +70,11 @@ async def examined(settings: Settings) -> AsyncGenerator[Finding]:
     except EverstepError as error:
         yield Finding(False, str(error))
         return
-    database = await _found(_database, settings)
+    database = await _found("PostgreSQL", _database, settings)
     yield database
-    temporal = await _found(_temporal, settings)
+    temporal = await _found("Temporal", _temporal, settings)
     yield temporal
-    models = await _found(_models, settings)
+    models = await _found("The provider of models", _models, settings)
     yield models
     agents, *sandboxes = await _agents(settings)
     yield agents
@@ -77,28 +82,34 @@ async def examined(settings: Settings) -> AsyncGenerator[Finding]:
         yield finding
     if not temporal.is_good:
         return
-    worker = await _found(_worker, settings)
+    worker = await _found("A worker", _worker, settings)
     yield worker
     if not (database.is_good and models.is_good and agents.is_good):
         # What is missing there keeps us from opening the installation, and was told.
         return
     try:
         async with opened(settings, "everstep doctor") as installation:
-            yield await _payloads(installation)
-            for finding in await _waiting(installation, has_worker=worker.is_good):
-                yield finding
-            for finding in await _failing(installation):
+            async with asyncio.timeout(LOOK_SECONDS):
+                payloads = await _payloads(installation)
+                waiting = await _waiting(installation, has_worker=worker.is_good)
+                failing = await _failing(installation)
+            for finding in (payloads, *waiting, *failing):
                 yield finding
     except (EverstepError, RPCError) as error:
         yield Finding(False, str(error))
+    except TimeoutError:
+        yield Finding(False, f"what runs cannot be looked at within {LOOK_SECONDS:g} seconds; try again")
 
 
-async def _found(look: Callable[[Settings], Awaitable[Finding]], settings: Settings) -> Finding:
+async def _found(what: str, look: Callable[[Settings], Awaitable[Finding]], settings: Settings) -> Finding:
     """What a look found; that it could not be taken is a finding, too."""
     try:
-        return await look(settings)
+        async with asyncio.timeout(LOOK_SECONDS):
+            return await look(settings)
     except (EverstepError, RPCError) as error:
         return Finding(False, str(error))
+    except TimeoutError:
+        return Finding(False, f"{what} does not answer within {LOOK_SECONDS:g} seconds")
 
 
 async def _database(settings: Settings) -> Finding:
@@ -144,7 +155,7 @@ async def _worker(settings: Settings) -> Finding:
             task_queue=queue,
             result_type=Standing,
             schedule_to_start_timeout=PATIENCE,
-            schedule_to_close_timeout=PATIENCE * 3,
+            schedule_to_close_timeout=WORKER_PATIENCE,
             retry_policy=RetryPolicy(maximum_attempts=1),
         )
     except ActivityFailureError as error:
@@ -162,6 +173,12 @@ async def _worker(settings: Settings) -> Finding:
 def _answer(said: BaseException | None, queue: str) -> Finding:
     """What a worker's answer tells; that there is no such execution was to be expected."""
     match said:
+        case NoAnswer() if said.type is not TimeoutType.SCHEDULE_TO_START:
+            seconds = f"{WORKER_PATIENCE.total_seconds():g} seconds"
+            return Finding(
+                False,
+                f"a worker on '{queue}' took a question and did not answer within {seconds}: see its log",
+            )
         case NoAnswer():
             seconds = f"{PATIENCE.total_seconds():g} seconds"
             return Finding(False, f"no worker on '{queue}' answers within {seconds}: {HOW_TO_WORK}")

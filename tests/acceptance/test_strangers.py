@@ -1,0 +1,73 @@
+"""Someone else uses the same Temporal namespace, while `everstep up` runs: nothing of ours minds."""
+
+import json
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx2
+import pytest
+from temporalio.client import Client, WorkflowFailureError
+
+from tests.acceptance.front import AGENTS
+from tests.acceptance.harness import Nursery, environment, until
+from tests.services import data_directory
+from workflows.contracts import ID_PREFIX, WORKFLOW
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+GIVEN: list[list[Any]] = [[], ["hello"], [7], [None], [{}], [[1]], [{"ref": "main"}], ["a", "b"], [b"\xff"]]
+MOST_LINES = 40
+"""Of a log, from the beginning to the end."""
+
+
+async def test_workflows_of_others_neither_end_an_installation_nor_fill_its_log(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    """1.3.4: one was ended by its owner, under any name, and nine are of our type with other input."""
+    with data_directory() as data:
+        log = tmp_path / "log"
+        log.touch()
+        ports = ("--temporal-port", "0", "--ui-port", "0", "--http-port", "0", "--gateway-port", "0")
+        given = environment(EVERSTEP_AGENTS=AGENTS, EVERSTEP_DEFAULT_AGENT="clerk")
+        up = await nursery.start("--data", str(data), "up", "--json", *ports, log=log, environment=given)
+        await until("it is up", lambda: '"api_url"' in log.read_text() or up.ended.done())
+        assert up.code is None, log.read_text()
+        told = next(json.loads(line) for line in log.read_text().splitlines() if line.startswith("{"))
+        temporal = await Client.connect(told["temporal_address"])
+
+        ids = ["hello", f"{ID_PREFIX}hello", f"{ID_PREFIX}{uuid4()}"]
+        for id_ in ids:
+            ended = await temporal.start_workflow(WORKFLOW, id=id_, task_queue="everstep")
+            await ended.terminate()
+        handles = [
+            await temporal.start_workflow(WORKFLOW, args=args, id=f"other-{n}", task_queue="everstep")
+            for n, args in enumerate(GIVEN)
+        ]
+        for handle in handles:
+            with pytest.raises(WorkflowFailureError):
+                await handle.result()
+
+        headers = {"Authorization": f"Bearer {told['token']}"}
+        async with httpx2.AsyncClient(base_url=told["api_url"], headers=headers, timeout=60) as http:
+
+            async def until_it_is(status: str, content: str, *, is_terminated: bool = False) -> None:
+                sent = (await http.post("/agent/executions", json={"content": content})).json()
+
+                async def stands(wanted: str) -> bool:
+                    return (await http.get(f"/agent/executions/{sent['id']}")).json()["status"] == wanted
+
+                if is_terminated:
+                    await until("it waits", lambda: stands("paused"))
+                    await temporal.get_workflow_handle(f"{ID_PREFIX}{sent['id']}").terminate()
+                await until(f"it is {status}", lambda: stands(status))
+
+            await until_it_is("completed", "Hello")
+            # Only the reconciler closes this one, in a look at all that ended.
+            await until_it_is("failed", "ask", is_terminated=True)
+            await until_it_is("completed", "Hello again")
+            assert 'background_failures_total{task="the reconciler"}' not in (await http.get("/metrics")).text
+
+        assert up.code is None
+        assert len(log.read_text().splitlines()) < MOST_LINES, log.read_text()
+        assert await up.stop() == 0
