@@ -25,6 +25,7 @@ from agent_domain.errors import EverstepError
 from everstep.runtime.codec import ENCODING, REFUSED, AesGcmCodec, PlainPayload
 from everstep.runtime.embedded import SearchAttributeType
 from everstep.runtime.settings import Settings
+from everstep.runtime.temporal_threads import temporal_runtime
 from workflows import search_attributes
 from workflows.belonging import not_ours
 from workflows.contracts import ExecutionInput
@@ -148,6 +149,7 @@ async def connect(settings: Settings) -> Client:
             tls=settings.temporal_tls or None,
             data_converter=data_converter(settings.payload_key, accepts_plain=settings.accept_plain_payloads),
             keep_alive_config=KEEP_ALIVE,
+            runtime=temporal_runtime(),
         )
     except ValueError as error:
         raise TemporalRefusal(f"TEMPORAL_ADDRESS is '{address}', which is no address: {error}") from error

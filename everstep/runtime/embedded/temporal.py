@@ -18,6 +18,7 @@ from everstep.runtime.embedded.ports import LOCALHOST, free_port
 from everstep.runtime.embedded.search_attributes import register
 from everstep.runtime.embedded.service import Service
 from everstep.runtime.embedded.ui_door import UiDoor
+from everstep.runtime.temporal_threads import temporal_runtime
 
 NAMESPACE: Final = "default"
 
@@ -133,7 +134,7 @@ class Temporal(Service):
     async def _answers(self) -> bool:
         # Over gRPC and nothing simpler: a bare TCP connection, left open, delays the server's stop.
         try:
-            client = await Client.connect(self.address, namespace=NAMESPACE)
+            client = await Client.connect(self.address, namespace=NAMESPACE, runtime=temporal_runtime())
             # The server's flags count for a new file only.
             await register(client, self.config.search_attributes)
         except (RPCError, RuntimeError):
