@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
 from agent_domain.capabilities.limits import any_whole, finite, whole
+from agent_domain.capabilities.network import Network, network
 from agent_domain.errors import InvalidInput
 from agent_domain.values import valid_text
 
@@ -52,7 +53,8 @@ class ExecutionPolicy:
     base_dir: str
     timeout: float = 5
     memory_bytes: int = 128 * MIB
-    network: bool = False
+    network: Network = False
+    """True for all public names, or the names that may be reached, like `("pypi.org", "*.github.com")`."""
     inherits_environment: bool = False
     readable_paths: tuple[str, ...] = ()
     writable_paths: tuple[str, ...] = ()
@@ -71,6 +73,7 @@ class ExecutionPolicy:
         self._set("base_dir", _path(self.base_dir))
         self._set("timeout", max(MIN_TIMEOUT, self.timeout))
         self._set("memory_bytes", min(MAX_MEMORY, self.memory_bytes))
+        self._set("network", network(self.network))
         self._set("readable_paths", _paths(self.readable_paths))
         self._set("writable_paths", _paths(self.writable_paths))
         self._set("stdout_cap", max(MIN_CAP, self.stdout_cap))
@@ -105,9 +108,9 @@ class ExecutionPolicy:
         """Let commands add, commit and check out with git, or not; hooks and configuration stay closed."""
         return replace(self, git=allowed)
 
-    def with_network(self, allowed: bool = True) -> "ExecutionPolicy":
-        """Let commands use the network, or not."""
-        return replace(self, network=allowed)
+    def with_network(self, allowed: bool | Iterable[str] = True) -> "ExecutionPolicy":
+        """Let commands speak HTTP and HTTPS with no hosts, with all public ones, or with those listed."""
+        return replace(self, network=network(allowed))
 
     def with_readable_paths(self, *paths: PathText) -> "ExecutionPolicy":
         """Let commands read these paths besides the base directory, and no others named before."""

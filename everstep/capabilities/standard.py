@@ -49,7 +49,7 @@ def _bash(  # noqa: PLR0913 -- each is an option
     timeout: float = _BASH.timeout,
     memory_bytes: int = _BASH.memory_bytes,
     disk_bytes: int = _BASH.disk_bytes,
-    network: bool = _BASH.network,
+    network: bool | list[str] = False,
     git: bool = _BASH.git,
     readable_paths: list[str] | None = None,
     writable_paths: list[str] | None = None,

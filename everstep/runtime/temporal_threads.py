@@ -1,11 +1,11 @@
 """The threads of Temporal's SDK, which end before the interpreter does.
 
 The SDK's core runs on threads of its own, which deliver results by taking the interpreter's lock. It ends
-them when nothing refers to its runtime any more. The SDK's default runtime is a global, so that is while the
-interpreter is torn down. A thread that waits for the lock then is ended by CPython in a way that Rust does not
-survive (the process aborts: `PyGILState_Release: thread state must be current when releasing`), or it waits for
-ever, and the interpreter for it (https://github.com/temporalio/sdk-python/issues/300). So our clients share a
-runtime of our own, which ends at exit, while threads can still come and go.
+them when nothing refers to its runtime any more. The SDK's default runtime is a global, so that is while
+the interpreter is torn down. A thread that waits for the lock then is ended by CPython in a way that Rust
+does not survive (the process aborts: `PyGILState_Release: thread state must be current when releasing`),
+or it waits for ever, and the interpreter for it (https://github.com/temporalio/sdk-python/issues/300). So
+our clients share a runtime of our own, which ends at exit, while threads can still come and go.
 """
 
 import atexit

@@ -7,6 +7,7 @@
 | `guard.py` | what of the directories that it can write to is closed all the same |
 | `aftermath.py` | what it made that would run code, once it has ended |
 | `profile.py` | what it finds inside, and its limits |
+| `way_out.py`, `listener.py`, `proxy.py` | where the policy has a network: the only way out |
 | `seccomp.py` | which system calls it may make |
 | `mounts.py` | for a worker that is root: how somebody else can use root's directories |
 | `process.py` | one command from its beginning to the end of all that it began |
@@ -21,6 +22,7 @@ from typing import Any, Self
 
 from agent_domain.builder import AgentBuilder
 from agent_domain.capabilities.bash import BashPolicy, ExecutionPolicy, PathText, result_text
+from agent_domain.capabilities.network import AllowedNetwork
 from agent_domain.tools import Effect, ToolContext, ToolOptions
 from agent_domain.values import FrozenDict, frozen_map
 from everstep.capabilities.bash import checks
@@ -40,7 +42,8 @@ SCHEMA: FrozenDict = frozen_map(
 
 def description(policy: ExecutionPolicy) -> str:
     """What the model is told."""
-    network = "with network" if policy.network else "without network"
+    allowed = AllowedNetwork.of(policy.network)
+    network = f"with HTTP and HTTPS by a proxy to {allowed}" if policy.network else "without network"
     return (
         f"Run a command with bash in {policy.base_dir}, {network}, for at most {policy.timeout:.15g} s. "
         "Each call is a new shell, and processes left in the background end with it. Files elsewhere than in "

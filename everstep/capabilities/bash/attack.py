@@ -137,10 +137,21 @@ def attempts(outside: Mapping[str, Any]) -> dict[str, Callable[[], bool]]:
         "core dumps": lambda: resource.getrlimit(resource.RLIMIT_CORE)[1] != 0,
     }
     found |= _project(outside["project"], outside["empty"])
-    if outside["network"]:
-        for each in ("the worker's network", "local sockets of the worker", "local sockets"):
-            del found[each]
+    if outside["proxy"]:
+        found["the worker's network, by its proxy"] = lambda: any(
+            _did(lambda host=host: _tunnels(outside["proxy"], host, port)) for host in _OWN_NAMES
+        )
     return found
+
+
+_OWN_NAMES = ("127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0", "0x7f.1")  # noqa: S104 -- to attack
+
+
+def _tunnels(proxy: int, host: str, port: int) -> None:
+    with socket.create_connection(("127.0.0.1", proxy), 2) as plug:
+        plug.sendall(f"CONNECT {host}:{port} HTTP/1.1\r\n\r\n".encode())
+        if plug.recv(12) != b"HTTP/1.1 200":
+            raise ConnectionRefusedError
 
 
 def _datagrams() -> None:

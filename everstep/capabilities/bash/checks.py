@@ -23,6 +23,7 @@ from everstep.capabilities.bash import attack, seccomp
 from everstep.capabilities.bash.decoy import decoy, opened_by_files
 from everstep.capabilities.bash.profile import HOME
 from everstep.capabilities.bash.sandbox import Sandbox
+from everstep.capabilities.bash.way_out import PORT, VARIABLES
 from everstep.capabilities.bash.words import Unavailable
 
 SECONDS: Final = 20
@@ -66,7 +67,7 @@ async def _attack(policy: ExecutionPolicy) -> tuple[list[str], list[str]]:
         policy.with_memory(256 * MIB).with_timeout(SECONDS).inherit_environment(False),
         readable_paths=tuple(sorted(readable)),
     )
-    with _outside(policy.network) as outside, decoy(os.stat(policy.base_dir)) as project:
+    with _outside(bool(policy.network)) as outside, decoy(os.stat(policy.base_dir)) as project:
         shape = shape.with_writable_paths(*shape.writable_paths, project / "project", project / "empty")
         outside |= {"project": str(project / "project"), "empty": str(project / "empty")}
         by_files = opened_by_files(project / "project", project / "empty")
@@ -105,12 +106,12 @@ def _outside(network: bool) -> Generator[dict[str, Any]]:
         shell = {"PWD", "SHLVL", "_", "OLDPWD"}
         locale = {variable for variable in os.environ if variable.startswith("LC_")}
         yield {
-            "network": network,
+            "proxy": PORT if network else None,
             "port": door.getsockname()[1],
             "socket": name,
             "file": file.name,
             "processes": os.readlink("/proc/self/ns/pid"),
-            "variables": sorted(KEPT_VARIABLES | shell | locale),
+            "variables": sorted(KEPT_VARIABLES | shell | locale | set(VARIABLES if network else ())),
         }
 
 

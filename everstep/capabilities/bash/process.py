@@ -27,6 +27,8 @@ from agent_domain.capabilities.bash import MIB, CommandResult, ExecutionPolicy, 
 from everstep.capabilities.bash import watch
 from everstep.capabilities.bash.cgroups import Cgroup, cgroup_for
 from everstep.capabilities.bash.disk import Disk
+from everstep.capabilities.bash.proxy import Proxy
+from everstep.capabilities.bash.way_out import open_way_out
 from everstep.capabilities.bash.words import Unavailable, Unusable
 
 FLOOD: Final = 10 * MIB
@@ -88,8 +90,11 @@ class Process:
         describe: Describe,
         environment: Mapping[str, str],
         replaced: Replaced,
+        proxy: Proxy | None = None,
     ) -> None:
         self._policy = policy
+        self._proxy = proxy
+        self._opening: asyncio.Task[None] | None = None
         self._replaced = replaced
         self._loop = asyncio.get_running_loop()
         self.over = self._loop.create_future()
@@ -209,9 +214,24 @@ class Process:
             return
         if self._cgroup is not None:
             self._cgroup.add(self._first.number)
+        if self._proxy is None:
+            self._start_command(self._first)
+        else:
+            self._opening = self._loop.create_task(self._open_network(self._proxy, self._first))
+
+    async def _open_network(self, proxy: Proxy, first: First) -> None:
+        """The command waits until there is a way out."""
+        try:
+            await open_way_out(proxy, first.number)
+            if not first.gone:
+                self._start_command(first)
+        except Exception as error:  # noqa: BLE001 -- whatever it is, no command waits for it
+            self.stop(f"its network cannot be opened ({error})")
+
+    def _start_command(self, first: First) -> None:
         # All of it goes first when memory runs out. A command cannot take that back: its /proc is read-only.
-        Path(f"/proc/{self._first.number}/oom_score_adj").write_text("1000", "ascii")
-        self._to_watch.put(self._first.number)
+        Path(f"/proc/{first.number}/oom_score_adj").write_text("1000", "ascii")
+        self._to_watch.put(first.number)
         self.began = True
         self._lifeline.send(b"\n")
 
@@ -305,6 +325,10 @@ class Process:
             self._ended.set()
             self._disk.end()
             self._to_watch.put(None)
+            if self._opening is not None:
+                self._opening.cancel()
+            if self._proxy is not None:
+                self._proxy.close()
             self._close()
 
     async def _wait_for_end(self) -> None:
@@ -331,6 +355,8 @@ class Process:
     def result(self, timed_out: bool) -> CommandResult:
         """What became of it. What the sandbox has to say comes last on stderr, where it is never cut off."""
         stderr = decoded(bytes(self._stderr.kept))
+        for refusal in self._proxy.refusals if self._proxy else ():
+            stderr += f"{_new_line(stderr)}sandbox: {refusal}\n"
         if self.remark:
             stderr += f"{_new_line(stderr)}sandbox: the command was stopped, as {self.remark}\n"
         return CommandResult(
@@ -359,10 +385,14 @@ def _new_line(text: str) -> str:
 
 
 async def run(
-    policy: ExecutionPolicy, describe: Describe, environment: Mapping[str, str], replaced: Replaced
+    policy: ExecutionPolicy,
+    describe: Describe,
+    environment: Mapping[str, str],
+    replaced: Replaced,
+    proxy: Proxy | None = None,
 ) -> CommandResult:
     """Run a command to its end, or to the policy's limits, unless it would find something else."""
-    process = Process(policy, describe, environment, replaced)
+    process = Process(policy, describe, environment, replaced, proxy)
     try:
         await asyncio.wait([process.over], timeout=policy.timeout)
         timed_out = not process.over.done()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from agent_domain.capabilities.bash import MIB, ExecutionPolicy
+from everstep.capabilities.bash import way_out
 from everstep.capabilities.bash.guard import Mount
 
 NAME: Final = "agent"
@@ -38,6 +39,8 @@ PROGRAMS: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 _ISOLATED: Final = [
     *["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"],
+    # Always: with a network, the proxy of `way_out.py` is all that is in there.
+    "--unshare-net",
     *["--disable-userns", "--cap-drop", "ALL", "--uid", str(USER), "--gid", str(USER)],
     *["--hostname", "sandbox", "--new-session", "--die-with-parent", "--as-pid-1"],
 ]
@@ -53,24 +56,20 @@ _ETC: Final = [
 _FILES: Final = {
     "/etc/passwd": f"root:x:0:0::/root:/bin/bash\n{NAME}:x:{USER}:{USER}::{HOME}:/bin/bash\n",
     "/etc/group": f"root:x:0:\n{NAME}:x:{USER}:\n",
-    "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
+    "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+    "/etc/hosts": "127.0.0.1 localhost sandbox\n::1 localhost sandbox\n",
 }
-_HOSTS: Final = {"/etc/hosts": "127.0.0.1 localhost sandbox\n::1 localhost sandbox\n"}
-_NETWORK_ETC: Final = ["hosts", "resolv.conf"]
 
 
 def arguments(
     policy: ExecutionPolicy, mounts: Sequence[Mount], descriptor: Callable[[bytes], int]
 ) -> list[str]:
     """The arguments of bubblewrap; `descriptor` makes one from which the given bytes are read."""
-    etc = [*_ETC, *(_NETWORK_ETC if policy.network else [])]
-    files = _FILES if policy.network else _FILES | _HOSTS
     return [
         *_ISOLATED,
-        *([] if policy.network else ["--unshare-net"]),
         *(word for path in _SYSTEM for word in _system(path)),
-        *(word for name in etc for word in _read_only(f"/etc/{name}")),
-        *(w for path, text in files.items() for w in _file(path, descriptor(text.encode()))),
+        *(word for name in _ETC for word in _read_only(f"/etc/{name}")),
+        *(w for path, text in _FILES.items() for w in _file(path, descriptor(text.encode()))),
         *["--proc", "/proc", "--dev", "/dev", "--dir", "/var/tmp", "--dir", "/run"],  # noqa: S108
         *(
             w
@@ -105,7 +104,8 @@ def environment(policy: ExecutionPolicy, inherited: Mapping[str, str]) -> dict[s
     """The command's variables. Those that name places or people name those inside."""
     found = policy.environment(inherited)
     path = f"{found['PATH']}:{PROGRAMS}" if found.get("PATH") else PROGRAMS
-    return found | {"PATH": path, "HOME": HOME, "TMPDIR": next(iter(SCRATCH)), "USER": NAME}
+    inside = {"PATH": path, "HOME": HOME, "TMPDIR": next(iter(SCRATCH)), "USER": NAME}
+    return found | inside | (way_out.VARIABLES if policy.network else {})
 
 
 def prelude(policy: ExecutionPolicy, lifeline: int) -> str:

@@ -16,6 +16,7 @@ from everstep.capabilities.bash import process, profile, seccomp
 from everstep.capabilities.bash.guard import Guard, guard_for
 from everstep.capabilities.bash.mounts import TOOL_USER, Mounts, mounts_for
 from everstep.capabilities.bash.places import Place, anything_else, real_path
+from everstep.capabilities.bash.proxy import Proxy
 from everstep.capabilities.bash.words import Unavailable, Unusable
 from everstep.capabilities.protection import Protection, current
 from everstep.capabilities.protection.repositories import linked_from
@@ -62,21 +63,29 @@ class Launch:
     def words(self, policy: ExecutionPolicy, guard: Guard, descriptor: Callable[[bytes], int]) -> list[str]:
         """The command line, up to the program that is to run inside."""
         inside = profile.arguments(policy, guard.mounts(self.sources), descriptor)
-        filtered = ["--seccomp", str(descriptor(seccomp.program(local_sockets=policy.network)))]
+        filtered = ["--seccomp", str(descriptor(seccomp.program()))]
         return [*self.prefix, _program("bwrap"), *inside, *filtered, "--"]
+
+
+def proxy_for(policy: ExecutionPolicy) -> Proxy | None:
+    """The way out that the policy allows; none without a network."""
+    return Proxy(policy.network) if policy.network else None
 
 
 class Sandbox:
     """What a policy allows, ready to be run in."""
 
-    def __init__(self, policy: ExecutionPolicy) -> None:
+    def __init__(
+        self, policy: ExecutionPolicy, proxy_for: Callable[[ExecutionPolicy], Proxy | None] = proxy_for
+    ) -> None:
         self.policy = policy
+        self._proxy_for = proxy_for
 
     @property
     def shape(self) -> tuple[int, int, bool, bool]:
         """What decides whether it holds: who runs it, as whom, with which network, and whether with git."""
         policy = self.policy
-        return os.geteuid(), os.stat(self.found().base_dir).st_uid, policy.network, policy.git
+        return os.geteuid(), os.stat(self.found().base_dir).st_uid, bool(policy.network), policy.git
 
     async def run(self, command: str) -> CommandResult:
         """Run `bash -c {command}`."""
@@ -108,7 +117,8 @@ class Sandbox:
         def replaced(root: str) -> str | None:
             return anything_else(places, root) or (guard.replaced_in(root) if root else None)
 
-        return await process.run(policy, describe, profile.environment(policy, os.environ), replaced)
+        environment = profile.environment(policy, os.environ)
+        return await process.run(policy, describe, environment, replaced, self._proxy_for(policy))
 
     def found(self) -> ExecutionPolicy:
         """The policy with the paths that its paths really are."""

@@ -81,14 +81,8 @@ _PROTOCOLS: Final = (0, socket.IPPROTO_TCP, socket.IPPROTO_UDP, socket.IPPROTO_I
 
 
 @cache
-def program(machine: str | None = None, *, local_sockets: bool = False) -> bytes:
-    """The filter for this machine, or for another one.
-
-    Args:
-        machine: The name that `platform.machine()` has for it.
-        local_sockets: Whether sockets of the family AF_UNIX can be made. One with a path is reached from any
-            network namespace, so without a network there are none but connected pairs.
-    """
+def program(machine: str | None = None) -> bytes:
+    """The filter for this machine, or for another one, by the name that `platform.machine()` has for it."""
     machine = machine or platform.machine()
     if machine not in MACHINES:
         raise ValueError(f"there is no table of system calls for {machine}; use x86_64 or aarch64")
@@ -101,19 +95,19 @@ def program(machine: str | None = None, *, local_sockets: bool = False) -> bytes
         _fail(errno.ENOSYS),
     ]
     column = tuple(MACHINES).index(machine)
-    for number, block in _rules(column, local_sockets=local_sockets):
+    for number, block in _rules(column):
         instructions += [(_EQUAL, 0, len(block), number), *block]
     instructions.append((_RETURN, 0, 0, ALLOW))
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions)
 
 
-def _rules(column: int, *, local_sockets: bool) -> Iterable[tuple[int, list[Instruction]]]:
+def _rules(column: int) -> Iterable[tuple[int, list[Instruction]]]:
     """What is to be done about the call of each number."""
     yield from ((number, [_fail(errno.EPERM)]) for number in _numbers(_REFUSED, column))
     yield from ((number, [_fail(errno.ENOSYS)]) for number in _numbers(_ABSENT, column))
     yield from ((number, [_fail(errno.EOPNOTSUPP)]) for number in _numbers(_RESERVES, column))
     yield from ((number, [_fail(errno.EMFILE)]) for number in _numbers(_EXHAUSTED, column))
-    for words, block in [*_LOOKED_AT, *_socket_rules(local_sockets=local_sockets)]:
+    for words, block in _LOOKED_AT:
         yield from ((number, block) for number in _numbers(words, column))
 
 
@@ -153,8 +147,11 @@ def _require_values(index: int, values: tuple[int, ...], otherwise: int) -> list
     return [_argument(index), *tests, _fail(otherwise)]
 
 
-def _sockets(*, local: bool) -> list[Instruction]:
-    """Those of the internet; of the kernel's own, the one that lists addresses; local ones where allowed."""
+def _sockets() -> list[Instruction]:
+    """Those of the internet, and of the kernel's own the one that lists addresses.
+
+    No local ones, with a network or without: one with a path is reached from any network namespace.
+    """
     internet = [
         _argument(1),
         (_AND, 0, 0, _TYPE),
@@ -169,7 +166,7 @@ def _sockets(*, local: bool) -> list[Instruction]:
     return [
         _argument(0),
         (_EQUAL, 0, 1, _AF_UNIX),
-        _END if local else _fail(errno.EACCES),
+        _fail(errno.EACCES),
         (_EQUAL, 0, len(routes), _AF_NETLINK),
         *routes,
         (_EQUAL, 2, 0, _AF_INET),
@@ -192,12 +189,6 @@ def _pairs() -> list[Instruction]:
     ]
 
 
-def _socket_rules(*, local_sockets: bool) -> list[tuple[str, list[Instruction]]]:
-    if local_sockets:
-        return [("socket 41 198; socketpair 53 199", _sockets(local=True))]
-    return [("socket 41 198", _sockets(local=False)), ("socketpair 53 199", _pairs())]
-
-
 _LOOKED_AT: Final = [
     ("clone 56 220", _refuse_bits(0, _NEW_NAMESPACES)),
     ("chmod 90 -; fchmod 91 52; creat 85 -; mknod 133 -", _refuse_bits(1, _SET_ID_BITS)),
@@ -206,4 +197,6 @@ _LOOKED_AT: Final = [
     ("openat 257 56", _refuse_bits_of_new_files(2, 3)),
     ("ioctl 16 29", _refuse_values(1, _TERMINAL_TRICKS + _DISK_TRICKS)),
     ("personality 135 92", [*_require_values(0, _PERSONALITIES, errno.EPERM), _END]),
+    ("socket 41 198", _sockets()),
+    ("socketpair 53 199", _pairs()),
 ]

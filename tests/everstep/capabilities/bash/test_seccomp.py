@@ -17,10 +17,9 @@ def answer(
     number: int,
     *arguments: int,
     architecture: int | None = None,
-    local_sockets: bool = False,
 ) -> int:
     """The number of the error, or zero where the call is allowed."""
-    filter_ = program(machine, local_sockets=local_sockets)
+    filter_ = program(machine)
     instructions = list(struct.iter_unpack("=HBBI", filter_))
     padded = (*arguments, *[0] * (6 - len(arguments)))
     data = struct.pack("=iIQ6Q", number, architecture or MACHINES[machine], 0, *padded)
@@ -133,13 +132,6 @@ def test_the_old_calls_are_looked_at_as_well(number: int, arguments: tuple[int, 
 def test_calls_of_another_architecture_are_refused(machine: str) -> None:
     """9.1.5: the numbers of 32 bits mean other calls."""
     assert answer(machine, 39, architecture=0x40000003) == EPERM
-
-
-def test_local_sockets_can_be_allowed() -> None:
-    """9.1.7: by name, and of each kind."""
-    for kind in (1, 2, 5):
-        assert answer(X86, 41, 1, kind, 0, local_sockets=True) == 0
-        assert answer(ARM, 199, 1, kind, 0, local_sockets=True) == 0
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="these instructions are those of x86")

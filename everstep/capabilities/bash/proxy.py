@@ -1,0 +1,387 @@
+"""The only way out of a sandbox with a network: a proxy in the worker, which decides about each connection.
+
+The sandbox has a network namespace of its own, in which only the loopback interface is up. There the proxy
+listens (see `listener.py`); it connects from the worker's namespace. It speaks HTTP: CONNECT for TLS, and
+requests with an absolute URL, one for each connection.
+
+- The host has to be allowed by the policy, and the port.
+- The proxy resolves the name and connects to an address that it has looked at. Nothing resolves the name a
+  second time, so a name that changes its address in between (DNS rebinding) gains nothing.
+- A redirect is an answer like any other: the next request is decided about anew.
+- It ends with the command, and what it keeps, reads and waits for has bounds.
+
+What is inside of a tunnel is not looked at: who terminates TLS at an allowed host can lead it elsewhere.
+"""
+
+import asyncio
+import logging
+import re
+import socket
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from ipaddress import ip_address
+from typing import Any, Final
+
+from agent_domain.capabilities.bash import GIB, KIB
+from agent_domain.capabilities.network import (
+    HTTP_PORT,
+    Address,
+    AllowedNetwork,
+    Network,
+    closed_address,
+    is_public,
+    literal,
+)
+from agent_domain.values import cut, storable
+
+logger = logging.getLogger(__name__)
+
+Resolve = Callable[[str], Awaitable[Sequence[Address]]]
+
+_TOKEN: Final = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_REQUEST: Final = re.compile(rb"(" + _TOKEN + rb") ([!-~]+) HTTP/1\.[01]")
+_HEADER: Final = re.compile(rb"(" + _TOKEN + rb"):[ \t]*([^\r\n\0]*)")
+_AUTHORITY: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s\[\]:@/?#\\]+)(?::([0-9]{1,5}))?")
+_ABSOLUTE: Final = re.compile(r"http://([^/?#]*)([/?][^#]*)?", re.IGNORECASE)
+
+# What concerns one connection only (RFC 9110, 7.6.1), and the host, which follows from the URL.
+_OF_A_HOP: Final = {
+    *(b"connection", b"keep-alive", b"proxy-connection", b"proxy-authorization", b"proxy-authenticate"),
+    *(b"te", b"trailer", b"upgrade", b"host"),
+}
+_PIECE: Final = 64 * KIB
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of one command's proxy."""
+
+    connections: int = 64
+    """At a time; further ones wait to be accepted."""
+    head_bytes: int = 64 * KIB
+    head_seconds: float = 10
+    connect_seconds: float = 10
+    addresses: int = 4
+    """That are tried for one name."""
+    idle_seconds: float = 60
+    total_bytes: int = GIB
+    """Of all connections, in both directions."""
+    refusals: int = 20
+    """That are logged and kept for the command's reader."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    method: str
+    host: str
+    port: int
+    head: bytes
+    """What is sent on; nothing for a tunnel."""
+    body_bytes: int
+
+    @property
+    def is_tunnel(self) -> bool:
+        return self.method == "CONNECT"
+
+
+class _Answer(Exception):
+    """The proxy answers itself."""
+
+    def __init__(self, status: HTTPStatus, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+    def to_bytes(self) -> bytes:
+        body = f"{self}\n".encode()
+        return (
+            f"HTTP/1.1 {self.status.value} {self.status.phrase}\r\n"
+            "Content-Type: text/plain; charset=utf-8\r\n"
+            f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        ).encode() + body
+
+
+async def resolve(host: str) -> Sequence[Address]:
+    """The addresses of a name, as this machine looks them up."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    # An address with a zone leads to one interface of this machine.
+    texts = dict.fromkeys(str(address[0]) for *_, address in found)
+    return [ip_address(text) for text in texts if "%" not in text]
+
+
+class Proxy:
+    """The proxy of one command.
+
+    Args:
+        network: What the policy says, checked.
+        resolve: How names are looked up.
+        is_open: Which addresses may be connected to.
+        limits: Its bounds.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        resolve: Resolve = resolve,
+        is_open: Callable[[Address], bool] = is_public,
+        limits: Limits = Limits(),
+    ) -> None:
+        self._allowed = AllowedNetwork.of(network)
+        self._resolve = resolve
+        self._is_open = is_open
+        self._limits = limits
+        self._left = limits.total_bytes
+        self._tasks = set[asyncio.Task[None]]()
+        self._places = asyncio.Semaphore(limits.connections)
+        self._listener: socket.socket | None = None
+        self._is_closed = False
+        self.refusals = list[str]()
+        """Why hosts were refused, each sentence once."""
+
+    def start(self, listener: socket.socket) -> None:
+        """Accept connections on this socket; the proxy closes it."""
+        if self._is_closed:
+            listener.close()
+            return
+        listener.setblocking(False)
+        self._listener = listener
+        self._spawn(self._accept(listener))
+
+    def close(self) -> None:
+        """End all connections, and accept no more; tasks are over a moment later."""
+        self._is_closed = True
+        for task in self._tasks:
+            task.cancel()
+        if self._listener is not None:
+            asyncio.get_running_loop().remove_reader(self._listener)
+            self._listener.close()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._places.acquire()
+            try:
+                client, _ = await loop.sock_accept(listener)
+            except OSError as error:
+                self._places.release()
+                if self._is_closed:
+                    return
+                logger.warning("a command's proxy cannot accept a connection: %s", error)
+                # Mostly there are no more descriptors; others give some back.
+                await asyncio.sleep(0.1)
+                continue
+            except asyncio.CancelledError:
+                self._places.release()
+                raise
+            self._spawn(self._serve(client))
+
+    async def _serve(self, client: socket.socket) -> None:
+        try:
+            reader, writer = await asyncio.open_connection(sock=client, limit=self._limits.head_bytes)
+            try:
+                await self._answer(reader, writer)
+            finally:
+                await _closed(writer)
+        except (OSError, EOFError) as error:
+            logger.debug("a connection of a command ended: %r", error)
+        except Exception:
+            logger.exception("a command's proxy failed on a connection")
+        finally:
+            client.close()
+            self._places.release()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            request = await self._read_request(reader)
+            far_reader, far_writer = await self._connect(request)
+        except _Answer as answer:
+            writer.write(answer.to_bytes())
+            await writer.drain()
+            return
+        try:
+            if request.is_tunnel:
+                writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            else:
+                far_writer.write(request.head)
+            traffic = _Traffic(self, self._limits.idle_seconds)
+            forward = traffic.copy(reader, far_writer, None if request.is_tunnel else request.body_bytes)
+            async with asyncio.TaskGroup() as group:
+                # The answer to a request ends where its server says so; a tunnel once both have ended it.
+                group.create_task(forward)
+                group.create_task(traffic.copy(far_reader, writer, None))
+        except* (OSError, EOFError) as errors:
+            logger.debug("a connection of a command ended: %r", errors.exceptions)
+        finally:
+            await _closed(far_writer)
+
+    async def _read_request(self, reader: asyncio.StreamReader) -> _Request:
+        try:
+            async with asyncio.timeout(self._limits.head_seconds):
+                head = await reader.readuntil(b"\r\n\r\n")
+        except TimeoutError:
+            raise _Answer(HTTPStatus.REQUEST_TIMEOUT, "The request did not arrive in time.") from None
+        except asyncio.LimitOverrunError:
+            text = f"The request's head is larger than {self._limits.head_bytes} bytes."
+            raise _Answer(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text) from None
+        return _parsed(head)
+
+    async def _connect(self, request: _Request) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        host, port = request.host, request.port
+        if self._left <= 0:
+            text = f"The command has moved {self._limits.total_bytes} bytes, and no more are allowed."
+            raise self._refused(host, port, text)
+        if refusal := self._allowed.refusal(host, port):
+            raise self._refused(host, port, refusal)
+        try:
+            async with asyncio.timeout(self._limits.connect_seconds):
+                address = literal(host)
+                found = [address] if address else await self._resolve(host)
+                opened = [each for each in found if self._is_open(each)]
+                if not opened:
+                    raise self._refused(host, port, closed_address(host))
+                return await self._connect_to(opened[: self._limits.addresses], host, port)
+        except TimeoutError:
+            text = f"{host}:{port} did not answer within {self._limits.connect_seconds:g} s."
+            raise _Answer(HTTPStatus.GATEWAY_TIMEOUT, text) from None
+        except (OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise _Answer(HTTPStatus.BAD_GATEWAY, f"{host}:{port} cannot be reached: {reason}.") from None
+
+    async def _connect_to(
+        self, addresses: Sequence[Address], host: str, port: int
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        for number, address in enumerate(addresses, 1):
+            try:
+                reader, writer = await asyncio.open_connection(str(address), port, limit=_PIECE)
+            except OSError:
+                if number == len(addresses):
+                    raise
+                continue
+            if _is_this_machine(writer, address):
+                await _closed(writer)
+                raise self._refused(host, port, closed_address(host))
+            return reader, writer
+        raise AssertionError
+
+    def _refused(self, host: str, port: int, sentence: str) -> _Answer:
+        if sentence not in self.refusals and len(self.refusals) < self._limits.refusals:
+            self.refusals.append(sentence)
+            logger.warning("a command may not reach %s:%d: %s", cut(storable(host), 300), port, sentence)
+        return _Answer(HTTPStatus.FORBIDDEN, sentence)
+
+    def take(self, count: int) -> bool:
+        """Whether so many bytes more may be moved."""
+        self._left -= count
+        return self._left > 0
+
+
+class _Traffic:
+    """Both directions of one connection."""
+
+    def __init__(self, proxy: Proxy, idle_seconds: float) -> None:
+        self._proxy = proxy
+        self._idle_seconds = idle_seconds
+        self._loop = asyncio.get_running_loop()
+        self._moved_at = self._loop.time()
+
+    async def copy(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, count: int | None
+    ) -> None:
+        """Copy until the reader ends, or so many bytes."""
+        left = count
+        while left is None or left > 0:
+            piece = await self._read(reader, _PIECE if left is None else min(_PIECE, left))
+            if not piece:
+                break
+            if not self._proxy.take(len(piece)):
+                raise ConnectionAbortedError("the command has moved too many bytes")
+            left = None if left is None else left - len(piece)
+            writer.write(piece)
+            async with asyncio.timeout(self._idle_seconds):
+                await writer.drain()
+            self._moved_at = self._loop.time()
+        if count is None and writer.can_write_eof():
+            writer.write_eof()
+
+    async def _read(self, reader: asyncio.StreamReader, most: int) -> bytes:
+        while True:
+            try:
+                async with asyncio.timeout(self._idle_seconds):
+                    return await reader.read(most)
+            except TimeoutError:
+                # The other direction may be at work.
+                if self._loop.time() - self._moved_at >= self._idle_seconds:
+                    raise
+
+
+def _parsed(head: bytes) -> _Request:
+    line, *lines = head[:-4].split(b"\r\n")
+    request = _REQUEST.fullmatch(line)
+    headers = [_HEADER.fullmatch(each) for each in lines]
+    if request is None or not all(headers):
+        raise _bad("This is no HTTP request.")
+    method, target = request[1].decode(), request[2].decode()
+    if method == "CONNECT":
+        host, port = _authority(target, None)
+        return _Request(method, host, port, b"", 0)
+    url = _ABSOLUTE.fullmatch(target)
+    if url is None:
+        raise _bad("This is a proxy: send an absolute http:// URL, or CONNECT host:port for TLS.")
+    host, port = _authority(url[1], HTTP_PORT)
+    pairs = [(found[1], found[2].rstrip(b" \t")) for found in headers if found]
+    named = {value.strip().lower() for name, value in pairs if name.lower() == b"connection"}
+    dropped = _OF_A_HOP | {each.strip() for value in named for each in value.split(b",")}
+    kept = [(name, value) for name, value in pairs if name.lower() not in dropped]
+    path = url[2] or "/"
+    sent = [
+        f"{method} {path if path.startswith('/') else f'/{path}'} HTTP/1.1".encode(),
+        f"Host: {url[1]}".encode(),
+        *(name + b": " + value for name, value in kept),
+        b"Connection: close",
+    ]
+    return _Request(method, host, port, b"\r\n".join([*sent, b"", b""]), _body_bytes(kept))
+
+
+def _authority(text: str, port: int | None) -> tuple[str, int]:
+    found = _AUTHORITY.fullmatch(text)
+    if found is None or (found[2] is None and port is None):
+        raise _bad(f"{cut(text, 100)!r} names no host and port.")
+    number = int(found[2]) if found[2] else port or 0
+    if not 0 < number < 2**16:
+        raise _bad(f"{number} is no port.")
+    return found[1].lower().removesuffix("."), number
+
+
+def _body_bytes(headers: Sequence[tuple[bytes, bytes]]) -> int:
+    lengths = {value for name, value in headers if name.lower() == b"content-length"}
+    if any(name.lower() == b"transfer-encoding" for name, _ in headers):
+        text = "The proxy takes bodies with a Content-Length only."
+        raise _Answer(HTTPStatus.LENGTH_REQUIRED, text)
+    if not lengths:
+        return 0
+    if len(lengths) > 1 or not (length := lengths.pop()).isdigit() or len(length) > len(str(2**63)):
+        raise _bad("The Content-Length is no number.")
+    return int(length)
+
+
+def _bad(sentence: str) -> _Answer:
+    return _Answer(HTTPStatus.BAD_REQUEST, sentence)
+
+
+def _is_this_machine(writer: asyncio.StreamWriter, address: Address) -> bool:
+    """Whether a public address turned out to be one of this machine, whose services may listen there."""
+    own = writer.get_extra_info("sockname")
+    return not address.is_loopback and own is not None and ip_address(own[0].partition("%")[0]) == address
+
+
+async def _closed(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with suppress(OSError, TimeoutError):
+        async with asyncio.timeout(1):
+            await writer.wait_closed()

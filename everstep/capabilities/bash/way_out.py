@@ -1,0 +1,56 @@
+"""Opens the network of one sandbox: its own namespace, with the worker's proxy listening in it."""
+
+import asyncio
+import socket
+import sys
+from pathlib import Path
+from typing import Final
+
+from everstep.capabilities.bash import listener
+from everstep.capabilities.bash.proxy import Proxy
+
+PORT: Final = 3128
+"""Where the proxy listens in the sandbox, which has all ports to itself."""
+URL: Final = f"http://127.0.0.1:{PORT}"
+
+VARIABLES: Final = {
+    **dict.fromkeys(
+        ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"), URL
+    ),
+    **dict.fromkeys(("NO_PROXY", "no_proxy"), "localhost,127.0.0.1,::1"),
+}
+"""What tells programs of the proxy; nothing else leads out, whatever they do with it."""
+
+SECONDS: Final = 20.0
+
+
+async def open_way_out(proxy: Proxy, process: int) -> None:
+    """Let this proxy listen in the network namespace of that process; `OSError` if it cannot."""
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            helper = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-I", "-S", str(Path(listener.__file__))),
+                *(str(process), str(theirs.fileno()), str(PORT)),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.PIPE,
+                pass_fds=(theirs.fileno(),),
+                env={},
+                start_new_session=True,
+            )
+        try:
+            async with asyncio.timeout(SECONDS):
+                _, error = await helper.communicate()
+        finally:
+            if helper.returncode is None:
+                helper.kill()
+        ours.setblocking(False)
+        said = error.decode(errors="replace").strip().splitlines()
+        try:
+            _, descriptors, _, _ = socket.recv_fds(ours, 1, 1)
+        except BlockingIOError:
+            descriptors = []
+        if not descriptors:
+            raise OSError(said[-1] if said else "no socket came")
+        proxy.start(socket.socket(fileno=descriptors[0]))
