@@ -3,17 +3,20 @@
 import asyncio
 import json
 import logging
+from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from temporalio.api.common.v1 import Payload
 from temporalio.client import (
+    ActivityFailureError,
     Client as TemporalClient,
     WorkflowFailureError,
     WorkflowHandle,
     WorkflowUpdateFailedError,
 )
+from temporalio.common import RetryPolicy
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
@@ -223,3 +226,22 @@ async def test_an_update_that_cannot_be_taken_is_refused(
             await workflow.execute_update(name, args=given)
         model.go_on.set()
         await parlour.over(sent)
+
+
+@pytest.mark.parametrize("name", ["infer", "run_tool", "process", "settle", "spawn", "report", "close"])
+@pytest.mark.parametrize("given", [[], ["hello"], [{}], [1, 2]], ids=["none", "text", "object", "two"])
+async def test_an_activity_of_others_with_our_name_fails_and_harms_nothing(
+    temporal: TemporalClient, store: PostgresSessions, name: str, given: list[Any]
+) -> None:
+    """1.3.4."""
+    async with receiving(temporal, store, an_agent("Done")) as parlour:
+        with pytest.raises(ActivityFailureError):
+            await temporal.execute_activity(
+                name,
+                args=given,
+                id=f"other-{uuid4()}",
+                task_queue=parlour.settings.task_queue,
+                schedule_to_close_timeout=timedelta(seconds=30),
+                retry_policy=RetryPolicy(maximum_attempts=1),
+            )
+        await parlour.over(await parlour.say(await parlour.session()))
