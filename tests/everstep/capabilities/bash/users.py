@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -58,17 +58,20 @@ class WorkerUser:
 
     def run(self, command: list[str], cwd: Path) -> "subprocess.CompletedProcess[str]":
         """Run a program as this user."""
+        return subprocess.run(  # noqa: S603 -- our own words
+            command, cwd=cwd, capture_output=True, text=True, check=False, **self._options
+        )
+
+    def start(self, command: list[str], cwd: Path, err: IO[str]) -> "subprocess.Popen[str]":
+        """Start one that goes on; what it prints is read from it."""
+        return subprocess.Popen(command, cwd=cwd, stdout=-1, stderr=err, text=True, **self._options)  # noqa: S603
+
+    @property
+    def _options(self) -> dict[str, Any]:
         path = os.pathsep.join([str(ROOT), sysconfig.get_path("purelib")])
         who: dict[str, Any] = {"user": self.uid, "group": self.uid, "extra_groups": []}
-        return subprocess.run(  # noqa: S603 -- our own words
-            command,
-            cwd=cwd,
-            env={"PATH": os.environ["PATH"], "PYTHONPATH": path, "HOME": str(self.folder / "home"), **GIT},
-            capture_output=True,
-            text=True,
-            check=False,
-            **(who if os.geteuid() != self.uid else {}),
-        )
+        env = {"PATH": os.environ["PATH"], "PYTHONPATH": path, "HOME": str(self.folder / "home"), **GIT}
+        return {"env": env, **(who if os.geteuid() != self.uid else {})}
 
 
 GIT = {
