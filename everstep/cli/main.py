@@ -514,7 +514,7 @@ async def approve(
 @click.pass_obj
 @command
 async def steer(settings: Settings, execution_id: str, message: str) -> None:
-    """Say something that is heard before the next step, or by the execution that comes after this one."""
+    """Say something that is heard before the next step."""
     _require_text(message, "message")
 
     async def steered(installation: Installation, execution: Execution) -> None:

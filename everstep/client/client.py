@@ -15,7 +15,7 @@ from uuid import UUID, uuid4, uuid5
 from temporalio.client import Client as TemporalClient, WorkflowHandle, WorkflowUpdateFailedError
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.service import RPCError
 
 from activities.failpoints import Failpoint, Strike, inert
 from agent_domain import announcements, envelopes
@@ -58,7 +58,7 @@ from agent_domain.step_facts import CallNeed
 from agent_domain.tools import ToolCall
 from agent_domain.values import EMPTY, frozen_map, json_text
 from everstep.capabilities import json_schema
-from everstep.client.outages import PASSING
+from everstep.client.outages import PASSING, Meaning, meaning_of
 from workflows.agent_execution import AgentExecution
 from workflows.contracts import Answered, ExecutionInput, ExecutionResult, workflow_id
 from workflows.search_attributes import at_start
@@ -107,6 +107,13 @@ class Refused(EverstepError):
 
 class Ended(Refused):
     """The execution has ended, or its workflow never began."""
+
+
+class Gone(Ended):
+    """Temporal has no workflow of the execution that could hear it."""
+
+    def __init__(self) -> None:
+        super().__init__("The execution has ended, or never began")
 
 
 class Ending(EverstepError):
@@ -584,11 +591,13 @@ class Execution:
     async def _cancel(self, command: Command) -> None:
         try:
             await self.deliver(command)
-        except Ended:
+        except Ended as error:
             if await self.cancel_pending(command):
                 return
-            # Another cancel may have been faster, or this very one, whose answer was lost.
-            if (await self.ended()).status is not ExecutionStatus.CANCELLED:
+            # Another cancel may have been faster, or this very one, whose answer was lost. A workflow closes
+            # after its end is stored; one that is still there may have to store it.
+            row = await (self.get() if isinstance(error, Gone) else self.ended())
+            if row.status is not ExecutionStatus.CANCELLED:
                 raise
             await self.client.store.mark_delivered(command)
 
@@ -633,8 +642,8 @@ class Execution:
             has_ended = isinstance(cause, ApplicationError) and cause.type == "AlreadyEnded"
             raise (Ended if has_ended else Refused)(why) from error
         except RPCError as error:
-            if error.status is RPCStatusCode.NOT_FOUND:
-                raise Ended("The execution has ended, or never began") from error
+            if meaning_of(error) is Meaning.NOT_NOW:
+                raise Gone from error
             raise
 
 

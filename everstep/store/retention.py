@@ -44,7 +44,15 @@ REMOVE_ANSWERS = text("""
 
 REMOVE_CLAIMS = text("""
     WITH gone AS (
-        DELETE FROM agent_claims WHERE created_at < :before AND expires_at < clock_timestamp() RETURNING 1
+        DELETE FROM agent_claims
+         WHERE ctid = ANY (ARRAY(
+                   SELECT ctid
+                     FROM agent_claims
+                    WHERE created_at < :before AND expires_at < clock_timestamp()
+                    ORDER BY created_at
+                    LIMIT :limit
+                      FOR UPDATE SKIP LOCKED))
+     RETURNING 1
     )
     SELECT count(*) AS many FROM gone
 """)
@@ -183,7 +191,9 @@ class PostgresRetention(PostgresSessions):
         if dry_run:
             yield await self._count(OLD_ANSWERS, before=before)
             return
-        await self._count(REMOVE_CLAIMS, before=before)
+        removed = BATCH
+        while removed == BATCH:
+            removed = await self._count(REMOVE_CLAIMS, before=before, limit=BATCH)
         removed = BATCH
         while removed == BATCH:
             removed = await self._count(REMOVE_ANSWERS, before=before, limit=BATCH)

@@ -336,6 +336,8 @@ MANY = """
       FROM agent_executions, generate_series(1, 5) AS seq;
     INSERT INTO agent_answers (tenant_id, user_id, key, digest, status, body, created_at, execution_id)
     SELECT tenant_id, 'ann', id, '', 201, '{}', coalesce(completed_at, now()), id FROM agent_executions;
+    INSERT INTO agent_claims (tenant_id, user_id, key, digest, owner, created_at)
+    SELECT tenant_id, 'ann', id, '', id, coalesce(completed_at, now()) FROM agent_executions;
     ANALYZE;
 """
 
