@@ -5,7 +5,6 @@ own origin, and nothing that a browser or a person could read as something else.
 """
 
 import re
-import unicodedata
 from dataclasses import dataclass
 from ipaddress import IPv6Address
 from typing import Protocol
@@ -13,12 +12,11 @@ from urllib.parse import quote
 
 from agent_domain.announcements import MAX_CONTEXT, bounded
 from agent_domain.errors import InvalidInput
+from agent_domain.values import is_hidden
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _MAX_PORT = 65_535
 _MAX_PORT_DIGITS = 10
-_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-"""Categories of characters that people do not see, or that change what they see."""
 
 _ABSOLUTE = re.compile(
     r"(?P<scheme>https?)://(?P<authority>[^/?#]*)(?P<path>[^?#]*)(?P<query>\?[^#]*)?(?P<fragment>#.*)?",
@@ -79,7 +77,7 @@ def canonical_url(url: str, name: str = "context_url") -> str:
     """
     bounded(name, url, MAX_CONTEXT)
     url = url.strip(" ")
-    if any(unicodedata.category(char) in _HIDDEN for char in url):
+    if any(is_hidden(char) for char in url):
         raise InvalidInput(f"{name} has control or formatting characters; leave them out")
     if "\\" in url:
         raise InvalidInput(f"{name} has a backslash; write slashes")

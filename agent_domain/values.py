@@ -8,6 +8,7 @@ values that compare equal to plain lists and dictionaries but cannot be changed.
 import json
 import math
 import sys
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -280,6 +281,14 @@ def read_optional(data: Mapping[str, Any], key: str, parse: Callable[[Any], Read
 def read_each(data: Mapping[str, Any], key: str, parse: Callable[[Any], ReadT]) -> tuple[ReadT, ...]:
     """Every entry of the list under a key; none where the key is missing."""
     return read_optional(data, key, lambda value: tuple(map(parse, listed(value, "it")))) or ()
+
+
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+
+
+def is_hidden(char: str) -> bool:
+    """Whether people do not see a character, or it changes what they see: controls, formats, line ends."""
+    return unicodedata.category(char) in _HIDDEN
 
 
 def cut(text: str, length: int) -> str:

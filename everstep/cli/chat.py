@@ -21,6 +21,7 @@ from agent_domain.step_facts import CallNeed
 from agent_domain.values import cut, frozen_map, json_text, moment, parse_json, thaw, valid_text
 from everstep.cli import output
 from everstep.cli.main import command, say
+from everstep.cli.printing import echo
 from everstep.cli.remote import Declined, Remote, Silent, api_options, reached
 from everstep.cli.terminal import Line, Lines, Screen
 from everstep.cli.watch import Watch, watching
@@ -91,7 +92,7 @@ async def sessions(
     for session in page.items:
         say(f"{session.id}  {session.status:<8}  {moment(session.created_at, 0)}  {_title(session)}")
     if page.next_cursor:
-        click.echo(f"more: --cursor {page.next_cursor}")
+        echo(f"more: --cursor {page.next_cursor}")
 
 
 def _title(session: Session) -> str:

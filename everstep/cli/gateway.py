@@ -7,6 +7,7 @@ import click
 import uvloop
 
 from everstep.cli.main import command, stopped_by_signals, told
+from everstep.cli.printing import echo
 from everstep.runtime.api import log_requests
 from everstep.runtime.gateway import gateway_of, gateway_port
 from everstep.runtime.installation import located
@@ -31,7 +32,7 @@ async def gateway(settings: Settings, port: int | None) -> None:
     if not await servers_answer(settings, stop, told, front, needs_temporal=False):
         return
     async with gateway_of(settings, front.listener) as url:
-        click.echo(f"viewers watch at {url}; Ctrl-C stops")
+        echo(f"viewers watch at {url}; Ctrl-C stops")
         # What is there now stays, and nothing that comes refers to itself: looking for it costs 50 ms a time.
         gc.collect()
         gc.freeze()

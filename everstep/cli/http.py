@@ -10,6 +10,7 @@ from agent_domain.ports import DEFAULT_TENANT
 from agent_domain.sessions import ApiKey
 from agent_domain.values import moment
 from everstep.cli.main import command, say, stopped_by_signals, told, with_agents
+from everstep.cli.printing import echo
 from everstep.http_api.api_keys import create_key
 from everstep.runtime.api import answering, api_port, log_requests
 from everstep.runtime.installation import located, opened
@@ -40,7 +41,7 @@ async def api(settings: Settings, http_port: int | None) -> None:
         opened(settings, "everstep api", is_linked=True) as installation,
         answering(installation, listener=port.listener) as url,
     ):
-        click.echo(f"answering at {url}, explained at {url}/docs; Ctrl-C stops")
+        echo(f"answering at {url}, explained at {url}/docs; Ctrl-C stops")
         await installation.reconciler.run(stop)
 
 
@@ -64,7 +65,7 @@ async def create(settings: Settings, name: str, user: str | None, scopes: Sequen
     async with opened(settings) as installation:
         new = await create_key(installation.keys, name, tenant_id=tenant, user_id=user, scopes=scopes)
     say(new.secret)
-    click.echo(f"It is shown this once. To revoke it: everstep keys revoke {new.key.id}", err=True)
+    echo(f"It is shown this once. To revoke it: everstep keys revoke {new.key.id}", err=True)
 
 
 @keys.command("list")
@@ -92,7 +93,7 @@ async def revoke(settings: Settings, key_id: str, tenant: str) -> None:
     async with opened(settings) as installation:
         if not await installation.keys.revoke_key(tenant, known):
             raise InvalidInput(f"the tenant '{tenant}' has no key {known}; `everstep keys list` lists them")
-    click.echo("it opens nothing any more")
+    echo("it opens nothing any more")
 
 
 def _line(key: ApiKey) -> str:

@@ -1,7 +1,6 @@
 """The `everstep` command."""
 
 import asyncio
-import io
 import json
 import logging
 import os
@@ -22,6 +21,7 @@ from agent_domain.status import ExecutionStatus
 from agent_domain.values import cut, frozen_map, json_text, parse_json
 from everstep.cli import output
 from everstep.cli.complaints import complaint
+from everstep.cli.printing import echo, visible, visible_stream
 from everstep.client.client import Execution, Refused
 from everstep.runtime.data_folder import look_around
 from everstep.runtime.doctor import examined
@@ -70,7 +70,7 @@ def command(
         except Exception as error:
             if click.get_current_context().find_root().params["traceback"]:
                 raise
-            raise click.ClickException(complaint(error)) from error
+            raise click.ClickException(visible(complaint(error))) from error
 
     return run
 
@@ -120,7 +120,7 @@ def commands(context: click.Context, data: Path | None, agents: tuple[str, ...],
     try:
         context.obj = Settings.read(data_dir=data, agents=agents or None)
     except EverstepError as error:
-        raise click.ClickException(complaint(error)) from error
+        raise click.ClickException(visible(complaint(error))) from error
 
 
 def _also(context: click.Context, _option: click.Parameter, sources: tuple[str, ...]) -> None:
@@ -138,12 +138,12 @@ with_agents = click.option(
 
 def say(text: object) -> None:
     """Print a line."""
-    click.echo(output.visible(str(text)))
+    echo(text)
 
 
 def told(sentence: str) -> None:
     """Tell the operator, beside what is printed."""
-    click.echo(output.visible(sentence), err=True)
+    echo(sentence, err=True)
 
 
 # Processes.
@@ -197,18 +197,18 @@ def _print_addresses(installation: Installation, ours: Mapping[str, str | None],
     if as_json:
         names = ("database_url", "temporal_address", "ui_url")
         addresses = {name: getattr(settings, name) for name in names}
-        click.echo(json.dumps({**addresses, **ours}))
+        echo(json.dumps({**addresses, **ours}))
         return
-    click.echo(f"HTTP API     {ours['api_url']}, explained at {ours['api_url']}/docs")
-    click.echo(f"gateway      {ours['gateway_url']}")
-    click.echo(f"token        {ours['token'] or 'none needed: EVERSTEP_AUTH=off'}")
-    click.echo(f"Temporal     {settings.temporal_address}")
-    click.echo(f"Temporal UI  {settings.ui_url}")
-    click.echo(f"PostgreSQL   {database_without_password(settings)}")
+    echo(f"HTTP API     {ours['api_url']}, explained at {ours['api_url']}/docs")
+    echo(f"gateway      {ours['gateway_url']}")
+    echo(f"token        {ours['token'] or 'none needed: EVERSTEP_AUTH=off'}")
+    echo(f"Temporal     {settings.temporal_address}")
+    echo(f"Temporal UI  {settings.ui_url}")
+    echo(f"PostgreSQL   {database_without_password(settings)}")
     say(f"data         {settings.data_dir}")
-    click.echo(f"agents       {', '.join(installation.book.names)}")
-    click.echo(f"model        {installation.models.presets.default}")
-    click.echo('\nIn another terminal: everstep run "What can you do?"      Ctrl-C stops everything here.')
+    echo(f"agents       {', '.join(installation.book.names)}")
+    echo(f"model        {installation.models.presets.default}")
+    echo('\nIn another terminal: everstep run "What can you do?"      Ctrl-C stops everything here.')
 
 
 @commands.command()
@@ -230,7 +230,7 @@ async def worker(settings: Settings) -> None:
         return
     async with opened(settings, "everstep worker", is_linked=True) as installation:
         names, strike = ", ".join(installation.book.names), armed(settings.failpoint)
-        click.echo(f"working on '{installation.settings.task_queue}' for the agents {names}; Ctrl-C stops")
+        echo(f"working on '{installation.settings.task_queue}' for the agents {names}; Ctrl-C stops")
         await installation.work(stop, strike)
 
 
@@ -240,7 +240,7 @@ def stopped_by_signals(meanwhile: str = "running model calls may finish") -> asy
     loop = asyncio.get_running_loop()
 
     def on_signal() -> None:
-        click.echo(f"stopping; {meanwhile}", err=True)
+        echo(f"stopping; {meanwhile}", err=True)
         stop.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -259,8 +259,8 @@ def db() -> None:
 async def db_upgrade(settings: Settings) -> None:
     """Bring the tables up to date, and what Temporal searches by; safe to repeat, and while others do."""
     await upgrade(settings)
-    click.echo("the tables are up to date")
-    click.echo(await register(settings))
+    echo("the tables are up to date")
+    echo(await register(settings))
 
 
 @db.command("restored")
@@ -273,7 +273,7 @@ async def db_restored(settings: Settings) -> None:
     restore to a point in time and a dump restored elsewhere are noticed by themselves.
     """
     await restored(settings)
-    click.echo("the journal has a new epoch: viewers who come back read everything anew")
+    echo("the journal has a new epoch: viewers who come back read everything anew")
 
 
 @commands.command()
@@ -312,7 +312,7 @@ async def prune(settings: Settings, dry_run: bool) -> None:
                 async for more in retention.pruned(dry_run=dry_run):
                     count += more
             finally:
-                click.echo(output.retention_line(retention, count, dry_run=dry_run))
+                echo(output.retention_line(retention, count, dry_run=dry_run))
 
 
 # Executions.
@@ -333,7 +333,7 @@ async def run(settings: Settings, message: str, agent: str | None, detach: bool,
         wanted = agent or installation.default_agent
         execution = await installation.client.start(wanted, message, execution_id=uuid4(), debug=debug)
         if detach:
-            click.echo(execution.id)
+            echo(execution.id)
             return
         await _followed(installation, execution)
 
@@ -358,13 +358,13 @@ async def _followed(installation: Installation, execution: Execution) -> None:
     try:
         async with watching(gateway_url(settings), f"agent.execution.{execution.id}", token) as watch:
             async for text in streamed(execution, watch):
-                click.echo(output.visible(text), nl=False)
+                echo(text, nl=False)
     except asyncio.CancelledError:
-        click.echo(f"\nIt goes on without you. Come back: {_come_back(execution)}")
+        echo(f"\nIt goes on without you. Come back: {_come_back(execution)}")
         raise
     except StoreUnavailable as error:
         # What the model was saying may stand in an unfinished line.
-        click.echo()
+        echo()
         raise InvalidInput(f"{error}. It goes on without you; come back: {_come_back(execution)}") from error
     row = await execution.get()
     _print_execution(installation, row)
@@ -430,7 +430,7 @@ async def executions(settings: Settings, status: str | None, limit: int, cursor:
         for row in page.rows:
             say(output.execution_line(row))
         if page.cursor:
-            click.echo(f"more: --cursor {page.cursor}")
+            echo(f"more: --cursor {page.cursor}")
 
 
 @commands.command()
@@ -521,9 +521,9 @@ async def steer(settings: Settings, execution_id: str, message: str) -> None:
         steering = await _heard(installation.sessions.steer(execution.ref, message))
         if steering.is_moved:
             follower = steering.heard_by.execution_id
-            click.echo(f"the execution is ending; {follower} comes after it and hears it")
+            echo(f"the execution is ending; {follower} comes after it and hears it")
         else:
-            click.echo("it is heard before the next step")
+            echo("it is heard before the next step")
 
     await _with_execution(settings, execution_id, steered)
 
@@ -538,7 +538,7 @@ def _simple(name: str, text: str, act: Callable[[Execution], Coroutine[Any, Any,
             row = await execution.get()
             if row.status in output.ENDED:
                 raise Refused(f"The execution {execution.id} has ended as {row.status}")
-            click.echo(await act(execution))
+            echo(await act(execution))
 
         await _with_execution(settings, execution_id, known)
 
@@ -615,10 +615,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     closed and written by now: the process ends without the interpreter.
     """
     restore_for_children()
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            # What the terminal has no letters for is no reason to fail.
-            stream.reconfigure(errors="replace")
+    sys.stdout, sys.stderr = visible_stream(sys.stdout), visible_stream(sys.stderr)
     try:
         commands(arguments, prog_name="everstep")
     except SystemExit as left:

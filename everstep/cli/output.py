@@ -19,14 +19,6 @@ WIDTH = 200
 MODEL = "  model   "
 NOBODY = "no worker has picked it up; `everstep doctor` says whether one is there"
 
-_CONTROLS = {*range(0x20), *range(0x7F, 0xA0)} - {ord("\n"), ord("\t")}
-_VISIBLE = dict.fromkeys(_CONTROLS, "\N{REPLACEMENT CHARACTER}")
-
-
-def visible(text: str) -> str:
-    """The text without what a terminal would obey: models and tools must not move its cursor."""
-    return text.translate(_VISIBLE)
-
 
 def retention_line(retention: Retention, count: int, *, dry_run: bool) -> str:
     """What became of a table's old rows."""

@@ -14,6 +14,7 @@ import httpx2
 from pydantic import BaseModel, ValidationError
 
 from agent_domain.errors import EverstepError, InvalidInput
+from everstep.cli.printing import echo
 from everstep.http_api.problems import Problem
 from everstep.runtime.access import local_token
 from everstep.runtime.api import local_url
@@ -67,7 +68,7 @@ class Remote:
 
     http: httpx2.AsyncClient
     where: Callable[[], str]
-    tell: Callable[[str], object] = field(default=lambda text: click.echo(text, err=True))
+    tell: Callable[[str], object] = field(default=lambda text: echo(text, err=True))
     """Says how it goes."""
     has_answered: bool = False
     token: str | None = None

@@ -8,10 +8,8 @@ from threading import Thread
 from time import monotonic
 from typing import TextIO
 
-import click
-
 from agent_domain.errors import InvalidInput
-from everstep.cli.output import visible
+from everstep.cli.printing import echo
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,33 +78,33 @@ class Screen:
 
     def say(self, text: str) -> None:
         """Text in full."""
-        self._line(visible(text))
+        self._line(text)
 
     def whisper(self, text: str) -> None:
         """One dim line about something beside the matter."""
-        self._line(click.style(f"  {visible(' '.join(text.split()))}", dim=True))
+        self._line(f"  {' '.join(text.split())}", dim=True)
 
     def write(self, text: str, *, is_new: bool) -> None:
         """Some text of a line that goes on; a new one begins below what is there."""
         if is_new or self._in_prompt:
             self.end()
-        click.echo(visible(text), nl=False)
+        echo(text, nl=False)
         self._in_text = True
 
     def end(self) -> None:
         """The end of a line that went on, or of a prompt without an answer."""
         if self._in_prompt or self._in_text:
             self._in_prompt = self._in_text = False
-            click.echo()
+            echo()
 
     def warn(self, text: str) -> None:
         """A line for whoever watches, and not for who reads the output."""
-        self._line(visible(text), err=True)
+        self._line(text, err=True)
 
     def part(self, text: str) -> None:
         """The last words, below whatever was being typed."""
         if self._prompts:
-            click.echo()
+            echo()
         self._in_prompt = self._in_text = False
         self.say(text)
 
@@ -114,13 +112,13 @@ class Screen:
         """Ask for a line."""
         if self._prompts and not self._in_prompt:
             self.end()
-            click.echo("> ", nl=False)
+            echo("> ", nl=False)
             self._in_prompt = True
 
     def typed(self) -> None:
         """A line was typed, behind the prompt or whatever else."""
         self._in_prompt = self._in_text = False
 
-    def _line(self, text: str, *, err: bool = False) -> None:
+    def _line(self, text: str, *, err: bool = False, dim: bool = False) -> None:
         self.end()
-        click.echo(text, err=err)
+        echo(text, err=err, dim=dim)

@@ -33,6 +33,9 @@ def _calls(name: str, **args: Any) -> tuple[ScriptedTurn, ...]:
     return ScriptedTurn(text="Let me see.", calls=(call,)), ScriptedTurn(text="It is done.")
 
 
+HOSTILE = "\x1b[2J\x9b1A\rfine\u202eenif\u2066\u200b\ufeff\u2028\U000e0041"
+"""What would clear the screen, and read as something else."""
+
 FORM = {"type": "object", "properties": {"day": {"type": "string"}}, "required": ["day"]}
 
 AIDE = AgentSpec("aide", "Does one thing", "You are an aide.")
@@ -51,6 +54,22 @@ SCRIPT = Script(
         Scenario(when="fill in", turns=_calls("user_input", prompt="Which day?", schema=FORM)),
         Scenario(when="pay", turns=_calls("transfer", euros=80)),
         Scenario(when="shout", turns=_calls("shout")),
+        Scenario(
+            when="hostile",
+            turns=(
+                ScriptedTurn(
+                    text=HOSTILE,
+                    calls=(
+                        ScriptedCall(
+                            name="user_input",
+                            args={"prompt": f"Which {HOSTILE}?", "choices": [HOSTILE, "low"]},
+                        ),
+                        ScriptedCall(name="shout"),
+                    ),
+                ),
+                ScriptedTurn(text=f"Done {HOSTILE}"),
+            ),
+        ),
         Scenario(when="hello", turns=(ScriptedTurn(text="Hello!"),)),
     )
 )

@@ -253,7 +253,7 @@ async def test_what_a_stranger_sends_unencrypted_is_refused(desk: Desk, services
             (request,) = await execution.requests()
             answer = {"call_id": request.call_id}
             with pytest.raises(WorkflowUpdateFailedError):
-                await stranger.execute_update("submit_input", answer)
+                await stranger.execute_update("submit_input", answer)  # pyright: ignore[reportUnknownMemberType] -- its overloads
             await stranger.signal("anything", answer)
             forged = StartRequest(agent="clerk", message="hello")
             with pytest.raises(ActivityFailureError):

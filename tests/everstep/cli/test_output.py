@@ -1,17 +1,21 @@
 """What the commands print."""
 
+import re
 from datetime import UTC, datetime
+from pathlib import Path
 from uuid import UUID
 
 import pytest
 
+import everstep.cli
 from agent_domain.messages import assistant
 from agent_domain.ports import ExecutionRef, ExecutionRow, StepRow
 from agent_domain.status import ExecutionStatus
 from agent_domain.step_error import StepError
 from agent_domain.step_facts import StepFacts
 from agent_domain.values import FrozenDict
-from everstep.cli.output import execution_lines, step_lines, visible
+from everstep.cli.output import execution_lines, step_lines
+from everstep.cli.printing import visible
 
 AT = datetime(2026, 1, 16, 10, 5, tzinfo=UTC)
 
@@ -40,6 +44,47 @@ def test_a_step_is_shown_in_lines(step: StepRow, lines: list[str]) -> None:
 def test_a_terminal_is_sent_nothing_to_obey() -> None:
     assert visible("a\tb\nc 東京 👩‍🚀") == "a\tb\nc 東京 👩‍🚀"
     assert visible("\x1b[2J\r\x07\x9b\x7f") == "�[2J����"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        0x1B,
+        0x00,
+        0x0D,
+        0x9B,
+        0xAD,
+        0x61C,
+        0x200B,
+        0x200D,
+        0x200E,
+        0x200F,
+        0x2028,
+        *range(0x202A, 0x202F),
+        *range(0x2060, 0x2065),
+        *range(0x2066, 0x206A),
+        0xFEFF,
+        0xFFF9,
+        0xE0041,
+    ],
+    ids=hex,
+)
+def test_what_nobody_sees_is_shown(code: int) -> None:
+    """8.11.1: controls, bidirectional and other formatting characters, and invisible tags."""
+    assert visible(f"a{chr(code)}b") == "a�b"
+
+
+def test_letters_that_are_joined_stay_so() -> None:
+    for text in ("\u0645\u06cc\u200c\u062e\u0648", "👩\u200d💻"):
+        assert visible(text) == text
+
+
+def test_commands_print_in_one_way() -> None:
+    """What is printed otherwise could be obeyed by the terminal."""
+    others = re.compile(r"click\.(s?echo|style)|\bprint\(|(stdout|stderr)\.write")
+    for file in Path(everstep.cli.__file__).parent.glob("*.py"):
+        if file.name != "printing.py":
+            assert not others.search(file.read_text(encoding="utf-8")), file
 
 
 @pytest.mark.parametrize(("parent", "line"), [(None, []), (UUID(int=7), [f"parent     {UUID(int=7)}"])])
