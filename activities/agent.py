@@ -9,6 +9,7 @@ from temporalio import activity
 from activities.agents import Agents, Ended, nobody_waits
 from activities.asking import Asking
 from activities.beginnings import MOMENT
+from activities.calls import USUAL
 from activities.contracts import (
     INFER,
     PROCESS,
@@ -29,6 +30,7 @@ from activities.pulse import pulse
 from activities.running import Running
 from activities.settling import Settling
 from agent_domain.bus import NOBODY, EnvelopeBus
+from agent_domain.disclosure import Disclosure
 from agent_domain.ports import ExecutionStore
 from agent_domain.step_facts import StepFacts
 
@@ -45,11 +47,13 @@ class AgentActivities:
         ended: Ended = nobody_waits,
         bus: EnvelopeBus = NOBODY,
         moment: float = MOMENT,
+        disclosure: Disclosure = USUAL,
     ) -> None:
-        self.running = Running(store, agents, strike, moment)
-        self.asking = Asking(store, agents, self.running, LiveTexts(bus), strike, moment=moment)
-        self.processing = Processing(store, agents, strike)
-        self.settling = Settling(store, agents, strike, ended)
+        texts = LiveTexts(bus)
+        self.running = Running(store, agents, strike, moment, disclosure)
+        self.asking = Asking(store, agents, self.running, texts, strike, moment=moment, disclosure=disclosure)
+        self.processing = Processing(store, agents, strike, disclosure)
+        self.settling = Settling(store, agents, strike, ended, disclosure)
 
     @activity.defn(name=INFER)
     @discreet

@@ -14,7 +14,7 @@ from temporalio.exceptions import ApplicationError
 from activities import news
 from activities.agents import Agents, known
 from activities.beginnings import begun
-from activities.calls import now
+from activities.calls import USUAL, now
 from activities.containing import contained
 from activities.contracts import InferInput
 from activities.failpoints import Failpoint, Strike
@@ -31,6 +31,7 @@ from activities.toolsets import offered
 from agent_domain.capabilities.approvals import ApprovalRule, args_digest
 from agent_domain.capabilities.questions import request_of
 from agent_domain.definition import AgentDefinition
+from agent_domain.disclosure import Disclosure
 from agent_domain.drivers import StepDriver, replied
 from agent_domain.errors import RETRYABLE
 from agent_domain.ports import (
@@ -70,7 +71,9 @@ class Asking:
         strike: Strike,
         *,
         moment: float,
+        disclosure: Disclosure = USUAL,
     ) -> None:
+        self.disclosure = disclosure
         self.store = store
         self.agents = agents
         self.running = running
@@ -111,7 +114,9 @@ class Asking:
             if not step.is_failure:
                 live.ended()
         self.strike(Failpoint.INFER_AFTER_RESPONSE)
-        reply = _reply(begin, driver, asked)
+        reply = _reply(begin, driver, asked, self.disclosure)
+        for error in reply.errors:
+            activity.logger.warning("step %s: %s (ref %s)", request.number, error.message, error.ref)
         if not is_begun.is_set():
             reply = replace(reply, begins=begin, events=begin.events(found))
         facts = await until_written(partial(self.store.record_reply, reply))
@@ -204,6 +209,7 @@ class Asking:
             return
         pause = timedelta(seconds=follows.seconds)
         told, reason = announced(error, follows.seconds), StepError.of(error).message
+        reason = self.disclosure.redaction(reason)
         wait = RetryWait(begin.attempt, since, failed_at + pause, told, reason)
         await self.store.note_wait(begin.ref, begin.number, wait, [news.waits(begin.number, wait)])
         activity.logger.warning("step %s: %s: %s", begin.number, told, reason)
@@ -226,7 +232,7 @@ class _Asked:
     wishes: Wishes
 
 
-def _reply(begin: BeginStep, driver: StepDriver, asked: _Asked) -> RecordReply:
+def _reply(begin: BeginStep, driver: StepDriver, asked: _Asked, disclosure: Disclosure) -> RecordReply:
     """What the model answered, or that it failed, as it is recorded."""
     step = _current(asked.state)
     response = step.inference_response or InferenceResponse()
@@ -236,7 +242,7 @@ def _reply(begin: BeginStep, driver: StepDriver, asked: _Asked) -> RecordReply:
         begin.number,
         begin.attempt,
         replace(facts, besides=facts.besides + Besides(wishes=asked.wishes)) if asked.wishes else facts,
-        step.errors,
+        [disclosure.of(error, begin.ref.execution_id, f"step/{begin.number}") for error in step.errors],
         frozen_map(response.to_dict()),
         () if step.is_failure else driver.outputs(step),
         [_to_record(call, CallNeed(step.needs[call.id])) for call in step.tool_calls],

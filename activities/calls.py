@@ -4,11 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from temporalio import activity
+
 from activities import news
 from activities.contracts import ToolOutput
 from activities.persistence import until_written
 from agent_domain.definition import AgentDefinition
+from agent_domain.disclosure import Disclosure, with_told
 from agent_domain.drivers import StepDriver
+from agent_domain.errors import ToolFailed
 from agent_domain.inquiry import AskModel
 from agent_domain.notes import NO_NOTES, Notes
 from agent_domain.ports import (
@@ -24,6 +28,8 @@ from agent_domain.step_error import StepError
 from agent_domain.step_facts import NOTHING_BESIDES, Besides, CallFacts
 from agent_domain.tools import ToolCall, ToolContext, ToolExecution
 from agent_domain.values import frozen_map, json_text
+
+USUAL = Disclosure()
 
 NOT_ALLOWED = "This call needs an approval, and nobody gave one"
 
@@ -89,6 +95,8 @@ class Came:
     """How long it worked, where that is not the time from its beginning to its end."""
     is_default: bool = False
     """Whether it stands for an answer that nobody gave in time."""
+    raised: Exception | None = None
+    """What the tool raised, for the log."""
 
 
 async def record(
@@ -99,9 +107,11 @@ async def record(
     *,
     began: Sequence[EventRecord] = (),
     attempt: int = 1,
+    disclosure: Disclosure = USUAL,
 ) -> CallRecord:
     """Write the result down, with all that follows from it; what an earlier attempt recorded wins."""
-    execution, call = came.execution, came.execution.call
+    execution = _disclosed(came.execution, place, disclosure)
+    call, error = execution.call, execution.error
     result = CallRecord(
         call.id,
         execution.result,
@@ -118,12 +128,29 @@ async def record(
         place.step_number,
         place.index,
         result,
-        driver.answered(execution),
+        tuple(with_told(message, error) for message in driver.answered(execution))
+        if error
+        else driver.answered(execution),
         came.notes,
         events=[*began, news.call_ended(place.step_number, call, result)],
         attempt=attempt,
     )
     return await until_written(lambda: store.record_call(written))
+
+
+def log_raised(record: CallRecord, raised: Exception) -> None:
+    """Tell the operator what a tool raised; viewers are told of its own words and of nothing else."""
+    error = record.error
+    if error and not isinstance(raised, ToolFailed):
+        words = "%s: %s (ref %s)", error.tool_name, error.message, error.ref
+        activity.logger.warning(*words, exc_info=raised)
+
+
+def _disclosed(execution: ToolExecution, place: Place, disclosure: Disclosure) -> ToolExecution:
+    if execution.error is None:
+        return execution
+    error = disclosure.of(execution.error, place.ref.execution_id, execution.call.id)
+    return replace(execution, error=error)
 
 
 def is_denied(resolution: Resolution | None) -> bool:

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from activities.calls import now
+from activities.calls import USUAL, now
 from activities.contracts import SettleInput
 from agent_domain.cached_context import CachedContext
 from agent_domain.continuation import expanded
+from agent_domain.disclosure import Disclosure
 from agent_domain.facts import ExecutionFacts
 from agent_domain.messages import Messages
 from agent_domain.ports import ExecutionRef, Material, StepRow
@@ -53,11 +54,13 @@ def answered(row: StepRow, facts: StepFacts) -> StepFacts:
     return facts.settled(CallFacts(call.id, call.name, error=record.error) for call, record in known)
 
 
-def failures(request: SettleInput) -> Sequence[StepError]:
+def failures(request: SettleInput, disclosure: Disclosure = USUAL) -> Sequence[StepError]:
     """The errors of a step that only the workflow knows, with their message."""
     if request.step is None or request.failure is None:
         return ()
-    return [replace(error, message=request.failure) for error in request.step.own_errors]
+    errors = (replace(error, message=request.failure) for error in request.step.own_errors)
+    key = f"step/{request.step.number}"
+    return [disclosure.of(error, request.ref.execution_id, key) for error in errors]
 
 
 def evaluation(outcome: FrozenDict | None) -> FrozenDict | None:

@@ -123,7 +123,7 @@ def call_begins(reserved: Reservation) -> Sequence[EventRecord]:
 
 def call_ended(number: int, call: ToolCall, record: CallRecord) -> EventRecord:
     """A call has its result."""
-    error = record.error.message if record.error else None
+    error = record.error.told if record.error else None
     ended = envelopes.tool_completed(
         call.id,
         call.name,

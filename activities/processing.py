@@ -9,6 +9,7 @@ from temporalio import activity
 
 from activities import news
 from activities.agents import Agents, known
+from activities.calls import USUAL
 from activities.contracts import Processed, ProcessInput
 from activities.failpoints import Failpoint, Strike
 from activities.hooking import after_step, beside_the_loop, hooks_of, in_time
@@ -17,6 +18,7 @@ from activities.persistence import until_written
 from activities.states import state_within
 from activities.toolsets import offered
 from agent_domain.definition import AgentDefinition
+from agent_domain.disclosure import Disclosure
 from agent_domain.ports import BeginStep, ExecutionStore, RecordProcessing, RecordReply
 from agent_domain.processors import added_between, processed
 from agent_domain.state import AgentState
@@ -31,7 +33,10 @@ _PROCESSED = TypeAdapter(Processed)
 class Processing:
     """Runs processors."""
 
-    def __init__(self, store: ExecutionStore, agents: Agents, strike: Strike) -> None:
+    def __init__(
+        self, store: ExecutionStore, agents: Agents, strike: Strike, disclosure: Disclosure = USUAL
+    ) -> None:
+        self.disclosure = disclosure
         self.store = store
         self.agents = agents
         self.strike = strike
@@ -61,7 +66,11 @@ class Processing:
                 state = await self._seen(definition, began, ask)
             added = added_between(began, state)
         except Exception as error:  # noqa: BLE001 -- the error policy decides about it, in the workflow
-            raised = StepError.of(error)
+            failed = f"step/{request.number + 1}"
+            raised = self.disclosure.of(StepError.of(error), request.ref.execution_id, failed)
+            activity.logger.warning(
+                "processing step %s failed (ref %s)", request.number, raised.ref, exc_info=error
+            )
             state, added = began, added_between(began, began)
         facts = Processed(
             round(monotonic() - since, 6),

@@ -12,7 +12,7 @@ from temporalio import activity
 from activities import calls, news
 from activities.agents import Agents, known
 from activities.beginnings import begun
-from activities.calls import Came, now
+from activities.calls import USUAL, Came, now
 from activities.contracts import InferInput, ToolInput, ToolOutput, settled
 from activities.failpoints import Failpoint, Strike
 from activities.hooking import AroundCall, hooks_of
@@ -21,6 +21,7 @@ from activities.states import state_within
 from activities.tool_calls import outcome
 from activities.toolsets import asked
 from agent_domain.definition import AgentDefinition
+from agent_domain.disclosure import Disclosure
 from agent_domain.errors import HookFailed
 from agent_domain.notes import Notes
 from agent_domain.plan import PlannedTool
@@ -40,7 +41,15 @@ MOST_HEARD = 200
 class Running:
     """Runs calls, each as its tool allows."""
 
-    def __init__(self, store: ExecutionStore, agents: Agents, strike: Strike, moment: float) -> None:
+    def __init__(
+        self,
+        store: ExecutionStore,
+        agents: Agents,
+        strike: Strike,
+        moment: float,
+        disclosure: Disclosure = USUAL,
+    ) -> None:
+        self.disclosure = disclosure
         self.store = store
         self.agents = agents
         self.strike = strike
@@ -82,7 +91,10 @@ class Running:
             replace(came, is_denied=calls.is_denied(reserved.resolution)),
             began=[*began, *await self._by_default(request, came)],
             attempt=attempt,
+            disclosure=self.disclosure,
         )
+        if came.raised:
+            calls.log_raised(record, came.raised)
         self.strike(Failpoint.TOOL_BEFORE_REPORT)
         return calls.output(reserved.call, record)
 
@@ -108,12 +120,14 @@ class Running:
                 await around.after(execution)
         except HookFailed as error:
             failed = replace(StepError.of(error, call.name), type=StepError.of(error.__cause__ or error).type)
-            return Came(ToolExecution(call, None, failed, started, now(), note), besides=Besides(ask.usage))
+            broken = ToolExecution(call, None, failed, started, now(), note)
+            return Came(broken, besides=Besides(ask.usage), raised=error)
         notes, is_default = Notes(told.metadata), request.need is CallNeed.INPUT and told.error is None
         if around is None:
-            return Came(execution, notes, Besides(ask.usage), is_default=is_default)
+            return Came(execution, notes, Besides(ask.usage), is_default=is_default, raised=told.raised)
         besides = Besides(ask.usage, wishes=around.wishes)
-        return Came(execution, around.notes.and_then(notes), besides, is_default=is_default)
+        notes = around.notes.and_then(notes)
+        return Came(execution, notes, besides, is_default=is_default, raised=told.raised)
 
     async def _by_default(self, request: ToolInput, came: Came) -> Sequence[EventRecord]:
         """That a question has its answer, although nobody gave one."""

@@ -1,19 +1,23 @@
 """Writing down where an execution stands, when no model or tool call does."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from activities import calls, news
 from activities.agents import Agents, Ended, known
-from activities.calls import now
+from activities.calls import USUAL, now
 from activities.contracts import SettleInput
 from activities.failpoints import Failpoint, Strike
 from activities.material import calls_of, errors_of, evaluation, failures
 from activities.snapshots import Snapshots
 from agent_domain.capabilities.questions import request_of
+from agent_domain.continuation import compact, expanded
+from agent_domain.disclosure import Disclosure, with_reasons_told
 from agent_domain.ports import EventRecord, ExecutionStore, Material, RequestRow, Settlement, request_id
 from agent_domain.state import final_response
 from agent_domain.status import AgentStatus
+from agent_domain.step_error import StepError
 from agent_domain.step_facts import CallNeed
 from agent_domain.tools import ToolCall
 from agent_domain.values import FrozenDict, frozen_map
@@ -22,7 +26,15 @@ from agent_domain.values import FrozenDict, frozen_map
 class Settling:
     """Pause, resume, cancel, finish."""
 
-    def __init__(self, store: ExecutionStore, agents: Agents, strike: Strike, ended: Ended) -> None:
+    def __init__(
+        self,
+        store: ExecutionStore,
+        agents: Agents,
+        strike: Strike,
+        ended: Ended,
+        disclosure: Disclosure = USUAL,
+    ) -> None:
+        self.disclosure = disclosure
         self.store = store
         self.snapshots = Snapshots(store)
         self.agents = agents
@@ -31,9 +43,12 @@ class Settling:
 
     async def settle(self, request: SettleInput) -> None:
         """Where the execution stands, with all that its readers are told; a key settles once."""
+        request = self._disclosed(request)
         material = await self.store.material(request.ref)
         answer = final_response(material.messages, calls_of(material.messages))
-        error = await self._error_message(request)
+        errors = await self._errors(request)
+        error = _joined(request, (each.message for each in errors))
+        told = _joined(request, (each.told for each in errors))
         self.strike(Failpoint.SETTLE_BEFORE_COMMIT)
         await self.store.settle(
             Settlement(
@@ -41,31 +56,45 @@ class Settling:
                 request.key,
                 request.status,
                 step=request.step,
-                errors=failures(request),
+                errors=failures(request, self.disclosure),
                 outcome=evaluation(request.outcome),
                 stop_reason=request.stop_reason,
                 step_count=request.step_count,
                 usage=request.usage,
                 error_message=error,
+                error_told=told,
                 output=_output(request, answer),
                 snapshot=await self.snapshots.settled(request, material),
                 is_final=request.stop_reason is not None,
                 is_debug=material.is_debug,
                 worked_seconds=request.info.cumulative_execution_seconds + request.seconds_under_way,
-                events=await self._news(request, answer, error, material),
+                events=await self._news(request, answer, told, material),
             )
         )
         if request.stop_reason is not None:
             await self.ended(request.ref)
         self.strike(Failpoint.SETTLE_BEFORE_REPORT)
 
-    async def _error_message(self, request: SettleInput) -> str | None:
-        """What went wrong, for people, once the execution has failed."""
+    async def _errors(self, request: SettleInput) -> Sequence[StepError]:
+        """What went wrong in the last step, once the execution has failed."""
         if request.agent_status is not AgentStatus.FAILED:
-            return None
-        steps = await self.store.steps(request.ref, last=1)
-        errors = [error.message for step in steps for error in errors_of(step)]
-        return request.failure or "\n".join(errors) or f"stopped: {request.stop_reason}"
+            return ()
+        if request.failure:
+            return failures(request, self.disclosure) or [
+                StepError(self.disclosure.redaction(request.failure))
+            ]
+        return [error for step in await self.store.steps(request.ref, last=1) for error in errors_of(step)]
+
+    def _disclosed(self, request: SettleInput) -> SettleInput:
+        """The same without secrets in what was raised in the workflow, and without its words in the votes."""
+        if request.failure is None:
+            return request
+        words, outcome = request.failure, request.outcome
+        known = replace(request, failure=self.disclosure.redaction(words))
+        told = [error.told for error in failures(known, self.disclosure)]
+        if outcome is not None and told:
+            outcome = compact(with_reasons_told(expanded(outcome), words, told[0]))
+        return replace(known, outcome=outcome)
 
     async def _news(
         self, request: SettleInput, answer: str | None, error: str | None, material: Material
@@ -86,6 +115,13 @@ class Settling:
                 edited, _, _ = calls.by_people(asked, allowed.resolution)
                 asked = asked if definition.tools.refusal(edited) else edited
                 await self.store.ask(request.ref, call_id, request_of(asked.args))
+
+
+def _joined(request: SettleInput, words: Iterable[str]) -> str | None:
+    """What went wrong in one text; None unless the execution has failed."""
+    if request.agent_status is not AgentStatus.FAILED:
+        return None
+    return "\n".join(words) or f"stopped: {request.stop_reason}"
 
 
 def _expiry(row: RequestRow, material: Material) -> datetime | None:

@@ -27,6 +27,7 @@ from activities.pulse import pulse
 from activities.tool_calls import Outcome, reported, spawned
 from agent_domain.closing import closed
 from agent_domain.definition import AgentDefinition
+from agent_domain.disclosure import Disclosure
 from agent_domain.errors import InvalidInput
 from agent_domain.inquiry import nobody_answers
 from agent_domain.ports import (
@@ -57,7 +58,15 @@ FROM_OUTSIDE = "Its workflow was ended from outside"
 class SubagentActivities:
     """Accepts children and reports of them."""
 
-    def __init__(self, store: ExecutionStore, agents: Agents, strike: Strike = inert) -> None:
+    def __init__(
+        self,
+        store: ExecutionStore,
+        agents: Agents,
+        strike: Strike = inert,
+        *,
+        disclosure: Disclosure = calls.USUAL,
+    ) -> None:
+        self.disclosure = disclosure
         self.store = store
         self.agents = agents
         self.strike = strike
@@ -168,7 +177,7 @@ class SubagentActivities:
     ) -> ToolOutput:
         driver = self.agents.driver(request.agent, None)
         place = calls.Place(request.ref, request.number, index)
-        record = await calls.record(self.store, driver, place, came)
+        record = await calls.record(self.store, driver, place, came, disclosure=self.disclosure)
         return calls.output(came.execution.call, record)
 
     @activity.defn(name=CLOSE)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 
 from activities.containing import contained, in_thread
 from activities.contracts import QUICK_SECONDS
-from agent_domain.errors import Escaped, InvalidInput
+from agent_domain.errors import Escaped, InvalidInput, ToolTimedOut
 from agent_domain.spawning import CanSpawn, ChildEnd, Spawn
 from agent_domain.step_error import StepError
 from agent_domain.tools import (
@@ -45,6 +45,8 @@ class Outcome:
     metadata: FrozenDict = EMPTY
     told: str = ""
     """What the model reads, where that is not the result."""
+    raised: Exception | None = None
+    """What the tool raised, for the log."""
 
 
 async def outcome(tool: Tool, call: ToolCall, context: ToolContext) -> Outcome:
@@ -97,7 +99,7 @@ async def _said(tools: Toolbox, call: ToolCall, ask: Callable[[CanSpawn], T]) ->
 
 def _failed(call: ToolCall, error: Exception) -> Outcome:
     cause = error.__cause__ if isinstance(error, Escaped) else None
-    return Outcome(error=StepError.of(cause or error, call.name))
+    return Outcome(error=StepError.of(cause or error, call.name), raised=error)
 
 
 async def _in_time(call: ToolCall, limit: float | None, work: Callable[[], Awaitable[T]]) -> T:
@@ -107,7 +109,7 @@ async def _in_time(call: ToolCall, limit: float | None, work: Callable[[], Await
             return await work()
     except TimeoutError:
         if deadline.expired():
-            raise TimeoutError(f"The tool '{call.name}' did not finish within {limit:g}s") from None
+            raise ToolTimedOut(f"The tool '{call.name}' did not finish within {limit:g}s") from None
         raise
 
 

@@ -28,6 +28,7 @@ def closed(
         status,
         stop_reason=reason,
         error_message=why,
+        error_told=why,
         output=frozen_map({"response": None, "stop_reason": reason}),
         events=[replace(standing, announces=announcements.ended(wire, reason, None, why))],
     )

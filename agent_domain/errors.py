@@ -14,7 +14,8 @@
         │   └── InvalidModelOutput     ... it answered, but not in the agreed form
         ├── HookFailed                 a hook of a tool call raised, or asked for what cannot be
         ├── Escaped                    somebody's code raised what is no `Exception`
-        └── ToolFailed                 the model: the text is its tool result
+        └── ToolFailed, ToolError      the model and its viewers: the text is the tool's result
+            └── ToolTimedOut           ... the call took longer than it may (TimeoutError)
 
 Those of the ports stand in `agent_domain.ports` (`NotFound`, `StoreUnavailable`, `ExecutionEnded`), and what
 is particular to one adapter or process stands with it, such as `everstep.store.errors`. All of them are
@@ -111,4 +112,11 @@ class Escaped(AgentError):
 
 
 class ToolFailed(AgentError):
-    """Raised by a tool to tell the model, in plain words, why the call failed."""
+    """Raised by a tool to say why the call failed, in words that the model and all who watch may read."""
+
+
+ToolError = ToolFailed
+
+
+class ToolTimedOut(ToolFailed, TimeoutError):
+    """A call took longer than it may."""

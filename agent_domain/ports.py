@@ -437,6 +437,8 @@ class Settlement:
     step_count: int | None = None
     usage: Usage | None = None
     error_message: str | None = None
+    error_told: str | None = None
+    """What anyone may read of it."""
     output: FrozenDict | None = None
     snapshot: FrozenDict | None = None
     is_final: bool = False
@@ -500,6 +502,8 @@ class ExecutionRow:
     last_snapshot_id: UUID | None = None
     clocks: StateInfo = StateInfo()
     """Those that it begins with: its session's."""
+    error_told: str | None = None
+    """What anyone may read of the error message; None in rows of older releases."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ class ChildEnd:
         if row is None:
             return cls(ExecutionStatus.FAILED, error="It was deleted")
         response = row.output.get("response") if row.output else None
-        return cls(row.status, response, row.error_message, row.stop_reason)
+        return cls(row.status, response, row.error_told or row.error_message, row.stop_reason)
 
 
 @runtime_checkable

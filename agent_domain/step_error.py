@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from agent_domain.errors import InvalidModelOutput, ModelError, RateLimited
+from agent_domain.errors import InvalidInput, InvalidModelOutput, ModelError, RateLimited, ToolFailed
 from agent_domain.values import read_optional, storable
 
 
@@ -31,18 +31,35 @@ class StepError:
     """The name of the exception's class, for the operator."""
     advice: str | None = None
     """What to change about the installation: a sentence that may be shown to anyone, also in Temporal."""
+    is_public: bool = False
+    """Whether its own words may be shown to anyone."""
+    ref: str | None = None
+    """What stands for its words where they are not shown; the operator finds them by it."""
 
     @classmethod
     def of(cls, error: BaseException, tool_name: str | None = None) -> "StepError":
         """What is kept of an exception; without a message its class has to do."""
         name = type(error).__name__
         advice = error.advice if isinstance(error, ModelError) else None
-        return cls(storable(_words(error)) or name, _type_of(error), tool_name, name, advice)
+        is_public = isinstance(error, ToolFailed | InvalidInput)
+        return cls(storable(_words(error)) or name, _type_of(error), tool_name, name, advice, is_public)
 
     @property
     def is_effect_unknown(self) -> bool:
         """Whether the call may have had its effect, and nothing says so."""
         return self.type is ErrorType.UNKNOWN
+
+    @property
+    def told(self) -> str:
+        """What anyone may read: its words where they are meant to be read, else what kind it is.
+
+        A tool says them by raising `ToolError`; what has no exception is a sentence of Everstep's own.
+        """
+        if self.is_public or self.exception is None:
+            return self.message
+        if self.advice is not None:
+            return self.advice
+        return self.exception if self.ref is None else f"{self.exception} (ref {self.ref})"
 
     def to_dict(self) -> dict[str, Any]:
         """The written form."""
@@ -52,6 +69,8 @@ class StepError:
             "toolName": self.tool_name,
             "exception": self.exception,
             **({} if self.advice is None else {"advice": self.advice}),
+            **({"isPublic": True} if self.is_public else {}),
+            **({} if self.ref is None else {"ref": self.ref}),
         }
 
     @classmethod
@@ -63,6 +82,8 @@ class StepError:
             data.get("toolName"),
             data.get("exception"),
             data.get("advice"),
+            bool(data.get("isPublic")),
+            data.get("ref"),
         )
 
 

@@ -123,7 +123,7 @@ class ToolExecution:
     note: str = ""
     """What the model reads before the result, such as that people changed the arguments."""
     told: str = ""
-    """What the model reads, where that is not the result."""
+    """What the model reads, where that is not the result, or not the words of the error."""
     metadata: FrozenDict = EMPTY
     """What the call changes in the agent's metadata, once its step is over."""
 
@@ -164,7 +164,7 @@ class ToolExecution:
     def text(self) -> str:
         """What the model reads."""
         if self.error:
-            return f"{self.note}Error: {self.error.message}"
+            return f"{self.note}Error: {self.told or self.error.message}"
         return self.note + (self.told or result_text(self.result))
 
     @property

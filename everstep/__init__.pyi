@@ -111,6 +111,7 @@ from agent_domain.errors import (
     ModelTimeout as ModelTimeout,
     ModelUnavailable as ModelUnavailable,
     RateLimited as RateLimited,
+    ToolError as ToolError,
     ToolFailed as ToolFailed,
     UnknownName as UnknownName,
 )

@@ -155,11 +155,14 @@ def told(sentence: str) -> None:
 @click.option("--http-port", type=click.IntRange(0, 65535), help="8080, unless it is set; as the others.")
 @click.option("--gateway-port", type=click.IntRange(0, 65535), help="6001, unless it is set; as the others.")
 @click.option("--json", "as_json", is_flag=True, help="Print the addresses as one line of JSON.")
+@click.option(
+    "--debug", is_flag=True, help="Show all words of errors to whoever watches (EVERSTEP_ERROR_DETAILS)."
+)
 @with_agents
 @click.pass_obj
 @command
 async def up(
-    settings: Settings, temporal_port: int, ui_port: int, as_json: bool, **ports: int | None
+    settings: Settings, temporal_port: int, ui_port: int, as_json: bool, debug: bool, **ports: int | None
 ) -> None:
     """Start a local installation; Ctrl-C stops it.
 
@@ -170,6 +173,7 @@ async def up(
     from everstep.runtime.gateway import relaying_locally  # noqa: PLC0415
 
     settings = settings.listening_on(**ports)
+    settings = settings.model_copy(update={"error_details": settings.error_details or debug})
     place = look_around(settings)
     for remark in place.remarks:
         told(remark)

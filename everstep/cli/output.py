@@ -105,12 +105,18 @@ def call_line(row: CallRow) -> str:
     told = f"{row.call.name}({args_summary(row.allowed.args)})"
     result = indented(cut(row.record.text, WIDTH)) if row.record else row.state
     again = f"  ({row.attempts} attempts)" if row.attempts > 1 else ""
-    return f"  tool    {told} -> {result}{again}"
+    ref = _ref(row.record.error if row.record else None)
+    return f"  tool    {told} -> {result}{ref}{again}"
 
 
 def error_line(error: StepError) -> str:
     """What went wrong in a step."""
-    return f"  error   {indented(error.message)}"
+    return f"  error   {indented(error.message)}{_ref(error)}"
+
+
+def _ref(error: StepError | None) -> str:
+    """What stands for an error where its words are not told, so that it is found here."""
+    return f"  (ref {error.ref})" if error and error.ref and error.told != error.message else ""
 
 
 def vote_lines(step: StepRow) -> Iterator[str]:

@@ -106,7 +106,7 @@ class Standing(BaseModel):
             step_count=row.step_count,
             stop_reason=row.stop_reason,
             response=row.output.get("response") if row.output else None,
-            error=row.error_message,
+            error=row.error_told or (row.error_message and "Failed"),
             requests=tuple(
                 OpenRequest(id=each.id, kind=each.kind, tool=each.tool, args_digest=each.args_digest)
                 for each in requests

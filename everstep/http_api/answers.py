@@ -10,7 +10,9 @@ from pydantic import Field
 from agent_domain.accounts import Account, Span
 from agent_domain.announcements import MessageRole
 from agent_domain.definition import AgentDefinition
+from agent_domain.disclosure import veiled
 from agent_domain.ports import (
+    CallRecord,
     CallRow,
     ExecutionRow,
     Page,
@@ -202,8 +204,9 @@ class Execution(Told):
     completed_at: Moment | None
 
     @classmethod
-    def of(cls, row: ExecutionRow) -> Self:
-        """What a row says."""
+    def of(cls, row: ExecutionRow, *, in_full: bool = False) -> Self:
+        """What a row says; the words of errors to those who may see everything."""
+        told = row.error_told or (row.error_message and NOT_TOLD)
         return cls(
             id=row.ref.execution_id,
             session_id=row.ref.session_id,
@@ -216,7 +219,7 @@ class Execution(Told):
             step_count=row.step_count,
             usage=row.usage,
             output=row.output,
-            error_message=row.error_message,
+            error_message=row.error_message if in_full else told,
             last_snapshot_id=row.last_snapshot_id,
             metadata=row.metadata,
             created_at=row.created_at,
@@ -259,6 +262,10 @@ def told_of(kind: object, body: Any) -> dict[str, UUID]:
     return {what: UUID(body[field])}
 
 
+NOT_TOLD = "Failed"
+"""What is told of errors that an older release stored."""
+
+
 class ErrorTold(Told):
     """Something that went wrong in a step."""
 
@@ -267,9 +274,10 @@ class ErrorTold(Told):
     tool: str | None
 
     @classmethod
-    def of(cls, error: StepError) -> Self:
-        """What a step's error says."""
-        return cls(message=error.message, type=error.type, tool=error.tool_name)
+    def of(cls, error: StepError, *, in_full: bool = False) -> Self:
+        """What a step's error says; its words to those who may see everything."""
+        words = error.message if in_full else error.told
+        return cls(message=words, type=error.type, tool=error.tool_name)
 
 
 class Call(Told):
@@ -291,8 +299,8 @@ class Call(Told):
     completed_at: Moment | None = None
 
     @classmethod
-    def of(cls, row: CallRow) -> Self:
-        """What a row says."""
+    def of(cls, row: CallRow, *, in_full: bool = False) -> Self:
+        """What a row says; the words of errors to those who may see everything."""
         call = cls(
             id=row.call.id,
             tool=row.call.name,
@@ -306,13 +314,18 @@ class Call(Told):
             return call
         told = {
             "result": record.result,
-            "text": record.text,
+            "text": record.text if in_full else _told_text(record),
             "success": record.success,
-            "error": ErrorTold.of(record.error) if record.error else None,
+            "error": ErrorTold.of(record.error, in_full=in_full) if record.error else None,
             "started_at": record.started_at,
             "completed_at": record.completed_at,
         }
         return call.model_copy(update=told)
+
+
+def _told_text(record: CallRecord) -> str:
+    error = record.error
+    return record.text.replace(error.message, error.told) if error and error.message else record.text
 
 
 class Waits(Told):
@@ -348,18 +361,19 @@ class Step(Told):
     duration_ms: float | None
 
     @classmethod
-    def of(cls, row: StepRow) -> Self:
-        """What a row says."""
+    def of(cls, row: StepRow, *, in_full: bool = False) -> Self:
+        """What a row says; the words of errors to those who may see everything."""
         facts = row.facts
+        messages = [message.to_dict() for message in row.messages]
         return cls(
             number=row.number,
             attempt=row.attempt,
             type=facts.step_type if facts else None,
             finish_reason=facts.finish_reason if facts else None,
             usage=facts.usage.to_wire() if facts else None,
-            errors=[ErrorTold.of(error) for error in row.errors],
-            messages=[message.to_dict() for message in row.messages],
-            calls=[Call.of(call) for call in row.calls],
+            errors=[ErrorTold.of(error, in_full=in_full) for error in row.errors],
+            messages=messages if in_full else veiled(messages),
+            calls=[Call.of(call, in_full=in_full) for call in row.calls],
             partial_text=row.partial_text,
             waits=Waits.of(row.waits) if row.waits else None,
             started_at=row.started_at,
@@ -375,9 +389,9 @@ class Decision(Told):
     outcome: Mapping[str, Any] | None = Field(description="Null while the step is under way.")
 
     @classmethod
-    def of(cls, row: StepRow) -> Self:
-        """What a row says."""
-        return cls(number=row.number, outcome=row.outcome)
+    def of(cls, row: StepRow, *, in_full: bool = False) -> Self:
+        """What a row says; the words of errors to those who may see everything."""
+        return cls(number=row.number, outcome=row.outcome if in_full else veiled(row.outcome))
 
 
 class Snapshot(Told):
@@ -397,8 +411,8 @@ class Snapshot(Told):
     created_at: Moment
 
     @classmethod
-    def of(cls, row: SnapshotRow) -> Self:
-        """What a row says."""
+    def of(cls, row: SnapshotRow, *, in_full: bool = False) -> Self:
+        """What a row says; the words of errors to those who may see everything."""
         return cls(
             id=row.id,
             execution_id=row.execution_id,
@@ -408,7 +422,7 @@ class Snapshot(Told):
             step_number=row.step_number,
             is_final=row.is_final,
             debug_mode=row.debug_mode,
-            state=row.state,
+            state=row.state if in_full else veiled(row.state),
             created_at=row.created_at,
         )
 

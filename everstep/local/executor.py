@@ -16,6 +16,7 @@ from agent_domain.errors import InvalidInput, ListenerFailed, ToolFailed
 from agent_domain.events import EventBus, ToolCallCompleted, ToolCallStarted
 from agent_domain.inquiry import ModelChoice
 from agent_domain.processors import AgentHook, given_back
+from agent_domain.redaction import Redaction
 from agent_domain.spawning import CanSpawn
 from agent_domain.state import AgentState
 from agent_domain.step_error import StepError
@@ -72,6 +73,7 @@ class LocalExecutor:
         self.model_of = model_of
         self.run_child = run_child
         self.patience = Patience(definition.base_plan, clock)
+        self.redaction = Redaction()
 
     async def execute_tool(self, call: ToolCall, state: AgentState) -> ToolExecution:
         """One call, with its events."""
@@ -92,7 +94,10 @@ class LocalExecutor:
         )
         told = await self._outcome(call, state, ask)
         result, error, ended = told.result, told.error, self.clock.now()
-        execution = ToolExecution(call, result, error, started, ended, "", told.told, told.metadata)
+        reads = told.told
+        if error and (words := self.redaction(error.message)) != error.message:
+            reads = words
+        execution = ToolExecution(call, result, error, started, ended, "", reads, told.metadata)
         self.events.emit(
             ToolCallCompleted(
                 at=ended,

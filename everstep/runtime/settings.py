@@ -139,6 +139,9 @@ class Settings(BaseSettings):
     """The preset for agents that name none."""
     mcp: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
     """The MCP servers that agents in files may name: `[mcp.NAME]` in everstep.toml."""
+    error_details: bool = False
+    """Whether whoever may see an execution reads all words of its errors, instead of their kind and a
+    reference that the operator's log and `everstep show` resolve."""
     keep_answers_days: Days = 1
     """How long an `Idempotency-Key` is known at least: `everstep prune` removes what is older."""
     keep_sessions_days: Days | None = None

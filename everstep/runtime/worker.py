@@ -22,6 +22,7 @@ from agent_domain.errors import InvalidInput
 from agent_domain.ports import ExecutionStore
 from everstep.client.front_door import FrontDoor
 from everstep.runtime.guard import Guard
+from everstep.runtime.secrets import disclosure_of
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import HEARTBEAT_THROTTLE, STICKY
 from workflows.agent_execution import AgentExecution
@@ -44,8 +45,9 @@ def make_worker(
     Our workflows import nothing but pure, linted code, so they run outside of Temporal's sandbox,
     which costs a third of a worker's time; tests run them in the sandbox and under the replayer.
     """
-    own = AgentActivities(store, agents, strike, ended=ended, bus=bus, moment=moment)
-    children = SubagentActivities(store, agents, strike)
+    disclosure = disclosure_of(settings, os.environ)
+    own = AgentActivities(store, agents, strike, ended=ended, bus=bus, moment=moment, disclosure=disclosure)
+    children = SubagentActivities(store, agents, strike, disclosure=disclosure)
     activities = [
         own.infer,
         own.run_tool,

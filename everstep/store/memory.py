@@ -148,6 +148,7 @@ class _Execution:
     stop_reason: StopReason | None = None
     output: FrozenDict | None = None
     error_message: str | None = None
+    error_told: str | None = None
     started_at: datetime | None = None
     completed_at: datetime | None = None
     last_snapshot_id: UUID | None = None
@@ -187,6 +188,7 @@ class _Execution:
             stop_reason=self.stop_reason,
             output=self.output,
             error_message=self.error_message,
+            error_told=self.error_told,
             metadata=summed(self.agent_metadata, self.noted()).merged(self.metadata),
             created_at=self.created_at,
             started_at=self.started_at,
@@ -553,6 +555,7 @@ class MemoryStore:
         execution.worked_seconds = settlement.worked_seconds or execution.worked_seconds
         execution.output = told.output or execution.output
         execution.error_message = settlement.error_message or execution.error_message
+        execution.error_told = settlement.error_told or execution.error_told
         if settlement.snapshot is not None:
             execution.last_snapshot_id = bodies.snapshot_id(execution.ref.execution_id, settlement.key)
         self._append(execution, news)

@@ -218,6 +218,7 @@ def settled(settlement: Settlement, metadata: dict[str, Any], snapshot_id: UUID 
         "metadata": encode(told),
         "output": encode_optional(settlement.output, "the output"),
         "error_message": settlement.error_message,
+        "error_told": settlement.error_told,
         "snapshot_id": snapshot_id,
         "worked_seconds": settlement.worked_seconds,
     }

@@ -53,6 +53,7 @@ def execution_row(row: Row[Any]) -> ExecutionRow:
         stop_reason=StopReason(row.stop_reason) if row.stop_reason else None,
         output=bodies.document(row.output, "the output") or None,
         error_message=row.error_message,
+        error_told=row.error_told,
         metadata=notes.merged(row.metadata),
         created_at=row.created_at,
         started_at=row.started_at,

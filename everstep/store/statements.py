@@ -34,8 +34,8 @@ ACCEPT = text("""
                                       FROM agent_executions WHERE id = :continues)) END)
             ON CONFLICT (id) DO NOTHING
      RETURNING id, tenant_id, session_id, agent_type, status, step_count, token_breakdown, stop_reason,
-               output, error_message, metadata, agent_metadata, created_at, started_at, completed_at,
-               parent_execution_id, user_id, last_snapshot_id, session_seconds, session_began_at
+               output, error_message, error_told, metadata, agent_metadata, created_at, started_at,
+               completed_at, parent_execution_id, user_id, last_snapshot_id, session_seconds, session_began_at
     ), made AS (
         -- Executions may name a session that nobody has made.
         INSERT INTO agent_sessions (id, tenant_id, user_id, last_execution_id)
@@ -719,6 +719,7 @@ SETTLE_EXECUTION = text(f"""
            metadata = CAST(:metadata AS json),
            output = coalesce(CAST(:output AS json), output),
            error_message = coalesce(CAST(:error_message AS text), error_message),
+           error_told = coalesce(CAST(:error_told AS text), error_told),
            last_snapshot_id = coalesce(CAST(:snapshot_id AS uuid), last_snapshot_id),
            worked_seconds = coalesce(CAST(:worked_seconds AS double precision),
                                      CASE WHEN :ends THEN {RECORDED_SECONDS} END,

@@ -191,6 +191,8 @@ executions = Table(
     # What Everstep notes of the execution: its stop reason, whose child it is.
     _body("metadata", "{}"),
     Column("error_message", Text),
+    # The same for anyone.
+    Column("error_told", Text),
     _optional_at("started_at"),
     _optional_at("completed_at"),
     _at(),

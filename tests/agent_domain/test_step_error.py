@@ -42,7 +42,8 @@ def test_an_exception_that_says_what_it_is_gives_the_type(error: Exception, kind
     """3.4.2: others are judged by where they happened."""
     kept = StepError.of(error)
 
-    assert kept == StepError(str(error), kind, None, type(error).__name__)
+    is_public = isinstance(error, ToolFailed)
+    assert kept == StepError(str(error), kind, None, type(error).__name__, is_public=is_public)
 
 
 def test_an_exception_without_words_is_told_by_its_name() -> None:

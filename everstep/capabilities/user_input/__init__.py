@@ -5,7 +5,7 @@ from typing import Any
 
 from agent_domain.builder import AgentBuilder
 from agent_domain.capabilities.questions import TOOL, Question, UserInputPolicy
-from agent_domain.errors import InvalidInput
+from agent_domain.errors import InvalidInput, ToolTimedOut
 from agent_domain.step_facts import CallNeed
 from agent_domain.tools import Effect, ToolContext, ToolOptions
 from agent_domain.values import FrozenDict, frozen_map
@@ -59,7 +59,7 @@ class UserInputTool:
         del context
         result = self.policy.default_result(Question.parse(args), json_schema.check)
         if result is None:
-            raise TimeoutError(self.policy.no_answer)
+            raise ToolTimedOut(self.policy.no_answer)
         return result
 
 

@@ -1,5 +1,6 @@
 """Executions: what they did, and what is done to them."""
 
+from functools import partial
 from typing import Annotated
 from uuid import UUID
 
@@ -52,7 +53,7 @@ async def start_execution(body: NewExecutionSent, api: Given, caller: Who, key: 
         )
     except Taken:
         raise reused() from None
-    return Execution.of(await execution.get())
+    return Execution.of(await execution.get(), in_full=caller.sees_all)
 
 
 @routes.get("/agent/executions")
@@ -68,14 +69,14 @@ async def list_executions(
     """List executions, newest first."""
     wanted = ExecutionFilter(session_id, parent_execution_id, status)
     page = await api.sessions.store.executions_of(caller.scope, wanted, cursor=cursor, limit=limit)
-    return listed(page, Execution.of)
+    return listed(page, partial(Execution.of, in_full=caller.sees_all))
 
 
 @routes.get("/agent/executions/{execution_id}")
 async def read_execution(execution_id: ExecutionId, api: Given, caller: Who) -> Execution:
     """Read where an execution stands."""
     row, _ = await execution_of(api, caller, execution_id)
-    return Execution.of(row)
+    return Execution.of(row, in_full=caller.sees_all)
 
 
 @routes.get("/agent/executions/{execution_id}/requests")
@@ -90,7 +91,9 @@ async def list_steps(
     execution_id: ExecutionId, api: Given, caller: Who, after: After = 0, limit: Limit = 50
 ) -> Listed[Step]:
     """List what an execution did, step by step. `next_cursor` is the `after` of the next page."""
-    return listed(await _steps(api, caller, execution_id, after, limit), Step.of)
+    return listed(
+        await _steps(api, caller, execution_id, after, limit), partial(Step.of, in_full=caller.sees_all)
+    )
 
 
 @routes.get("/agent/executions/{execution_id}/trace")
@@ -98,7 +101,9 @@ async def read_trace(
     execution_id: ExecutionId, api: Given, caller: Who, after: After = 0, limit: Limit = 50
 ) -> Listed[Decision]:
     """List why each step was followed by another. `next_cursor` is the `after` of the next page."""
-    return listed(await _steps(api, caller, execution_id, after, limit), Decision.of)
+    return listed(
+        await _steps(api, caller, execution_id, after, limit), partial(Decision.of, in_full=caller.sees_all)
+    )
 
 
 async def _steps(api: Api, caller: Caller, execution_id: UUID, after: int, limit: int) -> Page[StepRow]:
@@ -113,7 +118,7 @@ async def list_snapshots(
     """List the stored states of an execution, newest first."""
     row, _ = await execution_of(api, caller, execution_id)
     page = await api.sessions.store.snapshots(row.ref, cursor=cursor, limit=limit)
-    return listed(page, Snapshot.of)
+    return listed(page, partial(Snapshot.of, in_full=caller.sees_all))
 
 
 @routes.post("/agent/executions/{execution_id}/input")
@@ -169,7 +174,7 @@ async def pause(execution_id: ExecutionId, api: Given, caller: Who, key: Key) ->
     """Hold an execution still once the work under way is done."""
     _, execution = await execution_of(api, caller, execution_id)
     await execution.pause(key=str(key.id("pause")))
-    return Execution.of(await execution.get())
+    return Execution.of(await execution.get(), in_full=caller.sees_all)
 
 
 @routes.post("/agent/executions/{execution_id}/resume")
@@ -177,7 +182,7 @@ async def resume(execution_id: ExecutionId, api: Given, caller: Who, key: Key) -
     """Let a paused execution go on."""
     _, execution = await execution_of(api, caller, execution_id)
     await execution.resume(key=str(key.id("resume")))
-    return Execution.of(await execution.get())
+    return Execution.of(await execution.get(), in_full=caller.sees_all)
 
 
 @routes.post("/agent/executions/{execution_id}/cancel")
@@ -185,7 +190,7 @@ async def cancel(execution_id: ExecutionId, api: Given, caller: Who, key: Key) -
     """Stop an execution now; the step under way is given up. One that was stopped before stays so."""
     row, execution = await execution_of(api, caller, execution_id)
     await api.sessions_for(caller).cancel(row.ref, str(key.id("cancel")))
-    return Execution.of(await execution.get())
+    return Execution.of(await execution.get(), in_full=caller.sees_all)
 
 
 @routes.post("/agent/executions/{execution_id}/fork", status_code=201)
@@ -195,7 +200,7 @@ async def fork(execution_id: ExecutionId, body: ForkSent, api: Given, caller: Wh
     if body.content is not None:
         require_words(body.content)
     forked = await api.sessions_for(caller).fork(row.ref, body.step, body.content, str(key.id("fork")))
-    return Execution.of(await forked.get())
+    return Execution.of(await forked.get(), in_full=caller.sees_all)
 
 
 async def _require_request(execution: Handle, request_id: UUID | None, kind: CallNeed) -> None:

@@ -351,7 +351,8 @@ async def test_an_exception_in_a_tool_is_the_result_of_its_call(
 ) -> None:
     """5.4.3, 3.4.2: a failure with its message."""
     execution = await result_of(MockTool("look", handler=handler(error)))
-    assert execution.error == StepError(text, kind, "look", type(error).__name__)
+    is_public = isinstance(error, ToolFailed)
+    assert execution.error == StepError(text, kind, "look", type(error).__name__, is_public=is_public)
     assert execution.text == f"Error: {text}"
 
 
@@ -404,7 +405,7 @@ async def test_a_tool_that_takes_too_long_fails() -> None:
     slow = MockTool("slow", handler=waits, options=ToolOptions(timeout_seconds=0.02))
     execution = await result_of(slow)
     text = "The tool 'slow' did not finish within 0.02s"
-    assert execution.error == StepError(text, ErrorType.TIMEOUT, "slow", "TimeoutError")
+    assert execution.error == StepError(text, ErrorType.TIMEOUT, "slow", "ToolTimedOut", is_public=True)
     assert was_cancelled.is_set()
 
 

@@ -76,6 +76,7 @@ async def test_an_upgrade_that_fails_leaves_nothing(empty_database: str) -> None
         "0006_waits",
         "0007_commands",
         "0008_references",
+        "0009_disclosure",
     ]
 
 
@@ -206,6 +207,11 @@ async def test_a_migration_takes_as_long_as_it_takes(database: str) -> None:
     assert await in_database(database, limit) == "0"
 
 
+BEFORE_DISCLOSURE = """
+    ALTER TABLE agent_executions DROP COLUMN error_told;
+    UPDATE agent_schema_version SET version_num = '0008_references';
+"""
+
 BEFORE_REFERENCES = """
     ALTER TABLE agent_session_messages DROP CONSTRAINT agent_session_messages_agent_execution_id_fkey;
     ALTER TABLE agent_sessions
@@ -277,6 +283,7 @@ async def test_answers_that_were_stored_before_go_with_what_they_tell_of(own_dat
         connection.execute(
             "".join(
                 (
+                    BEFORE_DISCLOSURE,
                     BEFORE_REFERENCES,
                     BEFORE_COMMANDS,
                     BEFORE_WAITS,
@@ -345,7 +352,7 @@ async def test_what_was_stored_before_refers_to_what_is_there(own_database: str)
             wanted = f"SELECT {columns} FROM {table} ORDER BY id"  # noqa: S608 -- our own names
             return connection.execute(wanted.encode()).fetchall()
 
-        connection.execute((BEFORE_REFERENCES + OLD_ROWS).encode())
+        connection.execute((BEFORE_DISCLOSURE + BEFORE_REFERENCES + OLD_ROWS).encode())
         await upgrade(own_database)
 
         assert found("id, parent_snapshot_id, previous_snapshot_id", "agent_state_snapshots") == [

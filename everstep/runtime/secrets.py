@@ -1,0 +1,47 @@
+"""The secrets that this process was given: their values never reach a model, a store or a viewer."""
+
+import re
+from collections.abc import Iterator, Mapping
+
+from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError
+
+from agent_domain.disclosure import Disclosure
+from agent_domain.redaction import Redaction
+from everstep.runtime.settings import Settings
+
+SECRET_NAMES = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?)$", re.IGNORECASE)
+"""Variables of the environment that hold secrets, whoever reads them."""
+
+SECRET_SETTINGS = ("payload_key", "auth_secret", "broadcast_secret", "temporal_api_key")
+
+
+def disclosure_of(settings: Settings, environ: Mapping[str, str]) -> Disclosure:
+    """How much this installation tells of errors."""
+    return Disclosure(Redaction(tuple(secrets(settings, environ))), is_full=settings.error_details)
+
+
+def secrets(settings: Settings, environ: Mapping[str, str]) -> Iterator[str]:
+    """All of them: settings, passwords in addresses, provider keys, and variables by their names."""
+    for name in SECRET_SETTINGS:
+        if value := getattr(settings, name):
+            yield value
+    named = {str(section.get("api_key_env")) for section in settings.presets.values()}
+    for name, value in environ.items():
+        if SECRET_NAMES.search(name) or name in named:
+            yield value.strip()
+        elif password := _password(value):
+            yield password
+    if password := _password(settings.database_url or ""):
+        yield password
+
+
+def _password(address: str) -> str | None:
+    """The password in a URL."""
+    if "://" not in address or "@" not in address:
+        return None
+    try:
+        password = make_url(address).password
+    except (ArgumentError, ValueError):
+        return None
+    return str(password) if password else None

@@ -1,0 +1,235 @@
+"""The words of an exception reach the operator, and neither callers, viewers nor Temporal.
+
+Agents fail in every way in which an error can be raised. Then the owner of what they did reads all there is.
+"""
+
+import base64
+import re
+from collections.abc import AsyncGenerator, Iterator
+from dataclasses import replace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+import pytest_asyncio
+
+from agent_domain.builder import AgentBuilder
+from agent_domain.continuation import ContinuationDecision
+from agent_domain.drivers import ToolCallingDriver
+from agent_domain.error_policy import ErrorPolicy
+from agent_domain.errors import ModelError, ToolError
+from agent_domain.function_tool import tool
+from agent_domain.plan import REGISTERED
+from agent_domain.ports import ExecutionRef
+from agent_domain.processors import AgentHook
+from agent_domain.react import ReActDriver
+from agent_domain.state import AgentState
+from agent_domain.testing import ScriptedModel, calls
+from agent_domain.tools import ToolExecution
+from everstep.client.sessions import Sessions
+from everstep.runtime.agents import AgentBook
+from everstep.runtime.worker import make_worker
+from tests.everstep.http_api.house import House, Let, NoModels, Person, door_of
+
+LEAK = "db-7.internal at 10.9.8.7 refused mallory"
+PASSWORD = "hunter2-of-the-tests"  # noqa: S105 -- planted
+WORDS = f"{LEAK}, password={PASSWORD}"
+
+
+@tool
+def connect() -> str:
+    """Connect to the database."""
+    raise ConnectionError(WORDS)
+
+
+@tool
+def explain() -> str:
+    """Fail with words that are meant to be read."""
+    raise ToolError("The table is full: remove a row")
+
+
+def broken(state: AgentState) -> AgentState:
+    del state
+    raise RuntimeError(WORDS)
+
+
+class BrokenHook(AgentHook):
+    def after_tool(self, state: AgentState, execution: ToolExecution) -> AgentState:
+        del execution
+        raise RuntimeError(WORDS)
+
+
+@REGISTERED.function("tests.leaky")
+def leaky(state: Any) -> ContinuationDecision:
+    if state.step_count:
+        raise RuntimeError(WORDS)
+    return ContinuationDecision.ALLOW
+
+
+@tool
+def look() -> str:
+    """Look around."""
+    return "seen"
+
+
+CALLS, LOOKS = calls(("connect", {})), calls(("look", {}))
+REACTS = '{"thought": "", "type": "call_tool", "tool": "connect", "args": {}}'
+REACTED = '{"thought": "", "type": "final_answer", "answer": "Sorry."}'
+
+
+def an_agent(name: str, *script: Any) -> AgentBuilder:
+    driver = ToolCallingDriver(ScriptedModel(*script))
+    builder = AgentBuilder.new().with_name(name, "Fails").with_driver(driver).with_debug()
+    return builder.with_tools([connect, explain, look]).with_max_retries(1)
+
+
+def agents() -> Iterator[AgentBuilder]:
+    yield an_agent("forgives", CALLS, "Sorry.", CALLS, "Sorry.").with_error_policy(
+        ErrorPolicy.retry_tool_errors()
+    )
+    yield an_agent("ends", CALLS)
+    yield an_agent("explains", calls(("explain", {})))
+    reacts = an_agent("reacts").with_driver(ReActDriver(ScriptedModel(REACTS, REACTED, REACTS, REACTED)))
+    yield reacts.with_error_policy(ErrorPolicy.retry_tool_errors())
+    yield an_agent("processes", LOOKS, "Done").add_processor(broken)
+    yield an_agent("hooked", LOOKS, "Done").add_hook(BrokenHook())
+    yield an_agent("judged", LOOKS, "Done").add_continuation_criteria(leaky())
+    yield an_agent("refused", ModelError(WORDS))
+
+
+FAILING = ["forgives", "ends", "reacts", "processes", "hooked", "judged", "refused"]
+
+
+@pytest_asyncio.fixture
+async def leaking(house: House) -> AsyncGenerator[House]:
+    """The API with these agents, and a worker."""
+    known = {agent.descriptor.name: agent for agent in (builder.definition() for builder in agents())}
+    client = replace(house.sessions.client, agents=known)
+    sessions = Sessions(client, house.sessions.store, "ends")
+    book = AgentBook(known.values(), NoModels())
+    async with make_worker(client.temporal, client.store, book, house.settings, ended=sessions.advance):
+        yield House(sessions, house.keys, house.settings, house.tenant)
+
+
+@pytest_asyncio.fixture
+async def doors(leaking: House) -> AsyncGenerator[Let]:
+    async with door_of(leaking) as let:
+        yield let
+
+
+async def ran(person: Person, agent: str) -> tuple[str, str]:
+    """A session in which two executions failed, the second in the conversation of the first."""
+    session = await person.session(agent=agent)
+    execution = ""
+    for content in ("Go", "Again"):
+        execution = (await person.says(session, content))["execution_id"]
+        await person.until(execution, "completed", "failed")
+    return session, execution
+
+
+async def everything(person: Person, session: str, execution: str) -> dict[str, str]:
+    """What every address says that can be read, by address."""
+    said = dict[str, str]()
+    paths: dict[str, Any] = person.app.openapi()["paths"]
+    for path, methods in paths.items():
+        if "get" not in methods or "/streams/" in path:
+            continue
+        for id_ in (session, execution):
+            address = re.sub(r"\{[a-z_]+\}", id_, path)
+            answer = await person.http.get(address)
+            if answer.status_code == 200:
+                said[f"{path} {address}"] = answer.text
+    return said
+
+
+@pytest.mark.parametrize("agent", FAILING)
+async def test_nothing_that_can_be_read_holds_the_words_of_an_exception(
+    leaking: House, doors: Let, agent: str
+) -> None:
+    """5.4.4: by its owner, at every address, in every envelope and message, and in Temporal."""
+    ann = await doors("ann")
+    session, execution = await ran(ann, agent)
+    said = await everything(ann, session, execution)
+    ref = ExecutionRef(UUID(execution), leaking.tenant, UUID(session))
+    told = await leaking.sessions.client.store.envelopes(ref.tenant_id, ref.stream_id)
+
+    kinds = {address.split()[0] for address in said}
+    read = ("", "/steps", "/trace", "/snapshots")
+    assert {f"/agent/executions/{{execution_id}}{rest}" for rest in read} <= kinds
+    assert "/agent/sessions/{session_id}/messages" in kinds
+    leaks = {
+        address: text[max(0, text.find(LEAK) - 200) : text.find(LEAK) + 200]
+        for address, text in said.items()
+        if LEAK in text or PASSWORD in text
+    }
+    assert not leaks, leaks
+    assert LEAK not in str(told)
+    assert re.search(r"[A-Z][a-zA-Z]+ \(ref [0-9a-f]{12}\)", str(said))
+    handle = await leaking.sessions.client.execution(ref.execution_id).workflow.fetch_history()
+    assert LEAK not in decoded(handle.to_json_dict())
+
+
+async def test_who_may_see_everything_reads_the_words_without_the_secret(doors: Let) -> None:
+    """5.4.4: under the reference that others are told; the model reads the same."""
+    ann, operator = await doors("ann"), await doors("ops", "sessions:all")
+    _, execution = await ran(ann, "forgives")
+    path = f"/agent/executions/{execution}/steps"
+    (hers, *_), (all_, *_) = (await ann.get(path))["items"], (await operator.get(path))["items"]
+
+    words = f"{LEAK}, password=[redacted]"
+    assert all_["calls"][0]["text"] == f"Error: {words}"
+    assert all_["calls"][0]["error"]["message"] == words
+    told = hers["calls"][0]["error"]["message"]
+    assert re.fullmatch(r"ConnectionError \(ref [0-9a-f]{12}\)", told)
+    assert hers["calls"][0]["text"] == f"Error: {told}"
+    assert hers["messages"][-1]["content"] == f"Error: {told}"
+    _, failed = await ran(ann, "ends")
+    path = f"/agent/executions/{failed}"
+    row, rows = await ann.get(path), await operator.get(path)
+    assert re.fullmatch(r"ConnectionError \(ref [0-9a-f]{12}\)", row["error_message"])
+    assert rows["error_message"] == words
+
+
+async def test_what_a_tool_means_to_say_is_told_to_everyone(doors: Let) -> None:
+    """5.4.4: by raising `ToolError`."""
+    ann = await doors("ann")
+    _, execution = await ran(ann, "explains")
+
+    row = await ann.get(f"/agent/executions/{execution}")
+    assert row["error_message"] == "The table is full: remove a row"
+
+
+async def test_a_setting_tells_everyone_all_words(house: House, leaking: House, doors: Let) -> None:
+    """5.4.4: for installations of one person; secrets are taken out all the same."""
+    del doors
+    known = leaking.sessions.client.agents
+    changed = {"error_details": True, "task_queue": f"{house.settings.task_queue}-x"}
+    settings = house.settings.model_copy(update=changed)
+    client = replace(leaking.sessions.client, task_queue=settings.task_queue)
+    sessions = Sessions(client, house.sessions.store, "ends")
+    book = AgentBook(known.values(), NoModels())
+    async with (
+        make_worker(client.temporal, client.store, book, settings, ended=sessions.advance),
+        door_of(House(sessions, house.keys, settings, house.tenant)) as let,
+    ):
+        ann = await let("ann")
+        _, execution = await ran(ann, "ends")
+        row = await ann.get(f"/agent/executions/{execution}")
+
+    assert row["error_message"] == f"{LEAK}, password=[redacted]"
+
+
+def decoded(value: Any) -> str:
+    """A history as text, its payloads decoded."""
+    match value:
+        case dict():
+            return " ".join(map(decoded, cast("dict[str, Any]", value).values()))
+        case list():
+            return " ".join(map(decoded, cast("list[Any]", value)))
+        case str():
+            try:
+                return f"{value} {base64.b64decode(value, validate=True).decode()}"
+            except ValueError:
+                return value
+        case _:
+            return str(value)
