@@ -26,8 +26,10 @@ from agent_domain.drivers import ToolCallingDriver
 from agent_domain.function_tool import tool
 from agent_domain.tools import ToolContext
 from everstep.capabilities.bash import checks, profile
+from everstep.capabilities.bash.guard import guard_for
 from everstep.capabilities.bash.sandbox import Sandbox, launch_for, places_of
 from everstep.capabilities.files import ReadFileTool
+from everstep.capabilities.protection import current
 from everstep.client.client import Client
 from everstep.inference.scripted import ScenarioModel, Script, ScriptedCall, ScriptedTurn
 from everstep.runtime.agents import AgentBook
@@ -91,7 +93,8 @@ async def bare_true(ours: Sandbox) -> float:
         return reading
 
     policy = ours.found()
-    words = launch_for(policy, places_of(policy)).words(policy, descriptor)
+    guard = guard_for(policy, current())
+    words = launch_for(policy, places_of(policy)).words(policy, guard, descriptor)
     environment = profile.environment(policy, os.environ)
     try:
         began = time.perf_counter()
@@ -106,6 +109,7 @@ async def bare_true(ours: Sandbox) -> float:
         )
         return time.perf_counter() - began
     finally:
+        guard.release()
         for each in descriptors:
             os.close(each)
 
