@@ -29,7 +29,7 @@ async def gateway(settings: Settings, port: int | None) -> None:
     stop = stopped_by_signals("viewers are sent elsewhere")
     settings = located(settings.listening_on(gateway_port=port))
     front = gateway_port(settings)
-    if not await servers_answer(settings, stop, told, front, needs_temporal=False):
+    if not await servers_answer(settings, lambda: stop, told, front, needs_temporal=False):
         return
     async with gateway_of(settings, front.listener) as url:
         echo(f"viewers watch at {url}; Ctrl-C stops")

@@ -35,7 +35,7 @@ async def api(settings: Settings, http_port: int | None) -> None:
     # Before anyone knows that it answers, and may want to stop it.
     stop = stopped_by_signals()
     port = api_port(settings)
-    if not await servers_answer(settings, stop, told, port):
+    if not await servers_answer(settings, lambda: stop, told, port):
         return
     async with (
         opened(settings, "everstep api", is_linked=True) as installation,

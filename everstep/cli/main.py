@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 from typing import Any, NoReturn, ParamSpec, TypeVar
 from uuid import UUID, uuid4
@@ -227,15 +227,15 @@ async def worker(settings: Settings) -> None:
     # The other commands do not need it.
     from everstep.runtime.waiting import servers_answer  # noqa: PLC0415
 
-    settings = located(settings)
-    # Before anyone knows that it works, and may want to stop it.
-    stop = stopped_by_signals()
+    settings, stop = located(settings), cache(stopped_by_signals)
     if not await servers_answer(settings, stop, told):
         return
     async with opened(settings, "everstep worker", is_linked=True) as installation:
         names, strike = ", ".join(installation.book.names), armed(settings.failpoint)
+        # Before anyone knows that it works, and may want to stop it.
+        stopped = stop()
         echo(f"working on '{installation.settings.task_queue}' for the agents {names}; Ctrl-C stops")
-        await installation.work(stop, strike)
+        await installation.work(stopped, strike)
 
 
 def stopped_by_signals(meanwhile: str = "running model calls may finish") -> asyncio.Event:

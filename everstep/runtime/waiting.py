@@ -74,7 +74,7 @@ class Port:
 
 async def servers_answer(
     settings: Settings,
-    stop: asyncio.Event,
+    stop: Callable[[], asyncio.Event],
     tell: Tell,
     port: Port | None = None,
     *,
@@ -84,7 +84,7 @@ async def servers_answer(
 
     Args:
         settings: Where they are.
-        stop: Ends the waiting.
+        stop: Called where there is something to wait for; what it returns ends the waiting.
         tell: Is told what is waited for, and when that is over.
         port: Where probes are answered meanwhile.
         needs_temporal: Whether this process uses Temporal.
@@ -97,13 +97,15 @@ async def servers_answer(
     """
     waiting, said_at, said = list[Missing](), float("-inf"), list[str]()
     async with AsyncExitStack() as front:
-        while not stop.is_set():
+        while True:
             waiting[:] = await _missing(settings, needs_temporal=needs_temporal)
             now = [str(each) for each in waiting]
             if not now:
                 if said:
                     tell("all that was waited for is there")
                 return True
+            if stop().is_set():
+                return False
             if not said and port:
                 await front.enter_async_context(_lobby(port, waiting))
             if now != said or monotonic() - said_at >= REPEAT:
@@ -112,10 +114,9 @@ async def servers_answer(
                     tell(sentence)
             try:
                 async with asyncio.timeout(PAUSE):
-                    await stop.wait()
+                    await stop().wait()
             except TimeoutError:
                 continue
-    return False
 
 
 async def _missing(settings: Settings, *, needs_temporal: bool) -> list[Missing]:
