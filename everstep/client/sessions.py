@@ -253,7 +253,7 @@ class Sessions:
         try:
             following = await self.store.release(ref.tenant_id, ref.session_id)
         except NotFound:
-            # Executions may be told about in a session that was never made here.
+            # The session was deleted meanwhile.
             return False
         launch = following and await self.store.launch(following)
         if launch:

@@ -7,13 +7,19 @@ from uuid import UUID, uuid4
 import pytest
 from temporalio.client import Client as TemporalClient
 
+from agent_domain.agent_registry import AgentRegistry
+from agent_domain.agent_spec import AgentSpec
 from agent_domain.builder import AgentBuilder
+from agent_domain.events import AgentStateUpdated
 from agent_domain.facts import StateInfo
 from agent_domain.ports import ExecutionRow
+from agent_domain.state import AgentState
 from agent_domain.status import ExecutionStatus, StopReason
 from agent_domain.testing import MockTool, calls
 from agent_domain.values import moment
+from everstep.capabilities.subagents import UseSubagents
 from everstep.client.sessions import Sent
+from everstep.local.runner import LocalRunner
 from everstep.store.sessions import PostgresSessions
 from tests.everstep.client.parlour import Parlour, a_parlour, receiving
 from tests.workflows.harness import HeldModel, an_agent, progress
@@ -225,3 +231,21 @@ async def test_an_execution_may_name_a_session_that_is_made_with_it(
     assert session
     assert (session.user_id, session.last_execution_id) == (parlour.scope.user_id, execution.id)
     assert others is None
+
+
+async def test_a_subagent_in_process_counts_what_its_parents_session_has_worked() -> None:
+    """2.7.5"""
+    spawn = calls(("spawn_subagent", {"subagent": "helper", "prompt": "Look"}))
+    helper = AgentRegistry([AgentSpec("helper", "Helps", "You help.")])
+    agent = an_agent(spawn, "Blue", "Thanks").with_capability(UseSubagents(helper))
+    updates = list[AgentStateUpdated]()
+    runner = LocalRunner(agent.definition())
+    runner.events.on_event(AgentStateUpdated, updates.append)
+    before = AgentState.empty().with_messages("Go")
+    worked = replace(before.facts, state_info=StateInfo(session_execution_seconds=100.0))
+    after = await runner.run(replace(before, facts=worked))
+
+    (of_child,) = [each.state["execution"] for each in updates if each.parent_agent_id]
+    assert of_child["session_seconds"] > 100 + of_child["cumulative_seconds"] > 100
+    info = after.state_info
+    assert info.session_execution_seconds == pytest.approx(100 + info.cumulative_execution_seconds)
