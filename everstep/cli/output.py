@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from math import ceil
 
 from agent_domain.continuation import ContinuationOutcome
 from agent_domain.definition import AgentDefinition
@@ -83,8 +84,8 @@ def step_head(number: int, attempt: int) -> str:
 
 def wait_line(wait: RetryWait) -> str:
     """Why the model is not asked, and until when."""
-    seconds = max(0.0, (wait.until - datetime.now(UTC)).total_seconds())
-    told = f"{wait.told.split(', next attempt')[0]}, next attempt in {seconds:.0f} s"
+    seconds = max(1, ceil((wait.until - datetime.now(UTC)).total_seconds()))
+    told = f"{wait.told.split(', next attempt')[0]}, next attempt in {seconds} s"
     return f"  waits   {told} ({indented(cut(wait.error, WIDTH))})"
 
 

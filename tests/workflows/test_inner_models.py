@@ -173,7 +173,7 @@ class TestProcessors:
     async def test_a_model_that_stays_busy_is_a_failure_step(self, temporal: TemporalClient) -> None:
         """4.3.4, 4.5.4: after the step that was processed."""
         agent = an_asker(Inner(DONE, inner=[RateLimited("busy", 0.01)] * 3), Asks("How was it?"))
-        async with at_work(temporal, agent) as office:
+        async with at_work(temporal, agent.with_max_retries(3)) as office:
             execution, result = await office.run()
             steps = await execution.steps()
 

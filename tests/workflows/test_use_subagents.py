@@ -272,7 +272,7 @@ class TestEnds:
     @pytest.mark.parametrize(
         ("says_", "reads"),
         [
-            (ModelError("refused"), "Error: Subagent 'helper' failed: refused"),
+            (ModelError("401", advice="set a key"), "Error: Subagent 'helper' failed: set a key"),
             ("  ", "[Subagent: helper] (no response)"),
             (" " + "blue " * 5, "[Subagent: helper] blue blue\n..."),
         ],
@@ -341,7 +341,7 @@ class TestShells:
             )
             talk = Talk(
                 boss=(spawns("Help"), refused, spawns({"odd": [1]}), "Thanks"),
-                help=(spawns("Help"), expensive, "Done", ModelError("refused")),
+                help=(spawns("Help"), expensive, "Done", ModelError("refused", advice="refused")),
             )
             policy = SubagentPolicy(max_depth=2, summary_max_chars=10)
             return a_boss(talk, policy=policy).with_max_tokens(5000)
