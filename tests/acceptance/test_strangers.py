@@ -24,7 +24,7 @@ MOST_LINES = 40
 async def test_workflows_of_others_neither_end_an_installation_nor_fill_its_log(
     nursery: Nursery, tmp_path: Path
 ) -> None:
-    """1.3.4: one was ended by its owner, under any name, and nine are of our type with other input."""
+    """1.3.3 and 1.3.4: one was ended by its owner, and nine are of our type with other input."""
     with data_directory() as data:
         log = tmp_path / "log"
         log.touch()

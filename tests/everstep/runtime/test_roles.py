@@ -193,6 +193,7 @@ async def a_cluster_as_it_was(server: Postgres, data: Path) -> None:
     (data / "by-hand.log").unlink()
 
 
+@pytest.mark.installation
 async def test_an_installation_of_an_earlier_release_is_upgraded_in_place() -> None:
     """13.2.3"""
     with data_directory() as data:

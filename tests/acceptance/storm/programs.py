@@ -1,0 +1,201 @@
+"""The agent of the storm: a message holds a program, and the model plays it turn by turn.
+
+Each model call and each run of a tool adds a line to the journal of `agents.py`, on disk before it goes on.
+The journal is the counter outside of the product: the accounts compare it with what clients were told.
+"""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from agent_domain.builder import AgentBuilder
+from agent_domain.cached_context import InferenceRequest
+from agent_domain.drivers import OnText, ToolCallingDriver
+from agent_domain.error_policy import ErrorPolicy
+from agent_domain.function_tool import tool
+from agent_domain.messages import Message, user
+from agent_domain.spawning import ChildEnd, Spawn
+from agent_domain.step_facts import CallNeed
+from agent_domain.steps import InferenceResponse
+from agent_domain.tools import Effect, ToolCall, ToolContext, ToolOptions
+from agent_domain.usage import Usage
+from agent_domain.values import FrozenDict, frozen_map
+from everstep.capabilities.user_input import UseUserInput
+from tests.acceptance.agents import note
+
+Calls = list[tuple[str, dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a model says and calls, turn by turn; after the last turn it answers."""
+
+    token: str
+    turns: Sequence[Calls] = field(default_factory=list[Calls])
+
+    def text(self) -> str:
+        """The program as the content of a message."""
+        return json.dumps({"program": self.token, "turns": self.turns})
+
+    @classmethod
+    def find(cls, text: str) -> "Program | None":
+        """The program of a message, if it holds one."""
+        if not text.startswith('{"program"'):
+            return None
+        given = json.loads(text)
+        return cls(given["program"], [[(name, args) for name, args in calls] for calls in given["turns"]])
+
+    @property
+    def calls(self) -> Calls:
+        """Every call of every turn."""
+        return [call for calls in self.turns for call in calls]
+
+
+PLAIN = ("count", "charge", "jot", "stamp", "stumble", "linger")
+
+
+def draw_program(dice: Random, token: str, *, depth: int = 0) -> Program:
+    """A program of one to three turns, each with up to three calls; every call has a token of its own."""
+    turns: list[Calls] = []
+    for turn in range(dice.randint(1, 3)):
+        calls: Calls = []
+        for place in range(dice.choice((1, 1, 2, 3))):
+            mark = f"{token}.{turn}.{place}"
+            kind = dice.random()
+            if kind < 0.12 and not depth:
+                calls.append(("transfer", {"mark": mark}))
+            elif kind < 0.22 and not depth:
+                calls.append(("user_input", {"prompt": f"What about {mark}?"}))
+            elif kind < 0.30 and not depth:
+                child = draw_program(dice, f"{mark}c", depth=depth + 1)
+                calls.append(("delegate", {"task": child.text()}))
+            else:
+                calls.append((dice.choice(PLAIN), {"mark": mark}))
+        turns.append(calls)
+    return Program(token, turns)
+
+
+class Player:
+    """A model that plays the latest program of the conversation."""
+
+    async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
+        """The next turn, written word by word."""
+        conversation = request.messages[request.cached_messages :]
+        program, turn = _place(conversation)
+        said = [message.text for message in conversation if message.is_user]
+        note("asked", program.token, turn=turn, users=said)
+        calls = program.turns[turn] if turn < len(program.turns) else []
+        text = f"Turn {turn} of {program.token}." if calls else f"{program.token} is done."
+        for word in text.split():
+            on_text(f"{word} ")
+            await asyncio.sleep(0.01)
+        note("answered", program.token, turn=turn)
+        made = [
+            ToolCall(f"{program.token}-{turn}-{n}", name, frozen_map(args))
+            for n, (name, args) in enumerate(calls)
+        ]
+        usage = Usage(input=10, output=len(text))
+        return InferenceResponse(
+            text if not calls else "", tuple(made), "tool_calls" if calls else "stop", usage
+        )
+
+
+def _place(conversation: Sequence[Message]) -> tuple[Program, int]:
+    """The latest program, and how many of its turns were played."""
+    found, played = Program("nothing"), 0
+    for message in conversation:
+        program = Program.find(message.text) if message.is_user else None
+        if program:
+            found, played = program, 0
+        elif message.is_assistant:
+            played += 1
+    return found, played
+
+
+async def _ran(name: str, mark: str, context: ToolContext) -> str:
+    note("ran", name, mark=mark, execution=str(context.execution_id), key=context.tool_call_id)
+    await asyncio.sleep(0.02)
+    return f"{name} {mark}"
+
+
+@tool
+async def count(mark: str, context: ToolContext) -> str:
+    """Count; the same key again counts once."""
+    return await _ran("count", mark, context)
+
+
+@tool
+async def linger(mark: str, context: ToolContext) -> str:
+    """Take a while, so that faults meet a call that runs."""
+    note("lingers", mark)
+    await asyncio.sleep(0.8)
+    return await _ran("linger", mark, context)
+
+
+@tool(options=ToolOptions(effect=Effect.AT_MOST_ONCE))
+async def charge(mark: str, context: ToolContext) -> str:
+    """Charge, at most once."""
+    return await _ran("charge", mark, context)
+
+
+@tool(options=ToolOptions(quick=True))
+async def jot(mark: str, context: ToolContext) -> str:
+    """Jot something down, at once."""
+    return await _ran("jot", mark, context)
+
+
+@tool(options=ToolOptions(quick=True, effect=Effect.AT_MOST_ONCE))
+async def stamp(mark: str, context: ToolContext) -> str:
+    """Stamp, at once and at most once."""
+    return await _ran("stamp", mark, context)
+
+
+@tool
+async def stumble(mark: str, context: ToolContext) -> str:
+    """Fail after the work."""
+    await _ran("stumble", mark, context)
+    raise ValueError(f"stumbled over {mark}")
+
+
+@tool(options=ToolOptions(effect=Effect.AT_MOST_ONCE))
+async def transfer(mark: str, context: ToolContext) -> str:
+    """Transfer, once a person approves."""
+    return await _ran("transfer", mark, context)
+
+
+class Delegate:
+    """Gives a program to a subagent."""
+
+    name = "delegate"
+    description = "Give a program to a subagent."
+    schema: FrozenDict = frozen_map(
+        {"type": "object", "properties": {"task": {"type": "string"}}, "required": ["task"]}
+    )
+    options = ToolOptions(need=CallNeed.SUBAGENT)
+
+    def call(self, args: dict[str, Any], context: ToolContext) -> Any:
+        raise AssertionError(args, context)
+
+    def spawn(self, args: Mapping[str, Any], context: ToolContext) -> Spawn:
+        del context
+        return Spawn("player", (user(args["task"]),))
+
+    def report(self, args: Mapping[str, Any], end: ChildEnd) -> str:
+        del args
+        return f"{end.status}: {end.response}"
+
+
+AT_MOST_ONCE = frozenset({"charge", "stamp", "transfer"})
+
+agents = [
+    AgentBuilder.new()
+    .with_name("player", "Plays programs")
+    .with_tools([count, linger, charge, jot, stamp, stumble, transfer, Delegate()])
+    .with_capability(UseUserInput())
+    .with_approval("transfer", "always")
+    .with_error_policy(ErrorPolicy.ignore_tool_errors())
+    .with_driver(ToolCallingDriver(Player()))
+]
