@@ -562,10 +562,12 @@ class Execution:
         Raises:
             Refused: It cannot be carried out; it is withdrawn, and nothing was changed.
         """
+        follows_pause = command.kind is CommandKind.RESUME and await self._has_waiting_pause()
         try:
             await (self._cancel(command) if command.kind is CommandKind.CANCEL else self.deliver(command))
         except Ended:
-            if command.kind not in _WITHDRAWN:
+            # A pause that waits for the workflow to begin would otherwise hold it for ever.
+            if command.kind not in _WITHDRAWN or follows_pause:
                 return
             if is_new or command.kind is CommandKind.CANCEL:
                 await self.client.store.withdraw(command)
@@ -576,6 +578,11 @@ class Execution:
         except Refused:
             await self.client.store.withdraw(command)
             raise
+
+    async def _has_waiting_pause(self) -> bool:
+        """Whether a pause is accepted of which the workflow does not know yet."""
+        waiting = await self.client.store.undelivered(self.ref)
+        return any(each.kind is CommandKind.PAUSE for each in waiting)
 
     async def cancel_pending(self, command: Command) -> bool:
         """Carry out a cancel of an execution that has not begun; False if it has."""

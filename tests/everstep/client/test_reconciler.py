@@ -10,9 +10,10 @@ from temporalio.client import Client as TemporalClient
 
 from agent_domain.errors import EverstepError
 from agent_domain.messages import user
-from agent_domain.ports import BeginStep, ExecutionRef, ExecutionSpec, NewExecution
+from agent_domain.ports import BeginStep, CommandKind, ExecutionRef, ExecutionSpec, NewExecution
 from agent_domain.sessions import ExecutionFilter, Route
 from agent_domain.status import ExecutionStatus
+from everstep.client.client import Ended
 from everstep.client.reconciler import Repairs
 from everstep.store.sessions import PostgresSessions
 from tests.everstep.client.parlour import Parlour, a_parlour, receiving
@@ -191,3 +192,25 @@ def test_repairs_are_told_in_words() -> None:
     assert str(repairs) == "1 launched, 0 released, 2 closed, 0 delivered, 0 handed_over"
     assert repairs
     assert not Repairs()
+
+
+async def test_a_resume_follows_the_pause_that_waits_for_the_workflow(
+    temporal: TemporalClient, store: PostgresSessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """8.2.9: the pause was accepted from a request that was lost, before its workflow began."""
+    async with receiving(temporal, store, an_agent("Done")) as parlour:
+        await accepted_and_lost(parlour, monkeypatch, "once")
+        (row,) = (await parlour.port.executions_of(parlour.scope, EVERY)).rows
+        execution = parlour.execution(row.ref.execution_id)
+        with pytest.raises(Ended):
+            await execution.resume()
+        await parlour.store.command(row.ref, "pause/lost", CommandKind.PAUSE)
+        await execution.pause(key="lost")
+        await execution.resume()
+
+        async def is_over() -> bool:
+            await parlour.reconciler.once()
+            return (await execution.get()).status is ExecutionStatus.COMPLETED
+
+        await eventually(is_over)
+        assert await parlour.store.undelivered(row.ref) == ()
