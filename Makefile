@@ -41,8 +41,8 @@ test: $(READY)  ## Run all tests and report what they cover
 	@$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder \
 		$(COVERAGE) $(TESTS)
 
-chaos: $(READY)  ## Let everything go wrong at once for minutes, and see that viewers end up with what happened
-	@EVERSTEP_CHAOS=long $(BIN)/python -m pytest -s tests/acceptance/test_streams_survive.py
+chaos: $(READY)  ## Let everything go wrong for half an hour: nothing acknowledged is lost, and viewers see what happened
+	@EVERSTEP_CHAOS=long $(BIN)/python -m pytest -s tests/acceptance/test_streams_survive.py tests/acceptance/test_storm.py
 
 check: $(READY)  ## Run all checks: format, lint, types, layers, rules without a test
 	@$(BIN)/ruff format --check .

@@ -8,7 +8,6 @@ import uvloop
 
 from everstep.cli.main import command, stopped_by_signals, told
 from everstep.cli.printing import echo
-from everstep.runtime.access import check_access
 from everstep.runtime.api import log_requests
 from everstep.runtime.gateway import gateway_of, gateway_port
 from everstep.runtime.installation import located
@@ -29,7 +28,6 @@ async def gateway(settings: Settings, port: int | None) -> None:
     log_requests()
     stop = stopped_by_signals("viewers are sent elsewhere")
     settings = located(settings.listening_on(gateway_port=port))
-    check_access(settings)
     front = gateway_port(settings)
     if not await servers_answer(settings, lambda: stop, told, front, needs_temporal=False):
         return

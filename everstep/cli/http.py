@@ -12,7 +12,6 @@ from agent_domain.values import moment
 from everstep.cli.main import command, say, stopped_by_signals, told, with_agents
 from everstep.cli.printing import echo
 from everstep.http_api.api_keys import create_key
-from everstep.runtime.access import check_access
 from everstep.runtime.api import answering, api_port, log_requests
 from everstep.runtime.installation import located, opened
 from everstep.runtime.settings import Settings
@@ -33,7 +32,6 @@ async def api(settings: Settings, http_port: int | None) -> None:
     """
     log_requests()
     settings = located(settings.listening_on(http_port=http_port))
-    check_access(settings)
     # Before anyone knows that it answers, and may want to stop it.
     stop = stopped_by_signals()
     port = api_port(settings)

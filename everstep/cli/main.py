@@ -169,12 +169,10 @@ async def up(
     It is Temporal with its web UI, PostgreSQL, a worker, the HTTP API and a gateway.
     """
     # Most commands need neither.
-    from everstep.runtime.access import check_access  # noqa: PLC0415
     from everstep.runtime.api import answering_locally  # noqa: PLC0415
     from everstep.runtime.gateway import relaying_locally  # noqa: PLC0415
 
     settings = settings.listening_on(**ports)
-    check_access(settings)
     settings = settings.model_copy(update={"error_details": settings.error_details or debug})
     place = look_around(settings)
     for remark in place.remarks:

@@ -8,7 +8,6 @@ from everstep.http_api.callers import Grant
 from everstep.http_api.channels import Signer
 from everstep.http_api.jwks import KeySet
 from everstep.http_api.tokens import Tokens, signed
-from everstep.runtime.context_policy import load_context_policy
 from everstep.runtime.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -29,36 +28,17 @@ def local_token(settings: Settings) -> str | None:
     )
 
 
-def check_access(settings: Settings) -> None:
-    """Refuse settings with which the API cannot be entered safely, before anything is waited for.
-
-    Raises:
-        InvalidInput: tokens or contexts cannot be checked as they are set.
-    """
-    _tokens(settings)
-    if settings.context_policy is not None:
-        load_context_policy(settings.context_policy)
-
-
-def _tokens(settings: Settings) -> Tokens | None:
-    if settings.auth == "off":
-        return None
-    jwks = KeySet(settings.auth_jwks_url) if settings.auth_jwks_url else None
-    if settings.auth_secret is None and jwks is None:
-        return None
-    return Tokens(settings.auth_secret, jwks, settings.auth_issuer, settings.auth_audience)
-
-
 def door(settings: Settings, keys: KeyStore) -> Authenticate:
     """What lets callers in."""
     if settings.auth == "off":
         return open_door()
-    tokens = _tokens(settings)
-    if tokens is None:
+    jwks = KeySet(settings.auth_jwks_url) if settings.auth_jwks_url else None
+    if settings.auth_secret is None and jwks is None:
         logger.warning(
             "neither EVERSTEP_AUTH_SECRET nor EVERSTEP_AUTH_JWKS_URL is set: only API keys open the API"
         )
         return Doorkeeper(None, keys)
+    tokens = Tokens(settings.auth_secret, jwks, settings.auth_issuer, settings.auth_audience)
     return Doorkeeper(tokens, keys)
 
 

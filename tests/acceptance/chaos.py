@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from time import monotonic
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 from uuid import UUID, uuid4
 
 import httpx2
@@ -110,6 +110,23 @@ class Plot:
         return " and ".join(map(str, self.stories))
 
 
+class Patient(Protocol):
+    """What a role needs to know of how long it may take to start."""
+
+    @property
+    def patience(self) -> float: ...
+
+
+class Scenery(Protocol):
+    """Where a role plays."""
+
+    folder: Path
+    installation: Installation
+
+    @property
+    def measure(self) -> Patient: ...
+
+
 @dataclass
 class Role:
     """A process that is started again whenever it ends, as an operator's tools do."""
@@ -118,7 +135,7 @@ class Role:
     arguments: tuple[str, ...]
     says: str
     environment: Mapping[str, str]
-    stage: "Stage"
+    stage: Scenery
     lives: list[Process] = field(default_factory=list[Process])
     busy: asyncio.Lock = field(default_factory=asyncio.Lock)
 

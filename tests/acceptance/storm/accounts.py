@@ -1,0 +1,227 @@
+"""What must be true of every operation in the end, by the journal of the agents and the rows of the store.
+
+The journal is written by tools and models, outside of the product. The rows are read once, when everything
+is quiet. Each function yields one sentence for each thing that is wrong.
+"""
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from agent_domain.envelopes import EnvelopeType
+from agent_domain.reader import ENDED, fence_of
+from tests.acceptance.agents import JOURNAL
+from tests.acceptance.harness import Entry, read_journal
+from tests.acceptance.onlookers import Onlooker, Sse
+from tests.acceptance.storm.operations import Operation
+from tests.acceptance.storm.programs import AT_MOST_ONCE
+from tests.acceptance.storm.scene import Scene
+
+TALKING = frozenset({"begin", "enqueue", "interrupt", "reject", "steer"})
+"""Operations whose words are heard by a model, or by nobody if they are refused."""
+
+
+@dataclass
+class Books:
+    """Everything that was counted."""
+
+    journal: list[Entry]
+    executions: dict[str, dict[str, Any]]
+    messages: list[dict[str, Any]]
+    transcript: list[dict[str, Any]]
+    calls: list[dict[str, Any]]
+    requests: list[dict[str, Any]]
+
+    @classmethod
+    async def read(cls, scene: Scene) -> "Books":
+        """What is stored and what was journalled."""
+        executions = await scene.rows("SELECT *, input::text AS words FROM agent_executions")
+        return cls(
+            read_journal(scene.folder / JOURNAL),
+            {str(row["id"]): row for row in executions},
+            await scene.rows("SELECT * FROM agent_session_messages"),
+            await scene.rows(
+                "SELECT execution_id, step, idx, role, content #>> '{}' AS text FROM agent_transcript"
+                " WHERE role IN ('user', 'assistant', 'tool')"
+            ),
+            await scene.rows("SELECT * FROM agent_tool_calls"),
+            await scene.rows("SELECT * FROM agent_requests"),
+        )
+
+    def heard(self, words: str) -> int:
+        """How many user messages of all transcripts are these words."""
+        return sum(row["role"] == "user" and row["text"] == words for row in self.transcript)
+
+    def stored(self, words: str) -> int:
+        """How many messages that people sent are these words, in all sessions."""
+        return sum(row["role"] == "user" and row["content"] == words for row in self.messages)
+
+    def asked(self, words: str) -> int:
+        """How often a model was asked with the words in its conversation."""
+        return sum(entry.event == "asked" and words in entry.told["users"] for entry in self.journal)
+
+    def status(self, execution_id: str) -> str:
+        """The status of an execution in the end."""
+        return str(self.executions[execution_id]["status"]) if execution_id in self.executions else "missing"
+
+
+async def wrong_books(scene: Scene) -> list[str]:
+    """Every sentence about what is wrong."""
+    books = await Books.read(scene)
+    found = [*wrong_operations(scene.operations, books), *wrong_decisions(scene.operations, books)]
+    found += [*wrong_calls(books), *wrong_executions(books)]
+    for onlooker in scene.onlookers:
+        found += [f"viewer {onlooker.name}: {each}" for each in await wrong_view(scene, onlooker)]
+    return found
+
+
+def wrong_operations(operations: list[Operation], books: Books) -> Iterator[str]:
+    """Accepted means done once, refused means that nothing happened."""
+    for operation in operations:
+        if not operation.status:
+            continue
+        if operation.kind in TALKING and operation.is_accepted:
+            yield from _wrong_words(operation, books)
+        elif operation.kind in TALKING:
+            words = operation.body["content"]
+            traces = books.heard(words) + books.stored(words) + books.asked(words)
+            if traces:
+                yield f"refused, and {traces} traces of it are left: {operation}"
+        elif operation.kind in {"fork", "execution"} and operation.is_accepted:
+            if operation.answer["id"] not in books.executions:
+                yield f"accepted, and there is no such execution: {operation}"
+        elif operation.kind == "cancel" and operation.is_accepted:
+            status = books.status(operation.answer["id"])
+            if status != "cancelled" and operation.answer["status"] not in {"completed", "failed"}:
+                yield f"cancelled, and it is {status} in the end: {operation}"
+    yield from _doubled(operations, books)
+
+
+def _wrong_words(operation: Operation, books: Books) -> Iterator[str]:
+    words, answer = operation.body["content"], operation.answer
+    route = answer.get("route", "steer")
+    execution = answer.get("execution_id") or answer["id"]
+    if "route" in answer and books.stored(words) != 1:
+        yield f"the message stands {books.stored(words)} times in its session: {operation}"
+    if route == "answer":
+        resolutions = [row["resolution"] for row in books.requests if row["resolution"]]
+        answers = sum(operation.token in json.dumps(each) for each in resolutions)
+        if answers != 1:
+            yield f"the answer resolved {answers} requests: {operation}"
+        return
+    if operation.kind == "interrupt" and route == "queue":
+        yield f"it was to interrupt, and waits: {operation}"
+    status, heard = books.status(execution), books.heard(words)
+    # An execution that was cancelled may have heard no more: what was cancelled has no next step.
+    lost = status == "cancelled" and heard == 0
+    if heard != 1 and not lost:
+        yield f"the words stand {heard} times in transcripts, the execution is {status}: {operation}"
+    if status == "completed" and not books.asked(words):
+        yield f"no model heard the words: {operation}"
+
+
+def _doubled(operations: list[Operation], books: Books) -> Iterator[str]:
+    """One program, one execution; forks play the program of another one again."""
+    wanted = {each.token for each in operations if each.kind in {"begin", "execution"} and each.is_accepted}
+    began = Counter[str]()
+    for row in books.transcript:
+        if row["role"] == "user" and row["step"] == 0 and row["text"].startswith('{"program"'):
+            began[json.loads(row["text"])["program"]] += 1
+    for token in sorted(wanted):
+        if began[token] > 1:
+            yield f"the program {token} began {began[token]} times"
+
+
+def wrong_decisions(operations: list[Operation], books: Books) -> Iterator[str]:
+    """Each request has one decision, and the decision is carried out."""
+    ran = Counter[str](entry.told["mark"] for entry in books.journal if entry.event == "ran")
+    requests = {str(row["id"]): row for row in books.requests}
+    decided = defaultdict[str, list[Operation]](list)
+    for operation in operations:
+        if operation.kind in {"approve", "deny", "edit"} and operation.is_accepted:
+            decided[operation.path.rpartition("/")[2]].append(operation)
+        elif operation.kind == "edit" and ran[operation.body["args"]["mark"]]:
+            yield f"a refused edit ran: {operation}"
+        elif operation.kind == "input" and operation.is_accepted:
+            resolution = json.dumps(requests[operation.body["request_id"]]["resolution"])
+            if operation.token not in resolution:
+                yield f"accepted, and another answer is stored: {operation}"
+    for request_id, accepted in decided.items():
+        yield from _wrong_decision(accepted, requests[request_id], books, ran)
+
+
+def _wrong_decision(
+    accepted: list[Operation], request: dict[str, Any], books: Books, ran: Counter[str]
+) -> Iterator[str]:
+    if len({(each.kind, json.dumps(each.body.get("args"))) for each in accepted}) > 1:
+        yield f"two decisions were accepted for one request: {', '.join(map(str, accepted))}"
+        return
+    first, key = accepted[0], (request["execution_id"], request["call_id"])
+    call = next(row for row in books.calls if (row["execution_id"], row["call_id"]) == key)
+    mark = first.body["args"]["mark"] if first.kind == "edit" else call["args"]["mark"]
+    if first.kind == "deny" and ran[mark]:
+        yield f"a denied call ran: {first}"
+    elif first.kind != "deny" and call["success"] and not ran[mark]:
+        yield f"an approved call did not run: {first}"
+
+
+def wrong_calls(books: Books) -> Iterator[str]:
+    """Each call has one result; at most once is at most once."""
+    ran = Counter(
+        (entry.told["execution"], entry.told["key"]) for entry in books.journal if entry.event == "ran"
+    )
+    for call in books.calls:
+        key = str(call["execution_id"]), call["call_id"]
+        if call["name"] in AT_MOST_ONCE and ran[key] > 1:
+            yield f"{call['name']} ran {ran[key]} times: {key}"
+        if call["success"] and call["name"] not in {"user_input", "delegate"} and not ran[key]:
+            denied = str(call["text"] or "").startswith("Denied by user")
+            if not denied:
+                yield f"{call['name']} succeeded and never ran: {key}"
+        if ran[key] > max(1, call["attempts"]):
+            yield f"{call['name']} ran {ran[key]} times in {call['attempts']} attempts: {key}"
+    results = Counter((str(row["execution_id"]), row["step"], row["idx"]) for row in books.transcript)
+    yield from (f"a line stands {number} times: {line}" for line, number in results.items() if number > 1)
+
+
+def wrong_executions(books: Books) -> Iterator[str]:
+    """Every execution ended, and none failed: the programs have no reason to."""
+    for row in books.executions.values():
+        if row["status"] not in {"completed", "cancelled"}:
+            yield f"execution {row['id']} is {row['status']}: {row['error_message']}"
+
+
+async def wrong_view(scene: Scene, onlooker: Onlooker) -> list[str]:
+    """A viewer saw what is stored, in order, each once."""
+    stored, seen = await scene.stored(onlooker.stream_id), onlooker.seen
+    found = list(seen.faults)
+    found += [
+        f"{mine} instead of {theirs}"
+        for mine, theirs in zip(seen.stored, stored, strict=False)
+        if mine.to_dict() != theirs.to_dict()
+    ]
+    if len(seen.stored) != len(stored):
+        found.append(f"{len(seen.stored)} of {len(stored)} envelopes")
+    if [each.seq for each in stored] != list(range(1, len(stored) + 1)):
+        found.append("the stored numbers have a gap")
+    found += _wrong_ends(stored)
+    if isinstance(onlooker, Sse) and onlooker.last.rpartition(":")[2] != str(len(seen.stored)):
+        found.append(f"the last event was {onlooker.last}")
+    return found
+
+
+def _wrong_ends(stored: list[Any]) -> Iterator[str]:
+    """The terminal status is the last envelope of its execution, once."""
+    own = defaultdict[UUID, list[Any]](list)
+    for envelope in stored:
+        own[envelope.execution_id].append(envelope)
+    for execution_id, envelopes in own.items():
+        ends = [
+            each.type == EnvelopeType.AGENT_STATUS and fence_of(each.type, each.payload) == ENDED
+            for each in envelopes
+        ]
+        if ends.count(True) != 1 or not ends[-1]:
+            yield f"{execution_id} has {ends.count(True)} terminal statuses, its last is {envelopes[-1].type}"

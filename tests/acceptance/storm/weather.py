@@ -1,0 +1,116 @@
+"""What goes wrong, and when: drawn from the seed."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Coroutine
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from random import Random
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from tests.acceptance.chaos import Role
+from tests.acceptance.storm.relays import Relay
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from tests.acceptance.storm.scene import Scene
+
+Fault = Callable[[], Coroutine[object, object, None]]
+
+
+class Weather:
+    """Faults of an installation, one after the other and often several at once."""
+
+    def __init__(self, scene: "Scene", dice: Random) -> None:
+        self.scene = scene
+        self.dice = dice
+        self._servers = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Every fault at its drawn moment; returns when all are over."""
+        measure = self.scene.measure
+        moments = sorted(self.dice.uniform(0.05, 0.9) * measure.seconds for _ in range(measure.faults))
+        async with asyncio.TaskGroup() as tasks:
+            for moment in moments:
+                what, fault = self._draw()
+                await asyncio.sleep(max(0.0, self.scene.began + moment - monotonic()))
+                self.scene.note(what)
+                tasks.create_task(fault())
+
+    def _draw(self) -> tuple[str, Fault]:
+        """The next fault with its name."""
+        dice, scene = self.dice, self.scene
+        role, relay = dice.choice(scene.roles), dice.choice((scene.database, scene.temporal))
+        brief, long = dice.uniform(0.2, 3), dice.uniform(3, 14)
+        drawn: list[tuple[float, str, Fault]] = [
+            (0.30, f"{role.name} is killed", lambda: role.crash(brief)),
+            (0.12, f"{role.name} freezes for {long:.1f} s", lambda: self._freeze(role, long)),
+            (0.08, f"{role.name} is told to stop", role.drain),
+            (0.15, f"{relay.name} is cut", lambda: self._cut(relay)),
+            (0.15, f"{relay.name} is silent for {long:.1f} s", lambda: relay.fall_silent(long)),
+            (0.07, "PostgreSQL is killed", self._kill_postgres),
+            (0.05, f"PostgreSQL freezes for {brief:.1f} s", lambda: self._freeze_postgres(brief)),
+            (0.04, "Temporal is killed", self._kill_temporal),
+            (0.04, f"Temporal freezes for {brief:.1f} s", lambda: self._freeze_temporal(brief)),
+        ]
+        (chosen,) = dice.choices(drawn, [weight for weight, _, _ in drawn])
+        return chosen[1], chosen[2]
+
+    async def _cut(self, relay: Relay) -> None:
+        relay.cut()
+
+    async def _freeze(self, role: Role, seconds: float) -> None:
+        async with role.busy:
+            process = role.lives[-1]
+            if process.code is None:
+                with _stopped([process.pid]):
+                    await asyncio.sleep(seconds)
+
+    async def _kill_postgres(self) -> None:
+        async with self._servers:
+            await self.scene.services.postgres.kill()
+            await self.scene.services.postgres.start()
+
+    async def _kill_temporal(self) -> None:
+        async with self._servers:
+            await self.scene.services.temporal.kill()
+            await self.scene.services.temporal.start()
+
+    async def _freeze_postgres(self, seconds: float) -> None:
+        async with self._servers:
+            pid = self.scene.services.postgres.pid
+            with _stopped(_family(pid) if pid else []):
+                await asyncio.sleep(seconds)
+
+    async def _freeze_temporal(self, seconds: float) -> None:
+        async with self._servers:
+            pid = self.scene.services.temporal.pid
+            with _stopped(_family(pid) if pid else []):
+                await asyncio.sleep(seconds)
+
+
+@contextmanager
+def _stopped(pids: list[int]) -> "Generator[None]":
+    """Processes that do nothing meanwhile, and go on in any case."""
+    try:
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+        yield
+    finally:
+        for pid in reversed(pids):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
+def _family(pid: int) -> list[int]:
+    """A process and all that it started, itself first."""
+    found = [pid]
+    for each in found:
+        with suppress(OSError):
+            for task in Path(f"/proc/{each}/task").iterdir():
+                found += map(int, (task / "children").read_text().split())
+    return found
