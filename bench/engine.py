@@ -196,6 +196,7 @@ async def everstep_worker(settings: Settings) -> AsyncGenerator[dict[str, Callab
 async def watched_worker(settings: Settings) -> AsyncGenerator[dict[str, Callable[[], object]]]:
     """The product's, on a store that is watched."""
     async with opened(settings) as installation:
+        assert settings.data_dir
         traffic: Any = Traffic(installation, settings.data_dir / f"{settings.task_queue}.trace")
         book = AgentBook(AGENTS.values(), installation.models)
         async with make_worker(installation.temporal, traffic, book, settings):

@@ -474,6 +474,7 @@ class Bench:
         # Some before, and some after what is measured.
         words = int((seconds + 4) / EVERY)
         floor = await self._hop(seconds, words)
+        assert self.settings.data_dir
         model = Typist(words, self.settings.data_dir / "go")
         async with self.served(EVERSTEP) as target, working(self.settings, model):
             streams = self.streams(EXECUTIONS)

@@ -52,8 +52,6 @@ NONSENSE = [
     "localhost/",
     "localhost@evil.com",
     "localhost,evil.com",
-]
-NONSENSE += [
     "evil.com@localhost",
     "[::1",
     "::1",
