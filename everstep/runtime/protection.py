@@ -1,6 +1,7 @@
 """What the tools of agents are told of the installation: what is closed to them, and what bounds commands."""
 
 from collections.abc import Iterable, Iterator
+from importlib.machinery import EXTENSION_SUFFIXES
 from os.path import exists
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from everstep.runtime.settings import Settings
 def close_to_agents(settings: Settings) -> None:
     """Hide the data of installations, make what agents are loaded from read-only, and name the cgroup."""
     cgroups.use(settings.cgroup)
-    protect(private_folders(settings), [path for where in settings.agents for path in _loaded_from(where)])
+    modules = [*settings.agents, *([settings.context_policy] if settings.context_policy else [])]
+    protect(private_folders(settings), [path for where in modules for path in _loaded_from(where)])
 
 
 def _loaded_from(where: str) -> Iterator[Path]:
@@ -23,7 +25,9 @@ def _loaded_from(where: str) -> Iterator[Path]:
         yield Path(where)
         return
     top = where.partition(":")[0].partition(".")[0]
-    yield from (Path(top), Path(f"{top}.py"))
+    # Python takes a package before a compiled module, that before a text, and its own compilation instead.
+    yield from (Path(top), *(Path(f"{top}{suffix}") for suffix in (*EXTENSION_SUFFIXES, ".py", ".pyc")))
+    yield Path("__pycache__")
 
 
 def commands_of(agents: Iterable[AgentDefinition]) -> Iterator[str]:

@@ -60,7 +60,8 @@ def _git(folder: Path, *arguments: str) -> str:
         done = subprocess.run(  # noqa: S603 -- our own words, no shell
             ["git", *HARMLESS, *arguments],  # noqa: S607 -- the user's git
             cwd=folder,
-            env={"PATH": os.environ.get("PATH", os.defpath), **ENVIRONMENT},
+            # The machine's own first: an agent may be able to write to a folder of the PATH.
+            env={"PATH": f"{os.defpath}:{os.environ.get('PATH', '')}", **ENVIRONMENT},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -7,12 +7,20 @@ the command's reader is told.
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+import stat
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from typing import Final
 
-from everstep.capabilities.protection.repositories import NOTHING, parts_of
+from everstep.capabilities.protection.placeholders import is_placeholder
+from everstep.capabilities.protection.repositories import (
+    NOTHING,
+    common_directory,
+    parts_of,
+    text_of,
+)
 from everstep.capabilities.protection.rules import lies_in
+from everstep.capabilities.protection.tree import open_to_owner
 
 REFUSED: Final = ".refused"
 
@@ -40,13 +48,23 @@ def put_aside(paths: Iterable[str]) -> Iterator[str]:
                 yield f"{path} cannot be made by a command, and is {os.path.basename(path)}{REFUSED} now"
 
 
-def disarm(folders: Iterable[str], roots: Iterable[str]) -> Iterator[str]:
-    """Put git directories out of use that would run code: git knows none without a HEAD."""
+def disarm(found: Collection[str], before: Collection[str], roots: Iterable[str]) -> Iterator[str]:
+    """Put git directories out of use that would run code: git knows none without a HEAD.
+
+    Args:
+        found: Git directories that are there now.
+        before: Those of them that were there before the command.
+        roots: Where commands can write; others are not touched, whatever a link may lead to.
+    """
     allowed = tuple(roots)
-    for folder in folders:
+    for folder in sorted({*found}.difference(before)):
+        if is_placeholder(folder) or not _is_within(folder, allowed):
+            continue
+        open_to_owner(folder)
         for each in _with_nested(folder):
-            if why := _runs_code(each, allowed):
+            if os.path.lexists(f"{each}/HEAD") and (why := _runs_code(each, allowed, before, found)):
                 with suppress(OSError):
+                    open_to_owner(each)
                     os.rename(f"{each}/HEAD", _free(f"{each}/HEAD"))
                     yield f"{each} is put out of use, as {why}; its HEAD is HEAD{REFUSED} now"
 
@@ -66,8 +84,23 @@ def _with_nested(folder: str) -> Iterator[str]:
             yield from _with_nested(inner)
 
 
-def _runs_code(folder: str, roots: tuple[str, ...]) -> str | None:
+def _runs_code(
+    folder: str, roots: tuple[str, ...], before: Collection[str], found: Collection[str]
+) -> str | None:
     """Why git would run code of a command's making there; what cannot be read counts as such."""
+    common = common_directory(folder)
+    if why := _has_code(folder, roots):
+        return why
+    if common == os.path.realpath(folder):
+        return None
+    if common not in found:
+        # The next command could change it, as it is protected for nobody.
+        return "its commondir leads to no repository here"
+    why = None if common in before else _has_code(common, roots)
+    return f"its commondir leads to {common}, and {why} there" if why else None
+
+
+def _has_code(folder: str, roots: tuple[str, ...]) -> str | None:
     try:
         hooks = os.listdir(f"{folder}/hooks") if os.path.lexists(f"{folder}/hooks") else []
         if any(not name.endswith(".sample") for name in hooks):
@@ -77,6 +110,8 @@ def _runs_code(folder: str, roots: tuple[str, ...]) -> str | None:
                 return f"its {name} {reason}"
         if _text(f"{folder}/info/attributes").strip():
             return "it has attributes"
+        if os.path.lexists(f"{folder}/commondir") and text_of(f"{folder}/commondir") is None:
+            return "its commondir cannot be read"
     except OSError:
         return "it cannot be read"
     return None
@@ -87,6 +122,8 @@ def _text(path: str) -> str:
         return NOTHING
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with open(os.open(path, flags), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError
         content = file.read(_MAX_CONFIG + 1)
     if len(content) > _MAX_CONFIG:
         raise OSError
@@ -108,6 +145,8 @@ def _harm(folder: str, text: str, roots: tuple[str, ...]) -> str | None:
             return f"sets {section}.{key}" if entry else "cannot be understood"
         if key in {"url", "pushurl"} and "::" in value:
             return "names a program as its remote"
+        if key == "worktree" and any(each in value.strip('"') for each in '"\\'):
+            return "cannot be understood"
         if key == "worktree" and not _is_within(os.path.join(folder, value.strip('"')), roots):
             return "works on another directory"
     return None

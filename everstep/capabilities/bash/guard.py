@@ -7,10 +7,11 @@ names. A name that is missing is taken by a placeholder while the command runs.
 
 import os
 import stat
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from functools import partial
 from typing import Final
 
 from agent_domain.capabilities.bash import ExecutionPolicy
@@ -76,6 +77,8 @@ class Guard:
     """Names that are free, and not to be taken by the command."""
     repositories: set[str] = field(default_factory=set[str])
     """The git directories that were there before."""
+    known: set[str] = field(default_factory=set[str])
+    """Settings that were there before, and folders that could not be looked into."""
     writable: tuple[str, ...] = ()
     large: bool = False
     """Whether a look takes long."""
@@ -110,9 +113,11 @@ class Guard:
         """After the command: put out of use what it was not to make. Returns sentences for its reader."""
         told = [*aftermath.put_aside(self.unclaimed)]
         for root in _outermost(self.writable):
-            with suppress(OSError, tree.TooLarge):
-                new = set(tree.look(root, protection).repositories) - self.repositories
-                told += aftermath.disarm(sorted(new), self.writable)
+            # However many folders it has made: they are fewer than a command can make files.
+            look = partial(tree.look, root, protection, sys.maxsize, closed=self.known)
+            made = {path for path in {*look().kept} - self.known if not is_placeholder(path)}
+            told += aftermath.put_aside(sorted(made))
+            told += aftermath.disarm(look().repositories, self.repositories, self.writable)
         return told
 
     def release(self) -> None:
@@ -159,6 +164,7 @@ class _Building:
         self.writable = [policy.base_dir, *policy.writable_paths]
         self.roots = dict.fromkeys(policy.readable_paths, Kind.READ_ONLY)
         self.roots |= dict.fromkeys(self.writable, Kind.WRITABLE)
+        self.closed = set[str]()
         self.guard = Guard(dict(self.roots), {}, writable=tuple(self.writable))
 
     def build(self, at_most: int) -> None:
@@ -190,17 +196,20 @@ class _Building:
             self._put(path, Kind.HIDDEN)
         for path in found.read_only:
             self._put(path, Kind.HIDDEN if holds_data(path) else Kind.READ_ONLY)
-        self.guard.repositories.update(found.repositories)
+        self.guard.repositories.update(filter(repositories.is_git_directory, found.repositories))
+        self.guard.known.update(found.kept, found.closed)
         self.guard.large |= found.folders > tree.FEW
         for path in found.repositories:
             self._close_repository(path)
+        self._close_led(repositories.led_from(root))
 
     def _close_repository(self, folder: str) -> None:
         """As a whole, or what runs code where the policy lets the rest be written."""
-        if self._root_of(folder) is None:
+        if self._root_of(folder) is None or folder in self.closed:
             return
-        for path in repositories.leads_on(folder):
-            self._put(path, Kind.READ_ONLY)
+        self.closed.add(folder)
+        self._close_repository(repositories.common_directory(folder))
+        self._close_led(repositories.leads_on(folder))
         if not self.policy.git and folder not in self.writable:
             self._put(folder, Kind.READ_ONLY)
             return
@@ -220,6 +229,22 @@ class _Building:
             self._take(path, Kind.TEXT, text)
         for inner in parts.nested:
             self._close_repository(inner)
+
+    def _close_led(self, leads: Iterable[repositories.Led]) -> None:
+        """What git would go on to; a folder of hooks that is missing is not to be made."""
+        for led in leads:
+            if os.path.lexists(led.path):
+                self._put(led.path, Kind.READ_ONLY)
+                continue
+            missing = led.path
+            while not os.path.lexists(above := os.path.dirname(missing)):
+                missing = above
+            if not os.path.isdir(above):
+                continue
+            if led.is_file and missing == led.path:
+                self._take(missing, Kind.TEXT, repositories.NOTHING)
+            else:
+                self._take(missing, Kind.EMPTY)
 
     def _starts(self) -> Iterator[str]:
         """Where an installation may be started next time, or git be used."""

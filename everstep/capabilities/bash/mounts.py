@@ -25,6 +25,9 @@ from everstep.capabilities.bash.words import Unusable
 TOOL_USER: Final = 65533
 """User and group. Distributions reserve the number and give it to nobody; containers have it, too."""
 
+PROGRAMS: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/run/current-system/sw/bin"
+"""Where the machine has its own."""
+
 STAGE: Final = "/tmp"  # noqa: S108 -- seen in the namespace only, where it is empty and ours
 KEPT: Final = 32
 """How many namespaces are kept for the next command in the same directories."""
@@ -159,6 +162,8 @@ def _mapping(user: int, group: int) -> int:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         bufsize=0,
+        # Not what somebody, maybe an agent, has put into a folder of the worker's PATH.
+        env={"PATH": PROGRAMS},
     )
     with process:
         assert process.stdin is not None  # noqa: S101 -- for type checkers

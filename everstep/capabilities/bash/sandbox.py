@@ -208,7 +208,8 @@ _FOUND: Final = dict[tuple[str, str], str]()
 
 
 def _program(name: str, where: str | None = None) -> str:
-    where = where or f"{os.environ.get('PATH', '')}:{profile.PROGRAMS}"
+    # The machine's own first: some agent may be able to write to a folder of the worker's PATH.
+    where = where or f"{profile.PROGRAMS}:{os.environ.get('PATH', '')}"
     known = _FOUND.get((name, where))
     if known and os.access(known, os.X_OK):
         return known

@@ -7,9 +7,9 @@ worktree or a submodule has a `.git` file that leads to it.
 import errno
 import os
 import re
+import stat
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 MAIN: Final = frozenset({"HEAD", "objects", "refs"})
@@ -28,6 +28,7 @@ _CODE: Final = frozenset({"hooks", "info", "commondir", "gitdir", *NESTED})
 _LEADS_ON: Final = re.compile(
     r'(?:^|\])\s*(hookspath|path)\s*=\s*"?([^"\n;#]+)', re.IGNORECASE | re.MULTILINE
 )
+_MAX_INCLUDED: Final = 100
 
 
 def is_code(name: str) -> bool:
@@ -61,10 +62,24 @@ def would_complete(folder: str, name: str) -> bool:
 
 def is_linked(folder: str) -> bool:
     """Whether configuration and hooks are those of another git directory."""
+    text = text_of(f"{folder}/commondir")
+    return text is not None and text != HERE
+
+
+def text_of(path: str) -> str | None:
+    """What a small file says, without waiting for anything; None if there is no regular one to read."""
     try:
-        return Path(folder, "commondir").read_text("utf-8", "replace") != HERE
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:
-        return False
+        return None
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        return os.pread(descriptor, MAX_CONFIG, 0).decode(errors="replace")
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,56 +140,92 @@ def _inside(folder: str, depth: int = 4) -> Iterator[str]:
             yield from _inside(inner, depth - 1)
 
 
-def _config(folder: str) -> str:
-    try:
-        with open(f"{folder}/config", "rb") as file:
-            return file.read(MAX_CONFIG).decode(errors="replace")
-    except OSError:
-        return ""
+@dataclass(frozen=True, slots=True)
+class Led:
+    """Where git goes on from a configuration: files that it includes, and the folder of its hooks."""
+
+    path: str
+    is_file: bool
 
 
-def leads_on(folder: str) -> Iterator[str]:
-    """Hooks and configuration that are elsewhere, such as among the files of the project."""
-    for name in ("hooks", "config"):
-        if os.path.islink(f"{folder}/{name}"):
-            yield os.path.realpath(f"{folder}/{name}")
-    for key, value in _LEADS_ON.findall(_config(folder)):
-        start = os.path.dirname(folder) if key.casefold() == "hookspath" else folder
-        yield os.path.realpath(os.path.join(start, os.path.expanduser(value.strip())))
+def leads_on(folder: str, worktree: str | None = None) -> Iterator[Led]:
+    """Hooks and configuration of a git directory that are elsewhere, such as among the files of the project.
+
+    What is included is looked at in the same way. Some of it may not be there yet.
+    """
+    start = worktree or os.path.dirname(folder)
+    if os.path.islink(f"{folder}/hooks"):
+        yield Led(os.path.realpath(f"{folder}/hooks"), is_file=False)
+    if os.path.islink(f"{folder}/config"):
+        yield Led(os.path.realpath(f"{folder}/config"), is_file=True)
+    known = {f"{folder}/config", f"{folder}/config.worktree", *_of_the_user()}
+    pending = [*known]
+    while pending and len(known) < _MAX_INCLUDED:
+        config = pending.pop()
+        for key, value in _LEADS_ON.findall(text_of(config) or ""):
+            is_hooks = key.casefold() == "hookspath"
+            above = start if is_hooks else os.path.dirname(os.path.realpath(config))
+            path = os.path.realpath(os.path.join(above, os.path.expanduser(value.strip())))
+            yield Led(path, is_file=not is_hooks)
+            if not is_hooks and path not in known:
+                known.add(path)
+                pending.append(path)
+
+
+def _of_the_user() -> Iterator[str]:
+    home = os.path.expanduser("~")
+    yield f"{home}/.gitconfig"
+    yield f"{os.environ.get('XDG_CONFIG_HOME') or f'{home}/.config'}/git/config"
+
+
+def led_from(folder: str) -> Iterator[Led]:
+    """The same for the repository that git finds from a folder, in it or above."""
+    above = folder
+    while not os.path.lexists(f"{above}/.git"):
+        if above == os.path.dirname(above):
+            return
+        above = os.path.dirname(above)
+    yield from leads_on(common_directory(git_directory(above)), above)
+
+
+def git_directory(folder: str) -> str:
+    """What the `.git` of a folder is, or leads to."""
+    link = f"{folder}/.git"
+    told = text_of(link) or ""
+    if told.startswith("gitdir:"):
+        return os.path.realpath(os.path.join(folder, told.removeprefix("gitdir:").strip()))
+    return os.path.realpath(link)
 
 
 def common_directory(folder: str) -> str:
     """The git directory that has the configuration of this one."""
-    try:
-        told = Path(folder, "commondir").read_text("utf-8", "replace").strip()
-    except OSError:
-        return folder
-    return os.path.realpath(os.path.join(folder, told))
+    told = text_of(f"{folder}/commondir")
+    return folder if told is None else os.path.realpath(os.path.join(folder, told.strip()))
 
 
 def linked_from(base_dir: str) -> str | None:
     """The git directory outside of a base directory that its `.git` file leads to, and that knows of it.
 
-    It has to name the base directory as well: the file may have been put there by somebody who wants another
-    directory to be opened.
+    It has to name the base directory as well, and a linked worktree's has to lie in the one that it leads on
+    to: the file, and what it leads to, may be there because somebody wants another directory to be opened.
     """
     link = f"{base_dir}/.git"
-    try:
-        told = Path(link).read_text("utf-8", "replace") if os.path.isfile(link) else ""
-    except OSError:
+    if os.path.islink(link) or not (text_of(link) or "").startswith("gitdir:"):
         return None
-    if os.path.islink(link) or not told.startswith("gitdir:"):
-        return None
-    folder = os.path.realpath(os.path.join(base_dir, told.removeprefix("gitdir:").strip()))
+    folder = git_directory(base_dir)
     if not is_git_directory(folder) or not _knows(folder, base_dir):
         return None
-    return common_directory(folder)
+    common = common_directory(folder)
+    is_whole = is_git_directory(common) and (
+        folder == common or os.path.dirname(folder) == os.path.join(common, "worktrees")
+    )
+    return common if is_whole else None
 
 
 def _knows(folder: str, base_dir: str) -> bool:
-    try:
-        back = Path(folder, "gitdir").read_text("utf-8", "replace").strip()
-    except OSError:
-        found = re.search(r"^\s*worktree\s*=\s*(.+?)\s*$", _config(folder), re.MULTILINE)
+    back = text_of(f"{folder}/gitdir")
+    if back is None:
+        config = text_of(f"{folder}/config") or ""
+        found = re.search(r"^\s*worktree\s*=\s*(.+?)\s*$", config, re.MULTILINE)
         return bool(found) and os.path.realpath(os.path.join(folder, found[1])) == base_dir
-    return os.path.realpath(os.path.join(folder, back)) == f"{base_dir}/.git"
+    return os.path.realpath(os.path.join(folder, back.strip())) == f"{base_dir}/.git"

@@ -7,7 +7,7 @@ then.
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -92,12 +92,23 @@ class Protection:
             any(is_kept(name) or is_git(name) for name in names)
             or any(lies_in(path, each) and not lies_in(root, each) for each in self.read_only)
             or _in_repository(root, names)
+            or any(lies_in(path, led.path) and not lies_in(root, led.path) for led in _led(path, root))
         )
 
 
 def _in_data(root: str, names: Sequence[str]) -> bool:
     folders = (place for place, name in enumerate(names, 1) if name.casefold() == ".everstep")
     return any(holds_data("/".join([root, *names[:place]])) for place in folders)
+
+
+def _led(path: str, root: str) -> Iterator[repositories.Led]:
+    """Where the repositories on the way have their hooks and further configuration."""
+    folder = os.path.dirname(path) if path != root else root
+    while lies_in(folder, root) and folder != root:
+        if os.path.lexists(f"{folder}/{GIT}"):
+            yield from repositories.led_from(folder)
+        folder = os.path.dirname(folder)
+    yield from repositories.led_from(root)
 
 
 def _in_repository(root: str, names: Sequence[str]) -> bool:

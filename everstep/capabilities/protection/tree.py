@@ -10,12 +10,13 @@ import stat
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
 from agent_domain.errors import EverstepError
-from everstep.capabilities.protection.repositories import looks_like_git
+from everstep.capabilities.protection.repositories import git_directory, looks_like_git
 from everstep.capabilities.protection.rules import Protection, is_git, is_kept, is_secret
 
 MAX_FOLDERS: Final = 200_000
@@ -40,6 +41,10 @@ class Found:
     read_only: list[str] = field(default_factory=list[str])
     repositories: list[str] = field(default_factory=list[str])
     """Git directories."""
+    kept: list[str] = field(default_factory=list[str])
+    """Settings and definitions of agents, where they have their names."""
+    closed: list[str] = field(default_factory=list[str])
+    """Directories that could not be looked into."""
     folders: int = 0
     """How many were looked at."""
 
@@ -62,8 +67,16 @@ _KNOWN: "OrderedDict[str, dict[str, _Folder]]" = OrderedDict()
 _LOCK = threading.Lock()
 
 
-def look(root: str, protection: Protection, at_most: int = MAX_FOLDERS) -> Found:
+def look(
+    root: str, protection: Protection, at_most: int = MAX_FOLDERS, closed: Collection[str] | None = None
+) -> Found:
     """Look through everything below a real path.
+
+    Args:
+        root: The real path.
+        protection: What is closed to agents anyway.
+        at_most: How many directories may be there.
+        closed: Directories that may be closed to who looks. If it is said, others are opened to their owner.
 
     Raises:
         TooLarge: There are more directories.
@@ -73,7 +86,7 @@ def look(root: str, protection: Protection, at_most: int = MAX_FOLDERS) -> Found
     if len(before) > at_most:
         raise TooLarge(_too_large(root, at_most))
     found, now = Found(), dict[str, _Folder]()
-    for path, folder in _walk(root, protection, before, found):
+    for path, folder in _walk(root, protection, before, found, closed):
         now[path] = folder
         if len(now) > at_most:
             raise TooLarge(_too_large(root, at_most))
@@ -94,7 +107,11 @@ def _too_large(root: str, most: int) -> str:
 
 
 def _walk(
-    root: str, protection: Protection, before: dict[str, _Folder], found: Found
+    root: str,
+    protection: Protection,
+    before: dict[str, _Folder],
+    found: Found,
+    may_be_closed: Collection[str] | None,
 ) -> Iterator[tuple[str, _Folder]]:
     closed = {*protection.hidden, *protection.read_only} - {root}
     pending = [root]
@@ -104,6 +121,9 @@ def _walk(
             # What to do about it is known without looking inside.
             continue
         folder = _folder(path, before.get(path))
+        if folder and folder.is_closed and may_be_closed is not None and path not in may_be_closed:
+            open_to_owner(path)
+            folder = _folder(path, None)
         if folder is None:
             continue
         yield path, folder
@@ -134,8 +154,22 @@ def _folder(path: str, known: _Folder | None) -> _Folder | None:
         return _Folder(mark, 0, (), (), is_git=False, is_closed=True)
     names = tuple(each for each in kinds if is_secret(each[0]) or is_kept(each[0]) or is_git(each[0]))
     special = {name for name, _ in names}
-    folders = tuple(name for name, kind in kinds if kind == stat.S_IFDIR and name not in special)
+    folders = tuple(
+        name for name, kind in kinds if (kind == stat.S_IFDIR and name not in special) or is_secret(name)
+    )
     return _Folder(mark, seen, folders, names, looks_like_git({name for name, _ in kinds}))
+
+
+def open_to_owner(path: str) -> None:
+    """Let the owner of a directory look into it again and change it; of another user's nothing changes."""
+    with suppress(OSError):
+        flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        opened = os.open(path, flags)
+        try:
+            mode = stat.S_IMODE(os.fstat(opened).st_mode)
+            os.chmod(f"/proc/self/fd/{opened}", mode | stat.S_IRWXU)
+        finally:
+            os.close(opened)
 
 
 def _kind(entry: os.DirEntry[str]) -> int:
@@ -148,6 +182,7 @@ def _note(path: str, folder: _Folder, found: Found, *, is_root: bool) -> None:
     if folder.is_closed:
         if not is_root:
             found.hidden.append(path)
+            found.closed.append(path)
         return
     if folder.is_git:
         found.repositories.append(path)
@@ -155,14 +190,21 @@ def _note(path: str, folder: _Folder, found: Found, *, is_root: bool) -> None:
             return
     for name, kind in folder.names:
         each = f"{path}/{name}"
+        if is_kept(name):
+            found.kept.append(each)
         if kind == stat.S_IFLNK:
             # A link is protected by what it leads to; where it leads nowhere, there is nothing.
             each = os.path.realpath(each)
-            if not os.path.exists(each):
-                continue
-        if is_secret(name):
-            found.hidden.append(each)
-        elif is_git(name) and os.path.isdir(each):
-            found.repositories.append(each)
-        else:
-            found.read_only.append(each)
+        if kind != stat.S_IFLNK or os.path.exists(each):
+            _note_special(path, name, each, found)
+
+
+def _note_special(folder: str, name: str, path: str, found: Found) -> None:
+    if is_secret(name):
+        found.hidden.append(path)
+    elif is_git(name) and os.path.isdir(path):
+        found.repositories.append(path)
+    else:
+        found.read_only.append(path)
+        if is_git(name) and os.path.isdir(target := git_directory(folder)):
+            found.repositories.append(target)

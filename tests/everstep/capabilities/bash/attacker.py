@@ -18,6 +18,7 @@ CONTEXT = ToolContext(UUID(int=1), "call", 1)
 
 async def main(asked: dict[str, Any]) -> dict[str, Any]:
     os.chdir(asked.get("here", asked["base"]))
+    os.environ["PATH"] = asked.get("path", os.environ["PATH"])
     protect(asked.get("hidden", ()), asked.get("read_only", ()))
     policy = ExecutionPolicy.for_bash(asked["base"], asked.get("seconds", 60)).with_git(
         asked.get("git", False)

@@ -301,6 +301,127 @@ def test_a_repository_that_a_command_makes_runs_no_code(user: WorkerUser) -> Non
     user.git(base / "good", "status")
 
 
+MAKE = (
+    "mk() {{ mkdir -p $1/objects $1/refs; echo 'ref: refs/heads/main' >$1/HEAD; conf $1; }}; "
+    "conf() {{ printf '[core]\\nfsmonitor = touch pwned; false\\nrepositoryformatversion=0' >$1/config; }}; "
+    "mkdir -p sub; cd sub; {0}"
+)
+
+HIDDEN_PLACES = {
+    "a common directory without a HEAD": (
+        "mk ../cd; rm ../cd/HEAD; mkdir .git; echo ../../cd >.git/commondir; "
+        "echo 'ref: refs/heads/a' >.git/HEAD",
+    ),
+    "a folder like a secret": ("mk ../.envs/g; echo 'gitdir: ../.envs/g' >.git",),
+    "what is put aside": ("mk .claude/g; echo 'gitdir: .claude.refused/g' >.git",),
+    "another repository": ("git init -q a; mk a/.git/x; echo 'gitdir: a/.git/x' >.git",),
+    "the project's own": ("mk ../.git/x; echo 'gitdir: ../.git/x' >.git",),
+    "a HEAD that comes back": ("mk .git", "mv .git/HEAD.refused .git/HEAD"),
+    "one that is changed later": (
+        "git init -q --bare ../.git/x; rm ../.git/x/config; echo 'gitdir: ../.git/x' >.git",
+        "conf ../.git/x",
+    ),
+    "a common directory that is changed later": (
+        "git init -q --bare ../cd; rm ../cd/config; mkdir .git; echo ../../cd >.git/commondir; "
+        "cp ../cd/HEAD .git",
+        "mv ../cd/HEAD ../cd/H",
+        "conf ../cd; mv ../cd/H ../cd/HEAD",
+    ),
+    "a closed folder": ("mk .git; chmod 0111 .git; chmod 0311 .",),
+    "a pipe as configuration": ("mk .git; rm .git/config; mkfifo .git/config",),
+}
+
+
+@pytest.mark.parametrize("place", HIDDEN_PLACES)
+def test_no_place_hides_a_repository_that_runs_code(place: str, user: WorkerUser) -> None:
+    """9.1.10: whichever way git finds it, and in as many commands as it takes."""
+    base = user.folder / "base"
+    repository(user, base)
+    told = user.bash(base, *(MAKE.format(each) for each in HIDDEN_PLACES[place]), git=True)
+    (base / "sub").chmod(0o755)
+    user.run(["timeout", "5", "git", "-C", str(base / "sub"), "status"], cwd=base)
+    assert not list(base.rglob("pwned")), told
+
+
+def test_a_repository_outside_is_not_touched_by_way_of_a_link(user: WorkerUser) -> None:
+    """9.1.10: not even to put it out of use."""
+    base, other = user.folder / "base", user.folder / "other"
+    base.mkdir()
+    repository(user, other)
+    (other / ".git/hooks/pre-commit").write_text("")
+    user.bash(base, f"mkdir sub; ln -s {other}/.git sub/.git; echo 'gitdir: {other}/.git' >.git", git=True)
+    assert (other / ".git/HEAD").is_file()
+
+
+def test_what_a_command_makes_opens_no_directory_outside(user: WorkerUser) -> None:
+    """9.1.10: a linked worktree lies in the repository that it leads on to, or none is opened."""
+    base, outside = user.folder / "base", user.folder / "outside"
+    for each in (base, outside):
+        each.mkdir()
+    make = (
+        f"mkdir gd; echo 'ref: refs/heads/main' >gd/HEAD; echo {outside} >gd/commondir; "
+        f"echo {base}/.git >gd/gitdir; echo 'gitdir: gd' >.git"
+    )
+    user.bash(base, make, f"echo x >{outside}/x; mkdir {outside}/y", git=True)
+    assert os.listdir(outside) == []
+
+
+@pytest.mark.parametrize("name", ["commondir", "gitdir", "config"])
+def test_a_pipe_in_a_git_directory_holds_nobody_up(name: str, user: WorkerUser) -> None:
+    """9.1.10: the worker waits for nothing that a command has made."""
+    base = user.folder / "base"
+    base.mkdir()
+    make = f"git init -q sub; rm -f sub/.git/{name}; mkfifo sub/.git/{name}; mkfifo .git"
+    assert user.bash(base, make, "echo goes on", git=True)[1] == "goes on\n"
+
+
+def test_hooks_are_found_through_configuration_that_is_included(user: WorkerUser) -> None:
+    """9.1.10: what is included, at any depth, is read-only too, and what is missing cannot be made."""
+    base = user.folder / "base"
+    repository(user, base)
+    user.git(base, "config", "include.path", "../git.cfg")
+    (base / "git.cfg").write_text("[include]\npath = more.cfg\n[core]\nhooksPath = .hooks/here\n")
+    (base / "more.cfg").write_text("[include]\npath = missing.cfg\n")
+    before = content(base)
+    told = user.bash(
+        base,
+        "mkdir -p .hooks/here; echo x >.hooks/here/pre-commit; echo x >>git.cfg; echo x >>more.cfg; "
+        "echo x >missing.cfg; git status",
+        git=True,
+    )
+    after = content(base)
+    # What git has seen of the files, which it notes down.
+    assert after | {".git/index": ""} == before | {".git/index": ""}
+    assert "On branch" in told[0]
+    assert not (base / ".hooks").exists()
+
+
+def test_settings_that_a_command_makes_in_a_subfolder_are_put_aside(user: WorkerUser) -> None:
+    """9.1.9: at any depth; what was there before stays."""
+    base = project(user)
+    (base / "src/.claude").mkdir()
+    (told,) = user.bash(
+        base, "mkdir -p a/.claude a/b/.everstep/agents; echo x >a/everstep.toml; ln -s . src/app/.claude"
+    )
+    left = {str(each.relative_to(base)) for each in base.rglob("*")}
+    assert {"a/.claude.refused", "a/b/.everstep.refused", "a/everstep.toml.refused", "src/.claude"} <= left
+    assert not left & {"a/.claude", "a/b/.everstep", "a/everstep.toml", "src/app/.claude"}
+    assert "a/everstep.toml cannot be made by a command" in told
+
+
+def test_a_program_in_the_project_is_not_taken_for_the_machines(user: WorkerUser) -> None:
+    """9.1.9: although the worker's PATH names its folder."""
+    base = user.folder / "base"
+    (base / "bin").mkdir(parents=True)
+    for name in ("bwrap", "unshare", "nsenter", "setpriv", "git"):
+        (base / "bin" / name).write_text(f"#!/bin/sh\ntouch {base}/pwned\n")
+        (base / "bin" / name).chmod(0o755)
+    base.chmod(0o777)
+    told = user.bash(base, "echo fine", path=f"{base}/bin:/usr/bin:/bin")
+    assert told == ["fine\n"]
+    assert not (base / "pwned").exists()
+
+
 def test_many_commands_at_once_share_what_keeps_names_free(user: WorkerUser) -> None:
     """9.1.9: one that ends leaves the others protected, and the last one leaves nothing."""
     base = user.folder / "base"

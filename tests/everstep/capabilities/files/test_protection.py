@@ -119,6 +119,16 @@ def test_settings_and_definitions_are_read(ground: Ground) -> None:
         assert not ground.read(path).startswith("Error")
 
 
+def test_hooks_and_configuration_elsewhere_are_not_written(ground: Ground) -> None:
+    """9.2.10: where a repository says that they are, in the base directory or above it; missing ones too."""
+    (ground.base / ".git/config").write_text("[include]\npath = ../git.cfg\n")
+    (ground.base / "git.cfg").write_text("[core]\n\thooksPath = .hooks/here\n")
+    for path in ("git.cfg", ".hooks/here/pre-commit", "sub/../.hooks/here/x"):
+        assert ground.write(path) == OUTSIDE
+    assert not (ground.base / ".hooks/here").exists()
+    assert ground.write(".hooks/README").startswith("Wrote")
+
+
 def test_what_a_policy_names_itself_is_given_on_purpose(ground: Ground) -> None:
     """9.2.10: except for the data of an installation."""
     (ground.base / ".claude").mkdir()
