@@ -6,6 +6,7 @@ from typing import Any
 
 from agent_domain.capabilities.limits import whole
 from agent_domain.errors import InvalidInput
+from agent_domain.values import require_map
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class BroadcastConfig:
         """Read the written form, whose empty one is the default; what it does not know is ignored."""
         if not data:
             return STANDARD
+        require_map(data, "the broadcast configuration")
         return cls(**{field.name: data[field.name] for field in fields(cls) if field.name in data})
 
     @classmethod

@@ -320,6 +320,8 @@ def _names(names: Iterable[str]) -> str:
 
 
 def _how_drivers_are_made(given: object) -> str:
+    if isinstance(given, type):
+        return "a driver is made of a model, as in ToolCallingDriver(model)"
     if isinstance(given, Model):
         return f"a {type(given).__name__} is a model; pass ToolCallingDriver(model), or ReActDriver(model)"
     return "a driver has a coroutine method use_tools(state)"

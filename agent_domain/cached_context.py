@@ -6,7 +6,16 @@ from typing import Any
 
 from agent_domain.errors import InvalidInput
 from agent_domain.messages import Messages, Role, as_messages, system
-from agent_domain.values import EMPTY, FrozenDict, freeze, frozen_map, listed, read_optional, valid_text
+from agent_domain.values import (
+    EMPTY,
+    FrozenDict,
+    freeze,
+    frozen_map,
+    listed,
+    read_optional,
+    require_map,
+    valid_text,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +102,7 @@ class CachedContext:
     def from_dict(cls, data: Mapping[str, Any] | None) -> "CachedContext":
         """Read the written form; what it does not know is ignored."""
         data = data or EMPTY
+        require_map(data, "the cached context")
         return cls(
             read_optional(data, "messages", as_messages) or (),
             data.get("tools") or (),

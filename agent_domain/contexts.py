@@ -5,8 +5,9 @@ own origin, and nothing that a browser or a person could read as something else.
 """
 
 import re
+import unicodedata
 from dataclasses import dataclass
-from ipaddress import IPv6Address
+from ipaddress import IPv4Address, IPv6Address
 from typing import Protocol
 from urllib.parse import quote
 
@@ -17,13 +18,18 @@ from agent_domain.values import is_hidden
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _MAX_PORT = 65_535
 _MAX_PORT_DIGITS = 10
+_MAX_LABEL = 63
 
 _ABSOLUTE = re.compile(
     r"(?P<scheme>https?)://(?P<authority>[^/?#]*)(?P<path>[^?#]*)(?P<query>\?[^#]*)?(?P<fragment>#.*)?",
     re.IGNORECASE,
 )
 _RELATIVE = re.compile(r"(?P<path>/[^?#]*)(?P<query>\?[^#]*)?(?P<fragment>#.*)?")
-_HOST = re.compile(r"[a-z0-9_-]+(?:\.[a-z0-9_-]+)*\.?")
+_LABEL = re.compile(r"[a-z0-9_-]+")
+_DOT = re.compile("[.\u3002\uff0e\uff61]")
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_NOT_IN_IDNA_2003 = frozenset("\u00df\u03c2")
+"""Sharp s and final sigma: the codec replaces them, which names another host than browsers go to."""
 _ESCAPED = re.compile("%[0-9A-Fa-f]{2}")
 _UNRESERVED = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~")
 _KEPT = "!$&'()*+,;=:@/?%[]"
@@ -105,11 +111,7 @@ def _authority(scheme: str, authority: str, name: str) -> str:
     host, port = _split_port(authority)
     if port is not None:
         try:
-            known = (
-                f"[{IPv6Address(host[1:-1])}]"
-                if host.startswith("[") and host.endswith("]")
-                else _ascii(host)
-            )
+            known = _ipv6(host[1:-1]) if host.startswith("[") and host.endswith("]") else _name(host)
         except ValueError:
             known = ""
         if known:
@@ -129,10 +131,36 @@ def _split_port(authority: str) -> tuple[str, int | None]:
     return host, int(port) if 0 < int(port) <= _MAX_PORT else None
 
 
-def _ascii(host: str) -> str:
-    known = host.lower().encode("idna").decode("ascii").lower()
-    if not _HOST.fullmatch(known):
+def _ipv6(text: str) -> str:
+    if "%" in text:  # A zone means something on one machine alone, and may hold any character.
+        raise ValueError(text)
+    address = IPv6Address(text)
+    if mapped := address.ipv4_mapped:
+        return f"[::ffff:{int(mapped) >> 16:x}:{int(mapped) & 0xFFFF:x}]"
+    return f"[{address}]"
+
+
+def _name(host: str) -> str:
+    """A host name in ASCII, or an IPv4 address: to browsers each name that ends in a number is one."""
+    labels = [_ascii(label) for label in _DOT.split(host)]
+    named = labels[:-1] if len(labels) > 1 and not labels[-1] else labels
+    if not all(_LABEL.fullmatch(label) for label in named):
         raise ValueError(host)
+    if _NUMBER.fullmatch(named[-1]):
+        return str(IPv4Address(".".join(named)))
+    return ".".join(labels)
+
+
+def _ascii(label: str) -> str:
+    # One character after the other: Python makes a capital sigma at the end of a word a final one.
+    lower = "".join(char.lower() for char in label)
+    if _NOT_IN_IDNA_2003.isdisjoint(lower):
+        return lower.encode("idna").decode("ascii").lower()
+    # The codec checks what stands beside them.
+    "".join(char for char in lower if char not in _NOT_IN_IDNA_2003).encode("idna")
+    known = f"xn--{unicodedata.normalize('NFKC', lower).encode('punycode').decode('ascii')}"
+    if len(known) > _MAX_LABEL:
+        raise ValueError(label)
     return known
 
 

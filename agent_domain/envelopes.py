@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from agent_domain.capabilities.approvals import ApprovalDecision, args_digest
@@ -33,6 +33,8 @@ from agent_domain.values import (
     parse_moment,
     parse_uuid,
     reading,
+    require_map,
+    uuid_or_text,
     valid_text,
 )
 
@@ -161,11 +163,12 @@ class Envelope(Mapping[str, Any]):
     def from_dict(cls, data: Mapping[str, Any]) -> "Envelope":
         """Read the written form; what it does not know is ignored."""
         with reading("the envelope"):
+            require_map(data)
             session_id = data["session_id"]
             return cls(
                 valid_text(data["type"], "type"),
-                None if session_id is None else parse_uuid(session_id, "session_id"),
-                parse_uuid(data["execution_id"], "execution_id"),
+                None if session_id is None else cast("UUID", uuid_or_text(session_id, "session_id")),
+                cast("UUID", uuid_or_text(data["execution_id"], "execution_id")),
                 parse_moment(data["timestamp"], "timestamp"),
                 frozen_map(data["payload"], "the payload"),
                 parse_uuid(data["id"], "id"),

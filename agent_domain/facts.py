@@ -26,7 +26,13 @@ from agent_domain.step_error import StepError
 from agent_domain.step_facts import CallFacts, StepFacts
 from agent_domain.stop_signal import StopSignal
 from agent_domain.usage import Usage
-from agent_domain.values import optional_moment, parse_optional_moment, parse_optional_uuid, read_optional
+from agent_domain.values import (
+    optional_moment,
+    parse_optional_moment,
+    parse_optional_uuid,
+    read_optional,
+    require_map,
+)
 from agent_domain.wishes import Wishes
 
 
@@ -65,6 +71,7 @@ class StateInfo:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "StateInfo":
         """Read the written form; what is missing is unknown, missing seconds are 0."""
+        require_map(data, "stateInfo")
         return cls(
             parse_optional_uuid(data.get("id"), "stateInfo.id"),
             parse_optional_moment(data.get("startedAt"), "startedAt"),

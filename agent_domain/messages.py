@@ -16,6 +16,7 @@ from agent_domain.values import (
     read_each,
     read_key,
     read_optional,
+    require_map,
     thaw,
     valid_text,
 )
@@ -224,6 +225,7 @@ class MessageStore:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "MessageStore":
         """Read `sections`, or a flat `messages` list as the default section."""
+        require_map(data, "the message store")
         flat: dict[str, Any] = {"name": DEFAULT_SECTION, "messages": data.get("messages")}
         store = cls()
         for name, messages in read_each(data, "sections", _read_section) or [_read_section(flat)]:

@@ -19,7 +19,7 @@ from agent_domain.capabilities.limits import whole
 from agent_domain.envelopes import Envelope, EnvelopeType
 from agent_domain.errors import InvalidInput
 from agent_domain.status import WireStatus
-from agent_domain.values import listed, parse_uuid, reading, valid_text
+from agent_domain.values import listed, parse_uuid, reading, require_map, valid_text
 
 MAX_NUMBER = 2**63 - 1
 """The largest that PostgreSQL can count to."""
@@ -188,6 +188,7 @@ class Position:
     def from_dict(cls, data: Mapping[str, Any]) -> "Position":
         """Read the written form; what it does not know is ignored."""
         with reading("the position"):
+            require_map(data)
             epoch = data.get("epoch")
             if epoch is not None and len(valid_text(epoch, "epoch")) > MAX_EPOCH:
                 raise InvalidInput("epoch is longer than any")

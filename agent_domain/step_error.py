@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from agent_domain.errors import InvalidInput, InvalidModelOutput, ModelError, RateLimited, ToolFailed
-from agent_domain.values import read_optional, storable
+from agent_domain.values import read_optional, require_map, storable
 
 
 class ErrorType(StrEnum):
@@ -76,6 +76,7 @@ class StepError:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "StepError":
         """Read the written form; what it does not know is ignored."""
+        require_map(data, "the error")
         return cls(
             str(data.get("message", "")),
             read_optional(data, "type", ErrorType),

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any, cast
 from uuid import UUID
 
@@ -26,6 +27,7 @@ from agent_domain.values import (
     read_each,
     read_key,
     read_optional,
+    require_map,
 )
 
 
@@ -58,6 +60,7 @@ class InferenceResponse:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "InferenceResponse":
         """Read the written form; what it does not know is ignored."""
+        require_map(data, "the response")
         return cls(
             str(data.get("text", "")),
             read_each(data, "toolCalls", ToolCall.from_dict),
@@ -214,8 +217,8 @@ class AgentStep:
     def from_dict(cls, data: Mapping[str, Any]) -> "AgentStep":
         """Read the written form; unknown keys are ignored."""
         return cls(
-            parse_uuid(data["id"], "id"),
-            parse_moment(data["createdAt"], "createdAt"),
+            read_key(data, "id", partial(parse_uuid, where="it")),
+            read_key(data, "createdAt", partial(parse_moment, where="it")),
             read_optional(data, "inputMessages", as_messages) or (),
             read_optional(data, "outputMessages", as_messages) or (),
             read_optional(data, "inferenceResponse", InferenceResponse.from_dict),
@@ -278,7 +281,7 @@ class StepExecution:
             read_key(data, "number", int),
             read_key(data, "step", AgentStep.from_dict),
             read_optional(data, "outcome", ContinuationOutcome.from_dict),
-            parse_moment(data["startedAt"], "startedAt"),
-            parse_moment(data["completedAt"], "completedAt"),
+            read_key(data, "startedAt", partial(parse_moment, where="it")),
+            read_key(data, "completedAt", partial(parse_moment, where="it")),
             read_optional(data, "stopSignal", StopSignal.from_dict),
         )

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from agent_domain.step_facts import CallNeed
 from agent_domain.tools import Effect, Tool, ToolOptions
-from agent_domain.values import EMPTY, FrozenDict, frozen_map, valid_text
+from agent_domain.values import EMPTY, FrozenDict, frozen_map, read_key, require_map, valid_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +55,14 @@ class ListedTool:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "ListedTool":
         """Read the written form; what it does not know is ignored."""
+        require_map(data, "the tool")
         options = ToolOptions(
             effect=Effect(data.get("effect", Effect.IDEMPOTENT)),
             timeout_seconds=data.get("timeout_seconds"),
             need=CallNeed(data.get("need", CallNeed.RUN)),
         )
         return cls(
-            str(data["name"]),
+            read_key(data, "name", str),
             str(data.get("description", "")),
             frozen_map(data.get("schema") or {}),
             options,

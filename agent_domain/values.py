@@ -257,6 +257,8 @@ class reading:  # noqa: N801 -- used as `with reading("..."):`, like `contextlib
     ) -> None:
         if isinstance(error, InvalidInput):
             raise InvalidInput(f"{self._what} cannot be read: {error}") from None
+        if type(error) is KeyError:
+            raise InvalidInput(f"{self._what} cannot be read: {error} is missing") from error
         if isinstance(error, _UNREADABLE):
             raise InvalidInput(f"{self._what} cannot be read: {type(error).__name__}: {error}") from error
 
@@ -269,13 +271,23 @@ ReadT = TypeVar("ReadT")
 
 def read_key(data: Mapping[str, Any], key: str, parse: Callable[[Any], ReadT]) -> ReadT:
     """The value under a key as `parse` reads it; an error names the key, through every level."""
+    require_map(data)
+    if key not in data:
+        raise InvalidInput(f"'{key}' is missing")
     with reading(f"'{key}'"):
         return parse(data[key])
 
 
 def read_optional(data: Mapping[str, Any], key: str, parse: Callable[[Any], ReadT]) -> ReadT | None:
     """`read_key`, or None where the key is missing or holds null or nothing."""
+    require_map(data)
     return read_key(data, key, parse) if data.get(key) else None
+
+
+def require_map(data: object, what: str = "it") -> None:
+    """Refuse what is no written form at all."""
+    if not isinstance(data, Mapping):
+        raise InvalidInput(f"{what} must be a map, not {type_name(data)}")
 
 
 def read_each(data: Mapping[str, Any], key: str, parse: Callable[[Any], ReadT]) -> tuple[ReadT, ...]:

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any, Self, cast
 
 from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError, create_model
-from pydantic_core import PydanticSerializationError, to_jsonable_python
+from pydantic_core import PydanticSerializationError, SchemaError, to_jsonable_python
 
 from agent_domain.capabilities.faults import faults
 from agent_domain.capabilities.limits import whole
@@ -98,11 +98,19 @@ def _maybe(class_: type) -> type[BaseModel]:
     return create_model("Maybe", value=value, detail=(str, ""))
 
 
+_HOW_SCHEMAS = "pass a pydantic model, a dataclass or a TypedDict"
+
+
 def _adapter(class_: type) -> TypeAdapter[Any]:
+    given = cast("object", class_)
+    if given is None or isinstance(given, str):
+        raise InvalidInput(f"{given!r} cannot be a schema; {_HOW_SCHEMAS}")
     try:
         return TypeAdapter(class_)
+    except SchemaError:
+        raise InvalidInput(f"{class_!r} cannot be a schema; {_HOW_SCHEMAS}") from None
     except PydanticUserError as error:
-        hint = "pass a pydantic model, a dataclass or a TypedDict"
+        hint = _HOW_SCHEMAS
         if error.code == "typed-dict-version":
             hint = "before Python 3.12, take TypedDict from typing_extensions"
         raise InvalidInput(f"{class_!r} cannot be a schema; {hint}") from None

@@ -160,7 +160,7 @@ def refusal_of(error: Exception) -> Refusal:
         case ContextForbidden():
             return forbidden(str(error) or "You may not speak about this; choose something else")
         case InvalidInput():
-            return unusable(str(error))
+            return unusable(str(error) or "What was sent cannot be used; change it and send it again")
         case NotFound():
             return Refusal(404, "not-found", "Not found", f"{error}; check its id")
         case _:
@@ -262,11 +262,20 @@ def rendered(refusal: Refusal, request_id: str | None) -> JSONResponse:
 def of_validation(error: RequestValidationError) -> Refusal:
     """What is wrong with what was sent, place by place; what was sent is not repeated."""
     faults = [
-        {"at": storable(".".join(map(str, fault["loc"]))), "message": storable(str(fault["msg"]))}
+        {"at": storable(".".join(map(str, fault["loc"]))), "message": storable(_said(fault))}
         for fault in cast("Sequence[Mapping[str, Any]]", error.errors())
     ]
     first = "; ".join(f"{fault['at']}: {fault['message']}" for fault in faults[:3])
     return unusable(f"Change what is named here and send it again: {first}", faults[:20])
+
+
+def _said(fault: Mapping[str, Any]) -> str:
+    match fault:
+        # What pydantic says of text that is checked before it is measured.
+        case {"type": "too_long", "input": str(), "ctx": {"max_length": limit, "actual_length": length}}:
+            return f"it has {length} characters; send at most {limit}"
+        case _:
+            return str(fault["msg"])
 
 
 def of_http(error: HTTPException) -> Refusal:

@@ -42,7 +42,11 @@ ContextText = Annotated[Text | None, Field(max_length=MAX_CONTEXT)]
 
 def _id_text(value: object) -> object:
     """An id may be a whole number; it is kept as text."""
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if value is None or isinstance(value, str):
+        return value
+    raise ValueError("send text or a whole number")
 
 
 RelatedId = Annotated[

@@ -7,9 +7,9 @@ A prompt is cached up to a mark. Marks stand behind the tools, behind the cached
 an agent's conversation behind its end, because the next step begins with the same again.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import anthropic
 
@@ -37,6 +37,22 @@ CONTINUE = "Continue."
 """Conversations begin and end with the user: what others begin is refused, what others end is continued."""
 
 _CACHED = {"type": "ephemeral"}
+_DONE = "[DONE]"
+"""With what the streams of some servers end."""
+
+
+_T = TypeVar("_T")
+
+
+class _Stream(anthropic.AsyncStream[_T]):
+    """The SDK's stream, which drops events without a name: the signs of another API are among them."""
+
+    async def _iter_events(self) -> AsyncIterator[Any]:
+        async for event in super()._iter_events():
+            if event.event is None and event.data not in ("", _DONE):
+                yield type(event)(event="message", data=event.data, id=event.id, retry=event.retry)
+            else:
+                yield event
 
 
 class AnthropicMessages(ProviderModel):
@@ -70,7 +86,7 @@ class AnthropicMessages(ProviderModel):
     async def open(self, body: Json) -> anthropic.AsyncStream[object]:
         """Send the request."""
         return await self._client.post(
-            "/v1/messages", cast_to=object, body=body, stream=True, stream_cls=anthropic.AsyncStream[object]
+            "/v1/messages", cast_to=object, body=body, stream=True, stream_cls=_Stream[object]
         )
 
     async def aclose(self) -> None:

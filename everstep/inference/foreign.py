@@ -30,19 +30,26 @@ def driver_for(event: Mapping[str, Any]) -> Driver | None:
 
 def wrong_api(preset: Preset, spoken: Driver) -> WrongApi:
     """The server speaks another API than the preset's driver."""
-    return WrongApi(
-        f"{_place(preset)} answers in {_APIS[spoken]}, and driver '{preset.driver}' expects "
-        f"{_APIS[preset.driver]}. Set driver = \"{spoken}\" in preset '{preset.name}'."
+    return _wrong(
+        preset,
+        f"answers in {_APIS[spoken]}, and driver '{preset.driver}' expects "
+        f"{_APIS[preset.driver]}. Set driver = \"{spoken}\" in preset '{preset.name}'.",
     )
 
 
 def incomplete_api(preset: Preset, missing: str) -> WrongApi:
     """The server imitates the Responses API, and leaves out what its events need."""
-    return WrongApi(
-        f"{_place(preset)} does not speak the Responses API in full: an event has no '{missing}'. "
+    return _wrong(
+        preset,
+        f"does not speak the Responses API in full: an event has no '{missing}'. "
         f'If the server speaks Chat Completions, set driver = "{Driver.OPENAI_CHAT}" '
-        f"in preset '{preset.name}'."
+        f"in preset '{preset.name}'.",
     )
+
+
+def _wrong(preset: Preset, what: str) -> WrongApi:
+    """Everyone may read what to change, and the operator also where the server is."""
+    return WrongApi(f"{_place(preset)} {what}", advice=f"{preset.model} {what}")
 
 
 def no_events(preset: Preset, content_type: str) -> ModelUnavailable:

@@ -21,6 +21,8 @@ class Policy:
                 raise ContextForbidden(f"{caller.user_id} may not see this order")
             case "unknown":
                 raise InvalidInput("there is no such order; check its number")
+            case "wordless":
+                raise InvalidInput
             case "broken":
                 raise RuntimeError(HIDDEN)
             case "ends the process":

@@ -88,7 +88,16 @@ async def test_a_session_keeps_the_page_on_which_it_began(ann: Person) -> None:
 @pytest.mark.parametrize("related_id", [True, 1.5, [7], {}])
 async def test_an_id_is_text_or_a_whole_number(ann: Person, related_id: Any) -> None:
     """8.2.6"""
-    assert "related_id" in (await ann.post("/agent/sessions", 422, **about(related_id)))["detail"]
+    refused = (await ann.post("/agent/sessions", 422, **about(related_id)))["detail"]
+    assert "body.related_id: " in refused
+    assert "send text or a whole number" in refused
+
+
+@pytest.mark.parametrize("field", ["related_id", "context_url"])
+async def test_a_text_that_is_too_long_is_refused_in_characters(ann: Person, field: str) -> None:
+    """8.2.6"""
+    refused = await ann.post("/agent/sessions", 422, **(about("7") | {field: "/" * 2001}))
+    assert f"body.{field}: it has 2001 characters; send at most 2000" in refused["detail"]
 
 
 @pytest.mark.parametrize("name", ["context_url", "initial_context_url"])
@@ -112,6 +121,8 @@ async def test_the_policy_decides_at_every_address_that_takes_a_context(ann: Per
         said = {} if path == "/agent/sessions" else {"content": "hello"}
         forbidden = await ann.post(path, 403, **said, **about("theirs"))
         assert forbidden["detail"] == "ann may not see this order"
+        wordless = await ann.post(path, 422, **said, **about("wordless"))
+        assert wordless["detail"] == "What was sent cannot be used; change it and send it again"
         unusable = await ann.post(path, 422, **said, **about("unknown"))
         assert unusable["detail"] == "there is no such order; check its number"
         # After the built-in check.

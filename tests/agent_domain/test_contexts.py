@@ -18,7 +18,14 @@ from agent_domain.errors import InvalidInput
         ("https://münchen.example/ä b", "https://xn--mnchen-3ya.example/%C3%A4%20b"),
         ("https://\uff33\uff28\uff2f\uff30.example", "https://shop.example/"),
         ("https://[0:0::1]:8080", "https://[::1]:8080/"),
+        ("https://[::FFFF:1.2.3.4]/", "https://[::ffff:102:304]/"),
         ("https://1.2.3.4/", "https://1.2.3.4/"),
+        ("https://1.2.3.4./", "https://1.2.3.4/"),
+        ("https://4.example./", "https://4.example./"),
+        ("https://fa\u00df.example/", "https://xn--fa-hia.example/"),
+        ("https://FA\u1e9e\u3002example/", "https://xn--fa-hia.example/"),
+        ("https://\u03bf\u03b4\u03cc\u03c2.example/", "https://xn--pxavk3b.example/"),
+        ("https://\u039f\u0394\u038c\u03a3.example/", "https://xn--pxavn9a.example/"),
         ("https://shop.example?q=a b[]", "https://shop.example/?q=a%20b[]"),
         ("https://shop.example/#a#b", "https://shop.example/#a%23b"),
         ("https://shop.example//a//", "https://shop.example//a//"),
@@ -80,6 +87,17 @@ def test_a_url_has_one_form(url: str, canonical: str) -> None:
         ("https://shop.example:" + "9" * 5000, "characters"),
         ("https://[::1/", "no host"),
         ("https://[x]/", "no host"),
+        ("https://[fe80::1%25eth0]/", "no host"),
+        ('https://[::1%"onerror=x]/', "no host"),
+        ("https://0x7f.1/", "no host"),
+        ("https://127.1/", "no host"),
+        ("https://2130706433/", "no host"),
+        ("https://01.2.3.4/", "no host"),
+        ("https://a.0x/", "no host"),
+        ("https://\u2488example/", "no host"),
+        ("https://" + "\u00df" * 64 + ".example/", "no host"),
+        ("https://\u00df\u2488/", "no host"),
+        ("https://\u00df\u2100/", "no host"),
         ("https://℀.example/", "no host"),
         ("https://" + "a" * 300 + ".example/", "no host"),
         ("/" + "a" * 2000, "2001 characters"),
@@ -93,7 +111,10 @@ def test_what_is_no_link_is_refused(url: str, words: str) -> None:
     assert "initial_context_url" in str(raised.value)
 
 
-@given(st.text(st.characters(), max_size=40), st.sampled_from(["", "/", "https://", "http://a/", "//"]))
+@given(
+    st.text(st.characters(), max_size=40),
+    st.sampled_from(["", "/", "https://", "https://[", "https://[::1%", "http://a/", "//"]),
+)
 def test_whatever_is_taken_is_canonical(text: str, start: str) -> None:
     """8.2.6"""
     try:
@@ -103,5 +124,6 @@ def test_whatever_is_taken_is_canonical(text: str, start: str) -> None:
     assert canonical_url(canonical) == canonical
     assert canonical.isascii()
     assert canonical.isprintable()
+    assert not set(canonical) & set("\"'<>\\ `") - {"'"}
     assert canonical.startswith(("http://", "https://", "/"))
     assert not canonical.startswith("//")

@@ -175,7 +175,8 @@ def test_a_reader_ignores_what_it_does_not_know() -> None:
         {"id": "seven"},
         {"id": 7},
         {"execution_id": None},
-        {"session_id": "none"},
+        {"session_id": ""},
+        {"session_id": 7},
         {"timestamp": "now"},
         {"payload": "text"},
         {"type": 3},
@@ -186,6 +187,12 @@ def test_what_is_no_envelope_is_refused(wrong: dict[str, Any]) -> None:
     """7.1.1."""
     with pytest.raises(InvalidInput, match="the envelope cannot be read"):
         Envelope.from_dict(an_envelope().to_dict() | wrong)
+
+
+def test_an_envelope_with_an_applications_own_ids_is_read_back() -> None:
+    """7.1.1: what the adapter writes, `from_dict` reads."""
+    written = an_envelope().to_dict() | {"session_id": "chat-7", "execution_id": "run-1"}
+    assert Envelope.from_dict(written).to_dict() == written
 
 
 def test_an_envelope_cannot_be_changed() -> None:

@@ -653,7 +653,7 @@ class Listed(Free):
     [
         (Callless(), "Callless has no __call__; define what the tool does"),
         (Loose(), r"the tool 'Loose' takes \*\*facts: Any; models pass arguments by name"),
-        (Odd(), "the schema of Odd cannot be read: KeyError: 'function'"),
+        (Odd(), "the schema of Odd cannot be read: 'function' is missing"),
         (Listed(), "the schema of Listed cannot be read: 'parameters' must be a map, not list"),
     ],
 )

@@ -260,7 +260,7 @@ def test_a_step_has_an_id_and_a_moment(missing: str) -> None:
     """4.3.1."""
     written = BARE.to_dict()
     del written[missing]
-    with pytest.raises(KeyError, match=missing):
+    with pytest.raises(InvalidInput, match=f"'{missing}' is missing"):
         AgentStep.from_dict(written)
 
 

@@ -82,6 +82,13 @@ def test_classes_that_cannot_be_a_schema_are_refused() -> None:
         SchemaDefinition(NoSchema)
 
 
+@pytest.mark.parametrize("schema", [{"type": "object"}, 3, None, "Person", [], print])
+def test_what_is_no_type_is_refused_when_it_is_registered(schema: Any) -> None:
+    """9.8.1"""
+    with pytest.raises(InvalidInput, match=r"cannot be a schema; pass a pydantic model"):
+        SchemaRegistry().register("person", schema)
+
+
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="pydantic reads them from there on")
 def test_a_typed_dict_that_pydantic_cannot_read_yet_is_told_from_where_to_take_it() -> None:
     """9.8.1: TypedDicts are schemas, before Python 3.12 only those of typing_extensions."""
