@@ -174,6 +174,8 @@ from agent_domain.plan import (
 from agent_domain.ports import (
     CallRecord as CallRecord,
     CallRow as CallRow,
+    Command as Command,
+    CommandKind as CommandKind,
     EventRecord as EventRecord,
     ExecutionRef as ExecutionRef,
     ExecutionRow as ExecutionRow,
@@ -183,6 +185,8 @@ from agent_domain.ports import (
     RequestRow as RequestRow,
     RequestState as RequestState,
     Resolution as Resolution,
+    RetryWait as RetryWait,
+    Steering as Steering,
     StepRow as StepRow,
     StoredEnvelope as StoredEnvelope,
 )

@@ -428,6 +428,8 @@ NOT_FOR_APPLICATIONS = {
     "everstep.capabilities.subagents.Skills",
     # How a stream waits between connections; tests of Everstep replace it.
     "everstep.streaming.pace.Pace",
+    # Where tests of Everstep end a client in the middle of a request.
+    "activities.failpoints.Failpoint",
 }
 
 
