@@ -189,7 +189,15 @@ def _pairs() -> list[Instruction]:
     ]
 
 
+def _buffers() -> list[Instruction]:
+    """Those of a socket stay as large as they are, without an error: nobody counts what waits in them."""
+    names = (socket.SO_SNDBUF, socket.SO_RCVBUF, 32, 33)  # and the same for who may pass the limits
+    kept = [each for name in names for each in ((_EQUAL, 0, 1, name), _fail(0))]
+    return [_argument(1), (_EQUAL, 1, 0, socket.SOL_SOCKET), _END, _argument(2), *kept, _END]
+
+
 _LOOKED_AT: Final = [
+    ("setsockopt 54 208", _buffers()),
     ("clone 56 220", _refuse_bits(0, _NEW_NAMESPACES)),
     ("chmod 90 -; fchmod 91 52; creat 85 -; mknod 133 -", _refuse_bits(1, _SET_ID_BITS)),
     ("fchmodat 268 53; fchmodat2 452 452; mknodat 259 33", _refuse_bits(2, _SET_ID_BITS)),

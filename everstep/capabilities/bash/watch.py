@@ -24,7 +24,8 @@ PATIENCE: Final = 0.2
 FILES: Final = 100_000
 """In the places for scratch; a file takes memory, too, however empty it is."""
 SOCKETS: Final = 256
-"""What waits in one is memory that belongs to no process: up to 400 KiB, and some MiB in one of TCP."""
+"""What waits in one is memory that belongs to no process: up to 400 KiB, and some MiB in one of TCP, which is
+counted by itself."""
 LOCKS: Final = 10_000
 """On parts of files; each takes memory of the kernel, and no limit counts them."""
 
@@ -35,6 +36,7 @@ _SHARE: Final = ("Pss_Anon", "Pss_Shmem", "SwapPss")
 _NAMELESS: Final = re.compile(
     r"^([0-9a-f]+)-([0-9a-f]+) ..\Ss \S+ \S+ (\d+)\s+/dev/zero \(deleted\)$", re.MULTILINE
 )
+_QUEUES: Final = re.compile(r"^\s*\d+: \S+ \S+ \S+ ([0-9A-F]{8}):([0-9A-F]{8}) ", re.MULTILINE)
 _USED: Final = re.compile(r"^sockets: used (\d+)", re.MULTILINE)
 
 
@@ -63,6 +65,8 @@ def _excesses(first: int, memory_bytes: int) -> Iterator[str]:
         yield f"it holds more than {LOCKS} locks on files"
     if any(_files(f"{root}{path}") > FILES for path in SCRATCH):
         yield f"it made more than {FILES} files in {', '.join(SCRATCH)}"
+    if _waiting(first) > memory_bytes:
+        yield f"what waits in its sockets takes more than {memory_bytes // 2**20} MiB of memory"
     if _sockets(first) > SOCKETS:
         yield f"it opened more than {SOCKETS} sockets"
 
@@ -135,6 +139,14 @@ def _sockets(first: int) -> int:
         return 0
     used = _USED.search(_text(f"/proc/{first}/net/sockstat"))
     return int(used[1]) if used else 0
+
+
+def _waiting(first: int) -> int:
+    """Bytes in the queues of TCP, which the kernel makes larger by itself."""
+    queues = (
+        each for name in ("tcp", "tcp6") for each in _QUEUES.findall(_text(f"/proc/{first}/net/{name}"))
+    )
+    return sum(int(sent, 16) + int(received, 16) for sent, received in queues)
 
 
 def _sum(fields: Mapping[str, int], names: Iterable[str]) -> int:

@@ -139,6 +139,26 @@ PROCESSES = [
         ),
         f"{STOPPED}it opened more than 256 sockets",
     ),
+    Hostile(
+        "buffers of sockets that are made larger",
+        python(
+            "import socket; one, other = socket.socketpair(); size = one.getsockopt(1, 7); "
+            "[one.setsockopt(1, name, 2**22) for name in (7, 8, 32, 33)]; "
+            'print("kept" if one.getsockopt(1, 7) == size else "ESC" + "APED")'
+        ),
+        "^kept$",
+    ),
+    Hostile(
+        "a memory bomb in TCP",
+        python(
+            'import select, socket, time; door = socket.create_server(("127.0.0.1", 0));'
+            "name = door.getsockname(); pairs = [(socket.create_connection(name), door.accept()[0]) for _ in range(120)]; "
+            "[one.setblocking(False) for one, _ in pairs]; "
+            "[one.send(bytes(2**22)) for _ in range(3) for one, _ in pairs "
+            "if select.select([], [one], [], 0)[1]]; time.sleep(9)"
+        ),
+        f"{STOPPED}what waits in its sockets takes more than 128 MiB",
+    ),
     Hostile("a flood", "yes", f"{STOPPED}it wrote more than 10 MiB"),
     Hostile("a flood of a gigabyte", "head -c 1G /dev/zero", f"{STOPPED}it wrote more than 10 MiB"),
     Hostile("a flood of errors", "head -c 1G /dev/zero >&2", f"{STOPPED}it wrote more than 10 MiB"),
