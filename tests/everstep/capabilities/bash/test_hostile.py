@@ -151,8 +151,9 @@ PROCESSES = [
     Hostile(
         "a memory bomb in TCP",
         python(
-            'import select, socket, time; door = socket.create_server(("127.0.0.1", 0));'
-            "name = door.getsockname(); pairs = [(socket.create_connection(name), door.accept()[0]) for _ in range(120)]; "
+            'import select, socket, time; door = socket.create_server(("127.0.0.1", 0)); '
+            "name = door.getsockname(); "
+            "pairs = [(socket.create_connection(name), door.accept()[0]) for _ in range(120)]; "
             "[one.setblocking(False) for one, _ in pairs]; "
             "[one.send(bytes(2**22)) for _ in range(3) for one, _ in pairs "
             "if select.select([], [one], [], 0)[1]]; time.sleep(9)"
