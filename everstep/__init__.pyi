@@ -113,7 +113,10 @@ from agent_domain.errors import (
     RateLimited as RateLimited,
     ToolError as ToolError,
     ToolFailed as ToolFailed,
+    ToolTimedOut as ToolTimedOut,
     UnknownName as UnknownName,
+    UnreadableAnswer as UnreadableAnswer,
+    WrongApi as WrongApi,
 )
 from agent_domain.events import (
     AgentFailed as AgentFailed,
@@ -124,6 +127,7 @@ from agent_domain.events import (
     ContinuationEvaluated as ContinuationEvaluated,
     Event as Event,
     EventBus as EventBus,
+    ModelCallDelayed as ModelCallDelayed,
     StreamEventReceived as StreamEventReceived,
     TokenUsageReported as TokenUsageReported,
     ToolCallCompleted as ToolCallCompleted,

@@ -244,7 +244,12 @@ async def test_its_temporal_is_not_for_web_pages(place: Place) -> None:
     """13.3.3 and 13.3.4"""
     async with up(place, place.project("project")) as here:
         ui = f"{here.ui_url}/api/v1/namespaces"
-        assert await asyncio.to_thread(answered, ui) == 200
+
+        async def reaches_temporal() -> bool:
+            # The UI answers before it is connected to its Temporal.
+            return await asyncio.to_thread(answered, ui) == 200
+
+        await until("the UI reaches Temporal", reaches_temporal)
         assert await asyncio.to_thread(answered, here.ui_url) == 200
         for header in (("Host", "evil.com"), ("Origin", "http://evil.com"), ("Host", "evil.com:80")):
             assert await asyncio.to_thread(answered, ui, header) == 403

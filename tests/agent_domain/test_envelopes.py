@@ -233,7 +233,7 @@ STEP: dict[str, Any] = {
     "duration_ms": 12.5,
 }
 TOOL_STARTED = envelopes.tool_started("c1", "bash", {"command": "ls"}, step_number=2)
-APPROVAL = ApprovalDecision.parse({"decision": "deny", "args_digest": "abc", "reason": "too risky"})
+APPROVAL = ApprovalDecision.parse({"decision": "deny", "args_digest": DIGEST, "reason": "too risky"})
 
 PAYLOADS: list[tuple[EventRecord, str, str, dict[str, Any]]] = [
     (
@@ -463,7 +463,7 @@ PAYLOADS: list[tuple[EventRecord, str, str, dict[str, Any]]] = [
             "tool_call_id": "c1",
             "decision": "deny",
             "reason": "too risky",
-            "args_digest": "abc",
+            "args_digest": DIGEST,
         },
     ),
     (

@@ -9,6 +9,7 @@ import sys
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import fields
 from pathlib import Path
 
 import yaml
@@ -120,7 +121,7 @@ def test_the_page_explains_every_key() -> None:
     """10.1.1, 10.1.3"""
     explained = re.findall(r"^\| (`.*?`) \|.*\|.*\|$", PAGE.partition("## Capabilities")[0], re.MULTILINE)
     keys = {key for row in explained for key in re.findall(r"`([a-z_]+)`", row)}
-    assert keys == {*AgentSpec.__dataclass_fields__} - {"system_prompt"}
+    assert keys == {field.name for field in fields(AgentSpec)} - {"system_prompt"}
 
 
 def test_what_the_page_writes_about_options_can_be_used(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ async def _belongings(ann: httpx2.AsyncClient) -> Mapping[str, str]:
 
 def kinds() -> list[tuple[str, GenerationMode]]:
     """Every address, with right requests and, where there is something to get wrong, with wrong ones."""
-    nobody: Any = SimpleNamespace(allowed_origins=(), metrics=Metrics())
+    nobody: Any = SimpleNamespace(allowed_origins=(), allowed_hosts=(), metrics=Metrics())
     document = create_app(nobody).openapi()
     described = {
         f"{method.upper()} {path}": operation

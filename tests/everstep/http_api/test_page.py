@@ -68,7 +68,7 @@ async def test_every_command_of_the_page_is_run() -> None:
 
 
 def test_the_page_lists_the_addresses_that_there_are() -> None:
-    nobody: Any = SimpleNamespace(allowed_origins=(), metrics=Metrics())
+    nobody: Any = SimpleNamespace(allowed_origins=(), allowed_hosts=(), metrics=Metrics())
     paths = create_app(nobody).openapi()["paths"]
     there_are = {(method.upper(), path) for path, operations in paths.items() for method in operations}
 
