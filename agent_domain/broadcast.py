@@ -11,13 +11,14 @@ one run after another says so in them, as every run begins with step 1.
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from inspect import iscoroutinefunction
 from typing import Protocol, cast
 from uuid import UUID
 
 from agent_domain import envelopes
 from agent_domain.broadcast_config import BroadcastConfig
 from agent_domain.envelopes import Attempt, Envelope, channel_of
-from agent_domain.errors import UnknownName
+from agent_domain.errors import InvalidInput, UnknownName
 from agent_domain.events import (
     AgentFailed,
     AgentStepCompleted,
@@ -74,6 +75,16 @@ class AgentEventEnvelopeAdapter:
         *,
         clock: Callable[[], datetime],
     ) -> None:
+        send = getattr(broadcaster, "broadcast", None)
+        if not callable(send):
+            raise InvalidInput(
+                f"a broadcaster has a method broadcast(channel, envelope), {broadcaster!r} has none"
+            )
+        if iscoroutinefunction(send):
+            raise InvalidInput(
+                f"a broadcaster is told at once and cannot be awaited; make broadcast of {broadcaster!r} "
+                "a plain method, such as one that puts the envelope into a queue"
+            )
         self.broadcaster = broadcaster
         # An application's own texts stay as they are, all the way into its envelopes.
         self.session_id = None if session_id is None else cast("UUID", uuid_or_text(session_id, "session_id"))

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, overload
+from typing import Any, cast, overload
 from uuid import UUID
 
 from agent_domain.cached_context import CachedContext
@@ -443,18 +443,25 @@ class AgentState:
         number = state.facts.recorded_steps + 1
         return state.with_step_recorded(StepExecution(number, step, None, start, max(now or start, start)))
 
-    def fail_with(self, error: BaseException, at: datetime | None = None) -> "AgentState":
+    def fail_with(self, error: BaseException | StepError, at: datetime | None = None) -> "AgentState":
         """Failed, with a failure step that says why.
 
         Args:
-            error: What failed.
+            error: What failed: an exception, or what is kept of one.
             at: When; by default the latest moment that the state knows, or the epoch in a state that no
                 runner has seen.
+
+        Raises:
+            InvalidInput: It is neither.
         """
+        given = cast("object", error)
+        if not isinstance(given, BaseException | StepError):
+            raise InvalidInput(f"fail_with was given {given!r}; pass an exception, such as ValueError('why')")
+        kept = error if isinstance(error, StepError) else StepError.of(error)
         info = self.state_info
         at = at or self.current_step_started_at or info.updated_at or info.started_at or _EPOCH
         state = self if self.execution.execution_id else self.identified(_NO_ID, _NO_ID)
-        state = state.failed(StepError.of(error), at).recorded(None, at)
+        state = state.failed(kept, at).recorded(None, at)
         return replace(state, facts=replace(state.facts, status=AgentStatus.FAILED))
 
     # Written and read.

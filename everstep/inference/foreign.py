@@ -56,11 +56,12 @@ def no_events(preset: Preset, content_type: str) -> ModelUnavailable:
     """The response held no event at all."""
     if content_type.startswith("text/event-stream"):
         return ModelUnavailable(f"{_place(preset)} sent an empty answer")
-    what = "a web page" if content_type.startswith("text/html") else content_type or "something"
-    return UnreadableAnswer(
-        f"{_place(preset)} sent {what} instead of a stream of events. "
-        f"Check 'base_url' and 'driver' of preset '{preset.name}'.{also_chat(preset)}"
-    )
+    is_page = content_type.startswith("text/html")
+    what = "a web page" if is_page else content_type or "something"
+    check = f"Check 'base_url' and 'driver' of preset '{preset.name}'.{also_chat(preset)}"
+    error = UnreadableAnswer(f"{_place(preset)} sent {what} instead of a stream of events. {check}")
+    error.advice = f"{preset.model} sent {'a web page' if is_page else 'no stream of events'}. {check}"
+    return error
 
 
 def unreadable(preset: Preset, error: Exception) -> UnreadableAnswer:

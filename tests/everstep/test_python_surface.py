@@ -318,6 +318,28 @@ def _changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
     return {**value, head: inner}
 
 
+@pytest.mark.parametrize("wrong", [None, "no money", ValueError])
+def test_a_state_fails_with_an_exception_or_what_is_kept_of_one(wrong: Any) -> None:
+    kept = everstep.StepError("no money")
+    assert AgentState.empty().fail_with(kept).steps[-1].errors == (kept,)
+    with pytest.raises(InvalidInput, match=r"fail_with was given .*; pass an exception"):
+        AgentState.empty().fail_with(wrong)
+
+
+class _Waits:
+    async def broadcast(self, channel: str, envelope: Envelope) -> None:
+        """Would never be awaited."""
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"), [(_Waits(), "cannot be awaited"), (object(), "has none"), (None, "none")]
+)
+def test_a_broadcaster_that_would_lose_all_envelopes_is_refused(wrong: Any, words: str) -> None:
+    """7.1.2"""
+    with pytest.raises(InvalidInput, match=words):
+        AgentEventEnvelopeAdapter(wrong, "chat-7", "run-1")
+
+
 def test_a_state_that_cannot_be_read_names_the_key() -> None:
     """4.1.7"""
     with pytest.raises(InvalidInput, match="agentId is 'agent-1'; pass a UUID"):

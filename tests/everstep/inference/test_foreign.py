@@ -105,8 +105,14 @@ async def test_what_is_no_answer_is_told_in_a_sentence(
     headers = {"Content-Type": content_type} if content_type else {}
     wire.server.answers(Reply((body,) if body else (), 200, headers))
 
-    with pytest.raises(ModelUnavailable, match=sentence):
+    with pytest.raises(ModelUnavailable, match=sentence) as failed:
         await asked(wire.model(), "Hello")
+    if "instead of" in sentence:
+        # What everyone may read: what to check, and neither the address nor a word of the server's.
+        assert failed.value.advice
+        assert "Check 'base_url' and 'driver' of preset 'tested'." in failed.value.advice
+        assert wire.server.url not in failed.value.advice
+        assert "application/json" not in failed.value.advice
 
 
 # Fuzzing.
