@@ -5,13 +5,15 @@ at: a folder that somebody else has filled, such as a cloned repository, adds no
 """
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
-from importlib.machinery import PathFinder
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from os.path import isdir
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final, Protocol
 
 from agent_domain.agent_registry import AgentRegistry
@@ -229,7 +231,22 @@ def _search_here_for(module: str) -> None:
         return
     found = PathFinder.find_spec(module, [here])
     if found and (found.origin or find_spec(module) is None):
-        sys.path.insert(0, here)
+        # At the end: what agents write into the folder is not to be taken for what is installed.
+        sys.path.append(here)
+        sys.meta_path.insert(0, _Here(module, here))
+
+
+class _Here(MetaPathFinder):
+    """Finds the one module that a setting names in the folder that it is in, whatever else has its name."""
+
+    def __init__(self, module: str, folder: str) -> None:
+        self._module, self._folder = module, folder
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """None for all others."""
+        return PathFinder.find_spec(fullname, [self._folder], target) if fullname == self._module else None
 
 
 def _definition(entry: Any, where: str) -> AgentDefinition:

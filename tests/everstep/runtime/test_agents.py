@@ -43,6 +43,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The folder in which the process runs; modules that are imported from there are forgotten."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
     before = {*sys.modules}
     yield tmp_path
     for name in {*sys.modules} - before:
@@ -68,6 +69,22 @@ def test_agents_are_found_in_a_folder_in_the_order_of_its_files(here: Path) -> N
     found = load_agents("agents")
     assert names(found) == ["a", "b"]
     assert [agent.source for agent in found] == ["agents/a.md", "agents/b.md"]
+
+
+def test_what_is_beside_a_module_is_not_taken_for_what_is_installed(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """10.2.6: an agent may have written it; the module that is named is taken from there in any case."""
+    for installed in ("imaplib", "poplib"):
+        monkeypatch.delitem(sys.modules, installed, raising=False)
+    (here / "imaplib.py").write_text("raise SystemError('written by an agent')")
+    (here / "beside.py").write_text("NAME = 'own'")
+    where = a_module(here, "poplib", "own")
+    with (here / "poplib.py").open("a") as file:
+        file.write("import beside, imaplib\n")
+    assert names(load_agents(where)) == ["own"]
+    for name in ("poplib", "imaplib"):
+        monkeypatch.delitem(sys.modules, name)
 
 
 def test_an_agent_is_found_in_a_file(here: Path) -> None:
