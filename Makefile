@@ -37,8 +37,9 @@ demo: $(READY)  ## Kill a worker in the middle of an agent's work, and watch ano
 TESTS :=
 COVERAGE := --cov --cov-report=term-missing:skip-covered
 # Side by side, a file in one process; in the order in which they stand, as those that wait the longest come first.
+# Four processes keep two cores busy: half of the time a test waits, for a server or for a process that it has started.
 test: $(READY)  ## Run all tests and report what they cover
-	@$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder \
+	@$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder \
 		$(COVERAGE) $(TESTS)
 
 chaos: $(READY)  ## Let everything go wrong for half an hour: nothing acknowledged is lost, and viewers see what happened
