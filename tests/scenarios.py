@@ -1,7 +1,8 @@
 """One table of scenarios for every shell of the loop.
 
 A scenario says what the model and the tools do, and which decisions follow. Whoever drives the
-loop has to come to exactly these decisions.
+loop has to come to exactly these decisions. Tries below the loop (3.5.1) are no decisions: the table has
+none.
 """
 
 from collections.abc import Callable, Sequence
@@ -195,7 +196,7 @@ SCENARIOS = (
         base(**RETRYING),
     ),
     Scenario(
-        "a model call that fails without tool calls is tried again",
+        "a step whose model call failed is followed by another one",
         [Turn(raises=RateLimited("slow down", 3)), ANSWER],
         [f"infer 1 for {WORK}", f"infer 2 for {WORK}", f"stop completed by {WORK}"],
         base(**RETRYING),

@@ -29,12 +29,16 @@ def response(turn: Turn) -> InferenceResponse | Exception:
 
 
 async def run_locally(scenario: Scenario) -> tuple[AgentState, list[str]]:
-    """The scenario with real tools, a real driver and a scripted model."""
+    """The scenario with real tools, a real driver and a scripted model.
+
+    The model is asked once for each step, as in the workflow's shell: the table has no tries below the loop.
+    """
     decisions: list[Decision] = []
     builder = AgentBuilder.new().with_driver(ToolCallingDriver(ScriptedModel(*map(response, scenario.turns))))
     builder.with_tools([MockTool("look"), MockTool("listen"), MockTool("bad", handler=fails)])
     builder.add_continuation_criteria(*map(REGISTERED.build, scenario.plan.criteria))
-    definition = replace(builder.definition(), base_plan=scenario.plan)
+    plan = scenario.plan.model_copy(update={"model_attempts": 1})
+    definition = replace(builder.definition(), base_plan=plan)
     state = await LocalRunner(definition, on_decision=decisions.append).run(
         AgentState.empty().with_messages("Go")
     )

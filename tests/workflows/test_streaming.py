@@ -134,20 +134,30 @@ async def test_late_words_of_an_attempt_that_was_given_up_are_not_told(temporal:
 
 
 async def test_an_attempt_that_failed_in_the_middle_is_taken_back(temporal: TemporalClient) -> None:
-    """7.6.2, 7.6.3: its text has no end."""
+    """7.6.2, 7.6.3: its text has no end, and viewers are told why nothing follows (3.5.5)."""
     speaker, agent = speaking(["Well, "], SPOKEN)
     speaker.fails[1] = ModelUnavailable("hung up")
     async with watched(temporal, speaker, agent) as (_, viewer, _execution):
-        assert viewer.told[2:5] == ["1.1#0 Well, ", "superseded 1.1 by 2", "1.2#0 Well, "]
+        assert viewer.told[2:6] == [
+            "1.1#0 Well, ",
+            "status processing: provider unavailable, next attempt in 1 s",
+            "superseded 1.1 by 2",
+            "1.2#0 Well, ",
+        ]
 
 
-async def test_an_attempt_that_failed_before_it_said_anything_is_not_told_of(
+async def test_an_attempt_that_failed_before_it_said_anything_takes_nothing_back(
     temporal: TemporalClient,
 ) -> None:
-    """7.6.3: there is nothing to take back; attempts still count."""
+    """7.6.3: there is nothing to take back; attempts still count, and viewers see the wait (3.5.5)."""
     speaker, agent = speaking(RateLimited("busy"), ["Done"])
     async with watched(temporal, speaker, agent) as (_, viewer, _execution):
-        assert viewer.told[1:4] == ["step.started 1", "1.2#0 Done", "1.2#1 (end)"]
+        assert viewer.told[1:5] == [
+            "step.started 1",
+            "status processing: provider asks to slow down, next attempt in 1 s",
+            "1.2#0 Done",
+            "1.2#1 (end)",
+        ]
 
 
 async def test_what_is_over_at_once_is_not_streamed(temporal: TemporalClient) -> None:

@@ -64,7 +64,7 @@ def _told(frame: Frame) -> str:
     payload, kind = frame.payload, frame.type.removeprefix("agent.")
     match kind:
         case "status":
-            return f"status {payload['status']}"
+            return f"status {payload['status']}" + (f": {payload['detail']}" if payload.get("detail") else "")
         case "attempt.superseded":
             return f"superseded {payload['step_number']}.{payload['attempt']} by {payload['next_attempt']}"
         case "step.started" | "step.completed" | "continuation":
