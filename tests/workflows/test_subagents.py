@@ -321,19 +321,22 @@ class TestEnds:
         ("hand", "text"),
         [
             (a_hand(" "), "[Subagent: hand] (no response)"),
-            (a_hand(ModelError("too long")), "Error: Subagent 'hand' failed: too long"),
+            (a_hand(ModelError("too long")), "Error: Subagent 'hand' failed: ModelError (ref {ref})"),
+            (a_hand(ModelError("401", advice="Set a key")), "Error: Subagent 'hand' failed: Set a key"),
             (a_hand("Late").with_max_steps(0), "[Subagent: hand] (no response)"),
         ],
-        ids=["silent", "failed", "no step"],
+        ids=["silent", "failed", "advised", "no step"],
     )
     async def test_a_child_that_ends_badly(
         self, temporal: TemporalClient, hand: AgentBuilder, text: str
     ) -> None:
-        """9.6.3: its parent reads that, and goes on."""
+        """9.6.3, 5.4.4: its parent reads that, as anyone may, and goes on."""
         async with at_work(temporal, a_boss(hires("hand"), "Thanks"), hand) as office:
             execution, result = await office.run()
+            child = await child_of(office, execution)
+            refs = [error.ref for step in await child.steps() for error in step.errors]
 
-            assert await results(execution) == [text]
+            assert await results(execution) == [text.format(ref=refs and refs[0])]
         assert (result.steps, result.stop_reason) == (2, StopReason.COMPLETED)
 
     @pytest.mark.parametrize(
