@@ -7,6 +7,7 @@ many. Space cannot be had without writing (`fallocate` fails), so what is taken 
 cache takes within a moment.
 """
 
+import errno
 import os
 import re
 import stat
@@ -21,6 +22,8 @@ from everstep.capabilities.bash.profile import SCRATCH
 
 FILES: Final = 200_000
 """That one command may make; each takes space in tables that cannot grow on many file systems."""
+DEPTH: Final = 128
+"""Folders in folders that are measured: each level holds one of the worker's descriptors."""
 _CLOCK: Final = 50_000_000
 """Nanoseconds by which the times of files may lag behind."""
 _BLOCK: Final = 512
@@ -119,9 +122,11 @@ class Disk:
             if not os.path.isdir(place):
                 yield from self._recent([os.lstat(place)])
                 continue
-            for _, folders, names, here in os.fwalk(place, onerror=_raise_unless_gone):
+            for path, folders, names, here in os.fwalk(place, onerror=_raise_unless_gone):
                 if self._is_over.is_set():
                     return
+                if path.count("/") - place.count("/") > DEPTH:
+                    raise OSError(errno.ELOOP, "the folders are nested too deeply to be measured")
                 yield from self._recent(_stats([*folders, *names], here))
 
     def _recent(self, found: Iterable[os.stat_result]) -> Iterator[os.stat_result]:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+from typing import Any
 
 import pytest
 
@@ -48,6 +49,35 @@ WRITERS = {
 
 def own(policy: ExecutionPolicy) -> ExecutionPolicy:
     return policy.with_disk(64 * MIB)
+
+
+DEEP = (
+    PYTHON + " -I -S -c 'import os\n"
+    'for n in range(1500): os.mkdir("d"); os.chdir("d")\n'
+    'for n in range(40): open(f"f{n}", "wb").write(bytes(2**22))\n'
+    "import time; time.sleep(60)'"
+)
+
+
+async def test_a_deep_tree_takes_none_of_the_workers_descriptors(
+    around: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """9.1.11: a tree that cannot be measured is as much as the command may not take."""
+    looked = list[int]()
+    walk = os.fwalk
+
+    def counting(*args: Any, **kwargs: Any) -> Any:
+        for found in walk(*args, **kwargs):
+            looked.append(len(os.listdir("/proc/self/fd")))
+            yield found
+
+    monkeypatch.setattr("everstep.capabilities.bash.disk.os.fwalk", counting)
+    told = await bash(DEEP, own(policy_for(around, 60)))
+    monkeypatch.undo()
+    # What removes the folders of a test cannot remove these.
+    await bash("rm -rf d", policy_for(around, 60))
+    assert "what it takes of the disk cannot be measured" in told
+    assert max(looked) - min(looked) <= 2 * disk.DEPTH
 
 
 @pytest.mark.parametrize("name", WRITERS)
