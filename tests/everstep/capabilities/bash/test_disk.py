@@ -64,7 +64,7 @@ async def test_a_deep_tree_takes_none_of_the_workers_descriptors(
 ) -> None:
     """9.1.11: a tree that cannot be measured is as much as the command may not take."""
     looked = list[int]()
-    walk = os.fwalk
+    walk: Any = os.fwalk
 
     def counting(*args: Any, **kwargs: Any) -> Any:
         for found in walk(*args, **kwargs):
