@@ -256,6 +256,16 @@ class TestBothRunners:
         assert last.facts.total_failures == here.facts.total_failures
 
 
+async def test_a_provider_that_recovers_leaves_no_trace_in_the_steps_of_either_runner(
+    both: Mapping[str, Both],
+) -> None:
+    """3.5.1: tries below the loop are no steps."""
+    busy_ones = [AgentState.from_dict(both["busy"].kept[-1].state), both["busy"].here]
+
+    assert [(state.step_count, state.facts.total_failures) for state in busy_ones] == [(1, 0), (1, 0)]
+    assert [state.final_response for state in busy_ones] == ["Done", "Done"]
+
+
 # What is kept when.
 
 
