@@ -14,6 +14,7 @@ from activities.snapshots import Snapshots
 from agent_domain.capabilities.questions import request_of
 from agent_domain.continuation import compact, expanded
 from agent_domain.disclosure import Disclosure, with_reasons_told
+from agent_domain.messages import Messages
 from agent_domain.ports import EventRecord, ExecutionStore, Material, RequestRow, Settlement, request_id
 from agent_domain.state import final_response
 from agent_domain.status import AgentStatus
@@ -45,7 +46,8 @@ class Settling:
         """Where the execution stands, with all that its readers are told; a key settles once."""
         request = self._disclosed(request)
         material = await self.store.material(request.ref)
-        answer = final_response(material.messages, calls_of(material.messages))
+        said = _of_execution(material)
+        answer = final_response(said, calls_of(said))
         errors = await self._errors(request)
         error = _joined(request, (each.message for each in errors))
         told = _joined(request, (each.told for each in errors))
@@ -115,6 +117,16 @@ class Settling:
                 edited, _, _ = calls.by_people(asked, allowed.resolution)
                 asked = asked if definition.tools.refusal(edited) else edited
                 await self.store.ask(request.ref, call_id, request_of(asked.args))
+
+
+def _of_execution(material: Material) -> Messages:
+    """The conversation since the message that began the execution: earlier answers are those of others."""
+    began = (
+        index
+        for index in range(len(material.messages) - 1, -1, -1)
+        if material.messages[index].is_user and material.messages[index].text == material.task
+    )
+    return material.messages[next(began, 0) :]
 
 
 def _joined(request: SettleInput, words: Iterable[str]) -> str | None:

@@ -39,7 +39,8 @@ class StepError:
     @classmethod
     def of(cls, error: BaseException, tool_name: str | None = None) -> "StepError":
         """What is kept of an exception; without a message its class has to do."""
-        name = type(error).__name__
+        # Everyone reads it, and a class that was made while the program ran may have any name.
+        name = next(kind.__name__ for kind in type(error).__mro__ if kind.__name__.isidentifier())
         advice = error.advice if isinstance(error, ModelError) else None
         is_public = isinstance(error, ToolFailed | InvalidInput)
         return cls(storable(_words(error)) or name, _type_of(error), tool_name, name, advice, is_public)

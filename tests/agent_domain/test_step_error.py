@@ -51,6 +51,12 @@ def test_an_exception_without_words_is_told_by_its_name() -> None:
     assert StepError.of(TimeoutError()).message == "TimeoutError"
 
 
+def test_an_exception_class_that_is_no_name_is_told_by_the_class_below_it() -> None:
+    """5.4.4: everyone reads the kind of an exception."""
+    made = type("Refused password=hunter2", (OSError,), {})
+    assert StepError.of(made("no")).exception == "OSError"
+
+
 def test_the_failing_tool_is_kept() -> None:
     """3.4.1"""
     assert StepError.of(ToolFailed("no such city"), "weather").tool_name == "weather"

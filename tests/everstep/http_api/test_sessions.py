@@ -43,6 +43,17 @@ async def test_a_session_is_talked_in(ann: Person, work: None) -> None:
     del work
 
 
+async def test_an_execution_without_an_answer_does_not_repeat_an_earlier_one(ann: Person, work: None) -> None:
+    """8.2.4: the answer of an execution is its own."""
+    session = await ann.session()
+    first = await ann.until((await ann.says(session, "Hello"))["execution_id"], "completed")
+    failed = await ann.until((await ann.says(session, "fail"))["execution_id"], "failed")
+    then = await ann.until((await ann.says(session, "Hello"))["execution_id"], "completed")
+
+    assert first["output"]["response"] == then["output"]["response"] == "You said: Hello"
+    assert failed["output"]["response"] is None
+
+
 async def test_a_session_is_made_read_changed_and_removed(ann: Person) -> None:
     """8.1"""
     made = await ann.post("/agent/sessions", {"title": "A trip", "metadata": {"colour": "red"}})
