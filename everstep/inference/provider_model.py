@@ -102,6 +102,8 @@ class _Source:
 
     content_type: str = ""
     events: int = 0
+    is_own: bool = False
+    """Whether an event of the driver's API came, after which others are those of later versions."""
 
 
 class _StatusError(Protocol):
@@ -149,7 +151,7 @@ class ProviderModel(ABC):
             async with aclosing(self._events(self.body(request), reader, source)) as events:
                 async for event in events:
                     with self._reading():
-                        self._require_own_api(event)
+                        self._require_own_api(event, source)
                         reader.hear(cast("Json", event))
                     _pass_on(reader.spoken, on_text)
         except RETRYABLE:
@@ -165,10 +167,13 @@ class ProviderModel(ABC):
         _pass_on(reader.spoken, on_text)
         return response
 
-    def _require_own_api(self, event: object) -> None:
-        spoken = foreign.driver_for(cast("Json", event)) if isinstance(event, dict) else None
+    def _require_own_api(self, event: object, source: "_Source") -> None:
+        if source.is_own or not isinstance(event, dict):
+            return
+        spoken = foreign.driver_for(cast("Json", event))
         if spoken is not None and spoken is not self.preset.driver:
             raise foreign.wrong_api(self.preset, spoken)
+        source.is_own = spoken is self.preset.driver
 
     async def _events(self, body: Json, reader: AnswerReader, source: "_Source") -> AsyncGenerator[Any]:
         with self._failing():

@@ -13,7 +13,14 @@ import pytest
 from llmock.pytest_plugin import LLMock
 
 from agent_domain.drivers import Model
-from agent_domain.errors import RETRYABLE, ModelError, ModelTimeout, ModelUnavailable, RateLimited
+from agent_domain.errors import (
+    RETRYABLE,
+    ModelError,
+    ModelTimeout,
+    ModelUnavailable,
+    RateLimited,
+    UnreadableAnswer,
+)
 from agent_domain.steps import InferenceResponse
 from tests.everstep.inference.asking import WEATHER, asked, with_results
 from tests.everstep.inference.counterparts import a_model
@@ -127,11 +134,12 @@ async def test_a_stream_that_is_dropped_is_not_used(side: Side, chunks: int) -> 
 
 
 async def test_a_corrupted_event_is_noticed(side: Side) -> None:
+    """3.5.3"""
     # In all three it is a piece of the text. The verdict cannot tell whether anybody noticed: the rest of
     # so short a stream is on its way before the client hangs up.
     side.faults.corrupt(after_chunks=5).reply("Hello, how are you doing on this fine day?", times=2)
 
-    assert (await side.retried(ModelUnavailable)).text == "Hello, how are you doing on this fine day?"
+    assert (await side.retried(UnreadableAnswer)).text == "Hello, how are you doing on this fine day?"
 
 
 async def test_a_stall_is_not_waited_out(side: Side) -> None:
