@@ -569,15 +569,21 @@ class Execution:
             # A pause that waits for the workflow to begin would otherwise hold it for ever.
             if command.kind not in _WITHDRAWN or follows_pause:
                 return
+            if command.kind is CommandKind.PAUSE and await self._is_pending():
+                # It waits for the workflow, which then begins paused.
+                return
             if is_new or command.kind is CommandKind.CANCEL:
                 await self.client.store.withdraw(command)
                 raise
-            if (await self.get()).status is not ExecutionStatus.PENDING:
+            if not await self._is_pending():
                 # An earlier attempt may have been heard.
                 await self.client.store.mark_delivered(command)
         except Refused:
             await self.client.store.withdraw(command)
             raise
+
+    async def _is_pending(self) -> bool:
+        return (await self.get()).status is ExecutionStatus.PENDING
 
     async def _has_waiting_pause(self) -> bool:
         """Whether a pause is accepted of which the workflow does not know yet."""

@@ -51,16 +51,21 @@ class Customer:
     done: list[Operation] = field(default_factory=list[Operation])
 
     async def send(self, kind: str, token: str, path: str, **body: Any) -> Operation:
-        """Retry until the answer is definite; now and then send the answered request once more."""
+        """Retry until the answer is definite; now and then send the accepted request once more.
+
+        A refusal made nothing and is not kept, so the same request may be accepted a moment later.
+        """
         operation = Operation(kind, token, path, body, f"{kind}-{token}")
         if self.dice.random() < 0.1:
             # Both at once, as a client does that gives up too early.
             twin = Operation(kind, token, path, body, operation.key)
             await asyncio.gather(self._ask(operation), self._ask(twin))
-            self._compare(operation, twin)
+            if operation.is_accepted and twin.is_accepted:
+                self._compare(operation, twin)
+            operation = operation if operation.is_accepted else twin
         else:
             await self._ask(operation)
-        if operation.status and self.dice.random() < 0.15:
+        if operation.is_accepted and self.dice.random() < 0.15:
             again = Operation(kind, token, path, body, operation.key)
             await self._ask(again)
             self._compare(operation, again)
@@ -74,7 +79,7 @@ class Customer:
         return found.answer if found.is_accepted else None
 
     def _compare(self, first: Operation, second: Operation) -> None:
-        if not first.status or not second.status:
+        if not second.status:
             return
         # What an answer says of the present may move on; who and what it names may not.
         if first.status != second.status or _names(first.answer) != _names(second.answer):

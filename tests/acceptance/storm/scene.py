@@ -52,7 +52,7 @@ class Force:
 
 
 SHORT = Force(talks=8, viewers=8, seconds=25, faults=8, patience=60, limit=200)
-LONG = Force(talks=40, viewers=24, seconds=150, faults=60, patience=240, limit=1500)
+LONG = Force(talks=40, viewers=24, seconds=150, faults=30, patience=240, limit=1500)
 
 
 def force() -> Force:

@@ -10,7 +10,7 @@ from temporalio.client import Client as TemporalClient
 
 from agent_domain.errors import EverstepError
 from agent_domain.messages import user
-from agent_domain.ports import BeginStep, CommandKind, ExecutionRef, ExecutionSpec, NewExecution
+from agent_domain.ports import BeginStep, ExecutionRef, ExecutionSpec, NewExecution
 from agent_domain.sessions import ExecutionFilter, Route
 from agent_domain.status import ExecutionStatus
 from everstep.client.client import Ended
@@ -197,15 +197,15 @@ def test_repairs_are_told_in_words() -> None:
 async def test_a_resume_follows_the_pause_that_waits_for_the_workflow(
     temporal: TemporalClient, store: PostgresSessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """8.2.9: the pause was accepted from a request that was lost, before its workflow began."""
+    """8.2.9: both are accepted before the workflow begins, and it hears them in their order."""
     async with receiving(temporal, store, an_agent("Done")) as parlour:
         await accepted_and_lost(parlour, monkeypatch, "once")
         (row,) = (await parlour.port.executions_of(parlour.scope, EVERY)).rows
         execution = parlour.execution(row.ref.execution_id)
         with pytest.raises(Ended):
             await execution.resume()
-        await parlour.store.command(row.ref, "pause/lost", CommandKind.PAUSE)
-        await execution.pause(key="lost")
+        await execution.pause(key="early")
+        await execution.pause(key="early")
         await execution.resume()
 
         async def is_over() -> bool:
