@@ -127,19 +127,19 @@ async def stored(config: dict[str, str], session: str) -> dict[str, Any]:
 
 
 async def happened(config: dict[str, str], session: str) -> list[str]:
-    """All that is stored of a session whose execution has ended."""
+    """All that is stored of a session whose execution has ended; its terminal `agent.status` is the last."""
     url, channel, events = f"{config['gateway']}/v1", f"agent.session.{session}", list[str]()
     async with aclosing(stream(url, channel, token=config["token"], since=Position())) as news:
         async for event in news:
             if isinstance(event, Happened):
                 events.append(f"{event.envelope.seq} {event.envelope.type}")
-                if event.envelope.type == "execution.completed":
+                if event.ends(event.envelope.execution_id):
                     break
     return events
 
 
 async def test_both_pages_show_what_happens_whatever_is_lost(tmp_path: Path) -> None:
-    """7.8.1, 7.8.3, 7.8.4: the gateway is killed, pages are loaded again, the history changes."""
+    """7.4.2, 7.8.1, 7.8.3, 7.8.4: the gateway is killed, pages are loaded again, the history changes."""
     with data_directory() as data:
         async with (
             served(data, tmp_path / "log") as program,

@@ -47,7 +47,7 @@ async def end_of(how: str, number: int, settings: Settings) -> str:
         PYTHONPATH=str(ROOT),
     )
     program = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", PROGRAM, how, f"exits-{number}"), stdout=PIPE, stderr=PIPE, env=given
+        *(sys.executable, "-c", PROGRAM, how, f"exits-{how}-{number}"), stdout=PIPE, stderr=PIPE, env=given
     )
     try:
         async with asyncio.timeout(120):
