@@ -590,7 +590,7 @@ async def _heard(told: Awaitable[T]) -> T:
         async with asyncio.timeout(HEARING_SECONDS):
             return await told
     except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError):
-        # The second is what the SDK makes of the first.
+        # The second comes of a limit of Temporal's client, or of its server.
         raise Unheard from None
 
 

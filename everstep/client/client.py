@@ -12,7 +12,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID, uuid4, uuid5
 
-from temporalio.client import Client as TemporalClient, WorkflowHandle, WorkflowUpdateFailedError
+from temporalio.client import (
+    Client as TemporalClient,
+    WorkflowHandle,
+    WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
+)
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError
@@ -654,6 +659,12 @@ class Execution:
             why = cause.message if isinstance(cause, ApplicationError) else str(cause or error)
             has_ended = isinstance(cause, ApplicationError) and cause.type == "AlreadyEnded"
             raise (Ended if has_ended else Refused)(why) from error
+        except WorkflowUpdateRPCTimeoutOrCancelledError as error:
+            # The SDK makes an ordinary exception of a cancellation. A caller that catches it would go on
+            # after its task was cancelled or its limit of time was over, and then wait without a limit.
+            if isinstance(error.__cause__, asyncio.CancelledError):
+                raise asyncio.CancelledError from error
+            raise
         except RPCError as error:
             if meaning_of(error) is Meaning.NOT_NOW:
                 raise Gone from error

@@ -59,7 +59,7 @@ TRIES = 5
 """How often a message may find that somebody else has just answered the question that it is for."""
 
 UNANSWERED = (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError)
-"""What comes of a limit of time: the second where Temporal's client was waiting for a workflow."""
+"""What comes of a limit of time: the second where it is one of Temporal's client, or of its server."""
 
 DELIVERY_SECONDS = 5.0
 """How long an execution that begins may take to hear what was said before."""

@@ -49,7 +49,6 @@ async def test_another_model_may_be_asked() -> None:
         (" \n", "unasked", "Error: query is empty"),
         ("Why?", " ", "Error: The model returned no text"),
         ("Why?", ModelError("overloaded"), "Error: The model call failed: overloaded"),
-        ("Why?", RateLimited("slow"), "Error: The model call failed: slow"),
     ],
 )
 async def test_problems_are_texts_and_no_failures(query: str, answer: str | Exception, text: str) -> None:
@@ -58,6 +57,18 @@ async def test_problems_are_texts_and_no_failures(query: str, answer: str | Exce
     assert results(state) == [text]
     assert not state.steps[0].has_errors
     assert len(model.requests) == (1 if "empty" in text else 2)
+
+
+async def test_a_call_that_may_pass_is_tried_again_before_the_model_reads_of_it() -> None:
+    """9.9.1, 3.5.1, 3.5.4: the agent's retries count for the question, too."""
+    slow, query = RateLimited("slow"), calls(("llm_query", {"query": "Why?"}))
+    model = ScriptedModel(query, slow, slow, "Because.", query, slow)
+    builder = AgentBuilder.base().with_tools(LlmQueryTool()).with_max_steps(2).with_max_retries(3)
+    state = await builder.with_driver(ToolCallingDriver(model)).build().arun("Hello")
+
+    assert results(state) == ["Because.", "Error: The model call failed: slow"]
+    assert not any(step.has_errors for step in state.steps)
+    assert len(model.requests) == (1 + 3) + (1 + 3)
 
 
 async def test_a_question_that_is_no_text_fails_with_words() -> None:

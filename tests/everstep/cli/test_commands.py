@@ -380,7 +380,7 @@ async def test_an_execution_is_cancelled(desk: Desk) -> None:
 async def test_without_a_worker_nobody_waits_for_ever(
     installation: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """8.2.1: what is cancelled meanwhile never starts."""
+    """8.2.1, 8.2.9: what was said is stored, and what is cancelled without a worker never starts."""
     monkeypatch.setattr(main, "HEARING_SECONDS", 0.5)
     desk = Desk(installation, "deaf")
     execution = await desk.client.start("clerk", "hello")

@@ -11,6 +11,7 @@ from temporalio.client import Client as TemporalClient
 
 from agent_domain.agent_registry import AgentRegistry
 from agent_domain.agent_spec import AgentSpec
+from agent_domain.messages import user
 from agent_domain.ports import ExecutionEnded
 from agent_domain.sessions import OnBusy, Route
 from agent_domain.status import ExecutionStatus
@@ -79,6 +80,26 @@ async def test_what_nobody_works_on_yet_hears_it_once_somebody_does(
 
         assert not steering.is_moved
         assert await listed(store, parlour, SAID) == {"steer!": 1}
+
+
+async def test_a_caller_who_gives_up_waits_no_longer_for_a_worker(
+    temporal: TemporalClient, store: PostgresSessions
+) -> None:
+    """8.2.9: also where an earlier command is delivered first, and what was said is stored."""
+    parlour = a_parlour(temporal, store, an_agent("One"))
+    sent = await parlour.say(await parlour.session())
+    ref = parlour.execution(sent).ref
+    await store.steer(ref, "k-1", user("steer first"))
+
+    # Less than the time that the delivery of the first has.
+    limited = asyncio.wait_for(parlour.sessions.steer(ref, "steer!", "k-2"), 2.0)
+    steering = asyncio.create_task(limited)
+    finished, _ = await asyncio.wait({steering}, timeout=60)
+
+    assert finished
+    with pytest.raises(TimeoutError):
+        await steering
+    assert set(await listed(store, parlour, STORED)) == {"k-1", "k-2"}
 
 
 async def test_what_is_ending_leaves_it_to_an_execution_that_follows(
