@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import cycle
 from typing import Any, cast
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.api.common.v1 import Payload
@@ -218,6 +218,8 @@ class Office:
     agents: tuple[AgentDefinition, ...]
     search_attributes: bool = False
     bus: MemoryBus = field(default_factory=MemoryBus)
+    pauses: dict[UUID, int] = field(default_factory=dict[UUID, int])
+    """How often each execution had paused when a test last saw it wait."""
 
     @property
     def port(self) -> ExecutionStore:
@@ -300,12 +302,18 @@ class Office:
     async def until_asked(self, execution: Execution) -> None:
         """Come back once it waits for people."""
         await self.until_status(execution, ExecutionStatus.PAUSED)
+        self.pauses[execution.id] = (await self.statuses(execution)).count("paused")
 
     async def until_resumed(self, execution: Execution) -> None:
-        """Come back once it does not wait any more."""
+        """Come back once it went on after the pause that `until_asked` saw, also if it waits again by now."""
 
         async def goes_on() -> bool:
-            return (await execution.get()).status is not ExecutionStatus.PAUSED
+            left = self.pauses.get(execution.id, 1)
+            for status in await self.statuses(execution):
+                if left == 0:
+                    return True
+                left -= status == "paused"
+            return False
 
         await self.store.until(goes_on)
 
