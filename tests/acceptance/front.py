@@ -1,6 +1,9 @@
 """The HTTP API of an installation: processes that can be killed, and a worker behind them."""
 
+import os
+import secrets
 import socket
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,9 +15,16 @@ AGENTS = "tests.everstep.http_api.clerk:agents"
 
 
 def a_free_port() -> int:
-    """One that stays the same, whichever process answers there."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
+    """One that stays the same, whichever process answers there.
+
+    It lies below the ports that the kernel gives to outgoing connections, in a range of this test process,
+    so that nothing takes it between this look and its use.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 8
+    while True:
+        port = secrets.randbelow(2000) + 12_000 + 2000 * worker
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 @dataclass

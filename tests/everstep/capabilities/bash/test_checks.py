@@ -251,7 +251,8 @@ async def test_a_sandbox_that_cannot_be_made(  # noqa: PLR0917 -- all that diffe
     program = everybodys / "bwrap"
     program.write_text(f'#!/bin/sh\necho "bwrap: {problem}" >&2; exit 1\n')
     program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(everybodys), prepend=":")
+    # The machine's own folders are searched before PATH.
+    monkeypatch.setattr(profile, "PROGRAMS", f"{everybodys}:{profile.PROGRAMS}")
     (everybodys / "setting").write_text(f"{setting}\n")
     monkeypatch.setattr(checks, "CLONE", str(everybodys / "setting"))
     text = await refused(around)
