@@ -6,12 +6,20 @@ facts.
 """
 
 from datetime import timedelta
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from temporalio.common import RetryPolicy
 from temporalio.workflow import ActivityCancellationType
 
 from activities.contracts import QUICK_SECONDS
+
+LOCAL_RETRY_THRESHOLD = timedelta(milliseconds=1)
+"""Below every pause between attempts, so the workflow waits for the next attempt of a local activity.
+
+The SDK would otherwise retry in the worker and leave the first attempt's start-to-close timer running. It
+cancels a later attempt, or panics ("receive half not dropped") when it fires after the worker has closed.
+`docs/deployment.md` has a program that shows it.
+"""
 
 
 class ActivityConfig(TypedDict, total=False):
@@ -23,13 +31,13 @@ class ActivityConfig(TypedDict, total=False):
     cancellation_type: ActivityCancellationType
 
 
-class LocalActivityConfig(TypedDict, total=False):
+class LocalActivityConfig(TypedDict):
     """The options of one local activity."""
 
     start_to_close_timeout: timedelta
     local_retry_threshold: timedelta
     retry_policy: RetryPolicy
-    cancellation_type: ActivityCancellationType
+    cancellation_type: NotRequired[ActivityCancellationType]
 
 
 _AGAIN = RetryPolicy(
@@ -54,6 +62,7 @@ TOOL = ActivityConfig(
 )
 QUICK_TOOL = LocalActivityConfig(
     start_to_close_timeout=timedelta(seconds=2 * QUICK_SECONDS),
+    local_retry_threshold=LOCAL_RETRY_THRESHOLD,
     retry_policy=_AGAIN,
     cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
 )
@@ -67,7 +76,7 @@ CHILD = ActivityConfig(
 # Tries for ever: while the database is down the workflow waits, and a final state is always written.
 SETTLE = LocalActivityConfig(
     start_to_close_timeout=timedelta(seconds=20),
-    local_retry_threshold=timedelta(minutes=1),
+    local_retry_threshold=LOCAL_RETRY_THRESHOLD,
     retry_policy=_AGAIN,
 )
 

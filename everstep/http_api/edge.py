@@ -15,6 +15,7 @@ from time import perf_counter
 from uuid import uuid4
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agent_domain.values import json_text
@@ -48,10 +49,6 @@ REQUEST_ID = "x-request-id"
 _USABLE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
 _METHODS = frozenset(HTTPMethod)
-
-
-class ClientGone(Exception):
-    """The client closed the connection."""
 
 
 class Bodies:
@@ -108,7 +105,7 @@ class Edge:
         self.metrics.in_progress.inc()
         try:
             await self._answered(scope, body, passing)
-        except ClientGone:
+        except ClientDisconnect:
             passing.status = 499
         finally:
             self.metrics.in_progress.dec()
@@ -119,7 +116,7 @@ class Edge:
     async def _answered(self, scope: Scope, body: "_Body", send: "_Passing") -> None:
         try:
             await (_refuse_head if _head_is_too_large(scope) else self.app)(scope, body, send)
-        except ClientGone:
+        except ClientDisconnect:
             raise
         except Exception as error:
             if send.status:
@@ -192,7 +189,7 @@ class _Body:
         except TimeoutError:
             raise problems.too_slow() from None
         if message["type"] == "http.disconnect":
-            raise ClientGone
+            raise ClientDisconnect
         # A chunked body says nowhere how long it is.
         size = len(message.get("body", b""))
         if self._size + size > self._edge.max_body:

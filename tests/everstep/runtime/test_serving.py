@@ -6,7 +6,8 @@ from collections.abc import AsyncGenerator
 
 import httpx2
 import pytest
-from starlette.types import Receive, Scope, Send
+from starlette.requests import Request
+from starlette.types import Message, Receive, Scope, Send
 
 from agent_domain.errors import InvalidInput
 from everstep.http_api.edge import Edge
@@ -117,3 +118,29 @@ async def test_who_hangs_up_while_sending_leaves_no_trace(caplog: pytest.LogCapt
     assert 'status="499"' in metrics.text().decode()
     assert "everstep_http_requests_in_progress 0.0" in metrics.text().decode()
     assert "Traceback" not in caplog.text
+
+
+async def test_a_client_that_disconnects_before_its_request_is_read_is_no_server_error() -> None:
+    """A request without a body: the application's first read finds the connection closed."""
+
+    async def read(scope: Scope, receive: Receive, send: Send) -> None:
+        await Request(scope, receive).body()
+
+    async def receive() -> Message:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        pytest.fail(f"sent {message} to a closed connection")
+
+    metrics = Metrics()
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": "/",
+        "raw_path": b"/",
+        "query_string": b"",
+        "headers": [],
+    }
+    await Edge(read, metrics)(scope, receive, send)
+
+    assert 'status="499"' in metrics.text().decode()
