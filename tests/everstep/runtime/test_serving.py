@@ -133,14 +133,8 @@ async def test_a_client_that_disconnects_before_its_request_is_read_is_no_server
         pytest.fail(f"sent {message} to a closed connection")
 
     metrics = Metrics()
-    scope = {
-        "type": "http",
-        "method": "GET",
-        "path": "/",
-        "raw_path": b"/",
-        "query_string": b"",
-        "headers": [],
-    }
+    headers = [(b"host", b"x")]
+    scope = {"type": "http", "method": "GET", "raw_path": b"/", "query_string": b"", "headers": headers}
     await Edge(read, metrics)(scope, receive, send)
 
     assert 'status="499"' in metrics.text().decode()
