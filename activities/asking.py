@@ -194,6 +194,8 @@ class Asking:
         self, live: LiveText, request: InferInput, model: object, error: Exception
     ) -> None:
         """Leave the next try to Temporal, after a pause; crashes do not count."""
+        # What is due is published now or never: whether the attempt was silent is read once, below.
+        live.stop()
         begin = live.begin
         begun = await self.store.begin_step(begin)
         if live.was_told:

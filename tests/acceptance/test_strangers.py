@@ -1,6 +1,7 @@
 """Someone else uses the same Temporal namespace, while `everstep up` runs: nothing of ours minds."""
 
 import json
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -38,7 +39,10 @@ async def test_workflows_of_others_neither_end_an_installation_nor_fill_its_log(
 
         ids = ["hello", f"{ID_PREFIX}hello", f"{ID_PREFIX}{uuid4()}"]
         for id_ in ids:
-            ended = await temporal.start_workflow(WORKFLOW, id=id_, task_queue="everstep")
+            # The delay keeps workers from it until its owner has ended it.
+            ended = await temporal.start_workflow(
+                WORKFLOW, id=id_, task_queue="everstep", start_delay=timedelta(hours=1)
+            )
             await ended.terminate()
         handles = [
             await temporal.start_workflow(WORKFLOW, args=args, id=f"other-{n}", task_queue="everstep")

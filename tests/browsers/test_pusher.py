@@ -6,6 +6,7 @@ import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import parse_qs
@@ -257,7 +258,10 @@ async def test_whoever_is_cut_comes_back_and_goes_on_where_he_was(
     assert applied(ann) == [2, 3, 4, 5, 6, 7, 8]
     assert all(answer["recovered"] for answer in ann.told("joined", CHANNEL)[1:])
     assert place.office.asked[0].keys() == {"socket_id", "channel_name"}
-    assert place.office.since[1:] == [{"epoch": "first", "seq": 4}] * len(place.office.since[1:])
+    # The first connection can be lost before it has joined, on a busy machine; the next then has no position.
+    followed = list(dropwhile(lambda since: since is None, place.office.since))
+    assert followed
+    assert followed == [{"epoch": "first", "seq": 4}] * len(followed)
     sockets = [each["socket_id"] for each in place.office.asked]
     assert len(sockets) == len({*sockets})
 

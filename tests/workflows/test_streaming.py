@@ -13,6 +13,7 @@ from activities.failpoints import Failpoint, Strike, inert
 from agent_domain.broadcast import BroadcastConfig
 from agent_domain.builder import AgentBuilder
 from agent_domain.bus import Chunk
+from agent_domain.cutter import MOST_CHARACTERS
 from agent_domain.drivers import ToolCallingDriver
 from agent_domain.envelopes import Envelope
 from agent_domain.errors import ModelUnavailable, RateLimited
@@ -144,6 +145,30 @@ async def test_an_attempt_that_failed_in_the_middle_is_taken_back(temporal: Temp
             "superseded 1.1 by 2",
             "1.2#0 Well, ",
         ]
+
+
+async def test_text_that_arrives_after_a_failure_is_not_published(
+    temporal: TemporalClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """7.6.3: once the failure is recorded, it is settled whether viewers saw any of the attempt."""
+    speaker, agent = speaking(["Well, "], ["Done"])
+    speaker.fails[1] = ModelUnavailable("hung up")
+    ref = ExecutionRef(uuid4())
+    async with (
+        at_work(temporal, agent) as office,
+        viewing(office.bus, ref.stream_id) as viewer,
+    ):
+        speaker.viewer = viewer
+        note_failure = office.store.note_failure
+
+        async def while_text_arrives(ref: ExecutionRef, number: int, attempt: int) -> int:
+            speaker.ears[0]("!" * MOST_CHARACTERS)
+            return await note_failure(ref, number, attempt)
+
+        monkeypatch.setattr(office.store, "note_failure", while_text_arrives)
+        await finished(await office.start(execution_id=ref.execution_id))
+        await viewer.until_over()
+        assert [chunk.content for chunk in viewer.chunks if chunk.attempt.number == 1] == ["Well, "]
 
 
 async def test_an_attempt_that_failed_before_it_said_anything_takes_nothing_back(
