@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Any
 from uuid import UUID, uuid4, uuid5
 
@@ -89,6 +90,7 @@ _UPDATES = {
 """What the workflow calls them."""
 
 _WITHDRAWN = frozenset({CommandKind.PAUSE, CommandKind.RESUME, CommandKind.CANCEL})
+_ORDERED = frozenset({CommandKind.PAUSE, CommandKind.RESUME})
 """What leaves nothing behind if the workflow refuses it."""
 
 PASSING_SECONDS = 1.0
@@ -567,7 +569,14 @@ class Execution:
         Raises:
             Refused: It cannot be carried out; it is withdrawn, and nothing was changed.
         """
-        follows_pause = command.kind is CommandKind.RESUME and await self._has_waiting_pause()
+        earlier = await self._earlier(command) if command.kind in _ORDERED else []
+        for each in earlier:
+            with suppress(Refused):
+                await self._carry_out(each, is_new=False)
+        follows_pause = any(each.kind is CommandKind.PAUSE for each in earlier)
+        await self._carry_out(command, is_new=is_new, follows_pause=follows_pause)
+
+    async def _carry_out(self, command: Command, *, is_new: bool, follows_pause: bool = False) -> None:
         try:
             await (self._cancel(command) if command.kind is CommandKind.CANCEL else self.deliver(command))
         except Ended:
@@ -590,10 +599,15 @@ class Execution:
     async def _is_pending(self) -> bool:
         return (await self.get()).status is ExecutionStatus.PENDING
 
-    async def _has_waiting_pause(self) -> bool:
-        """Whether a pause is accepted of which the workflow does not know yet."""
+    async def _earlier(self, command: Command) -> list[Command]:
+        """Pauses and resumes that were accepted before this one and may not have reached the workflow.
+
+        They are delivered first. Otherwise a resume would be refused because the pause before it has not
+        arrived yet, and that pause, delivered later, would hold the execution for ever.
+        """
         waiting = await self.client.store.undelivered(self.ref)
-        return any(each.kind is CommandKind.PAUSE for each in waiting)
+        before = takewhile(lambda each: each.key != command.key, waiting)
+        return [each for each in before if each.kind in _ORDERED]
 
     async def cancel_pending(self, command: Command) -> bool:
         """Carry out a cancel of an execution that has not begun; False if it has."""

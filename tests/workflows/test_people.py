@@ -14,7 +14,7 @@ from agent_domain.capabilities.approvals import args_digest
 from agent_domain.drivers import OnText
 from agent_domain.errors import InvalidInput
 from agent_domain.function_tool import tool
-from agent_domain.ports import ExecutionEnded
+from agent_domain.ports import CommandKind, ExecutionEnded
 from agent_domain.state import CANCELLED_CALL
 from agent_domain.status import AgentStatus, ExecutionStatus, StopReason
 from agent_domain.step_error import ErrorType
@@ -388,6 +388,38 @@ class TestSteering:
 
 
 class TestPausing:
+    async def test_a_resume_delivers_the_pause_that_was_accepted_before_it(
+        self, temporal: TemporalClient
+    ) -> None:
+        """8.2.9: a process was lost between the two; the pause does not arrive after its resume."""
+        model = HeldModel("Done")
+        async with at_work(temporal, an_agent(model=model)) as office:
+            execution = await office.start()
+            await model.begun.wait()
+            await office.store.command(execution.ref, "pause/lost", CommandKind.PAUSE)
+            await execution.resume()
+            assert await office.store.undelivered(execution.ref) == ()
+            assert not (await progress(execution)).facts.is_paused
+            model.go_on.set()
+            await finished(execution)
+
+    async def test_a_pause_delivers_the_resume_that_was_accepted_before_it(
+        self, temporal: TemporalClient
+    ) -> None:
+        """8.2.9: the resume does not arrive after the pause."""
+        model = HeldModel("Done")
+        async with at_work(temporal, an_agent(model=model)) as office:
+            execution = await office.start()
+            await model.begun.wait()
+            await execution.pause()
+            await office.store.command(execution.ref, "resume/lost", CommandKind.RESUME)
+            await execution.pause()
+            assert await office.store.undelivered(execution.ref) == ()
+            assert (await progress(execution)).facts.is_paused
+            await execution.resume()
+            model.go_on.set()
+            await finished(execution)
+
     async def test_a_paused_execution_finishes_its_work_and_waits(self, temporal: TemporalClient) -> None:
         """8.4.1: then goes on where it stood."""
         model = HeldModel(calls(("look", {})), "Done")
