@@ -7,3 +7,6 @@ execution, step and call: a second attempt finds the first one's result instead 
 May import ``agent_domain`` (values and ports) and ``temporalio``; never the packages that implement the
 ports.
 """
+
+if __name__ != "everstep.activities":
+    raise ImportError("Import everstep.activities: under two names, every class would exist twice.")

@@ -6,11 +6,9 @@ work recorded returns what is recorded: the model is not asked again, the tool n
 
 from temporalio import activity
 
-from activities.agents import Agents, Ended, nobody_waits
-from activities.asking import Asking
-from activities.beginnings import MOMENT
-from activities.calls import USUAL
-from activities.contracts import (
+from everstep.activities.agents import Agents, Ended, nobody_waits
+from everstep.activities.call_records import USUAL
+from everstep.activities.contracts import (
     INFER,
     PROCESS,
     RUN_TOOL,
@@ -22,17 +20,19 @@ from activities.contracts import (
     ToolInput,
     ToolOutput,
 )
-from activities.discretion import discreet
-from activities.failpoints import Strike, inert
-from activities.live_text import LiveTexts
-from activities.processing import Processing
-from activities.pulse import pulse
-from activities.running import Running
-from activities.settling import Settling
-from agent_domain.bus import NOBODY, EnvelopeBus
-from agent_domain.disclosure import Disclosure
-from agent_domain.ports import ExecutionStore
-from agent_domain.step_facts import StepFacts
+from everstep.activities.deferred_start import MOMENT
+from everstep.activities.error_redaction import discreet
+from everstep.activities.failpoints import Strike, inert
+from everstep.activities.heartbeat import pulse
+from everstep.activities.inference import Asking
+from everstep.activities.live_text import LiveTexts
+from everstep.activities.processors import Processing
+from everstep.activities.status_writer import Settling
+from everstep.activities.tool_runner import Running
+from everstep.agent_domain.loop.step_facts import StepFacts
+from everstep.agent_domain.messages.disclosure import Disclosure
+from everstep.agent_domain.storage.execution_store import ExecutionStore
+from everstep.agent_domain.stream.bus import NOBODY, EnvelopeBus
 
 
 class AgentActivities:

@@ -5,11 +5,11 @@ from typing import Protocol, TypeAlias
 
 from temporalio.exceptions import ApplicationError
 
-from agent_domain.definition import AgentDefinition
-from agent_domain.drivers import Model, StepDriver
-from agent_domain.errors import UnknownName
-from agent_domain.inquiry import ModelChoice
-from agent_domain.ports import ExecutionRef
+from everstep.agent_domain.agents.definition import AgentDefinition
+from everstep.agent_domain.agents.drivers import Model, StepDriver
+from everstep.agent_domain.errors import UnknownName
+from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.tools.inquiry import ModelChoice
 
 
 class Agents(Protocol):

@@ -8,17 +8,23 @@ What equals its default is not written there, which halves them: so no default e
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agent_domain.broadcast_config import BroadcastConfig
-from agent_domain.capabilities.limits import whole
-from agent_domain.facts import CritiqueFacts, StateInfo
-from agent_domain.plan import ExecutionPlan
-from agent_domain.ports import ExecutionRef
-from agent_domain.status import AgentStatus, ExecutionStatus, StopReason
-from agent_domain.step_error import StepError
-from agent_domain.step_facts import NOTHING_BESIDES, Besides, CallFacts, CallNeed, StepFacts
-from agent_domain.tools import Effect
-from agent_domain.usage import Usage
-from agent_domain.values import FrozenDict
+from everstep.agent_domain.agents.plan import ExecutionPlan
+from everstep.agent_domain.checks import whole
+from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.loop.facts import CritiqueFacts, StateInfo
+from everstep.agent_domain.loop.status import AgentStatus, ExecutionStatus, StopReason
+from everstep.agent_domain.loop.step_error import StepError
+from everstep.agent_domain.loop.step_facts import (
+    NOTHING_BESIDES,
+    Besides,
+    CallFacts,
+    CallNeed,
+    StepFacts,
+)
+from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
+from everstep.agent_domain.tools.tools import Effect
+from everstep.agent_domain.values import FrozenDict
 
 INFER, RUN_TOOL, PROCESS, SETTLE = "infer", "run_tool", "process", "settle"
 SPAWN, REPORT, CLOSE = "spawn", "report", "close"

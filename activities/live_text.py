@@ -15,11 +15,12 @@ from uuid import UUID
 
 from temporalio import activity
 
-from activities.calls import now
-from agent_domain.bus import Chunk, EnvelopeBus
-from agent_domain.cutter import Cutter, Piece
-from agent_domain.envelopes import Attempt
-from agent_domain.ports import BeginStep, BegunStep, ExecutionStore
+from everstep.activities.call_records import now
+from everstep.agent_domain.storage.execution_store import ExecutionStore
+from everstep.agent_domain.storage.steps import BeginStep, BegunStep
+from everstep.agent_domain.stream.bus import Chunk, EnvelopeBus
+from everstep.agent_domain.stream.chunker import Cutter, Piece
+from everstep.agent_domain.stream.envelopes import Attempt
 
 
 class LiveText:

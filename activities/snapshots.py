@@ -4,19 +4,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from activities.calls import now
-from activities.contracts import InferInput, SettleInput
-from activities.material import answered, evaluation, failures, step_state
-from activities.states import recorded_state, under_way, without_last
-from agent_domain.continuation import ContinuationOutcome
-from agent_domain.facts import StateInfo
-from agent_domain.messages import Messages, tool_message
-from agent_domain.ports import CallRecord, CallRow, ExecutionStore, Material, StepRow
-from agent_domain.snapshots import SlimAgentStateSerializer, slim
-from agent_domain.state import CANCELLED_CALL, AgentState
-from agent_domain.status import ExecutionStatus
-from agent_domain.step_facts import StepFacts
-from agent_domain.values import FrozenDict, frozen_document, frozen_map
+from everstep.activities.call_records import now
+from everstep.activities.contracts import InferInput, SettleInput
+from everstep.activities.state_loading import recorded_state, under_way, without_last
+from everstep.activities.step_state import answered, evaluation, failures, step_state
+from everstep.agent_domain.loop.continuation import ContinuationOutcome
+from everstep.agent_domain.loop.facts import StateInfo
+from everstep.agent_domain.loop.status import ExecutionStatus
+from everstep.agent_domain.loop.step_facts import StepFacts
+from everstep.agent_domain.messages.messages import Messages, tool_message
+from everstep.agent_domain.state.snapshots import SlimAgentStateSerializer, slim
+from everstep.agent_domain.state.state import CANCELLED_CALL, AgentState
+from everstep.agent_domain.storage.calls import CallRecord, CallRow
+from everstep.agent_domain.storage.execution_store import ExecutionStore
+from everstep.agent_domain.storage.steps import Material, StepRow
+from everstep.agent_domain.values import FrozenDict, frozen_document, frozen_map
 
 SLIM_STEPS = 20
 """As many steps as a slim snapshot tells of."""

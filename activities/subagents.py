@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from temporalio import activity
 
-from activities import calls, news
-from activities.agents import Agents, known
-from activities.calls import Came, now
-from activities.contracts import (
+from everstep.activities import call_records, execution_events
+from everstep.activities.agents import Agents, known
+from everstep.activities.call_records import Came, now
+from everstep.activities.contracts import (
     CLOSE,
     REPORT,
     SPAWN,
@@ -21,36 +21,32 @@ from activities.contracts import (
     SpawnOutput,
     ToolOutput,
 )
-from activities.discretion import discreet
-from activities.failpoints import Failpoint, Strike, inert
-from activities.pulse import pulse
-from activities.tool_calls import Outcome, reported, spawned
-from agent_domain.closing import closed
-from agent_domain.definition import AgentDefinition
-from agent_domain.disclosure import Disclosure
-from agent_domain.errors import InvalidInput
-from agent_domain.inquiry import nobody_answers
-from agent_domain.ports import (
-    CallRow,
-    ExecutionRow,
-    ExecutionStore,
-    NotFound,
-    Reservation,
-    request_id,
-)
-from agent_domain.spawning import (
-    ChildEnd,
+from everstep.activities.error_redaction import discreet
+from everstep.activities.failpoints import Failpoint, Strike, inert
+from everstep.activities.heartbeat import pulse
+from everstep.activities.tool_calls import Outcome, reported, spawned
+from everstep.agent_domain.agents.definition import AgentDefinition
+from everstep.agent_domain.agents.spawning import (
     Spawn,
     brought,
+    child_end,
     child_execution,
     child_plan,
     child_ref,
     path,
 )
-from agent_domain.status import ExecutionStatus
-from agent_domain.step_error import StepError
-from agent_domain.step_facts import Besides
-from agent_domain.tools import ToolExecution
+from everstep.agent_domain.errors import InvalidInput, NotFound
+from everstep.agent_domain.ids import request_id
+from everstep.agent_domain.loop.status import ExecutionStatus
+from everstep.agent_domain.loop.step_error import StepError
+from everstep.agent_domain.loop.step_facts import Besides
+from everstep.agent_domain.messages.disclosure import Disclosure
+from everstep.agent_domain.storage.calls import CallRow, Reservation
+from everstep.agent_domain.storage.execution_store import ExecutionStore
+from everstep.agent_domain.storage.executions import ExecutionRow
+from everstep.agent_domain.storage.forced_end import closed
+from everstep.agent_domain.tools.inquiry import nobody_answers
+from everstep.agent_domain.tools.tools import ToolExecution
 
 FROM_OUTSIDE = "Its workflow was ended from outside"
 
@@ -64,7 +60,7 @@ class SubagentActivities:
         agents: Agents,
         strike: Strike = inert,
         *,
-        disclosure: Disclosure = calls.USUAL,
+        disclosure: Disclosure = call_records.USUAL,
     ) -> None:
         self.disclosure = disclosure
         self.store = store
@@ -81,27 +77,30 @@ class SubagentActivities:
     async def _spawned(self, request: SpawnInput) -> SpawnOutput:
         definition = known(self.agents, request.agent)
         reserved = await self.store.reserve_call(
-            request.ref, request.call_id, activity.info().attempt, news.call_begins
+            request.ref, request.call_id, activity.info().attempt, execution_events.call_begins
         )
         if reserved.recorded:
-            return SpawnOutput(answered=calls.output(reserved.call, reserved.recorded))
+            return SpawnOutput(answered=call_records.output(reserved.call, reserved.recorded))
         self.strike(Failpoint.SPAWN_AFTER_RESERVE)
-        execution = calls.without_running(definition, reserved, now())
+        execution = call_records.without_running(definition, reserved, now())
         if execution is None:
             asked = await self._asked(request, definition, reserved)
             if isinstance(asked, SpawnOutput):
                 self.strike(Failpoint.SPAWN_BEFORE_REPORT)
                 return asked
             execution = asked
-        came = Came(execution, is_denied=calls.is_denied(reserved.resolution))
+        came = Came(execution, is_denied=call_records.is_denied(reserved.resolution))
         return SpawnOutput(answered=await self._answered(request, reserved.index, came))
 
     async def _asked(
         self, request: SpawnInput, definition: AgentDefinition, reserved: Reservation
     ) -> SpawnOutput | ToolExecution:
         """What the tool makes of the call."""
-        call, note, _ = calls.by_people(reserved.call, reserved.resolution)
-        context, started = calls.context(request.ref, replace(reserved, call=call), nobody_answers), now()
+        call, note, _ = call_records.by_people(reserved.call, reserved.resolution)
+        context, started = (
+            call_records.context(request.ref, replace(reserved, call=call), nobody_answers),
+            now(),
+        )
         spawn = await spawned(definition.tools, call, context)
         if isinstance(spawn, Outcome):
             return ToolExecution(call, spawn.result, spawn.error, started, now(), note)
@@ -133,11 +132,11 @@ class SubagentActivities:
         definition = known(self.agents, request.agent)
         told = await self._told(request)
         if told.record:
-            return calls.output(told.call, told.record)
+            return call_records.output(told.call, told.record)
         asked = await self.store.request(request.ref, request_id(request.ref.execution_id, request.call_id))
-        call, note, _ = calls.by_people(told.call, asked and asked.resolution)
+        call, note, _ = call_records.by_people(told.call, asked and asked.resolution)
         child = await self.store.execution(child_ref(request.ref, request.call_id))
-        reads_at, read = now(), await reported(definition.tools, call, ChildEnd.of(child))
+        reads_at, read = now(), await reported(definition.tools, call, child_end(child))
         started = child.created_at if child else reads_at
         execution = ToolExecution(call, read.result, read.error, started, now(), note)
         seconds, tokens = request.seconds, request.tokens
@@ -176,9 +175,9 @@ class SubagentActivities:
         came: Came,
     ) -> ToolOutput:
         driver = self.agents.driver(request.agent, None)
-        place = calls.Place(request.ref, request.number, index)
-        record = await calls.record(self.store, driver, place, came, disclosure=self.disclosure)
-        return calls.output(came.execution.call, record)
+        place = call_records.Place(request.ref, request.number, index)
+        record = await call_records.record(self.store, driver, place, came, disclosure=self.disclosure)
+        return call_records.output(came.execution.call, record)
 
     @activity.defn(name=CLOSE)
     @discreet

@@ -10,12 +10,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
-from activities.containing import contained, in_thread
-from activities.contracts import QUICK_SECONDS
-from agent_domain.errors import Escaped, InvalidInput, ToolTimedOut
-from agent_domain.spawning import CanSpawn, ChildEnd, Spawn
-from agent_domain.step_error import StepError
-from agent_domain.tools import (
+from everstep.activities.contracts import QUICK_SECONDS
+from everstep.activities.isolation import contained, in_thread
+from everstep.agent_domain.agents.spawning import CanSpawn, Spawn
+from everstep.agent_domain.errors import Escaped, InvalidInput, ToolTimedOut
+from everstep.agent_domain.loop.child_end import ChildEnd
+from everstep.agent_domain.loop.step_error import StepError
+from everstep.agent_domain.tools.tools import (
     Tool,
     Toolbox,
     ToolCall,
@@ -25,7 +26,7 @@ from agent_domain.tools import (
     options_of,
     result_value,
 )
-from agent_domain.values import EMPTY, FrozenDict, thaw
+from everstep.agent_domain.values import EMPTY, FrozenDict, thaw
 
 T = TypeVar("T")
 

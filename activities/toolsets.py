@@ -2,10 +2,10 @@
 
 import asyncio
 
-from agent_domain.definition import AgentDefinition
-from agent_domain.ports import ExecutionSpec
-from agent_domain.toolsets import Asker
-from agent_domain.values import FrozenDict, frozen_map
+from everstep.agent_domain.agents.definition import AgentDefinition
+from everstep.agent_domain.storage.executions import ExecutionSpec
+from everstep.agent_domain.tools.toolsets import Asker
+from everstep.agent_domain.values import FrozenDict, frozen_map
 
 
 async def asked(definition: AgentDefinition, asker: Asker) -> FrozenDict:

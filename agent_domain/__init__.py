@@ -10,3 +10,6 @@ Where to start reading:
 - `continuation` and `criteria` say when a run goes on, `error_policy` what a failure means;
 - `facts` is all that a decision may depend on, `state` the same with the bodies beside it.
 """
+
+if __name__ != "everstep.agent_domain":
+    raise ImportError("Import everstep.agent_domain: under two names, every class would exist twice.")

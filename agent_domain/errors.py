@@ -17,8 +17,7 @@
         └── ToolFailed, ToolError      the model and its viewers: the text is the tool's result
             └── ToolTimedOut           ... the call took longer than it may (TimeoutError)
 
-Those of the ports stand in `agent_domain.ports` (`NotFound`, `StoreUnavailable`, `ExecutionEnded`), and what
-is particular to one adapter or process stands with it, such as `everstep.store.errors`. All of them are
+The errors of one adapter or process are defined beside it, such as those in `everstep.store.errors`. All are
 `EverstepError`s.
 
 What the model should read is never raised through the loop: a tool's exception becomes the
@@ -120,3 +119,14 @@ ToolError = ToolFailed
 
 class ToolTimedOut(ToolFailed, TimeoutError):
     """A call took longer than it may."""
+
+
+class NotFound(EverstepError, LookupError):
+    """The tenant has nothing of that kind under that name; somebody else may."""
+
+    def __init__(self, kind: str, name: object) -> None:
+        super().__init__(f"There is no {kind} {name}")
+
+
+class StoreUnavailable(EverstepError):
+    """The store cannot be reached or serve this now; the same call can be made again."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 
-from agent_domain.errors import InvalidInput
-from agent_domain.values import cut
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.values import cut
 
 ANY: Final = "*"
 SETTING: Final = "EVERSTEP_ALLOWED_HOSTS"

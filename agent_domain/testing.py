@@ -4,18 +4,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from agent_domain.cached_context import InferenceRequest
-from agent_domain.drivers import OnText, Reply, StepDriver, unheard
-from agent_domain.errors import InvalidInput
-from agent_domain.function_tool import valid_tool_name
-from agent_domain.messages import Messages, assistant
-from agent_domain.state import AgentState
-from agent_domain.step_error import StepError
-from agent_domain.step_facts import StepType
-from agent_domain.steps import AgentStep, InferenceResponse
-from agent_domain.tools import ToolCall, ToolContext, ToolOptions, as_options
-from agent_domain.usage import Usage
-from agent_domain.values import EMPTY, FrozenDict, frozen_map, valid_text
+from everstep.agent_domain.agents.drivers import OnText, Reply, StepDriver, unheard
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.loop.step_error import StepError
+from everstep.agent_domain.loop.step_facts import StepType
+from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.messages.cached_context import InferenceRequest
+from everstep.agent_domain.messages.messages import Messages, assistant
+from everstep.agent_domain.state.state import AgentState
+from everstep.agent_domain.state.steps import AgentStep, InferenceResponse
+from everstep.agent_domain.tools.function_tool import valid_tool_name
+from everstep.agent_domain.tools.tools import ToolCall, ToolContext, ToolOptions, as_options
+from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map, valid_text
 
 
 @dataclass(frozen=True, slots=True)

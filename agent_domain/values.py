@@ -20,7 +20,7 @@ from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema
 from pydantic_core.core_schema import no_info_after_validator_function
 
-from agent_domain.errors import InvalidInput
+from everstep.agent_domain.errors import InvalidInput
 
 _JSON_TYPES = "text, a number, true, false, null, a list or a map with text keys"
 

@@ -36,11 +36,11 @@ from temporalio import activity, workflow
 from temporalio.client import Client as TemporalClient
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from agent_domain.builder import AgentBuilder
-from agent_domain.cached_context import InferenceRequest
-from agent_domain.drivers import OnText, ToolCallingDriver
-from agent_domain.steps import InferenceResponse
-from agent_domain.testing import says
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.drivers import OnText, ToolCallingDriver
+from everstep.agent_domain.messages.cached_context import InferenceRequest
+from everstep.agent_domain.state.steps import InferenceResponse
+from everstep.agent_domain.testing import says
 from everstep.runtime.agents import AgentBook
 from everstep.runtime.embedded import EmbeddedConfig, embedded
 from everstep.runtime.installation import opened, upgrade

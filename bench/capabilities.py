@@ -18,13 +18,13 @@ from tempfile import TemporaryDirectory
 from typing import Final
 from uuid import uuid4
 
-from agent_domain.builder import AgentBuilder
-from agent_domain.capabilities.bash import ExecutionPolicy
-from agent_domain.capabilities.files import MAX_LINE_CHARS, MAX_LINES
-from agent_domain.definition import AgentDefinition
-from agent_domain.drivers import ToolCallingDriver
-from agent_domain.function_tool import tool
-from agent_domain.tools import ToolContext
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.definition import AgentDefinition
+from everstep.agent_domain.agents.drivers import ToolCallingDriver
+from everstep.agent_domain.capabilities.bash import ExecutionPolicy
+from everstep.agent_domain.capabilities.files import MAX_LINE_CHARS, MAX_LINES
+from everstep.agent_domain.tools.function_tool import tool
+from everstep.agent_domain.tools.tools import ToolContext
 from everstep.capabilities.bash import checks, profile
 from everstep.capabilities.bash.guard import guard_for
 from everstep.capabilities.bash.sandbox import Sandbox, launch_for, places_of

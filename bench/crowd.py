@@ -24,9 +24,9 @@ from uuid import UUID, uuid4
 
 import uvloop
 
-from agent_domain import link
-from agent_domain.envelopes import Envelope, EnvelopeType
-from agent_domain.values import frozen_map, json_text
+from everstep.agent_domain.stream import link
+from everstep.agent_domain.stream.envelopes import Envelope, EnvelopeType
+from everstep.agent_domain.values import frozen_map, json_text
 
 NUMBER: Final = 11
 """Where a mark's number ends: `#`, ten digits, and then nineteen of a moment in nanoseconds."""

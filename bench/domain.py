@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from agent_domain.error_policy import ErrorPolicy
-from agent_domain.facts import ExecutionFacts
-from agent_domain.loop import Infer, decide
-from agent_domain.plan import ExecutionPlan
-from agent_domain.state import AgentState
-from agent_domain.step_facts import CallFacts, StepFacts
-from agent_domain.steps import AgentStep, InferenceResponse
-from agent_domain.tools import ToolCall, ToolExecution
-from agent_domain.usage import Usage
+from everstep.agent_domain.agents.plan import ExecutionPlan
+from everstep.agent_domain.loop.error_policy import ErrorPolicy
+from everstep.agent_domain.loop.facts import ExecutionFacts
+from everstep.agent_domain.loop.loop import Infer, decide
+from everstep.agent_domain.loop.step_facts import CallFacts, StepFacts
+from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.state.state import AgentState
+from everstep.agent_domain.state.steps import AgentStep, InferenceResponse
+from everstep.agent_domain.tools.tools import ToolCall, ToolExecution
 
 NOW = datetime(2026, 1, 16, 10, 5, tzinfo=UTC)
 RULES = ExecutionPlan(
@@ -117,11 +117,15 @@ def ratios() -> list[Ratio]:
         Ratio("decide on a full state, 1,000 steps / 10 steps", deciding(long), deciding(short), 1.2),
         Ratio("fold a step into facts, 1,000 steps / 10 steps", folding(many), folding(few), 1.2),
         Ratio(
-            "import agent_domain / import pydantic", importing("agent_domain"), importing("pydantic"), 1.5, 1
+            "import everstep.agent_domain / import pydantic",
+            importing("everstep.agent_domain"),
+            importing("pydantic"),
+            1.5,
+            1,
         ),
         Ratio(
-            "import agent_domain.loop / import pydantic.main",
-            importing("agent_domain.loop"),
+            "import everstep.agent_domain.loop.loop / import pydantic.main",
+            importing("everstep.agent_domain.loop.loop"),
             importing("pydantic.main"),
             1.5,
             1,

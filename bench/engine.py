@@ -33,12 +33,12 @@ from temporalio import activity, workflow
 from temporalio.client import Client as TemporalClient, WorkflowHandle
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from agent_domain.builder import AgentBuilder
-from agent_domain.definition import AgentDefinition
-from agent_domain.drivers import ToolCallingDriver
-from agent_domain.function_tool import tool
-from agent_domain.tools import ToolOptions
-from agent_domain.usage import Usage
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.definition import AgentDefinition
+from everstep.agent_domain.agents.drivers import ToolCallingDriver
+from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.tools.function_tool import tool
+from everstep.agent_domain.tools.tools import ToolOptions
 from everstep.client.client import Client
 from everstep.inference.scripted import ScenarioModel, Script, ScriptedCall, ScriptedTurn
 from everstep.runtime.agents import AgentBook

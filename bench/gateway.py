@@ -34,13 +34,13 @@ import psycopg
 from crowd import Measured, Target, in_process, memory_of
 from psycopg import sql
 
-from agent_domain.builder import AgentBuilder
-from agent_domain.cached_context import InferenceRequest
-from agent_domain.definition import AgentDefinition
-from agent_domain.drivers import OnText, ToolCallingDriver
-from agent_domain.gateways import PRESENT_SECONDS
-from agent_domain.steps import InferenceResponse
-from agent_domain.testing import says
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.definition import AgentDefinition
+from everstep.agent_domain.agents.drivers import OnText, ToolCallingDriver
+from everstep.agent_domain.messages.cached_context import InferenceRequest
+from everstep.agent_domain.state.steps import InferenceResponse
+from everstep.agent_domain.stream.gateways import PRESENT_SECONDS
+from everstep.agent_domain.testing import says
 from everstep.client.client import Client
 from everstep.http_api.callers import Grant
 from everstep.http_api.tokens import signed

@@ -17,10 +17,18 @@ from websockets.protocol import CONNECTING, OPEN
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
-from broadcast_gateway.dialogues import Dialogue, House, Native, Pusher
-from broadcast_gateway.viewers import Viewer
-from broadcast_gateway.wires import native
-from broadcast_gateway.wires.frames import BAD_FRAME, FLOODING, MAX_FRAME, SILENT, TOO_SLOW, BadFrame, Closing
+from everstep.broadcast_gateway.protocols import Dialogue, House, Native, Pusher
+from everstep.broadcast_gateway.subscriptions import Viewer
+from everstep.broadcast_gateway.wires import websocket
+from everstep.broadcast_gateway.wires.closing import (
+    BAD_FRAME,
+    FLOODING,
+    MAX_FRAME,
+    SILENT,
+    TOO_SLOW,
+    BadFrame,
+    Closing,
+)
 
 HIGH_WATER = 64 * 1024
 """Bytes that a viewer has not taken, after which nothing more is put together for him."""
@@ -234,7 +242,7 @@ class Connection(asyncio.Protocol):
             return
         dialogue: Dialogue
         if path == NATIVE_PATH:
-            self._protocol.available_subprotocols = [Subprotocol(native.SUBPROTOCOL)]
+            self._protocol.available_subprotocols = [Subprotocol(websocket.SUBPROTOCOL)]
             dialogue = Native(self, self._house)
         elif path.startswith(PUSHER_PATH):
             version = parse_qs(query).get("protocol", [""])[-1]

@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from agent_domain.background import note_failure
-from agent_domain.ports import StoreUnavailable
-from agent_domain.reader import Position
-from broadcast_gateway.limits import LIMITS, Limits
-from broadcast_gateway.metrics import Metrics
-from broadcast_gateway.news import Chunk, Wire, read
-from broadcast_gateway.ports import Journal, Page
-from broadcast_gateway.streams import Stream
-from broadcast_gateway.viewers import Fallen, Joined, Need, Relay, Rows, Viewer
-from broadcast_gateway.wires.frames import BEGIN_ANEW, NOT_NOW, TOO_SLOW
+from everstep.agent_domain.background import note_failure
+from everstep.agent_domain.errors import StoreUnavailable
+from everstep.agent_domain.stream.reader import Position
+from everstep.broadcast_gateway.frames import Chunk, Wire, read
+from everstep.broadcast_gateway.limits import LIMITS, Limits
+from everstep.broadcast_gateway.metrics import Metrics
+from everstep.broadcast_gateway.ports import Journal, Page
+from everstep.broadcast_gateway.streams import Stream
+from everstep.broadcast_gateway.subscriptions import Fallen, Joined, Need, Relay, Rows, Viewer
+from everstep.broadcast_gateway.wires.closing import BEGIN_ANEW, NOT_NOW, TOO_SLOW
 
 logger = logging.getLogger(__name__)
 

@@ -14,11 +14,11 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
-from agent_domain import link
-from agent_domain.background import note_failure
-from agent_domain.errors import InvalidInput
-from broadcast_gateway.hub import Hub
-from broadcast_gateway.metrics import Metrics
+from everstep.agent_domain.background import note_failure
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.stream import link
+from everstep.broadcast_gateway.hub import Hub
+from everstep.broadcast_gateway.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from agent_domain.background import FAILURES
-from broadcast_gateway.wires.frames import Closing
+from everstep.agent_domain.background import FAILURES
+from everstep.broadcast_gateway.wires.closing import Closing
 
 
 class Metrics:

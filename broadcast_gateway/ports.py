@@ -6,10 +6,10 @@ from datetime import datetime
 from typing import Protocol
 from uuid import UUID
 
-from agent_domain.channels import Channel
-from agent_domain.errors import EverstepError
-from agent_domain.reader import Place
-from broadcast_gateway.news import Entry
+from everstep.agent_domain.errors import EverstepError
+from everstep.agent_domain.stream.channels import Channel
+from everstep.agent_domain.stream.reader import Place
+from everstep.broadcast_gateway.frames import Entry
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,11 @@ from urllib.parse import urlsplit
 
 from websockets.http11 import Request
 
-from agent_domain.background import keep_running
-from agent_domain.hosts import AllowedHosts
-from broadcast_gateway.connections import Connection
-from broadcast_gateway.dialogues import House
-from broadcast_gateway.wires.frames import RESTARTING
+from everstep.agent_domain.background import keep_running
+from everstep.agent_domain.hosts import AllowedHosts
+from everstep.broadcast_gateway.connections import Connection
+from everstep.broadcast_gateway.protocols import House
+from everstep.broadcast_gateway.wires.closing import RESTARTING
 
 logger = logging.getLogger(__name__)
 

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from uuid import UUID
 
-from agent_domain.reader import ENDED, Attempted, Place, Position, Taken, remember
-from broadcast_gateway.drafts import OpenDraft
-from broadcast_gateway.limits import LIMITS, Limits
-from broadcast_gateway.news import Chunk, Entry, Wire
+from everstep.agent_domain.stream.reader import ENDED, Attempted, Place, Position, Taken, remember
+from everstep.broadcast_gateway.frames import Chunk, Entry, Wire
+from everstep.broadcast_gateway.limits import LIMITS, Limits
+from everstep.broadcast_gateway.partial_text import OpenDraft
 
 BEGINNING = Place(0, 0, 0)
 """Before every draft."""

@@ -1,52 +1,88 @@
-from agent_domain.announcements import (
-    Announcement as Announcement,
-    Context as Context,
-    MessageRole as MessageRole,
+from everstep.agent_domain.agents.builder import AgentCapability as AgentCapability
+from everstep.agent_domain.agents.contracts import (
+    AbstractAgentDefinition as AbstractAgentDefinition,
+    AgentContract as AgentContract,
+    AgentContractRegistry as AgentContractRegistry,
+    AgentDescriptor as AgentDescriptor,
+    AgentFactory as AgentFactory,
+    RunsAgent as RunsAgent,
 )
-from agent_domain.broadcast import (
-    BroadcastConfig as BroadcastConfig,
-    CanBroadcastAgentEvents as CanBroadcastAgentEvents,
+from everstep.agent_domain.agents.definition import AgentDefinition as AgentDefinition
+from everstep.agent_domain.agents.drivers import (
+    CanExecuteToolCalls as CanExecuteToolCalls,
+    CanUseTools as CanUseTools,
+    Model as Model,
+    OnText as OnText,
+    Reply as Reply,
+    StepDriver as StepDriver,
+    ToolCallingDriver as ToolCallingDriver,
 )
-from agent_domain.builder import (
-    AgentCapability as AgentCapability,
+from everstep.agent_domain.agents.plan import (
+    REGISTERED as REGISTERED,
+    CriterionRef as CriterionRef,
+    CriterionRegistry as CriterionRegistry,
+    CumulativeTimeout as CumulativeTimeout,
+    DriverKind as DriverKind,
+    ExecutionPlan as ExecutionPlan,
+    PlannedTool as PlannedTool,
+    RegisteredCriterion as RegisteredCriterion,
 )
-from agent_domain.cached_context import (
-    CachedContext as CachedContext,
-    InferenceRequest as InferenceRequest,
-    ResponseFormat as ResponseFormat,
+from everstep.agent_domain.agents.processors import (
+    AgentHook as AgentHook,
+    ProcessorWithModel as ProcessorWithModel,
 )
-from agent_domain.capabilities.approvals import (
+from everstep.agent_domain.agents.react import ReActDriver as ReActDriver
+from everstep.agent_domain.agents.spawning import CanSpawn as CanSpawn, Spawn as Spawn
+from everstep.agent_domain.capabilities.approvals import (
     ApprovalMode as ApprovalMode,
     ApprovalRule as ApprovalRule,
 )
-from agent_domain.capabilities.bash import (
+from everstep.agent_domain.capabilities.bash import (
     BashPolicy as BashPolicy,
     ExecutionPolicy as ExecutionPolicy,
 )
-from agent_domain.capabilities.extraction import (
+from everstep.agent_domain.capabilities.extraction import (
     Nothing as Nothing,
     SchemaDefinition as SchemaDefinition,
     SchemaRegistry as SchemaRegistry,
     StructuredOutputPolicy as StructuredOutputPolicy,
 )
-from agent_domain.capabilities.scratchpad import (
+from everstep.agent_domain.capabilities.scratchpad import (
     MetadataPolicy as MetadataPolicy,
 )
-from agent_domain.capabilities.skills import (
+from everstep.agent_domain.capabilities.skills import (
     Skill as Skill,
 )
-from agent_domain.capabilities.subagents import (
+from everstep.agent_domain.capabilities.subagents import (
     SubagentPolicy as SubagentPolicy,
 )
-from agent_domain.capabilities.tasks import (
+from everstep.agent_domain.capabilities.tasks import (
     TodoPolicy as TodoPolicy,
 )
-from agent_domain.contexts import (
-    ContextCaller as ContextCaller,
-    ContextPolicy as ContextPolicy,
-    MessageContext as MessageContext,
+from everstep.agent_domain.errors import (
+    AgentError as AgentError,
+    Escaped as Escaped,
+    EverstepError as EverstepError,
+    HookFailed as HookFailed,
+    InvalidInput as InvalidInput,
+    InvalidModelOutput as InvalidModelOutput,
+    ListenerFailed as ListenerFailed,
+    ModelError as ModelError,
+    ModelTimeout as ModelTimeout,
+    ModelUnavailable as ModelUnavailable,
+    NotFound as NotFound,
+    RateLimited as RateLimited,
+    StoreUnavailable as StoreUnavailable,
+    ToolError as ToolError,
+    ToolFailed as ToolFailed,
+    ToolTimedOut as ToolTimedOut,
+    UnknownName as UnknownName,
+    UnreadableAnswer as UnreadableAnswer,
+    WrongApi as WrongApi,
 )
-from agent_domain.continuation import (
+from everstep.agent_domain.ids import ExecutionRef as ExecutionRef
+from everstep.agent_domain.loop.child_end import ChildEnd as ChildEnd
+from everstep.agent_domain.loop.continuation import (
     CallableCriterion as CallableCriterion,
     ContinuationCriteria as ContinuationCriteria,
     ContinuationDecision as ContinuationDecision,
@@ -55,15 +91,7 @@ from agent_domain.continuation import (
     Criterion as Criterion,
     Signalled as Signalled,
 )
-from agent_domain.contracts import (
-    AbstractAgentDefinition as AbstractAgentDefinition,
-    AgentContract as AgentContract,
-    AgentContractRegistry as AgentContractRegistry,
-    AgentDescriptor as AgentDescriptor,
-    AgentFactory as AgentFactory,
-    RunsAgent as RunsAgent,
-)
-from agent_domain.criteria import (
+from everstep.agent_domain.loop.criteria import (
     CumulativeExecutionTimeLimit as CumulativeExecutionTimeLimit,
     ErrorPolicyCriterion as ErrorPolicyCriterion,
     ErrorPresenceCheck as ErrorPresenceCheck,
@@ -78,47 +106,71 @@ from agent_domain.criteria import (
     TokenUsageLimit as TokenUsageLimit,
     ToolCallPresenceCheck as ToolCallPresenceCheck,
 )
-from agent_domain.definition import (
-    AgentDefinition as AgentDefinition,
-)
-from agent_domain.drivers import (
-    CanExecuteToolCalls as CanExecuteToolCalls,
-    CanUseTools as CanUseTools,
-    Model as Model,
-    OnText as OnText,
-    Reply as Reply,
-    StepDriver as StepDriver,
-    ToolCallingDriver as ToolCallingDriver,
-)
-from agent_domain.envelopes import (
-    Envelope as Envelope,
-)
-from agent_domain.error_policy import (
+from everstep.agent_domain.loop.error_policy import (
     ErrorContext as ErrorContext,
     ErrorHandlingDecision as ErrorHandlingDecision,
     ErrorPolicy as ErrorPolicy,
     FailingStep as FailingStep,
 )
-from agent_domain.errors import (
-    AgentError as AgentError,
-    Escaped as Escaped,
-    EverstepError as EverstepError,
-    HookFailed as HookFailed,
-    InvalidInput as InvalidInput,
-    InvalidModelOutput as InvalidModelOutput,
-    ListenerFailed as ListenerFailed,
-    ModelError as ModelError,
-    ModelTimeout as ModelTimeout,
-    ModelUnavailable as ModelUnavailable,
-    RateLimited as RateLimited,
-    ToolError as ToolError,
-    ToolFailed as ToolFailed,
-    ToolTimedOut as ToolTimedOut,
-    UnknownName as UnknownName,
-    UnreadableAnswer as UnreadableAnswer,
-    WrongApi as WrongApi,
+from everstep.agent_domain.loop.facts import (
+    CritiqueFacts as CritiqueFacts,
+    CritiqueVerdict as CritiqueVerdict,
+    ExecutionFacts as ExecutionFacts,
+    StateInfo as StateInfo,
 )
-from agent_domain.events import (
+from everstep.agent_domain.loop.hook_requests import Wishes as Wishes
+from everstep.agent_domain.loop.loop import (
+    AwaitApproval as AwaitApproval,
+    AwaitInput as AwaitInput,
+    AwaitResume as AwaitResume,
+    Infer as Infer,
+    Process as Process,
+    Rules as Rules,
+    RunSubagents as RunSubagents,
+    RunTools as RunTools,
+    Stop as Stop,
+    decide as decide,
+)
+from everstep.agent_domain.loop.status import (
+    AgentStatus as AgentStatus,
+    ExecutionStatus as ExecutionStatus,
+    StopReason as StopReason,
+    WireStatus as WireStatus,
+)
+from everstep.agent_domain.loop.step_error import ErrorType as ErrorType, StepError as StepError
+from everstep.agent_domain.loop.step_facts import (
+    Besides as Besides,
+    CallFacts as CallFacts,
+    CallNeed as CallNeed,
+    StepFacts as StepFacts,
+    StepType as StepType,
+)
+from everstep.agent_domain.loop.stop_signal import StopSignal as StopSignal
+from everstep.agent_domain.loop.usage import Usage as Usage
+from everstep.agent_domain.loop.views import (
+    ExecutionView as ExecutionView,
+    LoopState as LoopState,
+    StepView as StepView,
+)
+from everstep.agent_domain.messages.cached_context import (
+    CachedContext as CachedContext,
+    InferenceRequest as InferenceRequest,
+    ResponseFormat as ResponseFormat,
+)
+from everstep.agent_domain.messages.messages import (
+    Message as Message,
+    MessageStore as MessageStore,
+    Role as Role,
+)
+from everstep.agent_domain.result import (
+    Failure as Failure,
+    Success as Success,
+)
+from everstep.agent_domain.state.broadcast_adapter import (
+    BroadcastConfig as BroadcastConfig,
+    CanBroadcastAgentEvents as CanBroadcastAgentEvents,
+)
+from everstep.agent_domain.state.events import (
     AgentFailed as AgentFailed,
     AgentFinished as AgentFinished,
     AgentStateUpdated as AgentStateUpdated,
@@ -133,126 +185,53 @@ from agent_domain.events import (
     ToolCallCompleted as ToolCallCompleted,
     ToolCallStarted as ToolCallStarted,
 )
-from agent_domain.facts import (
-    CritiqueFacts as CritiqueFacts,
-    CritiqueVerdict as CritiqueVerdict,
-    ExecutionFacts as ExecutionFacts,
-    StateInfo as StateInfo,
-)
-from agent_domain.function_tool import (
-    BaseTool as BaseTool,
-    FunctionTool as FunctionTool,
-    tool as tool,
-)
-from agent_domain.inquiry import (
-    AskModel as AskModel,
-    ModelChoice as ModelChoice,
-)
-from agent_domain.loop import (
-    AwaitApproval as AwaitApproval,
-    AwaitInput as AwaitInput,
-    AwaitResume as AwaitResume,
-    Infer as Infer,
-    Process as Process,
-    Rules as Rules,
-    RunSubagents as RunSubagents,
-    RunTools as RunTools,
-    Stop as Stop,
-    decide as decide,
-)
-from agent_domain.messages import (
-    Message as Message,
-    MessageStore as MessageStore,
-    Role as Role,
-)
-from agent_domain.plan import (
-    REGISTERED as REGISTERED,
-    CriterionRef as CriterionRef,
-    CriterionRegistry as CriterionRegistry,
-    CumulativeTimeout as CumulativeTimeout,
-    DriverKind as DriverKind,
-    ExecutionPlan as ExecutionPlan,
-    PlannedTool as PlannedTool,
-    RegisteredCriterion as RegisteredCriterion,
-)
-from agent_domain.ports import (
-    CallRecord as CallRecord,
-    CallRow as CallRow,
-    Command as Command,
-    CommandKind as CommandKind,
-    EventRecord as EventRecord,
-    ExecutionRef as ExecutionRef,
-    ExecutionRow as ExecutionRow,
-    ExecutionSpec as ExecutionSpec,
-    ExecutionStore as ExecutionStore,
-    Page as Page,
-    RequestRow as RequestRow,
-    RequestState as RequestState,
-    Resolution as Resolution,
-    RetryWait as RetryWait,
-    Steering as Steering,
-    StepRow as StepRow,
-    StoredEnvelope as StoredEnvelope,
-)
-from agent_domain.processors import (
-    AgentHook as AgentHook,
-    ProcessorWithModel as ProcessorWithModel,
-)
-from agent_domain.react import (
-    ReActDriver as ReActDriver,
-)
-from agent_domain.reader import (
-    Place as Place,
-    Position as Position,
-)
-from agent_domain.result import (
-    Failure as Failure,
-    Success as Success,
-)
-from agent_domain.sessions import (
-    ContextForbidden as ContextForbidden,
-    SessionStatus as SessionStatus,
-)
-from agent_domain.snapshots import (
+from everstep.agent_domain.state.snapshots import (
     ContinuationAgentStateSerializer as ContinuationAgentStateSerializer,
     SlimAgentStateSerializer as SlimAgentStateSerializer,
     SlimSerializationConfig as SlimSerializationConfig,
 )
-from agent_domain.spawning import (
-    CanSpawn as CanSpawn,
-    ChildEnd as ChildEnd,
-    Spawn as Spawn,
-)
-from agent_domain.state import (
-    AgentState as AgentState,
-    ExecutionData as ExecutionData,
-)
-from agent_domain.status import (
-    AgentStatus as AgentStatus,
-    ExecutionStatus as ExecutionStatus,
-    StopReason as StopReason,
-    WireStatus as WireStatus,
-)
-from agent_domain.step_error import (
-    ErrorType as ErrorType,
-    StepError as StepError,
-)
-from agent_domain.step_facts import (
-    Besides as Besides,
-    CallFacts as CallFacts,
-    CallNeed as CallNeed,
-    StepFacts as StepFacts,
-    StepType as StepType,
-)
-from agent_domain.steps import (
+from everstep.agent_domain.state.state import AgentState as AgentState, ExecutionData as ExecutionData
+from everstep.agent_domain.state.steps import (
     AgentStep as AgentStep,
     InferenceResponse as InferenceResponse,
     StepExecution as StepExecution,
 )
-from agent_domain.stop_signal import (
-    StopSignal as StopSignal,
+from everstep.agent_domain.storage.calls import CallRecord as CallRecord, CallRow as CallRow
+from everstep.agent_domain.storage.commands import (
+    Command as Command,
+    CommandKind as CommandKind,
+    Steering as Steering,
 )
-from agent_domain.testing import (
+from everstep.agent_domain.storage.contexts import (
+    ContextCaller as ContextCaller,
+    ContextPolicy as ContextPolicy,
+    MessageContext as MessageContext,
+)
+from everstep.agent_domain.storage.execution_store import ExecutionStore as ExecutionStore
+from everstep.agent_domain.storage.executions import (
+    ExecutionRow as ExecutionRow,
+    ExecutionSpec as ExecutionSpec,
+    Page as Page,
+)
+from everstep.agent_domain.storage.requests import (
+    RequestRow as RequestRow,
+    RequestState as RequestState,
+    Resolution as Resolution,
+)
+from everstep.agent_domain.storage.sessions import (
+    ContextForbidden as ContextForbidden,
+    SessionStatus as SessionStatus,
+)
+from everstep.agent_domain.storage.steps import RetryWait as RetryWait, StepRow as StepRow
+from everstep.agent_domain.stream.envelopes import Envelope as Envelope
+from everstep.agent_domain.stream.reader import Place as Place, Position as Position
+from everstep.agent_domain.stream.records import EventRecord as EventRecord, StoredEnvelope as StoredEnvelope
+from everstep.agent_domain.stream.session_messages import (
+    Announcement as Announcement,
+    Context as Context,
+    MessageRole as MessageRole,
+)
+from everstep.agent_domain.testing import (
     DeterministicAgentDriver as DeterministicAgentDriver,
     MockTool as MockTool,
     ScenarioStep as ScenarioStep,
@@ -260,7 +239,13 @@ from agent_domain.testing import (
     calls as calls,
     says as says,
 )
-from agent_domain.tools import (
+from everstep.agent_domain.tools.function_tool import (
+    BaseTool as BaseTool,
+    FunctionTool as FunctionTool,
+    tool as tool,
+)
+from everstep.agent_domain.tools.inquiry import AskModel as AskModel, ModelChoice as ModelChoice
+from everstep.agent_domain.tools.tools import (
     Effect as Effect,
     Tool as Tool,
     Toolbox as Toolbox,
@@ -270,25 +255,14 @@ from agent_domain.tools import (
     ToolOptions as ToolOptions,
     ToolResult as ToolResult,
 )
-from agent_domain.toolsets import (
+from everstep.agent_domain.tools.toolsets import (
     Asker as Asker,
     ListedTool as ListedTool,
     Toolset as Toolset,
 )
-from agent_domain.usage import (
-    Usage as Usage,
-)
-from agent_domain.values import (
+from everstep.agent_domain.values import (
     FrozenDict as FrozenDict,
     FrozenList as FrozenList,
-)
-from agent_domain.views import (
-    ExecutionView as ExecutionView,
-    LoopState as LoopState,
-    StepView as StepView,
-)
-from agent_domain.wishes import (
-    Wishes as Wishes,
 )
 from everstep.agents.files import (
     AgentRegistry as AgentRegistry,
@@ -381,16 +355,13 @@ from everstep.local.runner import (
 from everstep.local.trace import (
     Trace as Trace,
 )
-from everstep.streaming.client import (
-    Stream as Stream,
-    stream as stream,
-)
-from everstep.streaming.news import (
+from everstep.streams.client import Stream as Stream, stream as stream
+from everstep.streams.client_events import (
     Happened as Happened,
     Reload as Reload,
     StreamRefused as StreamRefused,
     Wrote as Wrote,
 )
-from workflows.contracts import (
+from everstep.workflows.contracts import (
     ExecutionResult as ExecutionResult,
 )

@@ -10,8 +10,8 @@ import argparse
 import asyncio
 from pathlib import Path
 
-from agent_domain.status import ExecutionStatus
 from everstep import AgentBuilder, ToolCallingDriver, UseUserInput
+from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.client.client import Client, Execution
 from everstep.inference.scripted import ScenarioModel, Script
 from everstep.runtime.data_folder import data_folder

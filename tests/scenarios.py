@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from agent_domain.continuation import ContinuationDecision
-from agent_domain.error_policy import ErrorPolicy
-from agent_domain.errors import InvalidInput, RateLimited
-from agent_domain.facts import ExecutionFacts
-from agent_domain.loop import (
+from everstep.agent_domain.agents.plan import REGISTERED, ExecutionPlan
+from everstep.agent_domain.errors import InvalidInput, RateLimited
+from everstep.agent_domain.loop.continuation import ContinuationDecision
+from everstep.agent_domain.loop.error_policy import ErrorPolicy
+from everstep.agent_domain.loop.facts import ExecutionFacts
+from everstep.agent_domain.loop.loop import (
     AwaitApproval,
     AwaitInput,
     AwaitResume,
@@ -25,11 +26,10 @@ from agent_domain.loop import (
     Stop,
     decide,
 )
-from agent_domain.plan import REGISTERED, ExecutionPlan
-from agent_domain.status import AgentStatus, StopReason
-from agent_domain.step_error import ErrorType, StepError
-from agent_domain.step_facts import CallFacts, StepFacts
-from agent_domain.usage import Usage
+from everstep.agent_domain.loop.status import AgentStatus, StopReason
+from everstep.agent_domain.loop.step_error import ErrorType, StepError
+from everstep.agent_domain.loop.step_facts import CallFacts, StepFacts
+from everstep.agent_domain.loop.usage import Usage
 
 START = datetime(2026, 1, 16, 10, 5, tzinfo=UTC)
 TICK = timedelta(seconds=1)

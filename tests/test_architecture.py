@@ -1,6 +1,7 @@
 """The contracts between the packages are kept, and a contract that is broken is noticed."""
 
 import ast
+import importlib
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 CONFIG: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
-PACKAGES: list[str] = CONFIG["tool"]["importlinter"]["root_packages"]
+LINKED = ("activities", "agent_domain", "broadcast_gateway", "workflows")
+"""Folders beside `everstep` that are linked into it."""
 CONTRACTS: dict[str, dict[str, Any]] = {
     contract["id"]: contract for contract in CONFIG["tool"]["importlinter"]["contracts"]
 }
@@ -28,15 +30,44 @@ def layers() -> set[str]:
 
 
 def test_the_layers_name_every_package() -> None:
-    top_level = packages_below(ROOT) - {"tests", "bench", "examples"}
-    inside_everstep = {f"everstep.{name}" for name in packages_below(ROOT / "everstep")}
-
-    assert set(PACKAGES) == top_level
-    assert layers() == top_level - {"everstep"} | inside_everstep
+    assert layers() == {f"everstep.{name}" for name in packages_below(ROOT / "everstep")}
 
 
-def test_every_package_is_built_into_the_wheel() -> None:
-    assert CONFIG["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == PACKAGES
+def test_everything_is_imported_as_everstep() -> None:
+    """What is beside it is linked into it, and there is no other package in the wheel."""
+    assert packages_below(ROOT) - {"tests", "bench", "examples"} == {"everstep", *LINKED}
+    assert [(ROOT / "everstep" / name).readlink() for name in LINKED] == [
+        Path("..") / name for name in LINKED
+    ]
+    assert CONFIG["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == ["everstep"]
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_an_import_by_the_old_name_says_the_new_one(name: str) -> None:
+    with pytest.raises(ImportError, match=rf"Import everstep\.{name}"):
+        importlib.import_module(name)
+    source = f"from {name}.contracts import anything\n"
+    lint = [
+        sys.executable,
+        "-m",
+        "ruff",
+        "check",
+        "--select",
+        "TID251",
+        "--stdin-filename",
+        "planted.py",
+        "-",
+    ]
+    for folder in (ROOT, ROOT / "agent_domain"):
+        found = subprocess.run(  # noqa: S603 -- our own interpreter and words
+            lint, cwd=folder, input=source, capture_output=True, text=True, check=False
+        )
+        assert found.returncode == 1
+        assert f"Import everstep.{name}." in found.stdout
+
+
+def test_the_type_checker_reads_every_package() -> None:
+    assert {f"everstep/{name}" for name in LINKED} <= {*CONFIG["tool"]["pyright"]["include"]}
 
 
 class Planted(NamedTuple):
@@ -48,12 +79,12 @@ class Planted(NamedTuple):
 
 
 PLANTED = [
-    Planted("layers", "agent_domain/planted.py", "import activities"),
-    Planted("layers", "activities/planted.py", "import workflows"),
+    Planted("layers", "agent_domain/planted.py", "import everstep.activities"),
+    Planted("layers", "activities/planted.py", "import everstep.workflows"),
     Planted("layers", "activities/planted.py", "import everstep.capabilities"),
     Planted("layers", "workflows/planted.py", "import everstep.http_api"),
     Planted("layers", "everstep/agents/planted.py", "import everstep.local"),
-    Planted("layers", "everstep/http_api/planted.py", "import broadcast_gateway"),
+    Planted("layers", "everstep/http_api/planted.py", "import everstep.broadcast_gateway"),
     Planted("layers", "everstep/runtime/planted.py", "def lazily():\n    import everstep.cli"),
     *(
         Planted("domain", "agent_domain/planted.py", f"import {name}")
@@ -63,14 +94,15 @@ PLANTED = [
     Planted("workflows", "workflows/planted.py", "import httpx"),
     # Workflows import activities, so what those import counts as well.
     Planted("workflows", "activities/planted.py", "import sqlalchemy.ext.asyncio"),
-    Planted("gateway", "broadcast_gateway/planted.py", "from workflows import anything"),
-    Planted("gateway", "broadcast_gateway/planted.py", "import activities"),
+    Planted("gateway", "broadcast_gateway/planted.py", "from everstep.workflows import anything"),
+    Planted("gateway", "broadcast_gateway/planted.py", "import everstep.activities"),
     *(
         Planted("core", "broadcast_gateway/wires/planted.py", f"import {name}")
         for name in ("asyncio", "time", "websockets", "pydantic")
     ),
     Planted("adapters", "everstep/cli/planted.py", "import everstep.store"),
     Planted("adapters", "everstep/http_api/planted.py", "import everstep.inference"),
+    Planted("rooms", "agent_domain/loop/planted.py", "import everstep.agent_domain.state.state"),
     Planted("facade", "everstep/runtime/planted.py", "import everstep"),
 ]
 
@@ -78,8 +110,10 @@ PLANTED = [
 @pytest.fixture
 def copied(tmp_path: Path) -> Path:
     """The packages as they are, where something can be planted in them."""
-    for package in PACKAGES:
-        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for package in ("everstep", *LINKED):
+        shutil.copytree(
+            ROOT / package, tmp_path / package, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
+        )
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     return tmp_path
 
@@ -111,7 +145,7 @@ def test_a_forbidden_import_breaks_its_contract(copied: Path, planted: Planted) 
     with (module.parent / "__init__.py").open("a") as package:
         package.write("\nfrom . import planted\n")
     if planted.contract == "workflows" and not planted.module.startswith("workflows"):
-        (copied / "workflows" / "imports.py").write_text("import activities\n")
+        (copied / "workflows" / "imports.py").write_text("import everstep.activities\n")
 
     result = linted(copied)
 
@@ -128,7 +162,7 @@ IMPURE_NAMES = {"now", "utcnow", "today", "uuid1", "uuid4"}
 # What can be called without importing anything.
 IMPURE_BUILTINS = {"open", "input", "print", "exec", "eval", "__import__", "breakpoint"}
 # What the domain may import besides the standard library.
-DOMAIN_LIBRARIES = {"agent_domain", "pydantic", "pydantic_core"}
+DOMAIN_LIBRARIES = {"everstep", "pydantic", "pydantic_core"}
 
 
 def impurities(source: str) -> Iterator[str]:

@@ -10,7 +10,7 @@ PACKAGES = ("activities", "broadcast_gateway", "everstep")
 MAKERS = ("create_task", "ensure_future")
 
 AWAITED: Final = {
-    "activities/beginnings.py": "awaited by the block that it belongs to",
+    "activities/deferred_start.py": "awaited by the block that it belongs to",
     "everstep/runtime/serving.py": "the server itself, awaited by the block that it belongs to",
     "everstep/runtime/embedded/service.py": "awaited by the start, and the watch that reports a death",
     "everstep/runtime/embedded/__init__.py": "a group of tasks, awaited by its block",
@@ -23,7 +23,7 @@ AWAITED: Final = {
     "everstep/capabilities/mcp/connection.py": "a connection, and requests whose failure is their answer",
     "everstep/cli/main.py": "waits for the death of a server",
     "everstep/cli/watch.py": "awaited by the block that it belongs to",
-    "everstep/streaming/line.py": "pings of a client's line, whose end is the line's",
+    "everstep/streams/connection.py": "pings of a client's line, whose end is the line's",
     "everstep/http_api/event_stream.py": "awaited by the answer that they are",
 }
 """Tasks that something waits for, or whose end is someone's answer, and why they need not be kept running."""
@@ -31,9 +31,9 @@ AWAITED: Final = {
 CAUGHT: Final = {
     ("everstep/client/titles.py", "_entitle"),
     ("everstep/store/streams.py", "_ask"),
-    ("everstep/bus/direct.py", "_send"),
+    ("everstep/streams/publisher.py", "_send"),
     ("broadcast_gateway/links.py", "tell"),
-    ("broadcast_gateway/dialogues.py", "_work"),
+    ("broadcast_gateway/protocols.py", "_work"),
     ("broadcast_gateway/hub.py", "coroutine"),
 }
 """Tasks that end by themselves. Each catches every exception, or is looked at when it is done."""
@@ -68,7 +68,7 @@ def test_every_task_is_kept_running_or_known() -> None:
         and (file, _name(call.args[0])) not in CAUGHT
     ]
 
-    assert not unknown, "wrap them in agent_domain.background.keep_running, or say here why not"
+    assert not unknown, "wrap them in everstep.agent_domain.background.keep_running, or say here why not"
 
 
 def test_what_is_known_is_still_there() -> None:

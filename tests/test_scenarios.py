@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from agent_domain.drivers import ToolCallingDriver
-from agent_domain.errors import ToolFailed
-from agent_domain.loop import Decision
-from agent_domain.plan import REGISTERED
-from agent_domain.state import AgentState
-from agent_domain.steps import InferenceResponse
-from agent_domain.testing import MockTool, ScriptedModel
-from agent_domain.tools import ToolCall
-from agent_domain.usage import Usage
+from everstep.agent_domain.agents.drivers import ToolCallingDriver
+from everstep.agent_domain.agents.plan import REGISTERED
+from everstep.agent_domain.errors import ToolFailed
+from everstep.agent_domain.loop.loop import Decision
+from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.state.state import AgentState
+from everstep.agent_domain.state.steps import InferenceResponse
+from everstep.agent_domain.testing import MockTool, ScriptedModel
+from everstep.agent_domain.tools.tools import ToolCall
 from everstep.local.agent import AgentBuilder
 from everstep.local.runner import LocalRunner
 from tests.scenarios import SCENARIOS, Scenario, Turn, described, drive

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent_domain.tools import Tool, ToolContext, ToolOptions
-from agent_domain.toolsets import Asker, ListedTool
-from agent_domain.values import frozen_map
+from everstep.agent_domain.tools.tools import Tool, ToolContext, ToolOptions
+from everstep.agent_domain.tools.toolsets import Asker, ListedTool
+from everstep.agent_domain.values import frozen_map
 
 
 @dataclass(frozen=True)

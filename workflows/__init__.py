@@ -8,3 +8,6 @@ breaks running executions.
 May import ``activities`` (their types, passed through the sandbox), ``agent_domain`` and ``temporalio``;
 never ``everstep``, and no database, HTTP or provider library, even indirectly.
 """
+
+if __name__ != "everstep.workflows":
+    raise ImportError("Import everstep.workflows: under two names, every class would exist twice.")

@@ -11,7 +11,7 @@ from typing import NotRequired, TypedDict
 from temporalio.common import RetryPolicy
 from temporalio.workflow import ActivityCancellationType
 
-from activities.contracts import QUICK_SECONDS
+from everstep.activities.contracts import QUICK_SECONDS
 
 LOCAL_RETRY_THRESHOLD = timedelta(milliseconds=1)
 """Below every pause between attempts, so the workflow waits for the next attempt of a local activity.

@@ -14,16 +14,17 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
-    from activities.agent import AgentActivities
-    from activities.contracts import InferInput, ProcessInput, ToolInput, ToolOutput, settled
-    from agent_domain.continuation import (
+    from everstep.activities.agent import AgentActivities
+    from everstep.activities.contracts import InferInput, ProcessInput, ToolInput, ToolOutput, settled
+    from everstep.agent_domain.agents.plan import PlannedTool
+    from everstep.agent_domain.errors import HookFailed
+    from everstep.agent_domain.loop.continuation import (
         ContinuationDecision,
         ContinuationEvaluation,
         ContinuationOutcome,
         compact,
     )
-    from agent_domain.errors import HookFailed
-    from agent_domain.loop import (
+    from everstep.agent_domain.loop.loop import (
         AwaitApproval,
         AwaitInput,
         AwaitResume,
@@ -34,16 +35,15 @@ with workflow.unsafe.imports_passed_through():
         Stop,
         decide,
     )
-    from agent_domain.plan import PlannedTool
-    from agent_domain.status import ExecutionStatus, StopReason, ended
-    from agent_domain.step_error import StepError
-    from agent_domain.step_facts import CallFacts, StepFacts
-    from workflows.activity_options import MODEL, QUICK_TOOL, ROLL_OVER_EVENTS, TOOL
-    from workflows.belonging import foreign
-    from workflows.children import Children
-    from workflows.contracts import WORKFLOW, ExecutionInput, ExecutionResult
-    from workflows.people import People
-    from workflows.standing import together
+    from everstep.agent_domain.loop.status import ExecutionStatus, StopReason, ended
+    from everstep.agent_domain.loop.step_error import StepError
+    from everstep.agent_domain.loop.step_facts import CallFacts, StepFacts
+    from everstep.workflows.activity_options import MODEL, QUICK_TOOL, ROLL_OVER_EVENTS, TOOL
+    from everstep.workflows.children import Children
+    from everstep.workflows.contracts import WORKFLOW, ExecutionInput, ExecutionResult
+    from everstep.workflows.execution_base import together
+    from everstep.workflows.foreign_workflows import foreign
+    from everstep.workflows.updates import People
 
 
 HOOK_FAILED = HookFailed.__name__

@@ -20,16 +20,16 @@ from temporalio.exceptions import (
 from temporalio.workflow import ChildWorkflowCancellationType, ChildWorkflowHandle, ParentClosePolicy
 
 with workflow.unsafe.imports_passed_through():
-    from activities.contracts import CloseInput, ReportInput, SpawnInput, ToolOutput, settled
-    from activities.subagents import SubagentActivities
-    from agent_domain.facts import StateInfo
-    from agent_domain.plan import ExecutionPlan
-    from agent_domain.ports import ExecutionRef
-    from agent_domain.spawning import child_ref
-    from agent_domain.status import ExecutionStatus
-    from agent_domain.step_facts import CallFacts
-    from workflows.activity_options import CHILD
-    from workflows.contracts import (
+    from everstep.activities.contracts import CloseInput, ReportInput, SpawnInput, ToolOutput, settled
+    from everstep.activities.subagents import SubagentActivities
+    from everstep.agent_domain.agents.plan import ExecutionPlan
+    from everstep.agent_domain.agents.spawning import child_ref
+    from everstep.agent_domain.ids import ExecutionRef
+    from everstep.agent_domain.loop.facts import StateInfo
+    from everstep.agent_domain.loop.status import ExecutionStatus
+    from everstep.agent_domain.loop.step_facts import CallFacts
+    from everstep.workflows.activity_options import CHILD
+    from everstep.workflows.contracts import (
         CHILD_STANDS,
         PARENT_STANDS,
         WORKFLOW,
@@ -38,8 +38,8 @@ with workflow.unsafe.imports_passed_through():
         ExecutionResult,
         workflow_id,
     )
-    from workflows.search_attributes import at_start
-    from workflows.standing import Standing, together
+    from everstep.workflows.execution_base import Standing, together
+    from everstep.workflows.search_attributes import at_start
 
 T = TypeVar("T")
 

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from uuid import UUID
 
-from agent_domain.facts import ExecutionFacts, StateInfo
-from agent_domain.plan import ExecutionPlan
-from agent_domain.ports import ExecutionRef
-from agent_domain.status import AgentStatus, ExecutionStatus, StopReason
-from agent_domain.usage import Usage
+from everstep.agent_domain.agents.plan import ExecutionPlan
+from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.loop.facts import ExecutionFacts, StateInfo
+from everstep.agent_domain.loop.status import AgentStatus, ExecutionStatus, StopReason
+from everstep.agent_domain.loop.usage import Usage
 
 WORKFLOW = "AgentExecution"
 ID_PREFIX = "agent-execution/"

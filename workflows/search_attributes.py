@@ -7,8 +7,8 @@ from temporalio.common import (
     TypedSearchAttributes,
 )
 
-from agent_domain.status import ExecutionStatus, StopReason
-from workflows.contracts import ExecutionInput
+from everstep.agent_domain.loop.status import ExecutionStatus, StopReason
+from everstep.workflows.contracts import ExecutionInput
 
 TENANT = SearchAttributeKey.for_keyword("EverstepTenant")
 AGENT = SearchAttributeKey.for_keyword("EverstepAgent")

@@ -22,9 +22,9 @@ from pydantic import (
     model_validator,
 )
 
-from agent_domain.capabilities.faults import faults
-from agent_domain.errors import InvalidInput
-from agent_domain.values import EMPTY, FrozenDict, frozen_map, json_text
+from everstep.agent_domain.checks import faults
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map, json_text
 
 MISMATCH = "Approval does not match the pending call"
 RESOLVED = "Approval already resolved"

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
-from agent_domain.capabilities.limits import any_whole, finite, whole
-from agent_domain.capabilities.network import Network, network
-from agent_domain.errors import InvalidInput
-from agent_domain.values import valid_text
+from everstep.agent_domain.capabilities.network import Network, network
+from everstep.agent_domain.checks import any_whole, finite, whole
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.values import valid_text
 
 KIB = 1024
 MIB = 1024 * KIB

@@ -6,10 +6,9 @@ from typing import Any, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
-from agent_domain.capabilities.faults import faults
-from agent_domain.capabilities.limits import whole
-from agent_domain.errors import InvalidInput
-from agent_domain.values import json_text, parse_json
+from everstep.agent_domain.checks import faults, whole
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.values import json_text, parse_json
 
 RESULT_KEY = "self_critic_result"
 ITERATION_KEY = "self_critic_iteration"

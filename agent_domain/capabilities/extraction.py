@@ -8,10 +8,9 @@ from typing import Any, Self, cast
 from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError, create_model
 from pydantic_core import PydanticSerializationError, SchemaError, to_jsonable_python
 
-from agent_domain.capabilities.faults import faults
-from agent_domain.capabilities.limits import whole
-from agent_domain.errors import InvalidInput, UnknownName
-from agent_domain.values import EMPTY, FrozenDict, cut, freeze, frozen_map, json_text, valid_text
+from everstep.agent_domain.checks import faults, whole
+from everstep.agent_domain.errors import InvalidInput, UnknownName
+from everstep.agent_domain.values import EMPTY, FrozenDict, cut, freeze, frozen_map, json_text, valid_text
 
 TOOL = "extract_data"
 MAX_PREVIEW = 200

@@ -14,8 +14,8 @@ from itertools import islice
 from posixpath import basename, join, normpath
 from typing import TypeAlias, cast
 
-from agent_domain.errors import InvalidInput
-from agent_domain.values import cut, valid_text
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.values import cut, valid_text
 
 # --- Paths ---
 

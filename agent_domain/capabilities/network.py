@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Final, TypeAlias, cast
 
-from agent_domain.errors import InvalidInput
-from agent_domain.values import cut
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.values import cut
 
 Address: TypeAlias = IPv4Address | IPv6Address
 Network: TypeAlias = bool | tuple[str, ...]

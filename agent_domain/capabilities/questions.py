@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias, cast
 
-from agent_domain.capabilities.limits import finite
-from agent_domain.errors import InvalidInput
-from agent_domain.values import FrozenDict, freeze, frozen_map, json_text, parse_json, valid_text
+from everstep.agent_domain.checks import finite
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.values import FrozenDict, freeze, frozen_map, json_text, parse_json, valid_text
 
 TOOL = "user_input"
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from types import NoneType
 from typing import Any, cast
 
-from agent_domain.capabilities.extraction import TOOL as EXTRACT_DATA
-from agent_domain.capabilities.limits import whole
-from agent_domain.errors import InvalidInput
-from agent_domain.tools import ToolCall
-from agent_domain.values import cut, freeze, json_text, valid_text
+from everstep.agent_domain.capabilities.extraction import TOOL as EXTRACT_DATA
+from everstep.agent_domain.checks import whole
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.tools.tools import ToolCall
+from everstep.agent_domain.values import cut, freeze, json_text, valid_text
 
 WRITE, READ, LIST = "metadata_write", "metadata_read", "metadata_list"
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from posixpath import basename, dirname
 from typing import Any, cast
 
-from agent_domain.errors import InvalidInput
-from agent_domain.values import FrozenDict, freeze
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.values import FrozenDict, freeze
 
 SKILL_FILE = "SKILL.md"
 RESOURCE_DIRECTORIES = ("scripts/", "references/", "assets/")

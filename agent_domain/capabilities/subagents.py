@@ -7,11 +7,11 @@ with a child is an error text, never a failure.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from agent_domain.capabilities.limits import any_whole, whole
-from agent_domain.errors import UnknownName
-from agent_domain.spawning import ChildEnd
-from agent_domain.status import ExecutionStatus
-from agent_domain.values import FrozenDict, frozen_map
+from everstep.agent_domain.checks import any_whole, whole
+from everstep.agent_domain.errors import UnknownName
+from everstep.agent_domain.loop.child_end import ChildEnd
+from everstep.agent_domain.loop.status import ExecutionStatus
+from everstep.agent_domain.values import FrozenDict, frozen_map
 
 TOOL = "spawn_subagent"
 INHERIT = "inherit"

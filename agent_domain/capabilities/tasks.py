@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NoReturn, cast
 
-from agent_domain.capabilities.limits import any_whole, whole
-from agent_domain.errors import InvalidInput
-from agent_domain.values import FrozenDict, frozen_map
+from everstep.agent_domain.checks import any_whole, whole
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.values import FrozenDict, frozen_map
 
 TOOL = "todo_write"
 METADATA_KEY = "tasks"

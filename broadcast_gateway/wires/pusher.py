@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agent_domain.channels import ChannelGrant, channel_signature
-from agent_domain.envelopes import TELEMETRY
-from agent_domain.errors import InvalidInput
-from agent_domain.values import FrozenDict, frozen_map, json_text, parse_json
-from broadcast_gateway.news import News
-from broadcast_gateway.viewers import Joined
-from broadcast_gateway.wires.frames import MAX_CHANNEL, BadFrame, parse_frame, text_frame, text_of
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.stream.channels import ChannelGrant, channel_signature
+from everstep.agent_domain.stream.envelopes import TELEMETRY
+from everstep.agent_domain.values import FrozenDict, frozen_map, json_text, parse_json
+from everstep.broadcast_gateway.frames import News
+from everstep.broadcast_gateway.subscriptions import Joined
+from everstep.broadcast_gateway.wires.closing import MAX_CHANNEL, BadFrame, parse_frame, text_frame, text_of
 
 PROTOCOL = 7
 CLIENT_EVENTS_REFUSED = 4301

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast
 
-from agent_domain import agent_registry
-from agent_domain.agent_spec import AgentSpec
-from agent_domain.errors import InvalidInput
+from everstep.agent_domain.agents import registry
+from everstep.agent_domain.agents.spec import AgentSpec
+from everstep.agent_domain.errors import InvalidInput
 from everstep.plain_yaml import load_yaml
 
 logger = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class Skipped:
         return f"skipped an agent definition: {told}"
 
 
-class AgentRegistry(agent_registry.AgentRegistry):
+class AgentRegistry(registry.AgentRegistry):
     """Agent specs by name, from code and from files."""
 
     def load_from_file(self, path: Path | str) -> AgentSpec:

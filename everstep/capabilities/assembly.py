@@ -9,15 +9,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
-from agent_domain.agent_spec import AgentSpec
-from agent_domain.builder import AgentBuilder
-from agent_domain.capabilities.subagents import INHERIT
-from agent_domain.definition import AgentDefinition
-from agent_domain.error_policy import ErrorPolicy
-from agent_domain.errors import InvalidInput, UnknownName
-from agent_domain.tools import Tool
-from agent_domain.toolsets import Toolset
-from agent_domain.values import EMPTY, FrozenDict, frozen_map
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.definition import AgentDefinition
+from everstep.agent_domain.agents.spec import AgentSpec
+from everstep.agent_domain.capabilities.subagents import INHERIT
+from everstep.agent_domain.errors import InvalidInput, UnknownName
+from everstep.agent_domain.loop.error_policy import ErrorPolicy
+from everstep.agent_domain.tools.tools import Tool
+from everstep.agent_domain.tools.toolsets import Toolset
+from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map
 from everstep.capabilities.catalogue import Catalogue, Entry, Resolve, Surroundings
 from everstep.capabilities.subagents import ADDRESS, Some
 

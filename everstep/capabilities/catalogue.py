@@ -21,12 +21,12 @@ from typing import Any
 
 from pydantic import ConfigDict, ValidationError, validate_call
 
-from agent_domain.agent_registry import AgentRegistry
-from agent_domain.builder import AgentBuilder, AgentCapability
-from agent_domain.capabilities.faults import faults
-from agent_domain.errors import InvalidInput, UnknownName
-from agent_domain.tools import Tool
-from agent_domain.values import EMPTY, thaw
+from everstep.agent_domain.agents.builder import AgentBuilder, AgentCapability
+from everstep.agent_domain.agents.registry import AgentRegistry
+from everstep.agent_domain.checks import faults
+from everstep.agent_domain.errors import InvalidInput, UnknownName
+from everstep.agent_domain.tools.tools import Tool
+from everstep.agent_domain.values import EMPTY, thaw
 
 Resolve = Callable[[str | Mapping[str, Any]], object]
 """Raises `InvalidInput` if there is no such preset, or settings cannot be used."""

@@ -5,7 +5,7 @@ from typing import Any, NoReturn
 
 import jsonschema_rs
 
-from agent_domain.values import thaw
+from everstep.agent_domain.values import thaw
 
 MAX_TOLD = 3
 """How many faults are told of: enough to mend an answer, and not a page."""

@@ -6,17 +6,17 @@ A maker's keyword arguments are what a file may write; its defaults are those of
 from collections.abc import Mapping
 from typing import Any, Final
 
-from agent_domain.builder import AgentCapability
-from agent_domain.capabilities.bash import BashPolicy, ExecutionPolicy
-from agent_domain.capabilities.critique import CritiquePolicy
-from agent_domain.capabilities.extraction import StructuredOutputPolicy
-from agent_domain.capabilities.files import MAX_ENTRIES, MAX_RESULTS
-from agent_domain.capabilities.scratchpad import MetadataPolicy
-from agent_domain.capabilities.skills import Skill
-from agent_domain.capabilities.subagents import SubagentPolicy
-from agent_domain.capabilities.tasks import TodoPolicy
-from agent_domain.errors import InvalidInput, UnknownName
-from agent_domain.values import frozen_map
+from everstep.agent_domain.agents.builder import AgentCapability
+from everstep.agent_domain.capabilities.bash import BashPolicy, ExecutionPolicy
+from everstep.agent_domain.capabilities.critique import CritiquePolicy
+from everstep.agent_domain.capabilities.extraction import StructuredOutputPolicy
+from everstep.agent_domain.capabilities.files import MAX_ENTRIES, MAX_RESULTS
+from everstep.agent_domain.capabilities.scratchpad import MetadataPolicy
+from everstep.agent_domain.capabilities.skills import Skill
+from everstep.agent_domain.capabilities.subagents import SubagentPolicy
+from everstep.agent_domain.capabilities.tasks import TodoPolicy
+from everstep.agent_domain.errors import InvalidInput, UnknownName
+from everstep.agent_domain.values import frozen_map
 from everstep.capabilities.approval import UseApproval
 from everstep.capabilities.bash import UseBash
 from everstep.capabilities.catalogue import Catalogue, Entry, Several, Surroundings

@@ -2,8 +2,8 @@
 
 import click
 
-from agent_domain.definition import AgentDefinition
-from agent_domain.values import json_text
+from everstep.agent_domain.agents.definition import AgentDefinition
+from everstep.agent_domain.values import json_text
 from everstep.cli import output
 from everstep.cli.main import command, say, with_agents
 from everstep.runtime.agents import known_agents

@@ -12,20 +12,20 @@ from uuid import UUID
 import click
 from click.core import ParameterSource
 
-from agent_domain import announcements
-from agent_domain.announcements import MessageRole
-from agent_domain.errors import InvalidInput
-from agent_domain.sessions import OnBusy, Route, SessionStatus
-from agent_domain.status import ExecutionStatus
-from agent_domain.step_facts import CallNeed
-from agent_domain.values import cut, frozen_map, json_text, moment, parse_json, thaw, valid_text
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.loop.status import ExecutionStatus
+from everstep.agent_domain.loop.step_facts import CallNeed
+from everstep.agent_domain.storage.sessions import OnBusy, Route, SessionStatus
+from everstep.agent_domain.stream import session_messages
+from everstep.agent_domain.stream.session_messages import MessageRole
+from everstep.agent_domain.values import cut, frozen_map, json_text, moment, parse_json, thaw, valid_text
 from everstep.cli import output
 from everstep.cli.main import command, say
 from everstep.cli.printing import echo
 from everstep.cli.remote import Declined, Remote, Silent, api_options, reached
 from everstep.cli.terminal import Line, Lines, Screen
 from everstep.cli.watch import Watch, watching
-from everstep.http_api.answers import (
+from everstep.http_api.schemas.responses import (
     Agents,
     Execution,
     Gateway,
@@ -36,7 +36,7 @@ from everstep.http_api.answers import (
     Session,
 )
 from everstep.runtime.settings import Settings
-from everstep.streaming.news import News, Wrote
+from everstep.streams.client_events import News, Wrote
 
 LOOK_SECONDS = 0.3
 ASKING_SECONDS = 1.0
@@ -53,7 +53,8 @@ HOW_TO_DECIDE = "[a]pprove, [d]eny (reason), [e]dit JSON"
 _MEND = frozenset({409, 413, 422})
 """What stands against a line: another one may do."""
 _UNTOLD = frozenset(
-    told.content for told in (announcements.queued(), announcements.started(), announcements.resumed())
+    told.content
+    for told in (session_messages.queued(), session_messages.started(), session_messages.resumed())
 )
 _TAKEN: Mapping[Route, str] = {
     Route.QUEUE: "it waits for its turn",

@@ -8,12 +8,15 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from time import monotonic
 
-from agent_domain.ports import CallRow, ExecutionRow, RequestRow, StepRow
-from agent_domain.status import ExecutionStatus
+from everstep.agent_domain.loop.status import ExecutionStatus
+from everstep.agent_domain.storage.calls import CallRow
+from everstep.agent_domain.storage.executions import ExecutionRow
+from everstep.agent_domain.storage.requests import RequestRow
+from everstep.agent_domain.storage.steps import StepRow
 from everstep.cli import output
 from everstep.cli.watch import Watch
 from everstep.client.client import Execution
-from everstep.streaming.news import Wrote
+from everstep.streams.client_events import Wrote
 
 LOOK_SECONDS = 0.2
 

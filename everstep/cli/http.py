@@ -5,10 +5,10 @@ from uuid import UUID
 
 import click
 
-from agent_domain.errors import InvalidInput
-from agent_domain.ports import DEFAULT_TENANT
-from agent_domain.sessions import ApiKey
-from agent_domain.values import moment
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.ids import DEFAULT_TENANT
+from everstep.agent_domain.storage.sessions import ApiKey
+from everstep.agent_domain.values import moment
 from everstep.cli.main import command, say, stopped_by_signals, told, with_agents
 from everstep.cli.printing import echo
 from everstep.http_api.api_keys import create_key

@@ -15,12 +15,12 @@ from uuid import UUID, uuid4
 import click
 from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError
 
-from agent_domain.errors import EverstepError, InvalidInput
-from agent_domain.ports import ExecutionRow, StoreUnavailable
-from agent_domain.status import ExecutionStatus
-from agent_domain.values import cut, frozen_map, json_text, parse_json
+from everstep.agent_domain.errors import EverstepError, InvalidInput, StoreUnavailable
+from everstep.agent_domain.loop.status import ExecutionStatus
+from everstep.agent_domain.storage.executions import ExecutionRow
+from everstep.agent_domain.values import cut, frozen_map, json_text, parse_json
 from everstep.cli import output
-from everstep.cli.complaints import complaint
+from everstep.cli.error_messages import complaint
 from everstep.cli.printing import echo, visible, visible_stream
 from everstep.client.client import Execution, Refused
 from everstep.runtime.data_folder import look_around
@@ -355,7 +355,7 @@ async def _followed(installation: Installation, execution: Execution) -> None:
     # The other commands do not need them.
     from everstep.cli.follow import streamed  # noqa: PLC0415
     from everstep.cli.watch import watching  # noqa: PLC0415
-    from everstep.runtime.access import local_token  # noqa: PLC0415
+    from everstep.runtime.authorization import local_token  # noqa: PLC0415
 
     settings = installation.settings
     token = os.environ.get("EVERSTEP_API_TOKEN") or local_token(settings)

@@ -4,14 +4,17 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from math import ceil
 
-from agent_domain.continuation import ContinuationOutcome
-from agent_domain.definition import AgentDefinition
-from agent_domain.ports import CallRow, ExecutionRow, RequestRow, RetryWait, StepRow
-from agent_domain.status import ExecutionStatus
-from agent_domain.step_error import StepError
-from agent_domain.step_facts import CallNeed
-from agent_domain.summaries import args_summary
-from agent_domain.values import cut, json_text
+from everstep.agent_domain.agents.definition import AgentDefinition
+from everstep.agent_domain.loop.continuation import ContinuationOutcome
+from everstep.agent_domain.loop.status import ExecutionStatus
+from everstep.agent_domain.loop.step_error import StepError
+from everstep.agent_domain.loop.step_facts import CallNeed
+from everstep.agent_domain.storage.calls import CallRow
+from everstep.agent_domain.storage.executions import ExecutionRow
+from everstep.agent_domain.storage.requests import RequestRow
+from everstep.agent_domain.storage.steps import RetryWait, StepRow
+from everstep.agent_domain.tools.summaries import args_summary
+from everstep.agent_domain.values import cut, json_text
 from everstep.runtime.retention import Retention
 
 ENDED = frozenset({ExecutionStatus.COMPLETED, ExecutionStatus.FAILED, ExecutionStatus.CANCELLED})

@@ -12,7 +12,7 @@ from typing import TextIO, cast
 
 import click
 
-from agent_domain.values import is_hidden
+from everstep.agent_domain.values import is_hidden
 
 _KEPT = "\n\t"
 _JOINERS = "\u200c\u200d"

@@ -13,11 +13,11 @@ import click
 import httpx2
 from pydantic import BaseModel, ValidationError
 
-from agent_domain.errors import EverstepError, InvalidInput
+from everstep.agent_domain.errors import EverstepError, InvalidInput
 from everstep.cli.printing import echo
 from everstep.http_api.problems import Problem
-from everstep.runtime.access import local_token
 from everstep.runtime.api import local_url
+from everstep.runtime.authorization import local_token
 from everstep.runtime.data_folder import known_data_folder
 from everstep.runtime.local_secret import local_secret
 from everstep.runtime.settings import Settings

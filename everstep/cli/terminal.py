@@ -8,7 +8,7 @@ from threading import Thread
 from time import monotonic
 from typing import TextIO
 
-from agent_domain.errors import InvalidInput
+from everstep.agent_domain.errors import InvalidInput
 from everstep.cli.printing import echo
 
 

@@ -10,9 +10,9 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from uuid import UUID
 
-from agent_domain.errors import EverstepError
-from everstep.streaming.client import Stream
-from everstep.streaming.news import News, Wrote
+from everstep.agent_domain.errors import EverstepError
+from everstep.streams.client import Stream
+from everstep.streams.client_events import News, Wrote
 
 logger = logging.getLogger(__name__)
 

@@ -23,51 +23,38 @@ from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
-from activities.failpoints import Failpoint, Strike, inert
-from agent_domain import announcements, envelopes
-from agent_domain.announcements import NO_CONTEXT, Context
-from agent_domain.broadcast_config import BroadcastConfig
-from agent_domain.capabilities import approvals
-from agent_domain.capabilities.approvals import ApprovalDecision, Verdict, valid_digest
-from agent_domain.capabilities.questions import Answer, Question
-from agent_domain.closing import closed
-from agent_domain.definition import AgentDefinition
-from agent_domain.envelopes import InputSource
-from agent_domain.errors import EverstepError, InvalidInput, UnknownName
-from agent_domain.facts import StateInfo
-from agent_domain.messages import Message, Messages, as_messages, user
-from agent_domain.plan import ExecutionPlan
-from agent_domain.ports import (
-    DEFAULT_TENANT,
-    Command,
-    CommandKind,
-    EventRecord,
-    ExecutionEnded,
-    ExecutionRef,
-    ExecutionRow,
-    ExecutionStore,
-    NewExecution,
-    NotFound,
-    Page,
-    RequestRow,
-    RequestState,
-    Resolution,
-    Steering,
-    StepRow,
-    question_id,
-    request_id,
-)
-from agent_domain.sessions import QuestionClosed
-from agent_domain.spawning import child_ref, named
-from agent_domain.status import ExecutionStatus
-from agent_domain.step_facts import CallNeed
-from agent_domain.tools import ToolCall
-from agent_domain.values import EMPTY, frozen_map, json_text
+from everstep.activities.failpoints import Failpoint, Strike, inert
+from everstep.agent_domain.agents.definition import AgentDefinition
+from everstep.agent_domain.agents.plan import ExecutionPlan
+from everstep.agent_domain.agents.spawning import child_ref, named
+from everstep.agent_domain.capabilities import approvals
+from everstep.agent_domain.capabilities.approvals import ApprovalDecision, Verdict, valid_digest
+from everstep.agent_domain.capabilities.questions import Answer, Question
+from everstep.agent_domain.errors import EverstepError, InvalidInput, NotFound, UnknownName
+from everstep.agent_domain.ids import DEFAULT_TENANT, ExecutionRef, question_id, request_id
+from everstep.agent_domain.loop.facts import StateInfo
+from everstep.agent_domain.loop.status import ExecutionStatus
+from everstep.agent_domain.loop.step_facts import CallNeed
+from everstep.agent_domain.messages.messages import Message, Messages, as_messages, user
+from everstep.agent_domain.storage.commands import Command, CommandKind, Steering
+from everstep.agent_domain.storage.execution_store import ExecutionStore
+from everstep.agent_domain.storage.executions import ExecutionEnded, ExecutionRow, NewExecution, Page
+from everstep.agent_domain.storage.forced_end import closed
+from everstep.agent_domain.storage.requests import RequestRow, RequestState, Resolution
+from everstep.agent_domain.storage.sessions import QuestionClosed
+from everstep.agent_domain.storage.steps import StepRow
+from everstep.agent_domain.stream import envelopes, session_messages
+from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
+from everstep.agent_domain.stream.envelopes import InputSource
+from everstep.agent_domain.stream.records import EventRecord
+from everstep.agent_domain.stream.session_messages import NO_CONTEXT, Context
+from everstep.agent_domain.tools.tools import ToolCall
+from everstep.agent_domain.values import EMPTY, frozen_map, json_text
 from everstep.capabilities import json_schema
 from everstep.client.outages import PASSING, Meaning, meaning_of
-from workflows.agent_execution import AgentExecution
-from workflows.contracts import Answered, ExecutionInput, ExecutionResult, workflow_id
-from workflows.search_attributes import at_start
+from everstep.workflows.agent_execution import AgentExecution
+from everstep.workflows.contracts import Answered, ExecutionInput, ExecutionResult, workflow_id
+from everstep.workflows.search_attributes import at_start
 
 _KEYS = UUID("6f2c1f0e-0d0b-4d7e-9a53-7b1f1c5f6a10")
 """The namespace of ids that derive from callers' keys; it must never change."""
@@ -350,7 +337,7 @@ class Execution:
         place = request.id, request.call_id, request.step_number
         received = envelopes.input_received(*place, InputSource.USER, message_id)
         noted = {**metadata, "request_id": str(request.id)}
-        said = announcements.input_received(text or json_text(data), message_id, noted, context)
+        said = session_messages.input_received(text or json_text(data), message_id, noted, context)
         resolution = Resolution("answer", result, key=key)
         if not await self._resolve(request, resolution, [replace(received, announces=said)]):
             await self._require_heard(request, result)
@@ -511,7 +498,7 @@ class Execution:
         await self.get()
         key = key or str(uuid4())
         said = user(message) if isinstance(message, str) else message
-        heard = announcements.input_received(said.text, None)
+        heard = session_messages.input_received(said.text, None)
         await self.client.store.steer(self.ref, key, said, heard)
         self.client.strike(Failpoint.API_AFTER_COMMIT)
         return await self.hear(key)

@@ -8,10 +8,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from agent_domain.announcements import Context
-from agent_domain.contexts import ContextCaller, ContextPolicy, MessageContext, canonical_url
-from agent_domain.errors import EverstepError, InvalidInput
-from agent_domain.sessions import ContextForbidden
+from everstep.agent_domain.errors import EverstepError, InvalidInput
+from everstep.agent_domain.storage.contexts import ContextCaller, ContextPolicy, MessageContext, canonical_url
+from everstep.agent_domain.storage.sessions import ContextForbidden
+from everstep.agent_domain.stream.session_messages import Context
 
 logger = logging.getLogger(__name__)
 

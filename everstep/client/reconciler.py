@@ -20,15 +20,16 @@ from uuid import UUID
 from temporalio.client import WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
-from agent_domain.background import note_failure
-from agent_domain.closing import closed
-from agent_domain.errors import EverstepError
-from agent_domain.ports import Command, ExecutionRef, StoreUnavailable
-from agent_domain.sessions import Launch
-from agent_domain.status import ExecutionStatus
+from everstep.agent_domain.background import note_failure
+from everstep.agent_domain.errors import EverstepError, StoreUnavailable
+from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.loop.status import ExecutionStatus
+from everstep.agent_domain.storage.commands import Command
+from everstep.agent_domain.storage.forced_end import closed
+from everstep.agent_domain.storage.sessions import Launch
 from everstep.client.client import Ending, Execution, Refused
 from everstep.client.sessions import DELIVERY_SECONDS, UNANSWERED, Sessions
-from workflows.contracts import ID_PREFIX, WORKFLOW, execution_id_of
+from everstep.workflows.contracts import ID_PREFIX, WORKFLOW, execution_id_of
 
 log = logging.getLogger(__name__)
 

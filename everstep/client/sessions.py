@@ -15,37 +15,31 @@ from uuid import UUID, uuid4, uuid5
 
 from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError
 
-from activities.failpoints import Failpoint, Strike, inert
-from agent_domain import announcements
-from agent_domain.announcements import NO_CONTEXT, Context
-from agent_domain.broadcast_config import BroadcastConfig
-from agent_domain.contexts import ContextCaller
-from agent_domain.definition import AgentDefinition
-from agent_domain.messages import user
-from agent_domain.plan import ExecutionPlan
-from agent_domain.ports import (
-    Command,
-    CommandKind,
-    ExecutionEnded,
-    ExecutionRef,
-    NotFound,
-    Steering,
-    cancel_key,
-)
-from agent_domain.sessions import (
+from everstep.activities.failpoints import Failpoint, Strike, inert
+from everstep.agent_domain.agents.definition import AgentDefinition
+from everstep.agent_domain.agents.plan import ExecutionPlan
+from everstep.agent_domain.errors import NotFound
+from everstep.agent_domain.ids import ExecutionRef, Scope
+from everstep.agent_domain.loop.status import ExecutionStatus
+from everstep.agent_domain.messages.messages import user
+from everstep.agent_domain.storage.commands import Command, CommandKind, Steering, cancel_key
+from everstep.agent_domain.storage.contexts import ContextCaller
+from everstep.agent_domain.storage.executions import ExecutionEnded
+from everstep.agent_domain.storage.sessions import (
     Launch,
     NewMessage,
     NewSession,
     OnBusy,
     Posted,
     Route,
-    Scope,
     SessionMessageRow,
     SessionRow,
     SessionStore,
 )
-from agent_domain.status import ExecutionStatus
-from agent_domain.values import EMPTY, frozen_map, json_text, reading
+from everstep.agent_domain.stream import session_messages
+from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
+from everstep.agent_domain.stream.session_messages import NO_CONTEXT, Context
+from everstep.agent_domain.values import EMPTY, frozen_map, json_text, reading
 from everstep.client.client import Client, Ended, Execution, Refused
 from everstep.client.contexts import ContextRules
 from everstep.client.titles import Titles
@@ -199,7 +193,7 @@ class Sessions:
             ExecutionEnded: It has ended; nothing is stored.
         """
         ref, key = await self._in_session(ref), key or str(uuid4())
-        said = announcements.input_received(content, None)
+        said = session_messages.input_received(content, None)
         await self.client.store.steer(ref, key, user(content), said)
         self.strike(Failpoint.API_AFTER_COMMIT)
         return await self._hear(ref, key)

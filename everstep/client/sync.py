@@ -8,9 +8,12 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 from uuid import UUID
 
-from agent_domain.ports import ExecutionRow, Page, RequestRow, Steering, StepRow
+from everstep.agent_domain.storage.commands import Steering
+from everstep.agent_domain.storage.executions import ExecutionRow, Page
+from everstep.agent_domain.storage.requests import RequestRow
+from everstep.agent_domain.storage.steps import StepRow
 from everstep.client.client import Client, Execution
-from workflows.contracts import ExecutionResult
+from everstep.workflows.contracts import ExecutionResult
 
 T = TypeVar("T")
 

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
-from agent_domain.background import note_failure
-from agent_domain.cached_context import InferenceRequest
-from agent_domain.drivers import Model
-from agent_domain.errors import EverstepError
-from agent_domain.messages import system, user
-from agent_domain.sessions import MAX_TITLE, Scope, SessionStore, title_of
+from everstep.agent_domain.agents.drivers import Model
+from everstep.agent_domain.background import note_failure
+from everstep.agent_domain.errors import EverstepError
+from everstep.agent_domain.ids import Scope
+from everstep.agent_domain.messages.cached_context import InferenceRequest
+from everstep.agent_domain.messages.messages import system, user
+from everstep.agent_domain.storage.sessions import MAX_TITLE, SessionStore, title_of
 
 log = logging.getLogger(__name__)
 

@@ -4,11 +4,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
-from agent_domain.accounts import AccountStore
-from agent_domain.channels import Admission, StreamStore
-from agent_domain.hosts import AllowedHosts
-from agent_domain.reader import Position
-from agent_domain.sessions import KeyStore
+from everstep.agent_domain.hosts import AllowedHosts
+from everstep.agent_domain.storage.sessions import KeyStore
+from everstep.agent_domain.storage.usage_report import AccountStore
+from everstep.agent_domain.stream.channels import Admission, StreamStore
+from everstep.agent_domain.stream.reader import Position
 from everstep.client.client import Client
 from everstep.client.sessions import Sessions
 from everstep.http_api.auth import Authenticate

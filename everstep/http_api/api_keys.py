@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from uuid import uuid4
 
-from agent_domain.ports import DEFAULT_TENANT
-from agent_domain.sessions import ApiKey, KeyStore
+from everstep.agent_domain.ids import DEFAULT_TENANT
+from everstep.agent_domain.storage.sessions import ApiKey, KeyStore
 from everstep.http_api.callers import KEY_USER, Caller, grants_of, require_person, valid_name
 
 PREFIX = "esk_"

@@ -9,8 +9,8 @@ from fastapi.routing import APIRoute
 
 from everstep.http_api import pages, problems
 from everstep.http_api.api import Api
-from everstep.http_api.edge import MAX_BODY, Edge, Origins
 from everstep.http_api.hosts import Hosts
+from everstep.http_api.middleware import MAX_BODY, Edge, Origins
 from everstep.http_api.problems import Problem
 from everstep.http_api.routes import broadcasting, catalogue, executions, health, sessions, streams, usage
 

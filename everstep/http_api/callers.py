@@ -13,11 +13,11 @@ from enum import StrEnum
 from typing import Self
 from uuid import UUID
 
-from agent_domain.contexts import ContextCaller
-from agent_domain.errors import InvalidInput
-from agent_domain.ports import DEFAULT_TENANT
-from agent_domain.sessions import Scope, bounded
-from agent_domain.values import listed
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.ids import DEFAULT_TENANT, Scope
+from everstep.agent_domain.storage.contexts import ContextCaller
+from everstep.agent_domain.storage.sessions import bounded
+from everstep.agent_domain.values import listed
 
 LEEWAY = 30
 """Seconds that two clocks may be apart."""

@@ -3,8 +3,8 @@
 import re
 from dataclasses import dataclass
 
-from agent_domain.channels import Channel, channel_signature
-from agent_domain.errors import InvalidInput
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.stream.channels import Channel, channel_signature
 from everstep.http_api.problems import unusable
 
 CHANNELS = ("agent.session.{session_id}", "agent.execution.{execution_id}")

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from agent_domain.hosts import AllowedHosts
+from everstep.agent_domain.hosts import AllowedHosts
 from everstep.http_api import problems
 
 PROBES: Final = frozenset({"/healthz", "/readyz"})

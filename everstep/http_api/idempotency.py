@@ -24,15 +24,15 @@ from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from agent_domain.background import keep_running
-from agent_domain.errors import EverstepError
-from agent_domain.sessions import Answered
-from agent_domain.values import json_text
-from everstep.http_api.answers import told_of
+from everstep.agent_domain.background import keep_running
+from everstep.agent_domain.errors import EverstepError
+from everstep.agent_domain.storage.sessions import Answered
+from everstep.agent_domain.values import json_text
 from everstep.http_api.api import Api
 from everstep.http_api.auth import READ, READS, admitted
 from everstep.http_api.callers import Caller
 from everstep.http_api.problems import Refusal, is_refusal, unavailable, unusable
+from everstep.http_api.schemas.responses import told_of
 
 logger = logging.getLogger(__name__)
 

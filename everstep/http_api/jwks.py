@@ -15,7 +15,7 @@ from typing import Any, cast
 import httpx2
 import jwt
 
-from agent_domain.errors import InvalidInput
+from everstep.agent_domain.errors import InvalidInput
 from everstep.http_api.problems import unavailable
 
 logger = logging.getLogger(__name__)

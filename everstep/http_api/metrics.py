@@ -13,7 +13,7 @@ from prometheus_client import (
 from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from agent_domain.background import FAILURES
+from everstep.agent_domain.background import FAILURES
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 

@@ -18,11 +18,16 @@ from starlette.responses import JSONResponse
 from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError
 from temporalio.service import RPCError
 
-from agent_domain.capabilities.approvals import MISMATCH, RESOLVED
-from agent_domain.errors import EverstepError, InvalidInput
-from agent_domain.ports import ExecutionEnded, NotFound, StoreUnavailable
-from agent_domain.sessions import ContextForbidden, QuestionClosed, SessionBusy, SessionNotActive
-from agent_domain.values import cut, storable
+from everstep.agent_domain.capabilities.approvals import MISMATCH, RESOLVED
+from everstep.agent_domain.errors import EverstepError, InvalidInput, NotFound, StoreUnavailable
+from everstep.agent_domain.storage.executions import ExecutionEnded
+from everstep.agent_domain.storage.sessions import (
+    ContextForbidden,
+    QuestionClosed,
+    SessionBusy,
+    SessionNotActive,
+)
+from everstep.agent_domain.values import cut, storable
 from everstep.client.client import Ending, Refused
 from everstep.client.contexts import ContextPolicySlow
 from everstep.client.outages import Meaning, meaning_of

@@ -11,8 +11,8 @@ from typing import Any
 
 import jwt
 
-from agent_domain.errors import InvalidInput
-from agent_domain.ports import DEFAULT_TENANT
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.ids import DEFAULT_TENANT
 from everstep.http_api.callers import LEEWAY, Caller
 from everstep.http_api.jwks import BY_PROVIDER, KeySet
 from everstep.http_api.problems import unauthorized

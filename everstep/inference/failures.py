@@ -14,8 +14,8 @@ from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Any, cast
 
-from agent_domain.errors import ModelError, ModelUnavailable, RateLimited
-from agent_domain.values import cut
+from everstep.agent_domain.errors import ModelError, ModelUnavailable, RateLimited
+from everstep.agent_domain.values import cut
 from everstep.inference.foreign import also_chat
 from everstep.inference.presets import Preset
 from everstep.inference.spoken import storable

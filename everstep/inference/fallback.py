@@ -10,11 +10,11 @@ text of the response that it returns.
 
 from collections.abc import Sequence
 
-from agent_domain.cached_context import InferenceRequest
-from agent_domain.drivers import Model, OnText
-from agent_domain.errors import RETRYABLE, InvalidInput
-from agent_domain.retries import IsScripted, retry_seconds_of
-from agent_domain.steps import InferenceResponse
+from everstep.agent_domain.agents.drivers import Model, OnText
+from everstep.agent_domain.errors import RETRYABLE, InvalidInput
+from everstep.agent_domain.loop.retries import IsScripted, retry_seconds_of
+from everstep.agent_domain.messages.cached_context import InferenceRequest
+from everstep.agent_domain.state.steps import InferenceResponse
 
 
 class FallbackModel:

@@ -7,7 +7,7 @@ of an answer, so a sign of another API ends the step at once, with the driver th
 from collections.abc import Mapping
 from typing import Any
 
-from agent_domain.errors import ModelUnavailable, UnreadableAnswer, WrongApi
+from everstep.agent_domain.errors import ModelUnavailable, UnreadableAnswer, WrongApi
 from everstep.inference.presets import Driver, Preset
 
 _APIS = {

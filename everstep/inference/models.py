@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Protocol, runtime_checkable
 
-from agent_domain.drivers import Model
+from everstep.agent_domain.agents.drivers import Model
 from everstep.inference.fallback import FallbackModel
 from everstep.inference.presets import Driver, Preset, Presets
 from everstep.inference.provider_model import utc_now

@@ -14,13 +14,13 @@ from urllib.parse import urlsplit
 
 from openai import AsyncStream
 
-from agent_domain.cached_context import InferenceRequest, ResponseFormat
-from agent_domain.finish_reason import FinishReason
-from agent_domain.messages import Message, Messages, Role, is_text_part
-from agent_domain.steps import InferenceResponse
-from agent_domain.tools import ToolCall
-from agent_domain.usage import Usage
-from agent_domain.values import json_text, thaw
+from everstep.agent_domain.loop.finish_reason import FinishReason
+from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.messages.cached_context import InferenceRequest, ResponseFormat
+from everstep.agent_domain.messages.messages import Message, Messages, Role, is_text_part
+from everstep.agent_domain.state.steps import InferenceResponse
+from everstep.agent_domain.tools.tools import ToolCall
+from everstep.agent_domain.values import json_text, thaw
 from everstep.inference.json_reading import Json, count, record, records
 from everstep.inference.openai_client import ERRORS, client
 from everstep.inference.presets import Preset

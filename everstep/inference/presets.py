@@ -18,9 +18,9 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from agent_domain.capabilities.faults import faults
-from agent_domain.errors import InvalidInput, UnknownName
-from agent_domain.values import FrozenDict
+from everstep.agent_domain.checks import faults
+from everstep.agent_domain.errors import InvalidInput, UnknownName
+from everstep.agent_domain.values import FrozenDict
 from everstep.inference.json_reading import record
 
 

@@ -8,9 +8,9 @@ with: once somebody edited the message, or another model takes over, the message
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from agent_domain.errors import InvalidInput
-from agent_domain.messages import PROVIDER_ITEMS, Message
-from agent_domain.values import FrozenDict, FrozenList, freeze, thaw
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.messages.messages import PROVIDER_ITEMS, Message
+from everstep.agent_domain.values import FrozenDict, FrozenList, freeze, thaw
 from everstep.inference.json_reading import Json
 
 

@@ -26,10 +26,10 @@ from typing import Any, ClassVar, Protocol, cast
 import anyio
 import httpx2
 
-from agent_domain.cached_context import InferenceRequest
-from agent_domain.drivers import OnText
-from agent_domain.errors import RETRYABLE, ModelError, ModelTimeout, ModelUnavailable
-from agent_domain.steps import InferenceResponse
+from everstep.agent_domain.agents.drivers import OnText
+from everstep.agent_domain.errors import RETRYABLE, ModelError, ModelTimeout, ModelUnavailable
+from everstep.agent_domain.messages.cached_context import InferenceRequest
+from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.inference import foreign
 from everstep.inference.failures import Complaint, causes, failure, retry_after
 from everstep.inference.json_reading import Json

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from agent_domain.cached_context import InferenceRequest
-from agent_domain.errors import InvalidInput
-from agent_domain.values import FrozenDict, json_text, parse_json, thaw
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.messages.cached_context import InferenceRequest
+from everstep.agent_domain.values import FrozenDict, json_text, parse_json, thaw
 from everstep.inference.json_reading import record
 
 INVALID_JSON = "INVALID_JSON"

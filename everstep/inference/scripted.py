@@ -26,21 +26,21 @@ from typing import Any, Literal, Self, TypeAlias
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from agent_domain.cached_context import InferenceRequest
-from agent_domain.capabilities.faults import faults
-from agent_domain.drivers import OnText
-from agent_domain.errors import (
+from everstep.agent_domain.agents.drivers import OnText
+from everstep.agent_domain.checks import faults
+from everstep.agent_domain.errors import (
     InvalidInput,
     ModelError,
     ModelTimeout,
     ModelUnavailable,
     RateLimited,
 )
-from agent_domain.messages import Message, Messages
-from agent_domain.steps import InferenceResponse
-from agent_domain.tools import ToolCall
-from agent_domain.usage import Usage
-from agent_domain.values import FrozenDict, frozen_map
+from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.messages.cached_context import InferenceRequest
+from everstep.agent_domain.messages.messages import Message, Messages
+from everstep.agent_domain.state.steps import InferenceResponse
+from everstep.agent_domain.tools.tools import ToolCall
+from everstep.agent_domain.values import FrozenDict, frozen_map
 from everstep.inference.json_reading import record
 
 Sleep: TypeAlias = Callable[[float], Awaitable[object]]

@@ -5,16 +5,16 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from functools import cached_property
 from typing import Any, TypeVar
 
-from agent_domain.builder import AgentBuilder as DefinitionBuilder
-from agent_domain.contracts import AgentDescriptor
-from agent_domain.definition import AgentDefinition
-from agent_domain.drivers import Model
-from agent_domain.errors import InvalidInput
-from agent_domain.events import E, Event, EventBus, Listener
-from agent_domain.inquiry import ModelChoice
-from agent_domain.loop import Decision
-from agent_domain.messages import Message, user
-from agent_domain.state import AgentState
+from everstep.agent_domain.agents.builder import AgentBuilder as DefinitionBuilder
+from everstep.agent_domain.agents.contracts import AgentDescriptor
+from everstep.agent_domain.agents.definition import AgentDefinition
+from everstep.agent_domain.agents.drivers import Model
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.loop.loop import Decision
+from everstep.agent_domain.messages.messages import Message, user
+from everstep.agent_domain.state.events import E, Event, EventBus, Listener
+from everstep.agent_domain.state.state import AgentState
+from everstep.agent_domain.tools.inquiry import ModelChoice
 from everstep.local.clock import Clock
 from everstep.local.runner import LocalRunner
 

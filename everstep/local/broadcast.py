@@ -4,7 +4,7 @@ from collections.abc import Callable
 from datetime import datetime
 from uuid import UUID
 
-from agent_domain.broadcast import (
+from everstep.agent_domain.state.broadcast_adapter import (
     AgentEventEnvelopeAdapter as Adapter,
     BroadcastConfig,
     CanBroadcastAgentEvents,

@@ -3,13 +3,14 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from agent_domain.definition import AgentDefinition
-from agent_domain.errors import InvalidInput, ListenerFailed
-from agent_domain.facts import StateInfo
-from agent_domain.spawning import ChildEnd, Spawn, brought, child_plan, path
-from agent_domain.state import AgentState
-from agent_domain.status import AgentStatus, ExecutionStatus, ended
-from agent_domain.step_error import StepError
+from everstep.agent_domain.agents.definition import AgentDefinition
+from everstep.agent_domain.agents.spawning import Spawn, brought, child_plan, path
+from everstep.agent_domain.errors import InvalidInput, ListenerFailed
+from everstep.agent_domain.loop.child_end import ChildEnd
+from everstep.agent_domain.loop.facts import StateInfo
+from everstep.agent_domain.loop.status import AgentStatus, ExecutionStatus, ended
+from everstep.agent_domain.loop.step_error import StepError
+from everstep.agent_domain.state.state import AgentState
 
 RunChild = Callable[[AgentDefinition, AgentState], Awaitable[AgentState]]
 """Runs an agent until it ends."""

@@ -8,20 +8,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
-from activities.containing import contained
-from activities.tool_calls import Outcome, outcome, reported, spawned
-from agent_domain.definition import AgentDefinition
-from agent_domain.drivers import Model
-from agent_domain.errors import InvalidInput, ListenerFailed, ToolFailed
-from agent_domain.events import EventBus, ToolCallCompleted, ToolCallStarted
-from agent_domain.inquiry import ModelChoice
-from agent_domain.processors import AgentHook, given_back
-from agent_domain.redaction import Redaction
-from agent_domain.spawning import CanSpawn
-from agent_domain.state import AgentState
-from agent_domain.step_error import StepError
-from agent_domain.step_facts import CallNeed
-from agent_domain.tools import ToolCall, ToolContext, ToolExecution, options_of
+from everstep.activities.isolation import contained
+from everstep.activities.tool_calls import Outcome, outcome, reported, spawned
+from everstep.agent_domain.agents.definition import AgentDefinition
+from everstep.agent_domain.agents.drivers import Model
+from everstep.agent_domain.agents.processors import AgentHook, given_back
+from everstep.agent_domain.agents.spawning import CanSpawn
+from everstep.agent_domain.errors import InvalidInput, ListenerFailed, ToolFailed
+from everstep.agent_domain.loop.step_error import StepError
+from everstep.agent_domain.loop.step_facts import CallNeed
+from everstep.agent_domain.redaction import Redaction
+from everstep.agent_domain.state.events import EventBus, ToolCallCompleted, ToolCallStarted
+from everstep.agent_domain.state.state import AgentState
+from everstep.agent_domain.tools.inquiry import ModelChoice
+from everstep.agent_domain.tools.tools import ToolCall, ToolContext, ToolExecution, options_of
 from everstep.local.children import Parent, RunChild
 from everstep.local.clock import Clock
 from everstep.local.inquiry import Inquiry

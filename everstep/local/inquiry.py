@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 
-from activities.inquiry import log_pause
-from activities.retrying import OnPause
-from agent_domain.cached_context import InferenceRequest
-from agent_domain.drivers import CanUseTools, Model, StepDriver, unheard
-from agent_domain.errors import InvalidInput
-from agent_domain.inquiry import ModelChoice
-from agent_domain.steps import InferenceResponse
-from agent_domain.usage import Usage
+from everstep.activities.inner_calls import log_pause
+from everstep.activities.provider_retry import OnPause
+from everstep.agent_domain.agents.drivers import CanUseTools, Model, StepDriver, unheard
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.messages.cached_context import InferenceRequest
+from everstep.agent_domain.state.steps import InferenceResponse
+from everstep.agent_domain.tools.inquiry import ModelChoice
 from everstep.local.patience import Patience
 
 

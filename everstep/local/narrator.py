@@ -4,9 +4,10 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
-from agent_domain.continuation import ContinuationOutcome
-from agent_domain.error_policy import ErrorPolicy
-from agent_domain.events import (
+from everstep.agent_domain.loop.continuation import ContinuationOutcome
+from everstep.agent_domain.loop.error_policy import ErrorPolicy
+from everstep.agent_domain.loop.status import AgentStatus
+from everstep.agent_domain.state.events import (
     AgentFailed,
     AgentFinished,
     AgentStateUpdated,
@@ -18,11 +19,10 @@ from agent_domain.events import (
     StreamEventReceived,
     TokenUsageReported,
 )
-from agent_domain.snapshots import SlimAgentStateSerializer, slim_step
-from agent_domain.state import AgentState
-from agent_domain.status import AgentStatus
-from agent_domain.steps import AgentStep, StepExecution
-from agent_domain.values import frozen_map
+from everstep.agent_domain.state.snapshots import SlimAgentStateSerializer, slim_step
+from everstep.agent_domain.state.state import AgentState
+from everstep.agent_domain.state.steps import AgentStep, StepExecution
+from everstep.agent_domain.values import frozen_map
 from everstep.local.clock import Clock
 
 LOGGER = logging.getLogger(__name__)

@@ -4,9 +4,9 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeVar
 
-from activities.retrying import OnPause, within
-from agent_domain.plan import ExecutionPlan
-from agent_domain.retries import LOCAL_SECONDS, IsScripted, budget_of
+from everstep.activities.provider_retry import OnPause, within
+from everstep.agent_domain.agents.plan import ExecutionPlan
+from everstep.agent_domain.loop.retries import LOCAL_SECONDS, IsScripted, budget_of
 from everstep.local.clock import Clock, sleep_on
 
 T = TypeVar("T")

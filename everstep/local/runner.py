@@ -9,15 +9,22 @@ from collections.abc import AsyncGenerator, Callable
 from functools import partial
 from uuid import UUID, uuid4
 
-from activities.containing import contained
-from activities.toolsets import asked
-from agent_domain.continuation import ContinuationOutcome
-from agent_domain.definition import AgentDefinition
-from agent_domain.drivers import CanUseTools, Model, StepDriver, ToolCallingDriver, observed, replied
-from agent_domain.errors import InvalidInput, ListenerFailed
-from agent_domain.events import EventBus
-from agent_domain.inquiry import ModelChoice
-from agent_domain.loop import (
+from everstep.activities.isolation import contained
+from everstep.activities.toolsets import asked
+from everstep.agent_domain.agents.definition import AgentDefinition
+from everstep.agent_domain.agents.drivers import (
+    CanUseTools,
+    Model,
+    StepDriver,
+    ToolCallingDriver,
+    observed,
+    replied,
+)
+from everstep.agent_domain.agents.processors import given_back, processed
+from everstep.agent_domain.errors import InvalidInput, ListenerFailed
+from everstep.agent_domain.ids import DEFAULT_TENANT
+from everstep.agent_domain.loop.continuation import ContinuationOutcome
+from everstep.agent_domain.loop.loop import (
     AwaitApproval,
     AwaitInput,
     AwaitResume,
@@ -29,12 +36,12 @@ from agent_domain.loop import (
     Stop,
     decide,
 )
-from agent_domain.ports import DEFAULT_TENANT
-from agent_domain.processors import given_back, processed
-from agent_domain.state import AgentState
-from agent_domain.step_error import StepError
-from agent_domain.toolsets import Asker
-from agent_domain.values import EMPTY
+from everstep.agent_domain.loop.step_error import StepError
+from everstep.agent_domain.state.events import EventBus
+from everstep.agent_domain.state.state import AgentState
+from everstep.agent_domain.tools.inquiry import ModelChoice
+from everstep.agent_domain.tools.toolsets import Asker
+from everstep.agent_domain.values import EMPTY
 from everstep.local.clock import Clock, SystemClock
 from everstep.local.executor import LocalExecutor
 from everstep.local.inquiry import Inquiry, models_beside

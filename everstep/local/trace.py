@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from agent_domain.continuation import ContinuationOutcome
-from agent_domain.events import (
+from everstep.agent_domain.loop.continuation import ContinuationOutcome
+from everstep.agent_domain.state.events import (
     AgentFailed,
     AgentFinished,
     AgentStepCompleted,
@@ -16,7 +16,7 @@ from agent_domain.events import (
     ToolCallCompleted,
     ToolCallStarted,
 )
-from agent_domain.summaries import args_summary, result_summary
+from everstep.agent_domain.tools.summaries import args_summary, result_summary
 
 
 class Trace:

@@ -16,17 +16,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, Protocol
 
-from agent_domain.agent_registry import AgentRegistry
-from agent_domain.agent_spec import AgentSpec
-from agent_domain.builder import AgentBuilder
-from agent_domain.cached_context import InferenceRequest
-from agent_domain.definition import AgentDefinition
-from agent_domain.drivers import Model, OnText, StepDriver, ToolCallingDriver
-from agent_domain.errors import InvalidInput, ModelError, UnknownName
-from agent_domain.inquiry import ModelChoice
-from agent_domain.spawning import named
-from agent_domain.steps import InferenceResponse
-from agent_domain.values import EMPTY, cut
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.definition import AgentDefinition
+from everstep.agent_domain.agents.drivers import Model, OnText, StepDriver, ToolCallingDriver
+from everstep.agent_domain.agents.registry import AgentRegistry
+from everstep.agent_domain.agents.spawning import named
+from everstep.agent_domain.agents.spec import AgentSpec
+from everstep.agent_domain.errors import InvalidInput, ModelError, UnknownName
+from everstep.agent_domain.messages.cached_context import InferenceRequest
+from everstep.agent_domain.state.steps import InferenceResponse
+from everstep.agent_domain.tools.inquiry import ModelChoice
+from everstep.agent_domain.values import EMPTY, cut
 from everstep.agents.files import SUFFIXES, agent_files, read_agent, skip
 from everstep.capabilities.assembly import assembled
 from everstep.capabilities.catalogue import Catalogue, Surroundings

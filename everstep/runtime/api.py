@@ -12,7 +12,7 @@ from pathlib import Path
 from everstep.http_api.api import Api, Feed
 from everstep.http_api.app import create_app
 from everstep.http_api.metrics import Metrics
-from everstep.runtime.access import door, local_token, signer
+from everstep.runtime.authorization import door, local_token, signer
 from everstep.runtime.connections import ConnectionLimits
 from everstep.runtime.data_folder import data_folder
 from everstep.runtime.embedded import write_private

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from temporalio.api.common.v1 import Payload
 from temporalio.converter import PayloadCodec
 
-from agent_domain.errors import EverstepError, InvalidInput
+from everstep.agent_domain.errors import EverstepError, InvalidInput
 
 ENCODING = b"binary/everstep-aes-gcm"
 REFUSED = b"binary/everstep-refused"

@@ -23,7 +23,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from everstep.http_api import problems
-from everstep.http_api.edge import MAX_HEAD, MAX_HEADERS
+from everstep.http_api.middleware import MAX_HEAD, MAX_HEADERS
 from everstep.http_api.problems import Refusal
 
 _READ = bytearray(16 * 1024)

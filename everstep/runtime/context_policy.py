@@ -3,9 +3,9 @@
 import inspect
 from typing import Any, cast
 
-from agent_domain.contexts import ContextPolicy
-from agent_domain.errors import InvalidInput
-from agent_domain.values import cut
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.storage.contexts import ContextPolicy
+from everstep.agent_domain.values import cut
 from everstep.runtime.agents import attribute_of
 
 

@@ -23,7 +23,7 @@ from pydantic import BaseModel, ValidationError
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
-from agent_domain.errors import InvalidInput
+from everstep.agent_domain.errors import InvalidInput
 from everstep.runtime.embedded import has_data, write_private
 from everstep.runtime.repositories import Repository
 from everstep.runtime.settings import Settings

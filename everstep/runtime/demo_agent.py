@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from agent_domain.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import AgentBuilder
 
 DEMO = replace(
     AgentBuilder.base()

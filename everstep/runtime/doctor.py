@@ -17,15 +17,15 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ApplicationError, TimeoutError as NoAnswer, TimeoutType
 from temporalio.service import RPCError, RPCStatusCode
 
-from agent_domain.capabilities.bash import ExecutionPolicy
-from agent_domain.definition import AgentDefinition
-from agent_domain.drivers import StepDriver
-from agent_domain.errors import RETRYABLE, EverstepError, UnknownName, UnreadableAnswer
-from agent_domain.ports import ExecutionRow
-from agent_domain.status import ExecutionStatus
+from everstep.agent_domain.agents.definition import AgentDefinition
+from everstep.agent_domain.agents.drivers import StepDriver
+from everstep.agent_domain.capabilities.bash import ExecutionPolicy
+from everstep.agent_domain.errors import RETRYABLE, EverstepError, UnknownName, UnreadableAnswer
+from everstep.agent_domain.loop.status import ExecutionStatus
+from everstep.agent_domain.storage.executions import ExecutionRow
 from everstep.capabilities.bash import BashTool, cgroups
 from everstep.capabilities.bash.checks import failed_checks
-from everstep.client.front_door import ActRequest, Standing
+from everstep.client.temporal_entry import ActRequest, Standing
 from everstep.inference.presets import Driver, Preset, Presets
 from everstep.runtime.agents import known_agents
 from everstep.runtime.codec import ENCODING, PlainPayload, WrongPayloadKey
@@ -34,7 +34,7 @@ from everstep.runtime.protection import close_to_agents
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import connect
 from everstep.store.migrate import pending
-from workflows.contracts import ExecutionInput, workflow_id
+from everstep.workflows.contracts import ExecutionInput, workflow_id
 
 PATIENCE = timedelta(seconds=3)
 """A worker that is there takes a question within milliseconds."""

@@ -11,21 +11,19 @@ from uuid import UUID, uuid4
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from agent_domain.background import keep_running
-from agent_domain.errors import InvalidInput
-from agent_domain.gateways import ANNOUNCE_SECONDS, Gateways
-from agent_domain.ports import StoreUnavailable
-from broadcast_gateway.dialogues import House
-from broadcast_gateway.feeds import Feeds
-from broadcast_gateway.hub import Hub
-from broadcast_gateway.limits import Bounds
-from broadcast_gateway.links import Links
-from broadcast_gateway.metrics import Metrics
-from broadcast_gateway.server import Gateway
+from everstep.agent_domain.background import keep_running
+from everstep.agent_domain.errors import InvalidInput, StoreUnavailable
+from everstep.agent_domain.stream.gateways import ANNOUNCE_SECONDS, Gateways
+from everstep.broadcast_gateway.hub import Hub
+from everstep.broadcast_gateway.limits import Bounds
+from everstep.broadcast_gateway.links import Links
+from everstep.broadcast_gateway.metrics import Metrics
+from everstep.broadcast_gateway.protocols import House
+from everstep.broadcast_gateway.server import Gateway
+from everstep.broadcast_gateway.sse import Feeds
 from everstep.http_api.channels import Signer
-from everstep.runtime.access import signer
+from everstep.runtime.authorization import doors, signer
 from everstep.runtime.data_folder import data_folder
-from everstep.runtime.doors import doors
 from everstep.runtime.embedded import write_private
 from everstep.runtime.hosts import EVERYWHERE, allowed_hosts
 from everstep.runtime.installation import HOW_TO_START, Installation

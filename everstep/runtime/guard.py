@@ -16,7 +16,7 @@ from temporalio.worker import (
     WorkflowInterceptorClassInput,
 )
 
-from workflows.belonging import Foreign, not_ours
+from everstep.workflows.foreign_workflows import Foreign, not_ours
 
 
 class Guard(Interceptor):

@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from agent_domain.errors import InvalidInput
-from agent_domain.hosts import SETTING, AllowedHosts
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.hosts import SETTING, AllowedHosts
 from everstep.runtime.settings import Settings
 
 EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104 -- recognised, not listened on

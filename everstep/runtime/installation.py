@@ -12,17 +12,16 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.client import Client as TemporalClient
 from temporalio.service import RPCError
 
-from activities.failpoints import Strike, inert
-from agent_domain.bus import NOBODY, EnvelopeBus
-from agent_domain.errors import EverstepError, InvalidInput
-from everstep.bus.in_order import InOrder
+from everstep.activities.failpoints import Strike, inert
+from everstep.agent_domain.errors import EverstepError, InvalidInput
+from everstep.agent_domain.stream.bus import NOBODY, EnvelopeBus
 from everstep.capabilities.mcp import close_connections
 from everstep.client import titles
 from everstep.client.client import Client
 from everstep.client.contexts import ContextRules
-from everstep.client.front_door import FrontDoor
 from everstep.client.reconciler import Reconciler
 from everstep.client.sessions import Sessions
+from everstep.client.temporal_entry import FrontDoor
 from everstep.client.titles import Titles
 from everstep.inference.models import Models
 from everstep.inference.presets import Presets
@@ -47,6 +46,7 @@ from everstep.store.epochs import renew_epoch
 from everstep.store.gateways import PostgresGateways
 from everstep.store.keys import PostgresKeys
 from everstep.store.sessions import PostgresSessions
+from everstep.streams.ordering import InOrder
 
 HOW_TO_START = "start a local installation with `everstep up`, or set DATABASE_URL and TEMPORAL_ADDRESS"
 
@@ -237,7 +237,7 @@ async def opened(
 @asynccontextmanager
 async def _linked(settings: Settings, engine: AsyncEngine) -> AsyncGenerator[EnvelopeBus]:
     """To whatever gateways there are, if there is a secret that they may know."""
-    from everstep.bus.direct import DirectBus  # noqa: PLC0415 -- the commands that only look need no sockets
+    from everstep.streams.publisher import DirectBus  # noqa: PLC0415 -- the commands that only look need no sockets
 
     if settings.gateway_secret is None:
         yield NOBODY

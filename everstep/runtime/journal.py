@@ -5,9 +5,9 @@ from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from agent_domain.envelopes import Envelope
-from broadcast_gateway.news import entry_of
-from broadcast_gateway.ports import Page, Text
+from everstep.agent_domain.stream.envelopes import Envelope
+from everstep.broadcast_gateway.frames import entry_of
+from everstep.broadcast_gateway.ports import Page, Text
 from everstep.store.journal import JournalTables, NotedText
 
 

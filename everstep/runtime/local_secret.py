@@ -3,7 +3,7 @@
 import secrets
 from pathlib import Path
 
-from agent_domain.errors import InvalidInput
+from everstep.agent_domain.errors import InvalidInput
 from everstep.runtime.embedded import write_private
 
 SECRET = "api-secret"  # noqa: S105 -- the name of a file

@@ -5,7 +5,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from os.path import exists
 from pathlib import Path
 
-from agent_domain.definition import AgentDefinition
+from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.capabilities.bash import BashTool, cgroups
 from everstep.capabilities.protection import protect
 from everstep.runtime.data_folder import private_folders

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
-from agent_domain.disclosure import Disclosure
-from agent_domain.redaction import Redaction
+from everstep.agent_domain.messages.disclosure import Disclosure
+from everstep.agent_domain.redaction import Redaction
 from everstep.runtime.settings import Settings
 
 SECRET_NAMES = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?)$", re.IGNORECASE)

@@ -9,9 +9,9 @@ from functools import partial
 import uvicorn
 from starlette.types import ASGIApp
 
-from agent_domain.errors import InvalidInput
-from broadcast_gateway.server import DESCRIPTORS, descriptors
-from everstep.http_api.edge import MAX_HEAD
+from everstep.agent_domain.errors import InvalidInput
+from everstep.broadcast_gateway.server import DESCRIPTORS, descriptors
+from everstep.http_api.middleware import MAX_HEAD
 from everstep.runtime.connections import Connection, ConnectionLimits, Connections
 
 GRACE = 10

@@ -17,9 +17,9 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from agent_domain.capabilities.faults import faults
-from agent_domain.channels import derived_secret
-from agent_domain.errors import InvalidInput
+from everstep.agent_domain.checks import faults
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.stream.channels import derived_secret
 
 
 def _words(value: object) -> object:

@@ -20,15 +20,15 @@ from temporalio.converter import (
 )
 from temporalio.service import RPCError
 
-from activities.contracts import WRITTEN_WITHOUT_DEFAULTS
-from agent_domain.errors import EverstepError
+from everstep.activities.contracts import WRITTEN_WITHOUT_DEFAULTS
+from everstep.agent_domain.errors import EverstepError
 from everstep.runtime.codec import ENCODING, REFUSED, AesGcmCodec, PlainPayload
 from everstep.runtime.embedded import SearchAttributeType
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal_threads import temporal_runtime
-from workflows import search_attributes
-from workflows.belonging import not_ours
-from workflows.contracts import ExecutionInput
+from everstep.workflows import search_attributes
+from everstep.workflows.contracts import ExecutionInput
+from everstep.workflows.foreign_workflows import not_ours
 
 MAX_PAYLOAD_BYTES = 64 * 1024
 """Only facts and references travel; something this large is a mistake."""

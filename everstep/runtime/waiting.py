@@ -19,13 +19,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from agent_domain.hosts import AllowedHosts
-from agent_domain.ports import StoreUnavailable
+from everstep.agent_domain.errors import StoreUnavailable
+from everstep.agent_domain.hosts import AllowedHosts
 from everstep.http_api import problems
-from everstep.http_api.answers import CheckTold, Health, Readiness
-from everstep.http_api.edge import Edge
 from everstep.http_api.hosts import Hosts
 from everstep.http_api.metrics import Metrics
+from everstep.http_api.middleware import Edge
+from everstep.http_api.schemas.responses import CheckTold, Health, Readiness
 from everstep.runtime.serving import serving
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import TemporalRefusal, TemporalUnreachable, connect

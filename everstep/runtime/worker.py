@@ -12,20 +12,20 @@ from temporalio.client import Client
 from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkerDeploymentConfig
 
-from activities.agent import AgentActivities
-from activities.agents import Agents, Ended, nobody_waits
-from activities.beginnings import MOMENT
-from activities.failpoints import Failpoint, Strike, inert
-from activities.subagents import SubagentActivities
-from agent_domain.bus import NOBODY, EnvelopeBus
-from agent_domain.errors import InvalidInput
-from agent_domain.ports import ExecutionStore
-from everstep.client.front_door import FrontDoor
+from everstep.activities.agent import AgentActivities
+from everstep.activities.agents import Agents, Ended, nobody_waits
+from everstep.activities.deferred_start import MOMENT
+from everstep.activities.failpoints import Failpoint, Strike, inert
+from everstep.activities.subagents import SubagentActivities
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.storage.execution_store import ExecutionStore
+from everstep.agent_domain.stream.bus import NOBODY, EnvelopeBus
+from everstep.client.temporal_entry import FrontDoor
 from everstep.runtime.guard import Guard
 from everstep.runtime.secrets import disclosure_of
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import HEARTBEAT_THROTTLE, STICKY
-from workflows.agent_execution import AgentExecution
+from everstep.workflows.agent_execution import AgentExecution
 
 
 def make_worker(

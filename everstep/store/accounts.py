@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from sqlalchemy import BigInteger, ColumnElement, Integer, cast, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from agent_domain.accounts import Account, Span
-from agent_domain.sessions import Scope
-from agent_domain.status import ExecutionStatus
+from everstep.agent_domain.ids import Scope
+from everstep.agent_domain.loop.status import ExecutionStatus
+from everstep.agent_domain.storage.usage_report import Account, Span
 from everstep.store.errors import translated
 from everstep.store.tables import executions
 

@@ -11,17 +11,19 @@ from uuid import UUID, uuid5
 
 from pydantic import TypeAdapter
 
-from agent_domain.announcements import Announcement
-from agent_domain.capabilities.approvals import ApprovalRule
-from agent_domain.envelopes import EnvelopeType
-from agent_domain.errors import InvalidInput
-from agent_domain.ids import envelope_id
-from agent_domain.ports import EventRecord, RecordReply, Resolution, RetryWait
-from agent_domain.status import ExecutionStatus, WireStatus
-from agent_domain.step_error import StepError
-from agent_domain.step_facts import NOTHING_BESIDES, Besides, CallNeed, StepFacts
-from agent_domain.usage import Usage
-from agent_domain.values import FrozenDict, freeze, frozen_document, json_text, reading
+from everstep.agent_domain.capabilities.approvals import ApprovalRule
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.ids import envelope_id
+from everstep.agent_domain.loop.status import ExecutionStatus, WireStatus
+from everstep.agent_domain.loop.step_error import StepError
+from everstep.agent_domain.loop.step_facts import NOTHING_BESIDES, Besides, CallNeed, StepFacts
+from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.storage.requests import Resolution
+from everstep.agent_domain.storage.steps import RecordReply, RetryWait
+from everstep.agent_domain.stream.envelopes import EnvelopeType
+from everstep.agent_domain.stream.records import EventRecord
+from everstep.agent_domain.stream.session_messages import Announcement
+from everstep.agent_domain.values import FrozenDict, freeze, frozen_document, json_text, reading
 
 _FACTS = TypeAdapter(StepFacts)
 _BESIDES = TypeAdapter(Besides)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import UUID
 
-from agent_domain.errors import InvalidInput
-from agent_domain.values import parse_moment
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.values import parse_moment
 
 MAX_PAGE = 1000
 

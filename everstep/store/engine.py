@@ -15,7 +15,7 @@ from sqlalchemy.exc import ArgumentError, DisconnectionError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
-from agent_domain.errors import InvalidInput
+from everstep.agent_domain.errors import InvalidInput
 from everstep.store.connection import Connection, Link
 
 STATEMENT_SECONDS = 15.0

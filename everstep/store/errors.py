@@ -17,8 +17,7 @@ from contextlib import contextmanager
 
 from sqlalchemy import URL, exc
 
-from agent_domain.errors import EverstepError, InvalidInput
-from agent_domain.ports import StoreUnavailable
+from everstep.agent_domain.errors import EverstepError, InvalidInput, StoreUnavailable
 
 _UPGRADE = "run `everstep db upgrade`"
 

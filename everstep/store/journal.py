@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from agent_domain.ports import StoredEnvelope
-from agent_domain.reader import Place
+from everstep.agent_domain.stream.reader import Place
+from everstep.agent_domain.stream.records import StoredEnvelope
 from everstep.store import rows
 from everstep.store.epochs import Dated, DatedReader
 

@@ -12,55 +12,44 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from agent_domain.announcements import Announcement
-from agent_domain.bus import NOBODY, EnvelopeBus
-from agent_domain.capabilities.approvals import ApprovalRule
-from agent_domain.errors import InvalidInput
-from agent_domain.facts import StateInfo
-from agent_domain.messages import Message, Messages, tool_message
-from agent_domain.notes import Notes, summed
-from agent_domain.ports import (
-    BeginStep,
-    BegunStep,
-    CallRecord,
-    CallRow,
-    CallToRecord,
-    Command,
-    CommandKind,
-    EventRecord,
+from everstep.agent_domain.capabilities.approvals import ApprovalRule
+from everstep.agent_domain.errors import InvalidInput, NotFound
+from everstep.agent_domain.ids import ExecutionRef, question_id, request_id
+from everstep.agent_domain.loop.facts import StateInfo
+from everstep.agent_domain.loop.status import ExecutionStatus, StopReason
+from everstep.agent_domain.loop.step_error import StepError
+from everstep.agent_domain.loop.step_facts import CallNeed, StepFacts
+from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.messages.messages import Message, Messages, tool_message
+from everstep.agent_domain.state.state import CANCELLED_CALL
+from everstep.agent_domain.storage.calls import CallRecord, CallRow, InnerReply, RecordCall, Reservation
+from everstep.agent_domain.storage.commands import Command, CommandKind, Steering
+from everstep.agent_domain.storage.executions import (
     ExecutionEnded,
-    ExecutionRef,
     ExecutionRow,
     ExecutionSpec,
-    InnerReply,
-    Material,
     NewExecution,
-    NotFound,
     Page,
-    RecordCall,
+    Settlement,
+)
+from everstep.agent_domain.storage.metadata_changes import Notes, summed
+from everstep.agent_domain.storage.requests import RequestRow, RequestState, Resolution
+from everstep.agent_domain.storage.steps import (
+    BeginStep,
+    BegunStep,
+    CallToRecord,
+    Material,
     RecordProcessing,
     RecordReply,
-    RequestRow,
-    RequestState,
-    Reservation,
-    Resolution,
     RetryWait,
-    Settlement,
-    Steering,
     StepBefore,
     StepRow,
-    StoredEnvelope,
-    nothing_to_tell,
-    question_id,
-    request_id,
 )
-from agent_domain.state import CANCELLED_CALL
-from agent_domain.status import ExecutionStatus, StopReason
-from agent_domain.step_error import StepError
-from agent_domain.step_facts import CallNeed, StepFacts
-from agent_domain.tools import ToolCall
-from agent_domain.usage import Usage
-from agent_domain.values import EMPTY, FrozenDict, freeze, frozen_map
+from everstep.agent_domain.stream.bus import NOBODY, EnvelopeBus
+from everstep.agent_domain.stream.records import EventRecord, StoredEnvelope, nothing_to_tell
+from everstep.agent_domain.stream.session_messages import Announcement
+from everstep.agent_domain.tools.tools import ToolCall
+from everstep.agent_domain.values import EMPTY, FrozenDict, freeze, frozen_map
 from everstep.store import bodies, transcripts
 from everstep.store.bodies import ASKS_PEOPLE, TERMINAL, encode
 from everstep.store.cursors import Cursor, page_size

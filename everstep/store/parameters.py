@@ -6,24 +6,16 @@ from uuid import UUID
 
 from sqlalchemy import Row
 
-from agent_domain.messages import export
-from agent_domain.ports import (
-    BeginStep,
-    CallToRecord,
-    ExecutionRef,
-    InnerReply,
-    NewExecution,
-    RecordCall,
-    RecordProcessing,
-    RecordReply,
-    Settlement,
-    request_id,
-)
-from agent_domain.state import CANCELLED_CALL
-from agent_domain.status import ExecutionStatus
-from agent_domain.step_facts import StepFacts
-from agent_domain.usage import Usage
-from agent_domain.values import EMPTY, FrozenDict
+from everstep.agent_domain.ids import ExecutionRef, request_id
+from everstep.agent_domain.loop.status import ExecutionStatus
+from everstep.agent_domain.loop.step_facts import StepFacts
+from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.messages.messages import export
+from everstep.agent_domain.state.state import CANCELLED_CALL
+from everstep.agent_domain.storage.calls import InnerReply, RecordCall
+from everstep.agent_domain.storage.executions import NewExecution, Settlement
+from everstep.agent_domain.storage.steps import BeginStep, CallToRecord, RecordProcessing, RecordReply
+from everstep.agent_domain.values import EMPTY, FrozenDict
 from everstep.store import bodies, transcripts
 from everstep.store.bodies import ASKS_PEOPLE, TERMINAL, News, encode, encode_optional
 from everstep.store.transcripts import Line

@@ -18,39 +18,22 @@ from sqlalchemy import Row, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from agent_domain.announcements import Announcement
-from agent_domain.bus import NOBODY, EnvelopeBus
-from agent_domain.errors import InvalidInput
-from agent_domain.messages import Message, tool_message
-from agent_domain.ports import (
-    BeginStep,
-    BegunStep,
-    CallRecord,
-    Command,
-    CommandKind,
-    EventRecord,
-    ExecutionEnded,
-    ExecutionRef,
-    ExecutionRow,
-    InnerReply,
-    NewExecution,
-    NotFound,
-    RecordCall,
-    RecordProcessing,
-    RecordReply,
-    Reservation,
-    Resolution,
-    RetryWait,
-    Settlement,
-    Steering,
-    nothing_to_tell,
-    question_id,
-)
-from agent_domain.state import CANCELLED_CALL
-from agent_domain.status import ExecutionStatus
-from agent_domain.step_facts import StepFacts
-from agent_domain.usage import Usage
-from agent_domain.values import FrozenDict
+from everstep.agent_domain.errors import InvalidInput, NotFound
+from everstep.agent_domain.ids import ExecutionRef, question_id
+from everstep.agent_domain.loop.status import ExecutionStatus
+from everstep.agent_domain.loop.step_facts import StepFacts
+from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.messages.messages import Message, tool_message
+from everstep.agent_domain.state.state import CANCELLED_CALL
+from everstep.agent_domain.storage.calls import CallRecord, InnerReply, RecordCall, Reservation
+from everstep.agent_domain.storage.commands import Command, CommandKind, Steering
+from everstep.agent_domain.storage.executions import ExecutionEnded, ExecutionRow, NewExecution, Settlement
+from everstep.agent_domain.storage.requests import Resolution
+from everstep.agent_domain.storage.steps import BeginStep, BegunStep, RecordProcessing, RecordReply, RetryWait
+from everstep.agent_domain.stream.bus import NOBODY, EnvelopeBus
+from everstep.agent_domain.stream.records import EventRecord, nothing_to_tell
+from everstep.agent_domain.stream.session_messages import Announcement
+from everstep.agent_domain.values import FrozenDict
 from everstep.store import bodies, parameters, rows, statements, transcripts
 from everstep.store.bodies import TERMINAL, News, encode
 from everstep.store.errors import StoreError, translated

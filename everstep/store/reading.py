@@ -9,21 +9,16 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, Executable, Row, Select, Table, literal_column, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from agent_domain.messages import Messages
-from agent_domain.ports import (
-    ExecutionRef,
-    ExecutionRow,
-    InnerReply,
-    Material,
-    NotFound,
-    Page,
-    RequestRow,
-    RequestState,
-    StepRow,
-    StoredEnvelope,
-)
-from agent_domain.status import ExecutionStatus
-from agent_domain.values import FrozenDict
+from everstep.agent_domain.errors import NotFound
+from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.loop.status import ExecutionStatus
+from everstep.agent_domain.messages.messages import Messages
+from everstep.agent_domain.storage.calls import InnerReply
+from everstep.agent_domain.storage.executions import ExecutionRow, Page
+from everstep.agent_domain.storage.requests import RequestRow, RequestState
+from everstep.agent_domain.storage.steps import Material, StepRow
+from everstep.agent_domain.stream.records import StoredEnvelope
+from everstep.agent_domain.values import FrozenDict
 from everstep.store import bodies, rows, statements
 from everstep.store.cursors import Cursor, page_size
 from everstep.store.errors import translated

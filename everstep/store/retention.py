@@ -15,7 +15,8 @@ from uuid import UUID
 
 from sqlalchemy import Row, TextClause, text
 
-from agent_domain.sessions import Scope, SessionBusy
+from everstep.agent_domain.ids import Scope
+from everstep.agent_domain.storage.sessions import SessionBusy
 from everstep.store.cursors import Cursor
 from everstep.store.sessions import FIRST, PostgresSessions
 

@@ -8,31 +8,19 @@ from uuid import UUID
 
 from sqlalchemy import Row
 
-from agent_domain.facts import StateInfo
-from agent_domain.messages import Messages
-from agent_domain.ports import (
-    CallRecord,
-    CallRow,
-    Command,
-    CommandKind,
-    ExecutionRef,
-    ExecutionRow,
-    ExecutionSpec,
-    InnerReply,
-    Material,
-    RequestRow,
-    RequestState,
-    Reservation,
-    Steering,
-    StepBefore,
-    StepRow,
-    StoredEnvelope,
-    follow_up_id,
-)
-from agent_domain.status import ExecutionStatus, StopReason
-from agent_domain.step_facts import CallNeed
-from agent_domain.tools import ToolCall
-from agent_domain.values import EMPTY, FrozenDict, freeze, frozen_map, reading
+from everstep.agent_domain.ids import ExecutionRef, follow_up_id
+from everstep.agent_domain.loop.facts import StateInfo
+from everstep.agent_domain.loop.status import ExecutionStatus, StopReason
+from everstep.agent_domain.loop.step_facts import CallNeed
+from everstep.agent_domain.messages.messages import Messages
+from everstep.agent_domain.storage.calls import CallRecord, CallRow, InnerReply, Reservation
+from everstep.agent_domain.storage.commands import Command, CommandKind, Steering
+from everstep.agent_domain.storage.executions import ExecutionRow, ExecutionSpec
+from everstep.agent_domain.storage.requests import RequestRow, RequestState
+from everstep.agent_domain.storage.steps import Material, StepBefore, StepRow
+from everstep.agent_domain.stream.records import StoredEnvelope
+from everstep.agent_domain.tools.tools import ToolCall
+from everstep.agent_domain.values import EMPTY, FrozenDict, freeze, frozen_map, reading
 from everstep.store import bodies, transcripts
 from everstep.store.bodies import TERMINAL
 

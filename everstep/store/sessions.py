@@ -1,7 +1,8 @@
 """Sessions in PostgreSQL: who speaks when, and what is kept of it.
 
-The queue of a session is changed under the session's lock, by `_queue`: what a message does is decided
-by `agent_domain.sessions.route`, and then whoever is first has its turn, if nobody else has it.
+The queue of a session is changed under the session's lock, by `_queue`: `route` of
+`everstep.agent_domain.storage.sessions` decides what a message does, and then the first message has its turn
+if no other has it.
 """
 
 import re
@@ -13,24 +14,16 @@ from uuid import UUID, uuid5
 
 from sqlalchemy import Row, Select, func, literal_column, select, tuple_, update
 
-from agent_domain import announcements
-from agent_domain.announcements import Announcement, Context, MessageRole
-from agent_domain.closing import closed
-from agent_domain.errors import InvalidInput
-from agent_domain.messages import Message, Role, export, user
-from agent_domain.ports import (
-    Command,
-    CommandKind,
-    ExecutionRef,
-    ExecutionRow,
-    NewExecution,
-    NotFound,
-    Page,
-    RequestRow,
-    cancel_key,
-    follow_up_id,
-)
-from agent_domain.sessions import (
+from everstep.agent_domain.errors import InvalidInput, NotFound
+from everstep.agent_domain.ids import ExecutionRef, Scope, follow_up_id
+from everstep.agent_domain.loop.status import ExecutionStatus
+from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.messages.messages import Message, Role, export, user
+from everstep.agent_domain.storage.commands import Command, CommandKind, cancel_key
+from everstep.agent_domain.storage.executions import ExecutionRow, NewExecution, Page
+from everstep.agent_domain.storage.forced_end import closed
+from everstep.agent_domain.storage.requests import RequestRow
+from everstep.agent_domain.storage.sessions import (
     EVERY_SESSION,
     ExecutionFilter,
     Handed,
@@ -40,7 +33,6 @@ from agent_domain.sessions import (
     Posted,
     QuestionClosed,
     Route,
-    Scope,
     SessionBusy,
     SessionChanges,
     SessionFilter,
@@ -54,9 +46,9 @@ from agent_domain.sessions import (
     route,
     title_of,
 )
-from agent_domain.status import ExecutionStatus
-from agent_domain.usage import Usage
-from agent_domain.values import frozen_map
+from everstep.agent_domain.stream import session_messages as announcements
+from everstep.agent_domain.stream.session_messages import Announcement, Context, MessageRole
+from everstep.agent_domain.values import frozen_map
 from everstep.store import bodies, parameters, rows, session_statements, statements, transcripts
 from everstep.store.bodies import encode
 from everstep.store.cursors import Cursor, page_size

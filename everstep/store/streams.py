@@ -12,8 +12,8 @@ from uuid import UUID
 from sqlalchemy import Row, TextClause, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from agent_domain.channels import Channel
-from agent_domain.sessions import Scope
+from everstep.agent_domain.ids import Scope
+from everstep.agent_domain.stream.channels import Channel
 from everstep.store.errors import translated
 
 SESSIONS = text("""

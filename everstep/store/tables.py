@@ -38,8 +38,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import ARRAY
 
-from agent_domain.ports import CommandKind, RequestState
-from agent_domain.status import ExecutionStatus
+from everstep.agent_domain.loop.status import ExecutionStatus
+from everstep.agent_domain.storage.commands import CommandKind
+from everstep.agent_domain.storage.requests import RequestState
 
 metadata = MetaData(
     naming_convention={

@@ -10,11 +10,11 @@ from typing import Any
 
 from sqlalchemy import Row
 
-from agent_domain.errors import InvalidInput
-from agent_domain.messages import Message, Messages, Role
-from agent_domain.notes import Notes, of_next_execution
-from agent_domain.ports import Added
-from agent_domain.values import EMPTY, FrozenDict, frozen_map, reading
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.messages.messages import Message, Messages, Role
+from everstep.agent_domain.storage.metadata_changes import Notes, of_next_execution
+from everstep.agent_domain.storage.steps import Added
+from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map, reading
 from everstep.store.bodies import document, encode
 
 RESULTS_FROM = 1000

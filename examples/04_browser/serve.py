@@ -22,7 +22,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from agent_domain.errors import EverstepError
+from everstep.agent_domain.errors import EverstepError
 from everstep.runtime.api import answering_locally
 from everstep.runtime.data_folder import data_folder
 from everstep.runtime.installation import Installation, local

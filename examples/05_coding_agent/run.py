@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from contextlib import aclosing
 from pathlib import Path
 
-from agent_domain.capabilities.bash import ExecutionPolicy
-from agent_domain.errors import EverstepError
-from agent_domain.status import ExecutionStatus
+from everstep.agent_domain.capabilities.bash import ExecutionPolicy
+from everstep.agent_domain.errors import EverstepError
+from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.capabilities.bash.sandbox import Sandbox
 from everstep.cli.follow import followed
 from everstep.cli.output import execution_lines

@@ -16,8 +16,9 @@ import httpx2
 from sqlalchemy import text
 from temporalio.service import RPCError
 
-from agent_domain.envelopes import Envelope, EnvelopeType
-from agent_domain.ports import DEFAULT_TENANT, StoreUnavailable
+from everstep.agent_domain.errors import StoreUnavailable
+from everstep.agent_domain.ids import DEFAULT_TENANT
+from everstep.agent_domain.stream.envelopes import Envelope, EnvelopeType
 from everstep.client.client import Client
 from everstep.http_api.api_keys import create_key
 from everstep.runtime.agents import load_agents

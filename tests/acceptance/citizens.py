@@ -3,13 +3,13 @@
 import asyncio
 from datetime import timedelta
 
-from agent_domain.agent_registry import AgentRegistry
-from agent_domain.agent_spec import AgentSpec
-from agent_domain.builder import AgentBuilder
-from agent_domain.drivers import ToolCallingDriver
-from agent_domain.error_policy import ErrorPolicy
-from agent_domain.function_tool import tool
-from agent_domain.tools import Effect, ToolOptions
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.drivers import ToolCallingDriver
+from everstep.agent_domain.agents.registry import AgentRegistry
+from everstep.agent_domain.agents.spec import AgentSpec
+from everstep.agent_domain.loop.error_policy import ErrorPolicy
+from everstep.agent_domain.tools.function_tool import tool
+from everstep.agent_domain.tools.tools import Effect, ToolOptions
 from everstep.capabilities.subagents import UseSubagents
 from everstep.capabilities.user_input import UseUserInput
 from tests.acceptance.storm.programs import Player, count, linger, transfer

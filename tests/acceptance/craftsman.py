@@ -16,15 +16,15 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from agent_domain.agent_registry import AgentRegistry
-from agent_domain.agent_spec import AgentSpec
-from agent_domain.builder import AgentBuilder
-from agent_domain.capabilities.bash import ExecutionPolicy
-from agent_domain.definition import AgentDefinition
-from agent_domain.drivers import ToolCallingDriver
-from agent_domain.error_policy import ErrorPolicy
-from agent_domain.tools import Tool, ToolContext, ToolOptions, options_of
-from agent_domain.toolsets import Asker, ListedTool, Toolset
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.definition import AgentDefinition
+from everstep.agent_domain.agents.drivers import ToolCallingDriver
+from everstep.agent_domain.agents.registry import AgentRegistry
+from everstep.agent_domain.agents.spec import AgentSpec
+from everstep.agent_domain.capabilities.bash import ExecutionPolicy
+from everstep.agent_domain.loop.error_policy import ErrorPolicy
+from everstep.agent_domain.tools.tools import Tool, ToolContext, ToolOptions, options_of
+from everstep.agent_domain.tools.toolsets import Asker, ListedTool, Toolset
 from everstep.capabilities.bash import UseBash
 from everstep.capabilities.files import ListDirTool, SearchFilesTool, UseFileTools
 from everstep.capabilities.llm_query import LlmQueryTool

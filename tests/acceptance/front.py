@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from activities.failpoints import Failpoint
+from everstep.activities.failpoints import Failpoint
 from tests.acceptance.agents import ARMED
 from tests.acceptance.harness import Installation, Process, until
 

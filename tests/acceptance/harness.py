@@ -23,8 +23,8 @@ from typing import Any, Final, cast
 from sqlalchemy import text
 from temporalio.client import Client as TemporalClient
 
-from activities.failpoints import Failpoint
-from agent_domain.status import ExecutionStatus
+from everstep.activities.failpoints import Failpoint
+from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.client.client import Client, Execution
 from everstep.runtime.agents import load_agents
 from everstep.runtime.embedded import EmbeddedServices

@@ -20,11 +20,11 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from websockets.typing import Subprotocol
 
-from agent_domain.envelopes import Envelope, EnvelopeType
-from agent_domain.reader import ENDED, Attempted, Draft, Position, Reader, Taken, fence_of
-from everstep.streaming.client import Stream as Following
-from everstep.streaming.news import Happened, Reload, Wrote
-from everstep.streaming.pace import Pace
+from everstep.agent_domain.stream.envelopes import Envelope, EnvelopeType
+from everstep.agent_domain.stream.reader import ENDED, Attempted, Draft, Position, Reader, Taken, fence_of
+from everstep.streams.backoff import Pace
+from everstep.streams.client import Stream as Following
+from everstep.streams.client_events import Happened, Reload, Wrote
 from tests.acceptance.ways import HOST, Way
 
 QUIET = 60.0

@@ -8,14 +8,14 @@ import os
 from random import Random
 from uuid import uuid4
 
-from agent_domain.builder import AgentBuilder
-from agent_domain.cached_context import InferenceRequest
-from agent_domain.drivers import OnText, ToolCallingDriver
-from agent_domain.error_policy import ErrorPolicy
-from agent_domain.errors import ModelUnavailable
-from agent_domain.function_tool import tool
-from agent_domain.steps import InferenceResponse
-from agent_domain.tools import Effect, ToolContext, ToolOptions
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.drivers import OnText, ToolCallingDriver
+from everstep.agent_domain.errors import ModelUnavailable
+from everstep.agent_domain.loop.error_policy import ErrorPolicy
+from everstep.agent_domain.messages.cached_context import InferenceRequest
+from everstep.agent_domain.state.steps import InferenceResponse
+from everstep.agent_domain.tools.function_tool import tool
+from everstep.agent_domain.tools.tools import Effect, ToolContext, ToolOptions
 from everstep.inference.scripted import (
     Pace,
     Scenario,

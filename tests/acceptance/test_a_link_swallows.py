@@ -15,7 +15,7 @@ import httpx2
 import pytest
 import pytest_asyncio
 
-from agent_domain.status import ExecutionStatus
+from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.http_api.api_keys import create_key
 from everstep.store.engine import ANSWER_SECONDS, CHECKOUT_SECONDS, STATEMENT_SECONDS
 from everstep.store.keys import PostgresKeys

@@ -14,8 +14,8 @@ from typing import TypeAlias
 import pytest
 import pytest_asyncio
 
-from agent_domain.ports import StoreUnavailable
-from agent_domain.status import ExecutionStatus
+from everstep.agent_domain.errors import StoreUnavailable
+from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.client.client import Execution
 from everstep.runtime.embedded import EmbeddedServices, Service, embedded
 from tests.acceptance.harness import Account, Installation, Nursery, Site, installed, paused, site, until

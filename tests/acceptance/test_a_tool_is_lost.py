@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from activities.running import EFFECT_UNKNOWN
-from agent_domain.status import ExecutionStatus
-from agent_domain.tools import Effect, options_of
+from everstep.activities.tool_runner import EFFECT_UNKNOWN
+from everstep.agent_domain.loop.status import ExecutionStatus
+from everstep.agent_domain.tools.tools import Effect, options_of
 from everstep.client.client import Execution
 from tests.acceptance import craftsman
 from tests.acceptance.craftsman import BILL, GO, LETTER, MARK, PLAN, QUICK, SLOW, WALK, furnish

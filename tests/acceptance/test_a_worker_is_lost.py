@@ -14,12 +14,12 @@ from typing import TypeAlias
 import pytest
 import pytest_asyncio
 
-from activities.failpoints import Failpoint
-from activities.running import EFFECT_UNKNOWN
-from agent_domain.ids import subagent_id
-from agent_domain.ports import Resolution
-from agent_domain.state import CANCELLED_CALL
-from agent_domain.status import ExecutionStatus
+from everstep.activities.failpoints import Failpoint
+from everstep.activities.tool_runner import EFFECT_UNKNOWN
+from everstep.agent_domain.ids import subagent_id
+from everstep.agent_domain.loop.status import ExecutionStatus
+from everstep.agent_domain.state.state import CANCELLED_CALL
+from everstep.agent_domain.storage.requests import Resolution
 from everstep.client.client import Execution, Refused
 from tests.acceptance.harness import Account, Installation, Site, elapsed, paused, site, until
 

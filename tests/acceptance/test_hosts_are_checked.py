@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from broadcast_gateway.wires.native import SUBPROTOCOL
+from everstep.broadcast_gateway.wires.websocket import SUBPROTOCOL
 from tests.acceptance.harness import Installation, Nursery, environment, until
 from tests.services import data_directory
 

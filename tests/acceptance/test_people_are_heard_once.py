@@ -14,7 +14,7 @@ import httpx2
 import psycopg
 import pytest
 
-from activities.failpoints import Failpoint
+from everstep.activities.failpoints import Failpoint
 from tests.acceptance.agents import ARMED
 from tests.acceptance.front import Front, a_free_port
 from tests.acceptance.harness import until

@@ -9,15 +9,15 @@ from uuid import UUID, uuid4
 import pytest
 import pytest_asyncio
 
-from agent_domain.ports import ExecutionRef
+from everstep.agent_domain.ids import ExecutionRef
 from everstep.http_api.api_keys import create_key
 from everstep.store.keys import PostgresKeys
+from everstep.workflows.contracts import workflow_id
 from tests.acceptance.citizens import NAP, PATIENCE
 from tests.acceptance.front import Front
 from tests.acceptance.harness import Installation, until
 from tests.acceptance.storm.programs import Program
 from tests.acceptance.town import Town, state_of
-from workflows.contracts import workflow_id
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

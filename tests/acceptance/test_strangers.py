@@ -10,10 +10,10 @@ import httpx2
 import pytest
 from temporalio.client import Client, WorkflowFailureError
 
+from everstep.workflows.contracts import ID_PREFIX, WORKFLOW
 from tests.acceptance.front import AGENTS
 from tests.acceptance.harness import Nursery, environment, until
 from tests.services import data_directory
-from workflows.contracts import ID_PREFIX, WORKFLOW
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -29,9 +29,9 @@ from uuid import UUID
 import pytest
 import pytest_asyncio
 
-from agent_domain.envelopes import EnvelopeType
-from agent_domain.reader import ENDED, fence_of
-from agent_domain.values import moment
+from everstep.agent_domain.stream.envelopes import EnvelopeType
+from everstep.agent_domain.stream.reader import ENDED, fence_of
+from everstep.agent_domain.values import moment
 from tests.acceptance.agents import JOURNAL
 from tests.acceptance.chaos import Plot, Stage, Story, measure, set_up
 from tests.acceptance.harness import Entry, Nursery, read_journal

@@ -15,7 +15,7 @@ import httpx2
 import psycopg
 import pytest
 
-from activities.failpoints import Failpoint
+from everstep.activities.failpoints import Failpoint
 from tests.acceptance.agents import ARMED
 from tests.acceptance.front import Front
 from tests.acceptance.harness import until

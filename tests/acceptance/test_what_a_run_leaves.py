@@ -7,7 +7,7 @@ import httpx2
 import pytest
 from temporalio.api.sdk.v1 import WorkflowMetadata
 
-from agent_domain.ids import subagent_id
+from everstep.agent_domain.ids import subagent_id
 from tests.acceptance.front import Front
 from tests.acceptance.harness import until
 

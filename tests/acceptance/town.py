@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 
 import httpx2
 
-from agent_domain.envelopes import Envelope
+from everstep.agent_domain.stream.envelopes import Envelope
 from tests.acceptance.front import Front
 from tests.acceptance.harness import Installation, until
 from tests.acceptance.storm.programs import Calls, Program

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 from temporalio.contrib.pydantic import pydantic_data_converter
 
-from activities.contracts import (
+from everstep.activities.contracts import (
     WRITTEN_WITHOUT_DEFAULTS,
     InferInput,
     Processed,
@@ -17,14 +17,14 @@ from activities.contracts import (
     ToolInput,
     ToolOutput,
 )
-from agent_domain.errors import InvalidInput
-from agent_domain.ports import ExecutionRef
-from agent_domain.step_error import ErrorType, StepError
-from agent_domain.step_facts import Besides, CallFacts, CallNeed, StepFacts
-from agent_domain.tools import Effect
-from agent_domain.usage import Usage
-from agent_domain.values import frozen_map
-from agent_domain.wishes import Wishes
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.loop.hook_requests import Wishes
+from everstep.agent_domain.loop.step_error import ErrorType, StepError
+from everstep.agent_domain.loop.step_facts import Besides, CallFacts, CallNeed, StepFacts
+from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.tools.tools import Effect
+from everstep.agent_domain.values import frozen_map
 from everstep.runtime.temporal import data_converter
 
 REF = ExecutionRef(UUID(int=1))

@@ -7,11 +7,13 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from activities.live_text import LiveTexts
-from agent_domain.bus import Chunk
-from agent_domain.cutter import MOST_CHARACTERS
-from agent_domain.ports import BeginStep, BegunStep, ExecutionRef, StoredEnvelope
-from agent_domain.step_facts import StepFacts
+from everstep.activities.live_text import LiveTexts
+from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.loop.step_facts import StepFacts
+from everstep.agent_domain.storage.steps import BeginStep, BegunStep
+from everstep.agent_domain.stream.bus import Chunk
+from everstep.agent_domain.stream.chunker import MOST_CHARACTERS
+from everstep.agent_domain.stream.records import StoredEnvelope
 
 REF = ExecutionRef(uuid4(), session_id=uuid4())
 MATERIAL: Any = None

@@ -5,13 +5,17 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from agent_domain.continuation import ContinuationDecision, ContinuationEvaluation, ContinuationOutcome
-from agent_domain.facts import CritiqueFacts, CritiqueVerdict, ExecutionFacts
-from agent_domain.status import StopReason
-from agent_domain.step_error import ErrorType, StepError
-from agent_domain.step_facts import CallFacts, CallNeed, StepFacts
-from agent_domain.stop_signal import StopSignal
-from agent_domain.values import EMPTY
+from everstep.agent_domain.loop.continuation import (
+    ContinuationDecision,
+    ContinuationEvaluation,
+    ContinuationOutcome,
+)
+from everstep.agent_domain.loop.facts import CritiqueFacts, CritiqueVerdict, ExecutionFacts
+from everstep.agent_domain.loop.status import StopReason
+from everstep.agent_domain.loop.step_error import ErrorType, StepError
+from everstep.agent_domain.loop.step_facts import CallFacts, CallNeed, StepFacts
+from everstep.agent_domain.loop.stop_signal import StopSignal
+from everstep.agent_domain.values import EMPTY
 
 NOON = datetime(2026, 1, 16, 12, tzinfo=UTC)
 

@@ -6,13 +6,13 @@ from itertools import count
 from typing import Any
 from uuid import UUID
 
-from agent_domain.builder import AgentBuilder
-from agent_domain.cached_context import InferenceRequest
-from agent_domain.drivers import OnText, StepDriver
-from agent_domain.state import AgentState
-from agent_domain.steps import InferenceResponse
-from agent_domain.tools import Tool, ToolCall
-from agent_domain.values import frozen_map
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.drivers import OnText, StepDriver
+from everstep.agent_domain.messages.cached_context import InferenceRequest
+from everstep.agent_domain.state.state import AgentState
+from everstep.agent_domain.state.steps import InferenceResponse
+from everstep.agent_domain.tools.tools import Tool, ToolCall
+from everstep.agent_domain.values import frozen_map
 from everstep.local.runner import LocalRunner
 
 AT = datetime(2026, 1, 16, 10, 5, tzinfo=UTC)

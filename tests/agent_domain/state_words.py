@@ -7,18 +7,22 @@ from uuid import UUID
 
 from hypothesis import strategies as st
 
-from agent_domain.cached_context import CachedContext
-from agent_domain.continuation import ContinuationDecision, ContinuationEvaluation, ContinuationOutcome
-from agent_domain.messages import Message, MessageStore, Role, assistant, user
-from agent_domain.state import AgentState
-from agent_domain.status import AgentStatus, StopReason
-from agent_domain.step_error import ErrorType, StepError
-from agent_domain.step_facts import CallNeed, StepType
-from agent_domain.steps import AgentStep, InferenceResponse
-from agent_domain.stop_signal import StopSignal
-from agent_domain.tools import ToolCall, ToolExecution
-from agent_domain.usage import Usage
-from agent_domain.values import frozen_map
+from everstep.agent_domain.loop.continuation import (
+    ContinuationDecision,
+    ContinuationEvaluation,
+    ContinuationOutcome,
+)
+from everstep.agent_domain.loop.status import AgentStatus, StopReason
+from everstep.agent_domain.loop.step_error import ErrorType, StepError
+from everstep.agent_domain.loop.step_facts import CallNeed, StepType
+from everstep.agent_domain.loop.stop_signal import StopSignal
+from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.messages.cached_context import CachedContext
+from everstep.agent_domain.messages.messages import Message, MessageStore, Role, assistant, user
+from everstep.agent_domain.state.state import AgentState
+from everstep.agent_domain.state.steps import AgentStep, InferenceResponse
+from everstep.agent_domain.tools.tools import ToolCall, ToolExecution
+from everstep.agent_domain.values import frozen_map
 
 AT = datetime(2026, 1, 16, 10, 5, 0, 123456, tzinfo=UTC)
 AGENT, PARENT, EXECUTION = UUID(int=1), UUID(int=2), UUID(int=3)

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from agent_domain.background import LENGTH, LONGEST_PAUSE, Failures, keep_running, note_failure
+from everstep.agent_domain.background import LENGTH, LONGEST_PAUSE, Failures, keep_running, note_failure
 
 
 class Log:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent_domain.errors import (
+from everstep.agent_domain.errors import (
     RETRYABLE,
     AgentError,
     EverstepError,

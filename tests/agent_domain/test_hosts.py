@@ -2,8 +2,8 @@
 
 import pytest
 
-from agent_domain.errors import InvalidInput
-from agent_domain.hosts import AllowedHosts, Host
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.hosts import AllowedHosts, Host
 
 LOOPBACK = [
     "localhost",

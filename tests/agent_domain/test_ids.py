@@ -4,7 +4,7 @@ from uuid import UUID
 
 from hypothesis import given, strategies as st
 
-from agent_domain.ids import call_id, envelope_id, step_id, subagent_id
+from everstep.agent_domain.ids import call_id, envelope_id, step_id, subagent_id
 
 EXECUTION = UUID("6f6d5f3c-6f3a-4d0e-9a53-0c6b9a6c0d11")
 OTHER = UUID("6f6d5f3c-6f3a-4d0e-9a53-0c6b9a6c0d12")

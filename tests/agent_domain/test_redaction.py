@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from agent_domain.redaction import REDACTED, Redaction
+from everstep.agent_domain.redaction import REDACTED, Redaction
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent_domain.result import Failure, Success, attempt
+from everstep.agent_domain.result import Failure, Success, attempt
 
 
 def test_a_success_holds_its_value() -> None:

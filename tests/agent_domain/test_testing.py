@@ -5,18 +5,25 @@ from uuid import UUID
 
 import pytest
 
-from agent_domain.cached_context import InferenceRequest
-from agent_domain.criteria import ErrorPolicyCriterion, ToolCallPresenceCheck
-from agent_domain.drivers import Model, Reply, replied
-from agent_domain.error_policy import ErrorPolicy
-from agent_domain.errors import InvalidInput, RateLimited
-from agent_domain.messages import Messages, assistant, user
-from agent_domain.state import AgentState
-from agent_domain.step_facts import StepType
-from agent_domain.steps import AgentStep, InferenceResponse
-from agent_domain.testing import DeterministicAgentDriver, MockTool, ScenarioStep, ScriptedModel, calls, says
-from agent_domain.tools import Tool, ToolCall, ToolContext, ToolExecution, ToolOptions
-from agent_domain.usage import Usage
+from everstep.agent_domain.agents.drivers import Model, Reply, replied
+from everstep.agent_domain.errors import InvalidInput, RateLimited
+from everstep.agent_domain.loop.criteria import ErrorPolicyCriterion, ToolCallPresenceCheck
+from everstep.agent_domain.loop.error_policy import ErrorPolicy
+from everstep.agent_domain.loop.step_facts import StepType
+from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.messages.cached_context import InferenceRequest
+from everstep.agent_domain.messages.messages import Messages, assistant, user
+from everstep.agent_domain.state.state import AgentState
+from everstep.agent_domain.state.steps import AgentStep, InferenceResponse
+from everstep.agent_domain.testing import (
+    DeterministicAgentDriver,
+    MockTool,
+    ScenarioStep,
+    ScriptedModel,
+    calls,
+    says,
+)
+from everstep.agent_domain.tools.tools import Tool, ToolCall, ToolContext, ToolExecution, ToolOptions
 from tests.agent_domain.state_words import AT, a_state
 
 BEGUN = a_state("Hello").with_step_started(AT)

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, strategies as st
 from pydantic import BaseModel, ValidationError
 
-from agent_domain.errors import InvalidInput
-from agent_domain.values import (
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.values import (
     DOCUMENT_DEPTH,
     EMPTY,
     MAX_BITS,

@@ -14,19 +14,20 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 from websockets.typing import Origin, Subprotocol
 
-from agent_domain import link
-from agent_domain.channels import Channel, channel_signature
-from agent_domain.envelopes import Envelope
-from agent_domain.ports import EventRecord, StoreUnavailable
-from broadcast_gateway.dialogues import House
-from broadcast_gateway.hub import Hub, Pace
-from broadcast_gateway.limits import LIMITS, Bounds, Limits
-from broadcast_gateway.links import Links
-from broadcast_gateway.metrics import Metrics
-from broadcast_gateway.news import Entry
-from broadcast_gateway.ports import Guest, NotAdmitted, Page, Text
-from broadcast_gateway.server import Gateway
-from broadcast_gateway.wires import native
+from everstep.agent_domain.errors import StoreUnavailable
+from everstep.agent_domain.stream import link
+from everstep.agent_domain.stream.channels import Channel, channel_signature
+from everstep.agent_domain.stream.envelopes import Envelope
+from everstep.agent_domain.stream.records import EventRecord
+from everstep.broadcast_gateway.frames import Entry
+from everstep.broadcast_gateway.hub import Hub, Pace
+from everstep.broadcast_gateway.limits import LIMITS, Bounds, Limits
+from everstep.broadcast_gateway.links import Links
+from everstep.broadcast_gateway.metrics import Metrics
+from everstep.broadcast_gateway.ports import Guest, NotAdmitted, Page, Text
+from everstep.broadcast_gateway.protocols import House
+from everstep.broadcast_gateway.server import Gateway
+from everstep.broadcast_gateway.wires import websocket
 from tests.broadcast_gateway.writers import EXECUTION, SESSION, entry, envelope
 
 KEY, SECRET = "app", "secret-of-the-test"
@@ -209,7 +210,7 @@ async def raw(url: str, origin: str | None = None, **options: Any) -> AsyncGener
 def native_socket(running: Running, **options: Any) -> AbstractAsyncContextManager[Client]:
     """A connection over which nothing was said yet."""
     url = f"ws://127.0.0.1:{running.port}/v1"
-    return raw(url, subprotocols=[Subprotocol(native.SUBPROTOCOL)], **options)
+    return raw(url, subprotocols=[Subprotocol(websocket.SUBPROTOCOL)], **options)
 
 
 @asynccontextmanager

@@ -11,9 +11,9 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
-from agent_domain.channels import channel_data
-from agent_domain.reader import Position
-from broadcast_gateway.wires.frames import CLOSINGS
+from everstep.agent_domain.stream.channels import channel_data
+from everstep.agent_domain.stream.reader import Position
+from everstep.broadcast_gateway.wires.closing import CLOSINGS
 from tests.broadcast_gateway.gateways import KEY, joining
 from tests.broadcast_gateway.writers import SESSION
 

@@ -11,15 +11,15 @@ from uuid import UUID
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from agent_domain import envelopes
-from agent_domain.envelopes import Attempt, Envelope, EnvelopeType
-from agent_domain.ports import EventRecord
-from agent_domain.reader import Place, Position, Reader, Taken
-from broadcast_gateway.limits import Limits
-from broadcast_gateway.news import Chunk, entry_of, read
-from broadcast_gateway.streams import Stream
-from broadcast_gateway.viewers import Need, Relay, Rows
-from broadcast_gateway.wires.native import NATIVE
+from everstep.agent_domain.stream import envelopes
+from everstep.agent_domain.stream.envelopes import Attempt, Envelope, EnvelopeType
+from everstep.agent_domain.stream.reader import Place, Position, Reader, Taken
+from everstep.agent_domain.stream.records import EventRecord
+from everstep.broadcast_gateway.frames import Chunk, entry_of, read
+from everstep.broadcast_gateway.limits import Limits
+from everstep.broadcast_gateway.streams import Stream
+from everstep.broadcast_gateway.subscriptions import Need, Relay, Rows
+from everstep.broadcast_gateway.wires.websocket import NATIVE
 from tests.broadcast_gateway.writers import AT, SESSION, Screen, body, completed, ended, envelope, superseded
 
 CHANNEL = f"agent.session.{SESSION}"

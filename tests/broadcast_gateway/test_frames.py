@@ -1,76 +1,149 @@
-"""Frames, and why connections are closed."""
+"""What writers push, as far as the gateway reads it."""
+
+import json
+from contextlib import suppress
+from typing import Any
 
 import pytest
+from hypothesis import example, given, strategies as st
 
-from broadcast_gateway.wires.frames import (
-    BAD_FRAME,
-    CLOSINGS,
-    MAX_FRAME,
-    TOO_LARGE,
-    BadFrame,
-    Closing,
-    parse_frame,
-    text_frame,
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.stream.envelopes import EnvelopeType
+from everstep.agent_domain.stream.reader import ENDED, Place
+from everstep.broadcast_gateway.frames import Chunk, Entry, News, entry_of, read
+from tests.broadcast_gateway.writers import (
+    AT,
+    EXECUTION,
+    body,
+    chunk,
+    completed,
+    ended,
+    entry,
+    envelope,
+    superseded,
 )
 
 
+class Counting:
+    """A wire that counts how often it frames."""
+
+    def __init__(self) -> None:
+        self.framed = 0
+
+    def event(self, news: News) -> bytes:
+        self.framed += 1
+        return news.kind.encode() + b" " + news.body
+
+
+def test_a_stored_envelope_is_relayed_as_it_was_written() -> None:
+    stored = envelope(completed(3)).numbered(7)
+    for told in (read(body(stored)), entry_of(stored)):
+        assert isinstance(told, Entry)
+        assert told.body == body(stored)
+        assert (told.seq, told.kind, told.execution_id) == (7, "agent.step.completed", str(EXECUTION))
+
+
 @pytest.mark.parametrize(
-    ("size", "header"),
+    ("told", "fence"),
     [
-        (0, b"\x81\x00"),
-        (125, b"\x81\x7d"),
-        (126, b"\x81\x7e\x00\x7e"),
-        (65535, b"\x81\x7e\xff\xff"),
-        (65536, b"\x81\x7f\x00\x00\x00\x00\x00\x01\x00\x00"),
+        (entry(1), None),
+        (entry(1, completed(3)), (4, 0)),
+        (entry(1, superseded(3, 1)), (3, 2)),
+        (entry(1, ended()), ENDED),
     ],
 )
-def test_a_text_frame_says_how_long_it_is(size: int, header: bytes) -> None:
-    body = b"x" * size
-    assert text_frame(body) == header + body
+def test_an_envelope_may_put_an_end_to_what_was_written(told: Entry, fence: object) -> None:
+    """7.8.4"""
+    assert told.fence == fence
 
 
-@pytest.mark.parametrize("closing", CLOSINGS)
-def test_a_code_says_whether_to_come_back(closing: Closing) -> None:
-    """7.8.2: in both protocols alike."""
-    comes_back = closing.reconnect_in is not None
-    assert (3000 <= closing.native < 3500) is comes_back
-    assert 3000 <= closing.native < 4000
-    # What pusher-js makes of the code of a close.
-    assert (4100 <= closing.pusher < 4300) is comes_back
-    assert closing.pusher != 4000
+def test_a_chunk_says_where_it_belongs() -> None:
+    """7.2"""
+    told = chunk(4, "word", step=2, attempt=3, after=9)
+    assert (told.at, told.content, told.after_seq, told.is_complete) == (Place(2, 3, 4), "word", 9, False)
+    assert (told.kind, told.timestamp, told.execution_id) == (
+        EnvelopeType.AGENT_STREAM_CHUNK,
+        AT,
+        str(EXECUTION),
+    )
+    assert chunk(5, "").is_complete
 
 
-def test_a_code_says_why() -> None:
-    assert len({closing.native for closing in CLOSINGS}) == len(CLOSINGS)
-    # RFC 6455: what is sent with a close has 125 bytes, two of which are the code.
-    assert all(len(closing.reason.encode()) <= 123 for closing in CLOSINGS)
+def test_a_frame_is_built_once_for_a_wire() -> None:
+    one, other, told = Counting(), Counting(), entry(1)
+    assert told.frame(one) is told.frame(one)
+    assert told.frame(other) == b"agent.tool.started " + told.body
+    assert (one.framed, other.framed) == (1, 1)
+
+
+GOOD = json.loads(body(envelope(completed(1)).numbered(1)))
+STREAMED = json.loads(chunk(0).body)
+
+
+CHANGED: list[dict[str, Any]] = [
+    {"seq": 0},
+    {"seq": True},
+    {"seq": "1"},
+    {"type": 7},
+    {"execution_id": "x"},
+    {"execution_id": 7},
+    {"payload": {}},
+    {"payload": None},
+    {"payload": {"step_number": "1"}},
+]
+CHANGED_CHUNKS: list[dict[str, Any]] = [
+    {"type": "agent.stream.snapshot"},
+    {"timestamp": "soon"},
+    {"execution_id": None},
+    {"payload": STREAMED["payload"] | {"after_seq": -1}},
+    {"payload": STREAMED["payload"] | {"after_seq": "1"}},
+    {"payload": STREAMED["payload"] | {"attempt": 0}},
+    {"payload": STREAMED["payload"] | {"content": "\ud800"}},
+]
 
 
 @pytest.mark.parametrize(
-    "data",
+    "bad",
     [
         b"",
-        b"{",
         b"[]",
         b"7",
-        b"null",
-        b"\xff\xfe",
-        b'{"a":NaN}',
-        b'{"a":1e999}',
-        b'{"a":"\\ud800"}',
-        b'{"a":"\\u0000"}',
-        b'{"a":' + b"9" * 5000 + b"}",
-        b"[" * MAX_FRAME,
-        b'{"a":' * 1000 + b"1" + b"}" * 1000,
+        b"\xff",
+        b'{"seq":' + b"9" * 5000 + b"}",
+        b"[" * 100_000,
+        json.dumps(GOOD).encode("utf-16"),
+        *(json.dumps(GOOD | changed).encode() for changed in CHANGED),
+        *(json.dumps(STREAMED | changed).encode() for changed in CHANGED_CHUNKS),
     ],
 )
-def test_what_is_no_object_of_json_is_a_bad_frame(data: bytes) -> None:
-    with pytest.raises(BadFrame) as refused:
-        parse_frame(data)
-    assert refused.value.closing is BAD_FRAME
+def test_what_is_no_envelope_is_refused(bad: bytes) -> None:
+    with pytest.raises(InvalidInput, match="the envelope cannot be read"):
+        read(bad)
 
 
-def test_a_frame_that_is_too_large_is_not_even_read() -> None:
-    with pytest.raises(BadFrame) as refused:
-        parse_frame(b"{" + b" " * MAX_FRAME)
-    assert refused.value.closing is TOO_LARGE
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+)
+
+
+@given(
+    st.binary() | st.dictionaries(st.sampled_from(list(GOOD)), ANYTHING).map(lambda d: json.dumps(d).encode())
+)
+@example(b'{"seq":1e400}')
+def test_whatever_comes_is_read_or_refused(data: bytes) -> None:
+    with suppress(InvalidInput):
+        assert isinstance(read(data), Entry | Chunk)
+
+
+@given(
+    st.sampled_from([GOOD, STREAMED]),
+    st.sampled_from(list(STREAMED["payload"])),
+    ANYTHING,
+)
+def test_whatever_stands_in_a_payload_is_read_or_refused(
+    good: dict[str, Any], name: str, value: object
+) -> None:
+    data = good | {"payload": good["payload"] | {name: value}}
+    with suppress(InvalidInput):
+        read(json.dumps(data).encode())

@@ -11,10 +11,10 @@ from random import Random
 import pytest
 from websockets.server import ServerProtocol
 
-from broadcast_gateway.connections import Connection
-from broadcast_gateway.dialogues import Dialogue
-from broadcast_gateway.limits import Bounds
-from broadcast_gateway.viewers import Subscription, Viewer
+from everstep.broadcast_gateway.connections import Connection
+from everstep.broadcast_gateway.limits import Bounds
+from everstep.broadcast_gateway.protocols import Dialogue
+from everstep.broadcast_gateway.subscriptions import Subscription, Viewer
 from tests.broadcast_gateway.gateways import PATIENCE, Client, Running, Writer, running, watching, writing
 from tests.broadcast_gateway.hostile import Visitor
 from tests.broadcast_gateway.writers import SESSION

@@ -8,17 +8,16 @@ from uuid import UUID
 
 import pytest
 
-from agent_domain import envelopes
-from agent_domain.envelopes import Attempt
-from agent_domain.errors import InvalidInput
-from agent_domain.ports import StoreUnavailable
-from agent_domain.reader import Position
-from broadcast_gateway.hub import Hub
-from broadcast_gateway.limits import LIMITS, Limits
-from broadcast_gateway.metrics import Metrics
-from broadcast_gateway.viewers import Joined
-from broadcast_gateway.wires.frames import BEGIN_ANEW, NOT_NOW
-from broadcast_gateway.wires.native import NATIVE
+from everstep.agent_domain.errors import InvalidInput, StoreUnavailable
+from everstep.agent_domain.stream import envelopes
+from everstep.agent_domain.stream.envelopes import Attempt
+from everstep.agent_domain.stream.reader import Position
+from everstep.broadcast_gateway.hub import Hub
+from everstep.broadcast_gateway.limits import LIMITS, Limits
+from everstep.broadcast_gateway.metrics import Metrics
+from everstep.broadcast_gateway.subscriptions import Joined
+from everstep.broadcast_gateway.wires.closing import BEGIN_ANEW, NOT_NOW
+from everstep.broadcast_gateway.wires.websocket import NATIVE
 from tests.broadcast_gateway.gateways import QUICK, Table
 from tests.broadcast_gateway.writers import SESSION, Screen, body, entries, entry, envelope
 

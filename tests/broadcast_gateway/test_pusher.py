@@ -9,14 +9,14 @@ from uuid import uuid4
 import pytest
 from hypothesis import given, strategies as st
 
-from agent_domain.channels import ChannelGrant, channel_data, channel_signature
-from agent_domain.errors import InvalidInput
-from agent_domain.reader import Place, Position
-from broadcast_gateway.news import News
-from broadcast_gateway.viewers import Joined
-from broadcast_gateway.wires import pusher
-from broadcast_gateway.wires.frames import BadFrame
-from broadcast_gateway.wires.pusher import (
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.stream.channels import ChannelGrant, channel_data, channel_signature
+from everstep.agent_domain.stream.reader import Place, Position
+from everstep.broadcast_gateway.frames import News
+from everstep.broadcast_gateway.subscriptions import Joined
+from everstep.broadcast_gateway.wires import pusher
+from everstep.broadcast_gateway.wires.closing import BadFrame
+from everstep.broadcast_gateway.wires.pusher import (
     CLIENT_EVENTS_REFUSED,
     ClientEvent,
     Other,

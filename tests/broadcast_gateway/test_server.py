@@ -13,15 +13,15 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.server import ServerProtocol
 
-from agent_domain import envelopes
-from agent_domain.channels import channel_data
-from agent_domain.envelopes import Attempt
-from agent_domain.ports import EventRecord
-from agent_domain.reader import Place, Position
-from agent_domain.status import WireStatus
-from broadcast_gateway.connections import Connection
-from broadcast_gateway.limits import Bounds, Limits
-from broadcast_gateway.ports import Text
+from everstep.agent_domain.loop.status import WireStatus
+from everstep.agent_domain.stream import envelopes
+from everstep.agent_domain.stream.channels import channel_data
+from everstep.agent_domain.stream.envelopes import Attempt
+from everstep.agent_domain.stream.reader import Place, Position
+from everstep.agent_domain.stream.records import EventRecord
+from everstep.broadcast_gateway.connections import Connection
+from everstep.broadcast_gateway.limits import Bounds, Limits
+from everstep.broadcast_gateway.ports import Text
 from tests.broadcast_gateway.gateways import (
     joining,
     native_socket,

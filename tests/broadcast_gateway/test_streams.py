@@ -2,13 +2,13 @@
 
 import pytest
 
-from agent_domain.envelopes import Envelope
-from agent_domain.reader import ENDED, Place, Position, Taken
-from agent_domain.values import parse_json
-from broadcast_gateway.limits import LIMITS, Limits
-from broadcast_gateway.news import Entry
-from broadcast_gateway.streams import Cursor, Stream
-from broadcast_gateway.wires.native import NATIVE
+from everstep.agent_domain.stream.envelopes import Envelope
+from everstep.agent_domain.stream.reader import ENDED, Place, Position, Taken
+from everstep.agent_domain.values import parse_json
+from everstep.broadcast_gateway.frames import Entry
+from everstep.broadcast_gateway.limits import LIMITS, Limits
+from everstep.broadcast_gateway.streams import Cursor, Stream
+from everstep.broadcast_gateway.wires.websocket import NATIVE
 from tests.broadcast_gateway.writers import (
     AT,
     EPOCH,

@@ -5,15 +5,15 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from uuid import UUID
 
-from agent_domain import envelopes
-from agent_domain.envelopes import Attempt, Envelope
-from agent_domain.ports import EventRecord
-from agent_domain.status import WireStatus
-from agent_domain.usage import Usage
-from agent_domain.values import json_text, parse_json
-from broadcast_gateway.news import Chunk, Entry, entry_of, read
-from broadcast_gateway.viewers import Viewer
-from broadcast_gateway.wires.frames import Closing
+from everstep.agent_domain.loop.status import WireStatus
+from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.stream import envelopes
+from everstep.agent_domain.stream.envelopes import Attempt, Envelope
+from everstep.agent_domain.stream.records import EventRecord
+from everstep.agent_domain.values import json_text, parse_json
+from everstep.broadcast_gateway.frames import Chunk, Entry, entry_of, read
+from everstep.broadcast_gateway.subscriptions import Viewer
+from everstep.broadcast_gateway.wires.closing import Closing
 
 SESSION = UUID(int=1)
 EXECUTION = UUID(int=2)

@@ -19,9 +19,9 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
-from agent_domain.envelopes import Envelope
-from agent_domain.errors import InvalidInput
-from agent_domain.reader import REMEMBERED_ENDS, Position, Reader
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.stream.envelopes import Envelope
+from everstep.agent_domain.stream.reader import REMEMBERED_ENDS, Position, Reader
 
 TABLE = Path(__file__).parent / "reader_cases.json"
 

@@ -11,9 +11,9 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.typing import Subprotocol
 
-from agent_domain import envelopes
-from agent_domain.envelopes import Attempt, Envelope
-from agent_domain.status import WireStatus
+from everstep.agent_domain.loop.status import WireStatus
+from everstep.agent_domain.stream import envelopes
+from everstep.agent_domain.stream.envelopes import Attempt, Envelope
 from tests.broadcast_gateway.writers import SESSION, completed, envelope, superseded
 
 DEADLINE = 30.0

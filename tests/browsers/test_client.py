@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from agent_domain.reader import MAX_DRAFTS
+from everstep.agent_domain.stream.reader import MAX_DRAFTS
 from tests.broadcast_gateway.writers import EXECUTION, SESSION
 from tests.browsers.scripted_gateway import (
     CHANNEL,

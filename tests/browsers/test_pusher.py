@@ -17,9 +17,9 @@ import pytest_asyncio
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from agent_domain.channels import Channel
-from agent_domain.sessions import Scope as Seen
-from broadcast_gateway.limits import Bounds
+from everstep.agent_domain.ids import Scope as Seen
+from everstep.agent_domain.stream.channels import Channel
+from everstep.broadcast_gateway.limits import Bounds
 from everstep.http_api.api import Api
 from everstep.http_api.app import create_app
 from everstep.http_api.auth import open_door

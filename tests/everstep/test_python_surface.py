@@ -11,7 +11,6 @@ import pytest
 from pydantic import BaseModel
 
 import everstep
-from agent_domain.values import freeze
 from everstep import (
     REGISTERED,
     AgentBuilder,
@@ -53,6 +52,7 @@ from everstep import (
     WriteFileTool,
     calls,
 )
+from everstep.agent_domain.values import freeze
 
 CONTEXT = ToolContext(uuid4(), "call", 1)
 
@@ -439,19 +439,19 @@ def test_models_of_an_application_are_made_from_public_names(tmp_path: Path) -> 
 # What is exported.
 
 NAMES: list[str] = vars(everstep)["__all__"]
-OURS = ("agent_domain", "workflows", "activities", "broadcast_gateway", "everstep")
+OURS = ("everstep",)
 
 NOT_FOR_APPLICATIONS = {
     # The base classes of exported classes of the same name.
-    "agent_domain.agent_registry.AgentRegistry",
-    "agent_domain.builder.AgentBuilder",
+    "everstep.agent_domain.agents.registry.AgentRegistry",
+    "everstep.agent_domain.agents.builder.AgentBuilder",
     # Structural types of one parameter, which the exported classes satisfy.
     "everstep.capabilities.mcp.TakesToolsets",
     "everstep.capabilities.subagents.Skills",
     # How a stream waits between connections; tests of Everstep replace it.
-    "everstep.streaming.pace.Pace",
+    "everstep.streams.backoff.Pace",
     # Where tests of Everstep end a client in the middle of a request.
-    "activities.failpoints.Failpoint",
+    "everstep.activities.failpoints.Failpoint",
 }
 
 
@@ -471,7 +471,9 @@ def _signatures(value: Any) -> Iterator[Any]:
         yield from [value] if inspect.isfunction(value) else []
         return
     # The methods of a port are for those who write a store.
-    if getattr(value, "_is_protocol", False) and value.__module__ == "agent_domain.ports":
+    if getattr(value, "_is_protocol", False) and value.__module__.startswith(
+        "everstep.agent_domain.storage."
+    ):
         return
     yield value.__init__
     for name, member in vars(value).items():

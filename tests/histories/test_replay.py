@@ -11,13 +11,13 @@ from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, WorkflowRunne
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 from temporalio.workflow import NondeterminismError
 
-from agent_domain.facts import ExecutionFacts
-from agent_domain.loop import Decision, Infer, Rules, RunTools, decide
+from everstep.agent_domain.loop.facts import ExecutionFacts
+from everstep.agent_domain.loop.loop import Decision, Infer, Rules, RunTools, decide
 from everstep.runtime.temporal import data_converter
+from everstep.workflows import agent_execution
+from everstep.workflows.agent_execution import AgentExecution
 from tests.histories.record import FOLDER, recorded
 from tests.histories.ways import WAYS, cut_like
-from workflows import agent_execution
-from workflows.agent_execution import AgentExecution
 
 HISTORIES = sorted(FOLDER.glob("*.json"))
 

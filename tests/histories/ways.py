@@ -6,27 +6,28 @@ from typing import Any, TypeAlias
 import pytest
 from temporalio.client import Client as TemporalClient
 
-from activities.failpoints import Failpoint
-from agent_domain.builder import AgentBuilder
-from agent_domain.error_policy import ErrorPolicy
-from agent_domain.errors import ModelError, RateLimited, ToolFailed
-from agent_domain.ids import subagent_id
-from agent_domain.messages import user
-from agent_domain.plan import REGISTERED, CriterionRef
-from agent_domain.processors import AgentHook
-from agent_domain.spawning import ChildEnd, Spawn
-from agent_domain.state import AgentState
-from agent_domain.step_facts import CallNeed
-from agent_domain.steps import InferenceResponse
-from agent_domain.testing import MockTool, calls, says
-from agent_domain.tools import Effect, ToolContext, ToolExecution, ToolOptions
-from agent_domain.usage import Usage
+from everstep.activities.failpoints import Failpoint
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.plan import REGISTERED, CriterionRef
+from everstep.agent_domain.agents.processors import AgentHook
+from everstep.agent_domain.agents.spawning import Spawn
+from everstep.agent_domain.errors import ModelError, RateLimited, ToolFailed
+from everstep.agent_domain.ids import subagent_id
+from everstep.agent_domain.loop.child_end import ChildEnd
+from everstep.agent_domain.loop.error_policy import ErrorPolicy
+from everstep.agent_domain.loop.step_facts import CallNeed
+from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.messages.messages import user
+from everstep.agent_domain.state.state import AgentState
+from everstep.agent_domain.state.steps import InferenceResponse
+from everstep.agent_domain.testing import MockTool, calls, says
+from everstep.agent_domain.tools.tools import Effect, ToolContext, ToolExecution, ToolOptions
 from everstep.capabilities.llm_query import LlmQueryTool
 from everstep.client.client import Execution
+from everstep.workflows import activity_options, agent_execution
 from tests import scenarios
 from tests.toolsets import Shelf
 from tests.workflows.harness import HeldModel, an_agent, at_work, eventually, finished, progress
-from workflows import activity_options, agent_execution
 
 Way: TypeAlias = Callable[[TemporalClient], Awaitable[Execution]]
 Act: TypeAlias = Callable[[Execution], Awaitable[object]]

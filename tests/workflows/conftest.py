@@ -16,8 +16,8 @@ from temporalio.client import Client
 from temporalio.common import RetryPolicy
 
 from everstep.runtime.embedded import EmbeddedServices
+from everstep.workflows.activity_options import CHILD, MODEL, QUICK_TOOL, SETTLE, TOOL
 from tests.workflows.harness import STORAGE, Storage, connected
-from workflows.activity_options import CHILD, MODEL, QUICK_TOOL, SETTLE, TOOL
 
 
 @pytest.fixture(scope="package", autouse=True)

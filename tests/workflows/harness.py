@@ -21,23 +21,24 @@ from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client as TemporalClient
 from temporalio.worker import Worker, WorkflowRunner
 
-from activities.agent import AgentActivities
-from activities.beginnings import MOMENT
-from activities.failpoints import Strike, inert
-from activities.subagents import SubagentActivities
-from agent_domain.builder import AgentBuilder
-from agent_domain.cached_context import InferenceRequest
-from agent_domain.definition import AgentDefinition
-from agent_domain.drivers import Model, OnText, ToolCallingDriver
-from agent_domain.inquiry import ModelChoice
-from agent_domain.messages import user
-from agent_domain.plan import ExecutionPlan
-from agent_domain.ports import ExecutionRef, ExecutionStore, NewExecution
-from agent_domain.status import ExecutionStatus
-from agent_domain.steps import InferenceResponse
-from agent_domain.testing import ScriptedModel, says
-from agent_domain.tools import Tool
-from everstep.bus.memory import MemoryBus
+from everstep.activities.agent import AgentActivities
+from everstep.activities.deferred_start import MOMENT
+from everstep.activities.failpoints import Strike, inert
+from everstep.activities.subagents import SubagentActivities
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.definition import AgentDefinition
+from everstep.agent_domain.agents.drivers import Model, OnText, ToolCallingDriver
+from everstep.agent_domain.agents.plan import ExecutionPlan
+from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.loop.status import ExecutionStatus
+from everstep.agent_domain.messages.cached_context import InferenceRequest
+from everstep.agent_domain.messages.messages import user
+from everstep.agent_domain.state.steps import InferenceResponse
+from everstep.agent_domain.storage.execution_store import ExecutionStore
+from everstep.agent_domain.storage.executions import NewExecution
+from everstep.agent_domain.testing import ScriptedModel, says
+from everstep.agent_domain.tools.inquiry import ModelChoice
+from everstep.agent_domain.tools.tools import Tool
 from everstep.client.client import Client, Execution
 from everstep.runtime.agents import AgentBook
 from everstep.runtime.embedded import EmbeddedServices
@@ -47,9 +48,10 @@ from everstep.runtime.worker import make_worker
 from everstep.store.engine import create_engine
 from everstep.store.memory import MemoryStore
 from everstep.store.postgres import PostgresStore
+from everstep.streams.memory_bus import MemoryBus
+from everstep.workflows.agent_execution import AgentExecution
+from everstep.workflows.contracts import ExecutionInput, ExecutionProgress, ExecutionResult, workflow_id
 from tests.databases import MIGRATED, Databases
-from workflows.agent_execution import AgentExecution
-from workflows.contracts import ExecutionInput, ExecutionProgress, ExecutionResult, workflow_id
 
 DEADLINE = 20.0
 """Far more than anything takes; whoever waits so long waits for what does not come."""

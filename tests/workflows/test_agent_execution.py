@@ -16,39 +16,45 @@ from temporalio.client import Client as TemporalClient, WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
-from activities import tool_calls
-from activities.failpoints import Failpoint, inert
-from activities.material import errors_of
-from activities.running import EFFECT_UNKNOWN
-from agent_domain.builder import AgentBuilder
-from agent_domain.cached_context import InferenceRequest
-from agent_domain.definition import AgentDefinition
-from agent_domain.drivers import Model, OnText
-from agent_domain.error_policy import ErrorPolicy
-from agent_domain.errors import (
+from everstep.activities import tool_calls
+from everstep.activities.failpoints import Failpoint, inert
+from everstep.activities.step_state import errors_of
+from everstep.activities.tool_runner import EFFECT_UNKNOWN
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.definition import AgentDefinition
+from everstep.agent_domain.agents.drivers import Model, OnText
+from everstep.agent_domain.agents.plan import CriterionRef
+from everstep.agent_domain.agents.react import ReActDriver
+from everstep.agent_domain.errors import (
     InvalidInput,
     ModelError,
     ModelTimeout,
     ModelUnavailable,
+    NotFound,
     RateLimited,
+    StoreUnavailable,
     ToolFailed,
     UnknownName,
 )
-from agent_domain.function_tool import tool
-from agent_domain.plan import CriterionRef
-from agent_domain.ports import ExecutionRef, NotFound, Settlement, StepRow, StoreUnavailable
-from agent_domain.react import ReActDriver
-from agent_domain.status import AgentStatus, ExecutionStatus, StopReason
-from agent_domain.step_error import ErrorType
-from agent_domain.steps import InferenceResponse
-from agent_domain.testing import MockTool, ScriptedModel, calls
-from agent_domain.tools import Effect, ToolContext, ToolOptions
-from agent_domain.values import EMPTY
+from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.loop.error_policy import ErrorPolicy
+from everstep.agent_domain.loop.status import AgentStatus, ExecutionStatus, StopReason
+from everstep.agent_domain.loop.step_error import ErrorType
+from everstep.agent_domain.messages.cached_context import InferenceRequest
+from everstep.agent_domain.state.steps import InferenceResponse
+from everstep.agent_domain.storage.executions import Settlement
+from everstep.agent_domain.storage.steps import StepRow
+from everstep.agent_domain.testing import MockTool, ScriptedModel, calls
+from everstep.agent_domain.tools.function_tool import tool
+from everstep.agent_domain.tools.tools import Effect, ToolContext, ToolOptions
+from everstep.agent_domain.values import EMPTY
 from everstep.client.client import Execution
 from everstep.inference.scripted import ScenarioModel, Script, ScriptedCall, ScriptedTurn
 from everstep.runtime.agents import AgentBook
 from everstep.runtime.embedded import EmbeddedServices
 from everstep.runtime.worker import make_worker
+from everstep.workflows import agent_execution
+from everstep.workflows.contracts import ExecutionResult, workflow_id
 from tests.workflows.harness import (
     Office,
     an_agent,
@@ -62,8 +68,6 @@ from tests.workflows.harness import (
     scheduled,
     seconds_between,
 )
-from workflows import agent_execution
-from workflows.contracts import ExecutionResult, workflow_id
 
 FORGIVING = ErrorPolicy.ignore_tool_errors()
 

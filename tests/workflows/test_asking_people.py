@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from temporalio.client import Client as TemporalClient
 
-from agent_domain.builder import AgentBuilder
-from agent_domain.errors import InvalidInput
-from agent_domain.step_error import ErrorType
-from agent_domain.testing import calls
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.loop.step_error import ErrorType
+from everstep.agent_domain.testing import calls
 from everstep.capabilities.user_input import UseUserInput
 from tests.workflows.harness import an_agent, at_work, finished
 from tests.workflows.test_people import asks, results

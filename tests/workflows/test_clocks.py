@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from activities.failpoints import Failpoint
-from agent_domain.builder import AgentBuilder
-from agent_domain.errors import ModelError
-from agent_domain.processors import AgentHook
-from agent_domain.snapshots import SlimAgentStateSerializer
-from agent_domain.state import CANCELLED_CALL, AgentState
-from agent_domain.status import AgentStatus
-from agent_domain.testing import MockTool, calls
-from agent_domain.values import moment, thaw
+from everstep.activities.failpoints import Failpoint
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.processors import AgentHook
+from everstep.agent_domain.errors import ModelError
+from everstep.agent_domain.loop.status import AgentStatus
+from everstep.agent_domain.state.snapshots import SlimAgentStateSerializer
+from everstep.agent_domain.state.state import CANCELLED_CALL, AgentState
+from everstep.agent_domain.testing import MockTool, calls
+from everstep.agent_domain.values import moment, thaw
 from everstep.client.client import Execution
 from everstep.local.runner import LocalRunner
 from tests.workflows.harness import Office, an_agent, finished, progress

@@ -7,26 +7,27 @@ from uuid import uuid4
 import pytest
 from temporalio.client import Client as TemporalClient
 
-from activities.failpoints import Failpoint
-from agent_domain.builder import AgentBuilder
-from agent_domain.cached_context import InferenceRequest
-from agent_domain.capabilities.critique import CRITIC_PROMPT
-from agent_domain.drivers import OnText
-from agent_domain.errors import ModelError
-from agent_domain.messages import user
-from agent_domain.ports import ExecutionRef, NewExecution
-from agent_domain.state import AgentState
-from agent_domain.status import AgentStatus, StopReason
-from agent_domain.steps import InferenceResponse
-from agent_domain.testing import MockTool, ScriptedModel, calls, says
-from agent_domain.usage import Usage
-from agent_domain.values import json_text
+from everstep.activities.failpoints import Failpoint
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.drivers import OnText
+from everstep.agent_domain.capabilities.critique import CRITIC_PROMPT
+from everstep.agent_domain.errors import ModelError
+from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.loop.status import AgentStatus, StopReason
+from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.messages.cached_context import InferenceRequest
+from everstep.agent_domain.messages.messages import user
+from everstep.agent_domain.state.state import AgentState
+from everstep.agent_domain.state.steps import InferenceResponse
+from everstep.agent_domain.storage.executions import NewExecution
+from everstep.agent_domain.testing import MockTool, ScriptedModel, calls, says
+from everstep.agent_domain.values import json_text
 from everstep.capabilities.critique import UseSelfCritique
 from everstep.local.runner import LocalRunner
+from everstep.workflows.agent_execution import AgentExecution
+from everstep.workflows.contracts import ExecutionInput, workflow_id
 from tests.workflows.harness import an_agent, at_work
 from tests.workflows.test_agent_execution import Lightning
-from workflows.agent_execution import AgentExecution
-from workflows.contracts import ExecutionInput, workflow_id
 
 LOOKS = calls(("look", {"at": "the sea"}), usage=Usage(input=10))
 APPROVED = '{"approved": true, "summary": "Good"}'

@@ -13,23 +13,23 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import make_url
 
-from activities.failpoints import Failpoint, Strike, inert
-from agent_domain.agent_registry import AgentRegistry
-from agent_domain.agent_spec import AgentSpec
-from agent_domain.builder import AgentBuilder
-from agent_domain.definition import AgentDefinition
-from agent_domain.error_policy import ErrorPolicy
-from agent_domain.errors import ModelUnavailable, RateLimited
-from agent_domain.function_tool import tool
-from agent_domain.ids import subagent_id
-from agent_domain.react import ReActDriver
-from agent_domain.sessions import SnapshotRow
-from agent_domain.state import CANCELLED_CALL, AgentState
-from agent_domain.status import AgentStatus, StopReason
-from agent_domain.testing import MockTool, ScriptedModel, calls, says
-from agent_domain.tools import ToolOptions
-from agent_domain.usage import Usage
-from agent_domain.values import thaw
+from everstep.activities.failpoints import Failpoint, Strike, inert
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.definition import AgentDefinition
+from everstep.agent_domain.agents.react import ReActDriver
+from everstep.agent_domain.agents.registry import AgentRegistry
+from everstep.agent_domain.agents.spec import AgentSpec
+from everstep.agent_domain.errors import ModelUnavailable, RateLimited
+from everstep.agent_domain.ids import subagent_id
+from everstep.agent_domain.loop.error_policy import ErrorPolicy
+from everstep.agent_domain.loop.status import AgentStatus, StopReason
+from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.state.state import CANCELLED_CALL, AgentState
+from everstep.agent_domain.storage.sessions import SnapshotRow
+from everstep.agent_domain.testing import MockTool, ScriptedModel, calls, says
+from everstep.agent_domain.tools.function_tool import tool
+from everstep.agent_domain.tools.tools import ToolOptions
+from everstep.agent_domain.values import thaw
 from everstep.capabilities.subagents import UseSubagents
 from everstep.capabilities.user_input import UseUserInput
 from everstep.client.client import Execution
@@ -38,11 +38,11 @@ from everstep.runtime.embedded import EmbeddedServices
 from everstep.store.engine import create_engine
 from everstep.store.migrate import upgrade
 from everstep.store.sessions import PostgresSessions
+from everstep.workflows import agent_execution
 from tests.scenarios import SCENARIOS
 from tests.workflows.harness import HeldModel, Office, WatchedStore, an_agent, an_office, connected, finished
 from tests.workflows.test_scenarios import agent_of
 from tests.workflows.test_subagents import Hire, child_of, hires
-from workflows import agent_execution
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -9,10 +9,10 @@ from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.client import Client as TemporalClient
 from temporalio.exceptions import ApplicationError
 
-from activities.failpoints import Failpoint
-from agent_domain.builder import AgentBuilder
-from agent_domain.errors import ModelError
-from agent_domain.testing import MockTool, calls
+from everstep.activities.failpoints import Failpoint
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.errors import ModelError
+from everstep.agent_domain.testing import MockTool, calls
 from everstep.client.client import Execution
 from tests.histories.ways import cut_like
 from tests.workflows.harness import an_agent, at_work, finished, runs_of

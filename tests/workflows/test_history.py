@@ -9,23 +9,24 @@ from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.client import Client as TemporalClient
 
-from agent_domain.cached_context import InferenceRequest
-from agent_domain.continuation import ContinuationDecision
-from agent_domain.drivers import OnText
-from agent_domain.error_policy import ErrorPolicy
-from agent_domain.errors import InvalidInput, ModelError, RateLimited, ToolFailed
-from agent_domain.ids import subagent_id
-from agent_domain.messages import user
-from agent_domain.plan import REGISTERED
-from agent_domain.spawning import ChildEnd, Spawn
-from agent_domain.step_facts import CallNeed
-from agent_domain.steps import InferenceResponse
-from agent_domain.testing import MockTool, calls, says
-from agent_domain.tools import ToolContext, ToolOptions
-from agent_domain.usage import Usage
+from everstep.agent_domain.agents.drivers import OnText
+from everstep.agent_domain.agents.plan import REGISTERED
+from everstep.agent_domain.agents.spawning import Spawn
+from everstep.agent_domain.errors import InvalidInput, ModelError, RateLimited, ToolFailed
+from everstep.agent_domain.ids import subagent_id
+from everstep.agent_domain.loop.child_end import ChildEnd
+from everstep.agent_domain.loop.continuation import ContinuationDecision
+from everstep.agent_domain.loop.error_policy import ErrorPolicy
+from everstep.agent_domain.loop.step_facts import CallNeed
+from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.messages.cached_context import InferenceRequest
+from everstep.agent_domain.messages.messages import user
+from everstep.agent_domain.state.steps import InferenceResponse
+from everstep.agent_domain.testing import MockTool, calls, says
+from everstep.agent_domain.tools.tools import ToolContext, ToolOptions
 from everstep.client.client import Execution
+from everstep.workflows import agent_execution
 from tests.workflows.harness import Office, an_agent, at_work, finished, of_type, runs_of
-from workflows import agent_execution
 
 SECRET = "Xyzzy"  # noqa: S105 -- a word to look for
 """Every text below carries it, with the place where it stood."""

@@ -14,31 +14,35 @@ from temporalio import workflow
 from temporalio.client import Client as TemporalClient, WorkflowHistory
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 
-from activities import hooking
-from activities.contracts import QUICK_SECONDS
-from agent_domain.builder import AgentBuilder
-from agent_domain.cached_context import InferenceRequest
-from agent_domain.error_policy import ErrorPolicy
-from agent_domain.errors import ModelError
-from agent_domain.facts import ExecutionFacts
-from agent_domain.inquiry import AskModel
-from agent_domain.loop import Decision, Rules, decide
-from agent_domain.messages import system, user
-from agent_domain.ports import ExecutionRow
-from agent_domain.processors import AgentHook
-from agent_domain.state import CANCELLED_CALL, AgentState
-from agent_domain.status import AgentStatus, ExecutionStatus, StopReason
-from agent_domain.step_error import ErrorType
-from agent_domain.step_facts import CallNeed
-from agent_domain.steps import InferenceResponse
-from agent_domain.stop_signal import StopSignal
-from agent_domain.testing import MockTool, calls, says
-from agent_domain.tools import ToolCall, ToolExecution, ToolOptions
-from agent_domain.usage import Usage
-from agent_domain.values import FrozenDict
+from everstep.activities import hooks
+from everstep.activities.contracts import QUICK_SECONDS
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.processors import AgentHook
+from everstep.agent_domain.errors import ModelError
+from everstep.agent_domain.loop.error_policy import ErrorPolicy
+from everstep.agent_domain.loop.facts import ExecutionFacts
+from everstep.agent_domain.loop.loop import Decision, Rules, decide
+from everstep.agent_domain.loop.status import AgentStatus, ExecutionStatus, StopReason
+from everstep.agent_domain.loop.step_error import ErrorType
+from everstep.agent_domain.loop.step_facts import CallNeed
+from everstep.agent_domain.loop.stop_signal import StopSignal
+from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.messages.cached_context import InferenceRequest
+from everstep.agent_domain.messages.messages import system, user
+from everstep.agent_domain.state.state import CANCELLED_CALL, AgentState
+from everstep.agent_domain.state.steps import InferenceResponse
+from everstep.agent_domain.storage.executions import ExecutionRow
+from everstep.agent_domain.testing import MockTool, calls, says
+from everstep.agent_domain.tools.inquiry import AskModel
+from everstep.agent_domain.tools.tools import ToolCall, ToolExecution, ToolOptions
+from everstep.agent_domain.values import FrozenDict
 from everstep.local.runner import LocalRunner
 from everstep.runtime.embedded import EmbeddedServices
 from everstep.runtime.temporal import data_converter
+from everstep.workflows import agent_execution
+from everstep.workflows.activity_options import MODEL, QUICK_TOOL, TOOL
+from everstep.workflows.agent_execution import AgentExecution
+from everstep.workflows.contracts import ExecutionResult
 from tests.scenarios import described
 from tests.workflows.harness import (
     DEADLINE,
@@ -51,10 +55,6 @@ from tests.workflows.harness import (
     finished,
     runs_of,
 )
-from workflows import agent_execution
-from workflows.activity_options import MODEL, QUICK_TOOL, TOOL
-from workflows.agent_execution import AgentExecution
-from workflows.contracts import ExecutionResult
 
 Change = Callable[[AgentState], AgentState]
 
@@ -497,7 +497,7 @@ class TestTakingTime:
     ) -> None:
         """4.5.5, 4.5.4, 3.1.1: of type timeout, and never a stuck workflow."""
         place, _, is_quick = where.partition(", ")
-        monkeypatch.setattr(hooking, "MOST_SECONDS_IF_QUICK" if is_quick else "MOST_SECONDS", 0.05)
+        monkeypatch.setattr(hooks, "MOST_SECONDS_IF_QUICK" if is_quick else "MOST_SECONDS", 0.05)
         blocking = Blocking(place)
         look = MockTool.returning("look", "", "seen")
         look.options = ToolOptions(quick=bool(is_quick))
@@ -517,7 +517,7 @@ class TestTakingTime:
         self, temporal: TemporalClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """4.5.5, 4.5.4: also one that keeps nobody waiting."""
-        monkeypatch.setattr(hooking, "MOST_SECONDS", 0.05)
+        monkeypatch.setattr(hooks, "MOST_SECONDS", 0.05)
 
         async def waits(state: AgentState) -> AgentState:
             await asyncio.Event().wait()
@@ -537,8 +537,8 @@ class TestTakingTime:
             for options in (MODEL, TOOL, QUICK_TOOL)
         )
 
-        assert min(model, tool) > hooking.MOST_SECONDS
-        assert quick > QUICK_SECONDS + 2 * hooking.MOST_SECONDS_IF_QUICK
+        assert min(model, tool) > hooks.MOST_SECONDS
+        assert quick > QUICK_SECONDS + 2 * hooks.MOST_SECONDS_IF_QUICK
 
 
 class TestPausing:

@@ -8,22 +8,22 @@ import pytest
 from pydantic import BaseModel
 from temporalio.client import Client as TemporalClient
 
-from activities.failpoints import Failpoint
-from activities.running import EFFECT_UNKNOWN
-from agent_domain.builder import AgentBuilder
-from agent_domain.cached_context import InferenceRequest
-from agent_domain.drivers import OnText
-from agent_domain.error_policy import ErrorPolicy
-from agent_domain.errors import ModelError, RateLimited
-from agent_domain.function_tool import tool
-from agent_domain.inquiry import AskModel
-from agent_domain.messages import user
-from agent_domain.state import AgentState
-from agent_domain.status import AgentStatus, ExecutionStatus, StopReason
-from agent_domain.steps import InferenceResponse
-from agent_domain.testing import MockTool, ScriptedModel, calls, says
-from agent_domain.tools import Effect, ToolContext, ToolOptions
-from agent_domain.usage import Usage
+from everstep.activities.failpoints import Failpoint
+from everstep.activities.tool_runner import EFFECT_UNKNOWN
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.drivers import OnText
+from everstep.agent_domain.errors import ModelError, RateLimited
+from everstep.agent_domain.loop.error_policy import ErrorPolicy
+from everstep.agent_domain.loop.status import AgentStatus, ExecutionStatus, StopReason
+from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.messages.cached_context import InferenceRequest
+from everstep.agent_domain.messages.messages import user
+from everstep.agent_domain.state.state import AgentState
+from everstep.agent_domain.state.steps import InferenceResponse
+from everstep.agent_domain.testing import MockTool, ScriptedModel, calls, says
+from everstep.agent_domain.tools.function_tool import tool
+from everstep.agent_domain.tools.inquiry import AskModel
+from everstep.agent_domain.tools.tools import Effect, ToolContext, ToolOptions
 from everstep.capabilities.llm_query import LlmQueryTool
 from everstep.capabilities.structured_output import UseStructuredOutputs
 from everstep.client.client import Execution

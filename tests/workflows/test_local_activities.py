@@ -3,9 +3,9 @@
 import pytest
 from temporalio.client import Client as TemporalClient
 
-import workflows.activity_options as options
-from agent_domain.ports import StoreUnavailable
-from agent_domain.status import AgentStatus
+import everstep.workflows.activity_options as options
+from everstep.agent_domain.errors import StoreUnavailable
+from everstep.agent_domain.loop.status import AgentStatus
 from tests.workflows.harness import an_agent, at_work, events_of, of_type
 
 

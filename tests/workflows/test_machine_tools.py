@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 from temporalio.client import Client as TemporalClient
 
-from activities.failpoints import Failpoint
-from activities.running import EFFECT_UNKNOWN
-from agent_domain.builder import AgentBuilder
-from agent_domain.capabilities.bash import BashPolicy, ExecutionPolicy
-from agent_domain.error_policy import ErrorPolicy
-from agent_domain.messages import user
-from agent_domain.state import CANCELLED_CALL, AgentState
-from agent_domain.status import ExecutionStatus
-from agent_domain.steps import InferenceResponse
-from agent_domain.testing import calls
-from agent_domain.tools import ToolCall
+from everstep.activities.failpoints import Failpoint
+from everstep.activities.tool_runner import EFFECT_UNKNOWN
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.capabilities.bash import BashPolicy, ExecutionPolicy
+from everstep.agent_domain.loop.error_policy import ErrorPolicy
+from everstep.agent_domain.loop.status import ExecutionStatus
+from everstep.agent_domain.messages.messages import user
+from everstep.agent_domain.state.state import CANCELLED_CALL, AgentState
+from everstep.agent_domain.state.steps import InferenceResponse
+from everstep.agent_domain.testing import calls
+from everstep.agent_domain.tools.tools import ToolCall
 from everstep.capabilities.bash import UseBash
 from everstep.capabilities.files import ListDirTool, SearchFilesTool, UseFileTools
 from everstep.local.runner import LocalRunner

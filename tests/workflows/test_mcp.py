@@ -15,16 +15,16 @@ import pytest_asyncio
 from sqlalchemy import make_url
 from temporalio.client import Client as TemporalClient
 
-from activities.failpoints import Failpoint
-from activities.running import EFFECT_UNKNOWN
-from agent_domain.builder import AgentBuilder
-from agent_domain.error_policy import ErrorPolicy
-from agent_domain.state import CANCELLED_CALL, AgentState
-from agent_domain.status import AgentStatus, ExecutionStatus, StopReason
-from agent_domain.step_error import ErrorType
-from agent_domain.steps import InferenceResponse
-from agent_domain.testing import calls
-from agent_domain.toolsets import Asker
+from everstep.activities.failpoints import Failpoint
+from everstep.activities.tool_runner import EFFECT_UNKNOWN
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.loop.error_policy import ErrorPolicy
+from everstep.agent_domain.loop.status import AgentStatus, ExecutionStatus, StopReason
+from everstep.agent_domain.loop.step_error import ErrorType
+from everstep.agent_domain.state.state import CANCELLED_CALL, AgentState
+from everstep.agent_domain.state.steps import InferenceResponse
+from everstep.agent_domain.testing import calls
+from everstep.agent_domain.tools.toolsets import Asker
 from everstep.capabilities.mcp import HttpServer, Server, UseMCP, close_connections, toolset as mcp_toolset
 from everstep.client.client import Execution
 from everstep.local.runner import LocalRunner
@@ -32,12 +32,12 @@ from everstep.runtime.embedded import EmbeddedServices
 from everstep.store.engine import create_engine
 from everstep.store.migrate import upgrade
 from everstep.store.sessions import PostgresSessions
+from everstep.workflows import agent_execution
 from tests.everstep.capabilities.mcp.counterparts import TIME, everything, everything_over_http, filesystem
 from tests.everstep.capabilities.mcp.hostile_http import HostileHttp, hostile_http
 from tests.everstep.capabilities.mcp.using import hostile, until
 from tests.workflows.harness import Office, WatchedStore, an_agent, an_office, at_work, finished, runs_of
 from tests.workflows.test_agent_execution import Lightning, results
-from workflows import agent_execution
 
 FORGIVING = ErrorPolicy.retry_all(9)
 

@@ -8,21 +8,23 @@ import pytest
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client as TemporalClient
 
-from activities.calls import NOT_ALLOWED
-from agent_domain.cached_context import InferenceRequest
-from agent_domain.capabilities.approvals import args_digest
-from agent_domain.drivers import OnText
-from agent_domain.errors import InvalidInput
-from agent_domain.function_tool import tool
-from agent_domain.ports import CommandKind, ExecutionEnded
-from agent_domain.state import CANCELLED_CALL
-from agent_domain.status import AgentStatus, ExecutionStatus, StopReason
-from agent_domain.step_error import ErrorType
-from agent_domain.step_facts import CallNeed
-from agent_domain.steps import InferenceResponse
-from agent_domain.testing import MockTool, calls, says
-from agent_domain.tools import ToolOptions
+from everstep.activities.call_records import NOT_ALLOWED
+from everstep.agent_domain.agents.drivers import OnText
+from everstep.agent_domain.capabilities.approvals import args_digest
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.loop.status import AgentStatus, ExecutionStatus, StopReason
+from everstep.agent_domain.loop.step_error import ErrorType
+from everstep.agent_domain.loop.step_facts import CallNeed
+from everstep.agent_domain.messages.cached_context import InferenceRequest
+from everstep.agent_domain.state.state import CANCELLED_CALL
+from everstep.agent_domain.state.steps import InferenceResponse
+from everstep.agent_domain.storage.commands import CommandKind
+from everstep.agent_domain.storage.executions import ExecutionEnded
+from everstep.agent_domain.testing import MockTool, calls, says
+from everstep.agent_domain.tools.function_tool import tool
+from everstep.agent_domain.tools.tools import ToolOptions
 from everstep.client.client import Execution, Refused
+from everstep.workflows.contracts import Answered
 from tests.workflows.harness import (
     HeldModel,
     Office,
@@ -35,7 +37,6 @@ from tests.workflows.harness import (
     scheduled,
     seconds_between,
 )
-from workflows.contracts import Answered
 
 
 def user_input(wait_seconds: float | None = None, handler: Callable[..., Any] | None = None) -> MockTool:

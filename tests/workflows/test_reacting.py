@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 from temporalio.client import Client as TemporalClient
 
-from activities.material import errors_of
-from agent_domain.builder import AgentBuilder
-from agent_domain.error_policy import ErrorPolicy
-from agent_domain.messages import user
-from agent_domain.react import ReActDriver
-from agent_domain.state import AgentState
-from agent_domain.status import AgentStatus
-from agent_domain.steps import InferenceResponse
-from agent_domain.testing import MockTool, ScriptedModel, says
-from agent_domain.tools import Tool
-from agent_domain.usage import Usage
+from everstep.activities.step_state import errors_of
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.react import ReActDriver
+from everstep.agent_domain.loop.error_policy import ErrorPolicy
+from everstep.agent_domain.loop.status import AgentStatus
+from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.messages.messages import user
+from everstep.agent_domain.state.state import AgentState
+from everstep.agent_domain.state.steps import InferenceResponse
+from everstep.agent_domain.testing import MockTool, ScriptedModel, says
+from everstep.agent_domain.tools.tools import Tool
 from everstep.capabilities.critique import UseSelfCritique
 from everstep.capabilities.metadata import UseMetadataTools
 from everstep.capabilities.tasks import UseTaskPlanning

@@ -10,17 +10,17 @@ import pytest_asyncio
 from sqlalchemy import make_url
 from temporalio.client import Client as TemporalClient
 
-from activities.failpoints import Failpoint
-from agent_domain.builder import AgentBuilder
-from agent_domain.capabilities.scratchpad import MetadataPolicy
-from agent_domain.capabilities.tasks import TodoPolicy
-from agent_domain.error_policy import ErrorPolicy
-from agent_domain.messages import system, user
-from agent_domain.state import AgentState
-from agent_domain.status import AgentStatus
-from agent_domain.steps import InferenceResponse
-from agent_domain.testing import MockTool, calls
-from agent_domain.values import json_text
+from everstep.activities.failpoints import Failpoint
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.capabilities.scratchpad import MetadataPolicy
+from everstep.agent_domain.capabilities.tasks import TodoPolicy
+from everstep.agent_domain.loop.error_policy import ErrorPolicy
+from everstep.agent_domain.loop.status import AgentStatus
+from everstep.agent_domain.messages.messages import system, user
+from everstep.agent_domain.state.state import AgentState
+from everstep.agent_domain.state.steps import InferenceResponse
+from everstep.agent_domain.testing import MockTool, calls
+from everstep.agent_domain.values import json_text
 from everstep.capabilities.metadata import UseMetadataTools
 from everstep.capabilities.skills import SkillLibrary, UseSkills
 from everstep.capabilities.tasks import UseTaskPlanning
@@ -30,10 +30,10 @@ from everstep.runtime.embedded import EmbeddedServices
 from everstep.store.engine import create_engine
 from everstep.store.migrate import upgrade
 from everstep.store.sessions import PostgresSessions
+from everstep.workflows import agent_execution
 from tests.everstep.client.parlour import Parlour, receiving
 from tests.workflows.harness import Office, an_agent, at_work, finished, runs_of
 from tests.workflows.test_agent_execution import Lightning, results
-from workflows import agent_execution
 
 FORGIVING = ErrorPolicy.ignore_tool_errors()
 FEW_EVENTS = 30

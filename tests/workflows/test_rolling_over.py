@@ -10,13 +10,16 @@ import pytest
 import pytest_asyncio
 from temporalio.api.history.v1 import HistoryEvent
 
-from agent_domain.facts import ExecutionFacts
-from agent_domain.ports import StepRow, StoredEnvelope
-from agent_domain.status import AgentStatus, ExecutionStatus, StopReason
-from agent_domain.testing import DeterministicAgentDriver, MockTool, ScenarioStep
-from agent_domain.usage import Usage
+from everstep.agent_domain.loop.facts import ExecutionFacts
+from everstep.agent_domain.loop.status import AgentStatus, ExecutionStatus, StopReason
+from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.storage.steps import StepRow
+from everstep.agent_domain.stream.records import StoredEnvelope
+from everstep.agent_domain.testing import DeterministicAgentDriver, MockTool, ScenarioStep
 from everstep.client.client import Execution
 from everstep.runtime.embedded import EmbeddedServices
+from everstep.workflows import agent_execution
+from everstep.workflows.contracts import ExecutionResult
 from tests.workflows.harness import (
     Office,
     an_agent,
@@ -29,8 +32,6 @@ from tests.workflows.harness import (
     runs_of,
     scheduled,
 )
-from workflows import agent_execution
-from workflows.contracts import ExecutionResult
 
 STEPS = 1000
 MOST_EVENTS = agent_execution.ROLL_OVER_EVENTS

@@ -9,17 +9,20 @@ import pytest
 import pytest_asyncio
 from temporalio import workflow
 
-from agent_domain.definition import AgentDefinition
-from agent_domain.errors import ToolFailed
-from agent_domain.facts import ExecutionFacts
-from agent_domain.loop import Decision, Rules, decide
-from agent_domain.plan import REGISTERED
-from agent_domain.ports import ExecutionRow, StepRow
-from agent_domain.steps import InferenceResponse
-from agent_domain.testing import MockTool
-from agent_domain.tools import ToolCall
-from agent_domain.usage import Usage
+from everstep.agent_domain.agents.definition import AgentDefinition
+from everstep.agent_domain.agents.plan import REGISTERED
+from everstep.agent_domain.errors import ToolFailed
+from everstep.agent_domain.loop.facts import ExecutionFacts
+from everstep.agent_domain.loop.loop import Decision, Rules, decide
+from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.state.steps import InferenceResponse
+from everstep.agent_domain.storage.executions import ExecutionRow
+from everstep.agent_domain.storage.steps import StepRow
+from everstep.agent_domain.testing import MockTool
+from everstep.agent_domain.tools.tools import ToolCall
 from everstep.runtime.embedded import EmbeddedServices
+from everstep.workflows import agent_execution
+from everstep.workflows.contracts import ExecutionResult
 from tests.scenarios import SCENARIOS, Scenario, Turn, described, drive
 from tests.workflows.harness import (
     Office,
@@ -31,8 +34,6 @@ from tests.workflows.harness import (
     finished,
     progress,
 )
-from workflows import agent_execution
-from workflows.contracts import ExecutionResult
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from uuid import uuid4
 import pytest_asyncio
 from temporalio.client import Client as TemporalClient
 
-from agent_domain.testing import MockTool, calls
+from everstep.agent_domain.testing import MockTool, calls
 from everstep.client.client import Execution
 from everstep.runtime.embedded.search_attributes import register
 from everstep.runtime.temporal import SEARCH_ATTRIBUTES

@@ -9,18 +9,18 @@ from uuid import uuid4
 import pytest
 from temporalio.client import Client as TemporalClient
 
-from activities.failpoints import Failpoint, Strike, inert
-from agent_domain.broadcast import BroadcastConfig
-from agent_domain.builder import AgentBuilder
-from agent_domain.bus import Chunk
-from agent_domain.cutter import MOST_CHARACTERS
-from agent_domain.drivers import ToolCallingDriver
-from agent_domain.envelopes import Envelope
-from agent_domain.errors import ModelUnavailable, RateLimited
-from agent_domain.ports import ExecutionRef
-from agent_domain.steps import InferenceResponse
-from agent_domain.testing import MockTool, ScriptedModel, calls, says
-from agent_domain.tools import ToolOptions
+from everstep.activities.failpoints import Failpoint, Strike, inert
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.drivers import ToolCallingDriver
+from everstep.agent_domain.errors import ModelUnavailable, RateLimited
+from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.state.broadcast_adapter import BroadcastConfig
+from everstep.agent_domain.state.steps import InferenceResponse
+from everstep.agent_domain.stream.bus import Chunk
+from everstep.agent_domain.stream.chunker import MOST_CHARACTERS
+from everstep.agent_domain.stream.envelopes import Envelope
+from everstep.agent_domain.testing import MockTool, ScriptedModel, calls, says
+from everstep.agent_domain.tools.tools import ToolOptions
 from everstep.client.client import Execution
 from everstep.local.agent import AgentBuilder as LocalAgentBuilder
 from everstep.local.broadcast import AgentEventEnvelopeAdapter

@@ -9,27 +9,29 @@ from uuid import uuid4
 import pytest
 from temporalio.client import Client as TemporalClient
 
-from activities.calls import NOT_ALLOWED
-from activities.failpoints import Failpoint
-from activities.subagents import FROM_OUTSIDE
-from activities.tool_calls import CANNOT_SPAWN
-from agent_domain.builder import AgentBuilder
-from agent_domain.capabilities.subagents import SubagentPolicy, reported
-from agent_domain.definition import AgentDefinition
-from agent_domain.error_policy import ErrorPolicy
-from agent_domain.errors import InvalidInput, ModelError
-from agent_domain.function_tool import tool
-from agent_domain.ids import call_id, subagent_id
-from agent_domain.messages import user
-from agent_domain.ports import ExecutionRef, StoreUnavailable
-from agent_domain.spawning import ChildEnd, Spawn
-from agent_domain.state import CANCELLED_CALL
-from agent_domain.status import AgentStatus, ExecutionStatus, StopReason
-from agent_domain.step_facts import CallNeed
-from agent_domain.steps import InferenceResponse
-from agent_domain.testing import MockTool, calls
-from agent_domain.tools import Effect, ToolContext, ToolOptions
+from everstep.activities.call_records import NOT_ALLOWED
+from everstep.activities.failpoints import Failpoint
+from everstep.activities.subagents import FROM_OUTSIDE
+from everstep.activities.tool_calls import CANNOT_SPAWN
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.definition import AgentDefinition
+from everstep.agent_domain.agents.spawning import Spawn
+from everstep.agent_domain.capabilities.subagents import SubagentPolicy, reported
+from everstep.agent_domain.errors import InvalidInput, ModelError, StoreUnavailable
+from everstep.agent_domain.ids import ExecutionRef, call_id, subagent_id
+from everstep.agent_domain.loop.child_end import ChildEnd
+from everstep.agent_domain.loop.error_policy import ErrorPolicy
+from everstep.agent_domain.loop.status import AgentStatus, ExecutionStatus, StopReason
+from everstep.agent_domain.loop.step_facts import CallNeed
+from everstep.agent_domain.messages.messages import user
+from everstep.agent_domain.state.state import CANCELLED_CALL
+from everstep.agent_domain.state.steps import InferenceResponse
+from everstep.agent_domain.testing import MockTool, calls
+from everstep.agent_domain.tools.function_tool import tool
+from everstep.agent_domain.tools.tools import Effect, ToolContext, ToolOptions
 from everstep.client.client import Execution
+from everstep.workflows import agent_execution
+from everstep.workflows.contracts import Answered
 from tests.workflows.harness import (
     DEADLINE,
     HeldModel,
@@ -45,8 +47,6 @@ from tests.workflows.harness import (
 )
 from tests.workflows.test_agent_execution import Lightning
 from tests.workflows.test_people import asks, user_input
-from workflows import agent_execution
-from workflows.contracts import Answered
 
 FORGIVING = ErrorPolicy.ignore_tool_errors()
 

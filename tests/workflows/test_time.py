@@ -8,11 +8,11 @@ import pytest
 import pytest_asyncio
 from temporalio.testing import TimeSkippingConfig, WorkflowEnvironment
 
-from agent_domain.errors import RateLimited
-from agent_domain.status import AgentStatus, ExecutionStatus, StopReason
-from agent_domain.step_facts import CallNeed
-from agent_domain.testing import MockTool, calls
-from agent_domain.tools import ToolOptions
+from everstep.agent_domain.errors import RateLimited
+from everstep.agent_domain.loop.status import AgentStatus, ExecutionStatus, StopReason
+from everstep.agent_domain.loop.step_facts import CallNeed
+from everstep.agent_domain.testing import MockTool, calls
+from everstep.agent_domain.tools.tools import ToolOptions
 from everstep.runtime.embedded.temporal import temporal_executable
 from everstep.runtime.temporal import data_converter
 from tests.workflows.harness import an_agent, at_work, events_of, finished, progress, seconds_between

@@ -7,20 +7,20 @@ from uuid import UUID
 import pytest
 from temporalio.client import Client as TemporalClient
 
-from activities.failpoints import Failpoint
-from activities.running import EFFECT_UNKNOWN
-from agent_domain.builder import AgentBuilder
-from agent_domain.error_policy import ErrorPolicy
-from agent_domain.errors import InvalidInput
-from agent_domain.status import AgentStatus, ExecutionStatus, StopReason
-from agent_domain.steps import InferenceResponse
-from agent_domain.testing import MockTool, calls
-from agent_domain.tools import Effect, ToolContext, ToolOptions
+from everstep.activities.failpoints import Failpoint
+from everstep.activities.tool_runner import EFFECT_UNKNOWN
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.loop.error_policy import ErrorPolicy
+from everstep.agent_domain.loop.status import AgentStatus, ExecutionStatus, StopReason
+from everstep.agent_domain.state.steps import InferenceResponse
+from everstep.agent_domain.testing import MockTool, calls
+from everstep.agent_domain.tools.tools import Effect, ToolContext, ToolOptions
 from everstep.client.client import Execution
+from everstep.workflows import agent_execution
 from tests.toolsets import Shelf
 from tests.workflows.harness import HeldModel, Office, an_agent, an_office, at_work, finished, runs_of
 from tests.workflows.test_agent_execution import Lightning, results
-from workflows import agent_execution
 
 FETCHES = calls(("fetch", {}))
 

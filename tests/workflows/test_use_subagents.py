@@ -8,23 +8,23 @@ from uuid import uuid4
 import pytest
 from temporalio.client import Client as TemporalClient
 
-from activities.failpoints import Failpoint
-from agent_domain.agent_registry import AgentRegistry
-from agent_domain.agent_spec import AgentSpec
-from agent_domain.builder import AgentBuilder
-from agent_domain.cached_context import InferenceRequest
-from agent_domain.capabilities.subagents import TOOL, SubagentPolicy
-from agent_domain.drivers import Model, OnText
-from agent_domain.error_policy import ErrorPolicy
-from agent_domain.errors import ModelError
-from agent_domain.inquiry import ModelChoice
-from agent_domain.messages import Role
-from agent_domain.state import CANCELLED_CALL, AgentState
-from agent_domain.status import AgentStatus, ExecutionStatus, StopReason
-from agent_domain.steps import InferenceResponse
-from agent_domain.testing import MockTool, ScriptedModel, calls, says
-from agent_domain.tools import Tool
-from agent_domain.usage import Usage
+from everstep.activities.failpoints import Failpoint
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.drivers import Model, OnText
+from everstep.agent_domain.agents.registry import AgentRegistry
+from everstep.agent_domain.agents.spec import AgentSpec
+from everstep.agent_domain.capabilities.subagents import TOOL, SubagentPolicy
+from everstep.agent_domain.errors import ModelError
+from everstep.agent_domain.loop.error_policy import ErrorPolicy
+from everstep.agent_domain.loop.status import AgentStatus, ExecutionStatus, StopReason
+from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.messages.cached_context import InferenceRequest
+from everstep.agent_domain.messages.messages import Role
+from everstep.agent_domain.state.state import CANCELLED_CALL, AgentState
+from everstep.agent_domain.state.steps import InferenceResponse
+from everstep.agent_domain.testing import MockTool, ScriptedModel, calls, says
+from everstep.agent_domain.tools.inquiry import ModelChoice
+from everstep.agent_domain.tools.tools import Tool
 from everstep.capabilities.llm_query import LlmQueryTool
 from everstep.capabilities.skills import SkillLibrary
 from everstep.capabilities.subagents import UseSubagents

@@ -10,8 +10,8 @@ from uuid import uuid4
 
 from temporalio.client import Client as TemporalClient
 
-from agent_domain.builder import AgentBuilder
-from agent_domain.testing import MockTool
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.testing import MockTool
 from everstep.client.client import Execution
 from everstep.inference.scripted import ScenarioModel, Script, ScriptedCall, ScriptedTurn
 from everstep.runtime.agents import AgentBook

@@ -5,13 +5,13 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from uuid import UUID
 
-from agent_domain.bus import Chunk, Frame
-from agent_domain.cached_context import InferenceRequest
-from agent_domain.drivers import OnText
-from agent_domain.ports import StoredEnvelope
-from agent_domain.steps import InferenceResponse
-from agent_domain.testing import says
-from everstep.bus.memory import Listener, MemoryBus
+from everstep.agent_domain.agents.drivers import OnText
+from everstep.agent_domain.messages.cached_context import InferenceRequest
+from everstep.agent_domain.state.steps import InferenceResponse
+from everstep.agent_domain.stream.bus import Chunk, Frame
+from everstep.agent_domain.stream.records import StoredEnvelope
+from everstep.agent_domain.testing import says
+from everstep.streams.memory_bus import Listener, MemoryBus
 from tests.workflows.harness import DEADLINE
 
 BEGINNINGS = {"agent.step.started", "agent.attempt.superseded"}

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from agent_domain.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import AgentBuilder
 
 Wanted: TypeAlias = str | Sequence[Mapping[str, Any]]
 """`always`, `never`, or rules of which the first that matches decides."""

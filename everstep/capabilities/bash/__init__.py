@@ -20,11 +20,11 @@ import os
 from collections.abc import Mapping
 from typing import Any, Self
 
-from agent_domain.builder import AgentBuilder
-from agent_domain.capabilities.bash import BashPolicy, ExecutionPolicy, PathText, result_text
-from agent_domain.capabilities.network import AllowedNetwork
-from agent_domain.tools import Effect, ToolContext, ToolOptions
-from agent_domain.values import FrozenDict, frozen_map
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.capabilities.bash import BashPolicy, ExecutionPolicy, PathText, result_text
+from everstep.agent_domain.capabilities.network import AllowedNetwork
+from everstep.agent_domain.tools.tools import Effect, ToolContext, ToolOptions
+from everstep.agent_domain.values import FrozenDict, frozen_map
 from everstep.capabilities.bash import checks
 from everstep.capabilities.bash.sandbox import Sandbox, unusable
 from everstep.capabilities.bash.words import Unavailable, Unusable

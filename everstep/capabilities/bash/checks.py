@@ -18,7 +18,7 @@ from tempfile import NamedTemporaryFile
 from typing import Any, Final
 from uuid import uuid4
 
-from agent_domain.capabilities.bash import KEPT_VARIABLES, MIB, ExecutionPolicy
+from everstep.agent_domain.capabilities.bash import KEPT_VARIABLES, MIB, ExecutionPolicy
 from everstep.capabilities.bash import attack, seccomp
 from everstep.capabilities.bash.decoy import decoy, opened_by_files
 from everstep.capabilities.bash.profile import HOME

@@ -10,8 +10,8 @@ from tempfile import mkdtemp
 from typing import Any, Final
 from uuid import UUID
 
-from agent_domain.capabilities.files import OUTSIDE
-from agent_domain.tools import ToolContext
+from everstep.agent_domain.capabilities.files import OUTSIDE
+from everstep.agent_domain.tools.tools import ToolContext
 from everstep.capabilities.bash import mounts
 from everstep.capabilities.files import FileTool, UseFileTools
 

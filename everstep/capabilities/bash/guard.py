@@ -14,7 +14,7 @@ from enum import Enum, auto
 from functools import partial
 from typing import Final
 
-from agent_domain.capabilities.bash import ExecutionPolicy
+from everstep.agent_domain.capabilities.bash import ExecutionPolicy
 from everstep.capabilities.bash import aftermath
 from everstep.capabilities.bash.places import replaced
 from everstep.capabilities.bash.words import Unusable

@@ -23,7 +23,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Final, TypeAlias
 
-from agent_domain.capabilities.bash import MIB, CommandResult, ExecutionPolicy, decoded
+from everstep.agent_domain.capabilities.bash import MIB, CommandResult, ExecutionPolicy, decoded
 from everstep.capabilities.bash import watch
 from everstep.capabilities.bash.cgroups import Cgroup, cgroup_for
 from everstep.capabilities.bash.disk import Disk

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from agent_domain.capabilities.bash import MIB, ExecutionPolicy
+from everstep.agent_domain.capabilities.bash import MIB, ExecutionPolicy
 from everstep.capabilities.bash import way_out
 from everstep.capabilities.bash.guard import Mount
 

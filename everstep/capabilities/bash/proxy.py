@@ -24,8 +24,8 @@ from http import HTTPStatus
 from ipaddress import ip_address
 from typing import Any, Final
 
-from agent_domain.capabilities.bash import GIB, KIB
-from agent_domain.capabilities.network import (
+from everstep.agent_domain.capabilities.bash import GIB, KIB
+from everstep.agent_domain.capabilities.network import (
     HTTP_PORT,
     Address,
     AllowedNetwork,
@@ -34,7 +34,7 @@ from agent_domain.capabilities.network import (
     is_public,
     literal,
 )
-from agent_domain.values import cut, storable
+from everstep.agent_domain.values import cut, storable
 
 logger = logging.getLogger(__name__)
 

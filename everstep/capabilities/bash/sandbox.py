@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from agent_domain.capabilities.bash import CommandResult, ExecutionPolicy
+from everstep.agent_domain.capabilities.bash import CommandResult, ExecutionPolicy
 from everstep.capabilities.bash import process, profile, seccomp
 from everstep.capabilities.bash.guard import Guard, guard_for
 from everstep.capabilities.bash.mounts import TOOL_USER, Mounts, mounts_for

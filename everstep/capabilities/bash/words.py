@@ -1,6 +1,6 @@
 """Why `bash` cannot run a command; the model reads it, and so does whoever has to mend it."""
 
-from agent_domain.errors import EverstepError
+from everstep.agent_domain.errors import EverstepError
 
 
 class Unusable(EverstepError):

@@ -2,9 +2,8 @@
 
 import logging
 
-from agent_domain.builder import AgentBuilder
-from agent_domain.cached_context import InferenceRequest
-from agent_domain.capabilities.critique import (
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.capabilities.critique import (
     CRITIC_PROMPT,
     CRITIC_RETRIES,
     Critique,
@@ -14,12 +13,13 @@ from agent_domain.capabilities.critique import (
     parse_critique,
     review_text,
 )
-from agent_domain.criteria import SelfCriticContinuationCheck
-from agent_domain.errors import InvalidInput, ModelError
-from agent_domain.inquiry import AskModel
-from agent_domain.messages import Message, assistant, system, user
-from agent_domain.state import AgentState
-from agent_domain.steps import AgentStep
+from everstep.agent_domain.errors import InvalidInput, ModelError
+from everstep.agent_domain.loop.criteria import SelfCriticContinuationCheck
+from everstep.agent_domain.messages.cached_context import InferenceRequest
+from everstep.agent_domain.messages.messages import Message, assistant, system, user
+from everstep.agent_domain.state.state import AgentState
+from everstep.agent_domain.state.steps import AgentStep
+from everstep.agent_domain.tools.inquiry import AskModel
 
 LOGGER = logging.getLogger(__name__)
 

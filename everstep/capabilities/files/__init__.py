@@ -1,6 +1,6 @@
 """Files: `read_file`, `write_file`, `edit_file`, and to look around `search_files` and `list_dir`.
 
-Rules and texts are in `agent_domain.capabilities.files`. What is here touches the disk:
+Rules and texts are in `everstep.agent_domain.capabilities.files`. What is here touches the disk:
 
 - `enclosure`: paths lead nowhere but into the directory (and the policy's readable and writable paths);
 - `reading`, `writing`, `searching`: within bounds of memory and time, and regular files only.
@@ -15,13 +15,13 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, Final, Self, cast
 
-from agent_domain.builder import AgentBuilder
-from agent_domain.capabilities import files
-from agent_domain.capabilities.bash import ExecutionPolicy, PathText
-from agent_domain.capabilities.limits import any_whole
-from agent_domain.errors import InvalidInput, ToolFailed
-from agent_domain.function_tool import BaseTool
-from agent_domain.tools import Effect, ToolContext, ToolOptions
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.capabilities import files
+from everstep.agent_domain.capabilities.bash import ExecutionPolicy, PathText
+from everstep.agent_domain.checks import any_whole
+from everstep.agent_domain.errors import InvalidInput, ToolFailed
+from everstep.agent_domain.tools.function_tool import BaseTool
+from everstep.agent_domain.tools.tools import Effect, ToolContext, ToolOptions
 from everstep.capabilities.files import editing, reading, searching, writing
 from everstep.capabilities.files.enclosure import Enclosure, Problem
 

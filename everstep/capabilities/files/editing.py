@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-from agent_domain.capabilities import files
+from everstep.agent_domain.capabilities import files
 from everstep.capabilities.files.enclosure import Problem
 from everstep.capabilities.files.reading import read_at_most, regular_file
 from everstep.capabilities.files.writing import MAX_WRITE, alone, found, replace

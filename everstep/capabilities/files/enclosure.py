@@ -17,9 +17,9 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, cast
 
-from agent_domain.capabilities.bash import PathText
-from agent_domain.capabilities.files import NO_BASE, OUTSIDE, path_problem
-from agent_domain.errors import EverstepError, InvalidInput
+from everstep.agent_domain.capabilities.bash import PathText
+from everstep.agent_domain.capabilities.files import NO_BASE, OUTSIDE, path_problem
+from everstep.agent_domain.errors import EverstepError, InvalidInput
 from everstep.capabilities.files import openat2, ownership
 from everstep.capabilities.protection import current
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from agent_domain.capabilities import files
+from everstep.agent_domain.capabilities import files
 from everstep.capabilities.files.enclosure import LOOK, Problem, closing
 
 WHOLE: Final = 1024 * 1024

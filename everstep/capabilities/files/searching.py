@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
-from agent_domain.capabilities import files
+from everstep.agent_domain.capabilities import files
 from everstep.capabilities.files.enclosure import DIRECTORY, LOOK, Enclosure, Problem, closing
 
 MAX_SEEN: Final = 100_000

@@ -2,13 +2,13 @@
 
 from typing import Any, Self
 
-from agent_domain.cached_context import InferenceRequest
-from agent_domain.capabilities.llm_query import answer_text, call_failed, query_problem
-from agent_domain.errors import ModelError
-from agent_domain.inquiry import ModelChoice
-from agent_domain.messages import user
-from agent_domain.tools import ToolContext, ToolOptions
-from agent_domain.values import frozen_map, valid_text
+from everstep.agent_domain.capabilities.llm_query import answer_text, call_failed, query_problem
+from everstep.agent_domain.errors import ModelError
+from everstep.agent_domain.messages.cached_context import InferenceRequest
+from everstep.agent_domain.messages.messages import user
+from everstep.agent_domain.tools.inquiry import ModelChoice
+from everstep.agent_domain.tools.tools import ToolContext, ToolOptions
+from everstep.agent_domain.values import frozen_map, valid_text
 
 
 class LlmQueryTool:

@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
-from agent_domain.errors import InvalidInput
-from agent_domain.toolsets import Toolset
-from agent_domain.values import number
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.tools.toolsets import Toolset
+from everstep.agent_domain.values import number
 from everstep.capabilities.mcp.connections import CONNECTIONS
 from everstep.capabilities.mcp.naming import usable_prefix
 from everstep.capabilities.mcp.policy import McpPolicy

@@ -6,7 +6,7 @@ AgentError
 └── McpLost      the connection ended; whether the server got the request decides what follows
 """
 
-from agent_domain.errors import AgentError
+from everstep.agent_domain.errors import AgentError
 
 
 class McpError(AgentError):

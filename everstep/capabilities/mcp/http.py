@@ -18,7 +18,7 @@ import mcp_types as types
 from mcp.client import Transport
 from mcp.client.streamable_http import MCP_SESSION_ID, streamable_http_client
 
-from agent_domain.values import cut
+from everstep.agent_domain.values import cut
 from everstep.capabilities.mcp.servers import HttpServer
 from everstep.capabilities.mcp.stdio import MOST_BYTES
 

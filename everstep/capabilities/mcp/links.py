@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from mcp.client import Transport
 
-from agent_domain.errors import InvalidInput
-from agent_domain.values import FrozenDict
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.values import FrozenDict
 from everstep.capabilities.mcp.errors import McpError
 from everstep.capabilities.mcp.hiding import Secrets
 from everstep.capabilities.mcp.http import http_link

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import mcp_types as types
 
-from agent_domain.values import cut, json_text, storable
+from everstep.agent_domain.values import cut, json_text, storable
 
 NOTHING = "(the tool answered with nothing)"
 MOST_ERROR_CHARACTERS = 4_000

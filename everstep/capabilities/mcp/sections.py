@@ -17,8 +17,8 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from agent_domain.capabilities.faults import faults
-from agent_domain.errors import InvalidInput
+from everstep.agent_domain.checks import faults
+from everstep.agent_domain.errors import InvalidInput
 from everstep.capabilities.mcp import UseMCP
 from everstep.capabilities.mcp.naming import usable_prefix
 from everstep.capabilities.mcp.servers import HttpServer, Server, StdioServer

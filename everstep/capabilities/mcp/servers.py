@@ -11,8 +11,8 @@ from pathlib import Path, PurePath
 from typing import cast
 from urllib.parse import urlsplit
 
-from agent_domain.errors import InvalidInput
-from agent_domain.values import EMPTY, FrozenDict, frozen_map
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map
 
 Headers = Mapping[str, str]
 HeadersFor = Callable[[str], Headers | Awaitable[Headers]]

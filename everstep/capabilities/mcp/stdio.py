@@ -21,7 +21,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 
-from agent_domain.values import cut, storable
+from everstep.agent_domain.values import cut, storable
 from everstep.capabilities.mcp import guard
 from everstep.capabilities.mcp.errors import McpError
 from everstep.capabilities.mcp.hiding import Secrets

@@ -11,10 +11,10 @@ from mcp.client import ClientSession
 from mcp.shared.exceptions import MCPError
 from pydantic import TypeAdapter
 
-from agent_domain.errors import InvalidInput, ToolFailed
-from agent_domain.tools import Effect, ToolContext, ToolOptions
-from agent_domain.toolsets import Asker, ListedTool
-from agent_domain.values import FrozenDict, cut, frozen_map, json_text, storable
+from everstep.agent_domain.errors import InvalidInput, ToolFailed
+from everstep.agent_domain.tools.tools import Effect, ToolContext, ToolOptions
+from everstep.agent_domain.tools.toolsets import Asker, ListedTool
+from everstep.agent_domain.values import FrozenDict, cut, frozen_map, json_text, storable
 from everstep.capabilities.mcp.connection import Connection
 from everstep.capabilities.mcp.connections import CONNECTIONS
 from everstep.capabilities.mcp.errors import McpError, McpLost, McpTimeout

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from agent_domain.builder import AgentBuilder
-from agent_domain.capabilities.scratchpad import (
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.capabilities.scratchpad import (
     LIST,
     READ,
     WRITE,
@@ -15,8 +15,8 @@ from agent_domain.capabilities.scratchpad import (
     refusal,
     refused,
 )
-from agent_domain.tools import ToolContext, ToolOptions, ToolResult
-from agent_domain.values import FrozenDict, frozen_map, valid_text
+from everstep.agent_domain.tools.tools import ToolContext, ToolOptions, ToolResult
+from everstep.agent_domain.values import FrozenDict, frozen_map, valid_text
 
 
 def _schema(**properties: object) -> FrozenDict:

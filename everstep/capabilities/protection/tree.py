@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from agent_domain.errors import EverstepError
+from everstep.agent_domain.errors import EverstepError
 from everstep.capabilities.protection.repositories import git_directory, looks_like_git
 from everstep.capabilities.protection.rules import Protection, is_git, is_kept, is_secret
 

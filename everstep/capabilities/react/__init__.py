@@ -1,7 +1,7 @@
 """ReAct: the agent decides in JSON, for models that know no tool calls."""
 
-from agent_domain.builder import AgentBuilder
-from agent_domain.react import ReActDriver
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.react import ReActDriver
 
 
 class UseReAct:

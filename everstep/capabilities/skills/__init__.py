@@ -1,19 +1,19 @@
 """Skills: instructions that a model loads when it needs them.
 
-Rules and texts are in `agent_domain.capabilities.skills`; `library` reads the files. An agent with skills
-knows their names and descriptions from one system message, and reads them with `load_skill`.
+Rules and texts are in `everstep.agent_domain.capabilities.skills`; `library` reads the files. An agent with
+skills knows their names and descriptions from one system message, and reads them with `load_skill`.
 """
 
 from typing import Any, Self
 
-from agent_domain.builder import AgentBuilder
-from agent_domain.capabilities.skills import load_text, metadata_message
-from agent_domain.errors import InvalidInput
-from agent_domain.function_tool import BaseTool
-from agent_domain.messages import Role, system
-from agent_domain.processors import AgentHook
-from agent_domain.state import AgentState
-from agent_domain.tools import Effect, ToolContext, ToolOptions
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.processors import AgentHook
+from everstep.agent_domain.capabilities.skills import load_text, metadata_message
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.messages.messages import Role, system
+from everstep.agent_domain.state.state import AgentState
+from everstep.agent_domain.tools.function_tool import BaseTool
+from everstep.agent_domain.tools.tools import Effect, ToolContext, ToolOptions
 from everstep.capabilities.skills.library import SkillLibrary
 
 __all__ = ["AnnounceSkills", "LoadSkillTool", "SkillLibrary", "UseSkills"]

@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final, cast
 
-from agent_domain.capabilities import skills
-from agent_domain.capabilities.bash import PathText
-from agent_domain.capabilities.files import displayable
-from agent_domain.capabilities.skills import RESOURCE_DIRECTORIES, SKILL_FILE, Skill
-from agent_domain.errors import InvalidInput
-from agent_domain.front_matter import split_front_matter
+from everstep.agent_domain.agents.front_matter import split_front_matter
+from everstep.agent_domain.capabilities import skills
+from everstep.agent_domain.capabilities.bash import PathText
+from everstep.agent_domain.capabilities.files import displayable
+from everstep.agent_domain.capabilities.skills import RESOURCE_DIRECTORIES, SKILL_FILE, Skill
+from everstep.agent_domain.errors import InvalidInput
 from everstep.capabilities.files.enclosure import DIRECTORY, Enclosure, Problem, closing
 from everstep.capabilities.files.reading import read_at_most, regular_file
 from everstep.capabilities.files.searching import behind, some_entries

@@ -4,9 +4,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from agent_domain.builder import AgentBuilder
-from agent_domain.cached_context import InferenceRequest, ResponseFormat
-from agent_domain.capabilities.extraction import (
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.definition import AgentDefinition
+from everstep.agent_domain.capabilities.extraction import (
     JSON_SCHEMA,
     MOST_RETRIES,
     TEXT,
@@ -21,13 +21,13 @@ from agent_domain.capabilities.extraction import (
     nothing_found,
     retries,
 )
-from agent_domain.capabilities.scratchpad import MetadataPolicy, Write, keys_taken, refusal
-from agent_domain.definition import AgentDefinition
-from agent_domain.errors import InvalidInput, ModelError
-from agent_domain.inquiry import AskModel, ModelChoice
-from agent_domain.messages import Message, assistant, system, user
-from agent_domain.tools import ToolContext, ToolOptions, ToolResult
-from agent_domain.values import FrozenDict, frozen_map, json_text, parse_json, valid_text
+from everstep.agent_domain.capabilities.scratchpad import MetadataPolicy, Write, keys_taken, refusal
+from everstep.agent_domain.errors import InvalidInput, ModelError
+from everstep.agent_domain.messages.cached_context import InferenceRequest, ResponseFormat
+from everstep.agent_domain.messages.messages import Message, assistant, system, user
+from everstep.agent_domain.tools.inquiry import AskModel, ModelChoice
+from everstep.agent_domain.tools.tools import ToolContext, ToolOptions, ToolResult
+from everstep.agent_domain.values import FrozenDict, frozen_map, json_text, parse_json, valid_text
 from everstep.capabilities.metadata import MetadataWriteTool
 
 PROMPT = (

@@ -6,9 +6,9 @@ from typing import Any, cast
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from agent_domain.capabilities.extraction import SchemaDefinition
-from agent_domain.errors import InvalidInput
-from agent_domain.values import FrozenDict, freeze, frozen_map, thaw
+from everstep.agent_domain.capabilities.extraction import SchemaDefinition
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.values import FrozenDict, freeze, frozen_map, thaw
 from everstep.capabilities import json_schema
 
 

@@ -9,11 +9,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
-from agent_domain.agent_registry import AgentRegistry
-from agent_domain.agent_spec import AgentSpec
-from agent_domain.builder import AgentBuilder
-from agent_domain.capabilities.approvals import parse_approval
-from agent_domain.capabilities.subagents import (
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.definition import AgentDefinition
+from everstep.agent_domain.agents.drivers import StepDriver
+from everstep.agent_domain.agents.registry import AgentRegistry
+from everstep.agent_domain.agents.spawning import Spawn
+from everstep.agent_domain.agents.spec import AgentSpec
+from everstep.agent_domain.capabilities.approvals import parse_approval
+from everstep.agent_domain.capabilities.subagents import (
     CHILD_MAX_STEPS,
     CHILD_MAX_TOKENS,
     CHILD_TIMEOUT_SECONDS,
@@ -28,15 +31,20 @@ from agent_domain.capabilities.subagents import (
     reported,
     unknown,
 )
-from agent_domain.definition import AgentDefinition
-from agent_domain.drivers import StepDriver
-from agent_domain.errors import InvalidInput
-from agent_domain.messages import Message, assistant, call_entry, system, tool_message, user
-from agent_domain.spawning import ChildEnd, Spawn
-from agent_domain.step_facts import CallNeed
-from agent_domain.tools import Tool, ToolContext, ToolOptions, result_text
-from agent_domain.toolsets import Asker, ListedTool, Toolset
-from agent_domain.values import FrozenDict, frozen_map
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.loop.child_end import ChildEnd
+from everstep.agent_domain.loop.step_facts import CallNeed
+from everstep.agent_domain.messages.messages import (
+    Message,
+    assistant,
+    call_entry,
+    system,
+    tool_message,
+    user,
+)
+from everstep.agent_domain.tools.tools import Tool, ToolContext, ToolOptions, result_text
+from everstep.agent_domain.tools.toolsets import Asker, ListedTool, Toolset
+from everstep.agent_domain.values import FrozenDict, frozen_map
 
 LOAD_SKILL = "load_skill"
 

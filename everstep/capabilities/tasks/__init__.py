@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from agent_domain.builder import AgentBuilder
-from agent_domain.capabilities.tasks import (
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.processors import AgentHook
+from everstep.agent_domain.capabilities.tasks import (
     METADATA_KEY,
     TOOL,
     TaskList,
@@ -15,11 +16,10 @@ from agent_domain.capabilities.tasks import (
     render_due,
     steps_since_call,
 )
-from agent_domain.messages import user
-from agent_domain.processors import AgentHook
-from agent_domain.state import AgentState
-from agent_domain.tools import ToolContext, ToolOptions, ToolResult
-from agent_domain.values import frozen_map
+from everstep.agent_domain.messages.messages import user
+from everstep.agent_domain.state.state import AgentState
+from everstep.agent_domain.tools.tools import ToolContext, ToolOptions, ToolResult
+from everstep.agent_domain.values import frozen_map
 
 DESCRIPTION = (
     "Replace your list of tasks. Send all of them each time, with one in_progress at most; "

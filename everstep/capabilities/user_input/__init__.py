@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from agent_domain.builder import AgentBuilder
-from agent_domain.capabilities.questions import TOOL, Question, UserInputPolicy
-from agent_domain.errors import InvalidInput, ToolTimedOut
-from agent_domain.step_facts import CallNeed
-from agent_domain.tools import Effect, ToolContext, ToolOptions
-from agent_domain.values import FrozenDict, frozen_map
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.capabilities.questions import TOOL, Question, UserInputPolicy
+from everstep.agent_domain.errors import InvalidInput, ToolTimedOut
+from everstep.agent_domain.loop.step_facts import CallNeed
+from everstep.agent_domain.tools.tools import Effect, ToolContext, ToolOptions
+from everstep.agent_domain.values import FrozenDict, frozen_map
 from everstep.capabilities import json_schema
 
 DESCRIPTION = "Ask the user a question and wait for the answer. Use it when only the user can know or decide."

@@ -8,15 +8,15 @@ from fastapi import Depends
 from pydantic import ValidationError
 from starlette.requests import Request
 
-from agent_domain.capabilities.faults import faults
-from agent_domain.channels import channel_data
-from everstep.http_api.answers import ChannelAuth, Gateway
+from everstep.agent_domain.checks import faults
+from everstep.agent_domain.stream.channels import channel_data
 from everstep.http_api.auth import READ, Who
 from everstep.http_api.channels import CHANNELS, private_channel
 from everstep.http_api.idempotency import Key
 from everstep.http_api.problems import Refusal, forbidden, no_gateway, unusable
-from everstep.http_api.requests import ChannelSent
 from everstep.http_api.routes.router import Given, router
+from everstep.http_api.schemas.bodies import ChannelSent
+from everstep.http_api.schemas.responses import ChannelAuth, Gateway
 
 routes = router("broadcasting")
 

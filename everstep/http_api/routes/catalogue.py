@@ -1,9 +1,9 @@
 """What there is to do, and with whom."""
 
-from everstep.http_api.answers import Agent, Agents, Listed, Request, listed
 from everstep.http_api.auth import Who
 from everstep.http_api.routes.router import Given, router
-from everstep.http_api.words import Cursor, Limit
+from everstep.http_api.schemas.responses import Agent, Agents, Listed, Request, listed
+from everstep.http_api.schemas.text import Cursor, Limit
 
 routes = router("people and agents")
 

@@ -6,14 +6,22 @@ from uuid import UUID
 
 from fastapi import Path, Query
 
-from agent_domain.broadcast_config import BroadcastConfig
-from agent_domain.capabilities.approvals import ApprovalDecision, Verdict
-from agent_domain.ports import Page, StepRow
-from agent_domain.sessions import ExecutionFilter
-from agent_domain.status import ExecutionStatus
-from agent_domain.step_facts import CallNeed
+from everstep.agent_domain.capabilities.approvals import ApprovalDecision, Verdict
+from everstep.agent_domain.loop.status import ExecutionStatus
+from everstep.agent_domain.loop.step_facts import CallNeed
+from everstep.agent_domain.storage.executions import Page
+from everstep.agent_domain.storage.sessions import ExecutionFilter
+from everstep.agent_domain.storage.steps import StepRow
+from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
 from everstep.client.client import Execution as Handle, Taken
-from everstep.http_api.answers import (
+from everstep.http_api.api import Api
+from everstep.http_api.auth import Who, user_of
+from everstep.http_api.callers import Caller
+from everstep.http_api.idempotency import Key, reused
+from everstep.http_api.problems import missing
+from everstep.http_api.routes.router import ExecutionId, Given, execution_of, router
+from everstep.http_api.schemas.bodies import AnswerSent, ForkSent, NewExecutionSent, SteerSent, require_words
+from everstep.http_api.schemas.responses import (
     Decision,
     Execution,
     ExecutionSteered,
@@ -23,14 +31,7 @@ from everstep.http_api.answers import (
     Step,
     listed,
 )
-from everstep.http_api.api import Api
-from everstep.http_api.auth import Who, user_of
-from everstep.http_api.callers import Caller
-from everstep.http_api.idempotency import Key, reused
-from everstep.http_api.problems import missing
-from everstep.http_api.requests import AnswerSent, ForkSent, NewExecutionSent, SteerSent, require_words
-from everstep.http_api.routes.router import ExecutionId, Given, execution_of, router
-from everstep.http_api.words import Cursor, Limit
+from everstep.http_api.schemas.text import Cursor, Limit
 
 routes = router("executions")
 

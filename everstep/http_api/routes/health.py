@@ -2,9 +2,9 @@
 
 from fastapi import APIRouter, Response
 
-from everstep.http_api.answers import CheckTold, Health, Readiness
 from everstep.http_api.metrics import CONTENT_TYPE
 from everstep.http_api.routes.router import Given
+from everstep.http_api.schemas.responses import CheckTold, Health, Readiness
 
 routes = APIRouter(tags=["operations"])
 

@@ -6,8 +6,9 @@ from uuid import UUID
 from fastapi import APIRouter, Depends, Path
 from starlette.requests import Request
 
-from agent_domain.ports import ExecutionRef, ExecutionRow
-from agent_domain.sessions import SessionRow
+from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.storage.executions import ExecutionRow
+from everstep.agent_domain.storage.sessions import SessionRow
 from everstep.client.client import Execution
 from everstep.http_api.api import Api
 from everstep.http_api.callers import Caller

@@ -5,12 +5,13 @@ from uuid import UUID
 
 from fastapi import Query, Response
 
-from agent_domain.broadcast_config import BroadcastConfig
-from agent_domain.capabilities.questions import Answer, Question
-from agent_domain.contexts import ContextCaller
-from agent_domain.errors import UnknownName
-from agent_domain.ports import RequestRow
-from agent_domain.sessions import (
+from everstep.agent_domain.capabilities.questions import Answer, Question
+from everstep.agent_domain.errors import UnknownName
+from everstep.agent_domain.loop.status import ExecutionStatus
+from everstep.agent_domain.loop.step_facts import CallNeed
+from everstep.agent_domain.storage.contexts import ContextCaller
+from everstep.agent_domain.storage.requests import RequestRow
+from everstep.agent_domain.storage.sessions import (
     ExecutionFilter,
     NewSession,
     OnBusy,
@@ -18,26 +19,25 @@ from agent_domain.sessions import (
     SessionFilter,
     SessionStatus,
 )
-from agent_domain.status import ExecutionStatus
-from agent_domain.step_facts import CallNeed
-from agent_domain.values import EMPTY, FrozenDict
+from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
+from everstep.agent_domain.values import EMPTY, FrozenDict
 from everstep.capabilities import json_schema
 from everstep.client.sessions import AGENT, Said, Sent as Accepted
-from everstep.http_api.answers import Listed, Message, MessageAccepted, Session, listed
 from everstep.http_api.api import Api
 from everstep.http_api.auth import Who, acting, user_of
 from everstep.http_api.callers import Caller
 from everstep.http_api.idempotency import Key, RequestKey, reused
 from everstep.http_api.problems import missing
-from everstep.http_api.requests import (
+from everstep.http_api.routes.router import Given, SessionId, router, session_of
+from everstep.http_api.schemas.bodies import (
     FirstMessageSent,
     MessageSent,
     NewSessionSent,
     SessionChangesSent,
     require_words,
 )
-from everstep.http_api.routes.router import Given, SessionId, router, session_of
-from everstep.http_api.words import Cursor, Limit, Text
+from everstep.http_api.schemas.responses import Listed, Message, MessageAccepted, Session, listed
+from everstep.http_api.schemas.text import Cursor, Limit, Text
 
 routes = router("sessions")
 

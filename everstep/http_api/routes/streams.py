@@ -11,9 +11,8 @@ from fastapi import Header, Path, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from agent_domain.channels import Admission, Channel, since_event
-from agent_domain.errors import InvalidInput
-from agent_domain.ports import StoreUnavailable
+from everstep.agent_domain.errors import InvalidInput, StoreUnavailable
+from everstep.agent_domain.stream.channels import Admission, Channel, since_event
 from everstep.http_api.api import Api
 from everstep.http_api.auth import Who
 from everstep.http_api.event_stream import EventStream

@@ -5,11 +5,11 @@ from typing import Annotated
 
 from fastapi import Query
 
-from agent_domain.accounts import Span
-from everstep.http_api.answers import Usage
+from everstep.agent_domain.storage.usage_report import Span
 from everstep.http_api.auth import Who
 from everstep.http_api.routes.router import Given, router
-from everstep.http_api.words import Instant
+from everstep.http_api.schemas.responses import Usage
+from everstep.http_api.schemas.text import Instant
 
 routes = router("usage")
 

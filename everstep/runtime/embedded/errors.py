@@ -9,7 +9,7 @@ EverstepError
 
 from pathlib import Path
 
-from agent_domain.errors import EverstepError
+from everstep.agent_domain.errors import EverstepError
 
 
 class EmbeddedError(EverstepError):

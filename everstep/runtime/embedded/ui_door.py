@@ -17,7 +17,7 @@ from http import HTTPStatus
 from typing import Final
 from urllib.parse import urlsplit
 
-from agent_domain.hosts import AllowedHosts, Host
+from everstep.agent_domain.hosts import AllowedHosts, Host
 from everstep.runtime.embedded.ports import LOCALHOST
 
 MAX_HEAD: Final = 64 * 1024

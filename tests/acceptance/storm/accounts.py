@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from agent_domain.envelopes import EnvelopeType
-from agent_domain.reader import ENDED, fence_of
+from everstep.agent_domain.stream.envelopes import EnvelopeType
+from everstep.agent_domain.stream.reader import ENDED, fence_of
 from tests.acceptance.agents import JOURNAL
 from tests.acceptance.harness import Entry, read_journal
 from tests.acceptance.onlookers import Onlooker, Sse

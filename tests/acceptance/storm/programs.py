@@ -11,18 +11,19 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from agent_domain.builder import AgentBuilder
-from agent_domain.cached_context import InferenceRequest
-from agent_domain.drivers import OnText, ToolCallingDriver
-from agent_domain.error_policy import ErrorPolicy
-from agent_domain.function_tool import tool
-from agent_domain.messages import Message, user
-from agent_domain.spawning import ChildEnd, Spawn
-from agent_domain.step_facts import CallNeed
-from agent_domain.steps import InferenceResponse
-from agent_domain.tools import Effect, ToolCall, ToolContext, ToolOptions
-from agent_domain.usage import Usage
-from agent_domain.values import FrozenDict, frozen_map
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.drivers import OnText, ToolCallingDriver
+from everstep.agent_domain.agents.spawning import Spawn
+from everstep.agent_domain.loop.child_end import ChildEnd
+from everstep.agent_domain.loop.error_policy import ErrorPolicy
+from everstep.agent_domain.loop.step_facts import CallNeed
+from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.messages.cached_context import InferenceRequest
+from everstep.agent_domain.messages.messages import Message, user
+from everstep.agent_domain.state.steps import InferenceResponse
+from everstep.agent_domain.tools.function_tool import tool
+from everstep.agent_domain.tools.tools import Effect, ToolCall, ToolContext, ToolOptions
+from everstep.agent_domain.values import FrozenDict, frozen_map
 from everstep.capabilities.user_input import UseUserInput
 from tests.acceptance.agents import note
 

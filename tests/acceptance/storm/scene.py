@@ -14,8 +14,9 @@ from uuid import UUID, uuid4
 from sqlalchemy import make_url, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from agent_domain.envelopes import Envelope
-from agent_domain.ports import DEFAULT_TENANT, StoreUnavailable
+from everstep.agent_domain.errors import StoreUnavailable
+from everstep.agent_domain.ids import DEFAULT_TENANT
+from everstep.agent_domain.stream.envelopes import Envelope
 from everstep.http_api.api_keys import create_key
 from everstep.runtime.embedded import EmbeddedServices, embedded
 from everstep.store.keys import PostgresKeys

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from agent_domain.capabilities.approvals import (
+from everstep.agent_domain.capabilities.approvals import (
     ApprovalDecision,
     ApprovalMode,
     args_digest,
@@ -12,8 +12,8 @@ from agent_domain.capabilities.approvals import (
     parse_approval,
     written,
 )
-from agent_domain.errors import InvalidInput
-from agent_domain.values import frozen_map
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.values import frozen_map
 
 ARGS = frozen_map({"command": "rm x"})
 DIGEST = args_digest("bash", ARGS)

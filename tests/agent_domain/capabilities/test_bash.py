@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from agent_domain.capabilities.bash import (
+from everstep.agent_domain.capabilities.bash import (
     GIB,
     KIB,
     MIB,
@@ -16,7 +16,7 @@ from agent_domain.capabilities.bash import (
     reduced,
     result_text,
 )
-from agent_domain.errors import InvalidInput
+from everstep.agent_domain.errors import InvalidInput
 
 
 def the_result(exit_code: int | None = 0, **facts: Any) -> str:

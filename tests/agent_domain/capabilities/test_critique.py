@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from agent_domain.capabilities.critique import (
+from everstep.agent_domain.capabilities.critique import (
     CRITIC_RETRIES,
     Critique,
     CritiquePolicy,
@@ -13,7 +13,7 @@ from agent_domain.capabilities.critique import (
     parse_critique,
     review_text,
 )
-from agent_domain.errors import InvalidInput
+from everstep.agent_domain.errors import InvalidInput
 
 POLICY = CritiquePolicy()
 

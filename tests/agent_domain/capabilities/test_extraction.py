@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 from pydantic import BaseModel, field_serializer
 from typing_extensions import TypedDict
 
-from agent_domain.capabilities.extraction import (
+from everstep.agent_domain.capabilities.extraction import (
     Nothing,
     SchemaDefinition,
     SchemaRegistry,
@@ -20,7 +20,7 @@ from agent_domain.capabilities.extraction import (
     nothing_found,
     retries,
 )
-from agent_domain.errors import InvalidInput, UnknownName
+from everstep.agent_domain.errors import InvalidInput, UnknownName
 
 
 class Person(BaseModel):

@@ -4,7 +4,7 @@ import tracemalloc
 import pytest
 from hypothesis import given, strategies as st
 
-from agent_domain.capabilities.files import (
+from everstep.agent_domain.capabilities.files import (
     MAX_ALTERNATIVES,
     MAX_PATTERNS,
     Edit,
@@ -41,7 +41,7 @@ from agent_domain.capabilities.files import (
     window,
     wrote,
 )
-from agent_domain.errors import InvalidInput
+from everstep.agent_domain.errors import InvalidInput
 
 OUTSIDE = "Error: Path is outside the allowed directory"
 

@@ -1,4 +1,4 @@
-from agent_domain.capabilities.llm_query import answer_text, call_failed, query_problem
+from everstep.agent_domain.capabilities.llm_query import answer_text, call_failed, query_problem
 
 
 def test_a_blank_query_is_an_error_text() -> None:

@@ -4,9 +4,9 @@ from ipaddress import ip_address
 
 import pytest
 
-from agent_domain.capabilities.bash import ExecutionPolicy
-from agent_domain.capabilities.network import AllowedNetwork, host_name, is_public, literal, network
-from agent_domain.errors import InvalidInput
+from everstep.agent_domain.capabilities.bash import ExecutionPolicy
+from everstep.agent_domain.capabilities.network import AllowedNetwork, host_name, is_public, literal, network
+from everstep.agent_domain.errors import InvalidInput
 
 
 @pytest.mark.parametrize(

@@ -4,15 +4,15 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from agent_domain.capabilities.questions import (
+from everstep.agent_domain.capabilities.questions import (
     Answer,
     Question,
     UserInputPolicy,
     addressed,
     request_of,
 )
-from agent_domain.errors import InvalidInput
-from agent_domain.values import frozen_map
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.values import frozen_map
 
 
 def check_required(schema: Mapping[str, Any], data: Any) -> str | None:

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from agent_domain.capabilities.scratchpad import (
+from everstep.agent_domain.capabilities.scratchpad import (
     RESERVED_KEYS,
     MetadataPolicy,
     Write,
@@ -15,9 +15,9 @@ from agent_domain.capabilities.scratchpad import (
     refused,
     type_name,
 )
-from agent_domain.errors import InvalidInput
-from agent_domain.tools import ToolCall
-from agent_domain.values import frozen_map
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.tools.tools import ToolCall
+from everstep.agent_domain.values import frozen_map
 
 POLICY = MetadataPolicy()
 

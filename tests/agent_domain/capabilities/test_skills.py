@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from agent_domain.capabilities.skills import (
+from everstep.agent_domain.capabilities.skills import (
     Skill,
     by_name,
     default_name,
@@ -14,7 +14,7 @@ from agent_domain.capabilities.skills import (
     metadata_message,
     with_arguments,
 )
-from agent_domain.errors import InvalidInput
+from everstep.agent_domain.errors import InvalidInput
 
 PDF = Skill("pdf", "Fills forms", "Use the script.")
 REVIEW = Skill("review", "Reads code", "Look at $0.", resources=("scripts/a.sh", "references/b.md"))

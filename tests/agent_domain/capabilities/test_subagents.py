@@ -1,7 +1,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from agent_domain.capabilities.subagents import (
+from everstep.agent_domain.capabilities.subagents import (
     CHILD_MAX_STEPS,
     CHILD_MAX_TOKENS,
     CHILD_TIMEOUT_SECONDS,
@@ -15,9 +15,9 @@ from agent_domain.capabilities.subagents import (
     reported,
     unknown,
 )
-from agent_domain.errors import InvalidInput
-from agent_domain.spawning import ChildEnd
-from agent_domain.status import ExecutionStatus
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.loop.child_end import ChildEnd
+from everstep.agent_domain.loop.status import ExecutionStatus
 
 POLICY = SubagentPolicy()
 

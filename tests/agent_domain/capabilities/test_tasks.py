@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from agent_domain.capabilities.tasks import (
+from everstep.agent_domain.capabilities.tasks import (
     Task,
     TaskList,
     TaskStatus,
@@ -14,7 +14,7 @@ from agent_domain.capabilities.tasks import (
     render_due,
     steps_since_call,
 )
-from agent_domain.errors import InvalidInput
+from everstep.agent_domain.errors import InvalidInput
 
 POLICY = TodoPolicy()
 

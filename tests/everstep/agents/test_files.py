@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from agent_domain.agent_spec import AgentSpec
-from agent_domain.errors import InvalidInput
+from everstep.agent_domain.agents.spec import AgentSpec
+from everstep.agent_domain.errors import InvalidInput
 from everstep.agents.files import MAX_BYTES, AgentRegistry, Skipped
 from everstep.plain_yaml import load_yaml
 

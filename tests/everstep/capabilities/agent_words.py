@@ -3,13 +3,13 @@
 from collections.abc import Iterable
 from typing import Any
 
-from agent_domain.builder import AgentCapability
-from agent_domain.drivers import Model, ToolCallingDriver
-from agent_domain.inquiry import ModelChoice
-from agent_domain.messages import Message
-from agent_domain.state import AgentState
-from agent_domain.steps import InferenceResponse
-from agent_domain.testing import MockTool, ScriptedModel, calls
+from everstep.agent_domain.agents.builder import AgentCapability
+from everstep.agent_domain.agents.drivers import Model, ToolCallingDriver
+from everstep.agent_domain.messages.messages import Message
+from everstep.agent_domain.state.state import AgentState
+from everstep.agent_domain.state.steps import InferenceResponse
+from everstep.agent_domain.testing import MockTool, ScriptedModel, calls
+from everstep.agent_domain.tools.inquiry import ModelChoice
 from everstep.local.agent import Agent, AgentBuilder
 
 LOOK = MockTool.returning("look", "Looks around", "seen")

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import yaml
 
-from agent_domain.agent_registry import AgentRegistry
-from agent_domain.agent_spec import AgentSpec
-from agent_domain.builder import AgentBuilder
-from agent_domain.capabilities import bash, critique, extraction, files, scratchpad, subagents, tasks
-from agent_domain.step_facts import CallNeed
-from agent_domain.tools import Effect, Tool, options_of
-from agent_domain.values import json_text
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.registry import AgentRegistry
+from everstep.agent_domain.agents.spec import AgentSpec
+from everstep.agent_domain.capabilities import bash, critique, extraction, files, scratchpad, subagents, tasks
+from everstep.agent_domain.loop.step_facts import CallNeed
+from everstep.agent_domain.tools.tools import Effect, Tool, options_of
+from everstep.agent_domain.values import json_text
 from everstep.capabilities.bash import process, profile, watch
 from everstep.capabilities.catalogue import Entry, Surroundings
 from everstep.capabilities.files import reading, writing

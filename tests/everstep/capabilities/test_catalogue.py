@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from agent_domain.agent_spec import AgentSpec
-from agent_domain.builder import AgentBuilder, AgentCapability
-from agent_domain.capabilities.questions import UserInputPolicy
-from agent_domain.definition import AgentDefinition
-from agent_domain.error_policy import ErrorPolicy
-from agent_domain.errors import InvalidInput, UnknownName
-from agent_domain.testing import MockTool
-from agent_domain.tools import Tool
+from everstep.agent_domain.agents.builder import AgentBuilder, AgentCapability
+from everstep.agent_domain.agents.definition import AgentDefinition
+from everstep.agent_domain.agents.spec import AgentSpec
+from everstep.agent_domain.capabilities.questions import UserInputPolicy
+from everstep.agent_domain.errors import InvalidInput, UnknownName
+from everstep.agent_domain.loop.error_policy import ErrorPolicy
+from everstep.agent_domain.testing import MockTool
+from everstep.agent_domain.tools.tools import Tool
 from everstep.capabilities.approval import UseApproval
 from everstep.capabilities.assembly import assembled
 from everstep.capabilities.catalogue import Catalogue, Entry, Several, Surroundings

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from agent_domain.drivers import OnText, ToolCallingDriver
-from agent_domain.error_policy import ErrorPolicy
-from agent_domain.errors import InvalidInput, ModelError, RateLimited
-from agent_domain.messages import Message
-from agent_domain.state import AgentState
-from agent_domain.status import AgentStatus, StopReason
-from agent_domain.steps import InferenceResponse
-from agent_domain.testing import ScriptedModel, calls, says
-from agent_domain.usage import Usage
+from everstep.agent_domain.agents.drivers import OnText, ToolCallingDriver
+from everstep.agent_domain.errors import InvalidInput, ModelError, RateLimited
+from everstep.agent_domain.loop.error_policy import ErrorPolicy
+from everstep.agent_domain.loop.status import AgentStatus, StopReason
+from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.messages.messages import Message
+from everstep.agent_domain.state.state import AgentState
+from everstep.agent_domain.state.steps import InferenceResponse
+from everstep.agent_domain.testing import ScriptedModel, calls, says
 from everstep.capabilities.critique import UseSelfCritique
 from everstep.capabilities.tasks import UseTaskPlanning
 from tests.everstep.capabilities.agent_words import LOOKS, Presets, an_agent, builder_of, run

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from agent_domain.drivers import ToolCallingDriver
-from agent_domain.errors import ModelError, RateLimited
-from agent_domain.state import AgentState
-from agent_domain.status import AgentStatus
-from agent_domain.steps import InferenceResponse
-from agent_domain.testing import ScriptedModel, calls, says
-from agent_domain.usage import Usage
+from everstep.agent_domain.agents.drivers import ToolCallingDriver
+from everstep.agent_domain.errors import ModelError, RateLimited
+from everstep.agent_domain.loop.status import AgentStatus
+from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.state.state import AgentState
+from everstep.agent_domain.state.steps import InferenceResponse
+from everstep.agent_domain.testing import ScriptedModel, calls, says
 from everstep.capabilities.llm_query import LlmQueryTool
 from everstep.local.agent import AgentBuilder
 from tests.everstep.capabilities.agent_words import Presets, results

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from agent_domain.capabilities.scratchpad import MetadataPolicy
-from agent_domain.drivers import ToolCallingDriver
-from agent_domain.steps import InferenceResponse
-from agent_domain.testing import ScriptedModel, calls
+from everstep.agent_domain.agents.drivers import ToolCallingDriver
+from everstep.agent_domain.capabilities.scratchpad import MetadataPolicy
+from everstep.agent_domain.state.steps import InferenceResponse
+from everstep.agent_domain.testing import ScriptedModel, calls
 from everstep.capabilities.metadata import UseMetadataTools
 from tests.everstep.capabilities.agent_words import builder_of, results, run
 

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from agent_domain.agent_registry import AgentRegistry
-from agent_domain.agent_spec import AgentSpec
-from agent_domain.capabilities.tasks import TodoPolicy
-from agent_domain.error_policy import ErrorPolicy
-from agent_domain.errors import InvalidInput
-from agent_domain.messages import Message
-from agent_domain.status import AgentStatus
-from agent_domain.testing import ScriptedModel
+from everstep.agent_domain.agents.registry import AgentRegistry
+from everstep.agent_domain.agents.spec import AgentSpec
+from everstep.agent_domain.capabilities.tasks import TodoPolicy
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.loop.error_policy import ErrorPolicy
+from everstep.agent_domain.loop.status import AgentStatus
+from everstep.agent_domain.messages.messages import Message
+from everstep.agent_domain.testing import ScriptedModel
 from everstep.capabilities.critique import UseSelfCritique
 from everstep.capabilities.llm_query import LlmQueryTool
 from everstep.capabilities.metadata import UseMetadataTools

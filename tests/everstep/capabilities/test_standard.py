@@ -9,21 +9,21 @@ from uuid import uuid4
 
 import pytest
 
-from agent_domain.agent_registry import AgentRegistry
-from agent_domain.agent_spec import AgentSpec
-from agent_domain.builder import AgentBuilder
-from agent_domain.capabilities.bash import BashPolicy, ExecutionPolicy
-from agent_domain.capabilities.critique import CritiquePolicy
-from agent_domain.capabilities.extraction import Nothing, StructuredOutputPolicy
-from agent_domain.capabilities.scratchpad import MetadataPolicy
-from agent_domain.capabilities.subagents import SubagentPolicy
-from agent_domain.capabilities.tasks import TodoPolicy
-from agent_domain.definition import AgentDefinition
-from agent_domain.errors import InvalidInput
-from agent_domain.react import ReActDriver
-from agent_domain.tools import ToolContext
-from agent_domain.toolsets import Asker, ListedTool
-from agent_domain.values import EMPTY
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.definition import AgentDefinition
+from everstep.agent_domain.agents.react import ReActDriver
+from everstep.agent_domain.agents.registry import AgentRegistry
+from everstep.agent_domain.agents.spec import AgentSpec
+from everstep.agent_domain.capabilities.bash import BashPolicy, ExecutionPolicy
+from everstep.agent_domain.capabilities.critique import CritiquePolicy
+from everstep.agent_domain.capabilities.extraction import Nothing, StructuredOutputPolicy
+from everstep.agent_domain.capabilities.scratchpad import MetadataPolicy
+from everstep.agent_domain.capabilities.subagents import SubagentPolicy
+from everstep.agent_domain.capabilities.tasks import TodoPolicy
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.tools.tools import ToolContext
+from everstep.agent_domain.tools.toolsets import Asker, ListedTool
+from everstep.agent_domain.values import EMPTY
 from everstep.capabilities.approval import UseApproval
 from everstep.capabilities.assembly import assembled
 from everstep.capabilities.bash import BashTool, UseBash

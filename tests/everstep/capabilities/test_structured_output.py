@@ -6,16 +6,20 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from agent_domain.cached_context import InferenceRequest
-from agent_domain.capabilities.extraction import SchemaDefinition, SchemaRegistry, StructuredOutputPolicy
-from agent_domain.capabilities.scratchpad import MetadataPolicy
-from agent_domain.drivers import ToolCallingDriver
-from agent_domain.errors import ModelError
-from agent_domain.state import AgentState
-from agent_domain.steps import InferenceResponse
-from agent_domain.testing import ScriptedModel, calls, says
-from agent_domain.usage import Usage
-from agent_domain.values import frozen_map
+from everstep.agent_domain.agents.drivers import ToolCallingDriver
+from everstep.agent_domain.capabilities.extraction import (
+    SchemaDefinition,
+    SchemaRegistry,
+    StructuredOutputPolicy,
+)
+from everstep.agent_domain.capabilities.scratchpad import MetadataPolicy
+from everstep.agent_domain.errors import ModelError
+from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.messages.cached_context import InferenceRequest
+from everstep.agent_domain.state.state import AgentState
+from everstep.agent_domain.state.steps import InferenceResponse
+from everstep.agent_domain.testing import ScriptedModel, calls, says
+from everstep.agent_domain.values import frozen_map
 from everstep.capabilities.metadata import UseMetadataTools
 from everstep.capabilities.structured_output import UseStructuredOutputs
 from tests.everstep.capabilities.agent_words import Presets, builder_of, results

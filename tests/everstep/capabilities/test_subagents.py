@@ -8,28 +8,29 @@ from typing import Any
 
 import pytest
 
-from agent_domain.agent_registry import AgentRegistry
-from agent_domain.agent_spec import AgentSpec
-from agent_domain.builder import AgentBuilder as DefinitionBuilder
-from agent_domain.capabilities.approvals import ApprovalMode
-from agent_domain.capabilities.subagents import SubagentPolicy
-from agent_domain.definition import AgentDefinition
-from agent_domain.drivers import ToolCallingDriver
-from agent_domain.error_policy import ErrorPolicy
-from agent_domain.errors import InvalidInput, ListenerFailed, ModelError
-from agent_domain.events import AgentFinished, AgentStepStarted, Event, ToolCallStarted
-from agent_domain.messages import user
-from agent_domain.processors import AgentHook
-from agent_domain.spawning import ChildEnd, Spawn
-from agent_domain.state import AgentState
-from agent_domain.status import AgentStatus, StopReason
-from agent_domain.step_facts import CallNeed
-from agent_domain.steps import InferenceResponse
-from agent_domain.stop_signal import StopSignal
-from agent_domain.testing import MockTool, ScriptedModel, calls, says
-from agent_domain.tools import ToolContext, ToolOptions
-from agent_domain.usage import Usage
-from agent_domain.values import FrozenDict, frozen_map
+from everstep.agent_domain.agents.builder import AgentBuilder as DefinitionBuilder
+from everstep.agent_domain.agents.definition import AgentDefinition
+from everstep.agent_domain.agents.drivers import ToolCallingDriver
+from everstep.agent_domain.agents.processors import AgentHook
+from everstep.agent_domain.agents.registry import AgentRegistry
+from everstep.agent_domain.agents.spawning import Spawn
+from everstep.agent_domain.agents.spec import AgentSpec
+from everstep.agent_domain.capabilities.approvals import ApprovalMode
+from everstep.agent_domain.capabilities.subagents import SubagentPolicy
+from everstep.agent_domain.errors import InvalidInput, ListenerFailed, ModelError
+from everstep.agent_domain.loop.child_end import ChildEnd
+from everstep.agent_domain.loop.error_policy import ErrorPolicy
+from everstep.agent_domain.loop.status import AgentStatus, StopReason
+from everstep.agent_domain.loop.step_facts import CallNeed
+from everstep.agent_domain.loop.stop_signal import StopSignal
+from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.messages.messages import user
+from everstep.agent_domain.state.events import AgentFinished, AgentStepStarted, Event, ToolCallStarted
+from everstep.agent_domain.state.state import AgentState
+from everstep.agent_domain.state.steps import InferenceResponse
+from everstep.agent_domain.testing import MockTool, ScriptedModel, calls, says
+from everstep.agent_domain.tools.tools import ToolContext, ToolOptions
+from everstep.agent_domain.values import FrozenDict, frozen_map
 from everstep.capabilities.skills import SkillLibrary
 from everstep.capabilities.subagents import Some, SpawnSubagentTool, UseSubagents
 from everstep.local.agent import Agent, AgentBuilder

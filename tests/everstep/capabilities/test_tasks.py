@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from agent_domain.capabilities.tasks import TodoPolicy
-from agent_domain.errors import InvalidInput
-from agent_domain.steps import InferenceResponse
-from agent_domain.testing import ScriptedModel, calls
+from everstep.agent_domain.capabilities.tasks import TodoPolicy
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.state.steps import InferenceResponse
+from everstep.agent_domain.testing import ScriptedModel, calls
 from everstep.capabilities.metadata import UseMetadataTools
 from everstep.capabilities.tasks import UseTaskPlanning
 from tests.everstep.capabilities.agent_words import LOOKS, an_agent, results, run, said_to

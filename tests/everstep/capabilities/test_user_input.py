@@ -4,11 +4,11 @@ from uuid import UUID
 
 import pytest
 
-from agent_domain.builder import AgentBuilder
-from agent_domain.definition import AgentDefinition
-from agent_domain.step_facts import CallNeed
-from agent_domain.tools import ToolCall, ToolContext
-from agent_domain.values import frozen_map
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.definition import AgentDefinition
+from everstep.agent_domain.loop.step_facts import CallNeed
+from everstep.agent_domain.tools.tools import ToolCall, ToolContext
+from everstep.agent_domain.values import frozen_map
 from everstep.capabilities.user_input import UseUserInput
 
 CONTEXT = ToolContext(UUID(int=1), "c1", 1)

@@ -3,14 +3,14 @@
 import asyncio
 from typing import Any
 
-from agent_domain.agent_registry import AgentRegistry
-from agent_domain.agent_spec import AgentSpec
-from agent_domain.builder import AgentBuilder
-from agent_domain.cached_context import InferenceRequest
-from agent_domain.drivers import OnText, ToolCallingDriver
-from agent_domain.function_tool import tool
-from agent_domain.steps import InferenceResponse
-from agent_domain.testing import says
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.drivers import OnText, ToolCallingDriver
+from everstep.agent_domain.agents.registry import AgentRegistry
+from everstep.agent_domain.agents.spec import AgentSpec
+from everstep.agent_domain.messages.cached_context import InferenceRequest
+from everstep.agent_domain.state.steps import InferenceResponse
+from everstep.agent_domain.testing import says
+from everstep.agent_domain.tools.function_tool import tool
 from everstep.capabilities.subagents import UseSubagents
 from everstep.capabilities.user_input import UseUserInput
 from everstep.inference.scripted import Scenario, ScenarioModel, Script, ScriptedCall, ScriptedTurn

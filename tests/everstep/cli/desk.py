@@ -9,11 +9,11 @@ import psycopg
 from click.testing import CliRunner, Result
 from sqlalchemy import make_url
 
-from agent_domain.drivers import Model
-from agent_domain.inquiry import ModelChoice
+from everstep.agent_domain.agents.drivers import Model
+from everstep.agent_domain.tools.inquiry import ModelChoice
 from everstep.cli.main import commands
 from everstep.client.client import Client, Execution
-from everstep.client.front_door import FrontDoor
+from everstep.client.temporal_entry import FrontDoor
 from everstep.runtime.agents import AgentBook, load_agents
 from everstep.runtime.embedded import EmbeddedServices
 from everstep.runtime.settings import Settings

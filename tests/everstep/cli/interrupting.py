@@ -1,8 +1,8 @@
 """An agent whose command sends itself signals and prints what they did."""
 
-from agent_domain.builder import AgentBuilder
-from agent_domain.drivers import ToolCallingDriver
-from agent_domain.testing import ScriptedModel, calls
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.drivers import ToolCallingDriver
+from everstep.agent_domain.testing import ScriptedModel, calls
 from everstep.capabilities.bash import UseBash
 
 COMMAND = "for each in HUP INT QUIT; do sh -c 'kill -$0 $$' $each; echo $each $?; done 2>/dev/null"

@@ -1,6 +1,6 @@
 """An agent that runs commands where nobody may: for the doctor."""
 
-from agent_domain.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import AgentBuilder
 from everstep.capabilities.bash import UseBash
 
 agents = [AgentBuilder.base().with_name("shell").with_capability(UseBash(base_dir="/etc"))]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import yaml
 
-from agent_domain.agent_spec import AgentSpec
+from everstep.agent_domain.agents.spec import AgentSpec
 from everstep.capabilities.standard import STANDARD
 from everstep.runtime.agents import load_agents
 from tests.acceptance.harness import environment, until

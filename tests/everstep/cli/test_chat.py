@@ -20,8 +20,8 @@ import pytest_asyncio
 from click.testing import CliRunner, Result
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from agent_domain.status import WireStatus
-from agent_domain.values import EMPTY
+from everstep.agent_domain.loop.status import WireStatus
+from everstep.agent_domain.values import EMPTY
 from everstep.cli import chat, remote
 from everstep.cli.main import commands
 from everstep.client.client import Client
@@ -41,7 +41,7 @@ from tests.acceptance.harness import ROOT, Installation, environment, until
 from tests.everstep.cli.agents import hesitant
 from tests.everstep.cli.desk import AGENTS
 from tests.everstep.http_api.house import SECRET, House
-from tests.everstep.streaming.scripted import Fault, Gateway, Tale
+from tests.everstep.streams.scripted import Fault, Gateway, Tale
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

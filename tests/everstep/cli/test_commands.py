@@ -9,9 +9,9 @@ from uuid import UUID
 import click
 import pytest
 
-from agent_domain.state import AgentState
-from agent_domain.status import ExecutionStatus
-from agent_domain.step_facts import CallNeed
+from everstep.agent_domain.loop.status import ExecutionStatus
+from everstep.agent_domain.loop.step_facts import CallNeed
+from everstep.agent_domain.state.state import AgentState
 from everstep.cli import main
 from everstep.cli.follow import followed
 from everstep.cli.main import commands

@@ -18,9 +18,10 @@ from sqlalchemy import text
 from temporalio.client import ActivityFailureError, WorkflowUpdateFailedError
 from temporalio.common import RetryPolicy
 
-from agent_domain.messages import user
-from agent_domain.ports import ExecutionRef, ExecutionSpec, NewExecution
-from everstep.client.front_door import StartRequest
+from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.messages.messages import user
+from everstep.agent_domain.storage.executions import ExecutionSpec, NewExecution
+from everstep.client.temporal_entry import StartRequest
 from everstep.runtime.embedded import EmbeddedServices
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import connect

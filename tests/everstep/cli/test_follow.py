@@ -11,27 +11,23 @@ from uuid import UUID, uuid4
 import pytest
 from hypothesis import given, strategies as st
 
-from agent_domain.messages import assistant
-from agent_domain.ports import (
-    CallRecord,
-    CallRow,
-    ExecutionRef,
-    ExecutionRow,
-    RequestRow,
-    RequestState,
-    StepRow,
-)
-from agent_domain.status import ExecutionStatus
-from agent_domain.step_facts import CallNeed, StepFacts
-from agent_domain.tools import ToolCall
-from agent_domain.values import EMPTY
+from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.loop.status import ExecutionStatus
+from everstep.agent_domain.loop.step_facts import CallNeed, StepFacts
+from everstep.agent_domain.messages.messages import assistant
+from everstep.agent_domain.storage.calls import CallRecord, CallRow
+from everstep.agent_domain.storage.executions import ExecutionRow
+from everstep.agent_domain.storage.requests import RequestRow, RequestState
+from everstep.agent_domain.storage.steps import StepRow
+from everstep.agent_domain.tools.tools import ToolCall
+from everstep.agent_domain.values import EMPTY
 from everstep.cli import follow, watch as watch_module
 from everstep.cli.follow import streamed
 from everstep.cli.watch import Watch, watching
 from everstep.client.client import Execution
-from everstep.streaming.client import Stream
-from everstep.streaming.news import Wrote
-from tests.everstep.streaming.scripted import QUICK, TOKEN, Fault, Gateway, tale
+from everstep.streams.client import Stream
+from everstep.streams.client_events import Wrote
+from tests.everstep.streams.scripted import QUICK, TOKEN, Fault, Gateway, tale
 
 AT = datetime(2026, 1, 16, 10, 5, tzinfo=UTC)
 

@@ -8,12 +8,14 @@ from uuid import UUID
 import pytest
 
 import everstep.cli
-from agent_domain.messages import assistant
-from agent_domain.ports import ExecutionRef, ExecutionRow, StepRow
-from agent_domain.status import ExecutionStatus
-from agent_domain.step_error import StepError
-from agent_domain.step_facts import StepFacts
-from agent_domain.values import FrozenDict
+from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.loop.status import ExecutionStatus
+from everstep.agent_domain.loop.step_error import StepError
+from everstep.agent_domain.loop.step_facts import StepFacts
+from everstep.agent_domain.messages.messages import assistant
+from everstep.agent_domain.storage.executions import ExecutionRow
+from everstep.agent_domain.storage.steps import StepRow
+from everstep.agent_domain.values import FrozenDict
 from everstep.cli.output import execution_lines, step_lines
 from everstep.cli.printing import visible
 

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import pytest
 
-from agent_domain.status import ExecutionStatus
+from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.runtime.embedded import running
 from everstep.runtime.embedded.processes import command_lines
 from tests.acceptance.harness import ROOT, Nursery, Process, environment, until

@@ -9,11 +9,17 @@ from uuid import UUID, uuid4
 from temporalio.client import Client as TemporalClient
 from temporalio.worker import Worker
 
-from activities.agents import nobody_waits
-from agent_domain.builder import AgentBuilder
-from agent_domain.ports import ExecutionRow
-from agent_domain.sessions import ExecutionFilter, NewSession, Scope, SessionMessageRow, SessionStore
-from agent_domain.status import ExecutionStatus
+from everstep.activities.agents import nobody_waits
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.ids import Scope
+from everstep.agent_domain.loop.status import ExecutionStatus
+from everstep.agent_domain.storage.executions import ExecutionRow
+from everstep.agent_domain.storage.sessions import (
+    ExecutionFilter,
+    NewSession,
+    SessionMessageRow,
+    SessionStore,
+)
 from everstep.client.client import Client, Execution
 from everstep.client.reconciler import Reconciler
 from everstep.client.sessions import Said, Sent, Sessions

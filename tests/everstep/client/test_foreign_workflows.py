@@ -20,18 +20,15 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
-from agent_domain.background import FAILURES
-from agent_domain.plan import ExecutionPlan
-from agent_domain.ports import ExecutionRef
-from agent_domain.status import ExecutionStatus
+from everstep.agent_domain.agents.plan import ExecutionPlan
+from everstep.agent_domain.background import FAILURES
+from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.client.reconciler import NAME, Reconciler
 from everstep.runtime.codec import ENCODING
 from everstep.runtime.temporal import names_an_execution
 from everstep.store.sessions import PostgresSessions
-from tests.everstep.client.parlour import Parlour, a_parlour, receiving
-from tests.workflows.harness import HeldModel, an_agent, eventually
-from workflows.belonging import NOT_OURS
-from workflows.contracts import (
+from everstep.workflows.contracts import (
     CHILD_STANDS,
     ID_PREFIX,
     PARENT_STANDS,
@@ -40,6 +37,9 @@ from workflows.contracts import (
     execution_id_of,
     workflow_id,
 )
+from everstep.workflows.foreign_workflows import NOT_OURS
+from tests.everstep.client.parlour import Parlour, a_parlour, receiving
+from tests.workflows.harness import HeldModel, an_agent, eventually
 
 REF = ExecutionRef(uuid4())
 

@@ -8,11 +8,13 @@ from uuid import uuid4
 import pytest
 from temporalio.client import Client as TemporalClient
 
-from agent_domain.errors import EverstepError
-from agent_domain.messages import user
-from agent_domain.ports import BeginStep, ExecutionRef, ExecutionSpec, NewExecution
-from agent_domain.sessions import ExecutionFilter, Route
-from agent_domain.status import ExecutionStatus
+from everstep.agent_domain.errors import EverstepError
+from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.loop.status import ExecutionStatus
+from everstep.agent_domain.messages.messages import user
+from everstep.agent_domain.storage.executions import ExecutionSpec, NewExecution
+from everstep.agent_domain.storage.sessions import ExecutionFilter, Route
+from everstep.agent_domain.storage.steps import BeginStep
 from everstep.client.client import Ended
 from everstep.client.reconciler import Repairs
 from everstep.store.sessions import PostgresSessions

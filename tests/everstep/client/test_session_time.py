@@ -7,16 +7,16 @@ from uuid import UUID, uuid4
 import pytest
 from temporalio.client import Client as TemporalClient
 
-from agent_domain.agent_registry import AgentRegistry
-from agent_domain.agent_spec import AgentSpec
-from agent_domain.builder import AgentBuilder
-from agent_domain.events import AgentStateUpdated
-from agent_domain.facts import StateInfo
-from agent_domain.ports import ExecutionRow
-from agent_domain.state import AgentState
-from agent_domain.status import ExecutionStatus, StopReason
-from agent_domain.testing import MockTool, calls
-from agent_domain.values import moment
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.registry import AgentRegistry
+from everstep.agent_domain.agents.spec import AgentSpec
+from everstep.agent_domain.loop.facts import StateInfo
+from everstep.agent_domain.loop.status import ExecutionStatus, StopReason
+from everstep.agent_domain.state.events import AgentStateUpdated
+from everstep.agent_domain.state.state import AgentState
+from everstep.agent_domain.storage.executions import ExecutionRow
+from everstep.agent_domain.testing import MockTool, calls
+from everstep.agent_domain.values import moment
 from everstep.capabilities.subagents import UseSubagents
 from everstep.client.sessions import Sent
 from everstep.local.runner import LocalRunner

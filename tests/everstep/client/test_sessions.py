@@ -9,23 +9,22 @@ from uuid import UUID, uuid4
 import pytest
 from temporalio.client import Client as TemporalClient
 
-from agent_domain.announcements import Context
-from agent_domain.builder import AgentBuilder
-from agent_domain.contexts import ContextCaller
-from agent_domain.error_policy import ErrorPolicy
-from agent_domain.errors import InvalidInput, UnknownName
-from agent_domain.ports import NotFound
-from agent_domain.sessions import (
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.errors import InvalidInput, NotFound, UnknownName
+from everstep.agent_domain.ids import Scope
+from everstep.agent_domain.loop.error_policy import ErrorPolicy
+from everstep.agent_domain.loop.status import ExecutionStatus, StopReason
+from everstep.agent_domain.storage.contexts import ContextCaller
+from everstep.agent_domain.storage.sessions import (
     OnBusy,
     Route,
-    Scope,
     SessionBusy,
     SessionChanges,
     SessionNotActive,
     SessionStatus,
 )
-from agent_domain.status import ExecutionStatus, StopReason
-from agent_domain.testing import MockTool, calls
+from everstep.agent_domain.stream.session_messages import Context
+from everstep.agent_domain.testing import MockTool, calls
 from everstep.capabilities.user_input import UseUserInput
 from everstep.client.client import Refused
 from everstep.client.contexts import ContextRules

@@ -9,13 +9,13 @@ import pytest
 from sqlalchemy import text
 from temporalio.client import Client as TemporalClient
 
-from agent_domain.agent_registry import AgentRegistry
-from agent_domain.agent_spec import AgentSpec
-from agent_domain.messages import user
-from agent_domain.ports import ExecutionEnded
-from agent_domain.sessions import OnBusy, Route
-from agent_domain.status import ExecutionStatus
-from agent_domain.testing import calls, says
+from everstep.agent_domain.agents.registry import AgentRegistry
+from everstep.agent_domain.agents.spec import AgentSpec
+from everstep.agent_domain.loop.status import ExecutionStatus
+from everstep.agent_domain.messages.messages import user
+from everstep.agent_domain.storage.executions import ExecutionEnded
+from everstep.agent_domain.storage.sessions import OnBusy, Route
+from everstep.agent_domain.testing import calls, says
 from everstep.capabilities.subagents import UseSubagents
 from everstep.client.reconciler import Repairs
 from everstep.store.sessions import PostgresSessions

@@ -5,7 +5,7 @@ from uuid import uuid4
 
 import pytest
 
-from agent_domain.ports import NotFound
+from everstep.agent_domain.errors import NotFound
 from everstep.client.client import Client
 from everstep.store.memory import MemoryStore
 from tests.everstep.store.store_words import TENANT, accepted, stepped

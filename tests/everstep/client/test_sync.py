@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from agent_domain.status import ExecutionStatus
-from agent_domain.testing import calls, says
+from everstep.agent_domain.loop.status import ExecutionStatus
+from everstep.agent_domain.testing import calls, says
 from everstep.capabilities.user_input import UseUserInput
 from everstep.client.client import Client
 from everstep.client.sync import SyncClient, SyncExecution

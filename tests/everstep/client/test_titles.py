@@ -6,10 +6,10 @@ from uuid import UUID
 import pytest
 from temporalio.client import Client as TemporalClient
 
-from agent_domain.drivers import Model
-from agent_domain.errors import ModelUnavailable
-from agent_domain.sessions import SessionChanges, title_of
-from agent_domain.testing import ScriptedModel
+from everstep.agent_domain.agents.drivers import Model
+from everstep.agent_domain.errors import ModelUnavailable
+from everstep.agent_domain.storage.sessions import SessionChanges, title_of
+from everstep.agent_domain.testing import ScriptedModel
 from everstep.client.titles import PROMPT, READS, Titles
 from everstep.store.sessions import PostgresSessions
 from tests.everstep.client.parlour import Parlour, a_parlour, said

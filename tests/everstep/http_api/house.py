@@ -10,8 +10,8 @@ import httpx2
 from fastapi import FastAPI
 from temporalio.client import Client as TemporalClient
 
-from agent_domain.drivers import Model
-from agent_domain.inquiry import ModelChoice
+from everstep.agent_domain.agents.drivers import Model
+from everstep.agent_domain.tools.inquiry import ModelChoice
 from everstep.client.client import Client
 from everstep.client.contexts import ContextRules
 from everstep.client.reconciler import Reconciler

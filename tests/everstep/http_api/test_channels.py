@@ -10,9 +10,9 @@ from uuid import uuid4
 
 import pytest
 
-from agent_domain.channels import derived_secret, since_of
-from agent_domain.reader import MAX_DRAFTS, Position
-from broadcast_gateway.wires.pusher import Subscribe
+from everstep.agent_domain.stream.channels import derived_secret, since_of
+from everstep.agent_domain.stream.reader import MAX_DRAFTS, Position
+from everstep.broadcast_gateway.wires.pusher import Subscribe
 from everstep.http_api.api_keys import create_key
 from everstep.http_api.app import create_app
 from everstep.http_api.tokens import signed

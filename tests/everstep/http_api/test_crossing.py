@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from everstep.http_api.app import create_app
-from everstep.http_api.requests import ForkSent
+from everstep.http_api.schemas.bodies import ForkSent
 from tests.everstep.http_api.house import House, Let, Person
 
 EVERYBODYS = {"/agent/agents", "/healthz", "/readyz", "/metrics"}

@@ -13,19 +13,19 @@ from uuid import UUID
 import pytest
 import pytest_asyncio
 
-from agent_domain.builder import AgentBuilder
-from agent_domain.continuation import ContinuationDecision
-from agent_domain.drivers import ToolCallingDriver
-from agent_domain.error_policy import ErrorPolicy
-from agent_domain.errors import ModelError, ToolError
-from agent_domain.function_tool import tool
-from agent_domain.plan import REGISTERED
-from agent_domain.ports import ExecutionRef
-from agent_domain.processors import AgentHook
-from agent_domain.react import ReActDriver
-from agent_domain.state import AgentState
-from agent_domain.testing import ScriptedModel, calls
-from agent_domain.tools import ToolExecution
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.drivers import ToolCallingDriver
+from everstep.agent_domain.agents.plan import REGISTERED
+from everstep.agent_domain.agents.processors import AgentHook
+from everstep.agent_domain.agents.react import ReActDriver
+from everstep.agent_domain.errors import ModelError, ToolError
+from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.loop.continuation import ContinuationDecision
+from everstep.agent_domain.loop.error_policy import ErrorPolicy
+from everstep.agent_domain.state.state import AgentState
+from everstep.agent_domain.testing import ScriptedModel, calls
+from everstep.agent_domain.tools.function_tool import tool
+from everstep.agent_domain.tools.tools import ToolExecution
 from everstep.client.sessions import Sessions
 from everstep.runtime.agents import AgentBook
 from everstep.runtime.worker import make_worker

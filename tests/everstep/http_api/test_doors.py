@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
-from agent_domain.errors import InvalidInput
-from agent_domain.ports import DEFAULT_TENANT
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.ids import DEFAULT_TENANT
 from everstep.http_api.api_keys import PREFIX, create_key, digest_of
 from everstep.http_api.auth import ANYBODY, Doorkeeper, open_door
 from everstep.http_api.callers import Caller, Grant

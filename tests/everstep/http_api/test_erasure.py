@@ -8,9 +8,9 @@ import pytest
 from fastapi.routing import APIRoute
 from sqlalchemy import text
 
-from agent_domain.sessions import Answered
-from everstep.http_api.answers import ChannelAuth, told_of
+from everstep.agent_domain.storage.sessions import Answered
 from everstep.http_api.routes import broadcasting, executions, sessions
+from everstep.http_api.schemas.responses import ChannelAuth, told_of
 from tests.everstep.http_api.house import House, Person
 
 POSTS = [

@@ -13,8 +13,8 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import text
 
-from activities.failpoints import Failpoint
-from agent_domain.sessions import Claim
+from everstep.activities.failpoints import Failpoint
+from everstep.agent_domain.storage.sessions import Claim
 from everstep.client.client import Client
 from everstep.client.sessions import Sessions
 from everstep.store.engine import create_engine

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 import pytest_asyncio
 
-from agent_domain.status import WireStatus
+from everstep.agent_domain.loop.status import WireStatus
 from everstep.client.reconciler import Reconciler
 from everstep.http_api.app import create_app
 from everstep.runtime.gateway import feeding

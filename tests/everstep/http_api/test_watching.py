@@ -9,14 +9,14 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import event
 
-from agent_domain.channels import Channel
-from agent_domain.ports import StoreUnavailable
-from broadcast_gateway.ports import Guest, NotAdmitted
+from everstep.agent_domain.errors import StoreUnavailable
+from everstep.agent_domain.stream.channels import Channel
+from everstep.broadcast_gateway.ports import Guest, NotAdmitted
 from everstep.http_api.api_keys import create_key
 from everstep.http_api.auth import open_door
 from everstep.http_api.callers import Caller
 from everstep.http_api.problems import unavailable
-from everstep.runtime.doors import ApiDoors, doors
+from everstep.runtime.authorization import ApiDoors, doors
 from everstep.runtime.settings import Settings
 from everstep.store.engine import create_engine
 from everstep.store.errors import DatabaseUnreachable

@@ -4,13 +4,13 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from agent_domain.cached_context import CachedContext, InferenceRequest
-from agent_domain.drivers import Model, ToolCallingDriver
-from agent_domain.messages import Message, Messages, as_messages
-from agent_domain.steps import AgentStep, InferenceResponse
-from agent_domain.testing import MockTool, ScriptedModel
-from agent_domain.tools import Toolbox, ToolExecution
-from agent_domain.values import frozen_map
+from everstep.agent_domain.agents.drivers import Model, ToolCallingDriver
+from everstep.agent_domain.messages.cached_context import CachedContext, InferenceRequest
+from everstep.agent_domain.messages.messages import Message, Messages, as_messages
+from everstep.agent_domain.state.steps import AgentStep, InferenceResponse
+from everstep.agent_domain.testing import MockTool, ScriptedModel
+from everstep.agent_domain.tools.tools import Toolbox, ToolExecution
+from everstep.agent_domain.values import frozen_map
 
 AT = datetime(2026, 1, 16, 10, 5, tzinfo=UTC)
 

@@ -7,10 +7,10 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from agent_domain.cached_context import InferenceRequest
-from agent_domain.drivers import Model, OnText
-from agent_domain.messages import Message
-from agent_domain.steps import InferenceResponse
+from everstep.agent_domain.agents.drivers import Model, OnText
+from everstep.agent_domain.messages.cached_context import InferenceRequest
+from everstep.agent_domain.messages.messages import Message
+from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.inference.models import Models
 from everstep.inference.presets import Presets
 from everstep.inference.scripted import (

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from agent_domain.usage import Usage
+from everstep.agent_domain.loop.usage import Usage
 
 Json = dict[str, Any]
 

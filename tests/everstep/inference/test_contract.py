@@ -2,11 +2,11 @@
 
 import pytest
 
-from agent_domain.errors import RETRYABLE, ModelError, ModelTimeout, ModelUnavailable, RateLimited
-from agent_domain.messages import user
-from agent_domain.tools import ToolCall
-from agent_domain.usage import Usage
-from agent_domain.values import frozen_map
+from everstep.agent_domain.errors import RETRYABLE, ModelError, ModelTimeout, ModelUnavailable, RateLimited
+from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.messages.messages import user
+from everstep.agent_domain.tools.tools import ToolCall
+from everstep.agent_domain.values import frozen_map
 from tests.everstep.inference.asking import CLOCK, WEATHER, Listener, asked, asking, with_results
 from tests.everstep.inference.counterparts import Counterpart, Said
 from tests.everstep.inference.dialects import Answer, Call, called

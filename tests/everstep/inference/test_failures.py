@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from agent_domain.errors import RETRYABLE, ModelError, ModelUnavailable, RateLimited
-from agent_domain.step_error import ErrorType, StepError
+from everstep.agent_domain.errors import RETRYABLE, ModelError, ModelUnavailable, RateLimited
+from everstep.agent_domain.loop.step_error import ErrorType, StepError
 from everstep.inference.failures import MAX_MESSAGE, Complaint, causes, failure, retry_after
 from everstep.inference.presets import Preset
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from agent_domain.cached_context import InferenceRequest
-from agent_domain.drivers import OnText
-from agent_domain.errors import InvalidInput, ModelError, ModelTimeout, ModelUnavailable, RateLimited
-from agent_domain.steps import InferenceResponse
-from agent_domain.testing import ScriptedModel, says
+from everstep.agent_domain.agents.drivers import OnText
+from everstep.agent_domain.errors import InvalidInput, ModelError, ModelTimeout, ModelUnavailable, RateLimited
+from everstep.agent_domain.messages.cached_context import InferenceRequest
+from everstep.agent_domain.state.steps import InferenceResponse
+from everstep.agent_domain.testing import ScriptedModel, says
 from everstep.inference.fallback import FallbackModel
 from everstep.inference.scripted import ScenarioModel, Script, ScriptedError, ScriptedTurn
 from tests.everstep.inference.asking import Listener, asked, asking

@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from agent_domain.errors import RETRYABLE, ModelError, ModelUnavailable, UnreadableAnswer, WrongApi
-from agent_domain.steps import InferenceResponse
+from everstep.agent_domain.errors import RETRYABLE, ModelError, ModelUnavailable, UnreadableAnswer, WrongApi
+from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.inference.foreign import unreadable
 from everstep.inference.presets import Preset
 from tests.everstep.inference.asking import asked

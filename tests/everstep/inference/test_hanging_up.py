@@ -3,7 +3,7 @@
 import asyncio
 from datetime import UTC, datetime
 
-from agent_domain.status import ExecutionStatus
+from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.client.client import Execution
 from everstep.runtime.embedded import EmbeddedServices
 from tests.everstep.inference.counterparts import WireCounterpart

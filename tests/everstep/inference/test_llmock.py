@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from llmock.pytest_plugin import LLMock
 
-from agent_domain.drivers import Model
-from agent_domain.errors import (
+from everstep.agent_domain.agents.drivers import Model
+from everstep.agent_domain.errors import (
     RETRYABLE,
     ModelError,
     ModelTimeout,
@@ -21,7 +21,7 @@ from agent_domain.errors import (
     RateLimited,
     UnreadableAnswer,
 )
-from agent_domain.steps import InferenceResponse
+from everstep.agent_domain.state.steps import InferenceResponse
 from tests.everstep.inference.asking import WEATHER, asked, with_results
 from tests.everstep.inference.counterparts import a_model
 from tests.everstep.inference.dialects import DIALECTS

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from agent_domain.drivers import Model
-from agent_domain.errors import InvalidInput, RateLimited
+from everstep.agent_domain.agents.drivers import Model
+from everstep.agent_domain.errors import InvalidInput, RateLimited
 from everstep.inference.anthropic_messages import AnthropicMessages
 from everstep.inference.fallback import FallbackModel
 from everstep.inference.models import Models

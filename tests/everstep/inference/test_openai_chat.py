@@ -4,12 +4,18 @@ from typing import Any
 
 import pytest
 
-from agent_domain.cached_context import ResponseFormat
-from agent_domain.messages import Message, assistant, call_entry, tool_message, user
-from agent_domain.steps import InferenceResponse
-from agent_domain.tools import ToolCall
-from agent_domain.usage import Usage
-from agent_domain.values import freeze, frozen_map
+from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.messages.cached_context import ResponseFormat
+from everstep.agent_domain.messages.messages import (
+    Message,
+    assistant,
+    call_entry,
+    tool_message,
+    user,
+)
+from everstep.agent_domain.state.steps import InferenceResponse
+from everstep.agent_domain.tools.tools import ToolCall
+from everstep.agent_domain.values import freeze, frozen_map
 from everstep.inference.openai_chat import ChatReader, request_body
 from everstep.inference.presets import Preset
 from tests.everstep.inference.asking import WEATHER, asking, with_results

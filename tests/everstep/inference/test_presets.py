@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from agent_domain.errors import InvalidInput, UnknownName
+from everstep.agent_domain.errors import InvalidInput, UnknownName
 from everstep.inference.presets import Driver, Preset, Presets
 
 Json = dict[str, Any]

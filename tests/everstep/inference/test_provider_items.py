@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from agent_domain.messages import assistant, call_entry
+from everstep.agent_domain.messages.messages import assistant, call_entry
 from everstep.inference.provider_items import keep, kept, say_the_same
 
 SEALED: dict[str, Any] = {"type": "reasoning", "summary": [], "encrypted_content": "sealed"}

@@ -10,9 +10,9 @@ import anyio
 import httpx2
 import pytest
 
-from agent_domain.cached_context import InferenceRequest
-from agent_domain.errors import ModelError, ModelTimeout, ModelUnavailable, UnreadableAnswer
-from agent_domain.steps import InferenceResponse
+from everstep.agent_domain.errors import ModelError, ModelTimeout, ModelUnavailable, UnreadableAnswer
+from everstep.agent_domain.messages.cached_context import InferenceRequest
+from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.inference.presets import Preset
 from everstep.inference.provider_model import ProviderModel, SdkErrors, utc_now
 from everstep.inference.spoken import Spoken

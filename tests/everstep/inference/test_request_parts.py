@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from agent_domain.errors import InvalidInput
-from agent_domain.messages import assistant, call_entry
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.messages.messages import assistant, call_entry
 from everstep.inference.request_parts import FunctionSchema, ToolChoice, cache_key, called_with
 from tests.everstep.inference.asking import WEATHER, asking
 

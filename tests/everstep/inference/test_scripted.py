@@ -5,12 +5,18 @@ from typing import Any
 
 import pytest
 
-from agent_domain.cached_context import CachedContext, InferenceRequest
-from agent_domain.errors import InvalidInput, ModelError, ModelTimeout, ModelUnavailable, RateLimited
-from agent_domain.messages import Message, assistant, call_entry, tool_message, user
-from agent_domain.tools import ToolCall
-from agent_domain.usage import Usage
-from agent_domain.values import frozen_map
+from everstep.agent_domain.errors import InvalidInput, ModelError, ModelTimeout, ModelUnavailable, RateLimited
+from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.messages.cached_context import CachedContext, InferenceRequest
+from everstep.agent_domain.messages.messages import (
+    Message,
+    assistant,
+    call_entry,
+    tool_message,
+    user,
+)
+from everstep.agent_domain.tools.tools import ToolCall
+from everstep.agent_domain.values import frozen_map
 from everstep.inference.scripted import ScenarioModel, Script, ScriptedTurn
 from tests.everstep.inference.asking import Listener, asked, asking, with_results
 

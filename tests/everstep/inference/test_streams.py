@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from agent_domain.errors import (
+from everstep.agent_domain.errors import (
     RETRYABLE,
     ModelError,
     ModelTimeout,
     ModelUnavailable,
     RateLimited,
 )
-from agent_domain.messages import user
-from agent_domain.steps import InferenceResponse
-from agent_domain.tools import ToolCall
-from agent_domain.usage import Usage
-from agent_domain.values import frozen_map
+from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.messages.messages import user
+from everstep.agent_domain.state.steps import InferenceResponse
+from everstep.agent_domain.tools.tools import ToolCall
+from everstep.agent_domain.values import frozen_map
 from tests.everstep.inference.asking import WEATHER, Listener, asked, asking, with_results
 from tests.everstep.inference.counterparts import KEY, WireCounterpart, a_model
 from tests.everstep.inference.dialects import Answer, Call, called

@@ -7,15 +7,15 @@ from itertools import count
 from typing import Any, TypeVar
 from uuid import UUID
 
-from agent_domain.builder import AgentBuilder
-from agent_domain.cached_context import InferenceRequest
-from agent_domain.drivers import OnText, ToolCallingDriver
-from agent_domain.events import ContinuationEvaluated, Event, StreamEventReceived
-from agent_domain.messages import assistant
-from agent_domain.state import AgentState
-from agent_domain.steps import AgentStep, InferenceResponse
-from agent_domain.testing import DeterministicAgentDriver, ScenarioStep
-from agent_domain.tools import ToolCall
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.drivers import OnText, ToolCallingDriver
+from everstep.agent_domain.messages.cached_context import InferenceRequest
+from everstep.agent_domain.messages.messages import assistant
+from everstep.agent_domain.state.events import ContinuationEvaluated, Event, StreamEventReceived
+from everstep.agent_domain.state.state import AgentState
+from everstep.agent_domain.state.steps import AgentStep, InferenceResponse
+from everstep.agent_domain.testing import DeterministicAgentDriver, ScenarioStep
+from everstep.agent_domain.tools.tools import ToolCall
 from everstep.local.runner import LocalRunner
 
 T = TypeVar("T")

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from agent_domain.contracts import AgentContract, AgentDescriptor
-from agent_domain.errors import InvalidInput, ListenerFailed
-from agent_domain.events import AgentFinished, AgentStepStarted, Event, EventBus
-from agent_domain.loop import Infer, Stop
-from agent_domain.messages import assistant, user
-from agent_domain.state import AgentState
-from agent_domain.status import AgentStatus
-from agent_domain.testing import DeterministicAgentDriver, MockTool, ScenarioStep
-from agent_domain.usage import Usage
+from everstep.agent_domain.agents.contracts import AgentContract, AgentDescriptor
+from everstep.agent_domain.errors import InvalidInput, ListenerFailed
+from everstep.agent_domain.loop.loop import Infer, Stop
+from everstep.agent_domain.loop.status import AgentStatus
+from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.messages.messages import assistant, user
+from everstep.agent_domain.state.events import AgentFinished, AgentStepStarted, Event, EventBus
+from everstep.agent_domain.state.state import AgentState
+from everstep.agent_domain.testing import DeterministicAgentDriver, MockTool, ScenarioStep
 from everstep.local.agent import Agent, AgentBuilder, as_state
 from tests.everstep.local.local_words import Heard, WorkClock, asked, scripted
 

@@ -5,15 +5,19 @@ from typing import Any
 
 import pytest
 
-from agent_domain.builder import AgentBuilder
-from agent_domain.continuation import ContinuationCriteria, ContinuationDecision, ContinuationOutcome
-from agent_domain.error_policy import ErrorHandlingDecision, ErrorPolicy
-from agent_domain.errors import InvalidModelOutput, ModelError, ModelTimeout, RateLimited
-from agent_domain.state import AgentState
-from agent_domain.status import AgentStatus, StopReason
-from agent_domain.stop_signal import StopSignal
-from agent_domain.testing import MockTool, ScenarioStep
-from agent_domain.usage import Usage
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.errors import InvalidModelOutput, ModelError, ModelTimeout, RateLimited
+from everstep.agent_domain.loop.continuation import (
+    ContinuationCriteria,
+    ContinuationDecision,
+    ContinuationOutcome,
+)
+from everstep.agent_domain.loop.error_policy import ErrorHandlingDecision, ErrorPolicy
+from everstep.agent_domain.loop.status import AgentStatus, StopReason
+from everstep.agent_domain.loop.stop_signal import StopSignal
+from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.state.state import AgentState
+from everstep.agent_domain.testing import MockTool, ScenarioStep
 from tests.everstep.local.local_words import AT, WorkClock, a_model, a_runner, asked, calling, scripted
 
 RETRY, IGNORE = ErrorHandlingDecision.RETRY, ErrorHandlingDecision.IGNORE

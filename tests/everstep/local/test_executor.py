@@ -12,18 +12,18 @@ from uuid import UUID
 
 import pytest
 
-from agent_domain.builder import AgentBuilder
-from agent_domain.drivers import Model
-from agent_domain.errors import InvalidInput, ListenerFailed, ToolFailed
-from agent_domain.events import ToolCallCompleted, ToolCallStarted
-from agent_domain.function_tool import BaseTool, tool
-from agent_domain.inquiry import ModelChoice, nobody_answers
-from agent_domain.processors import AgentHook
-from agent_domain.state import AgentState
-from agent_domain.step_error import ErrorType, StepError
-from agent_domain.testing import MockTool
-from agent_domain.tools import Tool, ToolCall, ToolContext, ToolExecution, ToolOptions
-from agent_domain.values import frozen_map
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.drivers import Model
+from everstep.agent_domain.agents.processors import AgentHook
+from everstep.agent_domain.errors import InvalidInput, ListenerFailed, ToolFailed
+from everstep.agent_domain.loop.step_error import ErrorType, StepError
+from everstep.agent_domain.state.events import ToolCallCompleted, ToolCallStarted
+from everstep.agent_domain.state.state import AgentState
+from everstep.agent_domain.testing import MockTool
+from everstep.agent_domain.tools.function_tool import BaseTool, tool
+from everstep.agent_domain.tools.inquiry import ModelChoice, nobody_answers
+from everstep.agent_domain.tools.tools import Tool, ToolCall, ToolContext, ToolExecution, ToolOptions
+from everstep.agent_domain.values import frozen_map
 from everstep.local.executor import LocalExecutor
 from tests.everstep.local.local_words import AT, Heard, WorkClock, a_model, a_runner, asked, calling, soon
 

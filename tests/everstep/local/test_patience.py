@@ -5,14 +5,14 @@ from datetime import UTC, datetime
 
 import pytest
 
-from agent_domain.cached_context import InferenceRequest
-from agent_domain.drivers import OnText, ToolCallingDriver
-from agent_domain.errors import ModelError, ModelTimeout, ModelUnavailable, RateLimited
-from agent_domain.events import Event, ModelCallDelayed
-from agent_domain.state import AgentState
-from agent_domain.status import AgentStatus
-from agent_domain.steps import InferenceResponse
-from agent_domain.testing import ScriptedModel, calls
+from everstep.agent_domain.agents.drivers import OnText, ToolCallingDriver
+from everstep.agent_domain.errors import ModelError, ModelTimeout, ModelUnavailable, RateLimited
+from everstep.agent_domain.loop.status import AgentStatus
+from everstep.agent_domain.messages.cached_context import InferenceRequest
+from everstep.agent_domain.state.events import Event, ModelCallDelayed
+from everstep.agent_domain.state.state import AgentState
+from everstep.agent_domain.state.steps import InferenceResponse
+from everstep.agent_domain.testing import ScriptedModel, calls
 from everstep.capabilities.llm_query import LlmQueryTool
 from everstep.local.agent import AgentBuilder
 

@@ -8,13 +8,22 @@ from uuid import UUID
 
 import pytest
 
-from agent_domain.builder import AgentBuilder
-from agent_domain.cached_context import CachedContext
-from agent_domain.continuation import ContinuationCriteria, ContinuationDecision
-from agent_domain.drivers import ToolCallingDriver
-from agent_domain.error_policy import ErrorHandlingDecision, ErrorPolicy
-from agent_domain.errors import InvalidInput, ListenerFailed, ModelUnavailable, RateLimited
-from agent_domain.events import (
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.drivers import ToolCallingDriver
+from everstep.agent_domain.agents.processors import AgentHook
+from everstep.agent_domain.agents.spawning import Spawn
+from everstep.agent_domain.errors import InvalidInput, ListenerFailed, ModelUnavailable, RateLimited
+from everstep.agent_domain.loop.child_end import ChildEnd
+from everstep.agent_domain.loop.continuation import ContinuationCriteria, ContinuationDecision
+from everstep.agent_domain.loop.error_policy import ErrorHandlingDecision, ErrorPolicy
+from everstep.agent_domain.loop.loop import Infer, RunTools, Stop
+from everstep.agent_domain.loop.status import AgentStatus, StopReason
+from everstep.agent_domain.loop.step_facts import CallNeed, StepType
+from everstep.agent_domain.loop.stop_signal import StopSignal
+from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.messages.cached_context import CachedContext
+from everstep.agent_domain.messages.messages import assistant, system, user
+from everstep.agent_domain.state.events import (
     AgentFailed,
     AgentFinished,
     AgentStateUpdated,
@@ -27,19 +36,11 @@ from agent_domain.events import (
     ToolCallCompleted,
     ToolCallStarted,
 )
-from agent_domain.loop import Infer, RunTools, Stop
-from agent_domain.messages import assistant, system, user
-from agent_domain.processors import AgentHook
-from agent_domain.snapshots import SlimAgentStateSerializer, slim_step
-from agent_domain.spawning import ChildEnd, Spawn
-from agent_domain.state import AgentState
-from agent_domain.status import AgentStatus, StopReason
-from agent_domain.step_facts import CallNeed, StepType
-from agent_domain.steps import AgentStep
-from agent_domain.stop_signal import StopSignal
-from agent_domain.testing import MockTool, ScenarioStep
-from agent_domain.tools import ToolCall, ToolContext, ToolExecution, ToolOptions
-from agent_domain.usage import Usage
+from everstep.agent_domain.state.snapshots import SlimAgentStateSerializer, slim_step
+from everstep.agent_domain.state.state import AgentState
+from everstep.agent_domain.state.steps import AgentStep
+from everstep.agent_domain.testing import MockTool, ScenarioStep
+from everstep.agent_domain.tools.tools import ToolCall, ToolContext, ToolExecution, ToolOptions
 from everstep.local.clock import SystemClock
 from everstep.local.runner import LocalRunner
 from tests.everstep.local.local_words import (

@@ -1,10 +1,10 @@
 """Toolsets in-process: asked once, and then their tools are like any other."""
 
-from agent_domain.errors import InvalidInput
-from agent_domain.state import AgentState
-from agent_domain.status import AgentStatus
-from agent_domain.testing import MockTool
 from everstep import AgentBuilder, ErrorPolicy, ScriptedModel, ToolCallingDriver, calls
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.loop.status import AgentStatus
+from everstep.agent_domain.state.state import AgentState
+from everstep.agent_domain.testing import MockTool
 from tests.toolsets import Shelf
 
 

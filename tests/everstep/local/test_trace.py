@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 
-from agent_domain.builder import AgentBuilder
-from agent_domain.drivers import ToolCallingDriver
-from agent_domain.status import StopReason
-from agent_domain.stop_signal import StopSignal
-from agent_domain.testing import MockTool
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.drivers import ToolCallingDriver
+from everstep.agent_domain.loop.status import StopReason
+from everstep.agent_domain.loop.stop_signal import StopSignal
+from everstep.agent_domain.testing import MockTool
 from everstep.local.trace import Trace
 from tests.everstep.local.local_words import (
     OwnDriver,

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from agent_domain.builder import AgentBuilder
-from agent_domain.definition import AgentDefinition
-from agent_domain.drivers import Model, ToolCallingDriver
-from agent_domain.errors import InvalidInput, UnknownName
-from agent_domain.testing import MockTool
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.definition import AgentDefinition
+from everstep.agent_domain.agents.drivers import Model, ToolCallingDriver
+from everstep.agent_domain.errors import InvalidInput, UnknownName
+from everstep.agent_domain.testing import MockTool
 from everstep.agents.files import MAX_BYTES
 from everstep.capabilities.catalogue import Catalogue, Entry, Surroundings
 from everstep.inference.presets import Presets

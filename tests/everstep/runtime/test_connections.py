@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from everstep.http_api.edge import MAX_HEAD, MAX_HEADERS, Edge
 from everstep.http_api.metrics import Metrics
+from everstep.http_api.middleware import MAX_HEAD, MAX_HEADERS, Edge
 from everstep.runtime.connections import SPARE, ConnectionLimits
 from everstep.runtime.serving import serving
 

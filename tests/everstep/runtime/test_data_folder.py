@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_domain.errors import InvalidInput
+from everstep.agent_domain.errors import InvalidInput
 from everstep.runtime.data_folder import (
     ProjectRecord,
     data_folder,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent_domain.errors import InvalidInput
+from everstep.agent_domain.errors import InvalidInput
 from everstep.runtime.worker import losing
 
 

@@ -11,8 +11,8 @@ from everstep.runtime.embedded import EmbeddedServices
 from everstep.runtime.installation import Installation, opened, upgrade
 from everstep.runtime.settings import Settings
 from everstep.store.gateways import PostgresGateways
-from tests.everstep.bus.test_direct import SECRET, Gateway, until
 from tests.everstep.cli.desk import a_database
+from tests.everstep.streams.test_publisher import SECRET, Gateway, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -9,9 +9,9 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
-from agent_domain.errors import InvalidInput
-from everstep.http_api.edge import Edge
+from everstep.agent_domain.errors import InvalidInput
 from everstep.http_api.metrics import Metrics
+from everstep.http_api.middleware import Edge
 from everstep.runtime.serving import serving
 
 

@@ -9,12 +9,12 @@ from temporalio.api.common.v1 import Payload
 from temporalio.api.failure.v1 import Failure
 from temporalio.exceptions import ApplicationError
 
-from agent_domain.errors import InvalidInput
-from agent_domain.plan import ExecutionPlan
-from agent_domain.ports import ExecutionRef
+from everstep.agent_domain.agents.plan import ExecutionPlan
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.ids import ExecutionRef
 from everstep.runtime.codec import REFUSED, AesGcmCodec, PlainPayload, WrongPayloadKey
 from everstep.runtime.temporal import MAX_PAYLOAD_BYTES, PayloadTooLarge, data_converter
-from workflows.contracts import ExecutionInput
+from everstep.workflows.contracts import ExecutionInput
 
 START = ExecutionInput(ExecutionRef(UUID(int=7), "acme"), ExecutionPlan(agent="travel", max_steps=3))
 

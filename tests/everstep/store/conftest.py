@@ -5,12 +5,12 @@ from collections.abc import AsyncGenerator, Generator
 import pytest
 import pytest_asyncio
 
-from agent_domain.ports import ExecutionStore
-from everstep.bus.memory import MemoryBus
+from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.store.engine import create_engine
 from everstep.store.memory import MemoryStore
 from everstep.store.postgres import PostgresStore
 from everstep.store.tables import metadata
+from everstep.streams.memory_bus import MemoryBus
 from tests.databases import MIGRATED, SHARED, Databases
 from tests.everstep.store.store_words import TestClock
 

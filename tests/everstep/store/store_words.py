@@ -6,28 +6,28 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
-from agent_domain.messages import Message, Messages, assistant, call_entry, tool_message, user
-from agent_domain.notes import Notes
-from agent_domain.ports import (
-    BeginStep,
-    CallRecord,
-    CallToRecord,
-    EventRecord,
-    ExecutionRef,
-    ExecutionSpec,
-    ExecutionStore,
-    NewExecution,
-    RecordCall,
-    RecordReply,
-    Settlement,
+from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.loop.status import ExecutionStatus
+from everstep.agent_domain.loop.step_error import StepError
+from everstep.agent_domain.loop.step_facts import CallFacts, CallNeed, StepFacts
+from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.messages.messages import (
+    Message,
+    Messages,
+    assistant,
+    call_entry,
+    tool_message,
+    user,
 )
-from agent_domain.status import ExecutionStatus
-from agent_domain.step_error import StepError
-from agent_domain.step_facts import CallFacts, CallNeed, StepFacts
-from agent_domain.steps import InferenceResponse
-from agent_domain.tools import ToolCall
-from agent_domain.usage import Usage
-from agent_domain.values import EMPTY, FrozenDict, frozen_map
+from everstep.agent_domain.state.steps import InferenceResponse
+from everstep.agent_domain.storage.calls import CallRecord, RecordCall
+from everstep.agent_domain.storage.execution_store import ExecutionStore
+from everstep.agent_domain.storage.executions import ExecutionSpec, NewExecution, Settlement
+from everstep.agent_domain.storage.metadata_changes import Notes
+from everstep.agent_domain.storage.steps import BeginStep, CallToRecord, RecordReply
+from everstep.agent_domain.stream.records import EventRecord
+from everstep.agent_domain.tools.tools import ToolCall
+from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map
 
 AT = datetime(2026, 1, 16, 10, 5, 0, 123456, tzinfo=UTC)
 TENANT, OTHERS = "acme", "umbrella"

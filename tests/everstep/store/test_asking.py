@@ -1,9 +1,11 @@
 """Calls that ask people a question once people have allowed them: two requests of one call."""
 
-from agent_domain.ports import ExecutionRef, ExecutionStore, RequestState, Resolution, question_id, request_id
-from agent_domain.status import ExecutionStatus
-from agent_domain.step_facts import CallNeed
-from agent_domain.values import frozen_map
+from everstep.agent_domain.ids import ExecutionRef, question_id, request_id
+from everstep.agent_domain.loop.status import ExecutionStatus
+from everstep.agent_domain.loop.step_facts import CallNeed
+from everstep.agent_domain.storage.execution_store import ExecutionStore
+from everstep.agent_domain.storage.requests import RequestState, Resolution
+from everstep.agent_domain.values import frozen_map
 from tests.everstep.store.store_words import a_call, accepted, answers, begin, ended, reply
 
 QUESTION = frozen_map({"prompt": "Tea?"})

@@ -1,7 +1,7 @@
 """Executions that others have started: what they inherit, and how calls know their places."""
 
-from agent_domain.ports import ExecutionStore
-from agent_domain.step_facts import CallNeed
+from everstep.agent_domain.loop.step_facts import CallNeed
+from everstep.agent_domain.storage.execution_store import ExecutionStore
 from tests.everstep.store.store_words import a_call, a_ref, accepted, begin, new, reply
 
 

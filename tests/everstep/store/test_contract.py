@@ -14,33 +14,22 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import text
 
-from agent_domain.cached_context import CachedContext
-from agent_domain.errors import InvalidInput
-from agent_domain.ids import envelope_id
-from agent_domain.messages import Message, Role, assistant, tool_message, user
-from agent_domain.ports import (
-    BegunStep,
-    EventRecord,
-    ExecutionEnded,
-    ExecutionRef,
-    ExecutionSpec,
-    ExecutionStore,
-    NewExecution,
-    NotFound,
-    Page,
-    RequestState,
-    Reservation,
-    Resolution,
-    RetryWait,
-    StoredEnvelope,
-    request_id,
-)
-from agent_domain.status import ExecutionStatus, StopReason
-from agent_domain.step_error import ErrorType, StepError
-from agent_domain.step_facts import CallFacts, CallNeed, StepFacts, StepType
-from agent_domain.tools import ToolCall
-from agent_domain.usage import Usage
-from agent_domain.values import EMPTY, FrozenDict, frozen_map
+from everstep.agent_domain.errors import InvalidInput, NotFound
+from everstep.agent_domain.ids import ExecutionRef, envelope_id, request_id
+from everstep.agent_domain.loop.status import ExecutionStatus, StopReason
+from everstep.agent_domain.loop.step_error import ErrorType, StepError
+from everstep.agent_domain.loop.step_facts import CallFacts, CallNeed, StepFacts, StepType
+from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.messages.cached_context import CachedContext
+from everstep.agent_domain.messages.messages import Message, Role, assistant, tool_message, user
+from everstep.agent_domain.storage.calls import Reservation
+from everstep.agent_domain.storage.execution_store import ExecutionStore
+from everstep.agent_domain.storage.executions import ExecutionEnded, ExecutionSpec, NewExecution, Page
+from everstep.agent_domain.storage.requests import RequestState, Resolution
+from everstep.agent_domain.storage.steps import BegunStep, RetryWait
+from everstep.agent_domain.stream.records import EventRecord, StoredEnvelope
+from everstep.agent_domain.tools.tools import ToolCall
+from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map
 from everstep.store.memory import MemoryStore
 from everstep.store.postgres import PostgresStore
 from tests.everstep.store.store_words import (

@@ -19,8 +19,9 @@ from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from agent_domain.ports import ExecutionRef, StoreUnavailable
-from agent_domain.status import ExecutionStatus
+from everstep.agent_domain.errors import StoreUnavailable
+from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.store.engine import create_engine
 from everstep.store.epochs import renew_epoch
 from everstep.store.gateways import PostgresGateways

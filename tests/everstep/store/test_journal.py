@@ -10,13 +10,14 @@ import pytest
 import pytest_asyncio
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from agent_domain.envelopes import Envelope
-from agent_domain.ports import ExecutionRef, StoreUnavailable
-from agent_domain.reader import MAX_EPOCH, Place
-from agent_domain.status import ExecutionStatus
-from agent_domain.values import json_text
-from broadcast_gateway.news import Entry
-from broadcast_gateway.ports import Journal, Text
+from everstep.agent_domain.errors import StoreUnavailable
+from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.loop.status import ExecutionStatus
+from everstep.agent_domain.stream.envelopes import Envelope
+from everstep.agent_domain.stream.reader import MAX_EPOCH, Place
+from everstep.agent_domain.values import json_text
+from everstep.broadcast_gateway.frames import Entry
+from everstep.broadcast_gateway.ports import Journal, Text
 from everstep.runtime.embedded import Postgres
 from everstep.runtime.journal import PostgresJournal
 from everstep.store.engine import create_engine

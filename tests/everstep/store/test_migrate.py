@@ -14,7 +14,7 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, text
 
-from agent_domain.errors import InvalidInput
+from everstep.agent_domain.errors import InvalidInput
 from everstep.store import migrate
 from everstep.store.engine import create_engine, create_upgrade_engine
 from everstep.store.errors import DatabaseUnreachable, SchemaTooNew, StoreError

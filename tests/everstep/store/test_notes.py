@@ -5,21 +5,18 @@ from uuid import uuid4
 
 import pytest
 
-from agent_domain.messages import Message, Role, user
-from agent_domain.notes import Notes
-from agent_domain.ports import (
-    Added,
-    ExecutionEnded,
-    ExecutionRef,
-    ExecutionStore,
-    InnerReply,
-    NotFound,
-    RecordProcessing,
-)
-from agent_domain.status import ExecutionStatus
-from agent_domain.steps import InferenceResponse
-from agent_domain.usage import Usage
-from agent_domain.values import frozen_map
+from everstep.agent_domain.errors import NotFound
+from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.loop.status import ExecutionStatus
+from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.messages.messages import Message, Role, user
+from everstep.agent_domain.state.steps import InferenceResponse
+from everstep.agent_domain.storage.calls import InnerReply
+from everstep.agent_domain.storage.execution_store import ExecutionStore
+from everstep.agent_domain.storage.executions import ExecutionEnded
+from everstep.agent_domain.storage.metadata_changes import Notes
+from everstep.agent_domain.storage.steps import Added, RecordProcessing
+from everstep.agent_domain.values import frozen_map
 from tests.everstep.store.store_words import (
     a_call,
     a_ref,

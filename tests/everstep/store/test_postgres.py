@@ -13,22 +13,16 @@ import pytest_asyncio
 from sqlalchemy import event, make_url, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from agent_domain.errors import InvalidInput
-from agent_domain.messages import user
-from agent_domain.ports import (
-    BegunStep,
-    EventRecord,
-    ExecutionEnded,
-    ExecutionRef,
-    NotFound,
-    Resolution,
-    RetryWait,
-    StoreUnavailable,
-    request_id,
-)
-from agent_domain.status import ExecutionStatus, StopReason
-from agent_domain.step_facts import CallNeed
-from agent_domain.values import frozen_map
+from everstep.agent_domain.errors import InvalidInput, NotFound, StoreUnavailable
+from everstep.agent_domain.ids import ExecutionRef, request_id
+from everstep.agent_domain.loop.status import ExecutionStatus, StopReason
+from everstep.agent_domain.loop.step_facts import CallNeed
+from everstep.agent_domain.messages.messages import user
+from everstep.agent_domain.storage.executions import ExecutionEnded
+from everstep.agent_domain.storage.requests import Resolution
+from everstep.agent_domain.storage.steps import BegunStep, RetryWait
+from everstep.agent_domain.stream.records import EventRecord
+from everstep.agent_domain.values import frozen_map
 from everstep.store import bodies
 from everstep.store.engine import create_engine
 from everstep.store.errors import DatabaseBusy, DatabaseUnreachable, SchemaOutdated, StoreError

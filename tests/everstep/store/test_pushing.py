@@ -8,26 +8,22 @@ from uuid import UUID, uuid4
 import pytest
 import pytest_asyncio
 
-from agent_domain.announcements import input_received
-from agent_domain.bus import Chunk
-from agent_domain.errors import InvalidInput
-from agent_domain.messages import user
-from agent_domain.ports import (
-    EventRecord,
-    ExecutionRef,
-    ExecutionStore,
-    Resolution,
-    StoredEnvelope,
-    request_id,
-)
-from agent_domain.sessions import OnBusy
-from agent_domain.status import ExecutionStatus
-from agent_domain.step_facts import CallNeed
-from everstep.bus.in_order import InOrder
-from everstep.bus.memory import MemoryBus
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.ids import ExecutionRef, request_id
+from everstep.agent_domain.loop.status import ExecutionStatus
+from everstep.agent_domain.loop.step_facts import CallNeed
+from everstep.agent_domain.messages.messages import user
+from everstep.agent_domain.storage.execution_store import ExecutionStore
+from everstep.agent_domain.storage.requests import Resolution
+from everstep.agent_domain.storage.sessions import OnBusy
+from everstep.agent_domain.stream.bus import Chunk
+from everstep.agent_domain.stream.records import EventRecord, StoredEnvelope
+from everstep.agent_domain.stream.session_messages import input_received
 from everstep.store.engine import create_engine
 from everstep.store.postgres import PostgresStore
 from everstep.store.sessions import PostgresSessions
+from everstep.streams.memory_bus import MemoryBus
+from everstep.streams.ordering import InOrder
 from tests.everstep.store.store_words import (
     TENANT,
     a_call,

@@ -13,11 +13,12 @@ import pytest_asyncio
 from psycopg.errors import ForeignKeyViolation
 from sqlalchemy import text
 
-from agent_domain import announcements
-from agent_domain.ports import ExecutionRef, NotFound
-from agent_domain.sessions import SessionBusy, SessionChanges
-from agent_domain.status import ExecutionStatus
-from agent_domain.values import frozen_map
+from everstep.agent_domain.errors import NotFound
+from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.loop.status import ExecutionStatus
+from everstep.agent_domain.storage.sessions import SessionBusy, SessionChanges
+from everstep.agent_domain.stream import session_messages
+from everstep.agent_domain.values import frozen_map
 from everstep.store.engine import create_engine
 from everstep.store.sessions import PostgresSessions
 from tests.everstep.store.store_words import TENANT, a_call, accepted, begin, settled, stepped, told
@@ -49,7 +50,7 @@ async def rows(store: PostgresSessions, query: str, **values: Any) -> list[Any]:
 
 def speaking(number: int) -> Any:
     """An event that a session's readers are told of as well."""
-    return replace(told(f"step/{number}"), announces=announcements.step_started(number))
+    return replace(told(f"step/{number}"), announces=session_messages.step_started(number))
 
 
 async def lived(store: PostgresSessions, ref: ExecutionRef, *, ends: bool = True) -> None:

@@ -11,9 +11,9 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import event, text
 
-from agent_domain.ports import ExecutionRef
-from agent_domain.sessions import Answered, Scope, SessionChanges, SessionStatus
-from agent_domain.status import ExecutionStatus
+from everstep.agent_domain.ids import ExecutionRef, Scope
+from everstep.agent_domain.loop.status import ExecutionStatus
+from everstep.agent_domain.storage.sessions import Answered, SessionChanges, SessionStatus
 from everstep.store import retention
 from everstep.store.engine import create_engine
 from everstep.store.keys import PostgresKeys

@@ -12,17 +12,18 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import event
 
-from agent_domain import announcements
-from agent_domain.announcements import Context, MessageRole
-from agent_domain.errors import InvalidInput
-from agent_domain.ports import EventRecord, ExecutionEnded, ExecutionRef, ExecutionSpec, NotFound, Resolution
-from agent_domain.sessions import (
+from everstep.agent_domain.errors import InvalidInput, NotFound
+from everstep.agent_domain.ids import ExecutionRef, Scope
+from everstep.agent_domain.loop.status import ExecutionStatus, StopReason
+from everstep.agent_domain.loop.step_facts import CallNeed
+from everstep.agent_domain.storage.executions import ExecutionEnded, ExecutionSpec
+from everstep.agent_domain.storage.requests import Resolution
+from everstep.agent_domain.storage.sessions import (
     ExecutionFilter,
     NewMessage,
     NewSession,
     OnBusy,
     Route,
-    Scope,
     SessionBusy,
     SessionChanges,
     SessionFilter,
@@ -30,9 +31,10 @@ from agent_domain.sessions import (
     SessionStatus,
     title_of,
 )
-from agent_domain.status import ExecutionStatus, StopReason
-from agent_domain.step_facts import CallNeed
-from agent_domain.values import frozen_map
+from everstep.agent_domain.stream import session_messages
+from everstep.agent_domain.stream.records import EventRecord
+from everstep.agent_domain.stream.session_messages import Context, MessageRole
+from everstep.agent_domain.values import frozen_map
 from everstep.store.engine import create_engine
 from everstep.store.sessions import PostgresSessions
 from tests.everstep.store.onlookers import administrator, once_blocked, round_trips
@@ -583,7 +585,7 @@ class TestQuestions:
         ref = await asking(store, session_id, "Which?")
         (request,) = await store.open_requests(ref)
         message = said(session_id, "Red")
-        heard = announcements.input_received("Red", message.id, {"request_id": str(request.id)})
+        heard = session_messages.input_received("Red", message.id, {"request_id": str(request.id)})
         event = EventRecord("received", "agent.input.received", {}, heard)
         assert await store.resolve(ref, request.id, Resolution("answer", "Red"), [event])
         again = await store.post(message)
@@ -613,7 +615,7 @@ class TestMessages:
         """7.7.1: once, beside the envelope that tells the same, in one order."""
         session_id = await a_session(store)
         ref = await begun(store, session_id)
-        event = replace(told("step/1"), announces=announcements.step_started(1))
+        event = replace(told("step/1"), announces=session_messages.step_started(1))
         for _ in range(2):
             await store.settle(settled(ref, ExecutionStatus.RUNNING, key="once", events=[event]))
         messages = await every_message(store, session_id)
@@ -646,8 +648,8 @@ class TestMessages:
         session_id = await a_session(store)
         parent = await begun(store, session_id)
         child = await accepted(store, session_id=session_id, parent_execution_id=parent.execution_id)
-        begins = replace(told("begins"), announces=announcements.step_started(1))
-        asks = replace(told("asks"), announces=announcements.input_requested(uuid4(), "Which?", (), None))
+        begins = replace(told("begins"), announces=session_messages.step_started(1))
+        asks = replace(told("asks"), announces=session_messages.input_requested(uuid4(), "Which?", (), None))
         await store.settle(settled(child, ExecutionStatus.PAUSED, events=[begins, asks]))
 
         contents = [m.content for m in await every_message(store, session_id)]
@@ -660,7 +662,7 @@ class TestMessages:
 
     async def test_where_there_is_no_session_nothing_is_said(self, store: PostgresSessions) -> None:
         ref = await accepted(store)
-        event = replace(told("begins"), announces=announcements.started())
+        event = replace(told("begins"), announces=session_messages.started())
         await store.settle(settled(ref, ExecutionStatus.RUNNING, events=[event]))
 
         assert [e.type for e in await store.envelopes(TENANT, ref.execution_id)] == ["agent.status"]

@@ -7,8 +7,8 @@ import sys
 from typing import Any
 from uuid import UUID
 
-from agent_domain.capabilities.bash import ExecutionPolicy
-from agent_domain.tools import ToolContext
+from everstep.agent_domain.capabilities.bash import ExecutionPolicy
+from everstep.agent_domain.tools.tools import ToolContext
 from everstep.capabilities.bash import BashTool, checks
 from everstep.capabilities.files import UseFileTools
 from everstep.capabilities.protection import protect

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID, uuid4
 
-from agent_domain.capabilities.bash import ExecutionPolicy
-from agent_domain.tools import ToolContext
+from everstep.agent_domain.capabilities.bash import ExecutionPolicy
+from everstep.agent_domain.tools.tools import ToolContext
 from everstep.capabilities.bash import UseBash
 from everstep.local.agent import AgentBuilder
 from tests.node import do_without

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from agent_domain.capabilities.bash import MIB, BashPolicy, ExecutionPolicy
-from agent_domain.tools import Effect, Tool, options_of
+from everstep.agent_domain.capabilities.bash import MIB, BashPolicy, ExecutionPolicy
+from everstep.agent_domain.tools.tools import Effect, Tool, options_of
 from everstep.capabilities.bash import BashTool, UseBash
 from everstep.capabilities.bash.sandbox import LONGEST
 from everstep.local.agent import AgentBuilder

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_domain.capabilities.bash import MIB, ExecutionPolicy
+from everstep.agent_domain.capabilities.bash import MIB, ExecutionPolicy
 from everstep.capabilities.bash import cgroups
 from tests.everstep.capabilities.bash.surroundings import Surroundings, bash, policy_for
 

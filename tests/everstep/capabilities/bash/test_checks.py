@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from agent_domain.capabilities.bash import ExecutionPolicy
+from everstep.agent_domain.capabilities.bash import ExecutionPolicy
 from everstep.capabilities.bash import checks, profile, seccomp
 from everstep.capabilities.bash.guard import Guard, Mount
 from everstep.capabilities.protection import Protection

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agent_domain.capabilities.bash import MIB, ExecutionPolicy
+from everstep.agent_domain.capabilities.bash import MIB, ExecutionPolicy
 from everstep.capabilities.bash import disk
 from tests.everstep.capabilities.bash.surroundings import PYTHON, Surroundings, bash, policy_for
 from tests.everstep.capabilities.bash.users import ROOT

@@ -101,7 +101,7 @@ async def test_a_command_that_ends_takes_the_background_along(around: Surroundin
 
 WORKER = """
 import asyncio, sys
-from agent_domain.capabilities.bash import ExecutionPolicy
+from everstep.agent_domain.capabilities.bash import ExecutionPolicy
 from everstep.capabilities.bash.sandbox import Sandbox
 
 async def work():
@@ -220,7 +220,7 @@ async def test_a_command_cancelled_while_the_sandbox_is_checked_leaves_nothing(
 
 CLOSED = """
 import asyncio, os, sys
-from agent_domain.capabilities.bash import ExecutionPolicy
+from everstep.agent_domain.capabilities.bash import ExecutionPolicy
 from everstep.capabilities.bash.sandbox import Sandbox
 
 async def work():

@@ -427,7 +427,7 @@ def test_many_commands_at_once_share_what_keeps_names_free(user: WorkerUser) -> 
     base = user.folder / "base"
     base.mkdir()
     script = (
-        "import asyncio, sys; from agent_domain.capabilities.bash import ExecutionPolicy; "
+        "import asyncio, sys; from everstep.agent_domain.capabilities.bash import ExecutionPolicy; "
         "from everstep.capabilities.bash.sandbox import Sandbox; "
         "run = lambda c: Sandbox(ExecutionPolicy.for_bash(sys.argv[1], 60)).run(c)\n"
         "async def main():\n"

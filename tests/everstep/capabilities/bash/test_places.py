@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_domain.capabilities.bash import ExecutionPolicy
+from everstep.agent_domain.capabilities.bash import ExecutionPolicy
 from everstep.capabilities.bash import sandbox
 from everstep.capabilities.bash.places import MAX_LINKS, Place, real_path
 from everstep.capabilities.bash.sandbox import Launch

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from agent_domain.capabilities.bash import CommandResult, ExecutionPolicy
-from agent_domain.capabilities.network import Address, Network
+from everstep.agent_domain.capabilities.bash import CommandResult, ExecutionPolicy
+from everstep.agent_domain.capabilities.network import Address, Network
 from everstep.capabilities.bash.proxy import Limits, Proxy
 from everstep.capabilities.bash.sandbox import Sandbox
 from everstep.runtime.embedded import EmbeddedServices

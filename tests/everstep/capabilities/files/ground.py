@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from agent_domain.capabilities.bash import ExecutionPolicy
-from agent_domain.tools import ToolContext
+from everstep.agent_domain.capabilities.bash import ExecutionPolicy
+from everstep.agent_domain.tools.tools import ToolContext
 from everstep.capabilities.files import FileTool, ListDirTool, SearchFilesTool, UseFileTools
 
 CONTEXT = ToolContext(UUID(int=1), "c1", 1)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from agent_domain.capabilities.bash import ExecutionPolicy
-from agent_domain.errors import InvalidInput
+from everstep.agent_domain.capabilities.bash import ExecutionPolicy
+from everstep.agent_domain.errors import InvalidInput
 from everstep.capabilities.files import (
     ListDirTool,
     ReadFileTool,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_domain.capabilities.bash import ExecutionPolicy
+from everstep.agent_domain.capabilities.bash import ExecutionPolicy
 from everstep.capabilities.protection import protect
 from tests.everstep.capabilities.files.ground import OUTSIDE, Ground
 

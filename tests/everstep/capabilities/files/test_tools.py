@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from agent_domain.drivers import ToolCallingDriver
-from agent_domain.testing import ScriptedModel, calls, says
-from agent_domain.tools import Effect, options_of, tool_schema
+from everstep.agent_domain.agents.drivers import ToolCallingDriver
+from everstep.agent_domain.testing import ScriptedModel, calls, says
+from everstep.agent_domain.tools.tools import Effect, options_of, tool_schema
 from everstep.capabilities.files import (
     ListDirTool,
     SearchFilesTool,

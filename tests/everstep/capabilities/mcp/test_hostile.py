@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from agent_domain.errors import ToolFailed
-from agent_domain.step_error import ErrorType, StepError
-from agent_domain.tools import Effect
+from everstep.agent_domain.errors import ToolFailed
+from everstep.agent_domain.loop.step_error import ErrorType, StepError
+from everstep.agent_domain.tools.tools import Effect
 from everstep.capabilities.mcp import StdioServer, UseMCP
 from everstep.capabilities.mcp.connections import CONNECTIONS
 from everstep.capabilities.mcp.errors import McpError, McpTimeout

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable
 import pytest
 import pytest_asyncio
 
-from agent_domain.values import json_text
+from everstep.agent_domain.values import json_text
 from everstep.capabilities.mcp import HttpServer, UseMCP, close_connections
 from everstep.capabilities.mcp.connections import CONNECTIONS
 from everstep.capabilities.mcp.errors import McpError, McpTimeout

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from agent_domain.errors import ToolFailed
-from agent_domain.tools import Effect
+from everstep.agent_domain.errors import ToolFailed
+from everstep.agent_domain.tools.tools import Effect
 from everstep.capabilities.mcp import Server, StdioServer, UseMCP
 from everstep.capabilities.mcp.errors import McpError
 from tests.everstep.capabilities.mcp.counterparts import (

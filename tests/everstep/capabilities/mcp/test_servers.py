@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from agent_domain.errors import InvalidInput
-from agent_domain.toolsets import Toolset
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.tools.toolsets import Toolset
 from everstep.capabilities.mcp import HttpServer, StdioServer, UseMCP
 
 SECRET = "sk-very-secret"  # noqa: S105 -- it opens nothing

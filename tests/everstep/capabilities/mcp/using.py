@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from agent_domain.tools import ToolContext
-from agent_domain.toolsets import Asker, ListedTool
+from everstep.agent_domain.tools.tools import ToolContext
+from everstep.agent_domain.tools.toolsets import Asker, ListedTool
 from everstep.capabilities.mcp import Server, StdioServer, UseMCP, close_connections
 
 EXECUTION = UUID(int=7)

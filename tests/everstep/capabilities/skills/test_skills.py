@@ -10,15 +10,15 @@ from uuid import UUID
 
 import pytest
 
-from agent_domain.builder import AgentBuilder as DefinitionBuilder
-from agent_domain.cached_context import InferenceRequest
-from agent_domain.drivers import OnText, ToolCallingDriver
-from agent_domain.errors import InvalidInput, ToolFailed
-from agent_domain.messages import Role, system, user
-from agent_domain.state import AgentState
-from agent_domain.steps import InferenceResponse
-from agent_domain.testing import ScriptedModel, calls, says
-from agent_domain.tools import Effect, ToolContext, options_of
+from everstep.agent_domain.agents.builder import AgentBuilder as DefinitionBuilder
+from everstep.agent_domain.agents.drivers import OnText, ToolCallingDriver
+from everstep.agent_domain.errors import InvalidInput, ToolFailed
+from everstep.agent_domain.messages.cached_context import InferenceRequest
+from everstep.agent_domain.messages.messages import Role, system, user
+from everstep.agent_domain.state.state import AgentState
+from everstep.agent_domain.state.steps import InferenceResponse
+from everstep.agent_domain.testing import ScriptedModel, calls, says
+from everstep.agent_domain.tools.tools import Effect, ToolContext, options_of
 from everstep.capabilities.files import openat2
 from everstep.capabilities.skills import AnnounceSkills, LoadSkillTool, SkillLibrary, UseSkills, library
 from everstep.local.agent import AgentBuilder

@@ -1,0 +1,110 @@
+"""Asking models in the midst of a step, for tools and processors: each question is paid for once."""
+
+import asyncio
+import hashlib
+import logging
+from functools import partial
+from itertools import count
+from typing import Protocol
+
+from everstep.activities.agents import Agents
+from everstep.activities.provider_retry import Sleep, within
+from everstep.activities.store_retry import until_written
+from everstep.agent_domain.agents.drivers import unheard
+from everstep.agent_domain.agents.plan import ExecutionPlan
+from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.loop.retries import DURABLE_SECONDS, budget_of
+from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.messages.cached_context import InferenceRequest
+from everstep.agent_domain.state.steps import InferenceResponse
+from everstep.agent_domain.storage.calls import InnerReply
+from everstep.agent_domain.storage.execution_store import ExecutionStore
+from everstep.agent_domain.tools.inquiry import ModelChoice
+from everstep.agent_domain.values import frozen_map, json_text, thaw
+
+LOGGER = logging.getLogger(__name__)
+
+
+class Asker(Protocol):
+    """The input of the activity that asks."""
+
+    @property
+    def ref(self) -> ExecutionRef:
+        """Whose step it is."""
+        ...
+
+    @property
+    def agent(self) -> str:
+        """Whose model is asked where no other is named."""
+        ...
+
+
+class Inquiry:
+    """Asks; what was answered before a crash is answered again. One for each call and each processing."""
+
+    def __init__(
+        self,
+        store: ExecutionStore,
+        agents: Agents,
+        request: "Asker",
+        key: str,
+        *,
+        plan: ExecutionPlan | None = None,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        self.store = store
+        self.agents = agents
+        self.ref = request.ref
+        self.agent = request.agent
+        self.key = key
+        self.plan = plan or ExecutionPlan(model_attempts=None)
+        self.sleep = sleep
+        self.usage = Usage()
+        self._asked = 0
+
+    async def __call__(self, request: InferenceRequest, model: ModelChoice = None) -> InferenceResponse:
+        """What the model says."""
+        key, digest = f"{self.key}/{self._asked}", _digest(request, model)
+        self._asked += 1
+        known = await self.store.inner_reply(self.ref, key)
+        if known is None or known.digest != digest:
+            response = await self._answer(request, model)
+            reply = InnerReply(key, digest, frozen_map(response.to_dict()))
+            record = partial(self.store.record_inner_reply, self.ref, reply, response.usage)
+            known = await until_written(record)
+        response = InferenceResponse.from_dict(known.response)
+        self.usage += response.usage
+        return response
+
+    async def spent_before(self) -> Usage:
+        """What those cost that an attempt asked which was lost; for whoever does not ask them again."""
+        usage = Usage()
+        for number in count():
+            known = await self.store.inner_reply(self.ref, f"{self.key}/{number}")
+            if known is None:
+                break
+            usage += InferenceResponse.from_dict(known.response).usage
+        return usage
+
+    async def _answer(self, request: InferenceRequest, model: ModelChoice) -> InferenceResponse:
+        chosen = self.agents.model(self.agent, model)
+        budget = budget_of(self.plan.retry_seconds, chosen, DURABLE_SECONDS, self.plan.model_attempts)
+        return await within(budget, lambda: chosen.respond(request, unheard), self.sleep, log_pause)
+
+
+def log_pause(told: str, error: Exception, seconds: float) -> None:
+    """The operator's line about a wait."""
+    del seconds
+    LOGGER.warning("%s: %s", told, error)
+
+
+def _digest(request: InferenceRequest, model: ModelChoice) -> str:
+    """What makes it the same question."""
+    asked = {
+        "messages": [message.to_dict() for message in request.messages],
+        "tools": list(request.tools),
+        "toolChoice": request.tool_choice,
+        "responseFormat": request.response_format and request.response_format.to_dict(),
+        "model": model if model is None or isinstance(model, str) else thaw(frozen_map(model)),
+    }
+    return hashlib.sha256(json_text(asked).encode()).hexdigest()

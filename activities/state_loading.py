@@ -1,0 +1,137 @@
+"""The full state of an execution, made of the rows that the store holds of its steps."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from operator import attrgetter
+
+from everstep.activities.call_records import now
+from everstep.activities.step_state import bare_state
+from everstep.agent_domain.ids import ExecutionRef, call_id, step_id
+from everstep.agent_domain.loop.continuation import ContinuationOutcome
+from everstep.agent_domain.loop.step_facts import StepFacts
+from everstep.agent_domain.messages.messages import Message, Messages
+from everstep.agent_domain.state.state import AgentState
+from everstep.agent_domain.state.steps import AgentStep, InferenceResponse, StepExecution
+from everstep.agent_domain.storage.calls import CallRecord
+from everstep.agent_domain.storage.execution_store import ExecutionStore
+from everstep.agent_domain.storage.steps import Material, StepRow
+from everstep.agent_domain.tools.tools import ToolCall, ToolExecution
+from everstep.agent_domain.values import EMPTY, frozen_map
+
+LONG_AGO = datetime.min.replace(tzinfo=UTC)
+
+
+async def state_before(
+    store: ExecutionStore, ref: ExecutionRef, number: int, material: Material
+) -> AgentState:
+    """The state in which a step begins, with all steps before it."""
+    rows = [row for row in await store.steps(ref, with_responses=True) if row.number < number and row.facts]
+    state = recorded_state(ref, material, rows)
+    return replace(state, facts=state.facts.step_started(now()))
+
+
+async def state_within(
+    store: ExecutionStore, ref: ExecutionRef, number: int, material: Material
+) -> AgentState:
+    """The state in the midst of a step; with its last result it joins the conversation."""
+    rows = await store.steps(ref, with_responses=True)
+    current = next(row for row in rows if row.number == number)
+    state = under_way(ref, material, [row for row in rows if row.number < number and row.facts], current)
+    return replace(state, facts=state.facts.step_started(current.started_at))
+
+
+def under_way(
+    ref: ExecutionRef, material: Material, before: Sequence[StepRow], current: StepRow
+) -> AgentState:
+    """The state in which these steps are over, and another one is under way or not yet judged."""
+    since = current.messages[current.heard :]
+    state = recorded_state(ref, _up_to(material, since[0]) if since else material, before)
+    state = state.with_current_step(step_of(ref, current))
+    return state.heard(*since[len(since) - current.processed :]) if current.processed else state
+
+
+def _up_to(material: Material, reply: Message) -> Material:
+    """The same without a step's reply and what follows it.
+
+    How many messages that are cannot be said: results of other calls of the step may have been recorded after
+    the material was read.
+    """
+    places = (place for place, message in enumerate(material.messages) if message == reply)
+    # Where it is not there yet, nothing that follows it is.
+    return replace(material, messages=material.messages[: max(places, default=len(material.messages))])
+
+
+def without_last(material: Material, count: int) -> Material:
+    """The same without the last messages."""
+    return replace(material, messages=material.messages[: len(material.messages) - count])
+
+
+def recorded_state(ref: ExecutionRef, material: Material, rows: Sequence[StepRow]) -> AgentState:
+    """The state in which these steps are over. They count anew; the conversation has what they said."""
+    state = bare_state(ref, material).entered(rows[0].started_at if rows else now())
+    for row in rows:
+        outcome = ContinuationOutcome.from_dict(row.outcome) if row.outcome else None
+        completed_at = row.completed_at or now()
+        signal = outcome.stop_signal if outcome else None
+        record = StepExecution(row.number, step_of(ref, row), outcome, row.started_at, completed_at, signal)
+        state = state.with_step_recorded(record)
+    return state.at(now())
+
+
+def step_of(ref: ExecutionRef, row: StepRow) -> AgentStep:
+    """The step, but for what it was asked: the conversation holds that, and copies grow with its square."""
+    facts = row.facts or StepFacts(row.number)
+    response = InferenceResponse.from_dict(row.response or EMPTY)
+    told = () if facts.own_errors else tuple(_told(ref, row, response))
+    records = [call.record for call in row.calls if call.record]
+    step = AgentStep(
+        id=step_id(ref.execution_id, row.number),
+        created_at=row.started_at,
+        inference_response=None if facts.is_failure else response,
+        tool_executions=told,
+        own_errors=row.errors if facts.own_errors else (),
+        own_type=facts.own_type,
+        own_usage=None if facts.usage == response.usage else facts.usage,
+        is_failure=facts.is_failure,
+        runs_tools=not facts.calls or bool(row.calls or told),
+        seconds=facts.seconds + _worked(records) + row.processing_seconds,
+        needs=frozen_map({call.id: call.need for call in facts.calls}),
+    )
+    if not facts.is_failure:
+        step = step.observed(_execution(call.call, call.record) for call in row.calls if call.record)
+    return replace(step, output_messages=_said(row)) if step.is_complete else step
+
+
+def _said(row: StepRow) -> Messages:
+    """What the driver said of it: not what was said to it before, nor what processors added."""
+    return row.messages[row.heard : len(row.messages) - row.processed]
+
+
+def _told(ref: ExecutionRef, row: StepRow, response: InferenceResponse) -> Iterable[ToolExecution]:
+    """What had failed when the model had answered, such as a decision that cannot be used."""
+    ran = {call.call.id for call in row.calls}
+    made = {call.name: call for call in response.tool_calls if call.id not in ran}
+    for error in row.errors:
+        name = error.tool_name or ""
+        unmade = ToolCall(call_id(ref.execution_id, row.number, 0), name)
+        yield ToolExecution(made.get(name, unmade), error=error)
+
+
+def _execution(call: ToolCall, record: CallRecord) -> ToolExecution:
+    execution = ToolExecution(call, record.result, record.error, record.started_at, record.completed_at)
+    if not record.text.endswith(execution.text):
+        # Cut short: all there is, is what the model was told. Else its tool tells models something else.
+        told = {"result": record.text} if record.result is None else {"told": record.text}
+        return replace(execution, **told)
+    return replace(execution, note=record.text.removesuffix(execution.text))
+
+
+def _worked(records: Iterable[CallRecord]) -> float:
+    """Seconds of work; where calls ran at the same time, it counts once."""
+    seconds, until = 0.0, LONG_AGO
+    for record in sorted(records, key=attrgetter("started_at")):
+        ended_at = record.started_at + timedelta(seconds=record.seconds)
+        seconds += max(0.0, (ended_at - max(record.started_at, until)).total_seconds())
+        until = max(until, ended_at)
+    return seconds

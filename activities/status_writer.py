@@ -1,0 +1,154 @@
+"""Writing down where an execution stands, when no model or tool call does."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from everstep.activities import call_records, execution_events
+from everstep.activities.agents import Agents, Ended, known
+from everstep.activities.call_records import USUAL, now
+from everstep.activities.contracts import SettleInput
+from everstep.activities.failpoints import Failpoint, Strike
+from everstep.activities.snapshots import Snapshots
+from everstep.activities.step_state import calls_of, errors_of, evaluation, failures
+from everstep.agent_domain.capabilities.questions import request_of
+from everstep.agent_domain.ids import request_id
+from everstep.agent_domain.loop.continuation import compact, expanded
+from everstep.agent_domain.loop.status import AgentStatus
+from everstep.agent_domain.loop.step_error import StepError
+from everstep.agent_domain.loop.step_facts import CallNeed
+from everstep.agent_domain.messages.disclosure import Disclosure, with_reasons_told
+from everstep.agent_domain.messages.messages import Messages
+from everstep.agent_domain.state.state import final_response
+from everstep.agent_domain.storage.execution_store import ExecutionStore
+from everstep.agent_domain.storage.executions import Settlement
+from everstep.agent_domain.storage.requests import RequestRow
+from everstep.agent_domain.storage.steps import Material
+from everstep.agent_domain.stream.records import EventRecord
+from everstep.agent_domain.tools.tools import ToolCall
+from everstep.agent_domain.values import FrozenDict, frozen_map
+
+
+class Settling:
+    """Pause, resume, cancel, finish."""
+
+    def __init__(
+        self,
+        store: ExecutionStore,
+        agents: Agents,
+        strike: Strike,
+        ended: Ended,
+        disclosure: Disclosure = USUAL,
+    ) -> None:
+        self.disclosure = disclosure
+        self.store = store
+        self.snapshots = Snapshots(store)
+        self.agents = agents
+        self.strike = strike
+        self.ended = ended
+
+    async def settle(self, request: SettleInput) -> None:
+        """Where the execution stands, with all that its readers are told; a key settles once."""
+        request = self._disclosed(request)
+        material = await self.store.material(request.ref)
+        said = _of_execution(material)
+        answer = final_response(said, calls_of(said))
+        errors = await self._errors(request)
+        error = _joined(request, (each.message for each in errors))
+        told = _joined(request, (each.told for each in errors))
+        self.strike(Failpoint.SETTLE_BEFORE_COMMIT)
+        await self.store.settle(
+            Settlement(
+                request.ref,
+                request.key,
+                request.status,
+                step=request.step,
+                errors=failures(request, self.disclosure),
+                outcome=evaluation(request.outcome),
+                stop_reason=request.stop_reason,
+                step_count=request.step_count,
+                usage=request.usage,
+                error_message=error,
+                error_told=told,
+                output=_output(request, answer),
+                snapshot=await self.snapshots.settled(request, material),
+                is_final=request.stop_reason is not None,
+                is_debug=material.is_debug,
+                worked_seconds=request.info.cumulative_execution_seconds + request.seconds_under_way,
+                events=await self._news(request, answer, told, material),
+            )
+        )
+        if request.stop_reason is not None:
+            await self.ended(request.ref)
+        self.strike(Failpoint.SETTLE_BEFORE_REPORT)
+
+    async def _errors(self, request: SettleInput) -> Sequence[StepError]:
+        """What went wrong in the last step, once the execution has failed."""
+        if request.agent_status is not AgentStatus.FAILED:
+            return ()
+        if request.failure:
+            return failures(request, self.disclosure) or [
+                StepError(self.disclosure.redaction(request.failure))
+            ]
+        return [error for step in await self.store.steps(request.ref, last=1) for error in errors_of(step)]
+
+    def _disclosed(self, request: SettleInput) -> SettleInput:
+        """The same without secrets in what was raised in the workflow, and without its words in the votes."""
+        if request.failure is None:
+            return request
+        words, outcome = request.failure, request.outcome
+        known = replace(request, failure=self.disclosure.redaction(words))
+        told = [error.told for error in failures(known, self.disclosure)]
+        if outcome is not None and told:
+            outcome = compact(with_reasons_told(expanded(outcome), words, told[0]))
+        return replace(known, outcome=outcome)
+
+    async def _news(
+        self, request: SettleInput, answer: str | None, error: str | None, material: Material
+    ) -> Sequence[EventRecord]:
+        if request.asks:
+            await self._ask(request)
+        requests = await self.store.open_requests(request.ref) if request.waiting else ()
+        waiting = [(row, _expiry(row, material)) for row in requests if row.call_id in request.waiting]
+        return execution_events.settled(request, waiting, answer, error, material)
+
+    async def _ask(self, request: SettleInput) -> None:
+        """Open the questions of calls that people have just allowed; other questions are open already."""
+        definition = known(self.agents, request.agent)
+        for call_id in request.waiting:
+            allowed = await self.store.request(request.ref, request_id(request.ref.execution_id, call_id))
+            if allowed and allowed.kind is CallNeed.APPROVAL:
+                asked = ToolCall(call_id, allowed.tool, allowed.args)
+                edited, _, _ = call_records.by_people(asked, allowed.resolution)
+                asked = asked if definition.tools.refusal(edited) else edited
+                await self.store.ask(request.ref, call_id, request_of(asked.args))
+
+
+def _of_execution(material: Material) -> Messages:
+    """The conversation since the message that began the execution: earlier answers are those of others."""
+    began = (
+        index
+        for index in range(len(material.messages) - 1, -1, -1)
+        if material.messages[index].is_user and material.messages[index].text == material.task
+    )
+    return material.messages[next(began, 0) :]
+
+
+def _joined(request: SettleInput, words: Iterable[str]) -> str | None:
+    """What went wrong in one text; None unless the execution has failed."""
+    if request.agent_status is not AgentStatus.FAILED:
+        return None
+    return "\n".join(words) or f"stopped: {request.stop_reason}"
+
+
+def _expiry(row: RequestRow, material: Material) -> datetime | None:
+    """Until when a question can be answered; None for as long as it takes."""
+    planned = (tool for tool in material.plan.get("tools", ()) if tool["name"] == row.tool)
+    seconds = next((tool.get("wait_seconds") for tool in planned), None)
+    return None if seconds is None else now() + timedelta(seconds=seconds)
+
+
+def _output(request: SettleInput, answer: str | None) -> FrozenDict | None:
+    if request.stop_reason is None:
+        return None
+    return frozen_map({"response": answer, "stop_reason": request.stop_reason})

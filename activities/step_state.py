@@ -1,0 +1,69 @@
+"""What the store holds of an execution, as steps, processors and snapshots know it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from everstep.activities.call_records import USUAL, now
+from everstep.activities.contracts import SettleInput
+from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.loop.continuation import expanded
+from everstep.agent_domain.loop.facts import ExecutionFacts
+from everstep.agent_domain.loop.step_error import StepError
+from everstep.agent_domain.loop.step_facts import CallFacts, StepFacts
+from everstep.agent_domain.messages.cached_context import CachedContext
+from everstep.agent_domain.messages.disclosure import Disclosure
+from everstep.agent_domain.messages.messages import Messages
+from everstep.agent_domain.state.state import AgentState, ExecutionData
+from everstep.agent_domain.storage.steps import Material, StepRow
+from everstep.agent_domain.tools.tools import ToolCall
+from everstep.agent_domain.values import FrozenDict, frozen_map
+
+
+def step_state(ref: ExecutionRef, number: int, material: Material) -> AgentState:
+    """The state in which a step begins, as drivers and processors know it."""
+    state = bare_state(ref, material)
+    facts = replace(state.facts, recorded_steps=number - 1).step_started(now())
+    return replace(state, facts=facts)
+
+
+def bare_state(ref: ExecutionRef, material: Material) -> AgentState:
+    """The state without its steps: who the agent is, and what was said."""
+    return AgentState(
+        agent_id=material.agent_id,
+        parent_agent_id=material.parent_agent_id,
+        facts=ExecutionFacts(state_info=replace(material.clocks, id=material.agent_id)),
+        metadata=material.metadata,
+        cached_context=CachedContext.from_dict(material.spec.cached_context),
+        execution=ExecutionData(ref.execution_id, task=material.task),
+    ).with_messages(material.messages)
+
+
+def calls_of(messages: Messages) -> list[ToolCall]:
+    """The calls that a conversation tells of."""
+    entries = [entry for message in messages for entry in message.calls]
+    return [ToolCall.from_text(e["id"], e["function"]["name"], e["function"]["arguments"]) for e in entries]
+
+
+def errors_of(row: StepRow) -> tuple[StepError, ...]:
+    """The step's own errors, or else those of its failing calls."""
+    return row.errors or tuple(call.record.error for call in row.calls if call.record and call.record.error)
+
+
+def answered(row: StepRow, facts: StepFacts) -> StepFacts:
+    """The facts that the model's reply left, with what became of its calls since."""
+    known = ((call.call, call.record) for call in row.calls if call.record)
+    return facts.settled(CallFacts(call.id, call.name, error=record.error) for call, record in known)
+
+
+def failures(request: SettleInput, disclosure: Disclosure = USUAL) -> Sequence[StepError]:
+    """The errors of a step that only the workflow knows, with their message."""
+    if request.step is None or request.failure is None:
+        return ()
+    errors = (replace(error, message=request.failure) for error in request.step.own_errors)
+    key = f"step/{request.step.number}"
+    return [disclosure.of(error, request.ref.execution_id, key) for error in errors]
+
+
+def evaluation(outcome: FrozenDict | None) -> FrozenDict | None:
+    """An evaluation, in full."""
+    return None if outcome is None else frozen_map(expanded(outcome).to_dict())

@@ -1,0 +1,80 @@
+"""What the model has written so far, kept for those who join in the middle of a step."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from time import monotonic
+
+from temporalio import activity
+
+from everstep.activities.failpoints import Failpoint, Strike
+from everstep.activities.live_text import LiveText
+from everstep.agent_domain.background import keep_running
+from everstep.agent_domain.errors import StoreUnavailable
+from everstep.agent_domain.storage.execution_store import ExecutionStore
+
+NOTE_SECONDS = 1.0
+"""So often the text is written down: a row per token would drown the store."""
+
+
+class PartialText:
+    """The text of one attempt at a step."""
+
+    def __init__(self, store: ExecutionStore, live: LiveText, strike: Strike) -> None:
+        self.store = store
+        self.live = live
+        self.strike = strike
+
+    def heard(self, content: str) -> None:
+        """Some more text."""
+        self.live.heard(content)
+        self.strike(Failpoint.INFER_DURING_STREAM)
+
+    @asynccontextmanager
+    async def kept(self) -> AsyncGenerator[None]:
+        """Written down again and again while the body runs.
+
+        Beside the heartbeats and not with them: a store that hangs must not make the worker look dead.
+        """
+        noting: asyncio.Task[None] | None = None
+
+        def begin() -> None:
+            nonlocal noting
+            noting = asyncio.create_task(
+                keep_running(
+                    "the notes of partial text",
+                    self._note,
+                    sleep=asyncio.sleep,
+                    clock=monotonic,
+                    log=activity.logger,
+                )
+            )
+
+        timer = asyncio.get_running_loop().call_later(NOTE_SECONDS, begin)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            if noting:
+                noting.cancel()
+                await asyncio.gather(noting, return_exceptions=True)
+
+    async def _note(self) -> None:
+        noted = 0
+        while True:
+            if len(self.live.text) != noted and self.live.has_begun:
+                noted = await self._noted(noted)
+            await asyncio.sleep(NOTE_SECONDS)
+
+    async def _noted(self, before: int) -> int:
+        """How much of the text is written down now."""
+        length = len(self.live.text)
+        try:
+            has_say = await self.live.keep(self.store)
+        except StoreUnavailable as error:
+            activity.logger.warning("the text so far is not kept: %s", error)
+            return before
+        if not has_say:
+            # Another worker has taken over, and this one was given up without hearing of it.
+            self.live.stop()
+        return length

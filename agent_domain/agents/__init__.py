@@ -1,0 +1,1 @@
+"""Agents: how one is built, defined and registered, and how it talks to a model."""

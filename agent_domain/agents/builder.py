@@ -1,0 +1,380 @@
+"""Building agents: one method per decision, in any order."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import isfinite
+from typing import Any, Literal, Protocol, Self, TypeVar, runtime_checkable
+
+from pydantic import ValidationError
+
+from everstep.agent_domain.agents.contracts import AgentDescriptor
+from everstep.agent_domain.agents.definition import AgentDefinition
+from everstep.agent_domain.agents.drivers import CanUseTools, Model, StepDriver
+from everstep.agent_domain.agents.plan import CumulativeTimeout, ExecutionPlan, PlannedTool
+from everstep.agent_domain.agents.processors import AgentHook, Processor, ProcessorWithModel, overrides
+from everstep.agent_domain.capabilities.approvals import Approval, parse_approval
+from everstep.agent_domain.checks import faults
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.loop.continuation import ContinuationCriteria, Criterion
+from everstep.agent_domain.loop.criteria import CumulativeExecutionTimeLimit, ExecutionTimeLimit
+from everstep.agent_domain.loop.error_policy import ErrorPolicy
+from everstep.agent_domain.messages.cached_context import (
+    CachedContext,
+    ResponseFormat,
+    as_response_format,
+)
+from everstep.agent_domain.state.events import EventBus
+from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
+from everstep.agent_domain.tools.tools import Tool, Toolbox, options_of
+from everstep.agent_domain.tools.toolsets import Toolset
+from everstep.agent_domain.values import FrozenDict, valid_text
+
+DEFAULT_MAX_STEPS = 20
+DEFAULT_MAX_TOKENS = 32768
+DEFAULT_TIMEOUT_SECONDS = 300.0
+
+
+@runtime_checkable
+class AgentCapability(Protocol):
+    """Something an agent can do: installs tools, processors, criteria, hooks or a callback."""
+
+    def install(self, builder: "AgentBuilder") -> object:
+        """Add to the builder what the capability consists of."""
+        ...
+
+
+class AgentBuilder:
+    """Collects what an agent is made of; every method returns the builder."""
+
+    def __init__(self) -> None:
+        self._name = "agent"
+        self._description = "An agent"
+        self._max_steps: int | None = None
+        self._max_tokens: int | None = None
+        self._timeout: float | None = None
+        self._cumulative: CumulativeTimeout | None = None
+        self._finish_reasons: tuple[str, ...] | None = None
+        self._error_policy = ErrorPolicy()
+        self._model_attempts: int | None = None
+        self._retry_seconds: float | None = None
+        self._parallel_tools = True
+        self._debug = False
+        self._broadcast = BroadcastConfig.standard()
+        self._tools = Toolbox()
+        self._toolsets: dict[str, Toolset] = {}
+        self._approvals: dict[str, Approval] = {}
+        self._capabilities: list[str] = []
+        self._processors: list[Processor] = []
+        self._hooks: list[AgentHook] = []
+        self._criteria: list[Criterion[Any]] = []
+        self._driver: StepDriver | CanUseTools | None = None
+        self._llm_preset: str | None = None
+        self._cached = CachedContext()
+        self._system_prompt = ""
+        self._response_format: ResponseFormat | None = None
+        self._events = EventBus()
+        self._throws = False
+        self._built: list[Callable[[Any], Any]] = []
+
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__} '{self._name}': tools {_names(self._tools.names)}, "
+            f"capabilities {_names(self._capabilities)}>"
+        )
+
+    @classmethod
+    def new(cls) -> Self:
+        """No limits; only the error policy and the model's tool calls decide."""
+        return cls()
+
+    @classmethod
+    def base(cls) -> Self:
+        """The defaults: 20 steps, 32768 tokens, 300 seconds."""
+        limited = cls().with_max_steps(DEFAULT_MAX_STEPS).with_max_tokens(DEFAULT_MAX_TOKENS)
+        return limited.with_timeout(DEFAULT_TIMEOUT_SECONDS).with_finish_reasons()
+
+    def with_name(self, name: str, description: str = "") -> Self:
+        """What the agent is called, and what others are told about it."""
+        told = valid_text(description, "the agent's description")
+        self._name = valid_text(name, "the agent's name")
+        self._description = told or self._description
+        return self
+
+    # Limits.
+
+    def with_max_steps(self, steps: int) -> Self:
+        """At most so many steps; 0 executes nothing."""
+        self._max_steps = _count("with_max_steps", steps)
+        return self
+
+    def with_max_tokens(self, tokens: int) -> Self:
+        """No further step once so many tokens were used."""
+        self._max_tokens = _count("with_max_tokens", tokens)
+        return self
+
+    def with_timeout(self, seconds: float) -> Self:
+        """No further step so long after the start or the last resume, unless a cumulative timeout is set."""
+        self._timeout = ExecutionTimeLimit(_number("with_timeout", seconds)).max_seconds
+        return self
+
+    def with_cumulative_timeout(
+        self, seconds: float, scope: Literal["execution", "session"] = "execution"
+    ) -> Self:
+        """No further step after so many seconds of work; replaces the wall clock."""
+        limit = CumulativeExecutionTimeLimit(_number("with_cumulative_timeout", seconds), scope)
+        self._cumulative = CumulativeTimeout(seconds=limit.max_seconds, scope=scope)
+        return self
+
+    def with_max_retries(self, attempts: int) -> Self:
+        """At most so many tries of a model call in all; 1 or less: one. Without it the time alone decides."""
+        self._model_attempts = max(1, _whole("with_max_retries", attempts))
+        return self
+
+    def with_retry_budget(self, seconds: float) -> Self:
+        """How long a model call that fails in transport is tried again, from its first failure; 0: not.
+
+        Without it the preset's `retry_seconds` counts, else five minutes (30 seconds in this process).
+        """
+        if _number("with_retry_budget", seconds) < 0:
+            raise InvalidInput(f"with_retry_budget was given {seconds!r}; pass 0 or more seconds")
+        self._retry_seconds = float(seconds)
+        return self
+
+    def with_error_policy(self, policy: ErrorPolicy) -> Self:
+        """What a failure means for the run."""
+        self._error_policy = _of_type("with_error_policy", policy, ErrorPolicy)
+        return self
+
+    def with_finish_reasons(self, *reasons: str) -> Self:
+        """No further step after the model stopped for one of these reasons."""
+        self._finish_reasons = tuple(valid_text(reason, "a finish reason") for reason in reasons)
+        return self
+
+    # What it can do.
+
+    def with_tools(self, tools: Iterable[Tool] | Tool) -> Self:
+        """These tools as well; one replaces an earlier of its name."""
+        given = list(tools) if isinstance(tools, Iterable) else [tools]
+        self._tools = self._tools.merged(_usable(each) for each in given)
+        return self
+
+    def with_toolset(self, toolset: Toolset) -> Self:
+        """Tools as well that are only known once an execution asks for them."""
+        _of_type("with_toolset", toolset, Toolset, "a toolset has a name, listed(asker) and tool(listed)")
+        if toolset.name in self._toolsets:
+            raise InvalidInput(f"two toolsets are named '{toolset.name}'; rename one of them")
+        self._toolsets[toolset.name] = toolset
+        return self
+
+    def with_capability(self, capability: AgentCapability) -> Self:
+        """Install a capability; others know it by its `name`, or that of its class."""
+        how = "a capability has a method install(builder)"
+        _of_type("with_capability", capability, AgentCapability, how).install(self)
+        self._capabilities.append(getattr(capability, "name", type(capability).__name__))
+        return self
+
+    def with_approval(self, tool: str, approval: str | Sequence[Mapping[str, Any]]) -> Self:
+        """Whether calls of a tool wait for a person: never, always, or by rules.
+
+        The tool may be added later; an approval of a tool that the agent does not have is refused
+        once the agent is defined.
+        """
+        self._approvals[valid_text(tool, "the tool's name")] = parse_approval(approval)
+        return self
+
+    def with_parallel_tools(self, flag: bool) -> Self:
+        """Whether the calls of one response run at the same time."""
+        self._parallel_tools = _of_type("with_parallel_tools", flag, bool)
+        return self
+
+    def with_throw_on_tool_failure(self, flag: bool = True) -> Self:
+        """Whether a failing tool is an exception, instead of a result that the model reads."""
+        self._throws = _of_type("with_throw_on_tool_failure", flag, bool)
+        return self
+
+    # How it works.
+
+    def with_debug(self, flag: bool = True) -> Self:
+        """Keep the full state after each step of a durable execution."""
+        self._debug = _of_type("with_debug", flag, bool)
+        return self
+
+    def add_processor(self, processor: Processor) -> Self:
+        """Look at the state after each step, and maybe change it."""
+        if not isinstance(processor, ProcessorWithModel) and not callable(processor):
+            raise InvalidInput(f"a processor is a function from state to state, {processor!r} is none")
+        self._processors.append(processor)
+        return self
+
+    def add_hook(self, hook: AgentHook) -> Self:
+        """Call this hook around steps and tool calls."""
+        self._hooks.append(_of_type("add_hook", hook, AgentHook, "derive it from AgentHook"))
+        return self
+
+    def add_continuation_criteria(self, *criteria: Criterion[Any]) -> Self:
+        """Criteria of your own, asked after the base set."""
+        self._criteria.extend(ContinuationCriteria(*criteria).criteria)
+        return self
+
+    def with_llm_preset(self, name: str) -> Self:
+        """The model settings of that name; a driver that was given wins."""
+        self._llm_preset = valid_text(name, "the preset's name")
+        return self
+
+    def with_driver(self, driver: StepDriver | CanUseTools) -> Self:
+        """How steps talk to the model."""
+        self._driver = _of_type("with_driver", driver, CanUseTools, _how_drivers_are_made(driver))
+        return self
+
+    def with_events(self, bus: EventBus) -> Self:
+        """Where events of the loop and of its tools go."""
+        self._events = _of_type("with_events", bus, EventBus)
+        return self
+
+    def with_broadcast(self, config: BroadcastConfig) -> Self:
+        """How much viewers are told of its durable executions; an adapter in-process has a config of its own.
+
+        Where an execution stands is always told: `auto_status_tracking` is for adapters only.
+        """
+        self._broadcast = _of_type("with_broadcast", config, BroadcastConfig)
+        return self
+
+    # What it is told.
+
+    def with_cached_context(self, context: CachedContext) -> Self:
+        """What precedes every request."""
+        self._cached = _of_type("with_cached_context", context, CachedContext)
+        return self
+
+    def with_system_prompt(self, prompt: str) -> Self:
+        """The instruction before everything else."""
+        self._system_prompt = valid_text(prompt, "the system prompt")
+        return self
+
+    def with_response_format(self, given: ResponseFormat | Mapping[str, Any]) -> Self:
+        """The schema that answers have to satisfy."""
+        self._response_format = as_response_format(given)
+        return self
+
+    def on_build(self, fn: Callable[[Any], Any]) -> Self:
+        """Let this function have the agent that was built, and return the one to use."""
+        if not callable(fn):
+            raise InvalidInput(f"on_build takes a function from agent to agent, {fn!r} is none")
+        self._built.append(fn)
+        return self
+
+    def definition(self) -> AgentDefinition:
+        """What has been decided so far, as a value; the builder can go on."""
+        for name in () if self._toolsets else self._approvals:
+            # A misspelt name would leave the tool that was meant without its guard.
+            self._tools.get(name)
+        return AgentDefinition(
+            descriptor=AgentDescriptor(self._name, self._description, self._tools.names, self._capabilities),
+            base_plan=self._plan(),
+            driver=self._driver,
+            llm_preset=self._llm_preset,
+            tools=self._tools,
+            criteria=tuple(self._criteria),
+            processors=tuple(self._processors),
+            hooks=tuple(self._hooks),
+            toolsets=tuple(self._toolsets.values()),
+            cached_context=self._context(),
+            approvals=FrozenDict(self._approvals),
+            throw_on_tool_failure=self._throws,
+            events=self._events,
+        ).equipped()
+
+    def _plan(self) -> ExecutionPlan:
+        try:
+            return ExecutionPlan(
+                agent=self._name,
+                max_steps=self._max_steps,
+                max_tokens=self._max_tokens,
+                timeout_seconds=self._timeout,
+                cumulative_timeout=self._cumulative,
+                finish_reasons=self._finish_reasons,
+                error_policy=self._error_policy,
+                model_attempts=self._model_attempts,
+                retry_seconds=self._retry_seconds,
+                parallel_tools=self._parallel_tools,
+                broadcast=self._broadcast,
+                tools=tuple(PlannedTool.of(tool.name, options_of(tool)) for tool in self._tools),
+                debug=self._debug,
+                processes=bool(self._processors)
+                or any(overrides(each, "after_step") for each in self._hooks),
+            )
+        except ValidationError as error:
+            raise InvalidInput(f"the agent cannot be planned: {faults(error)}") from None
+
+    def _context(self) -> CachedContext:
+        context = self._cached.with_system_prompt(self._system_prompt)
+        return context.with_response_format(self._response_format) if self._response_format else context
+
+    def _transformed(self, agent: Any) -> Any:
+        for transform in self._built:
+            agent = transform(agent)
+            if agent is None:
+                raise InvalidInput(
+                    f"the on_build function {transform!r} returned None; return the agent to use"
+                )
+        return agent
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(names) or "none"
+
+
+def _how_drivers_are_made(given: object) -> str:
+    if isinstance(given, type):
+        return "a driver is made of a model, as in ToolCallingDriver(model)"
+    if isinstance(given, Model):
+        return f"a {type(given).__name__} is a model; pass ToolCallingDriver(model), or ReActDriver(model)"
+    return "a driver has a coroutine method use_tools(state)"
+
+
+_HOW_TOOLS = "make one with @tool, FunctionTool.from_function or BaseTool"
+
+T = TypeVar("T")
+
+
+def _of_type(method: str, value: object, kind: type[T], how: str = "") -> T:
+    expected = how or f"pass {kind.__name__}"
+    # A class has the methods that its objects have, so to a protocol it looks like one of them.
+    if isinstance(value, type):
+        raise InvalidInput(f"{method} was given {value!r}; {expected}: an object of it, not the class")
+    if not isinstance(value, kind):
+        raise InvalidInput(f"{method} was given {value!r}; {expected}")
+    return value
+
+
+def _whole(method: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InvalidInput(f"{method} was given {value!r}; pass a whole number")
+    return value
+
+
+def _count(method: str, value: object) -> int:
+    count = _whole(method, value)
+    if count < 0:
+        raise InvalidInput(f"{method} was given {count}; pass 0 or more")
+    return count
+
+
+def _number(method: str, value: object) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not _is_finite(value):
+        raise InvalidInput(f"{method} was given {value!r}; pass a finite number of seconds")
+    return value
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return isfinite(value)
+    except OverflowError:
+        return False
+
+
+def _usable(tool: object) -> Tool:
+    """A tool that can say what it is: whoever reads a broken one later would fail in the middle of a run."""
+    checked = _of_type("with_tools", tool, Tool, _HOW_TOOLS)
+    for part in ("name", "description", "schema"):
+        getattr(checked, part)
+    return checked

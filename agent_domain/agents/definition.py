@@ -1,0 +1,173 @@
+"""An agent as it was built: everything that a runner needs, and nothing that runs."""
+
+import copy
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Protocol, runtime_checkable
+
+from everstep.agent_domain.agents.contracts import AgentDescriptor
+from everstep.agent_domain.agents.drivers import CanUseTools, StepDriver
+from everstep.agent_domain.agents.plan import REGISTERED, CriterionRegistry, ExecutionPlan
+from everstep.agent_domain.agents.processors import AgentHook, Processor
+from everstep.agent_domain.capabilities.approvals import (
+    Approval,
+    ApprovalMode,
+    ApprovalRule,
+    needs_approval,
+    written,
+)
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.loop.continuation import Criterion
+from everstep.agent_domain.loop.loop import Rules
+from everstep.agent_domain.loop.step_facts import CallNeed
+from everstep.agent_domain.messages.cached_context import CachedContext
+from everstep.agent_domain.state.events import EventBus
+from everstep.agent_domain.storage.executions import ExecutionSpec
+from everstep.agent_domain.tools.tools import Tool, Toolbox, ToolCall, options_of
+from everstep.agent_domain.tools.toolsets import ListedTool, Toolset
+from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map
+
+
+@runtime_checkable
+class KnowsItsAgent(Protocol):
+    """A tool that has to know whose it is, such as one whose agents inherit from that one."""
+
+    def of(self, parent: "AgentDefinition") -> Tool:
+        """The tool of this agent."""
+        ...
+
+
+@runtime_checkable
+class IsWritten(Protocol):
+    """A tool that brings more than the model is told of it, such as the prompts of other agents."""
+
+    @property
+    def written(self) -> FrozenDict:
+        """What an execution is governed by besides the tool's schema, as JSON."""
+        ...
+
+
+@dataclass(frozen=True)
+class AgentDefinition:
+    """What an `AgentBuilder` came to."""
+
+    descriptor: AgentDescriptor
+    base_plan: ExecutionPlan
+    """The plan without the criteria that were added."""
+    driver: StepDriver | CanUseTools | None = None
+    llm_preset: str | None = None
+    model_settings: FrozenDict = EMPTY
+    """The settings of its model, where it has some of its own instead of a preset."""
+    tools: Toolbox = field(default_factory=Toolbox)
+    criteria: tuple[Criterion[Any], ...] = ()
+    processors: tuple[Processor, ...] = ()
+    hooks: tuple[AgentHook, ...] = ()
+    toolsets: tuple[Toolset, ...] = ()
+    """Where tools come from that are only known once an execution asks."""
+    cached_context: CachedContext = field(default_factory=CachedContext)
+    approvals: FrozenDict = EMPTY
+    throw_on_tool_failure: bool = False
+    events: EventBus = field(default_factory=EventBus)
+    source: str = ""
+    """Where it was found: a file, or `module:attribute`."""
+    written: FrozenDict = EMPTY
+    """What was written down of it and shows nowhere else: the options of its capabilities, for instance."""
+
+    @property
+    def rules(self) -> Rules:
+        """What governs its executions in this process; criteria need not be registered for that."""
+        plan = self.base_plan
+        criteria = plan.base_criteria().with_criteria(*self.criteria)
+        return Rules(criteria, plan.error_policy, plan.parallel_tools, plan.processes)
+
+    def plan(self, registry: CriterionRegistry = REGISTERED) -> ExecutionPlan:
+        """What governs its durable executions; a criterion that is not registered is refused."""
+        refs = tuple(registry.ref(criterion) for criterion in self.criteria)
+        return self.base_plan.model_copy(update={"criteria": refs})
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of what its executions are governed by, as far as it was written down.
+
+        That is what is told to the model and what it may call, capabilities with their options, subagents,
+        the model's preset or settings, limits, policies and approvals. The code of tools, hooks and
+        processors is not in it, nor is what that code was given.
+        """
+        content = {
+            "plan": self.base_plan.model_dump(mode="json"),
+            "criteria": [_named(criterion) for criterion in self.criteria],
+            "context": self._told(),
+            "approvals": self._written_approvals(),
+            "preset": self.llm_preset,
+            "model": self.model_settings,
+            "toolsets": [toolset.name for toolset in self.toolsets],
+            "written": self.written,
+            "brought": {tool.name: tool.written for tool in self.tools if isinstance(tool, IsWritten)},
+        }
+        text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def spec(self) -> ExecutionSpec:
+        """What the row of each of its executions keeps of it."""
+        return ExecutionSpec(
+            agent=self.descriptor.name,
+            llm_preset=self.llm_preset,
+            cached_context=self._told(),
+            approvals=self._written_approvals(),
+            definition_hash=self.digest,
+        )
+
+    def with_listed(self, listed: Mapping[str, Any]) -> "AgentDefinition":
+        """The same with the tools that its toolsets listed; its own tools win over those of the same name."""
+        known = {toolset.name: toolset for toolset in self.toolsets}
+        found = [
+            known[name].tool(ListedTool.from_dict(entry))
+            for name, entries in listed.items()
+            if name in known
+            for entry in entries
+        ]
+        return replace(self, tools=Toolbox.of(found).merged(self.tools)) if found else self
+
+    def _told(self) -> FrozenDict:
+        return frozen_map(self.cached_context.with_tools(self.tools.schemas).to_dict())
+
+    def _written_approvals(self) -> FrozenDict:
+        return frozen_map({name: written(approval) for name, approval in self.approvals.items()})
+
+    def equipped(self) -> "AgentDefinition":
+        """The same with tools and a driver that know whose they are."""
+        bound = [tool.of(self) for tool in self.tools if isinstance(tool, KnowsItsAgent)]
+        tools, driver = self.tools.merged(bound), self.driver
+        if isinstance(driver, StepDriver):
+            # Of this agent's own, so that two agents never share one's position or tools.
+            driver = copy.copy(driver)
+            driver.equip(tools, parallel_tools=self.base_plan.parallel_tools)
+        return replace(self, tools=tools, driver=driver)
+
+    def need_of(self, call: ToolCall, allowed: Sequence[ApprovalRule] = ()) -> CallNeed:
+        """What a call waits for; one that cannot run anyway fails without asking anybody.
+
+        Approval comes first, whatever the tool itself waits for after that.
+        """
+        if self.tools.refusal(call) is not None:
+            return CallNeed.RUN
+        own = options_of(self.tools.get(call.name)).need
+        return CallNeed.APPROVAL if self.needs_approval(call, allowed) else own
+
+    def needs_approval(self, call: ToolCall, allowed: Sequence[ApprovalRule] = ()) -> bool:
+        """Whether a person has to allow this call; `allowed` are those that one has allowed already."""
+        if any(rule.matches(call.name, call.args) for rule in allowed):
+            return False
+        approval: Approval = self.approvals.get(call.name, ApprovalMode.NEVER)
+        return needs_approval(approval, call.name, call.args)
+
+
+def _named(criterion: Criterion[Any]) -> Any:
+    """A criterion with its parameters; one that is not registered, so in-process only, by its class."""
+    try:
+        return REGISTERED.ref(criterion).model_dump(mode="json")
+    except InvalidInput:
+        return type(criterion).__qualname__

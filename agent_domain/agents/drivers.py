@@ -1,0 +1,270 @@
+"""Drivers: how one step talks to a model, and what the conversation keeps of it.
+
+A `StepDriver` works in two phases, so that whoever drives the loop can run the tools in between
+and survive a crash there: `infer` asks the model. What the conversation keeps of a step is said
+once the model has answered (`said`), and once more for each result (`answered`), so that both can
+be written down when they are known. `use_tools` is all of it in one, for callers that hold an
+executor.
+Anything else with a `use_tools(state)` of its own can drive a step too; it then answers for all
+of it.
+"""
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, Self, TypeAlias, runtime_checkable
+
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.ids import call_id
+from everstep.agent_domain.loop.step_error import StepError
+from everstep.agent_domain.loop.step_facts import CallNeed, StepType
+from everstep.agent_domain.messages import leak_guard
+from everstep.agent_domain.messages.cached_context import InferenceRequest
+from everstep.agent_domain.messages.messages import (
+    PROVIDER_ITEMS,
+    Message,
+    Messages,
+    assistant,
+    call_entry,
+    tool_message,
+)
+from everstep.agent_domain.state.state import AgentState
+from everstep.agent_domain.state.steps import AgentStep, InferenceResponse
+from everstep.agent_domain.tools.tools import Toolbox, ToolCall, ToolExecution
+from everstep.agent_domain.values import frozen_map
+
+OnText: TypeAlias = Callable[[str], None]
+"""Called with each piece of text as the model writes it."""
+
+
+def unheard(_text: str) -> None:
+    """An `OnText` for callers that do not stream."""
+
+
+@runtime_checkable
+class Model(Protocol):
+    """A language model: one request, one response. It never retries by itself."""
+
+    async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
+        """Ask the model once; `on_text` hears its text as it is written."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What the first phase of a step came to, before any tool ran."""
+
+    response: InferenceResponse
+    own_type: StepType | None = None
+    errors: tuple[StepError, ...] = ()
+    executions: tuple[ToolExecution, ...] = ()
+    """Results that are there already, such as the report of an unusable decision."""
+    runs_tools: bool = True
+
+
+class CanExecuteToolCalls(Protocol):
+    """Runs tool calls; every call gets exactly one execution, in the order of the calls."""
+
+    async def execute_tool(self, call: ToolCall, state: AgentState) -> ToolExecution:
+        """Run one call."""
+        ...
+
+    async def execute_tools(
+        self, calls: Sequence[ToolCall], state: AgentState
+    ) -> tuple[AgentState, tuple[ToolExecution, ...]]:
+        """The executions, and the state with what hooks changed meanwhile."""
+        ...
+
+
+@runtime_checkable
+class CanUseTools(Protocol):
+    """Carries out a whole step: the returned state has it as its current step."""
+
+    async def use_tools(self, state: AgentState) -> AgentState:
+        """The state after a whole step."""
+        ...
+
+
+class StepDriver(ABC):
+    """A driver in two phases."""
+
+    tools: Toolbox = Toolbox()
+    parallel_tools: bool = True
+    executor: CanExecuteToolCalls | None = None
+
+    model: Model | None = None
+    """What it asks."""
+    asks_preset: bool = False
+    """Whether it can ask the model of the agent's preset, where it was given none."""
+
+    @property
+    def wants_model(self) -> bool:
+        """Whether it was given none and could ask that of the agent's preset."""
+        return self.asks_preset and self.model is None
+
+    def with_model(self, model: Model) -> Self:
+        """The same, asking this one."""
+        driver = copy.copy(self)
+        driver.model = model
+        return driver
+
+    def known_model(self) -> Model:
+        """The model that it asks."""
+        if self.model is None:
+            raise InvalidInput(f"{type(self).__name__} has no model; pass one, or run the agent on a worker")
+        return self.model
+
+    def equip(self, tools: Toolbox, *, parallel_tools: bool = True) -> None:
+        """Take over the agent's tools."""
+        self.tools = tools
+        self.parallel_tools = parallel_tools
+
+    @abstractmethod
+    async def infer(self, state: AgentState, on_text: OnText = unheard) -> Reply:
+        """Ask the model."""
+
+    @abstractmethod
+    def said(self, step: AgentStep) -> Messages:
+        """What the conversation gets before any call of the step is answered."""
+
+    def answered(self, execution: ToolExecution) -> Messages:
+        """What one result adds; nothing, where the conversation keeps none."""
+        del execution
+        return ()
+
+    def outputs(self, step: AgentStep) -> Messages:
+        """What a finished step adds to the conversation."""
+        called = {call.id for call in step.tool_calls}
+        results = (self.answered(e) for e in step.tool_executions if e.call.id in called)
+        return (*self.said(step), *(message for messages in results for message in messages))
+
+    async def use_tools(self, state: AgentState) -> AgentState:
+        """Both phases, with the tools run in between."""
+        state = replied(self, state, await self.infer(state))
+        calls = state.current_step.pending_calls if state.current_step else ()
+        if not calls:
+            return state
+        if self.executor is None:
+            raise InvalidInput("this driver has no executor for its tool calls; set driver.executor")
+        state, executions = await self.executor.execute_tools(calls, state)
+        return observed(self, state, executions)
+
+
+def to_run(_call: ToolCall) -> CallNeed:
+    """What calls wait for where nothing says otherwise."""
+    return CallNeed.RUN
+
+
+def replied(
+    driver: StepDriver,
+    state: AgentState,
+    reply: Reply,
+    seconds: float = 0.0,
+    need_of: Callable[[ToolCall], CallNeed] = to_run,
+) -> AgentState:
+    """The state after the model answered."""
+    started = state.current_step_started_at or state.state_info.updated_at
+    if started is None:
+        raise InvalidInput("the step has not begun; call with_step_started(at) first")
+    response = with_call_ids(state, reply.response)
+    needs = {call.id: need_of(call) for call in response.tool_calls}
+    step = AgentStep(
+        id=state.new_step_id(),
+        created_at=started,
+        input_messages=state.messages,
+        inference_response=response,
+        tool_executions=reply.executions,
+        own_errors=reply.errors,
+        own_type=reply.own_type,
+        runs_tools=reply.runs_tools,
+        seconds=seconds,
+        needs=frozen_map(needs),
+    )
+    return state.with_current_step(_finished(driver, step))
+
+
+def observed(
+    driver: StepDriver, state: AgentState, executions: Iterable[ToolExecution], seconds: float = 0.0
+) -> AgentState:
+    """The state after some of its calls were answered."""
+    step = state.current_step
+    if step is None:
+        raise InvalidInput("there is no step whose calls could be answered")
+    step = step.observed(executions, seconds)
+    state = state.with_current_step(_finished(driver, step))
+    # Only now: calls of the same step see the metadata with which it began.
+    noted = (execution.metadata for execution in step.tool_executions) if step.is_complete else ()
+    for metadata in noted:
+        state = state.with_metadata(metadata) if metadata else state
+    return state
+
+
+def _finished(driver: StepDriver, step: AgentStep) -> AgentStep:
+    return replace(step, output_messages=driver.outputs(step)) if step.is_complete else step
+
+
+def with_call_ids(state: AgentState, response: InferenceResponse) -> InferenceResponse:
+    """Every call under an id of its own, also when the model gave none, or one that it gave before."""
+    taken = {entry.get("id") for message in state.messages for entry in message.calls}
+    calls: dict[str, ToolCall] = {}
+    for index, call in enumerate(response.tool_calls):
+        usable = call.id and call.id not in taken and call.id not in calls
+        given = call if usable else replace(call, id=new_call_id(state, index))
+        calls[given.id] = given
+    return replace(response, tool_calls=tuple(calls.values()))
+
+
+def new_call_id(state: AgentState, index: int = 0) -> str:
+    """The id of a call of the step under way, for want of one by the model."""
+    execution_id = state.execution.execution_id
+    if execution_id is None:
+        raise InvalidInput("the state has no execution id yet; call identified(agent_id, execution_id) first")
+    return call_id(execution_id, state.facts.recorded_steps + 1, index)
+
+
+def tool_calling_said(step: AgentStep) -> Messages:
+    """One assistant message: the answer, or the calls."""
+    response = step.inference_response or InferenceResponse()
+    kept = {PROVIDER_ITEMS: response.items} if response.items else {}
+    if not step.tool_calls:
+        return (assistant(response.text, **kept),)
+    entries = [call_entry(call.id, call.name, call.arguments) for call in step.tool_calls]
+    return (assistant(response.text, tool_calls=entries, **kept),)
+
+
+def result_message(execution: ToolExecution) -> Message:
+    """A result as the model reads it; the raw value stays with the step."""
+    return tool_message(execution.text, execution.call.id, execution.call.name)
+
+
+class ToolCallingDriver(StepDriver):
+    """Uses the model's native tool calls."""
+
+    asks_preset = True
+
+    def __init__(self, model: Model | None = None) -> None:
+        self.model = model
+
+    async def infer(self, state: AgentState, on_text: OnText = unheard) -> Reply:
+        """Ask the model, with the cached context and the conversation."""
+        request, held = self.request(state), leak_guard.Held(on_text)
+        # Without tools there are no arguments, and an answer in JSON can be heard as it is written.
+        response = await self.known_model().respond(request, held.heard if request.tools else on_text)
+        text = leak_guard.said(response.text, response.tool_calls)
+        held.ended(text)
+        return Reply(replace(response, text=text))
+
+    def request(self, state: AgentState) -> InferenceRequest:
+        """Cached messages and tool schemas first, then the conversation."""
+        cached = state.cached_context
+        cached = cached if cached.tools else cached.with_tools(self.tools.schemas)
+        return InferenceRequest.compile(state.messages, cached, parallel_tools=self.parallel_tools)
+
+    def said(self, step: AgentStep) -> Messages:
+        """The answer, or the calls."""
+        return tool_calling_said(step)
+
+    def answered(self, execution: ToolExecution) -> Messages:
+        """The result, as the model reads it."""
+        return (result_message(execution),)

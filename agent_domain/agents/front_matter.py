@@ -1,0 +1,49 @@
+"""Front matter: what a markdown text says about itself, between two lines `---`.
+
+    ---
+    name: reviewer
+    tools: bash, read_file
+    ---
+    You review changes.
+
+Only the splitting happens here. Reading the lines between as YAML needs a library, and is
+left to the caller; `names_of` reads the lists of names that people write there in two ways.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import cast
+
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.values import valid_text
+
+_BYTE_ORDER_MARK = "\ufeff"
+
+_FENCED = re.compile(
+    r"\s*^---[ \t]*\n"  # the opening line, after blank lines at most
+    r"(.*?)"
+    r"^---[ \t]*(?:\n|\Z)"
+    r"(.*)",
+    re.DOTALL | re.MULTILINE,
+)
+
+
+def split_front_matter(text: str) -> tuple[str | None, str]:
+    r"""Front matter and body; None and the whole text when no front matter opens and closes.
+
+    Lines may end in `\r\n` (the parts end theirs in `\n`), a fence in spaces.
+    """
+    text = text.removeprefix(_BYTE_ORDER_MARK).replace("\r\n", "\n")
+    fenced = _FENCED.match(text)
+    return (fenced[1], fenced[2]) if fenced else (None, text)
+
+
+def names_of(value: object, field: str) -> tuple[str, ...]:
+    """The names in a list or in comma text: trimmed, none empty, none twice."""
+    entries: object = value.split(",") if isinstance(value, str) else value
+    if not isinstance(entries, list | tuple):
+        kind = type(value).__name__
+        raise InvalidInput(f"'{field}' must be a list of names or names between commas, not {kind}")
+    given = cast("Iterable[object]", entries)
+    names = [valid_text(entry, f"each name in '{field}'").strip() for entry in given]
+    return tuple(dict.fromkeys(name for name in names if name))

@@ -1,0 +1,330 @@
+"""ReAct: tools for models that have no tool calls of their own.
+
+The model answers in JSON with one decision at a time: call a tool, or give the final answer.
+What it decided and what came of it enter the conversation as plain text (`Thought:`, `Action:`,
+`Observation:`), so that every model can read them. A call is otherwise a call like any other: it
+is run, approved and told about by whoever drives the loop.
+
+A reply in which no decision can be read is asked for again within the step. If that does not
+help, or if the decision makes no sense, the step fails with a validation error, reported like
+the failure of a tool that the model never called; the error policy says what follows.
+"""
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias, cast
+
+from everstep.agent_domain.agents.drivers import Model, OnText, Reply, StepDriver, new_call_id, unheard
+from everstep.agent_domain.checks import whole
+from everstep.agent_domain.errors import InvalidInput, InvalidModelOutput
+from everstep.agent_domain.loop.step_error import StepError
+from everstep.agent_domain.loop.step_facts import StepType
+from everstep.agent_domain.messages.cached_context import (
+    CachedContext,
+    InferenceRequest,
+    ResponseFormat,
+)
+from everstep.agent_domain.messages.messages import Messages, assistant, system, user
+from everstep.agent_domain.state.state import AgentState
+from everstep.agent_domain.state.steps import AgentStep, InferenceResponse
+from everstep.agent_domain.tools.tools import (
+    Toolbox,
+    ToolCall,
+    ToolExecution,
+    result_text,
+    result_value,
+)
+from everstep.agent_domain.values import FrozenDict, FrozenList, cut, frozen_map, json_text, parse_json
+
+TOOL_MISSING = "A call_tool decision needs a tool"
+TOOL_UNKNOWN = "No tool has that name, use one from the catalogue"
+ANSWER_MISSING = "A final_answer decision needs an answer"
+TYPE_UNKNOWN = "Set type to call_tool or final_answer"
+ARGS_ARRAY = "Pass args as a JSON object keyed by parameter name, not as an array"
+ARGS_MISSING = "A call_tool decision needs args"
+
+MAX_DETAIL = 200
+"""Characters of what was wrong with a reply's JSON; places in it have names as long as the model likes."""
+
+NOT_A_DECISION = "Thought: My reply was not a valid decision"
+
+# The arguments differ from tool to tool, which strict schemas cannot express.
+DECISION_FORMAT = ResponseFormat(
+    frozen_map(
+        {
+            "type": "object",
+            "properties": {
+                "thought": {"type": "string"},
+                "type": {"type": "string", "enum": ["call_tool", "final_answer"]},
+                "tool": {"type": "string"},
+                "args": {"type": "object"},
+                "answer": {"type": "string"},
+            },
+            "required": ["thought", "type"],
+        }
+    ),
+    type="json_object",
+    name="decision",
+    strict=False,
+)
+
+RULES = """\
+Work on the task step by step. Each of your replies is one decision: a single JSON object and nothing else.
+
+To call a tool:
+{"thought":"<WHY_THIS_COMES_NEXT>","type":"call_tool","tool":"<TOOL_NAME>","args":{"<PARAMETER>":"<VALUE>"}}
+To answer:
+{"thought":"<WHY_NOTHING_IS_LEFT>","type":"final_answer","answer":"<ANSWER_FOR_THE_USER>"}
+
+- Replace each `<PLACEHOLDER>` with words of your own.
+- Call one tool at a time, by its name in the catalogue.
+- `args` is an object keyed by parameter name that fits the tool's schema; leave out what you do not need.
+- What a tool returned comes back as a message that begins with `Observation:`. Never write one yourself.
+- After `Observation: Error:` decide anew: mend the decision, or go another way.
+- Answer as soon as you can. Only `answer` reaches the user.
+"""
+
+_PLACEHOLDER = re.compile(r"\s*<[A-Z_]+>\s*")
+"""Small models copy sample values: these no one can take for an answer, and they count as none."""
+
+PLAIN_ANSWER = (
+    "Give the final answer now, as plain text for the user. "
+    "Lines that begin with Thought, Action or Observation are notes of the work, which the user cannot see."
+)
+
+
+# --- Decisions ---
+
+
+@dataclass(frozen=True, slots=True)
+class CallTool:
+    """The model wants a tool to run; `args` is whatever it sent."""
+
+    thought: str
+    tool: str
+    args: Any
+
+
+@dataclass(frozen=True, slots=True)
+class FinalAnswer:
+    """The model has the answer."""
+
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unusable:
+    """The reply cannot be acted upon; `message` says why, to the model."""
+
+    stage: Literal["decision_extraction", "decision_validation"]
+    message: str
+
+
+ReActDecision: TypeAlias = CallTool | FinalAnswer | Unusable
+
+
+def read_decision(text: str, tools: Collection[str]) -> ReActDecision:
+    """What a reply decides, for an agent with these tools."""
+    try:
+        data = extracted(text)
+    except InvalidInput as error:
+        detail = cut(str(error), MAX_DETAIL)
+        return Unusable("decision_extraction", f"Reply with one JSON object that is your decision ({detail})")
+    return validated(data, tools)
+
+
+def extracted(text: str) -> FrozenDict:
+    """The one JSON object in a reply; a code fence or words around it do no harm."""
+    start, end = text.find("{"), text.rfind("}")
+    if start < 0 or end < start:
+        raise InvalidInput("the reply holds no JSON object")
+    return frozen_map(parse_json(text[start : end + 1], "the reply"), "the reply")
+
+
+def validated(data: FrozenDict, tools: Collection[str]) -> ReActDecision:
+    """The decision, or why it is none."""
+    thought, tool, answer = (_said(data.get(key)) for key in ("thought", "tool", "answer"))
+    match data.get("type"):
+        case "call_tool" if not tool:
+            problem = TOOL_MISSING
+        case "call_tool" if tool not in tools:
+            problem = TOOL_UNKNOWN
+        case "call_tool":
+            return CallTool(thought, tool, data.get("args"))
+        case "final_answer" if not answer:
+            problem = ANSWER_MISSING
+        case "final_answer":
+            return FinalAnswer(answer)
+        case _:
+            problem = TYPE_UNKNOWN
+    return Unusable("decision_validation", problem)
+
+
+def _said(value: object) -> str:
+    """A field as text: models also answer with numbers and objects. Blank text and placeholders are none."""
+    text = "" if value is None else result_text(value)
+    return text if text.strip() and not _is_copied(text) else ""
+
+
+def _is_copied(text: str) -> bool:
+    return _PLACEHOLDER.fullmatch(text) is not None and text.strip() in RULES
+
+
+def refused_args(args: object) -> str | None:
+    """Why arguments cannot be handed to any tool; those that are missing are the executor's to refuse."""
+    match args:
+        case FrozenDict():
+            return None
+        case FrozenList():
+            return ARGS_ARRAY
+        case _:
+            return ARGS_MISSING
+
+
+def usable_args(args: FrozenDict, schema: Mapping[str, Any]) -> FrozenDict:
+    """The arguments that the tool knows and that say something."""
+    known = args.keys() if _takes_any(schema) else schema["properties"].keys()
+    return FrozenDict({key: value for key, value in args.items() if key in known and value is not None})
+
+
+def _takes_any(schema: Mapping[str, Any]) -> bool:
+    """Whether no argument is unknown to the tool."""
+    return "properties" not in schema or schema.get("additionalProperties", False) is not False
+
+
+# --- Texts ---
+
+
+def instructions(tools: Toolbox) -> str:
+    """The system prompt: how to decide, and what there is to call."""
+    functions = [cast("Mapping[str, Any]", schema["function"]) for schema in tools.schemas]
+    catalogue = [{key: function.get(key) for key in ("name", "description")} for function in functions]
+    schemas = [{key: function.get(key) for key in ("name", "parameters")} for function in functions]
+    return f"{RULES}\nTool catalogue:\n{json_text(catalogue)}\n\nTool schemas:\n{json_text(schemas)}"
+
+
+def react_said(step: AgentStep) -> Messages:
+    """The answer, what was decided, or that nothing usable was."""
+    response = step.inference_response or InferenceResponse()
+    if step.tool_calls:
+        call = step.tool_calls[0]
+        given = call.arguments if isinstance(call.arguments, str) else json_text(call.arguments)
+        return (assistant(f"Thought: {response.text}\nAction: {call.name}\nAction Input: {given}"),)
+    unusable = next(iter(step.tool_executions), None)
+    return report(unusable.text) if unusable else (assistant(response.text),)
+
+
+def react_answered(execution: ToolExecution) -> Messages:
+    """What came of a call."""
+    return (user(f"Observation: {_observed(execution)}"),)
+
+
+def report(error: str) -> Messages:
+    """What the model reads after a reply that was no decision."""
+    return (assistant(NOT_A_DECISION), user(f"Observation: {error}"))
+
+
+def _observed(execution: ToolExecution) -> str:
+    if execution.has_error:
+        return execution.text
+    read = execution.told or result_value(execution.result, execution.call.name)
+    return f"{execution.note}{json_text(read)}"
+
+
+# --- The driver ---
+
+
+class ReActDriver(StepDriver):
+    """Lets the model decide in JSON, one tool call or the answer at a time."""
+
+    asks_preset = True
+
+    def __init__(
+        self, model: Model | None = None, max_retries: int = 2, final_via_inference: bool = False
+    ) -> None:
+        whole("max_retries", max_retries, 0)
+        self.model = model
+        self.max_retries = max_retries
+        """How often an unreadable reply is asked for again within a step."""
+        self.final_via_inference = final_via_inference
+        """Whether the answer is written by a second call, as plain text, instead of inside the decision."""
+
+    async def infer(self, state: AgentState, on_text: OnText = unheard) -> Reply:
+        """Ask for a decision. Only an answer is heard: the rest is not meant for people."""
+        decision, response = await self._decision(state)
+        if isinstance(decision, FinalAnswer):
+            return Reply(await self._answered(state, decision.answer, response, on_text))
+        if isinstance(decision, CallTool):
+            return self._called(state, decision, response)
+        error = StepError.of(InvalidModelOutput(decision.message), decision.stage)
+        call = ToolCall(new_call_id(state), decision.stage)
+        return Reply(response, StepType.ERROR, executions=(ToolExecution(call, error=error),))
+
+    async def _decision(self, state: AgentState) -> tuple[ReActDecision, InferenceResponse]:
+        """The decision and the response that held it, with the usage of all that were needed."""
+        conversation, cached = state.messages, self._cached(state)
+        decision, response = await self._asked(conversation, cached)
+        for _ in range(self.max_retries):
+            if not isinstance(decision, Unusable) or decision.stage == "decision_validation":
+                break
+            conversation = (*conversation, *report(f"Error: {decision.message}"))
+            usage = response.usage
+            decision, response = await self._asked(conversation, cached)
+            response = replace(response, usage=usage + response.usage)
+        return decision, response
+
+    async def _asked(
+        self, conversation: Messages, cached: CachedContext
+    ) -> tuple[ReActDecision, InferenceResponse]:
+        response = await self.known_model().respond(InferenceRequest.compile(conversation, cached), unheard)
+        # The conversation gets texts of ours instead of the reply, to which these would belong.
+        response = replace(response, tool_calls=(), items=FrozenList())
+        return read_decision(response.text, self.tools.names), response
+
+    def _cached(self, state: AgentState) -> CachedContext:
+        """The cached context with our instructions, and without tools: the model is told in words."""
+        cached = _without_tools(state.cached_context)
+        return cached.with_system_prompt(instructions(self.tools)).with_response_format(DECISION_FORMAT)
+
+    def _called(self, state: AgentState, decision: CallTool, response: InferenceResponse) -> Reply:
+        """A call to run; or one that has failed already, because its arguments are no object."""
+        call_id, refusal = new_call_id(state), refused_args(decision.args)
+        if refusal:
+            call = ToolCall(call_id, decision.tool, malformed=json_text(decision.args))
+            executions = (ToolExecution(call, error=StepError(refusal, tool_name=decision.tool)),)
+        else:
+            args = usable_args(decision.args, self.tools.get(decision.tool).schema)
+            call, executions = ToolCall(call_id, decision.tool, args), ()
+        response = replace(response, text=decision.thought, tool_calls=(call,))
+        return Reply(response, StepType.TOOL_EXECUTION, executions=executions)
+
+    async def _answered(
+        self, state: AgentState, answer: str, response: InferenceResponse, on_text: OnText
+    ) -> InferenceResponse:
+        """The answer of the decision, or that of a second call which knows nothing of decisions."""
+        if not self.final_via_inference:
+            on_text(answer)
+            return replace(response, text=answer)
+        own = CachedContext(messages=(system(PLAIN_ANSWER),))
+        request = InferenceRequest.compile(state.messages, _without_tools(state.cached_context), own)
+        plain = await self.known_model().respond(request, on_text)
+        if not plain.text.strip():
+            on_text(answer)
+        return InferenceResponse(
+            plain.text if plain.text.strip() else answer,
+            finish_reason=plain.finish_reason,
+            usage=response.usage + plain.usage,
+        )
+
+    def said(self, step: AgentStep) -> Messages:
+        """The answer, or thought and action."""
+        return react_said(step)
+
+    def answered(self, execution: ToolExecution) -> Messages:
+        """The observation."""
+        return react_answered(execution)
+
+
+def _without_tools(context: CachedContext) -> CachedContext:
+    return replace(context, tools=(), tool_choice=None)

@@ -1,0 +1,500 @@
+"""Whether another step follows: criteria vote, and one table decides.
+
+Every criterion is always asked, so that a trace shows all votes. Guards `forbid` or `allow`,
+work drivers `request` or `stop`. The first row of the table in `_decide` that matches wins;
+the order of the criteria matters only for who is named as the one that decided.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
+
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.loop.error_policy import NO_FAILURE
+from everstep.agent_domain.loop.status import StopReason
+from everstep.agent_domain.loop.step_error import StepError
+from everstep.agent_domain.loop.stop_signal import StopSignal
+from everstep.agent_domain.values import (
+    EMPTY,
+    FrozenDict,
+    frozen_map,
+    member,
+    read_each,
+    read_key,
+    read_optional,
+)
+
+
+class ContinuationDecision(StrEnum):
+    """One vote."""
+
+    FORBID = "forbid"
+    """A guard's veto."""
+    ALLOW = "allow"
+    """A guard has no objection."""
+    REQUEST = "request"
+    """A work driver has more work."""
+    STOP = "stop"
+    """A work driver has none."""
+
+
+_DEFAULT_REASONS = {
+    ContinuationDecision.FORBID: "{} forbids another step",
+    ContinuationDecision.ALLOW: "{} does not object to another step",
+    ContinuationDecision.REQUEST: "{} has work for another step",
+    ContinuationDecision.STOP: "{} sees nothing left to do",
+}
+
+SIGNAL = "StopSignal"
+"""The criterion as which a pending signal stands in traces."""
+
+# By substring of the criterion's name; `CumulativeExecutionTimeLimit` contains the third.
+_REASONS_BY_NAME = {
+    "StepsLimit": StopReason.STEPS_LIMIT,
+    "TokenUsageLimit": StopReason.TOKEN_LIMIT,
+    "ExecutionTimeLimit": StopReason.TIME_LIMIT,
+    "ErrorPolicy": StopReason.ERROR,
+    "FinishReason": StopReason.FINISH_REASON,
+}
+
+
+def short_name(qualified: str) -> str:
+    """The last segment of a qualified class name."""
+    return qualified.rsplit(".", 1)[-1]
+
+
+_FIRST_PATHS = {
+    "everstep.agent_domain.loop.criteria": "agent_domain.criteria",
+    "everstep.agent_domain.loop.continuation": "agent_domain.continuation",
+}
+"""Where modules of ours were first: qualified names are on the wire and in stored evaluations, and stay."""
+
+
+def class_name(criterion: object) -> str:
+    """The qualified name under which a criterion stands in traces: its class, unless it says otherwise."""
+    own = getattr(criterion, "criterion_class", None)
+    if isinstance(own, str):
+        return own
+    kind = criterion if isinstance(criterion, type) else type(criterion)
+    return f"{_FIRST_PATHS.get(kind.__module__, kind.__module__)}.{kind.__qualname__}"
+
+
+@dataclass(frozen=True, slots=True)
+class ContinuationEvaluation:
+    """One criterion's vote, with its reasons."""
+
+    criterion_class: str
+    decision: ContinuationDecision
+    reason: str
+    context: FrozenDict = EMPTY
+    stop_reason: StopReason | None = None
+    error: StepError | None = None
+    """Set when the criterion raised instead of voting."""
+    limit: "ContinuationEvaluation | None" = None
+    """In the `stop` of a nested set that a resource limit shares: that limit's veto."""
+    source: str = ""
+    """Who asked to stop, in the vote of a signal that names its source."""
+
+    def __post_init__(self) -> None:
+        # Coerced, so that the veto of a criterion that writes "forbid" is not overlooked.
+        object.__setattr__(self, "decision", _decision(self.decision))
+        reason = self.stop_reason and member(StopReason, self.stop_reason, "the stop reason of an evaluation")
+        object.__setattr__(self, "stop_reason", reason)
+        object.__setattr__(self, "context", frozen_map(self.context, "the context of an evaluation"))
+
+    @classmethod
+    def from_decision(cls, criterion_class: str, decision: ContinuationDecision) -> "ContinuationEvaluation":
+        """The vote with its default reason."""
+        said = _DEFAULT_REASONS[_decision(decision)].format(short_name(criterion_class))
+        return cls(criterion_class, decision, said)
+
+    @property
+    def name(self) -> str:
+        """The short name, under which it stands in traces."""
+        return short_name(self.criterion_class)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The written form; `source` is in it only where there is one."""
+        written = {
+            "criterion": self.name,
+            "decision": self.decision,
+            "reason": self.reason,
+            "stopReason": self.stop_reason,
+            "context": self.context,
+        }
+        return {**written, "source": self.source} if self.source else written
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "ContinuationEvaluation":
+        """Read the written form; what it does not know is ignored."""
+        return cls(
+            read_key(data, "criterion", str),
+            read_key(data, "decision", ContinuationDecision),
+            str(data.get("reason", "")),
+            data.get("context") or EMPTY,
+            read_optional(data, "stopReason", StopReason),
+            source=str(data.get("source", "")),
+        )
+
+
+def _decision(given: object) -> ContinuationDecision:
+    return member(ContinuationDecision, given, "the decision of an evaluation")
+
+
+@dataclass(frozen=True, slots=True)
+class ContinuationOutcome:
+    """What the votes came to, and every one of them."""
+
+    decision: ContinuationDecision
+    should_continue: bool
+    resolved_by: str
+    stop_reason: StopReason
+    evaluations: tuple[ContinuationEvaluation, ...] = ()
+
+    def evaluation_for(self, name: str | type) -> ContinuationEvaluation | None:
+        """The first vote of a criterion, by short name, qualified name or class."""
+        wanted = class_name(name) if isinstance(name, type) else name
+        # A trace that was read back knows short names only.
+        known = ((e, {e.criterion_class, e.name}) for e in self.evaluations)
+        return next((e for e, own in known if wanted in own or own == {short_name(wanted)}), None)
+
+    def forbidding_criterion(self) -> ContinuationEvaluation | None:
+        """The first veto."""
+        return _first(self.evaluations, ContinuationDecision.FORBID)
+
+    @property
+    def source(self) -> str:
+        """What decided: the criterion, or the source that a stop signal names."""
+        decided = self.evaluation_for(self.resolved_by)
+        return (decided and decided.source) or self.resolved_by
+
+    @property
+    def stop_signal(self) -> StopSignal | None:
+        """The signal that voted; a message that is the default reason is none."""
+        vote = self.evaluation_for(SIGNAL)
+        if vote is None or vote.stop_reason is None:
+            return None
+        default = ContinuationEvaluation.from_decision(SIGNAL, vote.decision).reason
+        return StopSignal(
+            vote.stop_reason, "" if vote.reason == default else vote.reason, vote.context, vote.source
+        )
+
+    @property
+    def failure(self) -> StepError | None:
+        """What the criterion that decided raised, if it did."""
+        return next((e.error for e in self.evaluations if e.error), None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The written form."""
+        return {
+            "decision": self.decision,
+            "shouldContinue": self.should_continue,
+            "resolvedBy": self.resolved_by,
+            "stopReason": self.stop_reason,
+            "evaluations": [evaluation.to_dict() for evaluation in self.evaluations],
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "ContinuationOutcome":
+        """Read the written form; what it does not know is ignored."""
+        return cls(
+            read_key(data, "decision", ContinuationDecision),
+            read_key(data, "shouldContinue", bool),
+            read_key(data, "resolvedBy", str),
+            read_key(data, "stopReason", StopReason),
+            read_each(data, "evaluations", ContinuationEvaluation.from_dict),
+        )
+
+
+def compact(outcome: ContinuationOutcome) -> FrozenDict:
+    """An outcome in few bytes, for workflow history: what most have in common is left out."""
+    told = {
+        "decision": outcome.decision,
+        "by": outcome.resolved_by,
+        "stop": outcome.stop_reason,
+        "votes": [_compact_vote(vote) for vote in outcome.evaluations],
+    }
+    return frozen_map({key: value for key, value in told.items() if value != _USUAL.get(key)})
+
+
+_NO_FAILURE: Mapping[str, Any] = {
+    "errorType": "unknown",
+    "consecutiveFailures": 0,
+    "totalFailures": 0,
+    "maxRetries": 0,
+    "handling": "ignore",
+    "toolName": None,
+}
+
+_USUAL: Mapping[str, Any] = {
+    "decision": ContinuationDecision.REQUEST,
+    "by": "ToolCallPresenceCheck",
+    "stop": StopReason.COMPLETED,
+    # What the base set says after a step that called tools.
+    "votes": [
+        "StepsLimit",
+        "TokenUsageLimit",
+        "ExecutionTimeLimit",
+        "FinishReasonCheck",
+        ["ErrorPolicyCriterion"],
+        ["ToolCallPresenceCheck", "request"],
+    ],
+}
+
+
+def _compact_vote(vote: ContinuationEvaluation) -> list[Any] | str:
+    """The name alone says that it allows, for no other reason than usual."""
+    entry: list[Any] = [vote.name, vote.decision]
+    if vote.reason == NO_FAILURE and vote.context.keys() == _NO_FAILURE.keys():
+        # What an error policy says after nearly every step.
+        told = {key: value for key, value in vote.context.items() if value != _NO_FAILURE[key]}
+        return [vote.name, told] if told else [vote.name]
+    plain = ContinuationEvaluation.from_decision(vote.name, vote.decision)
+    if vote.reason == plain.reason and not (vote.stop_reason or vote.context or vote.source):
+        return vote.name if vote.decision is ContinuationDecision.ALLOW else entry
+    source = [vote.source] if vote.source else []
+    return [*entry, vote.reason, vote.stop_reason, vote.context, *source]
+
+
+def expanded(data: Mapping[str, Any]) -> ContinuationOutcome:
+    """The outcome that `compact` wrote."""
+    told = {**_USUAL, **data}
+    decision = ContinuationDecision(told["decision"])
+    votes = tuple(_expanded_entry(entry) for entry in told["votes"])
+    goes_on = decision is ContinuationDecision.REQUEST
+    return ContinuationOutcome(decision, goes_on, str(told["by"]), StopReason(told["stop"]), votes)
+
+
+def _expanded_entry(entry: Any) -> ContinuationEvaluation:
+    if isinstance(entry, str):
+        return _expanded_vote(entry)
+    name, told = entry[0], entry[1] if len(entry) > 1 else EMPTY
+    if isinstance(told, Mapping):
+        context = frozen_map({**_NO_FAILURE, **cast("Mapping[str, Any]", told)})
+        return _expanded_vote(name, reason=NO_FAILURE, context=context)
+    # What a later version adds is ignored.
+    vote = _expanded_vote(*entry[:5])
+    return replace(vote, source=str(entry[_SOURCE_AT])) if len(entry) > _SOURCE_AT else vote
+
+
+_SOURCE_AT = 5
+"""The place of a signal's source in a vote; most votes are shorter."""
+
+
+def _expanded_vote(
+    name: str,
+    decision: str = ContinuationDecision.ALLOW,
+    reason: str | None = None,
+    stop_reason: str | None = None,
+    context: FrozenDict = EMPTY,
+) -> ContinuationEvaluation:
+    vote = ContinuationEvaluation.from_decision(name, ContinuationDecision(decision))
+    stop = StopReason(stop_reason) if stop_reason else None
+    said = vote.reason if reason is None else reason
+    return replace(vote, reason=said, stop_reason=stop, context=context)
+
+
+class Signalled(Protocol):
+    """What evaluating needs of a state besides what the criteria read."""
+
+    @property
+    def stop_signal(self) -> StopSignal | None:
+        """A wish to stop that waits for the next evaluation."""
+        ...
+
+    @property
+    def continuation_requested(self) -> bool:
+        """Whether somebody asked for another step."""
+        ...
+
+
+S_contra = TypeVar("S_contra", contravariant=True)
+
+
+class Criterion(Protocol[S_contra]):
+    """Votes on whether another step may or should follow."""
+
+    def decide(self, state: S_contra) -> ContinuationDecision:
+        """The decision alone."""
+        ...
+
+
+@runtime_checkable
+class CanExplainContinuation(Protocol):
+    """A criterion that gives its whole evaluation; asked instead of `decide`."""
+
+    def explain(self, state: Any) -> ContinuationEvaluation:
+        """The vote with its reasons."""
+        ...
+
+
+@runtime_checkable
+class CanProvideStopReason(Protocol):
+    """A criterion that knows why its veto stops the run."""
+
+    def stop_reason(self, state: Any, decision: ContinuationDecision) -> StopReason | None:
+        """The reason, or None to leave it to the name."""
+        ...
+
+
+@dataclass(frozen=True)
+class CallableCriterion:
+    """A function from state to decision, as a criterion."""
+
+    fn: Callable[[Any], ContinuationDecision]
+
+    def __post_init__(self) -> None:
+        if not callable(self.fn):
+            raise InvalidInput(f"when takes a function from state to decision, {self.fn!r} is none")
+
+    def decide(self, state: Any) -> ContinuationDecision:
+        """The decision alone."""
+        return self.fn(state)
+
+
+class ContinuationCriteria:
+    """Criteria in order. The set is itself a criterion: nested, it casts one vote."""
+
+    def __init__(self, *criteria: Criterion[Any]) -> None:
+        for criterion in criteria:
+            if isinstance(criterion, type):
+                raise InvalidInput(f"{criterion!r} is no criterion: pass an object of it, not the class")
+            if not callable(getattr(criterion, "decide", None)):
+                raise InvalidInput(
+                    f"{criterion!r} is no criterion: give it a method decide(state), "
+                    "or wrap a function with ContinuationCriteria.when(fn)"
+                )
+        self.criteria = criteria
+
+    @staticmethod
+    def when(fn: Callable[[Any], ContinuationDecision]) -> CallableCriterion:
+        """A function from state to decision as a criterion."""
+        return CallableCriterion(fn)
+
+    def with_criteria(self, *more: Criterion[Any]) -> "ContinuationCriteria":
+        """The same with these appended."""
+        return ContinuationCriteria(*self.criteria, *more)
+
+    def evaluate(self, state: Signalled) -> ContinuationOutcome:
+        """Ask every criterion and decide by the table."""
+        return _decide((*_signal(state), *(_vote(c, state) for c in self.criteria), *_request(state)))
+
+    def can_continue(self, state: Signalled) -> bool:
+        """Whether another step follows."""
+        return self.evaluate(state).should_continue
+
+    def decide(self, state: Signalled) -> ContinuationDecision:
+        """The decision alone."""
+        return self.evaluate(state).decision
+
+    def explain(self, state: Signalled) -> ContinuationEvaluation:
+        """The one vote of this set inside another; signals are the outermost set's affair."""
+        outcome = _decide(tuple(_vote(criterion, state) for criterion in self.criteria))
+        vote = ContinuationEvaluation.from_decision(class_name(self), outcome.decision)
+        reason = f"{vote.reason} ({outcome.resolved_by})"
+        limit = _first_limit(outcome) if outcome.decision is ContinuationDecision.STOP else None
+        return replace(
+            vote, reason=reason, stop_reason=outcome.stop_reason, error=outcome.failure, limit=limit
+        )
+
+
+def _signal(state: Signalled) -> Iterable[ContinuationEvaluation]:
+    """A pending stop signal votes first, unless a request for continuation outweighs it."""
+    signal = state.stop_signal
+    if signal and not (state.continuation_requested and signal.reason is not StopReason.USER_REQUESTED):
+        vote = ContinuationEvaluation.from_decision(SIGNAL, ContinuationDecision.FORBID)
+        reason = signal.message or vote.reason
+        yield replace(
+            vote, reason=reason, context=signal.context, stop_reason=signal.reason, source=signal.source
+        )
+
+
+def _request(state: Signalled) -> Iterable[ContinuationEvaluation]:
+    if state.continuation_requested:
+        yield ContinuationEvaluation.from_decision("ContinuationRequest", ContinuationDecision.REQUEST)
+
+
+def _vote(criterion: Criterion[Any], state: Signalled) -> ContinuationEvaluation:
+    """Ask one criterion; one that raises vetoes, with what it raised."""
+    name = class_name(criterion)
+    try:
+        vote = _explained(criterion, name, state)
+        if vote.decision is not ContinuationDecision.FORBID or vote.stop_reason:
+            return vote
+        return replace(vote, stop_reason=_stop_reason(criterion, vote, state))
+    except Exception as error:  # noqa: BLE001 -- whatever a user's criterion raises ends the run
+        reason = f"{short_name(name)} raised {type(error).__name__}: {error}"
+        forbid = ContinuationDecision.FORBID
+        return ContinuationEvaluation(name, forbid, reason, EMPTY, StopReason.ERROR, StepError.of(error))
+
+
+def _explained(criterion: Criterion[Any], name: str, state: Signalled) -> ContinuationEvaluation:
+    if isinstance(criterion, CanExplainContinuation):
+        return criterion.explain(state)
+    return ContinuationEvaluation.from_decision(name, ContinuationDecision(criterion.decide(state)))
+
+
+def _stop_reason(criterion: object, vote: ContinuationEvaluation, state: Signalled) -> StopReason:
+    own = criterion.stop_reason(state, vote.decision) if isinstance(criterion, CanProvideStopReason) else None
+    if own:
+        return own
+    named = (reason for part, reason in _REASONS_BY_NAME.items() if part in vote.name)
+    return next(named, StopReason.GUARD)
+
+
+def _decide(votes: tuple[ContinuationEvaluation, ...]) -> ContinuationOutcome:
+    """The table, row by row."""
+    request = _first(votes, ContinuationDecision.REQUEST)
+    if request:
+        # A nested set that stopped although a limit was reached gives way to that limit:
+        # somebody has work, and the limit forbids it.
+        votes = tuple(vote.limit or vote for vote in votes)
+    forbid, stop = _deciding_forbid(votes), _first(votes, ContinuationDecision.STOP)
+    if not votes:
+        return _outcome(votes, ContinuationDecision.STOP, "ContinuationCriteria")
+    # Two rows in one: natural completion despite limits, and a stop that nobody forbids or outvotes.
+    if stop and not request and _only_limits_forbid(votes):
+        return _outcome(votes, ContinuationDecision.STOP, stop.name)
+    if forbid:
+        return _outcome(
+            votes, ContinuationDecision.FORBID, forbid.name, forbid.stop_reason or StopReason.GUARD
+        )
+    if request:
+        return _outcome(votes, ContinuationDecision.REQUEST, request.name)
+    return _outcome(votes, ContinuationDecision.REQUEST, "aggregate")
+
+
+def _outcome(
+    votes: tuple[ContinuationEvaluation, ...],
+    decision: ContinuationDecision,
+    resolved_by: str,
+    reason: StopReason = StopReason.COMPLETED,
+) -> ContinuationOutcome:
+    return ContinuationOutcome(decision, decision is ContinuationDecision.REQUEST, resolved_by, reason, votes)
+
+
+def _first(
+    votes: Iterable[ContinuationEvaluation], decision: ContinuationDecision
+) -> ContinuationEvaluation | None:
+    return next((vote for vote in votes if vote.decision is decision), None)
+
+
+def _deciding_forbid(votes: tuple[ContinuationEvaluation, ...]) -> ContinuationEvaluation | None:
+    """An error outranks every other veto; a criterion that raised outranks an error."""
+    forbids = [vote for vote in votes if vote.decision is ContinuationDecision.FORBID]
+    raised = (vote for vote in forbids if vote.error)
+    errors = (vote for vote in forbids if vote.stop_reason is StopReason.ERROR)
+    return next(raised, None) or next(errors, None) or (forbids[0] if forbids else None)
+
+
+def _first_limit(outcome: ContinuationOutcome) -> ContinuationEvaluation | None:
+    """The limit that a set which stopped gives way to, be it one of its own or of a set inside it."""
+    vetoes = (e if e.decision is ContinuationDecision.FORBID else e.limit for e in outcome.evaluations)
+    return next((veto for veto in vetoes if veto), None)
+
+
+def _only_limits_forbid(votes: Iterable[ContinuationEvaluation]) -> bool:
+    """Resource limits veto only further work; true also when nothing forbids."""
+    forbids = (vote for vote in votes if vote.decision is ContinuationDecision.FORBID)
+    return all(vote.stop_reason and vote.stop_reason.is_resource_limit for vote in forbids)

@@ -1,0 +1,293 @@
+"""The criteria that come with Everstep.
+
+They read only what `ExecutionView` names, so they judge a full `AgentState` and the facts of a
+durable execution alike. Each is a frozen value; those without functions inside can be part of an
+execution's plan.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.loop.continuation import (
+    ContinuationDecision,
+    ContinuationEvaluation,
+    class_name,
+)
+from everstep.agent_domain.loop.error_policy import (
+    ErrorContext,
+    ErrorHandlingDecision,
+    ErrorPolicy,
+    as_policy,
+    context_of,
+    reason_for,
+)
+from everstep.agent_domain.loop.facts import CritiqueVerdict
+from everstep.agent_domain.loop.status import StopReason
+from everstep.agent_domain.loop.step_facts import StepType
+from everstep.agent_domain.loop.views import ExecutionView
+from everstep.agent_domain.values import frozen_map, number
+
+FORBID, ALLOW, REQUEST, STOP = ContinuationDecision
+
+
+def _evaluation(
+    criterion: object, decision: ContinuationDecision, reason: str, **context: Any
+) -> ContinuationEvaluation:
+    vote = ContinuationEvaluation.from_decision(class_name(criterion), decision)
+    return replace(vote, reason=reason, context=frozen_map(context))
+
+
+def _reached(value: float, limit: float) -> ContinuationDecision:
+    return FORBID if value >= limit else ALLOW
+
+
+@dataclass(frozen=True)
+class StepsLimit:
+    """No step beyond the first `max_steps`."""
+
+    max_steps: int
+    resolver: Callable[[Any], int] | None = None
+
+    def decide(self, state: ExecutionView) -> ContinuationDecision:
+        """What it votes."""
+        count = self.resolver(state) if self.resolver else state.step_count
+        return _reached(count, self.max_steps)
+
+
+@dataclass(frozen=True)
+class TokenUsageLimit:
+    """No step once so many tokens were used."""
+
+    max_tokens: int
+    resolver: Callable[[Any], int] | None = None
+
+    def decide(self, state: ExecutionView) -> ContinuationDecision:
+        """What it votes."""
+        used = self.resolver(state) if self.resolver else state.tokens
+        return _reached(used, self.max_tokens)
+
+
+def _positive(seconds: float) -> None:
+    # Of nan the order matters: that it is not greater than zero is told first.
+    if isinstance(seconds, int | float) and not seconds > 0:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without types
+        raise InvalidInput("Max seconds must be greater than zero.")
+    number(seconds, "Max seconds")
+
+
+@dataclass(frozen=True)
+class ExecutionTimeLimit:
+    """No step once the run has lasted so long, by the wall clock since it began or was resumed."""
+
+    max_seconds: float
+    resolver: Callable[[Any], Any] | None = None
+    """The moment from which on time counts."""
+
+    def __post_init__(self) -> None:
+        _positive(self.max_seconds)
+
+    def decide(self, state: ExecutionView) -> ContinuationDecision:
+        """What it votes."""
+        return _reached(self._elapsed(state), self.max_seconds)
+
+    def _elapsed(self, state: ExecutionView) -> float:
+        if self.resolver is None:
+            return state.elapsed_seconds
+        start, now = self.resolver(state), state.state_info.updated_at
+        return (now - start).total_seconds() if start and now else 0.0
+
+
+@dataclass(frozen=True)
+class CumulativeExecutionTimeLimit:
+    """No step once so many seconds were spent working, in this execution or the whole session."""
+
+    max_seconds: float
+    scope: str | Callable[[Any], float] = "execution"
+    """`execution` or `session`; a function here is the resolver, as in the other limits."""
+    resolver: Callable[[Any], float] | None = None
+
+    def __post_init__(self) -> None:
+        _positive(self.max_seconds)
+        if callable(self.scope):
+            object.__setattr__(self, "resolver", self.scope)
+            object.__setattr__(self, "scope", "execution")
+        if self.scope not in ("execution", "session"):
+            raise InvalidInput(f"the scope is {self.scope!r}; use execution or session")
+
+    def _worked(self, state: ExecutionView) -> float:
+        if self.resolver:
+            return self.resolver(state)
+        info = state.state_info
+        of_session = self.scope == "session"
+        return info.session_execution_seconds if of_session else info.cumulative_execution_seconds
+
+    def decide(self, state: ExecutionView) -> ContinuationDecision:
+        """What it votes."""
+        return _reached(self._worked(state), self.max_seconds)
+
+    def explain(self, state: ExecutionView) -> ContinuationEvaluation:
+        """The vote with its reasons."""
+        worked, decision = self._worked(state), self.decide(state)
+        relation = "exceeded" if decision is FORBID else "under"
+        reason = f"Cumulative execution time {worked:.1f}s {relation} limit {int(self.max_seconds)}s"
+        return _evaluation(self, decision, reason, cumulativeSeconds=worked, maxSeconds=self.max_seconds)
+
+
+@dataclass(frozen=True)
+class FinishReasonCheck:
+    """No step after the model stopped for one of these reasons."""
+
+    reasons: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        if isinstance(self.reasons, str) or not isinstance(self.reasons, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidInput(f"finish reasons are a list of words, not {self.reasons!r}")
+        object.__setattr__(self, "reasons", frozenset(map(str, self.reasons)))
+
+    def decide(self, state: ExecutionView) -> ContinuationDecision:
+        """What it votes."""
+        step = state.current_step
+        return FORBID if step and step.finish_reason in self.reasons else ALLOW
+
+
+class ResolvesErrorContext(Protocol):
+    """Says what failed in a state, for an error policy to judge."""
+
+    def resolve(self, state: Any) -> ErrorContext:
+        """The latest failure, or `ErrorContext.none()`."""
+        ...
+
+
+@dataclass(frozen=True)
+class ErrorPolicyCriterion:
+    """No step after an error that the policy does not forgive.
+
+    A `context_resolver` replaces the usual reading of the state. It is code, so it serves agents that
+    run in-process only.
+    """
+
+    policy: ErrorPolicy = ErrorPolicy()
+    context_resolver: ResolvesErrorContext | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "policy", as_policy(self.policy))
+        resolver = self.context_resolver
+        if resolver is not None and not callable(getattr(resolver, "resolve", None)):
+            raise InvalidInput(f"the context resolver is {resolver!r}; pass an object with resolve(state)")
+
+    def _context(self, state: ExecutionView) -> ErrorContext:
+        return self.context_resolver.resolve(state) if self.context_resolver else state.error_context
+
+    @classmethod
+    def with_policy(cls, policy: ErrorPolicy) -> "ErrorPolicyCriterion":
+        """The criterion for this policy."""
+        return cls(policy)
+
+    def decide(self, state: ExecutionView) -> ContinuationDecision:
+        """What it votes."""
+        return _forgiven(self.policy.evaluate(self._context(state)))
+
+    def explain(self, state: ExecutionView) -> ContinuationEvaluation:
+        """The vote with its reasons."""
+        context = self._context(state)
+        handling, retries = self.policy.evaluate(context), self.policy.max_retries
+        reason = reason_for(context, handling, retries)
+        return _evaluation(self, _forgiven(handling), reason, **context_of(context, handling, retries))
+
+
+def _forgiven(handling: ErrorHandlingDecision) -> ContinuationDecision:
+    return FORBID if handling is ErrorHandlingDecision.STOP else ALLOW
+
+
+@dataclass(frozen=True)
+class ToolCallPresenceCheck:
+    """Another step while the model calls tools, or the error policy wants to try again."""
+
+    policy: ErrorPolicy = ErrorPolicy()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "policy", as_policy(self.policy))
+
+    def decide(self, state: ExecutionView) -> ContinuationDecision:
+        """What it votes."""
+        step = state.current_step
+        called = step is not None and step.has_tool_calls
+        retry = self.policy.evaluate(state.error_context) is ErrorHandlingDecision.RETRY
+        return REQUEST if state.step_count == 0 or called or retry else STOP
+
+
+@dataclass(frozen=True)
+class SelfCriticContinuationCheck:
+    """Another step while a critic rejects the answer, up to so many critiques."""
+
+    max_iterations: int = 2
+
+    def decide(self, state: ExecutionView) -> ContinuationDecision:
+        """What it votes."""
+        critique = state.critique
+        if critique is None or critique.verdict is CritiqueVerdict.APPROVED:
+            return STOP
+        return FORBID if critique.iteration >= self.max_iterations else REQUEST
+
+    def explain(self, state: ExecutionView) -> ContinuationEvaluation:
+        """The vote with its reasons."""
+        vote = ContinuationEvaluation.from_decision(class_name(self), self.decide(state))
+        if vote.decision is not FORBID or state.critique is None:
+            return vote
+        reason = f"Answer still rejected after {state.critique.iteration} of {self.max_iterations} critiques"
+        return replace(vote, reason=reason, stop_reason=StopReason.RETRY_LIMIT)
+
+
+@dataclass(frozen=True)
+class ResponseContentCheck:
+    """Another step while a predicate holds for the response. Needs the response's text."""
+
+    resolver: Callable[[Any], str | None]
+    predicate: Callable[[str], bool]
+
+    def decide(self, state: Any) -> ContinuationDecision:
+        """What it votes."""
+        response = self.resolver(state)
+        if response is None:
+            return ALLOW
+        return REQUEST if self.predicate(response) else STOP
+
+
+@dataclass(frozen=True)
+class StopOnFinalDecision:
+    """Nothing left to do unless the last step called tools."""
+
+    def decide(self, state: ExecutionView) -> ContinuationDecision:
+        """What it votes."""
+        step = state.current_step
+        return ALLOW if step and step.step_type is StepType.TOOL_EXECUTION else STOP
+
+
+@dataclass(frozen=True)
+class ErrorPresenceCheck:
+    """No step after any error."""
+
+    def decide(self, state: ExecutionView) -> ContinuationDecision:
+        """What it votes."""
+        step = state.current_step
+        return FORBID if step and step.has_errors else ALLOW
+
+    def stop_reason(self, state: ExecutionView, decision: ContinuationDecision) -> StopReason | None:
+        """Why the run stops."""
+        return StopReason.ERROR
+
+
+@dataclass(frozen=True)
+class RetryLimit:
+    """No step after so many failed ones in a row."""
+
+    max_failures: int
+
+    def decide(self, state: ExecutionView) -> ContinuationDecision:
+        """What it votes."""
+        return _reached(state.trailing_failures, self.max_failures)
+
+    def stop_reason(self, state: ExecutionView, decision: ContinuationDecision) -> StopReason | None:
+        """Why the run stops."""
+        return StopReason.RETRY_LIMIT

@@ -1,0 +1,222 @@
+"""What a failure means for the run: stop, try another step, or go on regardless."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from enum import StrEnum
+from typing import Any, Protocol
+
+from everstep.agent_domain.errors import InvalidInput, UnknownName
+from everstep.agent_domain.loop.step_error import ErrorType, StepError
+from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map, thaw
+
+
+class ErrorHandlingDecision(StrEnum):
+    """What to do about a failure."""
+
+    STOP = "stop"
+    RETRY = "retry"
+    IGNORE = "ignore"
+
+
+STOP, RETRY, IGNORE = ErrorHandlingDecision
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorContext:
+    """What a policy knows of the latest failure."""
+
+    type: ErrorType
+    consecutive_failures: int
+    total_failures: int
+    message: str | None = None
+    tool_name: str | None = None
+    metadata: FrozenDict = EMPTY
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "metadata", frozen_map(self.metadata, "the metadata of an error"))
+
+    @classmethod
+    def none(cls) -> "ErrorContext":
+        """Nothing failed."""
+        return cls(ErrorType.UNKNOWN, 0, 0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The written form."""
+        return {
+            "type": str(self.type),
+            "consecutiveFailures": self.consecutive_failures,
+            "totalFailures": self.total_failures,
+            "message": self.message,
+            "toolName": self.tool_name,
+            "metadata": thaw(self.metadata),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorPolicy:
+    """A decision for each type of error, and how often in a row a retry may fail."""
+
+    on_tool_error: ErrorHandlingDecision = STOP
+    on_model_error: ErrorHandlingDecision = STOP
+    on_validation_error: ErrorHandlingDecision = STOP
+    on_rate_limit_error: ErrorHandlingDecision = STOP
+    on_timeout_error: ErrorHandlingDecision = STOP
+    on_unknown_error: ErrorHandlingDecision = STOP
+    max_retries: int = 0
+
+    def __post_init__(self) -> None:
+        for kind in ErrorType:
+            name = f"on_{kind}_error"
+            object.__setattr__(self, name, _decision(name, getattr(self, name)))
+        if type(self.max_retries) is not int or self.max_retries < 0:
+            raise InvalidInput(f"max_retries is {self.max_retries!r}; pass a whole number, 0 or more")
+
+    @classmethod
+    def stop_on_any_error(cls) -> "ErrorPolicy":
+        """The default: whatever fails ends the run."""
+        return cls()
+
+    @classmethod
+    def retry_tool_errors(cls, max_retries: int = 3) -> "ErrorPolicy":
+        """Tools, validation, rate limits and timeouts are tried again."""
+        return cls(RETRY, STOP, RETRY, RETRY, RETRY, STOP, max_retries)
+
+    @classmethod
+    def ignore_tool_errors(cls) -> "ErrorPolicy":
+        """The model reads what failed and goes on."""
+        return cls(IGNORE, STOP, IGNORE, RETRY, RETRY, IGNORE, 0)
+
+    @classmethod
+    def retry_all(cls, max_retries: int = 5) -> "ErrorPolicy":
+        """Everything is tried again."""
+        return cls(RETRY, RETRY, RETRY, RETRY, RETRY, RETRY, max_retries)
+
+    @classmethod
+    def named(cls, name: str) -> "ErrorPolicy":
+        """The preset of that name, as it is without being told a number."""
+        presets = {
+            each.__name__: each
+            for each in (cls.stop_on_any_error, cls.retry_tool_errors, cls.ignore_tool_errors, cls.retry_all)
+        }
+        if name not in presets:
+            raise UnknownName("error policy", name, presets)
+        return presets[name]()
+
+    def with_max_retries(self, max_retries: int) -> "ErrorPolicy":
+        """The same with another number of failures in a row that ends the run."""
+        return replace(self, max_retries=max_retries)
+
+    def with_tool_error_handling(self, decision: ErrorHandlingDecision) -> "ErrorPolicy":
+        """The same with another decision for tools."""
+        return replace(self, on_tool_error=decision)
+
+    def decision_for(self, kind: ErrorType) -> ErrorHandlingDecision:
+        """The table's entry, before retries are counted."""
+        return getattr(self, f"on_{kind}_error")
+
+    def evaluate(self, context: ErrorContext) -> ErrorHandlingDecision:
+        """The table, with a retry that is used up turned into a stop."""
+        if context.consecutive_failures == 0:
+            return IGNORE
+        decision = self.decision_for(context.type)
+        exhausted = context.consecutive_failures >= self.max_retries
+        return STOP if decision is RETRY and exhausted else decision
+
+    def to_dict(self) -> dict[str, Any]:
+        """The written form."""
+        decisions = {f"on_{kind}_error": str(self.decision_for(kind)) for kind in ErrorType}
+        return decisions | {"max_retries": self.max_retries}
+
+
+def as_policy(given: object) -> ErrorPolicy:
+    """The policy, also from its written form, of which what it does not know is ignored."""
+    if isinstance(given, ErrorPolicy):
+        return given
+    written = frozen_map(given, "an error policy")
+    known = {field.name for field in fields(ErrorPolicy)}
+    return ErrorPolicy(**{name: value for name, value in written.items() if name in known})
+
+
+def _decision(name: str, given: str) -> ErrorHandlingDecision:
+    try:
+        return ErrorHandlingDecision(given)
+    except ValueError:
+        raise InvalidInput(f"{name} is {given!r}; use one of: stop, retry, ignore") from None
+
+
+class FailingStep(Protocol):
+    """What the resolver reads of a step."""
+
+    @property
+    def errors(self) -> tuple[StepError, ...]:
+        """Its own errors, or else those of its failing calls."""
+        ...
+
+    @property
+    def tool_errors(self) -> tuple[StepError, ...]:
+        """The errors of failing calls."""
+        ...
+
+
+EFFECT_UNKNOWN = frozen_map({"effect": "unknown"}, "the metadata of an error")
+"""In the context of a failing call that may have had its effect: no policy runs such a call again."""
+
+
+def resolve(
+    step: FailingStep | None, consecutive: int, total: int, *, unknown_effects_apart: bool = False
+) -> ErrorContext:
+    """The context of the step's failure; the counts include the step.
+
+    Args:
+        step: The step that failed, if one did.
+        consecutive: Failed steps in a row.
+        total: Failed steps of the execution.
+        unknown_effects_apart: The rule of executions that met an unknown effect in an older release:
+            its type is `unknown`, and not `tool`.
+    """
+    if step is None or not (step.errors or step.tool_errors):
+        return ErrorContext.none()
+    first = next(iter(step.tool_errors), None)
+    message = (first or step.errors[0]).message
+    kind, effects = _type_of(step), [error.is_effect_unknown for error in step.tool_errors]
+    if unknown_effects_apart and kind is ErrorType.TOOL and all(effects):
+        kind = ErrorType.UNKNOWN
+    metadata = EFFECT_UNKNOWN if any(effects) else EMPTY
+    return ErrorContext(kind, consecutive, total, message, first.tool_name if first else None, metadata)
+
+
+def _type_of(step: FailingStep) -> ErrorType:
+    stated = {error.type for error in (*step.errors, *step.tool_errors)}
+    for kind in (ErrorType.RATE_LIMIT, ErrorType.TIMEOUT, ErrorType.VALIDATION):
+        if kind in stated:
+            return kind
+    return ErrorType.TOOL if step.tool_errors else ErrorType.MODEL
+
+
+NO_FAILURE = "No failure to handle"
+"""What a policy says after nearly every step."""
+
+
+def reason_for(context: ErrorContext, handling: ErrorHandlingDecision, max_retries: int) -> str:
+    """The handling in a sentence, for traces."""
+    if context.consecutive_failures == 0:
+        return NO_FAILURE
+    kind = context.type[0].upper() + context.type[1:]
+    counts = f"(failures in a row: {context.consecutive_failures}, max_retries: {max_retries})"
+    if handling is IGNORE:
+        return f"{kind} error does not stop the run under this policy"
+    if handling is RETRY:
+        return f"{kind} error leads to a retry {counts}"
+    return f"{kind} error stops the run {counts}"
+
+
+def context_of(context: ErrorContext, handling: ErrorHandlingDecision, max_retries: int) -> Mapping[str, Any]:
+    """The handling as data, for traces."""
+    return {
+        "errorType": context.type,
+        "consecutiveFailures": context.consecutive_failures,
+        "totalFailures": context.total_failures,
+        "maxRetries": max_retries,
+        "handling": handling,
+        "toolName": context.tool_name,
+    }

@@ -1,0 +1,376 @@
+"""All that a decision may depend on, in constant space.
+
+`ExecutionFacts` is what a durable execution carries from step to step and across
+continue-as-new: counters, clocks, the current step's facts, signals. `AgentState` has the same
+facts and the bodies beside them. The current step counts as completed from the moment its last
+call is answered, and is recorded together with the outcome of the evaluation that follows.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from everstep.agent_domain.loop.continuation import ContinuationOutcome
+from everstep.agent_domain.loop.error_policy import (
+    ErrorContext,
+    ErrorHandlingDecision,
+    ErrorPolicy,
+    FailingStep,
+    resolve,
+)
+from everstep.agent_domain.loop.hook_requests import Wishes
+from everstep.agent_domain.loop.status import AgentStatus, StopReason
+from everstep.agent_domain.loop.step_error import StepError
+from everstep.agent_domain.loop.step_facts import CallFacts, StepFacts
+from everstep.agent_domain.loop.stop_signal import StopSignal
+from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.values import (
+    optional_moment,
+    parse_optional_moment,
+    parse_optional_uuid,
+    read_optional,
+    require_map,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StateInfo:
+    """Identity, age and working time of a state."""
+
+    id: UUID | None = None
+    started_at: datetime | None = None
+    """When the state was created; None until a runner first sees it."""
+    updated_at: datetime | None = None
+    """The moment as of which the state is known: the `now` of every time limit."""
+    cumulative_execution_seconds: float = 0.0
+    """Working time of this execution."""
+    session_execution_seconds: float = 0.0
+    """Working time of all executions of the session."""
+
+    def add_execution_time(self, seconds: float) -> "StateInfo":
+        """Both sums, larger by so many seconds of work."""
+        return replace(
+            self,
+            cumulative_execution_seconds=self.cumulative_execution_seconds + seconds,
+            session_execution_seconds=self.session_execution_seconds + seconds,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The written form."""
+        return {
+            "id": str(self.id) if self.id else None,
+            "startedAt": optional_moment(self.started_at),
+            "updatedAt": optional_moment(self.updated_at),
+            "cumulativeExecutionSeconds": self.cumulative_execution_seconds,
+            "sessionExecutionSeconds": self.session_execution_seconds,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "StateInfo":
+        """Read the written form; what is missing is unknown, missing seconds are 0."""
+        require_map(data, "stateInfo")
+        return cls(
+            parse_optional_uuid(data.get("id"), "stateInfo.id"),
+            parse_optional_moment(data.get("startedAt"), "startedAt"),
+            parse_optional_moment(data.get("updatedAt"), "updatedAt"),
+            read_optional(data, "cumulativeExecutionSeconds", float) or 0.0,
+            read_optional(data, "sessionExecutionSeconds", float) or 0.0,
+        )
+
+
+class CritiqueVerdict(StrEnum):
+    """What a critic said of the answer."""
+
+    APPROVED = "approved"
+    REJECTED = "rejected"
+
+
+@dataclass(frozen=True, slots=True)
+class CritiqueFacts:
+    """The latest critique, without its words."""
+
+    verdict: CritiqueVerdict
+    iteration: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionFacts:
+    """Where an execution stands. Every method returns new facts."""
+
+    status: AgentStatus = AgentStatus.IN_PROGRESS
+    state_info: StateInfo = StateInfo()
+    execution_started_at: datetime | None = None
+    step_started_at: datetime | None = None
+    """Set while a step is under way."""
+    usage: Usage = Usage()
+    child_tokens: int = 0
+    """What the executions used that its calls started, and those that these started."""
+    recorded_steps: int = 0
+    recorded_failures: int = 0
+    trailing_recorded_failures: int = 0
+    unevaluated_failures: int = 0
+    """The failures in a row before the latest recorded step, if nothing was evaluated after it."""
+    current_step: StepFacts | None = None
+    """Kept after recording, until the next step has something to show."""
+    is_recorded: bool = True
+    """Whether the current step is counted in the recorded numbers."""
+    is_processed: bool = False
+    """Whether processors have seen the current step."""
+    stop_signal: StopSignal | None = None
+    continuation_requested: bool = False
+    is_paused: bool = False
+    steered: int = 0
+    """Messages that wait for the next step boundary."""
+    critique: CritiqueFacts | None = None
+    last_outcome: ContinuationOutcome | None = None
+    unknown_effects_apart: bool = False
+    """The rule under which the execution met an unknown effect; see `error_policy.resolve`."""
+
+    # What criteria read.
+
+    @property
+    def _unrecorded(self) -> StepFacts | None:
+        """The current step, if it is complete and waits to be recorded."""
+        return None if self.is_recorded or not self.current_step or self.pending else self.current_step
+
+    @property
+    def is_applied(self) -> bool:
+        """Whether the current step is complete and waits to be recorded."""
+        return self._unrecorded is not None
+
+    @property
+    def pending(self) -> tuple[CallFacts, ...]:
+        """The calls of the current step that have no result yet."""
+        return () if self.is_recorded or not self.current_step else self.current_step.pending
+
+    @property
+    def awaits_processing(self) -> bool:
+        """Whether the current step is complete and processors have not seen it; they see no failures."""
+        step = self._unrecorded
+        return step is not None and not step.is_failure and not self.is_processed
+
+    @property
+    def tokens(self) -> int:
+        """All that was used, by executions that calls started as well."""
+        return self.usage.total + self.child_tokens
+
+    @property
+    def seconds_under_way(self) -> float:
+        """What the step under way has worked so far, which `state_info` counts once that is complete."""
+        return self.current_step.seconds if self.current_step and self.pending else 0.0
+
+    @property
+    def step_count(self) -> int:
+        """Completed steps, failure steps included."""
+        return self.recorded_steps + (self._unrecorded is not None)
+
+    @property
+    def next_step_number(self) -> int:
+        """The number of the step under way, or of the next."""
+        return self.step_count + 1
+
+    @property
+    def awaits_reply(self) -> bool:
+        """A step has begun and nothing has come back for it."""
+        return self.step_started_at is not None and self.is_recorded
+
+    @property
+    def trailing_failures(self) -> int:
+        """Failed steps in a row, up to and including the latest.
+
+        A step that was applied and then broken off by an exception ends no row: nothing was
+        evaluated after it, and the failure step that follows is its own. Otherwise a processor
+        that always raises would be retried for ever.
+        """
+        step = self._unrecorded
+        if step is None:
+            return self.trailing_recorded_failures
+        return self._failures_before(step) + 1 if step.has_errors else 0
+
+    def _failures_before(self, step: StepFacts) -> int:
+        """The row of failures that this step goes on with or ends."""
+        unevaluated = self.unevaluated_failures if step.is_failure else 0
+        return max(unevaluated, self.trailing_recorded_failures)
+
+    @property
+    def total_failures(self) -> int:
+        """Failed steps of this execution."""
+        step = self._unrecorded
+        return self.recorded_failures + (step is not None and step.has_errors)
+
+    @property
+    def error_context(self) -> ErrorContext:
+        """What the error policy judges."""
+        return self.context_of(self.current_step)
+
+    def context_of(self, step: FailingStep | None) -> ErrorContext:
+        """What the error policy judges, given the current step with or without its bodies."""
+        return resolve(
+            step,
+            self.trailing_failures,
+            self.total_failures,
+            unknown_effects_apart=self.unknown_effects_apart,
+        )
+
+    @property
+    def elapsed_seconds(self) -> float:
+        """Wall-clock time since the run began or was resumed."""
+        start = self.execution_started_at or self.state_info.started_at
+        now = self.state_info.updated_at
+        return (now - start).total_seconds() if start and now else 0.0
+
+    # What happened.
+
+    def at(self, now: datetime) -> "ExecutionFacts":
+        """The same, looked at now."""
+        info = self.state_info
+        started = info.started_at or now
+        return replace(self, state_info=replace(info, started_at=started, updated_at=now))
+
+    @classmethod
+    def begun(cls, clocks: StateInfo | None, now: datetime) -> "ExecutionFacts":
+        """An execution begins; its session may have worked before."""
+        return cls(state_info=clocks or StateInfo()).entered(now)
+
+    def entered(self, now: datetime) -> "ExecutionFacts":
+        """A run begins or goes on after a pause: the wall clock starts."""
+        return replace(self.at(now), execution_started_at=now)
+
+    def renewed(self) -> "ExecutionFacts":
+        """A new execution: only identity, age and the session's working time stay."""
+        info = replace(self.state_info, cumulative_execution_seconds=0.0)
+        return ExecutionFacts(state_info=info)
+
+    def step_started(self, now: datetime, hears: int = 0) -> "ExecutionFacts":
+        """A step begins, in which so many steered messages are heard; signals of the one before are gone."""
+        return replace(
+            self.at(now),
+            execution_started_at=self.execution_started_at or now,
+            step_started_at=now,
+            stop_signal=None,
+            continuation_requested=False,
+            is_processed=False,
+            steered=self.steered - hears,
+        )
+
+    def with_step(self, step: StepFacts) -> "ExecutionFacts":
+        """News of the step under way; its usage and seconds count once it is complete."""
+        facts = replace(self, current_step=step.granted(), is_recorded=False).wished(step.besides.wishes)
+        was_complete = self._unrecorded is not None
+        if not step.is_complete or was_complete:
+            return facts
+        info = self.state_info.add_execution_time(step.seconds)
+        return replace(
+            facts,
+            usage=self.usage + step.usage + step.besides.usage,
+            child_tokens=self.child_tokens + step.besides.child_tokens,
+            state_info=info,
+        )
+
+    def wished(self, wishes: Wishes) -> "ExecutionFacts":
+        """Hooks ask for something; a wish to stop that is there already stays."""
+        return replace(
+            self,
+            stop_signal=self.stop_signal or wishes.stop,
+            continuation_requested=self.continuation_requested or wishes.another_step,
+            is_paused=self.is_paused or wishes.pause,
+        )
+
+    def worked(self, seconds: float) -> "ExecutionFacts":
+        """Work that belongs to no call, such as a critic's."""
+        return replace(self, state_info=self.state_info.add_execution_time(seconds))
+
+    def spent(self, usage: Usage) -> "ExecutionFacts":
+        """A model was asked in the midst of a step."""
+        return replace(self, usage=self.usage + usage)
+
+    def charged(self, tokens: int) -> "ExecutionFacts":
+        """An execution that a call started used so many tokens."""
+        return replace(self, child_tokens=self.child_tokens + tokens)
+
+    def processed(self) -> "ExecutionFacts":
+        """Processors have seen the current step."""
+        return replace(self, is_processed=True)
+
+    def failed(self, error: StepError, seconds: float = 0.0) -> "ExecutionFacts":
+        """An exception escaped: it becomes the step under way, or the one after a complete one."""
+        facts = self.recorded(None) if self._unrecorded else self
+        failure = StepFacts.failure(facts.recorded_steps + 1, error, seconds)
+        return replace(facts.worked(seconds), current_step=failure, is_recorded=False)
+
+    def abandoned(self) -> "ExecutionFacts":
+        """The step under way is given up: what it still waited for, and what failed in it, is void."""
+        step = self.current_step
+        if self.is_recorded or step is None:
+            return replace(self, step_started_at=None)
+        calls = tuple(replace(call, is_settled=True, error=None) for call in step.calls)
+        return self.with_step(replace(step, calls=calls, own_errors=(), pseudo_errors=()))
+
+    def recorded(self, outcome: ContinuationOutcome | None) -> "ExecutionFacts":
+        """The current step joins the recorded ones, with the outcome of the evaluation after it."""
+        unevaluated, step = self.unevaluated_failures, self._unrecorded
+        if step:
+            unevaluated = 0 if outcome else self._failures_before(step)
+        return replace(
+            self,
+            recorded_steps=self.step_count,
+            recorded_failures=self.total_failures,
+            trailing_recorded_failures=self.trailing_failures,
+            unevaluated_failures=unevaluated,
+            is_recorded=True,
+            step_started_at=None,
+            last_outcome=outcome or self.last_outcome,
+        )
+
+    def signalled(self, signal: StopSignal) -> "ExecutionFacts":
+        """Somebody wishes to stop."""
+        return replace(self, stop_signal=signal)
+
+    def requested(self) -> "ExecutionFacts":
+        """Somebody asks for another step."""
+        return replace(self, continuation_requested=True)
+
+    def steered_by(self, messages: int = 1) -> "ExecutionFacts":
+        """So many more messages wait for the next step boundary."""
+        return replace(self, steered=self.steered + messages)
+
+    def paused(self) -> "ExecutionFacts":
+        """Somebody paused the execution."""
+        return replace(self, is_paused=True)
+
+    def resumed(self, now: datetime) -> "ExecutionFacts":
+        """Goes on in the same step; the wall clock starts anew."""
+        return replace(self.entered(now), is_paused=False)
+
+    def criticised(self, critique: CritiqueFacts | None) -> "ExecutionFacts":
+        """A critic has spoken."""
+        return replace(self, critique=critique)
+
+    def ended(self, outcome: ContinuationOutcome, policy: ErrorPolicy) -> "ExecutionFacts":
+        """The execution is over; what a criterion raised leaves a failure step behind."""
+        if self.status.is_terminal:
+            return self
+        facts = self.recorded(outcome) if self.is_applied else self
+        if outcome.failure:
+            facts = facts.failed(outcome.failure).recorded(outcome)
+        return facts.closed(outcome, policy)
+
+    def closed(self, outcome: ContinuationOutcome, policy: ErrorPolicy) -> "ExecutionFacts":
+        """The final status, with every step recorded already; one that is terminal stays."""
+        if self.status.is_terminal:
+            return self
+        status = self.final_status(outcome.stop_reason, policy)
+        return replace(self, status=status, last_outcome=outcome, step_started_at=None)
+
+    def final_status(self, reason: StopReason, policy: ErrorPolicy) -> AgentStatus:
+        """Failed for an error, or when the last step is a failure that the policy does not ignore."""
+        if reason is StopReason.ERROR:
+            return AgentStatus.FAILED
+        step = self.current_step
+        if step and step.is_failure and reason is not StopReason.USER_REQUESTED:
+            ignored = policy.evaluate(self.error_context) is ErrorHandlingDecision.IGNORE
+            return AgentStatus.COMPLETED if ignored else AgentStatus.FAILED
+        return AgentStatus.COMPLETED

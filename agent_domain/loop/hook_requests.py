@@ -1,0 +1,47 @@
+"""What hooks and processors ask of the loop."""
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from everstep.agent_domain.loop.stop_signal import StopSignal
+from everstep.agent_domain.values import EMPTY
+
+
+class _Wishing(Protocol):
+    @property
+    def stop_signal(self) -> StopSignal | None: ...
+    @property
+    def continuation_requested(self) -> bool: ...
+    @property
+    def is_paused(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """To stop, to go on for another step, to pause. A guard may forbid the second."""
+
+    stop: StopSignal | None = None
+    another_step: bool = False
+    pause: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.stop or self.another_step or self.pause)
+
+    @classmethod
+    def between(cls, before: _Wishing, after: _Wishing) -> "Wishes":
+        """What was asked for in between; the words of a stop signal stay where they were said."""
+        stop = after.stop_signal if after.stop_signal != before.stop_signal else None
+        return cls(
+            stop and replace(stop, message="", context=EMPTY),
+            after.continuation_requested and not before.continuation_requested,
+            after.is_paused and not before.is_paused,
+        )
+
+    def __or__(self, other: "Wishes") -> "Wishes":
+        """Both; the first wish to stop is the one that counts."""
+        return Wishes(
+            self.stop or other.stop, self.another_step or other.another_step, self.pause or other.pause
+        )
+
+
+NO_WISHES = Wishes()

@@ -1,0 +1,45 @@
+"""A wish to stop that comes from outside the criteria: a hook, a driver or a person."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.loop.status import StopReason
+from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map, read_key
+
+
+@dataclass(frozen=True, slots=True)
+class StopSignal:
+    """Asks the loop to stop at the next evaluation; cleared when a step starts."""
+
+    reason: StopReason
+    message: str = ""
+    context: FrozenDict = EMPTY
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if self.reason not in frozenset(StopReason):
+            known = ", ".join(StopReason)
+            raise InvalidInput(f"{self.reason!r} is no stop reason; use one of: {known}")
+        object.__setattr__(self, "reason", StopReason(self.reason))
+        object.__setattr__(self, "context", frozen_map(self.context, "the context of a stop signal"))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The written form."""
+        return {
+            "reason": self.reason,
+            "message": self.message,
+            "source": self.source,
+            "context": self.context,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "StopSignal":
+        """Read the written form; what it does not know is ignored."""
+        return cls(
+            read_key(data, "reason", StopReason),
+            str(data.get("message", "")),
+            data.get("context") or EMPTY,
+            str(data.get("source", "")),
+        )

@@ -1,0 +1,1 @@
+"""Messages as models read them, and what is kept of the context between steps."""

@@ -1,0 +1,152 @@
+"""What a model request consists of, and the part of it that stays the same from step to step."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.messages.messages import Messages, Role, as_messages, system
+from everstep.agent_domain.values import (
+    EMPTY,
+    FrozenDict,
+    freeze,
+    frozen_map,
+    listed,
+    read_optional,
+    require_map,
+    valid_text,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseFormat:
+    """The JSON schema that an answer has to satisfy."""
+
+    schema: FrozenDict
+    type: str = "json_schema"
+    name: str = "schema"
+    strict: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "schema", frozen_map(self.schema, "the schema of the response format"))
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "ResponseFormat":
+        """Read `{type, schema, name, strict}`, or the same nested under `json_schema`."""
+        given = frozen_map(data, "response format")
+        inner = frozen_map(given.get("json_schema") or given, "response format")
+        kind = valid_text(given.get("type", "json_schema"), "the type of the response format")
+        if "schema" not in inner and kind == "json_schema":
+            raise InvalidInput("a response format of type json_schema needs a 'schema'")
+        name = valid_text(inner.get("name") or "schema", "the name of the response format")
+        strict = inner.get("strict", True)
+        return cls(inner.get("schema") or EMPTY, kind, name, bool(strict))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The written form."""
+        return {"type": self.type, "schema": self.schema, "name": self.name, "strict": self.strict}
+
+
+def as_response_format(given: "ResponseFormat | Mapping[str, Any] | None") -> ResponseFormat | None:
+    """The format, however it was given; an empty map is none."""
+    if given is None or isinstance(given, ResponseFormat):
+        return given
+    return ResponseFormat.from_dict(given) if given else None
+
+
+@dataclass(frozen=True, slots=True)
+class CachedContext:
+    """Messages and settings that precede every request of a run, so that providers can cache them."""
+
+    messages: Messages = ()
+    tools: Sequence[Mapping[str, Any]] = ()
+    tool_choice: str | FrozenDict | None = None
+    response_format: ResponseFormat | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "messages", as_messages(self.messages))
+        object.__setattr__(self, "tools", freeze(listed(self.tools, "tools"), "tools"))
+        object.__setattr__(self, "tool_choice", freeze(self.tool_choice, "tool_choice") or None)
+        object.__setattr__(self, "response_format", as_response_format(self.response_format))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to send."""
+        return not (self.messages or self.tools or self.tool_choice or self.response_format)
+
+    def with_system_prompt(self, prompt: str) -> "CachedContext":
+        """The prompt before all cached messages; blank or repeated prompts change nothing."""
+        message = system(valid_text(prompt, "the system prompt").strip())
+        if not message.content or message in self.messages:
+            return self
+        return replace(self, messages=(message, *self.messages))
+
+    def with_response_format(self, given: "ResponseFormat | Mapping[str, Any] | None") -> "CachedContext":
+        """The same with another response format."""
+        return replace(self, response_format=as_response_format(given))
+
+    def with_tools(self, schemas: Iterable[Mapping[str, Any]]) -> "CachedContext":
+        """The same with these tool schemas."""
+        return replace(self, tools=listed(schemas, "tools"))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The written form."""
+        return {
+            "messages": [m.to_dict() for m in self.messages],
+            "tools": self.tools,
+            "toolChoice": self.tool_choice,
+            "responseFormat": self.response_format.to_dict() if self.response_format else None,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any] | None) -> "CachedContext":
+        """Read the written form; what it does not know is ignored."""
+        data = data or EMPTY
+        require_map(data, "the cached context")
+        return cls(
+            read_optional(data, "messages", as_messages) or (),
+            data.get("tools") or (),
+            data.get("toolChoice"),
+            read_optional(data, "responseFormat", as_response_format),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceRequest:
+    """All that a model is asked with in one step; `cached_messages` of the leading ones may be cached."""
+
+    messages: Messages
+    cached_messages: int = 0
+    tools: Sequence[Mapping[str, Any]] = ()
+    tool_choice: str | FrozenDict | None = None
+    response_format: ResponseFormat | None = None
+    parallel_tool_calls: bool | None = None
+
+    @classmethod
+    def compile(
+        cls,
+        conversation: Messages,
+        cached: CachedContext = CachedContext(),
+        own: CachedContext = CachedContext(),
+        *,
+        parallel_tools: bool = True,
+    ) -> "InferenceRequest":
+        """Cached messages, then the conversation; what the request has of its own wins over the cache."""
+        tools = own.tools or cached.tools
+        return cls(
+            (*cached.messages, *own.messages, *without_orphans(conversation)),
+            len(cached.messages),
+            tools,
+            (own.tool_choice or cached.tool_choice) if tools else None,
+            own.response_format or cached.response_format,
+            False if tools and not parallel_tools else None,
+        )
+
+
+def without_orphans(messages: Messages) -> Messages:
+    """The conversation without leading tool results whose call is gone: providers refuse those."""
+    called = {call.get("id") for message in messages for call in message.calls}
+    for index, message in enumerate(messages):
+        if message.role is not Role.TOOL or message.answers in called:
+            return messages[index:]
+    return ()

@@ -1,0 +1,237 @@
+"""Messages: who said what, in the form that providers, snapshots and the store share."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, TypeAlias, cast
+
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.values import (
+    EMPTY,
+    FrozenDict,
+    FrozenList,
+    freeze,
+    frozen_map,
+    json_text,
+    read_each,
+    read_key,
+    read_optional,
+    require_map,
+    thaw,
+    valid_text,
+)
+
+
+class Role(StrEnum):
+    """Who speaks."""
+
+    SYSTEM = "system"
+    DEVELOPER = "developer"
+    USER = "user"
+    ASSISTANT = "assistant"
+    TOOL = "tool"
+
+    @classmethod
+    def parse(cls, text: object) -> "Role":
+        """The role of that name; whatever is unknown speaks as the user."""
+        return cls(text) if isinstance(text, str) and text in _ROLES else cls.USER
+
+
+_ROLES = frozenset(Role)
+
+Content: TypeAlias = str | FrozenList
+"""Text, or a list of parts such as `{"type": "text", "text": ...}`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a conversation."""
+
+    role: Role
+    content: Content = ""
+    metadata: FrozenDict = EMPTY
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "role", Role.parse(self.role))
+        object.__setattr__(self, "content", _content(self.content))
+        object.__setattr__(self, "metadata", frozen_map(self.metadata, "message metadata"))
+
+    @classmethod
+    def from_string(cls, text: str, role: str = "user") -> "Message":
+        """A message of plain text."""
+        return cls(Role.parse(role), valid_text(text, "message text"))
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Message":
+        """Read the exported form; unknown keys are ignored, missing ones are empty."""
+        data = frozen_map(data, "message")
+        metadata = data.get("metadata")
+        content: Any = data.get("content")
+        return cls(
+            Role.parse(data.get("role")),
+            "" if content is None else content,
+            frozen_map(data.get("_metadata") or {} if metadata is None else metadata, "message metadata"),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The exported form; `content` is always present."""
+        exported: dict[str, Any] = {"role": str(self.role), "content": thaw(self.content)}
+        return exported | ({"metadata": thaw(self.metadata)} if self.metadata else {})
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing was said and nothing noted; such a message is dropped on export."""
+        return not self.content and not self.metadata
+
+    @property
+    def is_user(self) -> bool:
+        """Whether the user speaks."""
+        return self.role is Role.USER
+
+    @property
+    def is_assistant(self) -> bool:
+        """Whether the model speaks."""
+        return self.role is Role.ASSISTANT
+
+    @property
+    def is_tool(self) -> bool:
+        """Whether it is a tool's result."""
+        return self.role is Role.TOOL
+
+    @property
+    def is_developer(self) -> bool:
+        """Whether it is a developer's instruction."""
+        return self.role is Role.DEVELOPER
+
+    @property
+    def is_system(self) -> bool:
+        """System and developer messages both instruct."""
+        return self.has_role(Role.SYSTEM, Role.DEVELOPER)
+
+    def has_role(self, *roles: str) -> bool:
+        """Whether the speaker is any of these."""
+        return self.role in roles
+
+    @property
+    def text(self) -> str:
+        """All text of the message; parts that are no text are left out."""
+        if isinstance(self.content, str):
+            return self.content
+        return "\n".join(part["text"] for part in self.content if is_text_part(part))
+
+    @property
+    def calls(self) -> Sequence[Mapping[str, Any]]:
+        """The tool calls that an assistant message carries."""
+        calls = self.metadata.get("tool_calls")
+        entries = cast("list[Any]", calls) if isinstance(calls, FrozenList) else []
+        return tuple(entry for entry in entries if isinstance(entry, FrozenDict))
+
+    @property
+    def answers(self) -> str | None:
+        """The id of the tool call that a tool message answers."""
+        return self.metadata.get("tool_call_id") if self.is_tool else None
+
+
+Messages: TypeAlias = tuple[Message, ...]
+
+
+def is_text_part(part: object) -> bool:
+    """Whether an entry of multipart content is text."""
+    return isinstance(part, Mapping) and isinstance(cast("Mapping[str, Any]", part).get("text"), str)
+
+
+def _content(content: object) -> Content:
+    if isinstance(content, str):
+        return valid_text(content, "message content")
+    parts = freeze(content, "message content")
+    if not isinstance(parts, FrozenList):
+        raise InvalidInput(f"message content must be text or a list of parts, not {type(content).__name__}")
+    return parts
+
+
+def as_messages(given: "str | Message | Iterable[Message | Mapping[str, Any] | str]") -> Messages:
+    """What users write for a conversation: text, a message, or several of them."""
+    if isinstance(given, str | Message):
+        return (as_message(given),)
+    if isinstance(given, Mapping):
+        raise InvalidInput("messages must be text, a message or a list of messages; wrap the map in a list")
+    if not isinstance(given, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without types
+        raise InvalidInput(f"messages must be text, a message or a list of them, not {type(given).__name__}")
+    return tuple(as_message(each) for each in given)
+
+
+def as_message(given: "str | Message | Mapping[str, Any]") -> Message:
+    """One message from text, a map or a message."""
+    if isinstance(given, Message):
+        return given
+    return Message.from_string(given) if isinstance(given, str) else Message.from_dict(given)
+
+
+def export(messages: Iterable[Message]) -> list[dict[str, Any]]:
+    """The messages as plain maps, those that say nothing left out."""
+    return [message.to_dict() for message in messages if not message.is_empty]
+
+
+def system(text: str) -> Message:
+    """An instruction."""
+    return Message.from_string(text, "system")
+
+
+def user(text: str) -> Message:
+    """What a person says."""
+    return Message.from_string(text, "user")
+
+
+def assistant(text: str, **metadata: Any) -> Message:
+    """What the model says."""
+    return Message(Role.ASSISTANT, text, frozen_map(metadata))
+
+
+def tool_message(text: str, call_id: str, name: str) -> Message:
+    """What the model reads as the result of one call."""
+    return Message(Role.TOOL, text, frozen_map({"tool_call_id": call_id, "tool_name": name}))
+
+
+def call_entry(call_id: str, name: str, args: Mapping[str, Any] | str) -> dict[str, Any]:
+    """A tool call as an assistant message carries it; text is what the model sent when it was no object."""
+    arguments = args if isinstance(args, str) else json_text(args)
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+PROVIDER_ITEMS = "provider_items"
+"""Metadata of what the model says: what its provider wants back unchanged, such as its reasoning."""
+
+DEFAULT_SECTION = "messages"
+
+
+@dataclass(frozen=True, slots=True)
+class MessageStore:
+    """Conversations under names; the default section is the one the model sees."""
+
+    sections: tuple[tuple[str, tuple[Message, ...]], ...] = ((DEFAULT_SECTION, ()),)
+
+    def section(self, name: str = DEFAULT_SECTION) -> Messages:
+        """The messages of a section, none if there is no such section."""
+        return dict(self.sections).get(name, ())
+
+    def with_section(self, name: str, messages: Iterable[Message]) -> "MessageStore":
+        """The same with these messages as that section."""
+        return replace(self, sections=tuple((dict(self.sections) | {name: tuple(messages)}).items()))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The written form."""
+        return {"sections": [{"name": n, "messages": export(m)} for n, m in self.sections]}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "MessageStore":
+        """Read `sections`, or a flat `messages` list as the default section."""
+        require_map(data, "the message store")
+        flat: dict[str, Any] = {"name": DEFAULT_SECTION, "messages": data.get("messages")}
+        store = cls()
+        for name, messages in read_each(data, "sections", _read_section) or [_read_section(flat)]:
+            store = store.with_section(name, messages)
+        return store
+
+
+def _read_section(entry: Mapping[str, Any]) -> tuple[str, Messages]:
+    return read_key(entry, "name", str), read_optional(entry, "messages", as_messages) or ()

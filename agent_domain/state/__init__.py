@@ -1,0 +1,1 @@
+"""The state of an execution with its bodies: steps, snapshots and events."""

@@ -1,0 +1,333 @@
+"""Turns the events of a running agent into envelopes for those who watch it.
+
+The adapter decides what is told and in which order: a status only when it changes, the trace before the
+status that ends the execution, no text of an attempt that was given up. It neither stores nor numbers;
+whoever it hands an envelope to does, and knows which stored envelope a chunk follows.
+
+Ids follow from what an envelope tells, so the same events give the same ids. An adapter that is used for
+one run after another says so in them, as every run begins with step 1.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from inspect import iscoroutinefunction
+from typing import Protocol, cast
+from uuid import UUID
+
+from everstep.agent_domain.errors import InvalidInput, UnknownName
+from everstep.agent_domain.loop.status import WireStatus, ended
+from everstep.agent_domain.state.events import (
+    AgentFailed,
+    AgentStepCompleted,
+    AgentStepStarted,
+    ContinuationEvaluated,
+    Event,
+    Listener,
+    StreamEventReceived,
+    ToolCallCompleted,
+    ToolCallStarted,
+)
+from everstep.agent_domain.stream import envelopes
+from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
+from everstep.agent_domain.stream.envelopes import Attempt, Envelope, channel_of
+from everstep.agent_domain.stream.records import EventRecord
+from everstep.agent_domain.values import uuid_or_text
+
+
+class CanBroadcastAgentEvents(Protocol):
+    """Takes envelopes to whoever listens on a channel."""
+
+    def broadcast(self, channel: str, envelope: Envelope) -> object:
+        """Send one envelope; a transport may put a prefix before the channel."""
+        ...
+
+
+@dataclass
+class _Stream:
+    """How far the text of one attempt has come."""
+
+    attempt: Attempt
+    sent: int = 0
+    is_closed: bool = False
+
+
+@dataclass
+class _Run:
+    """What the adapter remembers of one run, from its first step to its end."""
+
+    number: int = 1
+    changes: int = 0
+    step_count: int = 0
+    is_over: bool = False
+    stream: _Stream = field(default_factory=lambda: _Stream(Attempt(0)))
+
+
+class AgentEventEnvelopeAdapter:
+    """Tells one execution's events as envelopes, on the channel of its session."""
+
+    def __init__(
+        self,
+        broadcaster: CanBroadcastAgentEvents,
+        session_id: UUID | str | None,
+        execution_id: UUID | str,
+        config: BroadcastConfig | None = None,
+        *,
+        clock: Callable[[], datetime],
+    ) -> None:
+        send = getattr(broadcaster, "broadcast", None)
+        if not callable(send):
+            raise InvalidInput(
+                f"a broadcaster has a method broadcast(channel, envelope), {broadcaster!r} has none"
+            )
+        if iscoroutinefunction(send):
+            raise InvalidInput(
+                f"a broadcaster is told at once and cannot be awaited; make broadcast of {broadcaster!r} "
+                "a plain method, such as one that puts the envelope into a queue"
+            )
+        self.broadcaster = broadcaster
+        # An application's own texts stay as they are, all the way into its envelopes.
+        self.session_id = None if session_id is None else cast("UUID", uuid_or_text(session_id, "session_id"))
+        self.execution_id = cast("UUID", uuid_or_text(execution_id, "execution_id"))
+        self.config = config or BroadcastConfig.standard()
+        self._clock = clock
+        self._status = WireStatus.IDLE
+        self._run = _Run()
+
+    @property
+    def channel(self) -> str:
+        """Where the envelopes go."""
+        return channel_of(self.session_id, self.execution_id)
+
+    def wiretap(self) -> Listener:
+        """A listener for every event of an agent: `agent.wiretap(adapter.wiretap())`."""
+        return self._heard
+
+    def _heard(self, event: Event) -> None:
+        match event:
+            case StreamEventReceived():
+                self.on_stream_chunk(event)
+            case AgentStepStarted():
+                self.on_agent_step_started(event)
+            case AgentStepCompleted():
+                self.on_agent_step_completed(event)
+            case ToolCallStarted():
+                self.on_tool_call_started(event)
+            case ToolCallCompleted():
+                self.on_tool_call_completed(event)
+            case ContinuationEvaluated():
+                self.on_continuation_evaluated(event)
+            case AgentFailed():
+                self.on_agent_failed(event)
+            case _:
+                pass
+
+    # Steps and tool calls.
+
+    def on_agent_step_started(self, event: AgentStepStarted) -> None:
+        """A step begins."""
+        self._enter(event.step_number)
+        self._run.step_count = event.step_number - 1
+        self._track(WireStatus.PROCESSING, event.at)
+        record = envelopes.step_started(event.step_number, event.message_count, event.available_tools)
+        self._send(record, event.at)
+
+    def on_agent_step_completed(self, event: AgentStepCompleted) -> None:
+        """A step is recorded."""
+        self._run.step_count = event.step_number
+        record = envelopes.step_completed(
+            event.step_number,
+            has_tool_calls=event.has_tool_calls,
+            errors=event.error_count,
+            finish_reason=event.finish_reason,
+            usage=event.usage,
+            duration_ms=event.duration_ms,
+            outcome=event.continuation,
+            trace=self.config.include_continuation_trace,
+        )
+        self._send(record, event.at)
+
+    def on_tool_call_started(self, event: ToolCallStarted) -> None:
+        """A tool call begins."""
+        record = envelopes.tool_started(
+            event.tool_call_id,
+            event.tool,
+            event.args,
+            step_number=self._run.stream.attempt.step_number,
+            max_arg_length=self.config.max_arg_length if self.config.include_tool_args else None,
+        )
+        self._send(record, event.at)
+
+    def on_tool_call_completed(self, event: ToolCallCompleted) -> None:
+        """A tool call has its result."""
+        record = envelopes.tool_completed(
+            event.tool_call_id,
+            event.tool,
+            step_number=self._run.stream.attempt.step_number,
+            success=event.success,
+            error=event.error,
+            duration_ms=event.duration_ms,
+            result=event.result,
+        )
+        self._send(record, event.at)
+
+    # The execution as a whole.
+
+    def on_continuation_evaluated(self, event: ContinuationEvaluated) -> None:
+        """The criteria said whether another step follows; if none does, this is the end."""
+        if event.step_number == 0 and self._run.is_over:
+            self._begin_run()
+        self._run.step_count = event.step_number
+        if self.config.include_continuation_trace:
+            self._send(envelopes.continuation_evaluated(event.step_number, event.outcome), event.at)
+        if event.should_continue:
+            return
+        self._run.is_over = True
+        if not _has_failure_to_come(event):
+            status = ended(event.status, event.stop_reason).wire
+            error = _error(event) if status is WireStatus.FAILED else None
+            self._track(status, event.at, error, event.last_response)
+
+    def on_agent_failed(self, event: AgentFailed) -> None:
+        """The execution ended as failed."""
+        self._run.is_over = True
+        self._run.step_count = event.steps_completed
+        self._track(WireStatus.FAILED, event.at, event.exception)
+
+    def on_agent_paused(self) -> None:
+        """The execution waits."""
+        self._track(WireStatus.PAUSED, self._clock())
+
+    def on_agent_resumed(self) -> None:
+        """The execution goes on."""
+        self._track(WireStatus.PROCESSING, self._clock())
+
+    def on_agent_status_changed(
+        self, status: WireStatus | str, error: str | None = None, last_response: str | None = None
+    ) -> None:
+        """Tell this status, whatever it was before."""
+        known = _status(status)
+        self._run.is_over = self._run.is_over or known.is_terminal
+        self._tell(known, self._clock(), error, last_response)
+
+    def reset(self) -> None:
+        """Forget what was told; whatever comes next belongs to another run."""
+        self._status = WireStatus.IDLE
+        self._begin_run()
+
+    # The model's text.
+
+    def on_stream_chunk(
+        self,
+        chunk: StreamEventReceived | str,
+        *,
+        step_number: int | None = None,
+        attempt: int | None = None,
+        is_complete: bool = False,
+    ) -> None:
+        """The model wrote, or finished writing: an event, or text (of the step and attempt under way)."""
+        if not self.config.include_stream_chunks:
+            return
+        if isinstance(chunk, StreamEventReceived):
+            self._stream(
+                Attempt(chunk.step_number, chunk.attempt), chunk.content, chunk.is_complete, chunk.at
+            )
+        else:
+            self._stream(self._attempt(step_number, attempt), chunk, is_complete, self._clock())
+
+    def on_attempt_superseded(self, next_attempt: int | None = None) -> None:
+        """The model call under way was given up; the next attempt writes from the beginning."""
+        given_up = self._run.stream.attempt
+        self._supersede(given_up.number + 1 if next_attempt is None else next_attempt, self._clock())
+
+    def _attempt(self, step_number: int | None, number: int | None) -> Attempt:
+        """What text belongs to when it is not said: the attempt under way."""
+        current = self._run.stream.attempt
+        step = max(1, current.step_number) if step_number is None else step_number
+        latest = current.number if step == current.step_number else 1
+        return Attempt(step, latest if number is None else number)
+
+    def _stream(self, attempt: Attempt, content: str, is_complete: bool, at: datetime) -> None:
+        if attempt < self._run.stream.attempt:
+            return  # Late words of an attempt that was given up, or of a step that is over.
+        if attempt.step_number == self._run.stream.attempt.step_number:
+            if attempt.number > self._run.stream.attempt.number:
+                self._supersede(attempt.number, at)
+        else:
+            self._run.stream = _Stream(attempt)
+        stream = self._run.stream
+        if content and not stream.is_closed:
+            self._chunk(stream, content, at)
+        if is_complete and stream.sent and not stream.is_closed:
+            self._chunk(stream, "", at)
+
+    def _chunk(self, stream: _Stream, content: str, at: datetime) -> None:
+        stream.is_closed = not content
+        record = envelopes.stream_chunk(stream.attempt, stream.sent, content, is_complete=stream.is_closed)
+        stream.sent += 1
+        self._send(record, at)
+
+    def _supersede(self, next_attempt: int, at: datetime) -> None:
+        """Readers only have to know if they were sent something."""
+        given_up = self._run.stream
+        record = envelopes.attempt_superseded(given_up.attempt, next_attempt)
+        self._run.stream = _Stream(replace(given_up.attempt, number=next_attempt))
+        if given_up.sent:
+            self._send(record, at)
+
+    # Telling.
+
+    def _enter(self, step_number: int) -> None:
+        """A step number that comes again, after the end or below the last, belongs to another run."""
+        last = self._run.stream.attempt.step_number
+        if step_number < last or (step_number == last and self._run.is_over):
+            self._begin_run()
+        self._run.is_over = False
+        if step_number != self._run.stream.attempt.step_number:
+            self._run.stream = _Stream(Attempt(step_number))
+
+    def _begin_run(self) -> None:
+        self._run = _Run(self._run.number + 1)
+
+    def _track(
+        self, status: WireStatus, at: datetime, error: str | None = None, last_response: str | None = None
+    ) -> None:
+        if self.config.auto_status_tracking and status is not self._status:
+            self._tell(status, at, error, last_response)
+
+    def _tell(self, status: WireStatus, at: datetime, error: str | None, last_response: str | None) -> None:
+        self._run.changes += 1
+        record = envelopes.status_changed(
+            status,
+            self._status,
+            change=self._run.changes,
+            step_count=self._run.step_count,
+            error_message=error,
+            last_response=last_response,
+        )
+        self._status = status
+        self._send(record, at)
+
+    def _send(self, record: EventRecord, at: datetime) -> None:
+        if self._run.number > 1:
+            record = replace(record, key=f"run/{self._run.number}/{record.key}")
+        self.broadcaster.broadcast(self.channel, Envelope.of(record, self.session_id, self.execution_id, at))
+
+
+def _has_failure_to_come(event: ContinuationEvaluated) -> bool:
+    """A criterion raised after this step: a failure step follows, and ends the execution."""
+    failure = event.outcome.failure
+    return failure is not None and failure.message not in event.errors
+
+
+def _error(event: ContinuationEvaluated) -> str | None:
+    """What failed, or at least what the one that decided had to say."""
+    decided = event.outcome.evaluation_for(event.resolved_by)
+    return "\n".join(event.errors) or (decided.reason if decided else None)
+
+
+def _status(given: WireStatus | str) -> WireStatus:
+    try:
+        return WireStatus(given)
+    except ValueError:
+        raise UnknownName("wire status", str(given), WireStatus) from None

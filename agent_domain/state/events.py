@@ -1,0 +1,284 @@
+"""In-process events: what listeners of a running agent are told, in order.
+
+Attributes are snake_case; `to_dict()` gives the keys that other languages and logs expect.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from datetime import datetime
+from inspect import iscoroutinefunction
+from typing import Any, ClassVar, TypeAlias, TypeVar, cast, overload
+from uuid import UUID
+
+from everstep.agent_domain.errors import InvalidInput, ListenerFailed
+from everstep.agent_domain.loop.continuation import ContinuationOutcome
+from everstep.agent_domain.loop.status import AgentStatus, StopReason
+from everstep.agent_domain.loop.stop_signal import StopSignal
+from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.values import FrozenDict, moment, thaw
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something that happened to an agent at a moment."""
+
+    at: datetime
+    agent_id: UUID | None = None
+    parent_agent_id: UUID | None = None
+
+    keys: ClassVar[Mapping[str, str]] = {}
+    """Keys of attributes whose written name is not simply their camelCase form."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The payload as JSON values, under the keys of rule 4.6; the moment is not part of it."""
+        names = [field.name for field in fields(self) if field.name != "at"]
+        return {self.keys.get(name, _camel(name)): _plain(getattr(self, name)) for name in names}
+
+    def payload(self) -> dict[str, Any]:
+        """The same as `to_dict`."""
+        return self.to_dict()
+
+
+def _camel(name: str) -> str:
+    head, *rest = name.split("_")
+    return head + "".join(part.capitalize() for part in rest)
+
+
+def _plain(value: object) -> Any:
+    match value:
+        case UUID():
+            return str(value)
+        case datetime():
+            return moment(value, 6)
+        case Usage():
+            return value.to_wire()
+        case ContinuationOutcome() | StopSignal():
+            return value.to_dict()
+        case tuple():
+            return [_plain(each) for each in cast("tuple[object, ...]", value)]
+        case _:
+            return thaw(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentStepStarted(Event):
+    """A step begins."""
+
+    step_number: int
+    message_count: int
+    available_tools: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelCallDelayed(Event):
+    """A model call failed in transport and is made again after a pause."""
+
+    step_number: int
+    detail: str
+    """What is the matter, such as `provider unavailable, next attempt in 2 s`."""
+    error: str
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamEventReceived(Event):
+    """The model wrote some text, or finished writing."""
+
+    content: str
+    step_number: int
+    attempt: int = 1
+    is_complete: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolCallStarted(Event):
+    """A tool call begins."""
+
+    tool: str
+    args: FrozenDict
+    started_at: datetime
+    tool_call_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolCallCompleted(Event):
+    """A tool call has its result."""
+
+    tool: str
+    success: bool
+    error: str | None
+    started_at: datetime
+    ended_at: datetime
+    duration_ms: float
+    tool_call_id: str
+    result: Any = None
+
+    keys: ClassVar[Mapping[str, str]] = {"duration_ms": "duration_ms"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentStepCompleted(Event):
+    """A step is recorded; the evaluation after it is known."""
+
+    step_number: int
+    has_tool_calls: bool
+    error_count: int
+    error_messages: tuple[str, ...]
+    usage: Usage
+    finish_reason: str | None
+    duration_ms: float
+    completed_at: datetime
+    continuation: ContinuationOutcome | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenUsageReported(Event):
+    """A step used tokens."""
+
+    operation: str = "step"
+    usage: Usage
+    context: FrozenDict
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContinuationEvaluated(Event):
+    """The criteria were asked whether another step follows."""
+
+    step_number: int
+    outcome: ContinuationOutcome
+    stop_signal: StopSignal | None
+    source: str
+    """What decided: the criterion that did, or the source that the stop signal names."""
+    status: AgentStatus
+    errors: tuple[str, ...] = ()
+    last_response: str | None = None
+
+    @property
+    def step(self) -> int:
+        """The step's number."""
+        return self.step_number
+
+    @property
+    def should_continue(self) -> bool:
+        """Whether another step follows."""
+        return self.outcome.should_continue
+
+    @property
+    def stop_reason(self) -> StopReason:
+        """Why the run stops."""
+        return self.outcome.stop_reason
+
+    @property
+    def resolved_by(self) -> str:
+        """Who decided."""
+        return self.outcome.resolved_by
+
+    def to_dict(self) -> dict[str, Any]:
+        """The written form."""
+        return super().to_dict() | {
+            "step": self.step,
+            "shouldContinue": self.should_continue,
+            "stopReason": self.stop_reason,
+            "resolvedBy": self.resolved_by,
+        }
+
+    def __str__(self) -> str:
+        decided = (
+            f"CONTINUE (requested by {self.resolved_by})"
+            if self.should_continue
+            else f"STOP ({self.stop_reason})"
+        )
+        return f"Agent [{str(self.agent_id)[:8]}] step {self.step_number}: {decided}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentStateUpdated(Event):
+    """The state after a step, as a snapshot, and the step."""
+
+    status: AgentStatus
+    step_count: int
+    state: Mapping[str, Any]
+    step: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentFailed(Event):
+    """The execution ended as failed."""
+
+    exception: str
+    status: AgentStatus
+    steps_completed: int
+    total_usage: Usage
+    errors: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentFinished(Event):
+    """The execution ended; nothing follows."""
+
+    status: AgentStatus
+    total_steps: int
+    total_usage: Usage
+    errors: tuple[str, ...] = ()
+    stop_reason: StopReason = StopReason.COMPLETED
+
+
+E = TypeVar("E", bound=Event)
+Listener: TypeAlias = Callable[[Event], object]
+
+
+@dataclass
+class EventBus:
+    """Tells listeners what happens, in the order in which it happens.
+
+    A listener that raises is a mistake of the program that registered it: `ListenerFailed`
+    leaves `run` and never becomes an error of the agent.
+    """
+
+    listeners: list[Listener] = field(default_factory=list["Listener"])
+
+    def wiretap(self, fn: Listener | None) -> None:
+        """Tell this one everything; None changes nothing."""
+        if fn is not None:
+            self.listeners.append(_callable(fn))
+
+    @overload
+    def on_event(self, cls: type[E], fn: Callable[[E], object]) -> None: ...
+    @overload
+    def on_event(self, cls: type[E], fn: None) -> None: ...
+    def on_event(self, cls: type[E], fn: Callable[[E], object] | None) -> None:
+        """Tell this one the events of a class; None changes nothing."""
+        if fn is None:
+            return
+        given = cast("object", cls)
+        if not (isinstance(given, type) and issubclass(given, Event)):
+            raise InvalidInput(f"on_event takes a class of events, not {given!r}")
+        listener = _callable(fn)
+
+        def only_these(event: Event) -> None:
+            if isinstance(event, cls):
+                listener(event)
+
+        self.listeners.append(only_these)
+
+    def emit(self, event: Event) -> None:
+        """Tell every listener; the first that raises ends it."""
+        for listener in tuple(self.listeners):
+            try:
+                listener(event)
+            except ListenerFailed:
+                # The listener is another bus, and said so already.
+                raise
+            except Exception as error:
+                raise ListenerFailed(type(event).__name__) from error
+
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+def _callable(fn: F) -> F:
+    if not callable(fn):
+        raise InvalidInput(f"a listener must be callable, {fn!r} is not")
+    if iscoroutinefunction(fn) or iscoroutinefunction(type(fn).__call__):
+        raise InvalidInput(f"a listener is told at once and cannot be awaited; make {fn!r} a plain function")
+    return fn

@@ -1,0 +1,565 @@
+"""The full state of an agent: the facts that decisions rest on, and the bodies beside them."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, cast, overload
+from uuid import UUID
+
+from everstep.agent_domain.capabilities import critique
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.ids import step_id
+from everstep.agent_domain.loop.continuation import ContinuationOutcome
+from everstep.agent_domain.loop.error_policy import ErrorContext, ErrorPolicy
+from everstep.agent_domain.loop.facts import CritiqueFacts, CritiqueVerdict, ExecutionFacts, StateInfo
+from everstep.agent_domain.loop.status import AgentStatus
+from everstep.agent_domain.loop.step_error import StepError
+from everstep.agent_domain.loop.step_facts import CallFacts, StepType
+from everstep.agent_domain.loop.stop_signal import StopSignal
+from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.messages.cached_context import CachedContext
+from everstep.agent_domain.messages.leak_guard import said
+from everstep.agent_domain.messages.messages import (
+    Message,
+    Messages,
+    MessageStore,
+    as_message,
+    as_messages,
+)
+from everstep.agent_domain.state.steps import AgentStep, StepExecution
+from everstep.agent_domain.tools.tools import ToolCall, ToolExecution
+from everstep.agent_domain.values import (
+    EMPTY,
+    FrozenDict,
+    frozen_document,
+    frozen_map,
+    optional_moment,
+    parse_optional_moment,
+    parse_optional_uuid,
+    read_each,
+    read_optional,
+    reading,
+)
+
+CANCELLED_CALL = "Error: Cancelled before it finished"
+
+_EPOCH = datetime.fromtimestamp(0, UTC)
+_NO_ID = UUID(int=0)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ExecutionData:
+    """What belongs to one execution of the agent and goes when the next begins."""
+
+    execution_id: UUID | None = None
+    started_at: datetime | None = None
+    completed_at: datetime | None = None
+    step_executions: tuple[StepExecution, ...] = ()
+    current_step: AgentStep | None = None
+    hook_context: FrozenDict | None = None
+    """For hooks to pass notes from before to after; present while a step is under way."""
+    task: str | None = None
+    """The message that began it; None until it begins."""
+
+    def __repr__(self) -> str:
+        return f"<ExecutionData {self.execution_id}, {len(self.step_executions)} steps recorded>"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class AgentState:
+    """Everything about an agent at one moment. Every method returns a new state."""
+
+    agent_id: UUID | None = None
+    """Given by the runner that first sees the state."""
+    parent_agent_id: UUID | None = None
+    facts: ExecutionFacts = ExecutionFacts()
+    message_store: MessageStore = MessageStore()
+    metadata: FrozenDict = EMPTY
+    cached_context: CachedContext = CachedContext()
+    execution: ExecutionData = ExecutionData()
+
+    def __repr__(self) -> str:
+        # The whole of it can be many megabytes, and debuggers and asyncio ask for it unasked.
+        return f"<AgentState {self.agent_id} {self.status}, {self.step_count} steps>"
+
+    @classmethod
+    def empty(cls) -> "AgentState":
+        """No messages, no steps, not started."""
+        return cls()
+
+    # What it is.
+
+    @property
+    def status(self) -> AgentStatus:
+        """Where the agent stands."""
+        return self.facts.status
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens used, the latest step's included."""
+        return self.facts.usage
+
+    @property
+    def state_info(self) -> StateInfo:
+        """Identity, age and working time."""
+        return self.facts.state_info
+
+    @property
+    def started_at(self) -> datetime | None:
+        """When the state was created; None until a runner first sees it."""
+        return self.facts.state_info.started_at
+
+    @property
+    def messages(self) -> Messages:
+        """The conversation that the model sees."""
+        return self.message_store.section()
+
+    @property
+    def steps(self) -> tuple[AgentStep, ...]:
+        """The completed steps of this execution."""
+        recorded = tuple(execution.step for execution in self.execution.step_executions)
+        step = self.execution.current_step
+        return (*recorded, step) if step and self.facts.step_count > len(recorded) else recorded
+
+    @property
+    def step_count(self) -> int:
+        """Completed steps, failure steps included."""
+        return self.facts.step_count
+
+    def step_at(self, index: int) -> AgentStep | None:
+        """The step at a position, counted from zero."""
+        return self.steps[index] if 0 <= index < self.step_count else None
+
+    @property
+    def current_step(self) -> AgentStep | None:
+        """The latest step of which anything is known."""
+        return self.execution.current_step
+
+    @property
+    def current_step_started_at(self) -> datetime | None:
+        """When the step under way began."""
+        return self.facts.step_started_at
+
+    @property
+    def execution_started_at(self) -> datetime | None:
+        """When the run began or was last resumed."""
+        return self.facts.execution_started_at
+
+    @property
+    def last_continuation_outcome(self) -> ContinuationOutcome | None:
+        """What the latest evaluation came to."""
+        return self.facts.last_outcome
+
+    @property
+    def last_outcome(self) -> ContinuationOutcome | None:
+        """What the latest evaluation came to."""
+        return self.facts.last_outcome
+
+    @property
+    def final_response(self) -> str | None:
+        """The last thing the agent said to people: no tool call, no echo of a call's arguments."""
+        return final_response(self.messages, [call for step in self.steps for call in step.tool_calls])
+
+    @property
+    def task(self) -> str:
+        """The message that began the execution: what people said last before its first step."""
+        return _last_words(self.messages) if self.execution.task is None else self.execution.task
+
+    # What decisions read.
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether somebody paused the execution."""
+        return self.facts.is_paused
+
+    @property
+    def awaits_reply(self) -> bool:
+        """Whether a step has begun and nothing has come back for it."""
+        return self.facts.awaits_reply
+
+    @property
+    def is_applied(self) -> bool:
+        """Whether the current step joined the conversation and waits to be recorded."""
+        return self.facts.is_applied
+
+    @property
+    def awaits_processing(self) -> bool:
+        """Whether the current step is complete, and processors have not seen it."""
+        return self.facts.awaits_processing
+
+    @property
+    def tokens(self) -> int:
+        """All that was used, by executions that calls started as well."""
+        return self.facts.tokens
+
+    @property
+    def pending(self) -> tuple[CallFacts, ...]:
+        """The calls of the step under way that have no result yet."""
+        return self.facts.pending
+
+    @property
+    def next_step_number(self) -> int:
+        """The number of the step under way, or of the next."""
+        return self.facts.next_step_number
+
+    @property
+    def steered(self) -> int:
+        """How many messages wait for the next step boundary."""
+        return self.facts.steered
+
+    @property
+    def stop_signal(self) -> StopSignal | None:
+        """A wish to stop that waits for the next evaluation."""
+        return self.facts.stop_signal
+
+    @property
+    def continuation_requested(self) -> bool:
+        """Whether somebody asked for another step."""
+        return self.facts.continuation_requested
+
+    @property
+    def trailing_failures(self) -> int:
+        """Failed steps in a row, up to and including the latest."""
+        return self.facts.trailing_failures
+
+    @property
+    def error_context(self) -> ErrorContext:
+        """What the error policy judges, with the error's message."""
+        return self.facts.context_of(self.current_step)
+
+    @property
+    def elapsed_seconds(self) -> float:
+        """Wall-clock time since the run began or was resumed."""
+        return self.facts.elapsed_seconds
+
+    @property
+    def critique(self) -> CritiqueFacts | None:
+        """The latest critique, as the metadata tell it."""
+        result = self.metadata.get(critique.RESULT_KEY)
+        if not isinstance(result, FrozenDict):
+            return None
+        verdict = CritiqueVerdict.APPROVED if result.get("approved") else CritiqueVerdict.REJECTED
+        return CritiqueFacts(verdict, critique.iteration_of(self.metadata))
+
+    # What is put into it.
+
+    def with_messages(
+        self, messages: "str | Message | Iterable[Message | Mapping[str, Any] | str]"
+    ) -> "AgentState":
+        """These messages as the whole conversation."""
+        store = self.message_store.with_section("messages", as_messages(messages))
+        return replace(self, message_store=store)
+
+    def with_message_store(self, store: MessageStore) -> "AgentState":
+        """The same with other conversations."""
+        return replace(self, message_store=store)
+
+    def heard(self, *messages: Message) -> "AgentState":
+        """These messages after the conversation so far."""
+        return self.with_messages((*self.messages, *messages))
+
+    @overload
+    def with_metadata(self, key: str, value: object, /) -> "AgentState": ...
+    @overload
+    def with_metadata(self, values: Mapping[str, Any], /) -> "AgentState": ...
+    def with_metadata(self, key: str | Mapping[str, Any], value: object = None, /) -> "AgentState":
+        """One key set, or a map merged in."""
+        values = {key: value} if isinstance(key, str) else key
+        return replace(self, metadata=self.metadata.merged(frozen_map(values, "metadata")))
+
+    def without_metadata(self, *keys: str) -> "AgentState":
+        """The same without these keys."""
+        kept = {key: value for key, value in self.metadata.items() if key not in keys}
+        return replace(self, metadata=FrozenDict(kept))
+
+    def with_cached_context(self, context: CachedContext) -> "AgentState":
+        """The same with another cached context."""
+        return replace(self, cached_context=context)
+
+    def with_user_message(
+        self, message: "str | Message | Mapping[str, Any]", reset: bool = True
+    ) -> "AgentState":
+        """The person goes on talking; with `reset` that begins a new execution."""
+        state = self.for_continuation() if reset else self
+        facts = replace(state.facts, status=AgentStatus.IN_PROGRESS)
+        return replace(state, facts=facts).heard(as_message(message))
+
+    def for_continuation(self) -> "AgentState":
+        """A new execution of the same agent in the same conversation."""
+        state = self.without_metadata(critique.RESULT_KEY, critique.ITERATION_KEY)
+        facts = self.facts.renewed()
+        return replace(state, facts=facts, cached_context=CachedContext(), execution=ExecutionData())
+
+    def with_continuation_outcome(self, outcome: ContinuationOutcome) -> "AgentState":
+        """The same with this as the latest evaluation."""
+        return replace(self, facts=replace(self.facts, last_outcome=outcome))
+
+    # What happens to it.
+
+    def at(self, now: datetime) -> "AgentState":
+        """The same, looked at now."""
+        return replace(self, facts=self.facts.at(now))
+
+    def identified(self, agent_id: UUID, execution_id: UUID) -> "AgentState":
+        """With ids, where it has none yet."""
+        execution = replace(self.execution, execution_id=self.execution.execution_id or execution_id)
+        info = replace(self.state_info, id=self.state_info.id or agent_id)
+        facts = replace(self.facts, state_info=info)
+        return replace(self, agent_id=self.agent_id or agent_id, execution=execution, facts=facts)
+
+    def entered(self, now: datetime) -> "AgentState":
+        """A run begins or goes on after a pause: the wall clock starts."""
+        execution = replace(self.execution, started_at=self.execution.started_at or now, task=self.task)
+        return replace(self, facts=self.facts.entered(now), execution=execution)
+
+    def paused(self) -> "AgentState":
+        """Somebody paused the execution."""
+        return replace(self, facts=self.facts.paused())
+
+    def resumed(self, now: datetime) -> "AgentState":
+        """Goes on in the same step; the wall clock starts anew."""
+        return replace(self, facts=self.facts.resumed(now))
+
+    def with_step_started(self, at: datetime, hears: int = 0) -> "AgentState":
+        """A step begins, in which so many steered messages are heard; signals of the one before are gone."""
+        execution = replace(self.execution, hook_context=EMPTY, started_at=self.execution.started_at or at)
+        return replace(self, facts=self.facts.step_started(at, hears), execution=execution)
+
+    def with_hook_context(self, context: Mapping[str, Any]) -> "AgentState":
+        """The same with these notes for hooks."""
+        return replace(self, execution=replace(self.execution, hook_context=frozen_map(context)))
+
+    def with_current_step(self, step: AgentStep) -> "AgentState":
+        """News of the step under way; once complete, it joins the conversation and its usage counts."""
+        before = self.facts.step_count
+        facts = self.facts.with_step(step.facts(self.facts.recorded_steps + 1))
+        state = replace(self, facts=facts, execution=replace(self.execution, current_step=step))
+        return state.heard(*step.output_messages) if facts.step_count > before else state
+
+    def with_stop_signal(self, signal: StopSignal) -> "AgentState":
+        """Somebody wishes to stop."""
+        return replace(self, facts=self.facts.signalled(signal))
+
+    def with_continuation_requested(self) -> "AgentState":
+        """Somebody asks for another step."""
+        return replace(self, facts=self.facts.requested())
+
+    def requested(self) -> "AgentState":
+        """The same with another step asked for."""
+        return self.with_continuation_requested()
+
+    def worked(self, seconds: float) -> "AgentState":
+        """Work that belongs to no call, such as a processor's."""
+        step = self.current_step
+        execution = replace(
+            self.execution, current_step=step and replace(step, seconds=step.seconds + seconds)
+        )
+        return replace(self, facts=self.facts.worked(seconds), execution=execution)
+
+    def spent(self, usage: Usage) -> "AgentState":
+        """A model was asked in the midst of a step."""
+        return replace(self, facts=self.facts.spent(usage))
+
+    def charged(self, tokens: int) -> "AgentState":
+        """An execution that a call started used so many tokens."""
+        return replace(self, facts=self.facts.charged(tokens))
+
+    def processed(self) -> "AgentState":
+        """Processors have seen the current step."""
+        return replace(self, facts=self.facts.processed())
+
+    def failed(self, error: StepError, at: datetime, seconds: float = 0.0) -> "AgentState":
+        """An exception escaped: it becomes the step under way, or the one after a complete one."""
+        state = self.recorded(None, at) if self.is_applied else self
+        failure = AgentStep(
+            id=state.new_step_id(),
+            created_at=at,
+            input_messages=state.messages,
+            own_errors=(error,),
+            own_type=StepType.ERROR,
+            is_failure=True,
+            seconds=seconds,
+        )
+        facts = state.facts.failed(error, seconds)
+        return replace(state, facts=facts, execution=replace(state.execution, current_step=failure))
+
+    def new_step_id(self) -> UUID:
+        """The id of the step under way, or of the next."""
+        if self.execution.execution_id is None:
+            raise InvalidInput(
+                "the state has no execution id yet; call identified(agent_id, execution_id) first"
+            )
+        return step_id(self.execution.execution_id, self.facts.recorded_steps + 1)
+
+    def abandoned(self, at: datetime, outputs: Callable[[AgentStep], Messages]) -> "AgentState":
+        """The step under way is given up; its unanswered calls get their one result all the same."""
+        step = self.current_step
+        if self.facts.is_recorded or step is None:
+            return replace(self, facts=self.facts.abandoned())
+        if not step.is_complete:
+            cancelled = (ToolExecution(call, CANCELLED_CALL, None, at, at) for call in step.pending_calls)
+            step = step.observed(cancelled)
+            step = replace(step, output_messages=outputs(step))
+        state = self.with_current_step(step.without_errors())
+        return replace(state, facts=state.facts.abandoned())
+
+    def recorded(self, outcome: ContinuationOutcome | None, at: datetime) -> "AgentState":
+        """The current step joins the recorded ones, with the outcome of the evaluation after it."""
+        step = self.current_step
+        if step is None or self.facts.is_recorded:
+            return self
+        started = self.facts.step_started_at or step.created_at
+        number = self.facts.recorded_steps + 1
+        return self.with_step_recorded(StepExecution(number, step, outcome, started, at, self.stop_signal))
+
+    def with_step_recorded(self, record: StepExecution) -> "AgentState":
+        """Append the record and clear what belonged to the step while it was under way."""
+        facts = self.facts
+        if not facts.is_applied:
+            # Made by hand: nobody told of the step before, and what is recorded waits for no result.
+            step = replace(record.step, runs_tools=False)
+            facts = facts.with_step(step.facts(facts.recorded_steps + 1))
+        execution = replace(
+            self.execution,
+            step_executions=(*self.execution.step_executions, record),
+            current_step=record.step,
+            hook_context=None,
+        )
+        facts = facts.recorded(record.outcome).at(record.completed_at)
+        return replace(self, facts=facts, execution=execution)
+
+    def ended(self, outcome: ContinuationOutcome, policy: ErrorPolicy, at: datetime) -> "AgentState":
+        """The final status; a criterion that raised leaves a failure step behind."""
+        if self.status.is_terminal:
+            return self
+        state = self.recorded(outcome, at)
+        if outcome.failure:
+            state = state.failed(outcome.failure, at).recorded(outcome, at)
+        execution = replace(state.execution, completed_at=at)
+        return replace(state, facts=self.facts.ended(outcome, policy).at(at), execution=execution)
+
+    # Helpers for hand-made states; the loop records by itself.
+
+    def record_step(
+        self, step: AgentStep, *, started_at: datetime | None = None, now: datetime | None = None
+    ) -> "AgentState":
+        """Append a step and make it current; it started when given, else when marked, else now."""
+        start = started_at or self.facts.step_started_at or now or step.created_at
+        state = self.with_current_step(step) if step.is_complete else self
+        number = state.facts.recorded_steps + 1
+        return state.with_step_recorded(StepExecution(number, step, None, start, max(now or start, start)))
+
+    def fail_with(self, error: BaseException | StepError, at: datetime | None = None) -> "AgentState":
+        """Failed, with a failure step that says why.
+
+        Args:
+            error: What failed: an exception, or what is kept of one.
+            at: When; by default the latest moment that the state knows, or the epoch in a state that no
+                runner has seen.
+
+        Raises:
+            InvalidInput: It is neither.
+        """
+        given = cast("object", error)
+        if not isinstance(given, BaseException | StepError):
+            raise InvalidInput(f"fail_with was given {given!r}; pass an exception, such as ValueError('why')")
+        kept = error if isinstance(error, StepError) else StepError.of(error)
+        info = self.state_info
+        at = at or self.current_step_started_at or info.updated_at or info.started_at or _EPOCH
+        state = self if self.execution.execution_id else self.identified(_NO_ID, _NO_ID)
+        state = state.failed(kept, at).recorded(None, at)
+        return replace(state, facts=replace(state.facts, status=AgentStatus.FAILED))
+
+    # Written and read.
+
+    def to_dict(self) -> dict[str, Any]:
+        """The full state, without what only matters while a step runs."""
+        execution, outcome = self.execution, self.last_outcome
+        current = None if self.facts.is_recorded else execution.current_step
+        return {
+            "agentId": str(self.agent_id) if self.agent_id else None,
+            "parentAgentId": str(self.parent_agent_id) if self.parent_agent_id else None,
+            "status": self.status,
+            "isPaused": self.is_paused,
+            "usage": self.usage.to_dict(),
+            "metadata": self.metadata,
+            "stateInfo": self.state_info.to_dict(),
+            "messageStore": self.message_store.to_dict(),
+            "cachedContext": self.cached_context.to_dict(),
+            "executionId": str(execution.execution_id) if execution.execution_id else None,
+            "startedAt": optional_moment(execution.started_at),
+            "completedAt": optional_moment(execution.completed_at),
+            "steps": [record.to_dict() for record in execution.step_executions],
+            "currentStep": current.to_dict() if current else None,
+            "lastContinuationOutcome": outcome.to_dict() if outcome else None,
+            **({} if execution.task is None else {"task": execution.task}),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "AgentState":
+        """Read the full state, or an older one with flat `messages`; unknown keys are ignored."""
+        with reading("the agent state"):
+            return _read(frozen_document(data, "the state"))
+
+
+def final_response(messages: Messages, calls: Sequence[ToolCall]) -> str | None:
+    """The last answer of a conversation in which these calls were made."""
+    answers = (m.text for m in reversed(messages) if m.is_assistant and not m.calls)
+    return next((text for text in answers if said(text, calls).strip()), None)
+
+
+def _last_words(messages: Messages) -> str:
+    return next((message.text for message in reversed(messages) if message.is_user), "")
+
+
+def _read(data: FrozenDict) -> AgentState:
+    records = read_each(data, "steps", StepExecution.from_dict)
+    current = read_optional(data, "currentStep", AgentStep.from_dict)
+    return AgentState(
+        agent_id=parse_optional_uuid(data.get("agentId"), "agentId"),
+        parent_agent_id=parse_optional_uuid(data.get("parentAgentId"), "parentAgentId"),
+        facts=_read_facts(data, records, current),
+        message_store=read_optional(data, "messageStore", MessageStore.from_dict)
+        or MessageStore.from_dict(data),
+        metadata=frozen_map(data.get("metadata") or {}, "metadata"),
+        cached_context=read_optional(data, "cachedContext", CachedContext.from_dict) or CachedContext(),
+        execution=ExecutionData(
+            parse_optional_uuid(data.get("executionId"), "executionId"),
+            parse_optional_moment(data.get("startedAt"), "startedAt"),
+            parse_optional_moment(data.get("completedAt"), "completedAt"),
+            records,
+            current or (records[-1].step if records else None),
+            task=data.get("task"),
+        ),
+    )
+
+
+def _read_facts(
+    data: FrozenDict, records: tuple[StepExecution, ...], current: AgentStep | None
+) -> ExecutionFacts:
+    """The counters follow from the steps; when the run was entered is never restored."""
+    trailing, unevaluated = _failures_in_a_row(records)
+    step = current or (records[-1].step if records else None)
+    return ExecutionFacts(
+        status=read_optional(data, "status", AgentStatus) or AgentStatus.IN_PROGRESS,
+        state_info=read_optional(data, "stateInfo", StateInfo.from_dict) or StateInfo(),
+        usage=Usage.from_dict(data.get("usage")),
+        recorded_steps=len(records),
+        recorded_failures=sum(record.step.has_errors for record in records),
+        trailing_recorded_failures=trailing,
+        unevaluated_failures=unevaluated,
+        current_step=step and step.facts(len(records) + (current is not None)),
+        is_recorded=current is None,
+        is_paused=bool(data.get("isPaused")),
+        last_outcome=read_optional(data, "lastContinuationOutcome", ContinuationOutcome.from_dict),
+    )
+
+
+def _failures_in_a_row(records: tuple[StepExecution, ...]) -> tuple[int, int]:
+    """`trailing_recorded_failures` and `unevaluated_failures`, as recording one by one counts them."""
+    trailing = unevaluated = 0
+    for record in records:
+        before = max(trailing, unevaluated if record.step.is_failure else 0)
+        trailing = before + 1 if record.step.has_errors else 0
+        unevaluated = 0 if record.outcome else before
+    return trailing, unevaluated

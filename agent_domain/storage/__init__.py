@@ -1,0 +1,1 @@
+"""The stores, as ports, and the values that pass through them."""

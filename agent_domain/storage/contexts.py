@@ -1,0 +1,192 @@
+"""What a session or a message is about, as an application checks it: URLs in canonical form, and who asks.
+
+A URL that was sent is shown to other people later, as a link. So it is http or https, or a path of the page's
+own origin, and nothing that a browser or a person could read as something else.
+"""
+
+import re
+import unicodedata
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address
+from typing import Protocol
+from urllib.parse import quote
+
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.stream.session_messages import MAX_CONTEXT, bounded
+from everstep.agent_domain.values import is_hidden
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_MAX_PORT = 65_535
+_MAX_PORT_DIGITS = 10
+_MAX_LABEL = 63
+
+_ABSOLUTE = re.compile(
+    r"(?P<scheme>https?)://(?P<authority>[^/?#]*)(?P<path>[^?#]*)(?P<query>\?[^#]*)?(?P<fragment>#.*)?",
+    re.IGNORECASE,
+)
+_RELATIVE = re.compile(r"(?P<path>/[^?#]*)(?P<query>\?[^#]*)?(?P<fragment>#.*)?")
+_LABEL = re.compile(r"[a-z0-9_-]+")
+_DOT = re.compile("[.\u3002\uff0e\uff61]")
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_NOT_IN_IDNA_2003 = frozenset("\u00df\u03c2")
+"""Sharp s and final sigma: the codec replaces them, which names another host than browsers go to."""
+_ESCAPED = re.compile("%[0-9A-Fa-f]{2}")
+_UNRESERVED = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~")
+_KEPT = "!$&'()*+,;=:@/?%[]"
+"""What may stand in a URL as it is, beside what is never escaped."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageContext:
+    """What a message or a new session is about, as a `ContextPolicy` sees it."""
+
+    related_type: str | None = None
+    related_id: str | None = None
+    context_url: str | None = None
+    initial_context_url: str | None = None
+    """The page on which a new session began; sent with what begins one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContextCaller:
+    """Who sent it. A service that acts for a person has the person's `user_id` and its own scopes."""
+
+    user_id: str
+    tenant_id: str
+    scopes: tuple[str, ...] = ()
+    roles: tuple[str, ...] = ()
+
+
+class ContextPolicy(Protocol):
+    """Who may speak about what, decided by an application: `EVERSTEP_CONTEXT_POLICY`."""
+
+    async def check(self, context: MessageContext, caller: ContextCaller) -> MessageContext:
+        """Return the context, changed or not.
+
+        It has passed the checks of types and URLs, and what is returned passes them once more.
+
+        Raises:
+            InvalidInput: it cannot be used (HTTP 422).
+            ContextForbidden: the caller may not see it (HTTP 403).
+        """
+        ...
+
+
+def canonical_url(url: str, name: str = "context_url") -> str:
+    """The one form of a URL that every spelling of it has.
+
+    Scheme and host are in lower case, the host in ASCII, without a default port. The path has no `.` or `..`.
+    What needs no escape has none, and everything else has one.
+
+    Raises:
+        InvalidInput: it is neither http(s) nor a path that begins with exactly one slash.
+    """
+    bounded(name, url, MAX_CONTEXT)
+    url = url.strip(" ")
+    if any(is_hidden(char) for char in url):
+        raise InvalidInput(f"{name} has control or formatting characters; leave them out")
+    if "\\" in url:
+        raise InvalidInput(f"{name} has a backslash; write slashes")
+    if found := _ABSOLUTE.fullmatch(url):
+        origin = (
+            f"{found['scheme'].lower()}://{_authority(found['scheme'].lower(), found['authority'], name)}"
+        )
+    elif found := _RELATIVE.fullmatch(url):
+        origin = ""
+    else:
+        raise InvalidInput(_EXPECTED.format(name=name))
+    path = _without_dots(_escaped(found["path"])) or "/"
+    if not origin and path.startswith("//"):
+        raise InvalidInput(_EXPECTED.format(name=name))
+    canonical = origin + path + _escaped(found["query"] or "") + _escaped(found["fragment"] or "", "#")
+    return bounded(name, canonical, MAX_CONTEXT)
+
+
+_EXPECTED = "{name} has to begin with http:// or https:// and a host, or with exactly one slash"
+
+
+def _authority(scheme: str, authority: str, name: str) -> str:
+    if "@" in authority:
+        raise InvalidInput(f"{name} names a user; leave out everything before the @")
+    host, port = _split_port(authority)
+    if port is not None:
+        try:
+            known = _ipv6(host[1:-1]) if host.startswith("[") and host.endswith("]") else _name(host)
+        except ValueError:
+            known = ""
+        if known:
+            return known if port in (0, _DEFAULT_PORTS[scheme]) else f"{known}:{port}"
+    raise InvalidInput(f"{name} has no host, or none that can be read; check what follows the //")
+
+
+def _split_port(authority: str) -> tuple[str, int | None]:
+    """The host, and the port: 0 where none is named, None where it is none."""
+    host, colon, port = authority.rpartition(":")
+    if not colon or port.endswith("]"):
+        return authority, 0
+    if not port:
+        return host, 0
+    if not (port.isascii() and port.isdecimal() and len(port) <= _MAX_PORT_DIGITS):
+        return host, None
+    return host, int(port) if 0 < int(port) <= _MAX_PORT else None
+
+
+def _ipv6(text: str) -> str:
+    if "%" in text:  # A zone means something on one machine alone, and may hold any character.
+        raise ValueError(text)
+    address = IPv6Address(text)
+    if mapped := address.ipv4_mapped:
+        return f"[::ffff:{int(mapped) >> 16:x}:{int(mapped) & 0xFFFF:x}]"
+    return f"[{address}]"
+
+
+def _name(host: str) -> str:
+    """A host name in ASCII, or an IPv4 address: to browsers each name that ends in a number is one."""
+    labels = [_ascii(label) for label in _DOT.split(host)]
+    named = labels[:-1] if len(labels) > 1 and not labels[-1] else labels
+    if not all(_LABEL.fullmatch(label) for label in named):
+        raise ValueError(host)
+    if _NUMBER.fullmatch(named[-1]):
+        return str(IPv4Address(".".join(named)))
+    return ".".join(labels)
+
+
+def _ascii(label: str) -> str:
+    # One character after the other: Python makes a capital sigma at the end of a word a final one.
+    lower = "".join(char.lower() for char in label)
+    if _NOT_IN_IDNA_2003.isdisjoint(lower):
+        return lower.encode("idna").decode("ascii").lower()
+    # The codec checks what stands beside them.
+    "".join(char for char in lower if char not in _NOT_IN_IDNA_2003).encode("idna")
+    known = f"xn--{unicodedata.normalize('NFKC', lower).encode('punycode').decode('ascii')}"
+    if len(known) > _MAX_LABEL:
+        raise ValueError(label)
+    return known
+
+
+def _escaped(part: str, first: str = "") -> str:
+    """Escapes in capitals, and only where they are needed."""
+    begins = part[: len(first)] if part.startswith(first) else ""
+    text = part[len(begins) :]
+    text = re.sub("%(?![0-9A-Fa-f]{2})", "%25", text)
+    text = _ESCAPED.sub(_unescaped, text)
+    return begins + quote(text, safe=_KEPT)
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    char = chr(int(found[0][1:], 16))
+    return char if char in _UNRESERVED else found[0].upper()
+
+
+def _without_dots(path: str) -> str:
+    """RFC 3986, 5.2.4."""
+    kept = list[str]()
+    parts = path.split("/")
+    for part in parts[1:]:
+        if part == "..":
+            del kept[-1:]
+        elif part != ".":
+            kept.append(part)
+    if parts[-1] in (".", ".."):
+        kept.append("")
+    return "/" + "/".join(kept) if len(parts) > 1 else ""

@@ -1,0 +1,1 @@
+"""Envelopes: what viewers read, and how it reaches them in order."""

@@ -1,0 +1,66 @@
+"""How much viewers are told of an agent's executions."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from everstep.agent_domain.checks import whole
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.values import require_map
+
+
+@dataclass(frozen=True, slots=True)
+class BroadcastConfig:
+    """How much is told. Steps, tool calls and statuses always are."""
+
+    include_stream_chunks: bool = True
+    include_continuation_trace: bool = False
+    include_tool_args: bool = False
+    max_arg_length: int = 100
+    auto_status_tracking: bool = True
+
+    def __post_init__(self) -> None:
+        whole("max_arg_length", self.max_arg_length, 0)
+        for name in (
+            "include_stream_chunks",
+            "include_continuation_trace",
+            "include_tool_args",
+            "auto_status_tracking",
+        ):
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                raise InvalidInput(f"{name} is {value!r}; pass True or False")
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "BroadcastConfig":
+        """Read the written form, whose empty one is the default; what it does not know is ignored."""
+        if not data:
+            return STANDARD
+        require_map(data, "the broadcast configuration")
+        return cls(**{field.name: data[field.name] for field in fields(cls) if field.name in data})
+
+    @classmethod
+    def minimal(cls) -> "BroadcastConfig":
+        """Steps, tool calls and statuses."""
+        return cls(include_stream_chunks=False)
+
+    @classmethod
+    def standard(cls) -> "BroadcastConfig":
+        """The default: the model's text as well."""
+        return cls()
+
+    @classmethod
+    def debug(cls) -> "BroadcastConfig":
+        """Everything."""
+        return cls(include_continuation_trace=True, include_tool_args=True, max_arg_length=500)
+
+    @classmethod
+    def preset(cls, name: str) -> "BroadcastConfig":
+        """One of the three, by its name."""
+        presets = {"minimal": cls.minimal, "standard": cls.standard, "debug": cls.debug}
+        if name not in presets:
+            raise InvalidInput(f"there is no broadcast preset '{name}'; use: {', '.join(presets)}")
+        return presets[name]()
+
+
+STANDARD = BroadcastConfig.standard()

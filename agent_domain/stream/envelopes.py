@@ -1,0 +1,456 @@
+"""What those who watch an execution are told: envelopes, and all that may stand in them.
+
+A record is one piece of news with its payload; `Envelope.of` adds whose it is and when it happened. Its key
+names the news within the execution, and the envelope's id follows from the key: whoever writes the
+same news twice finds the first. Storing an envelope numbers it (`seq`, without a gap within a stream);
+what is only streamed past is not stored and has no number.
+
+The functions below are all there is to tell, one for each type of envelope.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, cast
+from uuid import UUID
+
+from everstep.agent_domain.capabilities.approvals import ApprovalDecision, args_digest
+from everstep.agent_domain.capabilities.questions import Question
+from everstep.agent_domain.checks import whole
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.ids import envelope_id
+from everstep.agent_domain.loop.continuation import ContinuationOutcome
+from everstep.agent_domain.loop.status import WireStatus
+from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.stream.records import EventRecord, StoredEnvelope
+from everstep.agent_domain.tools.summaries import args_summary, cut_args, result_summary
+from everstep.agent_domain.values import (
+    FrozenDict,
+    frozen_map,
+    moment,
+    optional_moment,
+    parse_moment,
+    parse_uuid,
+    reading,
+    require_map,
+    uuid_or_text,
+    valid_text,
+)
+
+
+class EnvelopeType(StrEnum):
+    """The kinds of news. Readers skip those that they do not know."""
+
+    AGENT_STATUS = "agent.status"
+    AGENT_STEP_STARTED = "agent.step.started"
+    AGENT_STEP_COMPLETED = "agent.step.completed"
+    AGENT_TOOL_STARTED = "agent.tool.started"
+    AGENT_TOOL_COMPLETED = "agent.tool.completed"
+    AGENT_STREAM_CHUNK = "agent.stream.chunk"
+    AGENT_STREAM_SNAPSHOT = "agent.stream.snapshot"
+    AGENT_CONTINUATION = "agent.continuation"
+    AGENT_INPUT_REQUESTED = "agent.input.requested"
+    AGENT_INPUT_RECEIVED = "agent.input.received"
+    AGENT_APPROVAL_REQUESTED = "agent.approval.requested"
+    AGENT_APPROVAL_RESOLVED = "agent.approval.resolved"
+    AGENT_ATTEMPT_SUPERSEDED = "agent.attempt.superseded"
+
+
+EPHEMERAL = frozenset({EnvelopeType.AGENT_STREAM_CHUNK, EnvelopeType.AGENT_STREAM_SNAPSHOT})
+"""Neither stored nor replayed: what they carry is worthless once the step is complete."""
+
+TELEMETRY = "agent."
+"""The prefix of every type that tells of a run; the other types announce a stored message."""
+
+TIME_DIGITS = 3
+MESSAGE_DIGITS = 6
+"""An announcement has the `created_at` of its message, so that both sort alike."""
+
+
+def time_digits(kind: str) -> int:
+    """The digits of a second that an envelope of this type shows."""
+    return TIME_DIGITS if kind.startswith(TELEMETRY) else MESSAGE_DIGITS
+
+
+def channel_of(session_id: UUID | None, execution_id: UUID) -> str:
+    """Where an execution is told about: in its session, or by itself if it has none."""
+    return f"agent.execution.{execution_id}" if session_id is None else f"agent.{session_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope(Mapping[str, Any]):
+    """One piece of news about an execution, as it is stored and sent.
+
+    It reads as its written form, too: `envelope["type"]`, `dict(envelope)`. Ids are UUIDs in all that
+    Everstep stores; only an adapter in an application may carry the application's own texts.
+    """
+
+    type: str
+    session_id: UUID | None
+    execution_id: UUID
+    timestamp: datetime
+    """As precise as it is written: see `time_digits`."""
+    payload: FrozenDict
+    id: UUID
+    seq: int | None = None
+    """Its number in the stream, from 1; None until it is stored."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "timestamp", _truncated(self.timestamp, time_digits(self.type)))
+        object.__setattr__(self, "payload", frozen_map(self.payload, "the payload"))
+        if self.seq is not None:
+            whole("seq", self.seq, 1)
+            if self.is_ephemeral:
+                raise InvalidInput(f"{self.type} is never stored, so it has no seq; leave it out")
+
+    @classmethod
+    def of(cls, record: EventRecord, session_id: UUID | None, execution_id: UUID, at: datetime) -> "Envelope":
+        """The envelope of what happened to this execution at this moment; not stored yet."""
+        payload = frozen_map(record.payload, "the payload")
+        return cls(record.type, session_id, execution_id, at, payload, envelope_id(execution_id, record.key))
+
+    @classmethod
+    def placed(cls, stored: StoredEnvelope) -> "Envelope":
+        """One that has its place; a stream that is not the execution's own is its session's."""
+        session_id = None if stored.stream_id == stored.execution_id else stored.stream_id
+        return cls(
+            stored.type,
+            session_id,
+            stored.execution_id,
+            stored.created_at,
+            stored.payload,
+            stored.id,
+            stored.seq,
+        )
+
+    def __getitem__(self, key: str) -> Any:
+        return self.to_dict()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.to_dict())
+
+    def __len__(self) -> int:
+        return len(self.to_dict())
+
+    @property
+    def channel(self) -> str:
+        """Where it is sent; transports may put a prefix before it."""
+        return channel_of(self.session_id, self.execution_id)
+
+    @property
+    def is_ephemeral(self) -> bool:
+        """Whether it is sent without being stored."""
+        return self.type in EPHEMERAL
+
+    def numbered(self, seq: int) -> "Envelope":
+        """The same, stored under this number."""
+        return replace(self, seq=seq)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The written form."""
+        return {
+            "type": self.type,
+            "session_id": None if self.session_id is None else str(self.session_id),
+            "execution_id": str(self.execution_id),
+            "timestamp": moment(self.timestamp, time_digits(self.type)),
+            "payload": self.payload,
+            "id": str(self.id),
+            "seq": self.seq,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Envelope":
+        """Read the written form; what it does not know is ignored."""
+        with reading("the envelope"):
+            require_map(data)
+            session_id = data["session_id"]
+            return cls(
+                valid_text(data["type"], "type"),
+                None if session_id is None else cast("UUID", uuid_or_text(session_id, "session_id")),
+                cast("UUID", uuid_or_text(data["execution_id"], "execution_id")),
+                parse_moment(data["timestamp"], "timestamp"),
+                frozen_map(data["payload"], "the payload"),
+                parse_uuid(data["id"], "id"),
+                data.get("seq"),
+            )
+
+
+def _truncated(at: datetime, digits: int) -> datetime:
+    if at.tzinfo is None:
+        raise InvalidInput(f"the moment {at.isoformat()} has no time zone; pass an aware datetime")
+    at = at.astimezone(UTC)
+    unit = 10 ** (6 - digits)
+    return at.replace(microsecond=at.microsecond // unit * unit)
+
+
+def _record(kind: EnvelopeType, key: str, payload: Mapping[str, Any]) -> EventRecord:
+    return EventRecord(key, kind.value, frozen_map(payload, "the payload"))
+
+
+# The execution as a whole.
+
+
+def status_changed(
+    status: WireStatus,
+    previous: WireStatus,
+    *,
+    change: int | str,
+    step_count: int,
+    error_message: str | None = None,
+    last_response: str | None = None,
+    assistant_name: str | None = None,
+    output: Mapping[str, Any] | None = None,
+) -> EventRecord:
+    """Where the execution stands now; `change` names this change among all of the execution."""
+    payload = {
+        "status": status,
+        "previous_status": previous,
+        "step_count": step_count,
+        "error_message": error_message,
+        "last_response": last_response,
+    }
+    optional = {"assistant_name": assistant_name, "output": output}
+    given = {key: value for key, value in optional.items() if value is not None}
+    return _record(EnvelopeType.AGENT_STATUS, f"status/{change}", payload | given)
+
+
+def model_delayed(step_number: int, attempt: int, detail: str, next_attempt_at: datetime) -> EventRecord:
+    """The execution goes on as it was, and asks the model again later; `detail` says why, to anyone."""
+    status = status_changed(
+        WireStatus.PROCESSING,
+        WireStatus.PROCESSING,
+        change=f"wait/{step_number}/{attempt}",
+        step_count=step_number - 1,
+    )
+    waits = {"detail": detail, "next_attempt_at": moment(next_attempt_at, TIME_DIGITS)}
+    return replace(status, payload={**status.payload, **waits})
+
+
+# Steps.
+
+
+def step_started(step_number: int, message_count: int, available_tools: Sequence[str]) -> EventRecord:
+    """A step begins."""
+    payload = {
+        "step_number": step_number,
+        "message_count": message_count,
+        "available_tools": list(available_tools),
+        "available_tools_count": len(available_tools),
+    }
+    return _record(EnvelopeType.AGENT_STEP_STARTED, f"step/{step_number}/started", payload)
+
+
+def step_completed(
+    step_number: int,
+    *,
+    has_tool_calls: bool,
+    errors: int,
+    finish_reason: str | None,
+    usage: Usage,
+    duration_ms: float,
+    outcome: ContinuationOutcome | None = None,
+    trace: bool = False,
+) -> EventRecord:
+    """A step is recorded; with the trace, also what the evaluation after it came to."""
+    payload = {
+        "step_number": step_number,
+        "has_tool_calls": has_tool_calls,
+        "errors": errors,
+        "finish_reason": finish_reason,
+        "usage": usage.to_wire(),
+        "duration_ms": float(duration_ms),
+    }
+    told = {"continuation": _verdict(outcome) if outcome else None} if trace else {}
+    return _record(EnvelopeType.AGENT_STEP_COMPLETED, f"step/{step_number}/completed", payload | told)
+
+
+def continuation_evaluated(step_number: int, outcome: ContinuationOutcome) -> EventRecord:
+    """What the evaluation after a step came to, with every vote."""
+    votes = [
+        {"criterion": vote.name, "decision": vote.decision, "reason": vote.reason}
+        | ({"source": vote.source} if vote.source else {})
+        for vote in outcome.evaluations
+    ]
+    payload = {"step_number": step_number, **_verdict(outcome), "evaluations": votes}
+    return _record(EnvelopeType.AGENT_CONTINUATION, f"step/{step_number}/continuation", payload)
+
+
+def _verdict(outcome: ContinuationOutcome) -> dict[str, Any]:
+    return {
+        "should_continue": outcome.should_continue,
+        "stop_reason": outcome.stop_reason,
+        "resolved_by": outcome.resolved_by,
+    }
+
+
+# Tool calls.
+
+
+def tool_started(
+    tool_call_id: str,
+    tool: str,
+    args: Mapping[str, Any],
+    *,
+    step_number: int,
+    max_arg_length: int | None = None,
+) -> EventRecord:
+    """A call begins; with a length, its arguments are told as well, their texts cut to it."""
+    payload = {"tool_name": tool, "tool_call_id": tool_call_id, "args_summary": args_summary(args)}
+    told = {} if max_arg_length is None else {"args": cut_args(args, max_arg_length)}
+    key = f"step/{step_number}/tool/{tool_call_id}/started"
+    return _record(EnvelopeType.AGENT_TOOL_STARTED, key, payload | told)
+
+
+def tool_completed(
+    tool_call_id: str,
+    tool: str,
+    *,
+    step_number: int,
+    success: bool,
+    error: str | None,
+    duration_ms: float,
+    result: object,
+) -> EventRecord:
+    """A call has its result."""
+    payload = {
+        "tool_name": tool,
+        "tool_call_id": tool_call_id,
+        "success": success,
+        "error": error,
+        "duration_ms": float(duration_ms),
+        "result_summary": result_summary(result),
+    }
+    key = f"step/{step_number}/tool/{tool_call_id}/completed"
+    return _record(EnvelopeType.AGENT_TOOL_COMPLETED, key, payload)
+
+
+# The model's text, as it is written.
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Attempt:
+    """One try at a step's model call; later ones compare as greater."""
+
+    step_number: int
+    number: int = 1
+
+    def __post_init__(self) -> None:
+        whole("step_number", self.step_number, 0)
+        whole("attempt", self.number, 1)
+
+    @property
+    def key(self) -> str:
+        """Names the attempt within the execution."""
+        return f"step/{self.step_number}/attempt/{self.number}"
+
+
+def stream_chunk(
+    attempt: Attempt, index: int, content: str, *, is_complete: bool = False, after_seq: int | None = None
+) -> EventRecord:
+    """Some more text; the one that closes the stream has none."""
+    whole("chunk_index", index, 0)
+    if is_complete == bool(content):
+        raise InvalidInput("a chunk has content, or it is empty and completes the stream")
+    payload = {
+        "content": content,
+        "is_complete": is_complete,
+        "chunk_index": index,
+        "step_number": attempt.step_number,
+        "attempt": attempt.number,
+        "after_seq": after_seq,
+    }
+    return _record(EnvelopeType.AGENT_STREAM_CHUNK, f"{attempt.key}/chunk/{index}", payload)
+
+
+def stream_snapshot(attempt: Attempt, next_index: int, content: str, after_seq: int | None) -> EventRecord:
+    """The text so far, for one reader who missed some of it."""
+    whole("next_index", next_index, 0)
+    payload = {
+        "content": content,
+        "next_index": next_index,
+        "step_number": attempt.step_number,
+        "attempt": attempt.number,
+        "after_seq": after_seq,
+    }
+    return _record(EnvelopeType.AGENT_STREAM_SNAPSHOT, f"{attempt.key}/snapshot/{next_index}", payload)
+
+
+def attempt_superseded(attempt: Attempt, next_attempt: int) -> EventRecord:
+    """An attempt that had written was given up; readers drop its text."""
+    whole("next_attempt", next_attempt, attempt.number + 1)
+    payload = {
+        "step_number": attempt.step_number,
+        "attempt": attempt.number,
+        "next_attempt": next_attempt,
+    }
+    return _record(EnvelopeType.AGENT_ATTEMPT_SUPERSEDED, f"{attempt.key}/superseded", payload)
+
+
+# People.
+
+
+class InputSource(StrEnum):
+    """Where an answer came from."""
+
+    USER = "user"
+    DEFAULT = "default"
+
+
+def input_requested(
+    request_id: UUID, tool_call_id: str, step_number: int, question: Question, expires_at: datetime | None
+) -> EventRecord:
+    """A person is asked something."""
+    payload = {
+        "request_id": str(request_id),
+        "tool_call_id": tool_call_id,
+        "step_number": step_number,
+        "prompt": question.prompt,
+        "choices": question.choices,
+        "schema": question.schema,
+        "expires_at": optional_moment(expires_at, TIME_DIGITS),
+    }
+    return _record(EnvelopeType.AGENT_INPUT_REQUESTED, f"request/{request_id}/requested", payload)
+
+
+def input_received(
+    request_id: UUID, tool_call_id: str, step_number: int, source: InputSource, message_id: UUID | None
+) -> EventRecord:
+    """A question has its answer; a default is no message of anybody."""
+    payload = {
+        "request_id": str(request_id),
+        "tool_call_id": tool_call_id,
+        "step_number": step_number,
+        "source": source,
+        "message_id": None if message_id is None else str(message_id),
+    }
+    return _record(EnvelopeType.AGENT_INPUT_RECEIVED, f"request/{request_id}/received", payload)
+
+
+def approval_requested(
+    request_id: UUID, tool_call_id: str, step_number: int, tool: str, args: Mapping[str, Any]
+) -> EventRecord:
+    """A person has to allow a call; nothing of its arguments is cut."""
+    payload = {
+        "request_id": str(request_id),
+        "tool_call_id": tool_call_id,
+        "tool_name": tool,
+        "step_number": step_number,
+        "args": args,
+        "args_digest": args_digest(tool, args),
+    }
+    return _record(EnvelopeType.AGENT_APPROVAL_REQUESTED, f"request/{request_id}/requested", payload)
+
+
+def approval_resolved(request_id: UUID, tool_call_id: str, decision: ApprovalDecision) -> EventRecord:
+    """A person has decided about a call."""
+    payload: dict[str, Any] = {
+        "request_id": str(request_id),
+        "tool_call_id": tool_call_id,
+        "decision": decision.decision,
+        "reason": decision.reason,
+        "args_digest": decision.args_digest,
+    }
+    if decision.remember is not False:
+        payload["remember"] = decision.remember
+    return _record(EnvelopeType.AGENT_APPROVAL_RESOLVED, f"request/{request_id}/resolved", payload)

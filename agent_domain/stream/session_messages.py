@@ -1,0 +1,171 @@
+"""What a session's readers are told of a run in the session itself: stored messages, one for each event.
+
+An announcement stands beside the envelope that tells the same as telemetry. It is stored as a message of
+the session in the same transaction, and sent to whoever watches the session.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, cast
+from uuid import UUID
+
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.loop.status import StopReason, WireStatus
+from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map, valid_text
+
+
+class MessageRole(StrEnum):
+    """Who speaks in a session. `info` and `notification` may be folded away."""
+
+    USER = "user"
+    ASSISTANT = "assistant"
+    INFO = "info"
+    NOTIFICATION = "notification"
+
+
+MAX_CONTEXT = 2_000
+"""Characters of each part of a context."""
+
+
+def bounded(name: str, value: str, limit: int) -> str:
+    """A text that can be stored, and is not too long."""
+    valid_text(value, name)
+    if len(value) > limit:
+        raise InvalidInput(f"{name} has {len(value)} characters; send at most {limit}")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a message or a session is about. It informs the agent's people and never limits the agent."""
+
+    related_type: str | None = None
+    related_id: str | None = None
+    url: str | None = None
+
+    def __post_init__(self) -> None:
+        number = cast("object", self.related_id)
+        if isinstance(number, int) and not isinstance(number, bool):
+            object.__setattr__(self, "related_id", str(number))
+        for name in ("related_type", "related_id", "url"):
+            value = getattr(self, name)
+            if value is not None:
+                bounded(name, value, MAX_CONTEXT)
+        if self.related_id is not None and self.related_type is None:
+            raise InvalidInput("related_id needs a related_type; send both, or neither")
+
+
+NO_CONTEXT = Context()
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """A message for a session, and the kind of event that is announced with it."""
+
+    event_type: str
+    role: MessageRole
+    content: str
+    metadata: FrozenDict = EMPTY
+    message_id: UUID | None = None
+    """For a message that its sender has named; others are named after the event."""
+    context: Context = NO_CONTEXT
+
+
+def _info(event_type: str, content: str, **metadata: Any) -> Announcement:
+    return Announcement(event_type, MessageRole.INFO, content, _given(metadata))
+
+
+def _notification(event_type: str, content: str, **metadata: Any) -> Announcement:
+    return Announcement(event_type, MessageRole.NOTIFICATION, content, _given(metadata))
+
+
+def _given(metadata: Mapping[str, Any]) -> FrozenDict:
+    return frozen_map({key: value for key, value in metadata.items() if value is not None}, "metadata")
+
+
+def queued() -> Announcement:
+    """An execution was accepted."""
+    return _info("execution.queued", "Execution queued")
+
+
+def started() -> Announcement:
+    """An execution runs for the first time."""
+    return _info("execution.started", "Execution started")
+
+
+def step_started(number: int) -> Announcement:
+    """A step begins."""
+    return _info("step.started", f"Started step {number}", step_number=number)
+
+
+def step_completed(number: int, max_steps: int | None, tools: Sequence[str] = ()) -> Announcement:
+    """A step is recorded."""
+    of = "" if max_steps is None else f" of {max_steps}"
+    tool = ", ".join(tools) or None
+    return _info("step.completed", f"Completed step {number}{of}", step_number=number, tool=tool)
+
+
+def tool_called(tool: str, summary: str) -> Announcement:
+    """A tool call begins."""
+    return _info("tool.called", f"{tool}({summary})", tool=tool)
+
+
+def tool_completed(tool: str, error: str | None, summary: str) -> Announcement:
+    """A tool call has its result."""
+    if error is not None:
+        return _notification("tool.completed", f"{tool} failed: {error}", tool=tool)
+    return _info("tool.completed", f"{tool}: {summary}", tool=tool)
+
+
+def input_requested(
+    request_id: UUID, prompt: str, choices: Sequence[str], schema: Mapping[str, Any] | None
+) -> Announcement:
+    """A person is asked something."""
+    metadata = {"request_id": str(request_id), "choices": list(choices), "schema": schema}
+    return Announcement("execution.paused", MessageRole.ASSISTANT, prompt, frozen_map(metadata, "metadata"))
+
+
+def approval_requested(request_id: UUID, tool: str, args_digest: str) -> Announcement:
+    """A person has to allow a call."""
+    text = f"{tool} waits for approval"
+    return _notification(
+        "execution.paused", text, request_id=str(request_id), tool=tool, args_digest=args_digest
+    )
+
+
+def input_received(
+    content: str, message_id: UUID | None, metadata: Mapping[str, Any] = EMPTY, context: Context = NO_CONTEXT
+) -> Announcement:
+    """A person has answered, or steered."""
+    kept = frozen_map(metadata, "metadata")
+    return Announcement("input.received", MessageRole.USER, content, kept, message_id, context)
+
+
+def message_received(
+    content: str, message_id: UUID, metadata: Mapping[str, Any] = EMPTY, context: Context = NO_CONTEXT
+) -> Announcement:
+    """A person has said something that begins an execution."""
+    kept = frozen_map(metadata, "metadata")
+    return Announcement("message.received", MessageRole.USER, content, kept, message_id, context)
+
+
+def resumed() -> Announcement:
+    """A paused execution goes on."""
+    return _info("execution.resumed", "Execution resumed")
+
+
+def ended(status: WireStatus, reason: StopReason, response: str | None, error: str | None) -> Announcement:
+    """An execution has ended."""
+    match status:
+        case WireStatus.FAILED:
+            return _notification("execution.failed", error or f"stopped: {reason}", stop_reason=reason)
+        case WireStatus.CANCELLED:
+            return _info("execution.cancelled", "Execution cancelled")
+        case _ if response:
+            metadata = frozen_map({"stop_reason": reason}, "metadata")
+            return Announcement("execution.completed", MessageRole.ASSISTANT, response, metadata)
+        case _:
+            return _notification(
+                "execution.completed", f"Ended without an answer: {reason}", stop_reason=reason
+            )

@@ -1,0 +1,259 @@
+"""Python functions as tools: the schema comes from the signature, the words from the docstring."""
+
+import functools
+import inspect
+import re
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, cast, overload
+
+from pydantic import PydanticUserError, TypeAdapter, ValidationError
+from pydantic_core import ArgsKwargs
+
+from everstep.agent_domain.checks import faults
+from everstep.agent_domain.errors import InvalidInput, ToolFailed
+from everstep.agent_domain.tools.tools import ToolContext, ToolOptions, as_options
+from everstep.agent_domain.values import FrozenDict, frozen_map, reading, valid_text
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_SECTION = re.compile(
+    r"^(Args|Arguments|Parameters|Returns|Raises|Yields|Example|Examples|Note):\s*$", re.MULTILINE
+)
+_ARGUMENTS = re.compile(r"^(?:Args|Arguments|Parameters):[ \t]*\n", re.MULTILINE)
+_PARAMETER = re.compile(r"^\s{2,}\*{0,2}(\w+)\s*(?:\([^)]*\))?:\s*(.*(?:\n\s{6,}.*)*)", re.MULTILINE)
+
+
+class FunctionTool:
+    """A function that models may call. Calling the tool itself calls the function."""
+
+    def __init__(self, fn: Callable[..., Any], name: str, description: str, options: ToolOptions) -> None:
+        self.fn = fn
+        self.name = valid_tool_name(name)
+        self.options = options
+        text = inspect.cleandoc(description or inspect.getdoc(fn) or "")
+        summary = _SECTION.split(text, maxsplit=1)[0].strip()
+        if not summary:
+            raise InvalidInput(
+                f"the tool '{name}' has no description; write a docstring, models choose by it"
+            )
+        self.description = summary
+        hints = _hints(fn, name)
+        self._context = tuple(p for p, hint in hints.items() if _is_context(hint) and p != "return")
+        self._adapter = _adapter(fn, name, hints, self._context)
+        self.schema: FrozenDict = _schema(self._adapter, name, _descriptions(text))
+
+    @classmethod
+    def from_function(
+        cls,
+        fn: Callable[..., Any],
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        options: ToolOptions | None = None,
+    ) -> "FunctionTool":
+        """The function as a tool, under its own name unless another is given."""
+        if not callable(fn):
+            raise InvalidInput(f"{fn!r} is no function; a tool needs one")
+        said = valid_text(description or "", "the tool's description")
+        return cls(fn, name or getattr(fn, "__name__", ""), said, as_options(options))
+
+    def call(self, args: dict[str, Any], context: ToolContext) -> Any:
+        """Check the arguments against the hints and call the function."""
+        try:
+            bound = self._adapter.validate_python(ArgsKwargs((), args))
+        except ValidationError as error:
+            raise ToolFailed(f"The arguments do not fit: {faults(error)}") from None
+        return bound(**dict.fromkeys(self._context, context))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function itself."""
+        return self.fn(*args, **kwargs)
+
+
+class BaseTool:
+    """A tool as a class: define `__call__`, and `name` unless the class's will do.
+
+    Args:
+        name: Replaces the class's name for this object.
+        description: Replaces the class's description, which is otherwise its docstring.
+    """
+
+    name: str
+    description: str = ""
+    options: ToolOptions = ToolOptions()
+    _is_named: ClassVar[bool] = False
+    """Whether a name was chosen, by the class or by one that it derives from."""
+
+    def __init__(self, name: str | None = None, description: str | None = None) -> None:
+        if name is not None:
+            self.name = valid_tool_name(name)
+        if description is not None:
+            self.description = valid_text(description, "the tool's description")
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "name" in vars(cls):
+            cls._is_named = True
+        elif not cls._is_named and any("__call__" in vars(kind) for kind in cls.__mro__):
+            cls.name = cls.__name__
+
+    @functools.cached_property
+    def _call(self) -> Callable[..., Any]:
+        call: Callable[..., Any] | None = getattr(self, "__call__", None)  # noqa: B004 -- to wrap it, not to test it
+        if call is None:
+            raise InvalidInput(f"{type(self).__name__} has no __call__; define what the tool does")
+        return call
+
+    @functools.cached_property
+    def _function(self) -> FunctionTool:
+        description = self.description or inspect.getdoc(self)
+        return FunctionTool.from_function(
+            self._call, name=self.name, description=description, options=self.options
+        )
+
+    @property
+    def schema(self) -> Mapping[str, Any]:
+        """The JSON schema of the arguments."""
+        with reading(f"the schema of {type(self).__name__}"):
+            return frozen_map(self.to_tool_schema()["function"]["parameters"], "'parameters'")
+
+    def call(self, args: dict[str, Any], context: ToolContext) -> Any:
+        """Check the arguments and call; `**arguments` of any kind go with a schema of one's own."""
+        parameters = inspect.signature(self._call).parameters.values()
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+            return self._call(**args)
+        return self._function.call(args, context)
+
+    def to_tool_schema(self) -> dict[str, Any]:
+        """What the model is told, from the signature of `__call__`; override it for a schema of your own."""
+        made = self._function
+        function = {"name": self.name, "description": made.description, "parameters": made.schema}
+        return {"type": "function", "function": function}
+
+
+@overload
+def tool(fn: Callable[..., Any], /) -> FunctionTool: ...
+@overload
+def tool(
+    *, name: str | None = None, description: str | None = None, options: ToolOptions | None = None
+) -> Callable[[Callable[..., Any]], FunctionTool]: ...
+def tool(
+    fn: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    options: ToolOptions | None = None,
+) -> FunctionTool | Callable[[Callable[..., Any]], FunctionTool]:
+    """Make a function a tool: `@tool`, or `@tool(name=..., options=ToolOptions(quick=True))`."""
+    make = functools.partial(FunctionTool.from_function, name=name, description=description, options=options)
+    return make if fn is None else make(fn)
+
+
+def valid_tool_name(name: object) -> str:
+    """The name, if every provider accepts it."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InvalidInput(f"{name!r} is no tool name; use 1 to 64 letters, digits, _ or -")
+    return name
+
+
+def _hints(fn: Callable[..., Any], name: str) -> dict[str, Any]:
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    target = fn if inspect.isroutine(fn) else type(fn).__call__
+    try:
+        return typing.get_type_hints(target, include_extras=True)
+    except (NameError, AttributeError, SyntaxError, TypeError) as error:
+        raise InvalidInput(
+            f"a type hint of the tool '{name}' cannot be resolved: {error}; "
+            "write it as code and import what it names at run time"
+        ) from None
+
+
+def _is_context(hint: object) -> bool:
+    """Whether a parameter of that hint is where the tool wants its `ToolContext`."""
+    return hint is ToolContext or ToolContext in typing.get_args(hint)
+
+
+def _adapter(
+    fn: Callable[..., Any], name: str, hints: Mapping[str, Any], context: tuple[str, ...]
+) -> TypeAdapter[Any]:
+    """Checks arguments; what it returns is the function with them bound."""
+    parameters = [p for p in _parameters(fn, name) if p.name not in context]
+    for parameter in parameters:
+        _require_usable(parameter, name, hints)
+
+    def bind(**arguments: Any) -> Callable[..., Any]:
+        return functools.partial(fn, **arguments)
+
+    keyword = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
+    bind.__signature__ = inspect.Signature(keyword)  # type: ignore[attr-defined]
+    bind.__annotations__ = {p.name: hints[p.name] for p in parameters}
+    try:
+        return TypeAdapter[Any](cast("Any", bind))
+    except PydanticUserError as error:
+        raise InvalidInput(
+            f"a parameter of the tool '{name}' cannot be described: {_problem(error)}"
+        ) from None
+
+
+def _parameters(fn: Callable[..., Any], name: str) -> list[inspect.Parameter]:
+    try:
+        return list(inspect.signature(fn).parameters.values())
+    except ValueError:
+        raise InvalidInput(
+            f"the parameters of the tool '{name}' are unknown to Python; wrap it in a function"
+        ) from None
+
+
+def _problem(error: PydanticUserError) -> str:
+    """The first sentence; the rest is advice to those who use pydantic themselves."""
+    return error.message.partition(". ")[0]
+
+
+def _require_usable(parameter: inspect.Parameter, tool_name: str, hints: Mapping[str, Any]) -> None:
+    if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY}:
+        raise InvalidInput(
+            f"the tool '{tool_name}' takes {parameter}; models pass arguments by name, so name each one"
+        )
+    if parameter.name not in hints:
+        raise InvalidInput(
+            f"the parameter '{parameter.name}' of the tool '{tool_name}' has no type hint; "
+            f"add one, such as {parameter.name}: str"
+        )
+
+
+def _schema(adapter: TypeAdapter[Any], name: str, descriptions: Mapping[str, str]) -> FrozenDict:
+    try:
+        schema: dict[str, Any] = _untitled(adapter.json_schema())
+    except PydanticUserError as error:
+        raise InvalidInput(f"a parameter of the tool '{name}' has no JSON form: {_problem(error)}") from None
+    for parameter, properties in schema.get("properties", {}).items():
+        if parameter in descriptions:
+            properties.setdefault("description", descriptions[parameter])
+    return frozen_map({"type": "object", "properties": {}, **schema}, f"the schema of '{name}'")
+
+
+_VALUES = frozenset({"const", "default", "enum", "examples"})
+"""Keywords of JSON schema that hold values, in which a title is not generated."""
+
+
+def _untitled(schema: Any) -> Any:
+    """The schema without generated titles, which only repeat names."""
+    if isinstance(schema, list):
+        return [_untitled(each) for each in cast("list[Any]", schema)]
+    if not isinstance(schema, dict):
+        return schema
+    entries = cast("dict[str, Any]", schema)
+    return {
+        key: value if key in _VALUES else _untitled(value)
+        for key, value in entries.items()
+        if not (key == "title" and isinstance(value, str))
+    }
+
+
+def _descriptions(docstring: str) -> dict[str, str]:
+    """What the `Args:` section, under any of its names, says of each parameter."""
+    _, *rest = _ARGUMENTS.split(docstring, maxsplit=1)
+    section = _SECTION.split("".join(rest), maxsplit=1)[0]
+    return {name: " ".join(text.split()) for name, text in _PARAMETER.findall(section)}

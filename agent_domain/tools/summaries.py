@@ -1,0 +1,39 @@
+"""Arguments and results in a few words, for those who watch an execution."""
+
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any
+
+from everstep.agent_domain.tools.tools import result_text
+from everstep.agent_domain.values import FrozenDict, cut, frozen_map, json_text
+
+SHOWN_ARGS = 3
+MAX_ARG = 30
+MAX_RESULT = 100
+_MORE = "..."
+
+
+def args_summary(args: Mapping[str, Any]) -> str:
+    """The first arguments with their values, each kept short."""
+    shown = islice(frozen_map(args, "the arguments").items(), SHOWN_ARGS)
+    return ", ".join(f"{key}: {_within(_rendered(value), MAX_ARG)}" for key, value in shown)
+
+
+def _rendered(value: object) -> str:
+    return f"'{value}'" if isinstance(value, str) else json_text(value)
+
+
+def cut_args(args: Mapping[str, Any], max_length: int) -> FrozenDict:
+    """The arguments, with texts of the top level cut to a length and nothing else changed."""
+    given = frozen_map(args, "the arguments").items()
+    return FrozenDict({k: cut(v, max_length) if isinstance(v, str) else v for k, v in given})
+
+
+def result_summary(result: object) -> str | None:
+    """The beginning of a result, or None where there is none."""
+    return None if result is None else _within(result_text(result), MAX_RESULT)
+
+
+def _within(text: str, length: int) -> str:
+    """At most `length` characters, the mark of what is missing included."""
+    return text if len(text) <= length else text[: length - len(_MORE)] + _MORE

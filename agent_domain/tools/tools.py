@@ -1,0 +1,397 @@
+"""Tools: what a model may call, the calls it makes, and what became of them."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum, StrEnum
+from types import NoneType
+from typing import Any, Final, Protocol, cast, runtime_checkable
+from uuid import UUID
+
+from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
+
+from everstep.agent_domain.errors import InvalidInput, UnknownName
+from everstep.agent_domain.loop.step_error import StepError
+from everstep.agent_domain.loop.step_facts import CallNeed
+from everstep.agent_domain.tools.inquiry import AskModel, nobody_answers
+from everstep.agent_domain.values import (
+    DOCUMENT_DEPTH,
+    EMPTY,
+    FrozenDict,
+    FrozenList,
+    freeze,
+    frozen_map,
+    json_text,
+    optional_moment,
+    parse_json,
+    parse_optional_moment,
+    read_key,
+    read_optional,
+)
+
+
+class Effect(StrEnum):
+    """What may happen when nobody knows whether an attempt of a call had its effect."""
+
+    IDEMPOTENT = "idempotent"
+    """Run it again, with the same idempotency key."""
+    AT_MOST_ONCE = "at_most_once"
+    """Never run it again; tell the model that the effect is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolContext:
+    """What a tool is told besides its arguments; the two ids are its idempotency key."""
+
+    execution_id: UUID
+    tool_call_id: str
+    step_number: int
+    metadata: FrozenDict = EMPTY
+    """The agent's metadata as it was when the step began."""
+    tenant_id: str = "default"
+    earlier: tuple["ToolCall", ...] = ()
+    """The calls before this one in the same response, as the model made them."""
+    ask: AskModel = field(default=nobody_answers, compare=False)
+    """Asks a model; what that costs belongs to the execution."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call as the model made it; `malformed` holds its arguments when they were no JSON object."""
+
+    id: str
+    name: str
+    args: FrozenDict = EMPTY
+    malformed: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "args", frozen_map(self.args, f"the arguments of {self.name}"))
+
+    @classmethod
+    def from_text(cls, call_id: str, name: str, arguments: str) -> "ToolCall":
+        """Read the arguments as the provider sent them; empty text means none."""
+        try:
+            args = parse_json(arguments or "{}")
+        except InvalidInput:
+            return cls(call_id, name, malformed=arguments)
+        return (
+            cls(call_id, name, args)
+            if isinstance(args, FrozenDict)
+            else cls(call_id, name, malformed=arguments)
+        )
+
+    @property
+    def arguments(self) -> FrozenDict | str:
+        """What stands in the conversation: the object, or the text that was none."""
+        return self.args if self.malformed is None else self.malformed
+
+    def to_dict(self) -> dict[str, Any]:
+        """The written form."""
+        return {"id": self.id, "name": self.name, "args": self.args, "malformed": self.malformed}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "ToolCall":
+        """Read the written form; what it does not know is ignored."""
+        args = read_optional(data, "args", frozen_map) or EMPTY
+        return cls(read_key(data, "id", str), read_key(data, "name", str), args, data.get("malformed"))
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What a tool returns that also changes the agent's metadata, once its step is over."""
+
+    value: Any
+    metadata: FrozenDict = EMPTY
+    text: str = ""
+    """What the model reads, where that is not the value."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "metadata", frozen_map(self.metadata, "metadata"))
+
+
+@dataclass(frozen=True, slots=True)
+class ToolExecution:
+    """A call with its one result: a value, or an error."""
+
+    call: ToolCall
+    result: Any = None
+    error: StepError | None = None
+    started_at: datetime | None = None
+    completed_at: datetime | None = None
+    note: str = ""
+    """What the model reads before the result, such as that people changed the arguments."""
+    told: str = ""
+    """What the model reads, where that is not the result, or not the words of the error."""
+    metadata: FrozenDict = EMPTY
+    """What the call changes in the agent's metadata, once its step is over."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "result", _kept(self.result))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The written form."""
+        return {
+            "call": self.call.to_dict(),
+            "result": result_value(self.result, self.call.name),
+            "error": self.error.to_dict() if self.error else None,
+            "startedAt": optional_moment(self.started_at),
+            "completedAt": optional_moment(self.completed_at),
+            "note": self.note,
+            "told": self.told,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "ToolExecution":
+        """Read the written form; what it does not know is ignored."""
+        return cls(
+            read_key(data, "call", ToolCall.from_dict),
+            data.get("result"),
+            read_optional(data, "error", StepError.from_dict),
+            parse_optional_moment(data.get("startedAt"), "startedAt"),
+            parse_optional_moment(data.get("completedAt"), "completedAt"),
+            str(data.get("note") or ""),
+            str(data.get("told") or ""),
+        )
+
+    @property
+    def has_error(self) -> bool:
+        """Whether the call failed."""
+        return self.error is not None
+
+    @property
+    def text(self) -> str:
+        """What the model reads."""
+        if self.error:
+            return f"{self.note}Error: {self.told or self.error.message}"
+        return self.note + (self.told or result_text(self.result))
+
+    @property
+    def seconds(self) -> float:
+        """How long the call took."""
+        if self.started_at is None or self.completed_at is None:
+            return 0.0
+        return (self.completed_at - self.started_at).total_seconds()
+
+
+def _kept(result: object) -> object:
+    """Lists and maps cannot be changed any more; those that are no plain JSON stay what they are."""
+    if not isinstance(result, list | dict) or isinstance(result, FrozenList | FrozenDict):
+        return cast("object", result)
+    try:
+        return freeze(cast("object", result), depth=-DOCUMENT_DEPTH)
+    except InvalidInput:
+        return cast("object", result)
+
+
+def result_value(result: object, tool: str = "the tool") -> Any:
+    """The result as JSON that can be stored; an object with a text form becomes that text."""
+    where = f"the result of {tool}"
+    if _has_text_form(result):
+        return freeze(str(result), where)
+    try:
+        plain = to_jsonable_python(result)
+    except ValueError:  # no JSON form, bytes that are no text, or a value inside itself
+        raise InvalidInput(
+            f"{where} is of type {type(result).__name__}, which cannot be stored as JSON; "
+            "return text, numbers, lists, maps, a dataclass or a pydantic model"
+        ) from None
+    return freeze(plain, where)
+
+
+def _has_text_form(result: object) -> bool:
+    """Whether the class says how its objects read as text; plain JSON and models do not count."""
+    if isinstance(
+        result,
+        NoneType
+        | bool
+        | int
+        | float
+        | bytes
+        | bytearray
+        | list
+        | tuple
+        | Mapping
+        | set
+        | frozenset
+        | BaseModel
+        | Enum,
+    ):
+        return False
+    return type(result).__str__ is not object.__str__
+
+
+def result_text(result: object) -> str:
+    """A tool's result as the model reads it."""
+    value = result_value(result)
+    return value if isinstance(value, str) else json_text(value)
+
+
+@runtime_checkable
+class Tool(Protocol):
+    """What an agent can do. `call` may be a coroutine function; what it raises fails the call."""
+
+    @property
+    def name(self) -> str:
+        """The name under which models call it."""
+        ...
+
+    @property
+    def description(self) -> str:
+        """What the tool does, for the model."""
+        ...
+
+    @property
+    def schema(self) -> Mapping[str, Any]:
+        """The JSON schema of the arguments, an object."""
+        ...
+
+    def call(self, args: dict[str, Any], context: ToolContext) -> Any:
+        """Run it."""
+        ...
+
+
+@runtime_checkable
+class CanRefuse(Protocol):
+    """A tool that knows by the arguments alone that a call makes no sense."""
+
+    def refusal(self, args: Mapping[str, Any]) -> str | None:
+        """What is wrong with them, in words for the model."""
+        ...
+
+
+@runtime_checkable
+class ExplainsText(Protocol):
+    """A tool with words of its own about arguments that hold text which cannot be stored."""
+
+    def unstorable(self, args: Mapping[str, Any]) -> str | None:
+        """The result of such a call, which is not made."""
+        ...
+
+
+MAX_SECONDS: Final = 100 * 365 * 24 * 3600
+"""A hundred years. Some of what reckons with times fails beyond three hundred, in the middle of a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOptions:
+    """How the runtime treats a tool; a tool declares them in an attribute `options`."""
+
+    quick: bool = False
+    """Returns at once and needs no heartbeat: it runs as a local activity."""
+    effect: Effect = Effect.IDEMPOTENT
+    timeout_seconds: float | None = None
+    need: CallNeed = CallNeed.RUN
+    """What a call waits for, where it is something else than to run."""
+    wait_seconds: float | None = None
+    """How long a person may take to answer; None for any time."""
+
+    def __post_init__(self) -> None:
+        for name in ("timeout_seconds", "wait_seconds"):
+            seconds = getattr(self, name)
+            if seconds is not None and not (isinstance(seconds, int | float) and seconds > 0):
+                raise InvalidInput(f"{name} must be a number greater than zero; leave it out for no limit")
+            if seconds is not None and seconds > MAX_SECONDS:
+                raise InvalidInput(f"{name} must be at most {MAX_SECONDS}; leave it out for no limit")
+        if self.effect not in frozenset(Effect):
+            raise InvalidInput(f"{self.effect!r} is no effect; use one of: {', '.join(Effect)}")
+
+
+def as_options(given: object) -> ToolOptions:
+    """What somebody passed as options; None for the defaults."""
+    if given is None:
+        return ToolOptions()
+    if not isinstance(given, ToolOptions):
+        raise InvalidInput(f"the options of a tool are {given!r}; pass ToolOptions(...)")
+    return given
+
+
+def options_of(tool: Tool) -> ToolOptions:
+    """What the tool declares, or the defaults."""
+    options = getattr(tool, "options", None)
+    return options if isinstance(options, ToolOptions) else ToolOptions()
+
+
+def tool_schema(tool: Tool) -> dict[str, Any]:
+    """The tool as a model is told about it."""
+    own = getattr(tool, "to_tool_schema", None)
+    if own is not None:
+        return own()
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.schema}
+    return {"type": "function", "function": function}
+
+
+@dataclass(frozen=True, slots=True)
+class Toolbox:
+    """Tools by name, in the order in which they came; a later one replaces an earlier of its name."""
+
+    tools: FrozenDict = EMPTY
+
+    @classmethod
+    def of(cls, tools: Iterable[Tool]) -> "Toolbox":
+        """A box with these tools."""
+        return cls().merged(tools)
+
+    def merged(self, tools: Iterable[Tool]) -> "Toolbox":
+        """These tools as well; two tools of one name within one call are a mistake."""
+        added: dict[str, Tool] = {}
+        for tool in tools:
+            if tool.name in added:
+                raise InvalidInput(f"two tools are named '{tool.name}'; rename one of them")
+            added[tool.name] = tool
+        return Toolbox(FrozenDict({**self.tools, **added}))
+
+    def __iter__(self) -> Iterator[Tool]:
+        return iter(self.tools.values())
+
+    def __len__(self) -> int:
+        return len(self.tools)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names, in order."""
+        return tuple(self.tools)
+
+    def get(self, name: str) -> Tool:
+        """The tool of that name."""
+        if name not in self.tools:
+            raise UnknownName("tool", name, self.names)
+        return self.tools[name]
+
+    def refusal(self, call: ToolCall) -> str | None:
+        """Why the call cannot be run as it stands, in words for the model."""
+        if call.name not in self.tools:
+            return str(UnknownName("tool", call.name, self.names))
+        if call.malformed is not None:
+            return "Pass the arguments as a JSON object"
+        tool = self.get(call.name)
+        missing = missing_arguments(tool.schema, call.args)
+        return tool.refusal(call.args) if missing is None and isinstance(tool, CanRefuse) else missing
+
+    def explained(self, call: ToolCall) -> str | None:
+        """The result of a call that cannot be run, where its tool has a result for that.
+
+        A JSON object that holds a NUL character, or half of a surrogate pair, counts as malformed.
+        """
+        if call.malformed is None or call.name not in self.tools:
+            return None
+        tool = self.get(call.name)
+        if not isinstance(tool, ExplainsText):
+            return None
+        try:
+            args: object = json.loads(call.malformed)
+        except (ValueError, RecursionError):
+            return None
+        return tool.unstorable(cast("dict[str, Any]", args)) if isinstance(args, dict) else None
+
+    @property
+    def schemas(self) -> tuple[dict[str, Any], ...]:
+        """What the model is told about each."""
+        return tuple(tool_schema(tool) for tool in self)
+
+
+def missing_arguments(schema: Mapping[str, Any], args: Mapping[str, Any]) -> str | None:
+    """The complaint about required arguments that are absent; null counts as given."""
+    missing = [name for name in schema.get("required") or () if name not in args]
+    return f"Required arguments are missing: {', '.join(missing)}" if missing else None

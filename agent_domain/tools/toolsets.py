@@ -1,0 +1,88 @@
+"""Tools that nobody knows before an execution asks for them, such as those of a server elsewhere.
+
+A toolset is asked once for each execution. What it lists is recorded with the execution, so every worker,
+every attempt and every fork of it sees the same tools, whatever the server says by then. Approvals go by the
+names that it lists.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+from uuid import UUID
+
+from everstep.agent_domain.loop.step_facts import CallNeed
+from everstep.agent_domain.tools.tools import Effect, Tool, ToolOptions
+from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map, read_key, require_map, valid_text
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Who asks a toolset what it has: the same as who will call its tools."""
+
+    execution_id: UUID
+    tenant_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListedTool:
+    """A tool as it is recorded: all that a model is told, and what its toolset needs to call it."""
+
+    name: str
+    description: str
+    schema: FrozenDict
+    options: ToolOptions = field(default_factory=ToolOptions)
+    origin: FrozenDict = EMPTY
+    """What the toolset notes for itself, such as the tool's name at its server."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", valid_text(self.name, "the tool's name"))
+        object.__setattr__(self, "description", valid_text(self.description, "the tool's description"))
+        object.__setattr__(self, "schema", frozen_map(self.schema, f"the schema of {self.name}"))
+        object.__setattr__(self, "origin", frozen_map(self.origin, f"the origin of {self.name}"))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The written form."""
+        return {
+            "name": self.name,
+            "description": self.description,
+            "schema": self.schema,
+            "effect": self.options.effect.value,
+            "timeout_seconds": self.options.timeout_seconds,
+            "need": self.options.need.value,
+            "origin": self.origin,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "ListedTool":
+        """Read the written form; what it does not know is ignored."""
+        require_map(data, "the tool")
+        options = ToolOptions(
+            effect=Effect(data.get("effect", Effect.IDEMPOTENT)),
+            timeout_seconds=data.get("timeout_seconds"),
+            need=CallNeed(data.get("need", CallNeed.RUN)),
+        )
+        return cls(
+            read_key(data, "name", str),
+            str(data.get("description", "")),
+            frozen_map(data.get("schema") or {}),
+            options,
+            frozen_map(data.get("origin") or {}),
+        )
+
+
+@runtime_checkable
+class Toolset(Protocol):
+    """Where such tools come from."""
+
+    @property
+    def name(self) -> str:
+        """What tells it from the other toolsets of an agent."""
+        ...
+
+    async def listed(self, asker: Asker) -> Sequence[ListedTool]:
+        """What there is now. What it raises fails the step that needed the tools."""
+        ...
+
+    def tool(self, listed: ListedTool) -> Tool:
+        """The tool that was listed, ready to be called; nothing is asked for that."""
+        ...

@@ -1,0 +1,129 @@
+"""What the gateway relays: stored envelopes and chunks, as bytes and the little that it has to know of them.
+
+An envelope is written once, by whoever stored it, and is never written anew: each wire puts its own frame
+around the same bytes, once for everybody who watches over it.
+"""
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Protocol
+from uuid import UUID
+
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.stream.envelopes import Envelope, EnvelopeType
+from everstep.agent_domain.stream.reader import Attempted, Place, fence_of, place_of
+from everstep.agent_domain.values import json_text, parse_moment, reading, valid_text
+
+
+class Wire(Protocol):
+    """How one protocol frames envelopes. Equal wires make equal frames, and share them."""
+
+    def event(self, news: "News") -> bytes:
+        """The whole frame of an envelope, ready for a transport."""
+        ...
+
+
+class News:
+    """An envelope and its frames."""
+
+    __slots__ = ("_frames", "body", "kind", "seq")
+
+    def __init__(self, kind: str, body: bytes, seq: int = 0) -> None:
+        self.kind = kind
+        self.seq = seq
+        """Its number; 0 if it is not stored."""
+        self.body = body
+        """Its JSON."""
+        self._frames: dict[Wire, bytes] = {}
+
+    def frame(self, wire: Wire) -> bytes:
+        """What is sent over this wire."""
+        frame = self._frames.get(wire)
+        if frame is None:
+            frame = self._frames[wire] = wire.event(self)
+        return frame
+
+
+class Entry(News):
+    """A stored envelope."""
+
+    __slots__ = ("execution_id", "fence")
+
+    def __init__(
+        self, kind: str, body: bytes, seq: int, execution_id: str, fence: Attempted | None = None
+    ) -> None:
+        super().__init__(kind, body, seq)
+        self.execution_id = execution_id
+        self.fence = fence
+        """The first attempt of the execution that may still write after it, if it ends earlier ones."""
+
+
+class Chunk(News):
+    """Some text of a model, on its way."""
+
+    __slots__ = ("after_seq", "at", "content", "execution_id", "is_complete", "timestamp")
+
+    def __init__(
+        self,
+        body: bytes,
+        execution_id: str,
+        at: Place,
+        content: str,
+        *,
+        is_complete: bool = False,
+        after_seq: int = 0,
+        timestamp: datetime,
+    ) -> None:
+        super().__init__(EnvelopeType.AGENT_STREAM_CHUNK, body)
+        self.execution_id = execution_id
+        self.at = at
+        """Its attempt and index."""
+        self.content = content
+        self.is_complete = is_complete
+        self.after_seq = after_seq
+        """The stored envelope that it follows; 0 for none."""
+        self.timestamp = timestamp
+
+
+def entry_of(envelope: Envelope) -> Entry:
+    """A stored envelope, written as its writer would have pushed it."""
+    data = envelope.to_dict()
+    return _entry(json_text(data).encode(), data)
+
+
+def read(body: bytes) -> Entry | Chunk:
+    """An envelope as a writer pushed it; `InvalidInput` if it is none that is relayed."""
+    with reading("the envelope"):
+        try:
+            data = json.loads(body.decode())
+        except RecursionError:
+            raise InvalidInput("it is nested too deeply") from None
+        return _chunk(body, data) if data["seq"] is None else _entry(body, data)
+
+
+def _entry(body: bytes, data: Mapping[str, Any]) -> Entry:
+    kind = valid_text(data["type"], "type")
+    seq = data["seq"]
+    if type(seq) is not int or seq < 1:
+        raise InvalidInput(f"seq is {seq!r}; it counts from 1")
+    execution_id = str(UUID(data["execution_id"]))
+    return Entry(kind, body, seq, execution_id, fence_of(kind, data["payload"]))
+
+
+def _chunk(body: bytes, data: Mapping[str, Any]) -> Chunk:
+    if data["type"] != EnvelopeType.AGENT_STREAM_CHUNK:
+        raise InvalidInput("only chunks are relayed without being stored")
+    payload = data["payload"]
+    after_seq = payload["after_seq"] or 0
+    if type(after_seq) is not int or after_seq < 0:
+        raise InvalidInput(f"after_seq is {after_seq!r}; it names a stored envelope")
+    return Chunk(
+        body,
+        str(UUID(data["execution_id"])),
+        place_of(payload, "chunk_index"),
+        valid_text(payload["content"], "content"),
+        is_complete=payload["is_complete"] is True,
+        after_seq=after_seq,
+        timestamp=parse_moment(data["timestamp"], "timestamp"),
+    )

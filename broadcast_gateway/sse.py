@@ -1,0 +1,146 @@
+"""Streams as server-sent events, for whoever answers HTTP: a viewer whose transport is an iterator."""
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncGenerator
+from uuid import UUID
+
+from everstep.agent_domain.errors import StoreUnavailable
+from everstep.agent_domain.stream.channels import FOR_GOOD, Admission
+from everstep.agent_domain.stream.reader import Position
+from everstep.broadcast_gateway.hub import Hub
+from everstep.broadcast_gateway.limits import Bounds
+from everstep.broadcast_gateway.subscriptions import Viewer
+from everstep.broadcast_gateway.wires import event_source
+from everstep.broadcast_gateway.wires.closing import EXPIRED, FULL, RESTARTING, UNAUTHORIZED, Closing
+
+HIGH_WATER = 64 * 1024
+"""Bytes that wait to be taken, after which nothing more is put together."""
+QUIET_SECONDS = 15.0
+"""After which something is said that says nothing, so that nobody takes the connection for dead."""
+MOST = 1000
+"""Feeds at a time: each holds a connection of a server that has other things to do."""
+
+RECHECK_SECONDS = Bounds().recheck_seconds
+
+_KEY = "feed"
+
+
+class Feed:
+    """What one viewer is sent."""
+
+    def __init__(self, hub: Hub, quiet: float, admission: Admission, recheck: float) -> None:
+        self._hub = hub
+        self._quiet = quiet
+        self._admission = admission
+        self._recheck = recheck
+        self._waiting: list[bytes] = []
+        self._size = 0
+        self._some = asyncio.Event()
+        self._closing: Closing | None = None
+        self.viewer = Viewer(self._put, self.close)
+
+    async def join(self, stream_id: UUID, *, is_session: bool, since: Position | None) -> None:
+        """Begin, before anything is answered; `StoreUnavailable` if that is not possible now."""
+        answer = await self._hub.join(
+            self.viewer, _KEY, stream_id, is_session=is_session, wire=event_source.Sse, since=since
+        )
+        self._put(event_source.joined(answer))
+        self._hub.catch_up(self.viewer, _KEY)
+
+    async def frames(self) -> AsyncGenerator[bytes]:
+        """All that is sent, as it comes; ends when the gateway says goodbye."""
+        loop = asyncio.get_running_loop()
+        expires, is_good = self._admission.expires_at, self._admission.is_good
+        ends = math.inf if expires is None else loop.time() + expires - time.time()
+        check_at = math.inf if is_good is None else loop.time() + self._recheck
+        try:
+            while self._closing is None:
+                try:
+                    async with asyncio.timeout_at(min(loop.time() + self._quiet, ends, check_at)):
+                        await self._some.wait()
+                    yield self._taken()
+                except TimeoutError:
+                    yield event_source.QUIET
+                if loop.time() >= ends:
+                    self.close(EXPIRED)
+                elif is_good is not None and loop.time() >= check_at:
+                    check_at = loop.time() + self._recheck
+                    if not await is_good():
+                        self.close(UNAUTHORIZED)
+                if self.viewer.is_paused and self._closing is None:
+                    self._hub.meet(self.viewer.resume())
+            yield self._taken() + event_source.bye(self._closing)
+        finally:
+            self.viewer.leave()
+
+    def close(self, closing: Closing) -> None:
+        """Say why, and end it."""
+        self.viewer.leave()
+        self._closing = self._closing or closing
+        self._some.set()
+
+    def _put(self, data: bytes) -> None:
+        self._waiting.append(data)
+        self._size += len(data)
+        self._some.set()
+        if self._size > HIGH_WATER and not self.viewer.is_paused:
+            self.viewer.pause(asyncio.get_running_loop().time(), self._size)
+
+    def _taken(self) -> bytes:
+        data = b"".join(self._waiting)
+        self._waiting.clear()
+        self._size = 0
+        self._some.clear()
+        return data
+
+
+class Feeds:
+    """All of a process."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        quiet: float = QUIET_SECONDS,
+        most: int = MOST,
+        recheck: float = RECHECK_SECONDS,
+    ) -> None:
+        self._hub = hub
+        self._quiet = quiet
+        self._recheck = recheck
+        self._most = most
+        self._open: dict[Feed, None] = {}
+        self._is_closed = False
+
+    async def open(
+        self, stream_id: UUID, is_session: bool, since: Position | None, admission: Admission = FOR_GOOD
+    ) -> AsyncGenerator[bytes]:
+        """A stream's events from now on; `StoreUnavailable` where there can be none now."""
+        if self._is_closed or len(self._open) >= self._most:
+            raise StoreUnavailable((RESTARTING if self._is_closed else FULL).reason)
+        feed = Feed(self._hub, self._quiet, admission, self._recheck)
+        self._open[feed] = None
+        try:
+            await feed.join(stream_id, is_session=is_session, since=since)
+        except BaseException:
+            self._end(feed)
+            raise
+        return self._frames(feed)
+
+    def close(self) -> None:
+        """Say goodbye to everybody; nobody is let in any more."""
+        self._is_closed = True
+        for feed in [*self._open]:
+            feed.close(RESTARTING)
+
+    async def _frames(self, feed: Feed) -> AsyncGenerator[bytes]:
+        try:
+            async for data in feed.frames():
+                yield data
+        finally:
+            self._end(feed)
+
+    def _end(self, feed: Feed) -> None:
+        feed.viewer.leave()
+        self._open.pop(feed, None)

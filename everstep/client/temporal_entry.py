@@ -1,0 +1,200 @@
+"""Everstep for services that have a Temporal client and nothing else.
+
+A worker answers these as activities of their own, which belong to no workflow:
+
+    await temporal.execute_activity(
+        "everstep.start", StartRequest(agent="travel", message="Book me a trip"),
+        id=str(uuid4()), task_queue="everstep", start_to_close_timeout=timedelta(seconds=30),
+        result_type=Standing,
+    )
+
+Texts do travel through Temporal this way, though never into a workflow's history: give both sides
+a payload codec, or use the client or the HTTP API, if Temporal must not see them.
+"""
+
+from typing import Any, Literal
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict
+from temporalio import activity
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+
+from everstep.agent_domain.capabilities.approvals import Digest
+from everstep.agent_domain.errors import EverstepError, InvalidInput
+from everstep.agent_domain.loop.status import ExecutionStatus, StopReason
+from everstep.agent_domain.loop.step_facts import CallNeed
+from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
+from everstep.client.client import Client, Execution
+
+
+class _Contract(BaseModel):
+    """Sent by others: what is not known is refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class StartRequest(_Contract):
+    """Start an execution; the same `execution_id` again starts nothing new."""
+
+    agent: str
+    message: str
+    execution_id: UUID | None = None
+    session_id: UUID | None = None
+    debug: bool = False
+    """Keep the full state after each step."""
+    broadcast: Literal["minimal", "standard", "debug"] | None = None
+    """How much viewers are told; else, what the agent says."""
+
+
+class ActRequest(_Contract):
+    """Do something to an execution that was started."""
+
+    execution_id: UUID
+    act: Literal["show", "answer", "approve", "deny", "edit", "steer", "pause", "resume", "cancel"]
+    text: str = ""
+    """The answer, the message to steer with, or why a call is denied."""
+    data: Any = None
+    """The answer to a form, or the arguments to run with instead."""
+    request_id: UUID | None = None
+    args_digest: Digest | None = None
+    """What a decision about a call is bound to; required by `approve`, `deny` and `edit`."""
+
+    @property
+    def required_digest(self) -> str:
+        """The digest of a decision about a call."""
+        if self.args_digest is None:
+            raise InvalidInput(
+                f"{self.act} needs an args_digest; send that of the request, which `show` lists"
+            )
+        return self.args_digest
+
+
+class OpenRequest(BaseModel):
+    """What an execution waits for."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    id: UUID
+    kind: CallNeed
+    tool: str
+    args_digest: str
+
+
+class Standing(BaseModel):
+    """Where an execution stands."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    execution_id: UUID
+    status: ExecutionStatus
+    step_count: int
+    stop_reason: StopReason | None = None
+    response: str | None = None
+    error: str | None = None
+    requests: tuple[OpenRequest, ...] = ()
+    """What it waits for people to answer, oldest first."""
+
+    @classmethod
+    async def of(cls, execution: Execution) -> "Standing":
+        """Where an execution stands now."""
+        row = await execution.get()
+        waits = row.status is ExecutionStatus.PAUSED
+        requests = await execution.requests() if waits else ()
+        return cls(
+            execution_id=row.ref.execution_id,
+            status=row.status,
+            step_count=row.step_count,
+            stop_reason=row.stop_reason,
+            response=row.output.get("response") if row.output else None,
+            error=row.error_told or (row.error_message and "Failed"),
+            requests=tuple(
+                OpenRequest(id=each.id, kind=each.kind, tool=each.tool, args_digest=each.args_digest)
+                for each in requests
+            ),
+        )
+
+
+class FrontDoor:
+    """The activities that stand in for a client."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+
+    @activity.defn(name="everstep.start")
+    async def start(self, request: StartRequest) -> Standing:
+        """Accept a message and start an execution for it."""
+        # A second attempt must not start a second execution: the activity's id names this one.
+        named = request.execution_id or self.client.derived_id(activity.info().activity_id)
+        try:
+            execution = await self.client.start(
+                request.agent,
+                request.message,
+                execution_id=named,
+                session_id=request.session_id,
+                debug=request.debug,
+                broadcast=request.broadcast and BroadcastConfig.preset(request.broadcast),
+            )
+            return await Standing.of(execution)
+        except EverstepError as error:
+            raise _refusal(error) from error
+
+    @activity.defn(name="everstep.act")
+    async def act(self, request: ActRequest) -> Standing:
+        """Do what is asked, and say where the execution stands."""
+        execution = self.client.execution(request.execution_id)
+        try:
+            await _acted(execution, request)
+            return await Standing.of(execution)
+        except EverstepError as error:
+            raise _refusal(error) from error
+
+
+async def _acted(execution: Execution, request: ActRequest) -> None:
+    key = _key()
+    match request.act:
+        case "answer":
+            await execution.submit_input(
+                request.text, data=request.data, request_id=request.request_id, key=key
+            )
+        case "approve":
+            await execution.approve(request.request_id, args_digest=request.required_digest, key=key)
+        case "deny":
+            reason = request.text or None
+            await execution.deny(
+                request.request_id, reason=reason, args_digest=request.required_digest, key=key
+            )
+        case "edit":
+            await execution.edit(
+                request.data or {}, request.request_id, args_digest=request.required_digest, key=key
+            )
+        case "steer":
+            await execution.steer(request.text, key=key)
+        case "pause" | "resume" | "cancel":
+            await getattr(execution, request.act)(key=key)
+        case "show":
+            """Nothing to do but to look."""
+
+
+def _key() -> str:
+    """What names the act: a second attempt, or the same activity again, is the same act and not another one.
+
+    Callers name the activities that belong to no workflow. In a workflow their ids are numbers.
+    """
+    info = activity.info()
+    named = (
+        (info.workflow_id, info.workflow_run_id, info.activity_id)
+        if info.workflow_id
+        else (info.activity_id,)
+    )
+    return "/".join(map(str, named))
+
+
+def _refusal(error: EverstepError) -> ApplicationError:
+    """What the service did wrong, or what stands against it; trying again would not help."""
+    # Benign: the worker did what it should, and its log needs no stack trace.
+    return ApplicationError(
+        str(error),
+        type=type(error).__name__,
+        non_retryable=True,
+        category=ApplicationErrorCategory.BENIGN,
+    )

@@ -1,0 +1,312 @@
+"""The edge of the API: what every request passes before anything looks at it.
+
+A request gets an id and one line of the log, and errors become answers. A body is read when the application
+asks for it, which is after it knows the caller: until then only the head of a request is in memory.
+Pure ASGI: a class of Starlette's would cost a task for each request.
+"""
+
+import asyncio
+import logging
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from http import HTTPMethod
+from time import perf_counter
+from uuid import uuid4
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from everstep.agent_domain.values import json_text
+from everstep.http_api import problems
+from everstep.http_api.metrics import Metrics
+
+logger = logging.getLogger(__name__)
+
+MAX_BODY = 256 * 1024
+"""Bytes of a request. Temporal is never given one, and still: a body of megabytes is a mistake here."""
+
+PATIENCE = 30.0
+"""Seconds in which a body has to arrive."""
+
+MAX_BODIES = 32 * 1024 * 1024
+"""Bytes of all bodies that are in memory at once."""
+
+MAX_HEAD = 64 * 1024
+"""Bytes of the request line and all headers."""
+
+MAX_HEADERS = 200
+
+LINGER = 2.0
+"""Seconds in which a client that is still sending may read a refusal before the connection is closed: closing
+with unread bytes resets it, and the answer would be lost."""
+
+MAX_LINGER = 1024 * 1024
+"""Bytes that are read and dropped in that time."""
+
+REQUEST_ID = "x-request-id"
+_USABLE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
+
+_METHODS = frozenset(HTTPMethod)
+
+
+class Bodies:
+    """Counts the bytes of all request bodies in memory."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.held = 0
+
+    def take(self, size: int) -> None:
+        """Count more bytes; a `Refusal` if that is too much at once."""
+        if self.held + size > self.limit:
+            raise problems.overloaded()
+        self.held += size
+
+    def release(self, size: int) -> None:
+        """Count fewer."""
+        self.held -= size
+
+
+class Edge:
+    """The outermost middleware: ids, limits, errors and the log.
+
+    Args:
+        max_body: the bytes of one body.
+        patience: the seconds in which a body has to arrive, from when the application asks for it.
+        max_bodies: the bytes of all bodies in memory at once.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        metrics: Metrics,
+        max_body: int = MAX_BODY,
+        patience: float = PATIENCE,
+        max_bodies: int = MAX_BODIES,
+    ) -> None:
+        self.app = app
+        self.metrics = metrics
+        self.max_body = max_body
+        self.patience = patience
+        self.bodies = Bodies(max_bodies)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        request_id = _request_id(headers)
+        scope.setdefault("state", {})["request_id"] = request_id
+        body = _Body(receive, headers, self)
+        passing, began = _Passing(send, request_id, body), perf_counter()
+        self.metrics.in_progress.inc()
+        try:
+            await self._answered(scope, body, passing)
+        except ClientDisconnect:
+            passing.status = 499
+        finally:
+            self.metrics.in_progress.dec()
+            body.release()
+            self._tell(scope, passing.status, request_id, perf_counter() - began)
+        await passing.finish()
+
+    async def _answered(self, scope: Scope, body: "_Body", send: "_Passing") -> None:
+        try:
+            await (_refuse_head if _head_is_too_large(scope) else self.app)(scope, body, send)
+        except ClientDisconnect:
+            raise
+        except Exception as error:
+            if send.status:
+                raise
+            refusal = problems.refusal_of(error)
+            await problems.rendered(refusal, send.request_id)(scope, body, send)
+
+    def _tell(self, scope: Scope, status: int, request_id: str, seconds: float) -> None:
+        # The pattern, not the path: what people look for stands in a URL, too.
+        route = getattr(scope.get("route"), "path", None) or "unknown"
+        method = scope["method"] if scope["method"] in _METHODS else "other"
+        self.metrics.answered(method, route, status, seconds)
+        line = {
+            "request_id": request_id,
+            "method": method,
+            "route": route,
+            "status": status,
+            "ms": round(seconds * 1000, 1),
+            "tenant": scope["state"].get("tenant_id"),
+        }
+        logger.info("request %s", json_text(line))
+
+
+def _head_is_too_large(scope: Scope) -> bool:
+    # The server stops a head that is incomplete at the limit; one that is complete may be a little larger.
+    headers: Sequence[tuple[bytes, bytes]] = scope["headers"]
+    line = len(scope.get("raw_path") or b"") + len(scope["query_string"])
+    return (
+        len(headers) > MAX_HEADERS
+        or line + sum(len(name) + len(value) + 4 for name, value in headers) > MAX_HEAD
+    )
+
+
+def _request_id(headers: Headers) -> str:
+    given = headers.get(REQUEST_ID, "")
+    return given if _USABLE_ID.fullmatch(given) else uuid4().hex
+
+
+async def _refuse_head(scope: Scope, receive: Receive, send: Send) -> None:
+    del scope, receive, send
+    raise problems.head_too_large(MAX_HEAD, MAX_HEADERS)
+
+
+class _Body:
+    """A request's body, read when it is asked for, and only up to the limits."""
+
+    def __init__(self, receive: Receive, headers: Headers, edge: Edge) -> None:
+        announced = headers.get("content-length", "")
+        self.is_complete = announced in ("", "0") and "transfer-encoding" not in headers
+        """Whether the client has nothing more to send."""
+        self._is_too_large = announced.isdecimal() and (
+            len(announced) > 12 or int(announced) > edge.max_body  # noqa: PLR2004 -- digits
+        )
+        self._receive = receive
+        self._edge = edge
+        self._size = 0
+        self._deadline: float | None = None
+
+    async def __call__(self) -> Message:
+        """The next part; a `Refusal` if it is too large or too slow."""
+        if self.is_complete:
+            return await self._receive()
+        if self._is_too_large:
+            raise problems.too_large(self._edge.max_body)
+        if self._deadline is None:
+            self._deadline = asyncio.get_running_loop().time() + self._edge.patience
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                message = await self._receive()
+        except TimeoutError:
+            raise problems.too_slow() from None
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        # A chunked body says nowhere how long it is.
+        size = len(message.get("body", b""))
+        if self._size + size > self._edge.max_body:
+            raise problems.too_large(self._edge.max_body)
+        self._edge.bodies.take(size)
+        self._size += size
+        self.is_complete = not message.get("more_body")
+        return message
+
+    def release(self) -> None:
+        """The request is answered: its body is no longer in memory."""
+        self._edge.bodies.release(self._size)
+        self._size = 0
+
+    async def drop(self) -> None:
+        """Read what the client is still sending, for a moment, and keep nothing of it."""
+        size = 0
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LINGER):
+                while size < MAX_LINGER:
+                    message = await self._receive()
+                    size += len(message.get("body", b""))
+                    if not message.get("more_body"):
+                        return
+
+
+class _Passing:
+    """Sees what is sent, and marks it.
+
+    An answer to a request whose body was not read closes the connection, a moment later.
+    """
+
+    def __init__(self, send: Send, request_id: str, body: _Body) -> None:
+        self.request_id = request_id
+        self.status = 0
+        self._send = send
+        self._body = body
+        self._is_held_open = False
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = MutableHeaders(scope=message)
+            headers[REQUEST_ID] = self.request_id
+            headers["X-Content-Type-Options"] = "nosniff"
+            headers.setdefault("Cache-Control", "no-store")
+            if not self._body.is_complete:
+                headers["Connection"] = "close"
+        elif not self._body.is_complete and not message.get("more_body"):
+            self._is_held_open = True
+            message = {**message, "more_body": True}
+        await self._send(message)
+
+    async def finish(self) -> None:
+        """End an answer that was held open."""
+        if self._is_held_open:
+            await self._body.drop()
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class Origins:
+    """Answers browsers only where their page comes from here, or from where the settings allow."""
+
+    def __init__(self, app: ASGIApp, allowed: Sequence[str]) -> None:
+        self.app = app
+        self.allowed = frozenset(origin.rstrip("/").lower() for origin in allowed)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on what no browser sent, and what one sent from a known page."""
+        if scope["type"] != "http" or (origin := Headers(scope=scope).get("origin")) is None:
+            await self.app(scope, receive, send)
+            return
+        origin, host = origin.lower(), Headers(scope=scope).get("host", "").lower()
+        if _host(origin) == host:
+            await self.app(scope, receive, send)
+        elif origin not in self.allowed:
+            detail = "Pages of this origin may not use the API; add it to EVERSTEP_ALLOWED_ORIGINS"
+            refusal = problems.forbidden(detail)
+            await problems.rendered(refusal, scope["state"]["request_id"])(scope, receive, send)
+        elif scope["method"] == "OPTIONS":
+            await send({"type": "http.response.start", "status": 204, "headers": _preflight(origin)})
+            await send({"type": "http.response.body", "body": b""})
+        else:
+            await self.app(scope, receive, _Shared(send, origin))
+
+
+def _host(origin: str) -> str:
+    scheme, _, host = origin.partition("://")
+    default = {"http": ":80", "https": ":443"}.get(scheme, "")
+    return host.removesuffix(default) if default else ""
+
+
+_EXPOSED = "X-Request-Id, Idempotency-Replayed, Retry-After"
+
+
+def _preflight(origin: str) -> list[tuple[bytes, bytes]]:
+    headers = {
+        "access-control-allow-origin": origin,
+        "access-control-allow-methods": "GET, POST, PATCH, DELETE",
+        "access-control-allow-headers": "Authorization, Content-Type, Idempotency-Key, X-Request-Id",
+        "access-control-max-age": "600",
+        "vary": "Origin",
+    }
+    return [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+
+
+class _Shared:
+    """Lets the browser show the answer to the page."""
+
+    def __init__(self, send: Send, origin: str) -> None:
+        self._send = send
+        self.origin = origin
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            headers["Access-Control-Allow-Origin"] = self.origin
+            headers["Access-Control-Expose-Headers"] = _EXPOSED
+            headers.add_vary_header("Origin")
+        await self._send(message)

@@ -1,0 +1,96 @@
+"""Who may use the HTTP API of an installation, by its settings."""
+
+import logging
+import time
+from dataclasses import dataclass
+from http import HTTPStatus
+from uuid import UUID
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from everstep.agent_domain.errors import StoreUnavailable
+from everstep.agent_domain.ids import Scope
+from everstep.agent_domain.storage.sessions import KeyStore
+from everstep.agent_domain.stream.channels import Channel, StreamStore
+from everstep.broadcast_gateway.ports import Guest, NotAdmitted
+from everstep.http_api.auth import Authenticate, Doorkeeper, open_door
+from everstep.http_api.callers import Grant
+from everstep.http_api.channels import Signer
+from everstep.http_api.jwks import KeySet
+from everstep.http_api.problems import Refusal
+from everstep.http_api.tokens import Tokens, signed
+from everstep.runtime.settings import Settings
+from everstep.store.keys import PostgresKeys
+from everstep.store.streams import PostgresStreams
+
+logger = logging.getLogger(__name__)
+
+LOCAL_USER = "local"
+
+
+def local_token(settings: Settings) -> str | None:
+    """A token for whoever sits at this machine."""
+    if settings.auth_secret is None:
+        return None
+    return signed(
+        settings.auth_secret,
+        LOCAL_USER,
+        scope=Grant.ALL_SESSIONS,
+        issuer=settings.auth_issuer,
+        audience=settings.auth_audience,
+    )
+
+
+def door(settings: Settings, keys: KeyStore) -> Authenticate:
+    """What lets callers in."""
+    if settings.auth == "off":
+        return open_door()
+    jwks = KeySet(settings.auth_jwks_url) if settings.auth_jwks_url else None
+    if settings.auth_secret is None and jwks is None:
+        logger.warning(
+            "neither EVERSTEP_AUTH_SECRET nor EVERSTEP_AUTH_JWKS_URL is set: only API keys open the API"
+        )
+        return Doorkeeper(None, keys)
+    tokens = Tokens(settings.auth_secret, jwks, settings.auth_issuer, settings.auth_audience)
+    return Doorkeeper(tokens, keys)
+
+
+def signer(settings: Settings) -> Signer | None:
+    """What lets browsers into channels of the gateway."""
+    secret = settings.gateway_secret
+    return None if secret is None else Signer(settings.broadcast_key, secret)
+
+
+def doors(settings: Settings, engine: AsyncEngine) -> "ApiDoors":
+    """The doors of an installation's gateway."""
+    keys = PostgresKeys(engine)
+    return ApiDoors(door(settings, keys), PostgresStreams(engine), keys)
+
+
+@dataclass(frozen=True, slots=True)
+class ApiDoors:
+    """Asks whoever lets callers into the HTTP API."""
+
+    authenticate: Authenticate
+    streams: StreamStore
+    keys: KeyStore
+
+    async def guest(self, token: str) -> Guest:
+        """Whose token this is; `NotAdmitted` if nobody's, `StoreUnavailable` if nobody can tell now."""
+        try:
+            caller = await self.authenticate(f"Bearer {token}")
+        except Refusal as refusal:
+            if refusal.status == HTTPStatus.UNAUTHORIZED:
+                raise NotAdmitted(refusal.detail) from None
+            # The identity provider's keys are not there yet.
+            raise StoreUnavailable(refusal.detail) from None
+        return Guest(caller.tenant_id, caller.scope.user_id, caller.may_watch_until(time.time()))
+
+    async def is_good_key(self, key_id: UUID) -> bool:
+        """Whether an API key still opens anything."""
+        return await self.keys.is_good_key(key_id)
+
+    async def stream(self, channel: Channel, guest: Guest | None) -> UUID | None:
+        """The stream that a channel means, if this guest may watch it."""
+        scope = None if guest is None else Scope(guest.tenant_id, guest.user_id)
+        return await self.streams.stream(channel, scope)

@@ -1,0 +1,217 @@
+"""A client of the gateway: follows a stream through whatever cuts it, by the reader's rule.
+
+    async with aclosing(stream(url, f"agent.session.{session_id}", token=token)) as news:
+        async for event in news:
+            match event:
+                case Happened(envelope): ...
+                case Wrote(text=text): ...
+                case Reload(): ...
+
+Nothing is read while whoever watches is busy with what came before, so that what waits is bounded. Who is
+busy for too long is cut by the gateway, and goes on where he was.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from inspect import isawaitable
+from time import monotonic
+from typing import TypeAlias
+from uuid import UUID
+
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.stream.channels import Channel
+from everstep.agent_domain.stream.envelopes import Envelope
+from everstep.agent_domain.stream.reader import Position, Reader, Taken
+from everstep.agent_domain.values import FrozenDict, reading, valid_text
+from everstep.streams.backoff import Pace, Pauses
+from everstep.streams.client_events import Happened, News, Reload, StreamRefused, Wrote
+from everstep.streams.connection import Garbled, Line, Lost, opened, socket_url
+
+logger = logging.getLogger(__name__)
+
+Token: TypeAlias = str | Callable[[], str | Awaitable[str]] | None
+"""What opens the stream; what can be called is asked at each connection."""
+
+GARBLED = 8
+"""After as many frames in a row that cannot be read it is not the way that garbles them."""
+
+
+def stream(url: str, channel: str, *, token: Token = None, since: Position | None = None) -> "Stream":
+    """Watch a stream over the gateway at `url`, for as long as you like.
+
+    Without `since` from now on; `Position()` asks for everything. Close it with `contextlib.aclosing`.
+
+    It comes back by itself, and ends by `StreamRefused` only, by what `token` raises, or when a wait for it
+    is cancelled: another one goes on from its `position`.
+    """
+    return Stream(url, channel, token, since)
+
+
+class Stream:
+    """What is told, as an asynchronous iterator."""
+
+    def __init__(
+        self,
+        url: str,
+        channel: str,
+        token: Token = None,
+        since: Position | None = None,
+        pace: Pace | None = None,
+    ) -> None:
+        Channel.named(channel)
+        self.url, self.channel = socket_url(url), channel
+        self.is_live = False
+        """Whether what happens comes at once; otherwise it is on its way back to the gateway."""
+        self._token = token
+        self._pace = pace or Pace()
+        self._pauses = Pauses(self._pace)
+        # The text before a position's drafts is not known here: it comes anew, as snapshots.
+        self._reader = Reader(since)
+        self._is_placed = since is not None
+        self._told = dict[UUID, Wrote]()
+        self._lacking = Pauses(self._pace)
+        self._ask_at: float | None = None
+        self._garbled = 0
+        self._news = self._all()
+
+    @property
+    def position(self) -> Position | None:
+        """Where to go on from after what was told last; None while nothing is known."""
+        return self._reader.position if self._is_placed else None
+
+    def __aiter__(self) -> "Stream":
+        return self
+
+    async def __anext__(self) -> News:
+        return await anext(self._news)
+
+    async def aclose(self) -> None:
+        """No longer watch."""
+        await self._news.aclose()
+
+    async def until_ended(self, execution_id: UUID) -> AsyncGenerator[News]:
+        """All news until this execution ends, its end included.
+
+        After `Reload` it may have ended before: look at it over the HTTP API.
+        """
+        async for event in self:
+            yield event
+            if isinstance(event, Happened) and event.ends(execution_id):
+                return
+
+    async def _all(self) -> AsyncGenerator[News]:
+        while True:
+            token, began = await self._asked_token(), monotonic()
+            try:
+                async with aclosing(self._connection(token)) as events:
+                    async for event in events:
+                        yield event
+            except Lost as lost:
+                why, back_in = str(lost), lost.back_in
+                self._count(lost)
+            else:
+                return
+            finally:
+                self.is_live = False
+            if monotonic() - began >= self._pace.steady:
+                self._pauses.reset()
+            pause = self._pauses.next(back_in)
+            logger.info("back to the gateway in %.1f s: %s", pause, why)
+            await asyncio.sleep(pause)
+
+    async def _asked_token(self) -> str:
+        token = self._token() if callable(self._token) else self._token
+        return (await token if isawaitable(token) else token) or ""
+
+    def _count(self, lost: Lost) -> None:
+        """What garbles one frame may have been the way; what garbles all of them is not."""
+        self._garbled = self._garbled + 1 if isinstance(lost, Garbled) else 0
+        if self._garbled >= GARBLED:
+            raise StreamRefused(
+                f"what {self.url} sends cannot be read ({lost}); check that it is a gateway, "
+                "and bring this program up to date"
+            )
+
+    async def _connection(self, token: str) -> AsyncGenerator[News]:
+        async with opened(self.url, token, self._pace) as line:
+            await self._ask(line)
+            while True:
+                now = monotonic()
+                if self._ask_at is not None and self._ask_at <= now and not line.is_asked:
+                    await self._ask(line)
+                within = None if self._ask_at is None or line.is_asked else self._ask_at - now
+                frame = await line.next(within)
+                event = None if frame is None else self._read(line, frame)
+                if event is not None:
+                    yield event
+
+    async def _ask(self, line: Line) -> None:
+        """Subscribe from where one is."""
+        self._ask_at = None
+        position = self.position
+        await line.subscribe(self.channel, position and position.to_dict())
+
+    def _read(self, line: Line, frame: FrozenDict) -> News | None:
+        """What a frame tells. Kinds that are not known are for later versions."""
+        try:
+            if "payload" in frame:
+                return self._take(Envelope.from_dict(frame))
+            if frame.get("type") == "sub_ok":
+                line.is_asked = False
+                return self._joined(frame)
+        except InvalidInput as error:
+            raise Garbled(str(error)) from None
+        if frame.get("type") == "sub_error":
+            why = frame.get("message") or "this may not be watched, or is not there"
+            raise StreamRefused(f"{self.channel}: {why}; check its id, and whose token this is")
+        return None
+
+    def _joined(self, frame: FrozenDict) -> Reload | None:
+        with reading("the answer to a subscription"):
+            start = Position.from_dict({"epoch": valid_text(frame["epoch"], "epoch"), "seq": frame["seq"]})
+            was_placed, is_recovered = self._is_placed, bool(frame["recovered"])
+        epoch = start.epoch or ""
+        self._reader.joined(epoch, start.seq, recovered=is_recovered and was_placed)
+        self._is_placed = self.is_live = True
+        # What was missing before comes now.
+        self._ask_at = None
+        if is_recovered or not was_placed:
+            return None
+        self._told.clear()
+        return Reload(epoch, start.seq)
+
+    def _take(self, envelope: Envelope) -> Happened | Wrote | None:
+        match self._reader.take(envelope):
+            case Taken.DROPPED:
+                return None
+            case Taken.RESYNC:
+                if self._ask_at is None:
+                    self._ask_at = monotonic() + self._lacking.next()
+                return None
+            case Taken.APPLIED:
+                self._garbled = 0
+                self._pauses.reset()
+                self._lacking.reset()
+        return self._wrote(envelope) if envelope.seq is None else self._happened(envelope)
+
+    def _happened(self, envelope: Envelope) -> Happened:
+        if envelope.execution_id not in self._reader.drafts:
+            self._told.pop(envelope.execution_id, None)
+        return Happened(envelope)
+
+    def _wrote(self, envelope: Envelope) -> Wrote:
+        execution_id = envelope.execution_id
+        draft = self._reader.drafts[execution_id]
+        step_number, attempt, _ = draft.place
+        before, text = self._told.get(execution_id), draft.content
+        if before is None or before.step_number != step_number or not before.text:
+            new = text
+        elif before.attempt == attempt and text.startswith(before.text):
+            new = text[len(before.text) :]
+        else:
+            new = ""
+        told = Wrote(execution_id, step_number, attempt, text, new, draft.is_complete)
+        self._told[execution_id] = told
+        return told

@@ -1,0 +1,212 @@
+"""A connection to the gateway, in its native protocol: frames, pings, and why it ended."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager, suppress
+from http import HTTPStatus
+from time import monotonic
+from typing import Any
+from urllib.parse import urlsplit
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, NegotiationError
+from websockets.typing import Subprotocol
+
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.values import FrozenDict, frozen_map, json_text, parse_json, reading
+from everstep.streams.backoff import Pace
+from everstep.streams.client_events import StreamRefused
+
+SUBPROTOCOL = Subprotocol("everstep.v1")
+PATH = "/v1"
+MAX_FRAME = 16 * 1024 * 1024
+"""Bytes: an envelope, or all that was written of a step."""
+
+_SCHEMES: Mapping[str, str] = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
+_HERE = frozenset({"localhost", "127.0.0.1", "::1"})
+
+INVITING = range(3000, 3500)
+REFUSING = range(3500, 4000)
+_AFTER: Mapping[int, float] = {3001: 1.0, 3004: 1.0, 3005: 5.0, 3006: 2.0, 3007: 5.0}
+"""Where a connection ends without a word: when to come back. At once after other invitations."""
+_ADVICE: Mapping[int, str] = {
+    3500: "this program and the gateway are of versions that do not fit; bring both up to date",
+    3501: "what was sent is too large; pass a shorter token",
+    3502: "pass a token or an API key that the HTTP API takes, and a newer one each time it is asked for",
+}
+_PASSING = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS})
+
+
+class Lost(Exception):
+    """The connection is gone, and one may come back."""
+
+    def __init__(self, why: str, back_in: float | None = None) -> None:
+        self.back_in = back_in
+        """Seconds; None for whenever it seems best."""
+        super().__init__(why)
+
+
+class Garbled(Lost):
+    """Something came that cannot be read."""
+
+
+def socket_url(url: str) -> str:
+    """Where the socket is of a gateway that is at this URL."""
+    try:
+        parts = urlsplit(url.strip())
+        port = parts.port
+    except ValueError:
+        parts, port = None, None
+    if parts is None or parts.scheme not in _SCHEMES or not parts.hostname or port == 0:
+        raise InvalidInput(f"'{url}' is no URL of a gateway; write it like ws://127.0.0.1:6001")
+    path = parts.path.rstrip("/")
+    path = path if path.endswith(PATH) else path + PATH
+    return parts._replace(scheme=_SCHEMES[parts.scheme], path=path, fragment="").geturl()
+
+
+class Line:
+    """A connection on which one was welcomed."""
+
+    def __init__(self, socket: ClientConnection, pace: Pace) -> None:
+        self._socket = socket
+        self._patience = pace.patience
+        self._ping_after = 0.0
+        self._waited = 0.0
+        self.is_asked = False
+        """Whether a subscription waits for its answer."""
+
+    async def begin(self, token: str) -> None:
+        """Say who this is, and hear how often to ping."""
+        await self._send(type="hello", token=token)
+        frame = await self._received(self._patience)
+        if frame is None or frame.get("type") != "welcome":
+            raise Garbled("the gateway did not greet")
+        self._ping_after = _seconds(frame, "ping_after")
+
+    async def subscribe(self, channel: str, since: Mapping[str, Any] | None) -> None:
+        """Watch, from a position on."""
+        self.is_asked, self._waited = True, 0.0
+        await self._send(type="sub", channel=channel, **({} if since is None else {"since": since}))
+
+    async def next(self, within: float | None) -> FrozenDict | None:
+        """The next frame; None if none came within so many seconds. `Lost` if nobody is there any more.
+
+        Only what is waited here counts: whoever is busy elsewhere has not waited for the gateway.
+        """
+        silence = self._ping_after + self._patience
+        if self.is_asked:
+            silence = min(silence, self._patience - self._waited)
+        began = monotonic()
+        frame = await self._received(silence if within is None else min(silence, within))
+        self._waited += monotonic() - began
+        if frame is None and (within is None or silence <= within):
+            raise Lost("nothing was heard from the gateway")
+        return frame
+
+    async def pinging(self) -> None:
+        """Ping as often as the gateway wants to hear something."""
+        with suppress(ConnectionClosed):
+            while True:
+                await asyncio.sleep(self._ping_after)
+                await self._send(type="ping")
+
+    async def _send(self, **frame: Any) -> None:
+        await self._socket.send(json_text(frame))
+
+    async def _received(self, within: float) -> FrozenDict | None:
+        try:
+            async with asyncio.timeout(within):
+                data = await self._socket.recv()
+        except TimeoutError:
+            return None
+        try:
+            # What is no text is no JSON, either.
+            frame = frozen_map(parse_json(data if isinstance(data, str) else ""), "the frame")
+        except InvalidInput as error:
+            raise Garbled(str(error)) from None
+        if frame.get("type") == "bye":
+            raise _farewell(frame)
+        return frame
+
+
+def _farewell(frame: FrozenDict) -> Exception:
+    try:
+        with reading("the gateway's last frame"):
+            code, reason = int(frame["code"]), str(frame["reason"])
+            back_in = None if frame["reconnect_in"] is None else _seconds(frame, "reconnect_in")
+    except InvalidInput as error:
+        return Garbled(str(error))
+    if back_in is None or code in REFUSING:
+        return _refused(code, reason)
+    return Lost(reason, back_in)
+
+
+def _refused(code: int, reason: str) -> StreamRefused:
+    advice = _ADVICE.get(code, "trying again would not help")
+    return StreamRefused(f"the gateway says: {reason or f'closed with {code}'}; {advice}", code)
+
+
+def _seconds(frame: FrozenDict, name: str) -> float:
+    seconds = frame.get(name)
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds < 0:
+        raise Garbled(f"{name} is no number of seconds")
+    return float(seconds)
+
+
+@asynccontextmanager
+async def opened(url: str, token: str, pace: Pace) -> AsyncGenerator[Line]:
+    """A connection. Whatever ends it becomes `Lost`, or `StreamRefused` if it is for good."""
+    # A proxy knows no way to this machine.
+    proxy = None if urlsplit(url).hostname in _HERE else True
+    try:
+        async with connect(
+            url,
+            subprotocols=[SUBPROTOCOL],
+            open_timeout=pace.patience,
+            # The protocol has pings of its own, which say that somebody thinks, too.
+            ping_interval=None,
+            close_timeout=1,
+            max_size=MAX_FRAME,
+            compression=None,
+            proxy=proxy,
+        ) as socket:
+            try:
+                line = Line(socket, pace)
+                await line.begin(token)
+                pings = asyncio.create_task(line.pinging())
+                try:
+                    yield line
+                finally:
+                    pings.cancel()
+            except Lost:
+                # Nobody is there to say goodbye to.
+                socket.transport.abort()
+                raise
+    except ConnectionClosed as error:
+        raise _ended(error) from None
+    except (InvalidHandshake, OSError, TimeoutError) as error:
+        raise _unopened(url, error) from None
+
+
+def _ended(error: ConnectionClosed) -> Exception:
+    code = error.rcvd.code if error.rcvd else 1006
+    reason = error.rcvd.reason if error.rcvd else "the connection broke"
+    if code in REFUSING:
+        return _refused(code, reason)
+    return Lost(f"{reason} ({code})", _AFTER.get(code, 0.0) if code in INVITING else None)
+
+
+def _unopened(url: str, error: Exception) -> Exception:
+    check = "check the URL of the gateway"
+    match error:
+        case InvalidStatus() if (status := error.response.status_code) in range(400, 500):
+            if status in _PASSING:
+                return Lost(f"{url} answers {status}")
+            return StreamRefused(f"{url} answers {status}, as no gateway does; {check}")
+        case NegotiationError():
+            return StreamRefused(f"{url} does not speak {SUBPROTOCOL}: {error}; {check}")
+        case ssl.SSLCertVerificationError():
+            return StreamRefused(f"the certificate of {url} is not trusted: {error.verify_message}")
+        case _:
+            return Lost(f"{url} cannot be reached: {str(error) or type(error).__name__}")

@@ -1,0 +1,69 @@
+"""An activity that fails says of what kind the failure was, and no more."""
+
+import logging
+from uuid import UUID
+
+import pytest
+from temporalio.exceptions import ApplicationError
+from temporalio.testing import ActivityEnvironment
+
+from everstep.activities.error_redaction import discreet
+from everstep.agent_domain.errors import NotFound
+from everstep.agent_domain.loop.status import ExecutionStatus
+from everstep.agent_domain.storage.executions import ExecutionEnded
+
+ID = UUID(int=7)
+
+
+@discreet
+async def attempt(error: Exception | None) -> str:
+    """Does something, or fails."""
+    if error:
+        raise error from KeyError("a secret too")
+    return "done"
+
+
+async def refused(error: Exception) -> ApplicationError:
+    with pytest.raises(ApplicationError) as raised:
+        await ActivityEnvironment().run(attempt, error)
+    return raised.value
+
+
+async def test_what_succeeds_is_left_alone() -> None:
+    """1.1.3: nothing but failures is looked at."""
+    assert await ActivityEnvironment().run(attempt, None) == "done"
+
+
+async def test_a_failure_is_told_by_its_kind(caplog: pytest.LogCaptureFixture) -> None:
+    """1.1.3: its message, and what caused it, stand in the worker's log only."""
+    with caplog.at_level(logging.WARNING):
+        failure = await refused(RuntimeError("a secret"))
+
+    assert (failure.type, failure.message, failure.non_retryable) == (
+        "RuntimeError",
+        "the worker's log says why",
+        False,
+    )
+    assert failure.__cause__ is None
+    assert "a secret" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (NotFound("execution", ID), f"There is no execution {ID}"),
+        (ExecutionEnded(ID, ExecutionStatus.CANCELLED), f"The execution {ID} has ended as cancelled"),
+    ],
+)
+async def test_what_is_gone_is_not_looked_for_again(error: Exception, message: str) -> None:
+    """8.2.1: these messages hold ids only."""
+    failure = await refused(error)
+
+    assert (failure.type, failure.message, failure.non_retryable) == (type(error).__name__, message, True)
+
+
+async def test_what_is_meant_to_be_read_passes() -> None:
+    """3.5.1: with the wait that a provider asked for."""
+    asked = ApplicationError("busy", type="RateLimited", non_retryable=True)
+
+    assert await refused(asked) is asked

@@ -1,0 +1,300 @@
+"""What an attempt writes beside its work, and what it does not give up to write."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from temporalio.testing import ActivityEnvironment
+
+from everstep.activities import heartbeat as pulse_module, store_retry, text_checkpoints
+from everstep.activities.deferred_start import begun
+from everstep.activities.failpoints import Failpoint, inert
+from everstep.activities.heartbeat import pulse
+from everstep.activities.live_text import LiveText, LiveTexts
+from everstep.activities.store_retry import until_written
+from everstep.activities.text_checkpoints import PartialText
+from everstep.agent_domain.errors import NotFound, StoreUnavailable
+from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.storage.steps import BeginStep, BegunStep
+from everstep.agent_domain.stream.bus import NOBODY
+from everstep.agent_domain.stream.chunker import MOST_CHARACTERS
+from everstep.streams.memory_bus import MemoryBus
+
+BEGIN = BeginStep(ExecutionRef(uuid4()), 3, 2, None)
+
+
+MATERIAL: Any = None
+
+
+async def some_turns() -> None:
+    """Of the loop: enough for whatever is ready."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+class Notes:
+    """A store that keeps partial texts, or is away first."""
+
+    def __init__(self, away: int = 0) -> None:
+        self.away = away
+        self.kept: list[tuple[int, int, str, int | None]] = []
+        self.noted = asyncio.Event()
+        self.has_say = True
+
+    async def note_partial(
+        self,
+        ref: ExecutionRef,
+        number: int,
+        attempt: int,
+        text: str,
+        *,
+        next_index: int | None = None,
+        after_seq: int | None = None,
+    ) -> bool:
+        assert (ref, after_seq) == (BEGIN.ref, 1)
+        self.away -= 1
+        if self.away >= 0:
+            raise StoreUnavailable("not now")
+        self.kept.append((number, attempt, text, next_index))
+        self.noted.set()
+        return self.has_say
+
+
+class TestPartialText:
+    @pytest.mark.parametrize("away", [0, 2])
+    async def test_the_text_so_far_is_kept_for_those_who_join_late(
+        self, monkeypatch: pytest.MonkeyPatch, away: int
+    ) -> None:
+        """7.8.4: under the number of the attempt; a store that is away for a while costs nothing else."""
+        monkeypatch.setattr(text_checkpoints, "NOTE_SECONDS", 0.001)
+        store: Any = Notes(away)
+        struck = list[Failpoint]()
+
+        async def stream() -> None:
+            with LiveTexts(NOBODY).told(BEGIN, is_public=True) as live:
+                live.begun(BegunStep(MATERIAL, after_seq=1))
+                text = PartialText(store, live, struck.append)
+                async with text.kept():
+                    text.heard("x" * MOST_CHARACTERS)
+                    text.heard("y" * MOST_CHARACTERS)
+                    await store.noted.wait()
+
+        await asyncio.wait_for(ActivityEnvironment().run(stream), 10)
+
+        assert store.kept == [(3, 2, "x" * MOST_CHARACTERS + "y" * MOST_CHARACTERS, 2)]
+        assert struck == [Failpoint.INFER_DURING_STREAM] * 2
+
+    async def test_what_was_not_said_is_not_written(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """7.8.4: nor is what was written already."""
+        monkeypatch.setattr(text_checkpoints, "NOTE_SECONDS", 0)
+        store: Any = Notes()
+
+        async def stream() -> None:
+            live = LiveText(LiveTexts(NOBODY), BEGIN, is_public=False)
+            text = PartialText(store, live, inert)
+            async with text.kept():
+                await some_turns()
+                assert store.kept == []
+                text.heard("Hm")
+                await some_turns()
+                # There is no step yet to keep it with.
+                assert store.kept == []
+                live.begun(BegunStep(MATERIAL, after_seq=1))
+                await some_turns()
+
+        await ActivityEnvironment().run(stream)
+
+        assert store.kept == [(3, 2, "Hm", None)]
+
+    async def test_who_has_no_say_any_more_is_told_no_further(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """7.6.3: another worker has taken over, which this one hears from the store."""
+        monkeypatch.setattr(text_checkpoints, "NOTE_SECONDS", 0)
+        store: Any = Notes()
+        store.has_say = False
+        bus = MemoryBus()
+
+        async def stream() -> None:
+            with (
+                bus.listening(BEGIN.ref.stream_id) as listener,
+                LiveTexts(bus).told(BEGIN, is_public=True) as live,
+            ):
+                live.begun(BegunStep(MATERIAL, after_seq=1))
+                text = PartialText(store, live, inert)
+                async with text.kept():
+                    text.heard("Well, ")
+                    assert len(listener.waiting()) == 1
+                    await store.noted.wait()
+                    await some_turns()
+                    text.heard("no" * MOST_CHARACTERS)
+                    live.ended()
+                    assert listener.waiting() == ()
+
+        await asyncio.wait_for(ActivityEnvironment().run(stream), 10)
+
+
+class TestPersistence:
+    async def test_what_was_paid_for_is_written_once_the_store_is_back(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """1.1.3: in the same attempt, with waits that grow up to a limit."""
+        waits: list[float] = []
+
+        async def at_once(seconds: float) -> None:
+            waits.append(seconds)
+
+        monkeypatch.setattr(store_retry.asyncio, "sleep", at_once)
+        answers = iter([StoreUnavailable("away")] * 7)
+
+        async def write() -> str:
+            for away in answers:
+                raise away
+            return "written"
+
+        assert await ActivityEnvironment().run(until_written, write) == "written"
+        assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0])
+
+    async def test_other_errors_are_not_waited_out(self) -> None:
+        """1.1.3: only a store that is away comes back by itself."""
+
+        async def write() -> None:
+            raise NotFound("execution", "any more")
+
+        with pytest.raises(NotFound):
+            await ActivityEnvironment().run(until_written, write)
+
+
+class Beginnings:
+    """Notes that something began; it can be made to wait, or to fail."""
+
+    def __init__(self) -> None:
+        self.began = asyncio.Event()
+        self.may_end = asyncio.Event()
+        self.is_written = False
+        self.was_given_up = False
+        self.error: Exception | None = None
+
+    async def write(self) -> None:
+        self.began.set()
+        try:
+            await self.may_end.wait()
+        except asyncio.CancelledError:
+            self.was_given_up = True
+            raise
+        if self.error:
+            raise self.error
+        self.is_written = True
+
+
+async def in_an_activity(work: Callable[[], Awaitable[None]]) -> None:
+    await asyncio.wait_for(ActivityEnvironment().run(work), 10)
+
+
+class TestBeginnings:
+    async def test_what_is_over_in_a_moment_leaves_its_beginning_to_its_end(self) -> None:
+        """1.1.3: it is written once, whole."""
+        noted = Beginnings()
+
+        async def work() -> None:
+            async with begun(noted.write, 60) as is_begun:
+                await asyncio.sleep(0)
+            assert not is_begun.is_set()
+
+        await in_an_activity(work)
+        assert not noted.began.is_set()
+
+    async def test_what_takes_longer_is_seen_to_have_begun(self) -> None:
+        """1.1.3: and its end comes after its beginning."""
+        noted = Beginnings()
+
+        async def work() -> None:
+            async with begun(noted.write, 0) as is_begun:
+                await noted.began.wait()
+                asyncio.get_running_loop().call_soon(noted.may_end.set)
+                assert not noted.is_written
+            assert noted.is_written
+            assert is_begun.is_set()
+
+        await in_an_activity(work)
+
+    async def test_what_is_written_is_not_written_again(self) -> None:
+        """1.1.3: such as a reservation, which comes first."""
+        noted = Beginnings()
+
+        async def work() -> None:
+            async with begun(noted.write, 0, is_written=True) as is_begun:
+                for _ in range(10):
+                    await asyncio.sleep(0)
+            assert is_begun.is_set()
+
+        await in_an_activity(work)
+        assert not noted.began.is_set()
+
+    async def test_what_was_given_up_begins_no_more(self) -> None:
+        """1.1.5: neither now nor later."""
+        noted = Beginnings()
+
+        async def work() -> None:
+            async with begun(noted.write, 0):
+                await noted.began.wait()
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await in_an_activity(work)
+        assert noted.was_given_up
+
+    async def test_an_execution_that_ended_meanwhile_is_heard_of(self) -> None:
+        """8.2.1: the end of such a step is of no use."""
+        noted = Beginnings()
+        noted.error = NotFound("execution", "any more")
+
+        async def work() -> None:
+            async with begun(noted.write, 0):
+                await noted.began.wait()
+                noted.may_end.set()
+
+        with pytest.raises(NotFound):
+            await in_an_activity(work)
+
+
+class TestPulse:
+    async def test_it_beats_while_the_body_runs(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """8.2.1: a cancel comes back with a heartbeat."""
+        monkeypatch.setattr(pulse_module, "HEARTBEAT_SECONDS", 0)
+        beats: list[object] = []
+        often = asyncio.Event()
+
+        def beat(*_details: object) -> None:
+            beats.append(None)
+            if len(beats) == 3:
+                often.set()
+
+        async def work() -> int:
+            with pulse():
+                await often.wait()
+            heard = len(beats)
+            for _ in range(10):
+                await asyncio.sleep(0)
+            return heard
+
+        environment = ActivityEnvironment()
+        environment.on_heartbeat = beat
+
+        assert await environment.run(work) == len(beats)
+
+    async def test_a_local_activity_has_no_pulse(self) -> None:
+        """1.1.3: it lives as long as its workflow's task."""
+        beats: list[object] = []
+
+        async def work() -> None:
+            with pulse():
+                await asyncio.sleep(0)
+
+        environment = ActivityEnvironment()
+        environment.info = replace(environment.info, is_local=True)
+        environment.on_heartbeat = lambda *_details: beats.append(None)
+        await environment.run(work)
+
+        assert beats == []

@@ -1,0 +1,75 @@
+"""What changes an agent's metadata, and what that comes to."""
+
+from typing import Any
+
+from hypothesis import given, strategies as st
+
+from everstep.agent_domain.loop.facts import ExecutionFacts
+from everstep.agent_domain.loop.hook_requests import NO_WISHES, Wishes
+from everstep.agent_domain.loop.status import StopReason
+from everstep.agent_domain.loop.stop_signal import StopSignal
+from everstep.agent_domain.storage.metadata_changes import NO_NOTES, Notes, of_next_execution, summed
+from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map
+
+maps = st.dictionaries(st.sampled_from("abcd"), st.integers() | st.none()).map(frozen_map)
+
+
+@given(maps, maps)
+def test_notes_lead_from_one_map_to_the_other(before: FrozenDict, after: FrozenDict) -> None:
+    """4.4.4: in the order in which keys came."""
+    notes = Notes.between(before, after)
+
+    assert notes.added_to(before) == after
+    assert Notes.from_dict(notes.to_dict()) == notes
+    assert bool(notes) is (before != after)
+
+
+@given(maps, maps, maps)
+def test_two_notes_are_one(before: FrozenDict, between: FrozenDict, after: FrozenDict) -> None:
+    """4.4.4"""
+    first, second = Notes.between(before, between), Notes.between(between, after)
+
+    assert first.and_then(second).added_to(before) == after == summed(before, [first, second])
+
+
+def test_no_notes_change_nothing() -> None:
+    metadata = frozen_map({"a": 1})
+    assert NO_NOTES.added_to(metadata) is metadata
+    assert not NO_NOTES
+
+
+def test_a_critique_ends_with_its_execution() -> None:
+    """9.7.2"""
+    metadata: dict[str, Any] = {"tasks": [], "self_critic_result": {}, "self_critic_iteration": 1}
+    assert of_next_execution(frozen_map(metadata)) == {"tasks": []}
+    assert of_next_execution(EMPTY) == {}
+
+
+SIGNAL = StopSignal(StopReason.GUARD, "Enough of it", frozen_map({"why": "secret"}), "a hook")
+
+
+def test_a_wish_keeps_no_words() -> None:
+    """4.5.5: workflow history holds the reason and the source of a stop signal."""
+    before = ExecutionFacts()
+
+    wishes = Wishes.between(before, before.signalled(SIGNAL).requested().paused())
+
+    assert wishes == Wishes(StopSignal(StopReason.GUARD, source="a hook"), another_step=True, pause=True)
+    assert not Wishes.between(before, before)
+
+
+def test_what_was_wished_before_is_no_new_wish() -> None:
+    """4.5.5"""
+    before = ExecutionFacts().signalled(SIGNAL).requested().paused()
+    assert Wishes.between(before, before) == NO_WISHES
+
+
+def test_the_first_wish_to_stop_counts() -> None:
+    """2.4.1"""
+    first = Wishes(StopSignal(StopReason.GUARD))
+    second = Wishes(StopSignal(StopReason.ERROR), another_step=True)
+    assert first | second == Wishes(StopSignal(StopReason.GUARD), another_step=True)
+
+    facts = ExecutionFacts().signalled(SIGNAL).wished(second)
+    assert facts.stop_signal == SIGNAL
+    assert facts.continuation_requested

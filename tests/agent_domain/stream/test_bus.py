@@ -1,0 +1,103 @@
+"""What waits to be sent, and what gives way when too much does."""
+
+from datetime import UTC, datetime
+from uuid import UUID
+
+from hypothesis import given, strategies as st
+
+from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.stream.bus import NOBODY, Chunk, Frame, Outbox
+from everstep.agent_domain.stream.envelopes import Attempt
+from everstep.agent_domain.stream.records import StoredEnvelope
+from everstep.agent_domain.values import EMPTY
+
+AT = datetime(2026, 1, 16, 10, 5, tzinfo=UTC)
+REF = ExecutionRef(UUID(int=2), session_id=UUID(int=1))
+LIMIT = 4
+
+
+def stored(seq: int) -> StoredEnvelope:
+    return StoredEnvelope(REF.stream_id, seq, UUID(int=seq), "agent.status", REF.execution_id, EMPTY, AT)
+
+
+def wrote(index: int, content: str = "Hi") -> Chunk:
+    return Chunk(REF, Attempt(3, 2), index, 2 * index, content, 7, AT)
+
+
+def test_a_chunk_is_told_as_any_envelope_and_has_no_number() -> None:
+    """7.1.1, 7.2, 7.6.2: the last one is empty."""
+    envelope = wrote(1).envelope
+    assert (envelope.type, envelope.session_id, envelope.seq) == ("agent.stream.chunk", REF.session_id, None)
+    assert envelope.payload == {
+        "content": "Hi",
+        "is_complete": False,
+        "chunk_index": 1,
+        "step_number": 3,
+        "attempt": 2,
+        "after_seq": 7,
+    }
+    assert wrote(2, "").envelope.payload["is_complete"]
+
+
+def test_where_nobody_listens_nothing_is_wanted() -> None:
+    NOBODY.publish(REF.stream_id, [stored(1)])
+    NOBODY.chunk(REF.stream_id, wrote(0))
+    assert not NOBODY.wants(REF.stream_id)
+
+
+def put(outbox: Outbox[Frame], frame: Frame) -> None:
+    outbox.put(frame, is_chunk=isinstance(frame, Chunk))
+
+
+class TestOutbox:
+    def test_what_is_put_is_taken_once_and_in_order(self) -> None:
+        outbox, frames = Outbox[Frame](LIMIT), (stored(1), wrote(0), wrote(1), stored(2))
+        for frame in frames:
+            put(outbox, frame)
+
+        assert outbox.take() == frames
+        assert outbox.take() == ()
+
+    def test_a_chunk_that_does_not_fit_is_dropped(self) -> None:
+        """Follows rule 7.8.4: whoever misses a chunk is told the text so far."""
+        outbox = Outbox[Frame](LIMIT)
+        for index in range(LIMIT + 1):
+            put(outbox, wrote(index))
+
+        assert outbox.take() == tuple(map(wrote, range(LIMIT)))
+
+    def test_chunks_give_way_to_envelopes(self) -> None:
+        outbox = Outbox[Frame](LIMIT)
+        for frame in (stored(1), wrote(0), stored(2), wrote(1), stored(3)):
+            put(outbox, frame)
+
+        assert outbox.take() == (stored(1), stored(2), stored(3))
+
+    def test_who_has_too_many_envelopes_waiting_is_too_late(self) -> None:
+        """Follows rule 7.8.2: the link is given up, and the table has them all."""
+        outbox = Outbox[Frame](LIMIT)
+        for seq in range(LIMIT):
+            put(outbox, stored(seq + 1))
+        assert not outbox.is_overrun
+
+        put(outbox, stored(LIMIT + 1))
+        assert outbox.is_overrun
+        assert len(outbox) == LIMIT + 1
+
+    @given(st.lists(st.sampled_from(["envelope", "chunk", "take"]), max_size=60))
+    def test_no_envelope_is_ever_dropped_and_no_more_chunks_wait_than_may(self, acts: list[str]) -> None:
+        outbox, taken, given = Outbox[Frame](LIMIT), list[Frame](), list[Frame]()
+        for number, act in enumerate(acts, 1):
+            if act == "take":
+                taken += outbox.take()
+            else:
+                given.append(stored(number) if act == "envelope" else wrote(number))
+                put(outbox, given[-1])
+            envelopes = sum(isinstance(frame, StoredEnvelope) for frame in given)
+            assert len(outbox) <= max(LIMIT, envelopes)
+        taken += outbox.take()
+
+        assert [f for f in taken if isinstance(f, StoredEnvelope)] == [
+            f for f in given if isinstance(f, StoredEnvelope)
+        ]
+        assert taken == [frame for frame in given if frame in taken]

@@ -1,0 +1,154 @@
+"""What writers and gateways say to each other, there and back."""
+
+import hashlib
+import hmac
+import json
+from contextlib import suppress
+from datetime import UTC, datetime
+from uuid import UUID
+
+import pytest
+from hypothesis import given, strategies as st
+
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.stream import link
+from everstep.agent_domain.stream.bus import Chunk, Frame, envelope_of
+from everstep.agent_domain.stream.envelopes import Attempt, Envelope
+from everstep.agent_domain.stream.link import (
+    Interest,
+    Pushed,
+    Told,
+    interests,
+    messages,
+    read_gateway,
+    read_writer,
+)
+from everstep.agent_domain.stream.records import StoredEnvelope
+from everstep.agent_domain.values import frozen_map
+
+AT = datetime(2026, 1, 16, 10, 5, 0, 123456, tzinfo=UTC)
+REF = ExecutionRef(UUID(int=2), session_id=UUID(int=1))
+STREAM = REF.stream_id
+TEXTS = st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"]))
+
+
+def stored(seq: int, text: str) -> StoredEnvelope:
+    payload = frozen_map({"text": text})
+    return StoredEnvelope(STREAM, seq, UUID(int=seq), "agent.status", REF.execution_id, payload, AT)
+
+
+def wrote(index: int, text: str) -> Chunk:
+    return Chunk(REF, Attempt(1), index, 0, text, 7, AT)
+
+
+FRAMES = st.builds(stored, st.integers(1, 2**63), TEXTS) | st.builds(wrote, st.integers(0, 2**31), TEXTS)
+
+
+def read_back(message: bytes) -> list[tuple[UUID, Envelope]]:
+    pushed = read_writer(message)
+    assert isinstance(pushed, Pushed)
+    return [(stream_id, Envelope.from_dict(json.loads(body))) for stream_id, body in pushed.lines]
+
+
+@given(st.lists(FRAMES))
+def test_what_is_pushed_is_read_as_it_was_put(frames: list[Frame]) -> None:
+    """7.1.1: whatever stands in it, in its order."""
+    told = [(STREAM, envelope_of(frame)) for frame in frames]
+    together = messages(link.line(*each) for each in told)
+
+    assert [each for message in together for each in read_back(message)] == told
+    assert len(together) <= 1 or sum(map(len, together)) >= link.MOST_BYTES
+
+
+@given(st.lists(st.integers(1, 150_000)))
+def test_a_message_is_of_bounded_size_or_holds_one_line(sizes: list[int]) -> None:
+    lines = [b"x" * size for size in sizes]
+    together = messages(lines)
+
+    assert b"\n".join(together) == b"\n".join(lines)
+    assert all(len(message) < link.MOST_BYTES or b"\n" not in message for message in together)
+
+
+def test_a_line_too_long_for_any_message_has_one_of_its_own() -> None:
+    long = b"x" * 2 * link.MOST_BYTES
+    assert messages([b"a", b"b", long, b"c"]) == [b"a\nb", long, b"c"]
+
+
+def test_an_execution_without_a_session_is_told_of_as_a_stream_of_its_own() -> None:
+    """7.1.1: its session_id is null."""
+    alone = StoredEnvelope(
+        REF.execution_id, 1, UUID(int=9), "agent.status", REF.execution_id, frozen_map({}), AT
+    )
+    assert envelope_of(alone).session_id is None
+    assert envelope_of(stored(1, "")).session_id == REF.session_id
+
+
+def test_a_writer_says_first_of_which_history_it_tells() -> None:
+    assert link.told("of-now") == '{"epoch":"of-now"}'
+    assert read_writer(link.told("of-now")) == Told("of-now")
+
+
+@given(st.sets(st.uuids()), st.sets(st.uuids()))
+def test_a_gateway_says_what_it_wants_and_what_no_longer(want: set[UUID], unwant: set[UUID]) -> None:
+    said = list(map(read_gateway, interests(want, unwant)))
+
+    assert frozenset[UUID]().union(*(each.want for each in said)) == want
+    assert frozenset[UUID]().union(*(each.unwant for each in said)) == unwant
+
+
+def test_many_wanted_streams_take_several_messages() -> None:
+    want = {UUID(int=number) for number in range(2 * link.MOST_NAMED)}
+    said = interests(want)
+
+    assert len(said) == 2
+    assert all(len(each) < link.MOST_BYTES for each in said)
+    assert frozenset[UUID]().union(*(read_gateway(each).want for each in said)) == want
+
+
+def test_either_word_may_be_missing() -> None:
+    assert read_gateway(f'{{"want":["{STREAM}"],"later":1}}') == Interest(want=frozenset({STREAM}))
+    assert read_gateway(f'{{"unwant":["{STREAM}"]}}'.encode()) == Interest(unwant=frozenset({STREAM}))
+    assert read_gateway("{}") == Interest()
+
+
+def test_the_token_follows_from_the_secret() -> None:
+    assert link.link_token("hush") == hmac.new(b"hush", b"everstep/link", hashlib.sha256).hexdigest()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "",
+        "{",
+        "{}",
+        '{"epoch":7}',
+        '{"epoch":""}',
+        f'{{"epoch":"{"x" * 101}"}}',
+        '{"a":' * 100_000,
+        f"{STREAM}",
+        f"{STREAM}\n{{}}",
+        f"{STREAM} {{}}\n",
+        f"{str(STREAM)[:-1]}x {{}}",
+        "\ud800",
+        b"{\xff",
+    ],
+)
+def test_what_no_writer_says_is_refused(message: str | bytes) -> None:
+    with pytest.raises(InvalidInput, match="what a writer says cannot be read"):
+        read_writer(message)
+
+
+@pytest.mark.parametrize(
+    "message", ["", "7", "[]", '{"want":"x"}', '{"want":["x"]}', '{"unwant":[7]}', "[" * 100_000, b"\xff"]
+)
+def test_what_no_gateway_says_is_refused(message: str | bytes) -> None:
+    with pytest.raises(InvalidInput, match="what a gateway says cannot be read"):
+        read_gateway(message)
+
+
+@given(st.text() | st.binary())
+def test_nothing_else_is_raised_whatever_is_read(message: str | bytes) -> None:
+    for read in (read_writer, read_gateway):
+        with suppress(InvalidInput):
+            read(message)

@@ -1,0 +1,363 @@
+"""Who is sent what: those who are up to date together, all others from where they are."""
+
+import gc
+
+import pytest
+
+from everstep.agent_domain.stream.reader import Place, Position
+from everstep.broadcast_gateway.frames import Entry, Wire
+from everstep.broadcast_gateway.limits import LIMITS, Limits
+from everstep.broadcast_gateway.streams import Stream
+from everstep.broadcast_gateway.subscriptions import Fallen, Joined, Need, Relay, Rows, Viewer
+from everstep.broadcast_gateway.wires.closing import Closing
+from everstep.broadcast_gateway.wires.pusher import Pusher
+from everstep.broadcast_gateway.wires.websocket import NATIVE
+from tests.broadcast_gateway.writers import (
+    EPOCH,
+    EXECUTION,
+    SESSION,
+    Screen,
+    bodies,
+    chunk,
+    completed,
+    entries,
+    entry,
+    superseded,
+)
+
+CHANNEL = f"agent.session.{SESSION}"
+
+
+def relay(*rows: Entry, limits: Limits = LIMITS, after: int = 0, oldest: int = 1) -> Relay:
+    stream = Stream(SESSION, limits)
+    stream.loaded(after, rows, epoch=EPOCH, oldest=oldest)
+    return Relay(stream)
+
+
+def join(relay: Relay, screen: Screen, since: Position | None = None, wire: Wire = NATIVE) -> list[Need]:
+    """Subscribe, and be sent what was missed."""
+    joined = relay.subscribe(screen.viewer, CHANNEL, wire, since)
+    assert joined
+    need = screen.viewer.subscriptions[CHANNEL].catch_up()
+    return [need] if need else []
+
+
+# Joining.
+
+
+def test_who_says_nothing_of_a_position_is_told_what_comes() -> None:
+    """7.8.1: he has to fetch what was before."""
+    watched, screen = relay(*entries(1, 3)), Screen()
+    assert watched.subscribe(screen.viewer, CHANNEL, NATIVE) == Joined(EPOCH, 3, recovered=False)
+    watched.stream.append(entries(4, 5), EPOCH)
+    assert watched.send() == []
+    assert screen.told() == ["4", "5"]
+
+
+def test_who_resumes_is_told_what_he_missed_and_then_what_comes() -> None:
+    """7.8.1: without gap or duplicate."""
+    watched, screen = relay(*entries(1, 3)), Screen()
+    since = Position(1, EPOCH)
+    assert watched.subscribe(screen.viewer, CHANNEL, NATIVE, since) == Joined(EPOCH, 1, recovered=True)
+    watched.stream.append(entries(4, 5), EPOCH)
+    watched.send()
+    watched.stream.append(entries(6, 6), EPOCH)
+    watched.send()
+    assert screen.told() == ["2", "3", "4", "5", "6"]
+
+
+@pytest.mark.parametrize("since", [Position(2, "of-then"), Position(2, EPOCH)])
+def test_whose_position_is_no_longer_held_has_to_fetch_the_history(since: Position) -> None:
+    """7.8.1, 7.8.4: of another epoch, or pruned."""
+    watched, screen = relay(*entries(8, 9), after=7, oldest=5), Screen()
+    assert watched.subscribe(screen.viewer, CHANNEL, NATIVE, since) == Joined(EPOCH, 9, recovered=False)
+
+
+def test_the_table_is_read_before_anybody_joins() -> None:
+    watched, screen = Relay(Stream(SESSION)), Screen()
+    assert watched.subscribe(screen.viewer, CHANNEL, NATIVE) is None
+
+
+def test_the_table_is_read_for_who_has_seen_more_than_is_known() -> None:
+    """Another gateway was faster; or what he saw was lost, and then he has to fetch the history."""
+    watched, screen = relay(*entries(1, 3)), Screen()
+    since = Position(4, EPOCH)
+    assert watched.subscribe(screen.viewer, CHANNEL, NATIVE, since) is None
+    lost = watched.subscribe(screen.viewer, CHANNEL, NATIVE, since, is_fresh=True)
+    assert lost == Joined(EPOCH, 3, recovered=False)
+    watched.stream.loaded(3, [entry(4)], epoch=EPOCH, oldest=1)
+    assert watched.subscribe(screen.viewer, CHANNEL, NATIVE, since) == Joined(EPOCH, 4, recovered=True)
+
+
+def test_who_joins_in_the_middle_of_a_step_goes_on_from_a_snapshot() -> None:
+    """7.8.4"""
+    watched, screen = relay(*entries(1, 1)), Screen()
+    for index, word in enumerate(["a ", "b "]):
+        watched.stream.chunk(chunk(index, word, after=1))
+    join(watched, screen)
+    watched.stream.chunk(chunk(2, "c ", after=1))
+    watched.send()
+    assert screen.told() == ["1.1.0-2:a b ", "1.1.2:c "]
+
+
+def test_who_resumes_in_the_middle_of_a_step_is_told_the_rest() -> None:
+    """7.8.4"""
+    watched, screen = relay(*entries(1, 1)), Screen()
+    for index, word in enumerate(["a ", "b ", ""]):
+        watched.stream.chunk(chunk(index, word, after=1))
+    watched.stream.append([entry(2, completed(1))], EPOCH)
+    join(watched, screen, Position(1, EPOCH, {EXECUTION: Place(1, 1, 1)}))
+    assert screen.told() == ["1.1.1:b ", "1.1.2:", "2"]
+
+
+def test_who_joins_again_is_there_once() -> None:
+    watched, screen = relay(), Screen()
+    join(watched, screen)
+    join(watched, screen)
+    watched.stream.append([entry(1)], EPOCH)
+    watched.send()
+    assert screen.told() == ["1"]
+
+
+# Being sent.
+
+
+def test_all_who_are_up_to_date_are_written_the_same_bytes_once() -> None:
+    watched, screens = relay(), [Screen() for _ in range(3)]
+    for screen in screens:
+        join(watched, screen)
+    watched.stream.append(entries(1, 2), EPOCH)
+    watched.stream.chunk(chunk(0, after=2))
+    watched.send()
+    first = screens[0].writes
+    assert len(first) == 1
+    assert all(screen.writes[0] is first[0] for screen in screens)
+    watched.send()
+    assert all(len(screen.writes) == 1 for screen in screens)
+
+
+def test_each_wire_frames_the_same_envelopes_in_its_way() -> None:
+    watched, native, pushed = relay(), Screen(), Screen()
+    join(watched, native)
+    join(watched, pushed, wire=Pusher(f"private-{CHANNEL}"))
+    watched.stream.append([entry(1)], EPOCH)
+    watched.send()
+    assert native.writes == [entry(1).frame(NATIVE)]
+    assert pushed.writes == [entry(1).frame(Pusher(f"private-{CHANNEL}"))]
+
+
+def test_who_joins_between_two_turns_is_told_nothing_twice() -> None:
+    watched, early, late = relay(), Screen(), Screen()
+    join(watched, early)
+    watched.stream.append([entry(1)], EPOCH)
+    join(watched, late, Position(0))
+    assert (early.told(), late.told()) == ([], ["1"])
+    watched.stream.append([entry(2)], EPOCH)
+    watched.send()
+    assert (early.told(), late.told()) == (["1", "2"], ["2"])
+    watched.stream.append([entry(3)], EPOCH)
+    watched.send()
+    assert early.writes[0] is late.writes[0]
+
+
+def test_one_viewer_may_watch_several_channels() -> None:
+    one, other, screen = relay(), relay(), Screen()
+    assert one.subscribe(screen.viewer, "one", NATIVE)
+    assert other.subscribe(screen.viewer, "other", NATIVE)
+    other.stream.append([entry(1)], EPOCH)
+    other.send()
+    screen.viewer.unsubscribe("other")
+    screen.viewer.unsubscribe("never joined")
+    other.stream.append([entry(2)], EPOCH)
+    other.send()
+    one.stream.append([entry(1)], EPOCH)
+    one.send()
+    assert screen.told() == ["1", "1"]
+    assert (one.viewers, other.viewers) == ({screen.viewer}, set())
+
+
+def test_who_is_gone_leaves_nothing_for_the_garbage_collector() -> None:
+    """A gateway switches it off."""
+
+    def come_and_go(watched: Relay) -> None:
+        for _ in range(3):
+            viewer = Viewer(list[bytes]().append, list[Closing]().append)
+            watched.subscribe(viewer, CHANNEL, NATIVE, Position(0))
+            viewer.subscriptions[CHANNEL].catch_up()
+            watched.stream.append([entry(watched.stream.head + 1)], EPOCH)
+            watched.send()
+            viewer.leave()
+
+    watched = relay(*entries(1, 2))
+    gc.collect()
+    gc.disable()
+    try:
+        come_and_go(watched)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+    assert watched.viewers == set()
+
+
+# Slow viewers.
+
+
+def test_a_slow_viewer_slows_nobody_and_goes_on_from_where_he_was() -> None:
+    """7.8.2"""
+    watched, slow, fast = relay(), Screen(room=1), Screen()
+    join(watched, slow)
+    join(watched, fast)
+    for seq in (1, 2, 3):
+        watched.stream.append([entry(seq)], EPOCH)
+        assert watched.send() == []
+    assert (slow.told(), fast.told()) == (["1"], ["1", "2", "3"])
+    slow.viewer.resume()
+    assert slow.told() == ["2", "3"]
+    slow.viewer.resume()
+    watched.stream.append([entry(4)], EPOCH)
+    watched.send()
+    assert slow.writes[0] is fast.writes[0]
+
+
+def test_a_slow_viewer_is_handed_no_more_than_his_transport_takes() -> None:
+    """7.8.2"""
+    watched, slow = relay(*entries(1, 9), limits=Limits(room=1)), Screen(room=2)
+    join(watched, slow, Position(0))
+    assert slow.told() == ["1", "2"]
+    slow.viewer.resume()
+    assert slow.told() == ["3", "4"]
+
+
+def test_a_slow_viewer_is_told_all_that_was_written() -> None:
+    watched, slow = relay(), Screen(room=1)
+    join(watched, slow)
+    watched.stream.chunk(chunk(0, "a "))
+    watched.send()
+    watched.stream.chunk(chunk(1, "b "))
+    watched.stream.append([entry(1, completed(1))], EPOCH)
+    watched.stream.chunk(chunk(0, "c ", step=2, after=1))
+    watched.send()
+    assert slow.told() == ["1.1.0:a "]
+    slow.viewer.resume()
+    assert slow.told() == ["1.1.1:b ", "1", "2.1.0:c "]
+
+
+def test_a_slow_viewer_is_told_nothing_of_an_attempt_that_was_given_up() -> None:
+    """7.8.4"""
+    watched, slow = relay(), Screen(room=1)
+    join(watched, slow)
+    watched.stream.chunk(chunk(0, "first "))
+    watched.send()
+    watched.stream.chunk(chunk(1, "attempt "))
+    watched.stream.append([entry(1, superseded(1, 1))], EPOCH)
+    watched.stream.chunk(chunk(0, "second ", attempt=2, after=1))
+    watched.send()
+    assert slow.told() == ["1.1.0:first "]
+    slow.viewer.resume()
+    assert slow.told() == ["1", "1.2.0:second "]
+
+
+def test_a_slow_viewer_who_falls_off_the_ring_is_closed() -> None:
+    """7.8.2: with a code that invites to resume."""
+    watched, slow, fast = relay(limits=Limits(ring=2)), Screen(room=1), Screen()
+    join(watched, slow)
+    join(watched, fast)
+    for seq in (1, 2, 3):
+        watched.stream.append([entry(seq)], EPOCH)
+        assert watched.send() == []
+    watched.stream.append([entry(4)], EPOCH)
+    assert watched.send() == [Fallen(slow.viewer)]
+    assert fast.told() == ["1", "2", "3", "4"]
+
+
+def test_a_viewer_who_takes_nothing_for_ten_seconds_is_stuck() -> None:
+    """7.8.2"""
+    watched, slow = relay(), Screen(room=1, now=100.0)
+    join(watched, slow)
+    assert not slow.viewer.is_stuck(110.0, 0, 10.0)
+    watched.stream.append([entry(1)], EPOCH)
+    watched.send()
+    unsent = len(slow.writes[0])
+    assert not slow.viewer.is_stuck(109.0, unsent, 10.0)
+    assert not slow.viewer.is_stuck(109.5, unsent - 1, 10.0)
+    assert not slow.viewer.is_stuck(119.0, unsent - 1, 10.0)
+    assert slow.viewer.is_stuck(119.5, unsent - 1, 10.0)
+    slow.viewer.resume()
+    assert not slow.viewer.is_stuck(200.0, 0, 10.0)
+
+
+# The table.
+
+
+def test_what_has_left_the_ring_is_read_from_the_table() -> None:
+    """7.8.1"""
+    watched, screen = relay(*entries(1, 9), limits=Limits(ring=3)), Screen()
+    (need,) = join(watched, screen, Position(1))
+    assert isinstance(need, Rows)
+    assert need.after == 1
+    assert watched.send() == []
+    more = need.subscription.loaded(entries(2, 4), oldest=1)
+    assert more == Rows(need.subscription, 4)
+    assert need.subscription.loaded(entries(5, 7), oldest=1) is None
+    watched.stream.append([entry(10)], EPOCH)
+    watched.send()
+    assert screen.told() == [str(seq) for seq in range(2, 11)]
+
+
+def test_a_page_of_the_table_is_sent_as_fast_as_it_is_taken() -> None:
+    """7.8.2: meanwhile the ring may go on; who reads the table is not closed for that."""
+    watched, slow = relay(*entries(1, 9), limits=Limits(ring=2, room=1)), Screen(room=1)
+    (need,) = join(watched, slow, Position(0))
+    assert isinstance(need, Rows)
+    need.subscription.loaded(entries(1, 3), oldest=1)
+    watched.stream.append([entry(10)], EPOCH)
+    assert watched.send() == []
+    assert slow.told() == ["1"]
+    assert slow.viewer.resume() == []
+    assert slow.viewer.resume() == []
+    assert slow.told() == ["2", "3"]
+    assert slow.viewer.resume() == [Rows(need.subscription, 3)]
+
+
+def test_a_page_may_reach_into_the_ring() -> None:
+    watched, screen = relay(*entries(1, 9), limits=Limits(ring=5, room=1)), Screen()
+    (need,) = join(watched, screen, Position(3))
+    assert isinstance(need, Rows)
+    assert need.subscription.loaded(entries(4, 9), oldest=1) is None
+    assert screen.told() == ["4", "5", "6", "7", "8", "9"]
+
+
+@pytest.mark.parametrize("rows", [[], entries(5, 7)])
+def test_who_needs_what_was_pruned_is_closed_and_not_recovered(rows: list[Entry]) -> None:
+    """7.8.1"""
+    watched, screen = relay(*entries(1, 9), limits=Limits(ring=3)), Screen()
+    since = Position(1, EPOCH)
+    (need,) = join(watched, screen, since)
+    assert isinstance(need, Rows)
+    assert need.subscription.loaded(rows, oldest=5) == Fallen(screen.viewer)
+    assert watched.subscribe(Screen().viewer, CHANNEL, NATIVE, since) == Joined(EPOCH, 9, recovered=False)
+
+
+def test_rows_for_who_has_left_are_for_nobody() -> None:
+    watched, screen = relay(*entries(1, 9), limits=Limits(ring=3)), Screen()
+    (need,) = join(watched, screen, Position(1))
+    assert isinstance(need, Rows)
+    screen.viewer.leave()
+    assert need.subscription.loaded(entries(2, 4), oldest=1) is None
+    assert screen.told() == []
+
+
+def test_more_at_once_than_the_ring_holds_is_read_from_the_table_by_everybody() -> None:
+    watched, screen = relay(limits=Limits(ring=3)), Screen()
+    join(watched, screen)
+    watched.stream.append(entries(1, 5), EPOCH)
+    (need,) = watched.send()
+    assert isinstance(need, Rows)
+    need.subscription.loaded(entries(1, 2), oldest=1)
+    assert screen.told() == ["1", "2", "3", "4", "5"]
+
+
+def test_bytes_are_whole_frames() -> None:
+    watched, screen = relay(*entries(1, 3)), Screen()
+    join(watched, screen, Position(0))
+    assert list(bodies(b"".join(screen.writes))) == [each.body for each in entries(1, 3)]

@@ -1,0 +1,33 @@
+"""What is said when something goes wrong that is no error of ours."""
+
+import pytest
+from temporalio.service import RPCError, RPCStatusCode
+
+from everstep.agent_domain.errors import InvalidInput
+from everstep.cli.error_messages import complaint
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (InvalidInput("the cursor cannot be read"), "the cursor cannot be read"),
+        (RPCError("busy", RPCStatusCode.RESOURCE_EXHAUSTED, b""), "not do this now: busy; try again"),
+        (RPCError("no entry", RPCStatusCode.UNAUTHENTICATED, b""), "no entry; check TEMPORAL_API_KEY"),
+        (RPCError("no entry", RPCStatusCode.PERMISSION_DENIED, b""), "no entry; check TEMPORAL_API_KEY"),
+        (
+            RPCError("Namespace x is not found.", RPCStatusCode.NOT_FOUND, b""),
+            "found; check TEMPORAL_NAMESPACE",
+        ),
+        (RPCError("missing queue", RPCStatusCode.INVALID_ARGUMENT, b""), "Temporal refuses: missing queue"),
+        (OSError(13, "Permission denied", "/data"), "/data: Permission denied"),
+        (OSError("all gone"), "this was not foreseen (OSError): all gone; --traceback says where"),
+        (ValueError("two\nlines"), "(ValueError): two lines; --traceback says where it happened"),
+    ],
+)
+def test_a_complaint_is_one_line_that_says_what_to_do(error: Exception, said: str) -> None:
+    assert said in complaint(error)
+    assert "\n" not in complaint(error)
+
+
+def test_a_complaint_does_not_fill_the_screen() -> None:
+    assert len(complaint(ValueError("x" * 10_000))) < 600

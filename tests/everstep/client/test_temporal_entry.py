@@ -1,0 +1,141 @@
+"""Services that have a Temporal client and nothing else."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from uuid import UUID, uuid4
+
+import pytest
+from pydantic import ValidationError
+from temporalio.client import ActivityFailureError, Client as TemporalClient
+from temporalio.exceptions import ApplicationError
+
+from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.loop.status import ExecutionStatus, StopReason
+from everstep.agent_domain.loop.step_facts import CallNeed
+from everstep.agent_domain.testing import calls, says
+from everstep.agent_domain.tools.function_tool import tool
+from everstep.capabilities.user_input import UseUserInput
+from everstep.client.temporal_entry import ActRequest, FrontDoor, Standing, StartRequest
+from everstep.runtime.agents import AgentBook
+from everstep.runtime.worker import make_worker
+from tests.workflows.harness import NoModels, Office, an_agent, an_office
+
+ASKING = an_agent(
+    calls(("user_input", {"prompt": "Which day?", "choices": ["Monday", "Friday"]})), says("Friday it is.")
+).with_capability(UseUserInput())
+
+
+def delete(path: str) -> str:
+    """Delete a file."""
+    return f"deleted {path}"
+
+
+@asynccontextmanager
+async def a_service(temporal: TemporalClient, agent: AgentBuilder = ASKING) -> AsyncGenerator[Office]:
+    """A worker with a front door, and what it knows."""
+    office = an_office(temporal, agent)
+    book = AgentBook(office.client.agents.values(), NoModels())
+    door = FrontDoor(office.client)
+    async with make_worker(temporal, office.port, book, office.settings, front_door=door):
+        yield office
+
+
+async def knock(
+    office: Office, name: str, request: StartRequest | ActRequest, key: str | None = None
+) -> Standing:
+    """What such a service does."""
+    return await office.temporal.execute_activity(
+        f"everstep.{name}",
+        request,
+        id=key or str(uuid4()),
+        task_queue=office.settings.task_queue,
+        start_to_close_timeout=timedelta(seconds=20),
+        result_type=Standing,
+    )
+
+
+async def test_an_execution_is_started_answered_and_seen_to_its_end(temporal: TemporalClient) -> None:
+    """8.5.3"""
+    async with a_service(temporal) as office:
+        begun = await knock(office, "start", StartRequest(agent="agent", message="Plan it"))
+        execution = office.client.execution(begun.execution_id)
+        await office.until_status(execution, ExecutionStatus.PAUSED)
+
+        await knock(office, "act", ActRequest(execution_id=begun.execution_id, act="answer", text="Friday"))
+        await execution.result()
+
+        ended = await knock(office, "act", ActRequest(execution_id=begun.execution_id, act="show"))
+        assert (ended.status, ended.stop_reason) == (ExecutionStatus.COMPLETED, StopReason.COMPLETED)
+        assert ended.response == "Friday it is."
+
+
+async def test_an_execution_is_started_to_be_debugged(temporal: TemporalClient) -> None:
+    """8.1.3"""
+    async with a_service(temporal) as office:
+        for debug in (False, True):
+            begun = await knock(office, "start", StartRequest(agent="agent", message="Plan it", debug=debug))
+            execution = office.client.execution(begun.execution_id)
+
+            assert (await office.store.material(execution.ref)).is_debug is debug
+
+
+async def test_the_same_activity_again_starts_nothing_new(temporal: TemporalClient) -> None:
+    """1.1.4"""
+    async with a_service(temporal) as office:
+        request = StartRequest(agent="agent", message="Plan it")
+        one = await knock(office, "start", request, "order-17")
+        other = await knock(office, "start", request, "order-17")
+
+        assert one.execution_id == other.execution_id
+
+
+async def test_a_decision_is_bound_to_the_arguments_that_were_listed(temporal: TemporalClient) -> None:
+    """8.6.3"""
+    agent = an_agent(calls(("delete", {"path": "a"})), says("Done."), tools=[tool(delete)])
+    async with a_service(temporal, agent.with_approval("delete", "always")) as office:
+        begun = await knock(office, "start", StartRequest(agent="agent", message="Delete a"))
+        execution = office.client.execution(begun.execution_id)
+        await office.until_status(execution, ExecutionStatus.PAUSED)
+        act = ActRequest(execution_id=begun.execution_id, act="show")
+        (asked,) = (await knock(office, "act", act)).requests
+        assert (asked.kind, asked.tool) == (CallNeed.APPROVAL, "delete")
+
+        for verdict in ("approve", "deny", "edit"):
+            with pytest.raises(ActivityFailureError) as failure:
+                await knock(office, "act", act.model_copy(update={"act": verdict}))
+            assert f"{verdict} needs an args_digest" in str(failure.value.cause)
+        approval = {"act": "approve", "args_digest": asked.args_digest}
+        await knock(office, "act", act.model_copy(update=approval))
+        await execution.result()
+
+        assert (await knock(office, "act", act)).status is ExecutionStatus.COMPLETED
+
+
+@pytest.mark.parametrize("digest", ["", " ", "A" * 64, "a" * 63])
+def test_a_malformed_digest_is_refused_before_it_is_sent(digest: str) -> None:
+    """8.6.3"""
+    with pytest.raises(ValidationError, match="64 lower-case hexadecimal digits"):
+        ActRequest(execution_id=UUID(int=5), act="approve", args_digest=digest)
+
+
+@pytest.mark.parametrize(
+    ("request_", "complaint"),
+    [
+        (StartRequest(agent="nobody", message="x"), "No agent named 'nobody'"),
+        (ActRequest(execution_id=UUID(int=5), act="show"), "There is no execution"),
+        (ActRequest(execution_id=UUID(int=5), act="answer", text="x"), "There is no execution"),
+    ],
+)
+async def test_a_mistake_is_told_at_once(
+    temporal: TemporalClient, request_: StartRequest | ActRequest, complaint: str
+) -> None:
+    async with a_service(temporal) as office:
+        name = "start" if isinstance(request_, StartRequest) else "act"
+
+        with pytest.raises(ActivityFailureError) as failure:
+            await knock(office, name, request_)
+
+        assert isinstance(failure.value.cause, ApplicationError)
+        assert complaint in str(failure.value.cause)
+        assert failure.value.cause.non_retryable

@@ -1,0 +1,297 @@
+"""What every request passes: ids, limits, the log, and answers that say no without telling too much."""
+
+import json
+import logging
+from collections.abc import AsyncGenerator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from temporalio.service import RPCError, RPCStatusCode
+
+from everstep.agent_domain.errors import EverstepError, StoreUnavailable
+from everstep.agent_domain.loop.status import ExecutionStatus
+from everstep.agent_domain.storage.executions import ExecutionEnded
+from everstep.client.client import Refused
+from everstep.http_api.app import create_app
+from everstep.http_api.middleware import MAX_BODY, MAX_HEAD, MAX_HEADERS
+from everstep.http_api.schemas.responses import Execution, Message, MessageAccepted, Request, Session
+from everstep.http_api.schemas.text import Told
+from tests.everstep.http_api.house import ORIGIN, House, Person, refused, visitor
+
+SECRET_PLACE = "postgresql://user:hush@db.internal/everstep"  # noqa: S105 -- no secret
+
+
+async def chunks(size: int, piece: int = 8192) -> AsyncGenerator[bytes]:
+    """A body that does not say how long it is."""
+    head = b'{"content": "'
+    yield head
+    left = size - len(head) - 2
+    while left > 0:
+        yield b"x" * min(piece, left)
+        left -= piece
+    yield b'"}'
+
+
+JSON = {"Content-Type": "application/json"}
+
+
+async def test_a_body_may_be_as_large_as_the_limit(ann: Person) -> None:
+    def body(size: int) -> bytes:
+        return b'{"content": "x", "metadata": {"a": "' + b"x" * (size - 39) + b'"}}'
+
+    assert len(body(MAX_BODY)) == MAX_BODY
+    as_large = await ann.http.post("/agent/messages", content=body(MAX_BODY), headers=JSON)
+    larger = await ann.http.post("/agent/messages", content=body(MAX_BODY + 1), headers=JSON)
+    assert as_large.status_code == 201
+    refused(larger, 413, str(MAX_BODY))
+
+
+async def test_a_body_that_does_not_say_its_length_is_limited_too(ann: Person) -> None:
+    async def sent(size: int) -> Any:
+        return await ann.http.post("/agent/messages", content=chunks(size), headers=JSON)
+
+    refused(await sent(MAX_BODY + 1), 413)
+    # It is read, and then found to be too long for a message.
+    refused(await sent(MAX_BODY), 422, "body.content")
+
+
+@pytest.mark.parametrize("length", ["999999999999", "9" * 500, "262145"])
+async def test_an_announced_length_is_believed(ann: Person, length: str) -> None:
+    headers = {**JSON, "Content-Length": length}
+
+    refused(await ann.http.post("/agent/messages", content=b"{}", headers=headers), 413)
+
+
+@pytest.mark.parametrize("given", ["abc-123", "0" * 128, "a.b/c:d=="])
+async def test_a_request_keeps_its_id(ann: Person, given: str) -> None:
+    answer = await ann.http.get("/agent/agents", headers={"X-Request-Id": given})
+
+    assert answer.headers["x-request-id"] == given
+
+
+@pytest.mark.parametrize("given", ["", "0" * 129, "a b", "é", "a\tb", '"'])
+async def test_a_request_without_a_usable_id_is_given_one(ann: Person, given: str) -> None:
+    answer = await ann.http.get("/agent/agents", headers=[(b"X-Request-Id", given.encode())])
+
+    assert len(answer.headers["x-request-id"]) == 32
+
+
+async def test_a_request_is_one_line_of_the_log(ann: Person, caplog: pytest.LogCaptureFixture) -> None:
+    session = await ann.session(title="a private matter")
+    with caplog.at_level(logging.INFO, "everstep.http_api"):
+        await ann.http.get(f"/agent/sessions/{session}", headers={"X-Request-Id": "r-1"})
+
+    (record,) = [record for record in caplog.records if record.name == "everstep.http_api.middleware"]
+    line = json.loads(record.getMessage().removeprefix("request "))
+    assert line.pop("ms") >= 0
+    assert line == {
+        "request_id": "r-1",
+        "method": "GET",
+        "route": "/agent/sessions/{session_id}",
+        "status": 200,
+        "tenant": ann.house.tenant,
+    }
+
+
+# Errors.
+
+
+@pytest.mark.parametrize("path", ["/", "/agent", "/agent/sessions/", "/agent/executions/x/steps/1"])
+async def test_an_unknown_address_is_a_problem(ann: Person, path: str) -> None:
+    refused(await ann.http.get(path), 404, "/docs")
+
+
+async def test_an_unknown_method_is_a_problem(ann: Person) -> None:
+    answer = await ann.http.put("/agent/agents")
+
+    refused(answer, 405, "use GET")
+    assert answer.headers["allow"] == "GET"
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"", 422),
+        (b"{", 422),
+        (b"null", 422),
+        (b'"text"', 422),
+        (b"[" * 100_000, 400),
+        (b'{"content": "x", "metadata": ' + b'{"a":' * 99 + b"1" + b"}" * 99 + b"}", 201),
+        (b'{"content": "x", "metadata": ' + b'{"a":' * 101 + b"1" + b"}" * 101 + b"}", 422),
+        (b'{"content": "x", "metadata": {"a": ' + b"9" * 4000 + b"}}", 201),
+        (b'{"content": "x", "metadata": {"a": ' + b"9" * 5000 + b"}}", 400),
+        (b'{"content": "x", "metadata": {"a": NaN}}', 422),
+        (b'{"content": "x", "metadata": {"a": 1e999}}', 422),
+        (b'{"content": "\\ud800"}', 422),
+        (b'{"content": "x", "metadata": {"\\ud800": 1}}', 422),
+        (b'{"content": "x", "metadata": {"a": "\\u0000"}}', 422),
+        (b'{"content": "\xff"}', 400),
+        ('{"content": "\N{GRINNING FACE}\u202e\u0301"}'.encode(), 201),
+    ],
+)
+async def test_whatever_is_sent_is_taken_or_refused(ann: Person, body: bytes, status: int) -> None:
+    answer = await ann.http.post("/agent/messages", content=body, headers=JSON)
+
+    assert answer.status_code == status, answer.text
+    if status != 201:
+        refused(answer, status)
+
+
+async def test_what_is_no_json_is_refused(ann: Person) -> None:
+    as_text = {"Content-Type": "text/plain"}
+
+    refused(await ann.http.post("/agent/messages", content=b'{"content": "x"}', headers=as_text), 422)
+
+
+@pytest.mark.parametrize("path", ["/agent/sessions/7", "/agent/executions/x", "/agent/executions/%00/steps"])
+async def test_an_id_that_is_none_is_refused(ann: Person, path: str) -> None:
+    refused(await ann.http.get(path), 422, "path.")
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "words"),
+    [
+        (StoreUnavailable(f"{SECRET_PLACE} is away"), 503, "same Idempotency-Key"),
+        (RPCError(f"{SECRET_PLACE} is away", RPCStatusCode.UNAVAILABLE, b""), 503, "Temporal"),
+        (RPCError(f"{SECRET_PLACE} is away", RPCStatusCode.INTERNAL, b""), 503, "Temporal"),
+        (RPCError(f"{SECRET_PLACE} is away", RPCStatusCode.UNIMPLEMENTED, b""), 500, "log"),
+        (EverstepError(f"{SECRET_PLACE} is odd"), 500, "log"),
+        (RuntimeError(f"{SECRET_PLACE} is odd"), 500, "log"),
+        (RecursionError("deep"), 500, "log"),
+        (ExecutionEnded(uuid4(), ExecutionStatus.FAILED), 409, "has ended as failed"),
+        (Refused("No approval is open"), 409, "No approval is open"),
+    ],
+)
+async def test_what_went_wrong_is_told_to_whom_it_concerns(
+    ann: Person,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    error: Exception,
+    status: int,
+    words: str,
+) -> None:
+    async def fails(*_given: Any, **_named: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("everstep.store.sessions.PostgresSessions.session", fails)
+    answer = await ann.http.get(f"/agent/sessions/{uuid4()}")
+
+    refused(answer, status, words)
+    assert "hush" not in answer.text
+    assert "Traceback" not in answer.text
+    if status >= 500:
+        assert "away" in caplog.text or "odd" in caplog.text or "deep" in caplog.text
+    if status == 503:
+        assert answer.headers["retry-after"] == "1"
+
+
+# What operators look at.
+
+
+async def test_the_process_says_that_it_lives(ann: Person) -> None:
+    async with visitor(ann.app) as probe:
+        assert (await probe.get("/healthz")).json() == {"status": "ok"}
+        assert (await probe.get("/readyz")).json() == {"status": "ready", "checks": []}
+
+
+async def test_requests_are_counted(ann: Person) -> None:
+    session = await ann.session()
+    await ann.http.get(f"/agent/sessions/{session}")
+    await ann.posts("/agent/messages", {"content": "x"}, key="k")
+    await ann.posts("/agent/messages", {"content": "x"}, key="k")
+    await ann.http.get("/nothing")
+    await ann.http.request("BREW", "/agent/sessions")
+
+    async with visitor(ann.app) as prometheus:
+        counted = (await prometheus.get("/metrics")).text
+
+    route = 'route="/agent/sessions/{session_id}"'
+    assert f'everstep_http_requests_total{{method="GET",{route},status="200"}} 1.0' in counted
+    assert 'everstep_http_requests_total{method="GET",route="unknown",status="404"} 1.0' in counted
+    assert 'method="other"' in counted
+    assert "everstep_http_answers_replayed_total 1.0" in counted
+    assert 'everstep_messages_accepted_total{route="start"} 1.0' in counted
+    assert "everstep_http_requests_in_progress 1.0" in counted
+    assert "everstep_http_request_seconds_bucket" in counted
+    assert ann.house.tenant not in counted
+    assert session not in counted
+
+
+async def test_the_pages_need_nothing_from_elsewhere(ann: Person) -> None:
+    async with visitor(ann.app) as reader:
+        page = (await reader.get("/docs")).text
+        assert "https://" not in page.replace("https://fastapi.tiangolo.com", "")
+        for name, kind in (("swagger-ui-bundle.js", "javascript"), ("swagger-ui.css", "css")):
+            assert f"/docs/{name}" in page
+            asset = await reader.get(f"/docs/{name}")
+            assert kind in asset.headers["content-type"]
+            assert len(asset.content) > 10_000
+        refused(await reader.get("/docs/other"), 404)
+
+
+async def test_pages_load_the_client_for_browsers_from_here(ann: Person) -> None:
+    """Whoever asks, also from pages that are allowed to; again only when it has changed."""
+    address = "/everstep-client.js"
+    async with visitor(ann.app) as page:
+        client = await page.get(address)
+        assert client.headers["content-type"] == "text/javascript; charset=utf-8"
+        assert client.headers["cache-control"] == "no-cache"
+        assert "export function connect" in client.text
+        tag = client.headers["etag"]
+        for known in (tag, f'"other", W/{tag}', "*"):
+            again = await page.get(address, headers={"If-None-Match": known})
+            assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)
+        assert (await page.get(address, headers={"If-None-Match": '"other"'})).content == client.content
+        elsewhere = await page.get(address, headers={"Origin": ORIGIN})
+        assert elsewhere.headers["access-control-allow-origin"] == ORIGIN
+
+
+async def test_the_document_describes_every_error_as_a_problem(ann: Person) -> None:
+    document = await ann.get("/openapi.json")
+
+    assert document["openapi"].startswith("3.1")
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            assert operation["summary"]
+            for status, response in operation["responses"].items():
+                if status >= "4" and path != "/readyz":
+                    assert [*response["content"]] == ["application/problem+json"], path
+    bodies = document["components"]["schemas"]
+    for name, schema in bodies.items():
+        if name.endswith("Sent"):
+            assert schema["additionalProperties"] is False
+            assert schema["examples"], name
+
+
+@pytest.mark.parametrize("told", [Execution, Message, MessageAccepted, Request, Session])
+def test_what_the_document_shows_is_what_is_told(told: type[Told]) -> None:
+    (sample,) = told.model_json_schema()["examples"]
+
+    assert told.model_validate(sample).model_dump(mode="json") == sample
+
+
+async def test_the_limit_can_be_set(house: House, ann: Person) -> None:
+    async with visitor(create_app(house.api, max_body=10), dict(ann.http.headers)) as caller:
+        refused(await caller.post("/agent/messages", content=b"x" * 11), 413, "10 bytes")
+        refused(await caller.post("/agent/messages", content=b"x" * 10, headers=JSON), 422)
+
+
+async def test_nothing_of_a_body_is_read_before_the_caller_is_known(ann: Person) -> None:
+    """8.8.3: at every address that asks who it is. A body that was not read closes the connection."""
+    async with visitor(ann.app) as stranger:
+        for path, operations in (await ann.get("/openapi.json"))["paths"].items():
+            for method in operations.keys() - {"get"}:
+                address = path.replace("{", "").replace("}", "")
+                answer = await stranger.request(method, address, content=chunks(1000), headers=JSON)
+                refused(answer, 401)
+                assert answer.headers["connection"] == "close"
+    known = await ann.http.post("/agent/messages", content=chunks(1000), headers=JSON)
+    assert "connection" not in known.headers
+
+
+async def test_a_head_that_is_too_large_is_refused(ann: Person) -> None:
+    """8.8.1"""
+    for large in ({"A": "a" * MAX_HEAD}, {f"A{number}": "a" for number in range(MAX_HEADERS)}):
+        refused(await ann.http.get("/agent/agents", headers=large), 431, str(MAX_HEAD), str(MAX_HEADERS))

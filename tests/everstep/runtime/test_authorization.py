@@ -1,0 +1,119 @@
+"""Who may use the API of an installation: its settings, and the secret of a local one."""
+
+import stat
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.storage.sessions import KeyStore
+from everstep.agent_domain.stream.channels import derived_secret
+from everstep.http_api.auth import ANYBODY
+from everstep.http_api.callers import Caller, Grant
+from everstep.http_api.problems import Refusal
+from everstep.http_api.tokens import signed
+from everstep.runtime.authorization import LOCAL_USER, door, local_token, signer
+from everstep.runtime.local_secret import SECRET, local_secret, made_secret
+from everstep.runtime.settings import Settings
+
+NO_KEYS = cast("KeyStore", None)
+A_SECRET = "x" * 32
+
+
+def test_a_secret_is_drawn_once_and_only_its_owner_may_read_it(tmp_path: Path) -> None:
+    assert local_secret(tmp_path) is None
+    drawn = made_secret(tmp_path)
+
+    assert made_secret(tmp_path) == local_secret(tmp_path) == drawn
+    assert len(drawn) >= 32
+    assert [path.name for path in tmp_path.iterdir()] == [SECRET]
+    assert stat.S_IMODE((tmp_path / SECRET).stat().st_mode) == 0o600
+
+
+def test_an_empty_secret_is_drawn_again(tmp_path: Path) -> None:
+    (tmp_path / SECRET).write_text("\n")
+
+    assert made_secret(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", None])
+def test_a_secret_that_cannot_be_read_is_said_to_be(tmp_path: Path, content: bytes | None) -> None:
+    if content is None:
+        (tmp_path / SECRET).mkdir()
+    else:
+        (tmp_path / SECRET).write_bytes(content)
+
+    with pytest.raises(InvalidInput, match="remove it"):
+        local_secret(tmp_path)
+
+
+async def test_a_local_token_opens_everything_of_the_local_tenant() -> None:
+    settings = Settings(auth_secret=A_SECRET)
+    token = local_token(settings)
+
+    caller = await door(settings, NO_KEYS)(f"Bearer {token}")
+
+    assert caller == Caller(LOCAL_USER, "default", frozenset({Grant.ALL_SESSIONS}))
+    assert local_token(Settings()) is None
+
+
+async def test_a_local_token_names_the_issuer_and_the_audience_that_are_asked_for() -> None:
+    settings = Settings(auth_secret=A_SECRET, auth_issuer="https://id.example", auth_audience="any")
+
+    caller = await door(settings, NO_KEYS)(f"Bearer {local_token(settings)}")
+
+    assert caller.user_id == LOCAL_USER
+
+
+def test_an_identity_provider_needs_an_issuer_and_an_audience() -> None:
+    """8.9.1"""
+    with pytest.raises(InvalidInput, match="EVERSTEP_AUTH_AUDIENCE=any"):
+        door(Settings(auth_jwks_url="https://id.example/jwks", auth_issuer="https://id.example"), NO_KEYS)
+
+
+async def test_without_a_secret_only_keys_open(caplog: pytest.LogCaptureFixture) -> None:
+    opens = door(Settings(), NO_KEYS)
+
+    with pytest.raises(Refusal, match="everstep keys create"):
+        await opens(f"Bearer {signed(A_SECRET, 'ann')}")
+    assert "EVERSTEP_AUTH_SECRET" in caplog.text
+
+
+async def test_the_door_is_open_where_it_is_told_to_be(caplog: pytest.LogCaptureFixture) -> None:
+    assert await door(Settings(auth="off"), NO_KEYS)(None) is ANYBODY
+    assert "EVERSTEP_AUTH=off" in caplog.text
+
+
+def test_the_gateways_secret_is_the_one_that_is_set_or_follows() -> None:
+    assert signer(Settings()) is None
+    told = signer(Settings(auth_secret=A_SECRET, broadcast_key="shop"))
+    assert told
+    assert (told.key, told.secret) == ("shop", derived_secret(A_SECRET))
+    told = signer(Settings(auth_secret=A_SECRET, broadcast_secret="hush" * 10))
+    assert told
+    assert told.secret == "hush" * 10
+
+
+def test_what_is_set_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVERSTEP_ALLOWED_ORIGINS", "https://a.example, https://b.example,")
+    monkeypatch.setenv("EVERSTEP_RELATED_TYPES", "order")
+    monkeypatch.setenv("EVERSTEP_HTTP_PORT", "0")
+
+    settings = Settings.read()
+
+    assert settings.allowed_origins == ("https://a.example", "https://b.example")
+    assert settings.related_types == ("order",)
+    assert settings.listening_on(http_port=None).http_port == 0
+    assert settings.listening_on(http_port=80).http_port == 80
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("EVERSTEP_AUTH", "maybe"), ("EVERSTEP_AUTH_SECRET", "short"), ("EVERSTEP_HTTP_PORT", "70000")],
+)
+def test_what_cannot_be_used_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(name, value)
+
+    with pytest.raises(InvalidInput, match="cannot be used"):
+        Settings.read()

@@ -1,0 +1,537 @@
+"""The bus of a writer, over real sockets."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
+from websockets.typing import Subprotocol
+
+from everstep.agent_domain.errors import StoreUnavailable
+from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.stream import link
+from everstep.agent_domain.stream.bus import Chunk
+from everstep.agent_domain.stream.envelopes import Attempt
+from everstep.agent_domain.stream.gateways import ANNOUNCE_SECONDS, PRESENT_SECONDS
+from everstep.agent_domain.stream.link import Pushed, Told, interests, link_token, read_writer
+from everstep.agent_domain.stream.records import StoredEnvelope
+from everstep.agent_domain.values import EMPTY, frozen_map
+from everstep.broadcast_gateway.links import Links
+from everstep.broadcast_gateway.metrics import Metrics
+from everstep.streams import publisher
+from everstep.streams.publisher import DirectBus
+
+AT = datetime(2026, 1, 16, 10, 5, tzinfo=UTC)
+REF = ExecutionRef(uuid4(), session_id=uuid4())
+STREAM = REF.stream_id
+SECRET = "any secret that is long enough for all"  # noqa: S105 -- no secret
+LIMIT = 20
+LONG = 60.0
+
+
+def stored(seq: int, stream_id: UUID = STREAM, size: int = 0) -> StoredEnvelope:
+    payload = frozen_map({"text": "x" * size}) if size else EMPTY
+    return StoredEnvelope(stream_id, seq, UUID(int=seq), "agent.status", REF.execution_id, payload, AT)
+
+
+def wrote(index: int) -> Chunk:
+    return Chunk(REF, Attempt(1), index, index, "ö\n", 1, AT)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait for what comes over a socket."""
+    async with asyncio.timeout(10):
+        while not holds():  # noqa: ASYNC110 -- nobody tells when a socket was read
+            await asyncio.sleep(0.001)
+
+
+class Gateway:
+    """Takes links, and keeps what is told and pushed, of each connection apart."""
+
+    def __init__(self) -> None:
+        self.id = uuid4()
+        self.url = ""
+        self.connections: list[ServerConnection] = []
+        self.told: list[list[str]] = []
+        self.pushed: list[list[tuple[UUID, Any]]] = []
+        self.messages = 0
+        self.refused = 0
+        self.wanted = dict[UUID, None]()
+        self.reads = asyncio.Event()
+        self.reads.set()
+        self._server: Server | None = None
+        self._port: int = 0
+
+    async def listen(self) -> None:
+        """From now on; again, at the same place."""
+        self._server = await serve(
+            self._serve,
+            "127.0.0.1",
+            self._port,
+            process_request=self._refusal,
+            subprotocols=[Subprotocol(link.SUBPROTOCOL)],
+            compression=None,
+            max_size=None,
+            max_queue=1,
+            ping_interval=None,
+            close_timeout=0.1,
+        )
+        self._port = int(next(iter(self._server.sockets)).getsockname()[1])
+        self.url = f"ws://127.0.0.1:{self._port}/link"
+
+    async def stop(self) -> None:
+        """As when the process is killed."""
+        self.reads.set()
+        if self._server:
+            for each in self.connections:
+                each.transport.abort()
+            self._server.close()
+            await self._server.wait_closed()
+
+    async def want(self, *stream_ids: UUID) -> None:
+        """Ask for these, too."""
+        self.wanted |= dict.fromkeys(stream_ids)
+        for message in interests(stream_ids):
+            await self.connections[-1].send(message)
+
+    async def unwant(self, *stream_ids: UUID) -> None:
+        for message in interests((), stream_ids):
+            await self.connections[-1].send(message)
+
+    @property
+    def heard(self) -> list[Any]:
+        """The numbers of envelopes, and the places of chunks, over the last connection."""
+        found = [body for _, body in self.pushed[-1]] if self.pushed else []
+        return [body["seq"] or f"chunk {body['payload']['chunk_index']}" for body in found]
+
+    def _refusal(self, connection: ServerConnection, request: Request) -> Response | None:
+        if request.headers["Authorization"] == f"Bearer {link_token(SECRET)}":
+            return None
+        self.refused += 1
+        return connection.respond(HTTPStatus.UNAUTHORIZED, "no")
+
+    async def _serve(self, connection: ServerConnection) -> None:
+        assert connection.subprotocol == link.SUBPROTOCOL
+        told, pushed = list[str](), list[tuple[UUID, Any]]()
+        self.connections.append(connection)
+        self.told.append(told)
+        self.pushed.append(pushed)
+        try:
+            for message in interests(self.wanted):
+                await connection.send(message)
+            while True:
+                await self.reads.wait()
+                match read_writer(await connection.recv(decode=False)):
+                    case Told(epoch):
+                        told.append(epoch)
+                    case Pushed(lines):
+                        assert told, "the epoch comes first"
+                        self.messages += 1
+                        pushed += [(stream_id, json.loads(body)) for stream_id, body in lines]
+        except ConnectionClosed:
+            pass
+
+
+class Registry:
+    """Where the gateways are, and whether anybody can tell."""
+
+    def __init__(self, *gateways: Gateway) -> None:
+        self.present_ones = list(gateways)
+        self.epoch = "of-now"
+        self.is_away = False
+        self.asked = 0
+
+    async def announce(self, gateway_id: UUID, url: str) -> None:
+        raise NotImplementedError
+
+    async def withdraw(self, gateway_id: UUID) -> None:
+        raise NotImplementedError
+
+    async def present(self, within_seconds: float) -> tuple[str, Sequence[tuple[UUID, str]]]:
+        self.asked += 1
+        if self.is_away:
+            raise StoreUnavailable("not now")
+        return self.epoch, [(each.id, each.url) for each in self.present_ones]
+
+
+@asynccontextmanager
+async def listening(count: int = 1) -> AsyncGenerator[list[Gateway]]:
+    gateways = [Gateway() for _ in range(count)]
+    for each in gateways:
+        await each.listen()
+    try:
+        yield gateways
+    finally:
+        for each in gateways:
+            await each.stop()
+
+
+@asynccontextmanager
+async def writing(
+    registry: Registry, secret: str = SECRET, limit: int = LIMIT, ping: float = LONG
+) -> AsyncGenerator[DirectBus]:
+    bus = DirectBus(registry, secret, refresh=0.01, limit=limit, first_pause=0.01, ping=ping)
+    bus.start()
+    try:
+        yield bus
+    finally:
+        await bus.aclose()
+
+
+class TestDelivery:
+    async def test_what_is_wanted_is_delivered_in_order(self) -> None:
+        """7.1.1, 7.2: envelopes as they are stored, and the text between them."""
+        async with listening() as (gateway,), writing(Registry(gateway)) as bus:
+            await until(lambda: bool(gateway.connections))
+            await gateway.want(STREAM)
+            await until(lambda: bus.wants(STREAM))
+
+            bus.publish(STREAM, [stored(1), stored(2)])
+            bus.chunk(STREAM, wrote(0))
+            bus.chunk(STREAM, wrote(1))
+            bus.publish(STREAM, [stored(3)])
+            await until(lambda: len(gateway.heard) == 5)
+
+            assert gateway.heard == [1, 2, "chunk 0", "chunk 1", 3]
+            assert gateway.told == [["of-now"]]
+            assert gateway.messages == 1
+            assert {stream_id for stream_id, _ in gateway.pushed[0]} == {STREAM}
+            bodies = [body for _, body in gateway.pushed[0]]
+            assert bodies[0] == {
+                "type": "agent.status",
+                "session_id": str(REF.session_id),
+                "execution_id": str(REF.execution_id),
+                "timestamp": "2026-01-16T10:05:00.000Z",
+                "payload": {},
+                "id": str(UUID(int=1)),
+                "seq": 1,
+            }
+            assert bodies[2]["payload"]["content"] == "ö\n"
+
+    async def test_only_what_is_wanted_is_sent(self) -> None:
+        other = uuid4()
+        async with listening() as (gateway,), writing(Registry(gateway)) as bus:
+            await until(lambda: bool(gateway.connections))
+            assert not bus.wants(STREAM)
+            bus.publish(STREAM, [stored(1)])
+            await gateway.want(STREAM, other)
+            await until(lambda: bus.wants(STREAM) and bus.wants(other))
+            await gateway.unwant(STREAM)
+            await until(lambda: not bus.wants(STREAM))
+            bus.publish(STREAM, [stored(2)])
+            bus.publish(other, [stored(3, other)])
+            await until(lambda: bool(gateway.heard))
+            assert gateway.heard == [3]
+
+    async def test_each_gateway_has_what_it_wants(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """And what both want is written once."""
+        other, written = uuid4(), list[int]()
+
+        def once(stream_id: UUID, frame: Any) -> bytes:
+            written.append(frame.seq)
+            return as_ever(stream_id, frame)
+
+        as_ever = link.line
+        monkeypatch.setattr(link, "line", once)
+        async with listening(2) as (one, two), writing(Registry(one, two)) as bus:
+            await until(lambda: bool(one.connections and two.connections))
+            await one.want(STREAM)
+            await two.want(STREAM, other)
+            await until(lambda: bus.wants(other) and len(bus_interest(bus, STREAM)) == 2)
+
+            bus.publish(STREAM, [stored(1)])
+            bus.publish(other, [stored(2, other)])
+            await until(lambda: len(two.heard) == 2 and bool(one.heard))
+
+            assert (one.heard, two.heard, written) == ([1], [1, 2], [1, 2])
+
+    async def test_crash_tests_may_have_frames_lost(self) -> None:
+        async with listening() as (gateway,):
+            frames = iter([False, True, False])
+            bus = DirectBus(Registry(gateway), SECRET, refresh=0.01, loses=lambda: next(frames))
+            bus.start()
+            gateway.wanted[STREAM] = None
+            await until(lambda: bus.wants(STREAM))
+            bus.publish(STREAM, [stored(1), stored(2), stored(3)])
+            await until(lambda: len(gateway.heard) == 2)
+            await bus.aclose()
+            assert gateway.heard == [1, 3]
+
+    async def test_many_lines_are_sent_in_several_messages(self) -> None:
+        async with listening() as (gateway,), writing(Registry(gateway)) as bus:
+            gateway.wanted[STREAM] = None
+            await until(lambda: bus.wants(STREAM))
+            bus.publish(STREAM, [stored(seq, size=link.MOST_BYTES // 3) for seq in range(1, 10)])
+            await until(lambda: len(gateway.heard) == 9)
+            assert gateway.heard == list(range(1, 10))
+            assert gateway.messages == 5
+
+    async def test_what_cannot_be_written_is_left_out(self, caplog: pytest.LogCaptureFixture) -> None:
+        """Follows rule 7.8.1: whoever reads finds the hole by the numbers."""
+        broken = Chunk(REF, Attempt(1), 0, 0, "\ud800", 1, AT)
+        async with listening() as (gateway,), writing(Registry(gateway)) as bus:
+            gateway.wanted[STREAM] = None
+            await until(lambda: bus.wants(STREAM))
+            bus.chunk(STREAM, broken)
+            bus.publish(STREAM, [stored(1)])
+            await until(lambda: bool(gateway.heard))
+        assert gateway.heard == [1]
+        assert "cannot be pushed" in caplog.text
+
+    async def test_what_waits_is_sent_before_it_leaves(self) -> None:
+        async with listening() as (gateway,):
+            gateway.wanted[STREAM] = None
+            async with writing(Registry(gateway), limit=1000) as bus:
+                await until(lambda: bus.wants(STREAM))
+                bus.publish(STREAM, [stored(seq, size=10_000) for seq in range(1, 501)])
+            assert not bus.wants(STREAM)
+            await until(lambda: len(gateway.heard) == 500)
+
+    async def test_a_bus_that_never_began_ends(self) -> None:
+        await DirectBus(Registry(), SECRET).aclose()
+
+
+def bus_interest(bus: DirectBus, stream_id: UUID) -> list[Any]:
+    """The links over which a stream is wanted."""
+    links: dict[Any, Any] = vars(bus)["_links"]
+    return [each for each in links.values() if stream_id in each.wanted]
+
+
+class TestLinks:
+    async def test_a_gateway_that_is_restarted_is_linked_again(self) -> None:
+        """7.8.1: it asks again for what it wants."""
+        async with listening() as (gateway,), writing(Registry(gateway)) as bus:
+            gateway.wanted[STREAM] = None
+            await until(lambda: bus.wants(STREAM) and gateway.told == [["of-now"]])
+            await gateway.stop()
+            await until(lambda: not bus.wants(STREAM))
+            bus.publish(STREAM, [stored(1)])
+            await gateway.listen()
+            await until(lambda: bus.wants(STREAM))
+            bus.publish(STREAM, [stored(2)])
+            await until(lambda: bool(gateway.heard))
+            assert (gateway.heard, gateway.told) == ([2], [["of-now"], ["of-now"]])
+
+    async def test_gateways_come_and_go(self) -> None:
+        """One that is gone from the registry is served as long as it is linked, and not looked for after."""
+        async with listening(2) as (one, two):
+            one.wanted[STREAM] = two.wanted[STREAM] = None
+            registry = Registry(one)
+            async with writing(registry) as bus:
+                await until(lambda: bus.wants(STREAM))
+                registry.present_ones = [two]
+                await until(lambda: len(bus_interest(bus, STREAM)) == 2)
+                bus.publish(STREAM, [stored(1)])
+                await until(lambda: one.heard == two.heard == [1])
+                await one.connections[0].close()
+                await until(lambda: len(vars(bus)["_links"]) == 1)
+                assert len(one.connections) == 1
+
+    async def test_one_that_comes_back_is_linked_again(self) -> None:
+        async with listening() as (gateway,):
+            gateway.wanted[STREAM] = None
+            registry = Registry(gateway)
+            async with writing(registry) as bus:
+                await until(lambda: bus.wants(STREAM))
+                registry.present_ones = []
+                asked = registry.asked
+                await until(lambda: registry.asked > asked + 1)
+                assert bus.wants(STREAM)
+                await gateway.connections[0].close()
+                registry.present_ones = [gateway]
+                await until(lambda: len(gateway.connections) == 2 and bus.wants(STREAM))
+
+    async def test_a_gateway_that_is_not_there_is_tried_again(self) -> None:
+        async with listening() as (gateway,):
+            await gateway.stop()
+            async with writing(Registry(gateway)) as bus:
+                await until(lambda: bool(vars(bus)["_links"]))
+                gateway.wanted[STREAM] = None
+                await gateway.listen()
+                await until(lambda: bus.wants(STREAM))
+
+    async def test_a_writer_with_another_secret_is_refused(self, caplog: pytest.LogCaptureFixture) -> None:
+        """And says so once."""
+        async with listening() as (gateway,), writing(Registry(gateway), secret="loud") as bus:  # noqa: S106 -- no secret
+            await until(lambda: gateway.refused > 2)
+            assert not bus.wants(STREAM)
+        assert gateway.connections == []
+        assert caplog.text.count("is EVERSTEP_BROADCAST_SECRET the same?") == 1
+
+    async def test_where_there_is_no_gateway_nothing_is_wanted(self) -> None:
+        registry = Registry()
+        async with writing(registry) as bus:
+            await until(lambda: registry.asked > 1)
+            assert not bus.wants(STREAM)
+            bus.publish(STREAM, [stored(1)])
+            bus.chunk(STREAM, wrote(0))
+
+    async def test_while_nobody_can_tell_where_gateways_are_those_known_are_kept(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async with listening() as (gateway,):
+            gateway.wanted[STREAM] = None
+            registry = Registry(gateway)
+            async with writing(registry) as bus:
+                await until(lambda: bus.wants(STREAM))
+                registry.is_away = True
+                asked = registry.asked
+                await until(lambda: registry.asked > asked + 2)
+                bus.publish(STREAM, [stored(1)])
+                await until(lambda: gateway.heard == [1])
+                await gateway.connections[0].close()
+                await until(lambda: len(gateway.told) == 2 and gateway.told[1] == ["of-now"])
+                registry.is_away, registry.epoch = False, "of-then"
+                await until(lambda: gateway.told[-1] == ["of-now", "of-then"])
+        assert caplog.text.count("cannot be found out") == 1
+
+    async def test_another_epoch_is_told_before_what_follows(self) -> None:
+        """7.8.4"""
+        async with listening() as (gateway,):
+            gateway.wanted[STREAM] = None
+            registry = Registry(gateway)
+            async with writing(registry) as bus:
+                await until(lambda: bus.wants(STREAM) and gateway.told == [["of-now"]])
+                registry.epoch = "of-then"
+                await until(lambda: gateway.told == [["of-now", "of-then"]])
+
+    async def test_what_a_gateway_of_another_version_says_is_passed_over(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async with listening() as (gateway,), writing(Registry(gateway)) as bus:
+            await until(lambda: bool(gateway.connections))
+            await gateway.connections[0].send("nonsense")
+            await gateway.connections[0].send('{"later": true}')
+            await gateway.want(STREAM)
+            await until(lambda: bus.wants(STREAM))
+            assert len(gateway.connections) == 1
+        assert "cannot be read" in caplog.text
+
+
+async def clogged(bus: DirectBus, gateway: Gateway) -> int:
+    """Publish until nothing more goes out; how many envelopes that took."""
+    (each,) = bus_interest(bus, STREAM)
+    seq = 0
+    while not await nothing_goes(each):
+        seq += 1
+        bus.publish(STREAM, [stored(seq, size=200_000)])
+    return seq
+
+
+async def nothing_goes(each: Any) -> bool:
+    """Whether what waits stays where it is, however often the loop turns."""
+    for _ in range(20):
+        if not len(each._outbox):  # noqa: SLF001
+            return False
+        await asyncio.sleep(0.001)
+    return True
+
+
+class TestSlowness:
+    async def test_chunks_give_way_first(self) -> None:
+        """Follows rule 7.8.2: a gateway that hangs holds nobody up, and has every envelope once it reads."""
+        async with listening() as (gateway,), writing(Registry(gateway)) as bus:
+            gateway.wanted[STREAM] = None
+            await until(lambda: bus.wants(STREAM))
+            gateway.reads.clear()
+            last = await clogged(bus, gateway)
+            for index in range(3 * LIMIT):
+                bus.chunk(STREAM, wrote(index))
+            for seq in range(last + 1, last + LIMIT):
+                bus.publish(STREAM, [stored(seq)])
+            gateway.reads.set()
+            await until(lambda: last + LIMIT - 1 in gateway.heard)
+
+            assert gateway.heard == list(range(1, last + LIMIT))
+            assert len(gateway.connections) == 1
+
+    async def test_who_is_too_far_behind_is_linked_anew(self, caplog: pytest.LogCaptureFixture) -> None:
+        """Follows rule 7.8.2: and reads the table for what it missed."""
+        async with listening() as (gateway,), writing(Registry(gateway)) as bus:
+            gateway.wanted[STREAM] = None
+            await until(lambda: bus.wants(STREAM))
+            gateway.reads.clear()
+            last = await clogged(bus, gateway)
+            for seq in range(last + 1, last + LIMIT + 2):
+                bus.publish(STREAM, [stored(seq)])
+            assert not bus.wants(STREAM)
+            gateway.reads.set()
+            await until(lambda: len(gateway.connections) == 2 and bus.wants(STREAM))
+            bus.publish(STREAM, [stored(1000)])
+            await until(lambda: gateway.heard == [1000])
+        assert "does not keep up" in caplog.text
+
+    async def test_who_does_not_answer_is_given_up(self) -> None:
+        """A connection that is only half there."""
+        async with listening() as (gateway,), writing(Registry(gateway), ping=0.1) as bus:
+            gateway.wanted[STREAM] = None
+            await until(lambda: bus.wants(STREAM))
+            gateway.connections[0].transport.pause_reading()
+            await until(lambda: len(gateway.connections) > 1)
+
+    async def test_who_takes_nothing_is_given_up_before_too_much_waits(self) -> None:
+        """Behind what is not taken no ping gets through."""
+        async with listening() as (gateway,), writing(Registry(gateway), limit=10_000, ping=0.2) as bus:
+            gateway.wanted[STREAM] = None
+            await until(lambda: bus.wants(STREAM))
+            gateway.connections[0].transport.pause_reading()
+            bus.publish(STREAM, [stored(seq, size=200_000) for seq in range(1, 101)])
+            await until(lambda: len(gateway.connections) > 1)
+            assert len(gateway.pushed[0]) < 100
+
+    async def test_a_hung_gateway_holds_nobody_up_who_leaves(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(publisher, "FLUSH_SECONDS", 0.05)
+        async with listening() as (gateway,):
+            gateway.wanted[STREAM] = None
+            async with asyncio.timeout(10), writing(Registry(gateway)) as bus:
+                await until(lambda: bus.wants(STREAM))
+                gateway.reads.clear()
+                await clogged(bus, gateway)
+
+
+def test_who_is_looked_for_had_the_time_to_say_that_it_is_there() -> None:
+    assert PRESENT_SECONDS > 3 * ANNOUNCE_SECONDS
+
+
+class Heard:
+    """What a hub is told."""
+
+    def __init__(self) -> None:
+        self.wanted = {STREAM}
+        self.on_interest: Callable[[UUID, bool], None] = lambda _stream_id, _is_wanted: None
+        self.told: list[tuple[UUID, bytes, str]] = []
+
+    def pushed(self, stream_id: UUID, body: bytes, epoch: str) -> None:
+        self.told.append((stream_id, body, epoch))
+
+    def compare(self) -> None:
+        """Somebody is gone."""
+
+
+async def test_both_ends_understand_each_other() -> None:
+    hub, gateway, other = Heard(), Gateway(), uuid4()
+    heard: Any = hub
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        gateway.url = f"ws://127.0.0.1:{listener.getsockname()[1]}"
+        links = Links(heard, Metrics(), SECRET)
+        async with links.listening(listener), writing(Registry(gateway)) as bus:
+            await until(lambda: bus.wants(STREAM))
+            hub.on_interest(other, True)
+            await until(lambda: bus.wants(other))
+            hub.on_interest(STREAM, False)
+            await until(lambda: not bus.wants(STREAM))
+            bus.publish(STREAM, [stored(1)])
+            bus.publish(other, [stored(2, other)])
+            await until(lambda: bool(hub.told))
+
+    ((stream_id, body, epoch),) = hub.told
+    assert (stream_id, json.loads(body)["seq"], epoch) == (other, 2, "of-now")

@@ -1,0 +1,101 @@
+"""The client and the gateway, as they are."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import aclosing
+
+import pytest
+
+from everstep.agent_domain.stream import envelopes
+from everstep.agent_domain.stream.envelopes import Attempt
+from everstep.agent_domain.stream.reader import Position
+from everstep.agent_domain.stream.records import EventRecord
+from everstep.broadcast_gateway.limits import Bounds
+from everstep.streams.client import Stream
+from everstep.streams.client_events import Happened, News, Reload, StreamRefused, Wrote
+from tests.broadcast_gateway.gateways import Running, running, writing
+from tests.broadcast_gateway.writers import EXECUTION, SESSION, completed, ended
+from tests.everstep.streams.scripted import QUICK
+
+CHANNEL = f"agent.session.{SESSION}"
+
+
+def watching(gateway: Running, token: Callable[[], str] = lambda: "ann") -> Stream:
+    return Stream(f"ws://127.0.0.1:{gateway.port}", CHANNEL, token, Position(), QUICK)
+
+
+async def following(news: Stream) -> News:
+    async with asyncio.timeout(20):
+        return await anext(news)
+
+
+def words(index: int, content: str, after: int) -> EventRecord:
+    return envelopes.stream_chunk(Attempt(1), index, content, is_complete=not content, after_seq=after)
+
+
+async def seqs(news: Stream, count: int) -> list[int | None]:
+    told = [await following(news) for _ in range(count)]
+    return [event.envelope.seq for event in told if isinstance(event, Happened)]
+
+
+async def test_what_is_stored_and_written_is_told() -> None:
+    """7.8.1"""
+    async with running() as gateway, writing(gateway) as writer, aclosing(watching(gateway)) as news:
+        gateway.table.store(2)
+        assert await seqs(news, 2) == [1, 2]
+        assert news.is_live
+        await writer.interest()
+        await writer.stream(words(0, "Once", 2))
+        await writer.stream(words(1, " upon", 2))
+        assert await following(news) == Wrote(EXECUTION, 1, 1, "Once", "Once")
+        assert await following(news) == Wrote(EXECUTION, 1, 1, "Once upon", " upon")
+        await writer.stream(words(2, "", 2))
+        assert await following(news) == Wrote(EXECUTION, 1, 1, "Once upon", "", is_complete=True)
+        await writer.push(gateway.table.tell(completed(1)), gateway.table.tell(ended()))
+        async with asyncio.timeout(20):
+            last = [event async for event in news.until_ended(EXECUTION)]
+        assert [event.envelope.seq for event in last if isinstance(event, Happened)] == [3, 4]
+
+
+async def test_a_token_that_expires_is_followed_by_another_one() -> None:
+    tokens = iter(["ann for 0.1"])
+    has_expired = asyncio.Event()
+
+    def token() -> str:
+        if (first := next(tokens, None)) is None:
+            has_expired.set()
+        return first or "ann"
+
+    bounds = Bounds(hello_seconds=0.5, sweep_seconds=0.02, drain_seconds=0.05)
+    async with running(bounds=bounds) as gateway, aclosing(watching(gateway, token)) as news:
+        gateway.table.store(2)
+        assert await seqs(news, 2) == [1, 2]
+        next_one = asyncio.ensure_future(following(news))
+        async with asyncio.timeout(20):
+            await has_expired.wait()
+        gateway.table.store()
+        event = await next_one
+
+    assert isinstance(event, Happened)
+    assert event.envelope.seq == 3
+
+
+async def test_another_history_is_to_be_loaded_anew() -> None:
+    """7.8.4"""
+    async with running() as gateway, aclosing(watching(gateway)) as news:
+        gateway.table.store(2)
+        assert await seqs(news, 2) == [1, 2]
+        gateway.table.epoch = "second"
+        assert await following(news) == Reload("second", 2)
+        gateway.table.store()
+        assert await seqs(news, 1) == [3]
+
+
+async def test_who_is_not_known_and_what_is_not_there_is_refused() -> None:
+    async with running() as gateway:
+        gateway.keys.closed.add(SESSION)
+        with pytest.raises(StreamRefused, match="check its id, and whose token"):
+            await following(watching(gateway))
+        gateway.keys.banned.add("ann")
+        with pytest.raises(StreamRefused, match="pass a token"):
+            await following(watching(gateway))
