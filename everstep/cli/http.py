@@ -7,7 +7,7 @@ import click
 
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.ids import DEFAULT_TENANT
-from everstep.agent_domain.storage.sessions import ApiKey
+from everstep.agent_domain.storage.keys import ApiKey
 from everstep.agent_domain.values import moment
 from everstep.cli.main import command, say, stopped_by_signals, told, with_agents
 from everstep.cli.printing import echo

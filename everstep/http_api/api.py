@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from everstep.agent_domain.hosts import AllowedHosts
-from everstep.agent_domain.storage.sessions import KeyStore
+from everstep.agent_domain.storage.keys import KeyStore
 from everstep.agent_domain.storage.usage_report import AccountStore
 from everstep.agent_domain.stream.channels import Admission, StreamStore
 from everstep.agent_domain.stream.reader import Position

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from uuid import uuid4
 
 from everstep.agent_domain.ids import DEFAULT_TENANT
-from everstep.agent_domain.storage.sessions import ApiKey, KeyStore
+from everstep.agent_domain.storage.keys import ApiKey, KeyStore
 from everstep.http_api.callers import KEY_USER, Caller, grants_of, require_person, valid_name
 
 PREFIX = "esk_"

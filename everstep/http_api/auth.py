@@ -9,7 +9,7 @@ from fastapi import Depends
 from starlette.requests import Request
 
 from everstep.agent_domain.ids import DEFAULT_TENANT, Scope
-from everstep.agent_domain.storage.sessions import KeyStore
+from everstep.agent_domain.storage.keys import KeyStore
 from everstep.http_api import api_keys
 from everstep.http_api.callers import Caller, Grant, require_person
 from everstep.http_api.problems import forbidden, unauthorized

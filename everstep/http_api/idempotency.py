@@ -26,7 +26,7 @@ from starlette.responses import JSONResponse, Response
 
 from everstep.agent_domain.background import keep_running
 from everstep.agent_domain.errors import EverstepError
-from everstep.agent_domain.storage.sessions import Answered
+from everstep.agent_domain.storage.keys import Answered
 from everstep.agent_domain.values import json_text
 from everstep.http_api.api import Api
 from everstep.http_api.auth import READ, READS, admitted

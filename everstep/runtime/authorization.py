@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from everstep.agent_domain.errors import StoreUnavailable
 from everstep.agent_domain.ids import Scope
-from everstep.agent_domain.storage.sessions import KeyStore
+from everstep.agent_domain.storage.keys import KeyStore
 from everstep.agent_domain.stream.channels import Channel, StreamStore
 from everstep.broadcast_gateway.ports import Guest, NotAdmitted
 from everstep.http_api.auth import Authenticate, Doorkeeper, open_door

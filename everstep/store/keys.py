@@ -11,7 +11,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from everstep.agent_domain.storage.sessions import Answered, ApiKey, Claim
+from everstep.agent_domain.storage.keys import Answered, ApiKey, Claim
 from everstep.store.errors import translated
 from everstep.store.tables import answers, api_keys, claims
 

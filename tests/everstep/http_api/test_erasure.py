@@ -8,7 +8,7 @@ import pytest
 from fastapi.routing import APIRoute
 from sqlalchemy import text
 
-from everstep.agent_domain.storage.sessions import Answered
+from everstep.agent_domain.storage.keys import Answered
 from everstep.http_api.routes import broadcasting, executions, sessions
 from everstep.http_api.schemas.responses import ChannelAuth, told_of
 from tests.everstep.http_api.house import House, Person

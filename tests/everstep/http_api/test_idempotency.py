@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from everstep.agent_domain.storage.sessions import Answered
+from everstep.agent_domain.storage.keys import Answered
 from tests.everstep.http_api.house import Answer, House, Let, Person, refused
 
 REPLAYED = "idempotency-replayed"

@@ -14,7 +14,7 @@ import pytest_asyncio
 from sqlalchemy import text
 
 from everstep.activities.failpoints import Failpoint
-from everstep.agent_domain.storage.sessions import Claim
+from everstep.agent_domain.storage.keys import Claim
 from everstep.client.client import Client
 from everstep.client.sessions import Sessions
 from everstep.store.engine import create_engine

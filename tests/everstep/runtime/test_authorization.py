@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from everstep.agent_domain.errors import InvalidInput
-from everstep.agent_domain.storage.sessions import KeyStore
+from everstep.agent_domain.storage.keys import KeyStore
 from everstep.agent_domain.stream.channels import derived_secret
 from everstep.http_api.auth import ANYBODY
 from everstep.http_api.callers import Caller, Grant

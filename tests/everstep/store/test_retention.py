@@ -13,7 +13,8 @@ from sqlalchemy import event, text
 
 from everstep.agent_domain.ids import ExecutionRef, Scope
 from everstep.agent_domain.loop.status import ExecutionStatus
-from everstep.agent_domain.storage.sessions import Answered, SessionChanges, SessionStatus
+from everstep.agent_domain.storage.keys import Answered
+from everstep.agent_domain.storage.sessions import SessionChanges, SessionStatus
 from everstep.store import retention
 from everstep.store.engine import create_engine
 from everstep.store.keys import PostgresKeys
