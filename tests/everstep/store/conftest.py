@@ -25,7 +25,7 @@ def empty_database(databases: Databases) -> Generator[str]:
 
 @pytest.fixture
 def own_database(databases: Databases) -> Generator[str]:
-    """A database with empty tables, for a test that changes more than their rows."""
+    """A database with empty tables, for a test that changes the schema or settings."""
     url = databases.create(MIGRATED)
     yield url
     databases.drop(url)
@@ -57,13 +57,13 @@ def clock() -> TestClock:
 
 @pytest.fixture(params=["memory", "postgres"])
 def database_or_none(request: pytest.FixtureRequest) -> str | None:
-    """Where the store is to keep things."""
+    """The URL of the store's database, or None for the store in memory."""
     return request.getfixturevalue("database") if request.param == "postgres" else None
 
 
 @pytest.fixture
 def bus() -> MemoryBus:
-    """What the store tells; nobody listens unless the test does."""
+    """The bus to which the store publishes; it has no subscriber unless the test adds one."""
     return MemoryBus()
 
 

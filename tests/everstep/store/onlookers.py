@@ -1,4 +1,4 @@
-"""Who looks on from outside: other connections to the same database, and what is written down of ours."""
+"""Outside observers: other connections to the same database, and a record of our own statements."""
 
 import asyncio
 import os
@@ -21,14 +21,14 @@ WAITING = (
 
 @contextmanager
 def administrator(engine: AsyncEngine) -> Generator[psycopg.Connection[Any]]:
-    """A connection of somebody else to the same database."""
+    """A second connection to the same database, independent of the store under test."""
     url = engine.url.render_as_string(hide_password=False).replace("+psycopg", "")
     with psycopg.connect(url) as connection:
         yield connection
 
 
 async def once_blocked(engine: AsyncEngine, let_go: Callable[[], None], *work: Awaitable[Any]) -> list[Any]:
-    """Begin this work, let go of the locks once all of it waits for them, and say what comes of it."""
+    """Start this work, release the locks once all of it waits for them, and return its result."""
     tasks = [asyncio.ensure_future(each) for each in work]
     with administrator(engine) as onlooker:
         onlooker.autocommit = True
@@ -41,9 +41,9 @@ async def once_blocked(engine: AsyncEngine, let_go: Callable[[], None], *work: A
 
 
 def round_trips(engine: AsyncEngine, trace: Path) -> Callable[[], int]:
-    """How often whoever uses this engine has waited for the server so far.
+    """The number of times that users of this engine have waited for the server so far.
 
-    libpq writes the end of an answer down with the next question, so ask one before you count.
+    libpq records the end of a response together with the next request, so send one statement before counting.
     """
 
     @event.listens_for(engine.sync_engine, "connect")
@@ -54,7 +54,7 @@ def round_trips(engine: AsyncEngine, trace: Path) -> Callable[[], int]:
 
 
 def all_asked(patch: pytest.MonkeyPatch) -> list[tuple[Asked, Answer]]:
-    """What transactions ask from now on, and what they are answered."""
+    """The statements that transactions send from now on, and the rows that they receive."""
     known, together = list[tuple[Asked, Answer]](), Transaction.together
 
     async def watched(self: Transaction, *asked: Asked, last: bool = False) -> list[Answer]:
@@ -67,11 +67,11 @@ def all_asked(patch: pytest.MonkeyPatch) -> list[tuple[Asked, Answer]]:
 
 
 def explained(engine: AsyncEngine, asked: Asked) -> str:
-    """How the server finds what a statement asks for."""
+    """The server's query plan for a statement."""
     statement, values = asked
     named = str(statement.compile(dialect=engine.dialect))
     with administrator(engine) as connection:
-        # As our own connections have it.
+        # With the settings of our own connections.
         connection.execute("SET random_page_cost = 1.1")
         plan = connection.execute(f"EXPLAIN {named}".encode(), values).fetchall()
     return "\n".join(line for (line,) in plan)

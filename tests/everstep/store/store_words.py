@@ -1,4 +1,4 @@
-"""Words to write executions with, and a clock that says what it is told."""
+"""Builders for executions and their records, and a clock that the test controls."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -35,7 +35,7 @@ TENANT, OTHERS = "acme", "umbrella"
 
 @dataclass
 class TestClock:
-    """Moves on by `tick` whenever it is asked."""
+    """Advances by `tick` each time it is read."""
 
     __test__ = False
 
@@ -43,18 +43,17 @@ class TestClock:
     tick: timedelta = timedelta(milliseconds=1)
 
     def __call__(self) -> datetime:
-        """The moment."""
         self.at += self.tick
         return self.at
 
 
 def a_ref(*, session_id: UUID | None = None, tenant: str = TENANT) -> ExecutionRef:
-    """An execution that nobody has heard of yet."""
+    """An execution that is not stored yet."""
     return ExecutionRef(uuid4(), tenant, session_id)
 
 
 def of_another_tenant(ref: ExecutionRef) -> ExecutionRef:
-    """The same execution, asked for by somebody else."""
+    """The same execution id, requested by another tenant."""
     return replace(ref, tenant_id=OTHERS)
 
 
@@ -65,12 +64,12 @@ def new(ref: ExecutionRef, *said: Message | str, agent: str = "helper", **fields
 
 
 def told(key: str, /, **payload: Any) -> EventRecord:
-    """Something for viewers."""
+    """An envelope for viewers."""
     return EventRecord(key, "agent.status", payload)
 
 
 def telling(events: Sequence[EventRecord]) -> Callable[[object], Sequence[EventRecord]]:
-    """Tell this, whatever is known."""
+    """Publish this, regardless of the stored facts."""
     return lambda _: events
 
 
@@ -95,7 +94,7 @@ def reply(
     request: FrozenDict | None = None,
     events: Sequence[EventRecord] = (),
 ) -> RecordReply:
-    """What the model answered, as the activity writes it down."""
+    """A model's reply, as the activity records it."""
     facts = StepFacts(
         number, tuple(CallFacts(c.id, c.name, needs) for c in calls), "stop", Usage(input=tokens), seconds=0.5
     )
@@ -114,7 +113,7 @@ def reply(
 
 
 def answer(call_id: str = "c1", result: Any = "found", **fields: Any) -> CallRecord:
-    """A result."""
+    """A successful result."""
     text = fields.pop("text", str(result))
     return CallRecord(
         call_id, result, fields.pop("error", None), text, AT, AT + timedelta(seconds=1), 1.0, **fields
@@ -122,7 +121,7 @@ def answer(call_id: str = "c1", result: Any = "found", **fields: Any) -> CallRec
 
 
 def a_failure(call_id: str = "c1", message: str = "broken") -> CallRecord:
-    """A result that is none."""
+    """A failed result."""
     error = StepError(message, None, "look", "ValueError")
     return answer(call_id, None, error=error, text=f"Error: {message}", success=False)
 
@@ -137,19 +136,19 @@ def answers(
     metadata: FrozenDict = EMPTY,
     events: Sequence[EventRecord] = (),
 ) -> RecordCall:
-    """A call's result, as the activity writes it down."""
+    """A call's result, as the activity records it."""
     record = record or answer()
     said = (tool_message(record.text, record.call_id, "look"),) if messages is None else messages
     return RecordCall(ref, step, index, record, said, Notes(metadata), events)
 
 
 def settled(ref: ExecutionRef, status: ExecutionStatus, key: str | None = None, **fields: Any) -> Settlement:
-    """Where the execution stands from now on."""
+    """The status to which the execution changes."""
     return Settlement(ref, key or f"settlement/{status}", status, **fields)
 
 
 async def accepted(store: ExecutionStore, *said: Message | str, **fields: Any) -> ExecutionRef:
-    """An execution that waits to begin."""
+    """A pending execution."""
     ref = a_ref(session_id=fields.pop("session_id", None), tenant=fields.pop("tenant", TENANT))
     await store.accept(new(ref, *said, **fields))
     return ref
@@ -158,7 +157,7 @@ async def accepted(store: ExecutionStore, *said: Message | str, **fields: Any) -
 async def stepped(
     store: ExecutionStore, ref: ExecutionRef, number: int = 1, text: str = "Hi", *calls: ToolCall
 ) -> None:
-    """A whole step, its calls answered in order."""
+    """A complete step, its calls answered in order."""
     await store.begin_step(begin(ref, number))
     await store.record_reply(reply(ref, text, *calls, number=number))
     for index, call in enumerate(calls):
@@ -169,10 +168,10 @@ async def stepped(
 async def ended(
     store: ExecutionStore, ref: ExecutionRef, status: ExecutionStatus = ExecutionStatus.COMPLETED
 ) -> None:
-    """The execution is over."""
+    """End the execution."""
     await store.settle(settled(ref, status))
 
 
 def texts(messages: Messages) -> list[str]:
-    """What was said, without who said it."""
+    """The texts of messages, without their roles."""
     return [message.text for message in messages]

@@ -1,4 +1,4 @@
-"""Calls that ask people a question once people have allowed them: two requests of one call."""
+"""Calls that ask a question after their approval: two requests of one call."""
 
 from everstep.agent_domain.ids import ExecutionRef, question_id, request_id
 from everstep.agent_domain.loop.status import ExecutionStatus
@@ -12,7 +12,7 @@ QUESTION = frozen_map({"prompt": "Tea?"})
 
 
 async def allowed(store: ExecutionStore) -> ExecutionRef:
-    """A call that people have allowed, and which now asks them."""
+    """A call that was approved and now asks a question."""
     ref = await accepted(store)
     await store.begin_step(begin(ref))
     await store.record_reply(reply(ref, "?", a_call("c1"), needs=CallNeed.APPROVAL))
@@ -21,7 +21,7 @@ async def allowed(store: ExecutionStore) -> ExecutionRef:
     return ref
 
 
-async def test_an_allowed_call_asks_once(store: ExecutionStore) -> None:
+async def test_an_approved_call_asks_once(store: ExecutionStore) -> None:
     """8.6.2, 8.5.2."""
     ref = await allowed(store)
     await store.ask(ref, "c1", frozen_map({"prompt": "Coffee?"}))
@@ -46,8 +46,8 @@ async def test_decision_and_answer_are_both_known(store: ExecutionStore) -> None
     assert (after.resolution, after.answer) == (Resolution("approve"), Resolution("answer", "yes"))
 
 
-async def test_an_answer_does_not_allow_the_call(store: ExecutionStore) -> None:
-    """8.6.3: only a decision does."""
+async def test_an_answer_does_not_approve_the_call(store: ExecutionStore) -> None:
+    """8.6.3: only a decision approves it."""
     ref = await accepted(store)
     await store.begin_step(begin(ref))
     await store.record_reply(reply(ref, "?", a_call("c1"), needs=CallNeed.APPROVAL))

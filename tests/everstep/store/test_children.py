@@ -1,4 +1,4 @@
-"""Executions that others have started: what they inherit, and how calls know their places."""
+"""Child executions: the fields that they inherit, and the position of each call in its response."""
 
 from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.agent_domain.storage.execution_store import ExecutionStore
@@ -6,7 +6,7 @@ from tests.everstep.store.store_words import a_call, a_ref, accepted, begin, new
 
 
 async def test_a_child_belongs_to_its_parent(store: ExecutionStore) -> None:
-    """8.1.2: its execution and its agent; one that continues a child stays its parent's."""
+    """8.1.2: its execution and its agent; an execution that continues a child keeps the same parent."""
     parent = await accepted(store)
     child, later = a_ref(), a_ref()
     row = await store.accept(new(child, parent_execution_id=parent.execution_id))
@@ -19,7 +19,7 @@ async def test_a_child_belongs_to_its_parent(store: ExecutionStore) -> None:
     assert (await store.material(later)).parent_agent_id == agent_id
 
 
-async def test_a_call_knows_its_place(store: ExecutionStore) -> None:
+async def test_a_call_knows_its_position(store: ExecutionStore) -> None:
     """5.4.1: among all calls of its response."""
     ref = await accepted(store)
     await store.begin_step(begin(ref))

@@ -1,4 +1,4 @@
-"""What every store promises, whichever keeps the executions.
+"""The contract of every store.
 
 Each test runs on the store in memory and on the one in PostgreSQL.
 """
@@ -65,7 +65,7 @@ async def all_told(store: ExecutionStore, ref: ExecutionRef) -> tuple[StoredEnve
 
 
 async def keys_told(store: ExecutionStore, ref: ExecutionRef) -> list[Any]:
-    """What viewers of the stream were told, in order; each payload says its key."""
+    """The keys of the stream's envelopes, in order; each payload carries its key."""
     return [envelope.payload.get("key") for envelope in await all_told(store, ref)]
 
 
@@ -75,7 +75,7 @@ def news(*keys: str) -> list[EventRecord]:
 
 class TestAccepting:
     async def test_an_accepted_execution_waits_to_begin(self, store: ExecutionStore) -> None:
-        """8.2.1: it is `pending`, and nothing of it has happened."""
+        """8.2.1: it is `pending`, and none of its steps has begun."""
         ref = a_ref(session_id=uuid4())
 
         row = await store.accept(new(ref, "Hello", metadata=frozen_map({"topic": "tea"})))
@@ -88,7 +88,7 @@ class TestAccepting:
         assert row.created_at.tzinfo is not None
         assert await store.execution(ref) == row
 
-    async def test_the_same_id_again_returns_what_is_there(self, store: ExecutionStore) -> None:
+    async def test_the_same_id_again_returns_the_stored_execution(self, store: ExecutionStore) -> None:
         ref = a_ref()
         first = await store.accept(new(ref, "Hello"))
         await store.begin_step(begin(ref))
@@ -99,7 +99,7 @@ class TestAccepting:
         assert again == replace(first, status=ExecutionStatus.RUNNING, started_at=again.started_at)
         assert texts(await store.transcript(ref)) == ["Hello"]
 
-    async def test_of_many_at_once_one_is_accepted_and_all_see_it(self, store: ExecutionStore) -> None:
+    async def test_of_many_concurrent_accepts_one_counts_and_all_see_it(self, store: ExecutionStore) -> None:
         ref = a_ref()
 
         rows = await asyncio.gather(*(store.accept(new(ref, f"Message {i}")) for i in range(10)))
@@ -132,7 +132,7 @@ class TestAccepting:
             await store.accept(new(ref, continues=ref.execution_id))
 
     @pytest.mark.parametrize("field", ["continues", "parent_execution_id"])
-    async def test_what_it_names_has_to_be_there(self, store: ExecutionStore, field: str) -> None:
+    async def test_a_referenced_execution_has_to_exist(self, store: ExecutionStore, field: str) -> None:
         ref, stranger = a_ref(), await accepted(store, tenant=OTHERS)
 
         for named in (uuid4(), stranger.execution_id):
@@ -143,7 +143,7 @@ class TestAccepting:
         assert await store.execution(ref) is None
 
     async def test_a_subagent_knows_its_parent(self, store: ExecutionStore) -> None:
-        """8.1.2: linked by metadata, too, with the snapshot that the parent had then."""
+        """8.1.2: linked by metadata as well, with the snapshot that the parent had at that time."""
         parent = await accepted(store)
         await store.settle(
             settled(parent, ExecutionStatus.PAUSED, snapshot=frozen_map({"status": "in_progress"}))
@@ -158,8 +158,8 @@ class TestAccepting:
         assert UUID(row.metadata["parent_snapshot_id"])
         assert (await store.material(row.ref)).metadata == {"own": 1}
 
-    async def test_the_agent_gets_an_id_and_keeps_it_where_it_goes_on(self, store: ExecutionStore) -> None:
-        """4.1.4: the ids of agents stay when a new execution goes on with the conversation."""
+    async def test_the_agent_gets_an_id_and_keeps_it_in_continuations(self, store: ExecutionStore) -> None:
+        """4.1.4: the ids of agents stay when a new execution continues the conversation."""
         parent_agent = uuid4()
         first = await accepted(store, parent_agent_id=parent_agent)
         second = await accepted(store, continues=first.execution_id)
@@ -171,7 +171,7 @@ class TestAccepting:
         assert (await store.material(another)).agent_id != of_first.agent_id
 
 
-async def test_without_a_clock_the_store_in_memory_uses_the_machines() -> None:
+async def test_without_a_clock_the_store_in_memory_uses_the_machine_clock() -> None:
     before = datetime.now(UTC)
 
     row = await MemoryStore().accept(new(a_ref()))
@@ -180,8 +180,8 @@ async def test_without_a_clock_the_store_in_memory_uses_the_machines() -> None:
 
 
 class TestMaterial:
-    async def test_it_is_what_the_execution_was_accepted_with(self, store: ExecutionStore) -> None:
-        """0.4: keys stay in the order in which they came, and numbers stay what they are."""
+    async def test_it_is_the_input_with_which_the_execution_was_accepted(self, store: ExecutionStore) -> None:
+        """0.4: keys keep their order, and numbers keep their type."""
         context = CachedContext.from_dict(
             {
                 "tools": [{"name": "z", "a": {"long key": 1, "b": 2.0, "a": 1e22, "ä": "/\u2028"}}],
@@ -212,7 +212,7 @@ class TestMaterial:
         assert list(material.metadata.items()) == [("zeta", 1), ("alpha", [2.5, None])]
         assert CachedContext.from_dict(material.spec.cached_context) == context
 
-    async def test_there_is_none_of_nothing(self, store: ExecutionStore) -> None:
+    async def test_an_unknown_execution_has_none(self, store: ExecutionStore) -> None:
         ref = a_ref()
 
         with pytest.raises(NotFound, match=f"There is no execution {ref.execution_id}"):
@@ -236,7 +236,7 @@ class TestBeginningAStep:
         (step,) = await store.steps(ref)
         assert (step.number, step.attempt, step.facts, step.completed_at) == (1, 1, None, None)
 
-    async def test_the_start_is_the_first_one(self, store: ExecutionStore) -> None:
+    async def test_only_the_first_start_sets_the_start_time(self, store: ExecutionStore) -> None:
         ref = await accepted(store)
         await store.begin_step(begin(ref))
         started = await store.execution(ref)
@@ -266,20 +266,20 @@ class TestBeginningAStep:
         assert row
         assert row.step_count == 1
 
-    async def test_an_attempt_learns_which_one_had_begun(self, store: ExecutionStore) -> None:
+    async def test_an_attempt_learns_which_attempt_had_begun(self, store: ExecutionStore) -> None:
         ref = await accepted(store)
         await store.begin_step(begin(ref))
 
         assert (await store.begin_step(begin(ref, attempt=2))).previous_attempt == 1
         assert (await store.begin_step(begin(ref, attempt=4))).previous_attempt == 2
-        # A straggler takes nothing back.
+        # An attempt that arrives late changes nothing.
         assert (await store.begin_step(begin(ref, attempt=3))).previous_attempt == 4
         assert (await store.steps(ref))[0].attempt == 4
 
-    async def test_an_attempt_learns_whether_the_one_before_failed_before_it_wrote(
+    async def test_an_attempt_learns_whether_the_one_before_failed_without_text(
         self, store: ExecutionStore
     ) -> None:
-        """Follows rule 7.6.3: of one that was lost nobody knows."""
+        """Follows rule 7.6.3: the failure of a lost attempt is unknown."""
         ref = await accepted(store)
         await store.begin_step(begin(ref))
         assert not (await store.begin_step(begin(ref, attempt=2))).was_silent
@@ -291,8 +291,8 @@ class TestBeginningAStep:
         assert not (await store.begin_step(begin(ref, attempt=4))).was_silent
         assert not (await store.begin_step(begin(ref, attempt=5))).was_silent
 
-    async def test_a_beginning_knows_what_its_text_follows(self, store: ExecutionStore) -> None:
-        """Follows rule 7.2: `after_seq`, also where all of it was told before."""
+    async def test_a_step_start_has_the_seq_that_its_text_follows(self, store: ExecutionStore) -> None:
+        """Follows rule 7.2: `after_seq`, also when all envelopes were published before."""
         ref = await accepted(store)
         tells = telling(news("a", "b"))
 
@@ -303,7 +303,7 @@ class TestBeginningAStep:
         assert (await store.preview_step(ref, 1)).after_seq is None
 
     async def test_a_recorded_step_is_returned_and_nothing_is_written(self, store: ExecutionStore) -> None:
-        """1.1.1: the model is not asked again."""
+        """1.1.1: the model is not called again."""
         ref = await accepted(store)
         await stepped(store, ref)
         given = reply(ref, "Look", a_call(), number=2, tokens=7)
@@ -320,7 +320,7 @@ class TestBeginningAStep:
         assert (await store.steps(ref), await store.transcript(ref), await store.execution(ref)) == before
         assert await keys_told(store, ref) == []
 
-    async def test_a_preview_shows_what_would_begin_and_writes_nothing(self, store: ExecutionStore) -> None:
+    async def test_a_preview_shows_the_step_start_and_writes_nothing(self, store: ExecutionStore) -> None:
         """1.1.1: a recorded step is returned, too."""
         ref = await accepted(store, "Hello")
         await stepped(store, ref)
@@ -334,8 +334,8 @@ class TestBeginningAStep:
         assert second == await store.begin_step(begin(ref, 2))
         assert await store.preview_step(ref, 2) == replace(second, previous_attempt=1)
 
-    async def test_of_an_execution_that_has_ended_there_is_no_preview(self, store: ExecutionStore) -> None:
-        """8.2.1: nor of one that is not there."""
+    async def test_an_execution_that_has_ended_has_no_preview(self, store: ExecutionStore) -> None:
+        """8.2.1: nor has one that does not exist."""
         ref = await accepted(store)
         await ended(store, ref)
 
@@ -344,7 +344,9 @@ class TestBeginningAStep:
         with pytest.raises(NotFound):
             await store.preview_step(of_another_tenant(ref), 1)
 
-    async def test_viewers_are_told_what_the_step_is_made_from(self, store: ExecutionStore) -> None:
+    async def test_envelopes_of_a_step_start_are_built_from_the_loaded_state(
+        self, store: ExecutionStore
+    ) -> None:
         ref = await accepted(store, "Hello", "Are you there?")
 
         def count(begun: BegunStep) -> Sequence[EventRecord]:
@@ -355,7 +357,9 @@ class TestBeginningAStep:
 
         assert [envelope.payload for envelope in await all_told(store, ref)] == [{"message_count": 2}]
 
-    async def test_if_what_to_tell_cannot_be_said_no_step_has_begun(self, store: ExecutionStore) -> None:
+    async def test_a_step_does_not_begin_if_its_envelopes_cannot_be_built(
+        self, store: ExecutionStore
+    ) -> None:
         ref = await accepted(store)
         await store.steer(ref, "k", user("Hurry"))
 
@@ -371,7 +375,7 @@ class TestBeginningAStep:
         assert row
         assert row.status is ExecutionStatus.PENDING
 
-    async def test_of_attempts_at_once_each_sees_the_same_material(self, store: ExecutionStore) -> None:
+    async def test_concurrent_attempts_load_the_same_state(self, store: ExecutionStore) -> None:
         ref = await accepted(store)
         for key in ("a", "b"):
             await store.steer(ref, key, user(key))
@@ -395,9 +399,7 @@ class TestBeginningAStep:
         assert caught.value.status is status
         assert await store.steps(ref) == ()
 
-    async def test_a_paused_execution_stays_paused_until_somebody_resumes_it(
-        self, store: ExecutionStore
-    ) -> None:
+    async def test_a_paused_execution_stays_paused_until_it_is_resumed(self, store: ExecutionStore) -> None:
         ref = await accepted(store)
         await store.begin_step(begin(ref))
         await store.settle(settled(ref, ExecutionStatus.PAUSED))
@@ -408,7 +410,7 @@ class TestBeginningAStep:
         assert row
         assert row.status is ExecutionStatus.PAUSED
 
-    async def test_a_new_step_runs_even_if_nobody_came_to_say_so(self, store: ExecutionStore) -> None:
+    async def test_a_new_step_sets_a_paused_execution_to_running(self, store: ExecutionStore) -> None:
         """1.2.1: steps run, so the execution is `running`."""
         ref = await accepted(store)
         await stepped(store, ref)
@@ -422,7 +424,7 @@ class TestBeginningAStep:
 
 
 class TestThePartialText:
-    async def test_late_joiners_see_what_was_said_so_far(self, store: ExecutionStore) -> None:
+    async def test_late_joiners_see_the_text_so_far(self, store: ExecutionStore) -> None:
         ref = await accepted(store)
         await store.begin_step(begin(ref))
 
@@ -431,8 +433,8 @@ class TestThePartialText:
 
         assert (await store.steps(ref))[0].partial_text == "Once upon"
 
-    async def test_it_says_which_chunk_goes_on_from_it(self, store: ExecutionStore) -> None:
-        """7.8.4: until another attempt begins, or the reply is there; without a place nobody goes on."""
+    async def test_it_names_the_chunk_that_continues_it(self, store: ExecutionStore) -> None:
+        """7.8.4: until another attempt begins, or the reply is stored; no position, no continuation."""
         ref = await accepted(store)
 
         async def place() -> tuple[int | None, int | None]:
@@ -454,8 +456,8 @@ class TestThePartialText:
         await store.record_reply(reply(ref, "There was one", attempt=2))
         assert await place() == (None, None)
 
-    async def test_an_attempt_that_was_given_up_has_no_say(self, store: ExecutionStore) -> None:
-        """7.6.3: readers drop what an attempt said that was given up."""
+    async def test_an_abandoned_attempt_cannot_change_the_text(self, store: ExecutionStore) -> None:
+        """7.6.3: viewers drop the text of an abandoned attempt."""
         ref = await accepted(store)
         await store.begin_step(begin(ref))
         await store.note_partial(ref, 1, 1, "Once")
@@ -467,7 +469,7 @@ class TestThePartialText:
 
         assert (await store.steps(ref))[0].partial_text == "There was"
 
-    async def test_the_reply_takes_its_place(self, store: ExecutionStore) -> None:
+    async def test_the_reply_replaces_it(self, store: ExecutionStore) -> None:
         ref = await accepted(store)
         await store.begin_step(begin(ref))
         await store.note_partial(ref, 1, 1, "Once upon")
@@ -486,9 +488,9 @@ class TestThePartialText:
         assert await store.steps(ref) == ()
 
 
-class TestFailuresInTransport:
+class TestTransportFailures:
     async def test_each_attempt_counts_once(self, store: ExecutionStore) -> None:
-        """3.5.1: so many attempts in all, whichever of them crashed after counting."""
+        """3.5.1: the number of attempts in all, including those that crashed after counting."""
         ref = await accepted(store)
         await store.begin_step(begin(ref))
 
@@ -496,7 +498,7 @@ class TestFailuresInTransport:
 
         assert counts == [1, 1, 2, 3, 3]
 
-    async def test_steps_count_for_themselves(self, store: ExecutionStore) -> None:
+    async def test_each_step_counts_its_own_attempts(self, store: ExecutionStore) -> None:
         ref = await accepted(store)
         await store.begin_step(begin(ref))
         await store.note_failure(ref, 1, 1)
@@ -517,7 +519,7 @@ class TestWaiting:
     TOLD = EventRecord("status/wait/1/1", "agent.status", EMPTY)
 
     async def test_a_step_waits_until_its_next_attempt(self, store: ExecutionStore) -> None:
-        """3.5.5: viewers are told; the next attempt knows since when."""
+        """3.5.5: viewers are notified; the next attempt knows when the wait began."""
         ref = await accepted(store)
         await store.begin_step(begin(ref))
         await store.note_wait(ref, 1, self.WAIT, [self.TOLD])
@@ -530,8 +532,8 @@ class TestWaiting:
         assert (step.waits, step.wait) == (None, self.WAIT)
         assert (await store.envelopes(ref.tenant_id, ref.stream_id))[-1].type == "agent.status"
 
-    async def test_an_attempt_that_was_overtaken_waits_for_nothing(self, store: ExecutionStore) -> None:
-        """3.5.5: neither does a step that has its reply, nor an execution that has ended."""
+    async def test_an_attempt_that_was_overtaken_does_not_wait(self, store: ExecutionStore) -> None:
+        """3.5.5: nor does a step that has its reply, nor an execution that has ended."""
         ref = await accepted(store)
         await store.begin_step(replace(begin(ref), attempt=2))
         await store.note_wait(ref, 1, self.WAIT, [self.TOLD])
@@ -546,7 +548,7 @@ class TestWaiting:
 
 
 class TestRecordingAReply:
-    async def test_facts_conversation_and_ledger_have_it(self, store: ExecutionStore) -> None:
+    async def test_it_is_in_the_facts_the_conversation_and_the_ledger(self, store: ExecutionStore) -> None:
         ref = await accepted(store, "Where is it?")
         await store.begin_step(begin(ref))
         given = reply(ref, "Let me look", a_call("c1", z=1, a=2), a_call("c2"), events=news("replied"))
@@ -563,7 +565,7 @@ class TestRecordingAReply:
         assert await store.transcript(ref) == (user("Where is it?"), *given.messages)
         assert await keys_told(store, ref) == ["replied"]
 
-    async def test_facts_survive_whole(self, store: ExecutionStore) -> None:
+    async def test_facts_are_stored_without_loss(self, store: ExecutionStore) -> None:
         ref = await accepted(store)
         failed = StepError("no such file", ErrorType.TIMEOUT, "look", "TimeoutError")
         facts = StepFacts(
@@ -589,8 +591,8 @@ class TestRecordingAReply:
         assert begun.recorded == facts
         assert (await store.steps(ref))[0].errors == errors
 
-    async def test_the_first_reply_counts_whichever_attempt_brings_it(self, store: ExecutionStore) -> None:
-        """1.1.1: what was recorded is returned, and the later answer forgotten."""
+    async def test_the_first_reply_counts_from_any_attempt(self, store: ExecutionStore) -> None:
+        """1.1.1: the recorded reply is returned, and the later one is dropped."""
         ref = await accepted(store)
         await store.begin_step(begin(ref))
         await store.begin_step(begin(ref, attempt=2))
@@ -605,7 +607,7 @@ class TestRecordingAReply:
         assert texts(await store.transcript(ref)) == ["Hello", "From the straggler"]
         assert await keys_told(store, ref) == ["replied"]
 
-    async def test_of_replies_at_once_one_wins_and_all_see_it(self, store: ExecutionStore) -> None:
+    async def test_of_concurrent_replies_one_wins_and_all_see_it(self, store: ExecutionStore) -> None:
         ref = await accepted(store)
         await store.begin_step(begin(ref))
         given = [
@@ -659,7 +661,7 @@ class TestRecordingAReply:
 
         assert counts == [0, 0, 1, 2]
 
-    async def test_without_a_beginning_a_reply_is_kept_all_the_same(self, store: ExecutionStore) -> None:
+    async def test_a_reply_without_a_step_start_is_stored(self, store: ExecutionStore) -> None:
         ref = await accepted(store)
 
         await store.record_reply(reply(ref, attempt=3))
@@ -668,10 +670,10 @@ class TestRecordingAReply:
         assert (step.number, step.attempt) == (1, 3)
 
     @pytest.mark.parametrize("first_written", [False, True])
-    async def test_a_reply_may_bring_the_beginning_along(
+    async def test_a_reply_may_include_its_step_start(
         self, store: ExecutionStore, *, first_written: bool
     ) -> None:
-        """8.2.3: what is over in a moment is written once, whole; also if it was begun meanwhile."""
+        """8.2.3: a short step is written in one transaction, also if it was begun in the meantime."""
         ref = await accepted(store)
         await stepped(store, ref)
         second = begin(ref, 2, 3, outcome=OUTCOME, events=telling(news("begins")))
@@ -690,7 +692,7 @@ class TestRecordingAReply:
         assert texts(await store.transcript(ref)) == ["Hello", "Hi", "Done"]
         assert await keys_told(store, ref) == ["begins", "replied"]
 
-    async def test_a_step_that_was_begun_with_its_reply_took_as_long_as_the_model(
+    async def test_a_step_that_began_with_its_reply_took_as_long_as_the_model(
         self, store: ExecutionStore
     ) -> None:
         """8.2.3: and it starts the execution."""
@@ -706,8 +708,8 @@ class TestRecordingAReply:
         assert row
         assert (row.status, row.started_at is not None) == (ExecutionStatus.RUNNING, True)
 
-    async def test_a_reply_that_comes_after_the_end_begins_nothing(self, store: ExecutionStore) -> None:
-        """1.1.5: nor is the step before judged once more."""
+    async def test_a_reply_after_the_end_begins_no_step(self, store: ExecutionStore) -> None:
+        """1.1.5: nor is the previous step evaluated again."""
         ref = await accepted(store)
         await stepped(store, ref)
         await ended(store, ref, ExecutionStatus.CANCELLED)
@@ -736,7 +738,7 @@ class TestRecordingAReply:
         for _ in range(2):
             await stepped(store, await accepted(store), 1, "Look", a_call("call_0"))
 
-    async def test_calls_that_nobody_has_to_run_are_not_in_the_ledger(self, store: ExecutionStore) -> None:
+    async def test_calls_that_no_worker_has_to_run_are_not_in_the_ledger(self, store: ExecutionStore) -> None:
         ref = await accepted(store)
         given = reply(ref, "Look", a_call("c1"), a_call("c2"), needs=CallNeed.INPUT)
         settled_one = replace(given.facts.calls[0], is_settled=True)
@@ -749,8 +751,8 @@ class TestRecordingAReply:
         assert [row.call_id for row in await store.open_requests(ref)] == ["c2"]
         assert (await store.reserve_call(ref, "c2", 1)).index == 1
 
-    async def test_what_comes_after_the_end_is_not_written(self, store: ExecutionStore) -> None:
-        """1.1.5: nobody would answer the calls of such a reply."""
+    async def test_a_reply_after_the_end_is_not_written(self, store: ExecutionStore) -> None:
+        """1.1.5: the calls of such a reply would never be answered."""
         ref = await accepted(store)
         await store.begin_step(begin(ref))
         await ended(store, ref, ExecutionStatus.CANCELLED)
@@ -761,7 +763,7 @@ class TestRecordingAReply:
         assert texts(await store.transcript(ref)) == ["Hello"]
         assert (await store.steps(ref))[0].facts is None
 
-    async def test_what_was_recorded_before_the_end_is_still_returned(self, store: ExecutionStore) -> None:
+    async def test_a_reply_recorded_before_the_end_is_still_returned(self, store: ExecutionStore) -> None:
         ref = await accepted(store)
         await store.begin_step(begin(ref))
         given = reply(ref)
@@ -778,7 +780,7 @@ class TestRecordingAReply:
 
         assert (await store.reserve_call(ref, "c1", 1)).call == call
 
-    async def test_a_reply_has_room_for_a_thousand_messages(self, store: ExecutionStore) -> None:
+    async def test_a_reply_holds_a_thousand_messages(self, store: ExecutionStore) -> None:
         ref = await accepted(store)
         await store.begin_step(begin(ref))
 
@@ -798,12 +800,12 @@ class TestReservingACall:
         await store.record_reply(reply(ref, "Look", a_call("c0"), a_call("c1", path="x")))
         return ref
 
-    async def test_it_says_what_is_to_be_run(self, store: ExecutionStore, ref: ExecutionRef) -> None:
+    async def test_it_returns_the_call_to_run(self, store: ExecutionStore, ref: ExecutionRef) -> None:
         assert await store.reserve_call(ref, "c1", 1) == Reservation(
             a_call("c1", path="x"), 1, 1, frozen_map({"topic": "tea"}), earlier=(a_call("c0"),)
         )
 
-    async def test_it_says_how_much_viewers_are_told(self, store: ExecutionStore) -> None:
+    async def test_it_returns_how_much_viewers_may_see(self, store: ExecutionStore) -> None:
         """7.5: as the execution's plan has it."""
         broadcast = frozen_map({"include_tool_args": True, "max_arg_length": 7})
         ref = await accepted(store, plan=frozen_map({"agent": "helper", "broadcast": broadcast}))
@@ -814,10 +816,10 @@ class TestReservingACall:
         assert (await store.reserve_call(ref, "c1", 1)).broadcast == broadcast
         assert (await store.material(ref)).broadcast == broadcast
 
-    async def test_a_preview_says_the_same_and_reserves_nothing(
+    async def test_a_preview_returns_the_same_and_reserves_nothing(
         self, store: ExecutionStore, ref: ExecutionRef
     ) -> None:
-        """1.1.3: for tools that may run twice."""
+        """1.1.3: for tools that are safe to run twice."""
         previewed = [await store.preview_call(ref, "c1") for _ in range(2)]
 
         assert previewed == [await store.reserve_call(ref, "c1", 1)] * 2
@@ -830,9 +832,9 @@ class TestReservingACall:
     async def test_a_reservation_without_a_result_leaves_the_effect_unknown(
         self, store: ExecutionStore, ref: ExecutionRef
     ) -> None:
-        """1.1.3: an activity that began and did not report runs again, and knows it."""
+        """1.1.3: an activity that began and did not report is retried, and knows that it began before."""
         first = await store.reserve_call(ref, "c1", 1)
-        # Attempts of a local activity begin anew with 1 when its worker is lost.
+        # A local activity counts its attempts from 1 again when its worker is lost.
         second = await store.reserve_call(ref, "c1", 1)
         third = await store.reserve_call(ref, "c1", 2)
 
@@ -840,7 +842,7 @@ class TestReservingACall:
         call = (await store.steps(ref))[0].calls[1]
         assert (call.state, call.attempts) == ("reserved", 3)
 
-    async def test_attempts_that_were_lost_before_they_came_here_count(
+    async def test_attempts_that_were_lost_before_the_reservation_count(
         self, store: ExecutionStore, ref: ExecutionRef
     ) -> None:
         reserved = await store.reserve_call(ref, "c1", 4)
@@ -848,7 +850,7 @@ class TestReservingACall:
         assert not reserved.is_uncertain
         assert (await store.steps(ref))[0].calls[1].attempts == 4
 
-    async def test_a_result_is_returned_and_nothing_reserved(
+    async def test_a_result_is_returned_and_nothing_is_reserved(
         self, store: ExecutionStore, ref: ExecutionRef
     ) -> None:
         await store.reserve_call(ref, "c1", 1)
@@ -864,14 +866,14 @@ class TestReservingACall:
         assert (await store.steps(ref))[0].calls[1].attempts == 1
         assert await keys_told(store, ref) == []
 
-    async def test_of_attempts_at_once_exactly_one_is_certain(
+    async def test_of_concurrent_attempts_exactly_one_is_certain(
         self, store: ExecutionStore, ref: ExecutionRef
     ) -> None:
         reserved = await asyncio.gather(*(store.reserve_call(ref, "c1", i) for i in range(1, 11)))
 
         assert [each.is_uncertain for each in reserved].count(False) == 1
 
-    async def test_viewers_are_told_once(self, store: ExecutionStore, ref: ExecutionRef) -> None:
+    async def test_viewers_are_notified_once(self, store: ExecutionStore, ref: ExecutionRef) -> None:
         def started(reservation: Reservation) -> Sequence[EventRecord]:
             return news(f"{reservation.call.id} started")
 
@@ -880,7 +882,7 @@ class TestReservingACall:
 
         assert await keys_told(store, ref) == ["c1 started"]
 
-    async def test_if_what_to_tell_cannot_be_said_nothing_is_reserved(
+    async def test_nothing_is_reserved_if_the_envelopes_cannot_be_built(
         self, store: ExecutionStore, ref: ExecutionRef
     ) -> None:
         def raising(_: Reservation) -> Sequence[EventRecord]:
@@ -891,9 +893,7 @@ class TestReservingACall:
 
         assert not (await store.reserve_call(ref, "c1", 1)).is_uncertain
 
-    async def test_a_call_that_was_never_made_cannot_be_run(
-        self, store: ExecutionStore, ref: ExecutionRef
-    ) -> None:
+    async def test_an_unknown_call_cannot_be_reserved(self, store: ExecutionStore, ref: ExecutionRef) -> None:
         with pytest.raises(NotFound, match="There is no call c9"):
             await store.reserve_call(ref, "c9", 1)
 
@@ -906,7 +906,7 @@ class TestReservingACall:
             await store.reserve_call(another, "c1", 1)
 
     async def test_after_the_end_no_call_runs(self, store: ExecutionStore, ref: ExecutionRef) -> None:
-        """8.2.1: cancelling gives up the step under way."""
+        """8.2.1: cancelling abandons the current step."""
         await ended(store, ref, ExecutionStatus.CANCELLED)
 
         reserved = await store.reserve_call(ref, "c1", 1)
@@ -938,7 +938,7 @@ class TestRecordingACall:
         ],
         ids=lambda record: record.text or "empty",
     )
-    async def test_a_result_survives_whole(self, store: ExecutionStore, record: Any) -> None:
+    async def test_a_result_is_stored_without_loss(self, store: ExecutionStore, record: Any) -> None:
         ref = await self.with_calls(store, "c1")
 
         assert await store.record_call(answers(ref, record)) == record
@@ -963,8 +963,8 @@ class TestRecordingACall:
         assert (await store.material(ref)).metadata == {"by": "first"}
         assert await keys_told(store, ref) == ["done"]
 
-    async def test_a_call_that_nobody_reserved_may_be_answered(self, store: ExecutionStore) -> None:
-        """1.1.3: its result says by which attempt."""
+    async def test_a_call_without_a_reservation_may_be_answered(self, store: ExecutionStore) -> None:
+        """1.1.3: its result names the attempt."""
         ref = await accepted(store)
         await store.record_reply(reply(ref, "Look", a_call("c1")))
 
@@ -973,7 +973,7 @@ class TestRecordingACall:
         call = (await store.steps(ref))[0].calls[0]
         assert (call.state, call.attempts, call.record) == ("done", 2, answer())
 
-    async def test_of_results_at_once_one_wins_and_all_see_it(self, store: ExecutionStore) -> None:
+    async def test_of_concurrent_results_one_wins_and_all_see_it(self, store: ExecutionStore) -> None:
         """1.1.3: each call has exactly one recorded result."""
         ref = await self.with_calls(store, "c1")
         given = [
@@ -994,8 +994,8 @@ class TestRecordingACall:
         assert (await store.material(ref)).metadata == {f"key {winner}": winner}
         assert await keys_told(store, ref) == [f"done {winner}"]
 
-    async def test_results_stand_in_the_order_of_the_calls(self, store: ExecutionStore) -> None:
-        """5.4.1: whatever the order in which they were completed."""
+    async def test_results_are_in_the_order_of_the_calls(self, store: ExecutionStore) -> None:
+        """5.4.1: not in the order in which they were completed."""
         ref = await self.with_calls(store, *(f"c{i}" for i in range(12)))
 
         for i in (11, 3, 0, 7, 1, 10, 2, 5, 4, 6, 9, 8):
@@ -1006,7 +1006,7 @@ class TestRecordingACall:
         assert texts(await store.transcript(ref)) == expected
 
     async def test_a_result_may_take_several_messages(self, store: ExecutionStore) -> None:
-        """12.2: what was decided, and what was observed."""
+        """12.2: the decision, and the observation."""
         ref = await self.with_calls(store, "c0", "c1")
         for index in (1, 0):
             said = (assistant(f"Action {index}"), user(f"Observation {index}"))
@@ -1032,7 +1032,7 @@ class TestRecordingACall:
         assert row
         assert row.metadata == metadata
 
-    async def test_no_key_is_lost_when_many_calls_write_at_once(self, store: ExecutionStore) -> None:
+    async def test_no_key_is_lost_when_many_calls_write_concurrently(self, store: ExecutionStore) -> None:
         ids = [f"c{i}" for i in range(20)]
         ref = await self.with_calls(store, *ids)
 
@@ -1045,7 +1045,7 @@ class TestRecordingACall:
 
         assert (await store.material(ref)).metadata == {call_id: i for i, call_id in enumerate(ids)}
 
-    async def test_a_call_that_was_never_made_has_no_result(self, store: ExecutionStore) -> None:
+    async def test_an_unknown_call_has_no_result(self, store: ExecutionStore) -> None:
         ref = await self.with_calls(store, "c1")
 
         with pytest.raises(NotFound, match="There is no call c9"):
@@ -1056,7 +1056,7 @@ class TestRecordingACall:
         assert (await store.material(ref)).metadata == {}
 
     async def test_a_result_closes_the_question(self, store: ExecutionStore) -> None:
-        """8.5.5: after a timeout the call fails, and nobody can answer any more."""
+        """8.5.5: after a timeout the call fails, and its question accepts no answer."""
         ref = await accepted(store)
         await store.begin_step(begin(ref))
         await store.record_reply(reply(ref, "?", a_call("c1"), needs=CallNeed.INPUT))
@@ -1072,8 +1072,8 @@ class TestRecordingACall:
         assert await keys_told(store, ref) == []
 
 
-class TestSettling:
-    async def test_the_end_is_written_down(self, store: ExecutionStore) -> None:
+class TestChangingStatus:
+    async def test_the_end_is_stored(self, store: ExecutionStore) -> None:
         """8.2.3: output, `completed_at`, `step_count`, tokens; 1.2.1: the stop reason, in metadata too."""
         ref = await accepted(store, metadata=frozen_map({"topic": "tea"}))
         await stepped(store, ref)
@@ -1106,8 +1106,8 @@ class TestSettling:
         assert step.completed_at
         assert await keys_told(store, ref) == ["completed"]
 
-    async def test_what_was_paid_for_is_not_taken_back(self, store: ExecutionStore) -> None:
-        """4.2.1: a step that is not complete counts, whoever settles meanwhile."""
+    async def test_paid_usage_is_not_taken_back(self, store: ExecutionStore) -> None:
+        """4.2.1: an incomplete step counts, also if another writer changes the status at the same time."""
         ref = await accepted(store)
         await store.begin_step(begin(ref))
         await store.record_reply(replace(reply(ref), facts=StepFacts(1, usage=Usage(100, 40, 1, 29, 10))))
@@ -1122,13 +1122,13 @@ class TestSettling:
 
         assert totals == [180, 180, 200]
 
-    async def test_what_everstep_notes_is_no_business_of_the_agent(self, store: ExecutionStore) -> None:
+    async def test_metadata_of_everstep_are_not_visible_to_the_agent(self, store: ExecutionStore) -> None:
         ref = await accepted(store)
         await store.settle(settled(ref, ExecutionStatus.PAUSED, stop_reason=StopReason.GUARD))
 
         assert (await store.material(ref)).metadata == {}
 
-    async def test_a_failure_says_why(self, store: ExecutionStore) -> None:
+    async def test_a_failure_stores_its_reason(self, store: ExecutionStore) -> None:
         """8.2.3: a failure sets `error_message`."""
         ref = await accepted(store)
 
@@ -1138,8 +1138,8 @@ class TestSettling:
         assert row
         assert (row.status, row.error_message) == (ExecutionStatus.FAILED, "The model is gone")
 
-    async def test_a_pause_and_what_follows(self, store: ExecutionStore) -> None:
-        """8.2.1: `running` and `paused` alternate; what is not told stays."""
+    async def test_a_pause_and_a_resume(self, store: ExecutionStore) -> None:
+        """8.2.1: `running` and `paused` alternate; fields that an update omits stay."""
         ref = await accepted(store)
         await stepped(store, ref, 1, "Hi")
         statuses: list[ExecutionStatus] = []
@@ -1151,7 +1151,7 @@ class TestSettling:
             statuses.append(row.status)
 
         assert statuses == [ExecutionStatus.PAUSED, ExecutionStatus.RUNNING] * 2
-        # Nobody has evaluated the step, so it is not over.
+        # The step is not evaluated yet, so it is not complete.
         assert (await store.steps(ref))[0].completed_at is None
 
     async def test_running_starts_the_execution(self, store: ExecutionStore) -> None:
@@ -1166,7 +1166,7 @@ class TestSettling:
         assert first.started_at
         assert second == first
 
-    async def test_a_key_settles_once(self, store: ExecutionStore) -> None:
+    async def test_an_update_key_applies_once(self, store: ExecutionStore) -> None:
         ref = await accepted(store)
 
         assert await store.settle(settled(ref, ExecutionStatus.PAUSED, "k", events=news("paused")))
@@ -1177,7 +1177,7 @@ class TestSettling:
         assert row.status is ExecutionStatus.PAUSED
         assert await keys_told(store, ref) == ["paused"]
 
-    async def test_of_settlements_at_once_one_settles(self, store: ExecutionStore) -> None:
+    async def test_of_concurrent_updates_with_one_key_one_applies(self, store: ExecutionStore) -> None:
         ref = await accepted(store)
         given = [settled(ref, ExecutionStatus.PAUSED, "k", events=news(f"paused {i}")) for i in range(10)]
 
@@ -1188,7 +1188,7 @@ class TestSettling:
 
     @pytest.mark.parametrize("status", TERMINAL)
     @pytest.mark.parametrize("then", [*TERMINAL, ExecutionStatus.RUNNING, ExecutionStatus.PAUSED])
-    async def test_the_end_is_the_end(
+    async def test_an_ended_execution_does_not_change(
         self, store: ExecutionStore, status: ExecutionStatus, then: ExecutionStatus
     ) -> None:
         """7.4.2: the terminal `agent.status` is the last envelope of an execution."""
@@ -1203,7 +1203,7 @@ class TestSettling:
         assert await store.steps(ref) == ()
         assert await keys_told(store, ref) == ["ended"]
 
-    async def test_of_ends_at_once_one_counts(self, store: ExecutionStore) -> None:
+    async def test_of_concurrent_ends_one_counts(self, store: ExecutionStore) -> None:
         ref = await accepted(store)
 
         results = await asyncio.gather(*(store.settle(settled(ref, status)) for status in TERMINAL))
@@ -1214,7 +1214,7 @@ class TestSettling:
         assert row.status is TERMINAL[results.index(True)]
 
     async def test_a_failure_step_is_recorded(self, store: ExecutionStore) -> None:
-        """4.3.4: a step that no activity could report."""
+        """4.3.4: a step that no activity reported."""
         ref = await accepted(store)
         await stepped(store, ref)
         error = StepError("it broke", ErrorType.UNKNOWN, None, "RuntimeError")
@@ -1229,7 +1229,7 @@ class TestSettling:
         assert first.completed_at
         assert second.completed_at
 
-    async def test_the_outcome_belongs_to_the_step_that_is_named(self, store: ExecutionStore) -> None:
+    async def test_the_outcome_belongs_to_the_named_step(self, store: ExecutionStore) -> None:
         """2.2.7: a criterion that raises ends the run with a failure step."""
         ref = await accepted(store)
         await stepped(store, ref)
@@ -1239,9 +1239,7 @@ class TestSettling:
 
         assert [step.outcome for step in await store.steps(ref)] == [None, OUTCOME]
 
-    async def test_a_step_that_was_given_up_takes_the_place_of_what_was_known(
-        self, store: ExecutionStore
-    ) -> None:
+    async def test_an_abandoned_step_replaces_the_recorded_one(self, store: ExecutionStore) -> None:
         ref = await accepted(store)
         await store.begin_step(begin(ref))
         await store.note_partial(ref, 1, 1, "Once upon")
@@ -1254,7 +1252,7 @@ class TestSettling:
         (step,) = await store.steps(ref)
         assert (step.facts, step.partial_text, step.next_index) == (abandoned, "", None)
 
-    async def test_a_step_that_never_had_a_reply_is_never_complete(self, store: ExecutionStore) -> None:
+    async def test_a_step_without_a_reply_is_never_complete(self, store: ExecutionStore) -> None:
         ref = await accepted(store)
         await store.begin_step(begin(ref))
 
@@ -1263,7 +1261,7 @@ class TestSettling:
         (step,) = await store.steps(ref)
         assert (step.outcome, step.completed_at) == (None, None)
 
-    async def test_calls_that_were_cut_short_get_what_the_conversation_says_of_them(
+    async def test_interrupted_calls_get_the_results_that_the_conversation_has(
         self, store: ExecutionStore
     ) -> None:
         """1.1.5: a call that has its result keeps it."""
@@ -1284,8 +1282,8 @@ class TestSettling:
             (f"Observation: {CANCELLED} (2)", False, None, None),
         ]
 
-    async def test_no_call_is_left_open_at_the_end_whoever_forgot_it(self, store: ExecutionStore) -> None:
-        """1.1.5: such as that of a reply of which the workflow never heard."""
+    async def test_no_call_is_left_open_at_the_end(self, store: ExecutionStore) -> None:
+        """1.1.5: for example a call of a reply that the workflow never received."""
         ref = await accepted(store)
         await store.begin_step(begin(ref))
         await store.record_reply(reply(ref, "Look", a_call("c0"), a_call("c1")))
@@ -1298,7 +1296,7 @@ class TestSettling:
         )
 
     async def test_no_call_of_a_failure_step_is_left_open(self, store: ExecutionStore) -> None:
-        """1.1.5: the run may go on after it."""
+        """1.1.5: the run may continue after it."""
         ref = await accepted(store)
         await stepped(store, ref, 1, "Look", a_call("c0"))
         await store.begin_step(begin(ref, 2))
@@ -1310,7 +1308,7 @@ class TestSettling:
         assert texts(await store.transcript(ref)) == ["Hello", "Look", "found", "Look again", CANCELLED]
 
     async def test_a_pause_leaves_calls_open(self, store: ExecutionStore) -> None:
-        """8.4.1: it goes on in the same step."""
+        """8.4.1: it continues in the same step."""
         ref = await accepted(store)
         await store.begin_step(begin(ref))
         await store.record_reply(reply(ref, "Look", a_call("c0")))
@@ -1319,7 +1317,7 @@ class TestSettling:
 
         assert (await store.reserve_call(ref, "c0", 1)).recorded is None
 
-    async def test_a_result_that_comes_too_late_is_not_written(self, store: ExecutionStore) -> None:
+    async def test_a_late_result_is_not_written(self, store: ExecutionStore) -> None:
         ref = await accepted(store)
         await store.begin_step(begin(ref))
         await store.record_reply(reply(ref, "Look", a_call("c0")))
@@ -1334,7 +1332,7 @@ class TestSettling:
         assert (await store.material(ref)).metadata == {}
         assert await keys_told(store, ref) == []
 
-    async def test_a_result_and_the_end_at_once_leave_one_result(self, store: ExecutionStore) -> None:
+    async def test_a_result_and_a_concurrent_end_leave_one_result(self, store: ExecutionStore) -> None:
         ref = await accepted(store)
         await store.begin_step(begin(ref))
         ids = [f"c{i}" for i in range(8)]
@@ -1354,7 +1352,7 @@ class TestSettling:
         assert set((await store.material(ref)).metadata) == kept
 
     async def test_the_end_closes_every_question(self, store: ExecutionStore) -> None:
-        """8.6.3: an approval that nobody gave in time cannot be given."""
+        """8.6.3: an approval that was not given in time can no longer be given."""
         ref = await accepted(store)
         await store.begin_step(begin(ref))
         await store.record_reply(reply(ref, "May I?", a_call("c0"), needs=CallNeed.APPROVAL))
@@ -1365,14 +1363,14 @@ class TestSettling:
         asked = request_id(ref.execution_id, "c0")
         assert not await store.resolve(ref, asked, Resolution("approve"))
 
-    async def test_nothing_cannot_be_settled(self, store: ExecutionStore) -> None:
+    async def test_an_unknown_execution_cannot_change_status(self, store: ExecutionStore) -> None:
         with pytest.raises(NotFound, match="There is no execution"):
             await store.settle(settled(a_ref(), ExecutionStatus.PAUSED))
 
 
 class TestKeepingSnapshots:
     async def test_a_step_has_one_and_it_is_the_executions_last(self, store: ExecutionStore) -> None:
-        """8.1.3: a second attempt keeps nothing again; 8.1.2: a child notes the last one."""
+        """8.1.3: a second attempt stores no other; 8.1.2: a child records the last one."""
         ref = await accepted(store)
         await stepped(store, ref)
         seen: list[object] = []
@@ -1395,7 +1393,7 @@ class TestKeepingSnapshots:
 
 
 class TestSteering:
-    async def test_messages_are_heard_before_the_reply_oldest_first(self, store: ExecutionStore) -> None:
+    async def test_messages_are_inserted_before_the_reply_oldest_first(self, store: ExecutionStore) -> None:
         """8.3.1: inserted at the next step boundary, never between a call and its result."""
         ref = await accepted(store)
         await store.begin_step(begin(ref))
@@ -1414,7 +1412,7 @@ class TestSteering:
         assert texts((await store.steps(ref))[1].messages) == ["Steered b", "Steered a", "Right"]
         assert [step.heard for step in await store.steps(ref)] == [0, 2]
 
-    async def test_a_second_attempt_hears_nothing_twice_and_nothing_more(self, store: ExecutionStore) -> None:
+    async def test_a_second_attempt_gets_the_same_messages(self, store: ExecutionStore) -> None:
         ref = await accepted(store)
         await store.steer(ref, "a", user("first"))
         await store.begin_step(begin(ref, hears=1))
@@ -1427,7 +1425,9 @@ class TestSteering:
         begun = await store.begin_step(begin(ref, 2, hears=1))
         assert texts(begun.material.messages) == ["Hello", "first", "Hi", "second"]
 
-    async def test_what_comes_while_attempts_fail_keeps_its_place(self, store: ExecutionStore) -> None:
+    async def test_a_message_that_arrives_between_attempts_keeps_its_position(
+        self, store: ExecutionStore
+    ) -> None:
         ref = await accepted(store)
         await store.steer(ref, "a", user("first"))
         await store.begin_step(begin(ref, hears=2))
@@ -1437,7 +1437,7 @@ class TestSteering:
 
         assert texts(begun.material.messages) == ["Hello", "first", "second"]
 
-    async def test_a_message_comes_once(self, store: ExecutionStore) -> None:
+    async def test_a_message_is_stored_once(self, store: ExecutionStore) -> None:
         ref = await accepted(store)
 
         assert await store.steer(ref, "k", user("Hurry"))
@@ -1447,7 +1447,7 @@ class TestSteering:
 
         assert texts(await store.transcript(ref)) == ["Hello", "Hurry"]
 
-    async def test_of_the_same_message_at_once_one_is_kept(self, store: ExecutionStore) -> None:
+    async def test_of_concurrent_copies_of_a_message_one_is_stored(self, store: ExecutionStore) -> None:
         ref = await accepted(store)
 
         results = await asyncio.gather(*(store.steer(ref, "k", user(f"Hurry {i}")) for i in range(10)))
@@ -1456,7 +1456,7 @@ class TestSteering:
         await store.begin_step(begin(ref, hears=5))
         assert texts(await store.transcript(ref)) == ["Hello", f"Hurry {results.index(True)}"]
 
-    async def test_parts_and_metadata_are_kept(self, store: ExecutionStore) -> None:
+    async def test_parts_and_metadata_are_stored(self, store: ExecutionStore) -> None:
         ref = await accepted(store)
         message = Message(Role.USER, [{"type": "text", "text": "Look"}], frozen_map({"z": 1, "a": 2}))  # type: ignore[arg-type]
         await store.steer(ref, "k", message)
@@ -1466,10 +1466,10 @@ class TestSteering:
         assert begun.material.messages[-1] == message
 
     @pytest.mark.parametrize("status", TERMINAL)
-    async def test_an_execution_that_has_ended_hears_nothing(
+    async def test_an_execution_that_has_ended_accepts_no_message(
         self, store: ExecutionStore, status: ExecutionStatus
     ) -> None:
-        """8.3.1: nothing that was accepted is dropped, so it is not accepted."""
+        """8.3.1: an accepted message is never dropped, so it is not accepted."""
         ref = await accepted(store)
         await store.steer(ref, "before", user("Hurry"))
         await ended(store, ref, status)
@@ -1478,12 +1478,12 @@ class TestSteering:
             await store.steer(ref, "after", user("Hurry"))
         assert not await store.steer(ref, "before", user("Hurry"))
 
-    async def test_nothing_cannot_be_steered(self, store: ExecutionStore) -> None:
+    async def test_an_unknown_execution_cannot_be_steered(self, store: ExecutionStore) -> None:
         with pytest.raises(NotFound, match="There is no execution"):
             await store.steer(a_ref(), "k", user("Hurry"))
 
 
-class TestAskingPeople:
+class TestQuestions:
     async def asking(
         self, store: ExecutionStore, *ids: str, need: CallNeed = CallNeed.INPUT, session: UUID | None = None
     ) -> ExecutionRef:
@@ -1495,7 +1495,9 @@ class TestAskingPeople:
         return ref
 
     @pytest.mark.parametrize("need", [CallNeed.INPUT, CallNeed.APPROVAL])
-    async def test_a_call_that_needs_people_asks_them(self, store: ExecutionStore, need: CallNeed) -> None:
+    async def test_a_call_that_needs_an_answer_asks_for_it(
+        self, store: ExecutionStore, need: CallNeed
+    ) -> None:
         ref = await self.asking(store, "c1", need=need, session=uuid4())
 
         (row,) = await store.open_requests(ref)
@@ -1509,7 +1511,7 @@ class TestAskingPeople:
         assert await store.request(ref, row.id) == row
 
     @pytest.mark.parametrize("need", [CallNeed.RUN, CallNeed.SUBAGENT])
-    async def test_other_calls_ask_nobody(self, store: ExecutionStore, need: CallNeed) -> None:
+    async def test_other_calls_ask_no_question(self, store: ExecutionStore, need: CallNeed) -> None:
         assert await store.open_requests(await self.asking(store, "c1", need=need)) == ()
 
     async def test_questions_are_answered_in_the_order_of_the_calls(self, store: ExecutionStore) -> None:
@@ -1518,7 +1520,7 @@ class TestAskingPeople:
 
         assert [row.call_id for row in await store.open_requests(ref)] == ["c9", "c1", "c5"]
 
-    async def test_an_answer_is_kept_and_reaches_the_call(self, store: ExecutionStore) -> None:
+    async def test_an_answer_is_stored_and_reaches_the_call(self, store: ExecutionStore) -> None:
         ref = await self.asking(store, "c1")
         resolution = Resolution("edit", {"z": 1, "a": [2]}, "because")
         asked = request_id(ref.execution_id, "c1")
@@ -1545,7 +1547,7 @@ class TestAskingPeople:
         assert row.resolution == Resolution("approve")
         assert await keys_told(store, ref) == ["first"]
 
-    async def test_of_answers_at_once_one_counts(self, store: ExecutionStore) -> None:
+    async def test_of_concurrent_answers_one_counts(self, store: ExecutionStore) -> None:
         """8.6.3: an approval is single use."""
         ref = await self.asking(store, "c1")
         asked = request_id(ref.execution_id, "c1")
@@ -1560,8 +1562,8 @@ class TestAskingPeople:
         assert row.resolution == Resolution("answer", results.index(True))
         assert await keys_told(store, ref) == [f"answer {results.index(True)}"]
 
-    async def test_answers_and_results_at_once_never_wait_in_a_circle(self, store: ExecutionStore) -> None:
-        """8.5.5: a person answers while the call's time is over; both tell viewers."""
+    async def test_concurrent_answers_and_results_never_deadlock(self, store: ExecutionStore) -> None:
+        """8.5.5: a person answers while the call times out; both publish envelopes."""
         refs = [await accepted(store) for _ in range(20)]
         for ref in refs:
             await store.record_reply(reply(ref, "", a_call(), needs=CallNeed.INPUT))
@@ -1579,7 +1581,7 @@ class TestAskingPeople:
             assert set(await keys_told(store, ref)) <= {"answered", "recorded"}
             assert "recorded" in await keys_told(store, ref)
 
-    async def test_nobody_answers_what_was_never_asked(self, store: ExecutionStore) -> None:
+    async def test_an_unknown_question_cannot_be_answered(self, store: ExecutionStore) -> None:
         ref, another = await self.asking(store, "c1"), await self.asking(store, "c1")
         elsewhere = request_id(another.execution_id, "c1")
 
@@ -1590,7 +1592,7 @@ class TestAskingPeople:
 
 
 class TestTheConversation:
-    async def test_it_goes_on_from_execution_to_execution(self, store: ExecutionStore) -> None:
+    async def test_it_continues_from_execution_to_execution(self, store: ExecutionStore) -> None:
         """8.2.4: a new execution starts with the conversation so far."""
         session = uuid4()
         refs: list[ExecutionRef] = []
@@ -1608,7 +1610,9 @@ class TestTheConversation:
         assert texts(await store.transcript(refs[2])) == said[:12]
         assert [step.number for step in await store.steps(refs[2])] == [1, 2]
 
-    async def test_what_is_said_later_in_the_continued_one_is_heard_too(self, store: ExecutionStore) -> None:
+    async def test_later_messages_of_the_continued_execution_are_included(
+        self, store: ExecutionStore
+    ) -> None:
         """8.3.1: a queued execution starts when the earlier ones have ended."""
         first = await accepted(store, "One")
         second = await accepted(store, "Two", continues=first.execution_id)
@@ -1618,7 +1622,7 @@ class TestTheConversation:
 
         assert texts(begun.material.messages) == ["One", "First answer", "Two"]
 
-    async def test_two_may_continue_the_same_one(self, store: ExecutionStore) -> None:
+    async def test_two_executions_may_continue_the_same_one(self, store: ExecutionStore) -> None:
         first = await accepted(store, "One")
         left, right = [
             await accepted(store, text, continues=first.execution_id) for text in ("Left", "Right")
@@ -1627,7 +1631,7 @@ class TestTheConversation:
         assert texts(await store.transcript(left)) == ["One", "Left"]
         assert texts(await store.transcript(right)) == ["One", "Right"]
 
-    async def test_every_message_is_kept_as_it_is(self, store: ExecutionStore) -> None:
+    async def test_every_message_is_stored_unchanged(self, store: ExecutionStore) -> None:
         said = (
             Message(Role.SYSTEM, "Be brief"),
             Message(Role.DEVELOPER, ""),
@@ -1639,7 +1643,7 @@ class TestTheConversation:
 
         assert repr(await store.transcript(ref)) == repr(said)
 
-    async def test_of_nothing_there_is_none(self, store: ExecutionStore) -> None:
+    async def test_an_unknown_execution_has_no_conversation(self, store: ExecutionStore) -> None:
         assert await store.transcript(a_ref()) == ()
 
 
@@ -1658,8 +1662,8 @@ class TestLists:
         assert await store.steps(ref, last=99) == steps
         assert await store.steps(ref, last=0) == ()
 
-    async def test_answers_as_the_model_gave_them_come_when_asked_for(self, store: ExecutionStore) -> None:
-        """1.1.1: with what its provider wants back."""
+    async def test_provider_items_are_returned_on_request(self, store: ExecutionStore) -> None:
+        """1.1.1: with the fields that the provider expects back."""
         ref = await accepted(store)
         response = reply(ref).response.merged({"items": [{"type": "reasoning", "z": 1, "a": 2.0}]})
         await store.record_reply(replace(reply(ref), response=response))
@@ -1671,7 +1675,7 @@ class TestLists:
         assert under_way.response is None
         assert [step.response for step in await store.steps(ref)] == [None, None]
 
-    async def test_steps_come_page_by_page(self, store: ExecutionStore) -> None:
+    async def test_steps_are_paged(self, store: ExecutionStore) -> None:
         ref = await accepted(store)
         for number in range(1, 6):
             await stepped(store, ref, number, f"Answer {number}", a_call(f"c{number}"))
@@ -1686,7 +1690,7 @@ class TestLists:
         with pytest.raises(InvalidInput, match="limit is 0"):
             await store.steps_after(ref, limit=0)
 
-    async def test_the_duration_of_a_step_is_known_once_it_is_over(self, store: ExecutionStore) -> None:
+    async def test_the_duration_of_a_step_is_known_once_it_is_complete(self, store: ExecutionStore) -> None:
         ref = await accepted(store)
         await stepped(store, ref)
         assert (await store.steps(ref))[0].duration_ms is None
@@ -1697,7 +1701,7 @@ class TestLists:
         assert duration is not None
         assert duration > 0
 
-    async def test_executions_come_newest_first_page_by_page(self, store: ExecutionStore) -> None:
+    async def test_executions_are_paged_newest_first(self, store: ExecutionStore) -> None:
         refs = [await accepted(store) for _ in range(7)]
         await accepted(store, tenant=OTHERS)
 
@@ -1705,7 +1709,7 @@ class TestLists:
 
         assert found == [ref.execution_id for ref in reversed(refs)]
 
-    async def test_executions_of_one_moment_are_told_apart(
+    async def test_executions_with_the_same_time_are_ordered_by_id(
         self, store: ExecutionStore, clock: TestClock
     ) -> None:
         """7.8.3: by time, ties by id."""
@@ -1721,7 +1725,9 @@ class TestLists:
             found = await paged(store, size)
             assert found == sorted((ref.execution_id for ref in refs), reverse=True)
 
-    async def test_what_is_accepted_meanwhile_changes_no_later_page(self, store: ExecutionStore) -> None:
+    async def test_an_execution_accepted_while_paging_changes_no_later_page(
+        self, store: ExecutionStore
+    ) -> None:
         refs = [await accepted(store) for _ in range(4)]
         first = await store.executions(TENANT, limit=2)
         await accepted(store)
@@ -1731,7 +1737,7 @@ class TestLists:
         assert [row.ref for row in (*first.rows, *second.rows)] == refs[::-1]
         assert second.cursor is None
 
-    async def test_executions_can_be_chosen_by_status(self, store: ExecutionStore) -> None:
+    async def test_executions_can_be_filtered_by_status(self, store: ExecutionStore) -> None:
         refs = [await accepted(store) for _ in range(6)]
         for ref in refs[::2]:
             await ended(store, ref, ExecutionStatus.CANCELLED)
@@ -1741,12 +1747,12 @@ class TestLists:
         assert await paged(store, 2, ExecutionStatus.FAILED) == []
 
     @pytest.mark.parametrize("cursor", ["", "x", "äöü", "AAAA", "MjAyNg", "2026-01-16T10:05:00 x", "=" * 9])
-    async def test_a_cursor_of_somebody_else_is_refused(self, store: ExecutionStore, cursor: str) -> None:
+    async def test_a_cursor_of_another_tenant_is_refused(self, store: ExecutionStore, cursor: str) -> None:
         with pytest.raises(InvalidInput, match="the cursor cannot be read"):
             await store.executions(TENANT, cursor=cursor)
 
     @pytest.mark.parametrize("limit", [0, -1, 1001, True])
-    async def test_a_page_has_a_size(self, store: ExecutionStore, limit: int) -> None:
+    async def test_a_page_size_is_limited(self, store: ExecutionStore, limit: int) -> None:
         with pytest.raises(InvalidInput, match="pass a whole number from 1 to 1000"):
             await store.executions(TENANT, limit=limit)
         with pytest.raises(InvalidInput, match="pass a whole number from 1 to 1000"):
@@ -1754,7 +1760,7 @@ class TestLists:
 
 
 async def paged(store: ExecutionStore, size: int, status: ExecutionStatus | None = None) -> list[UUID]:
-    """All executions of the tenant, in pages of this size, of which only the last may be shorter."""
+    """All executions of the tenant, in pages of this size; only the last may be shorter."""
     found: list[UUID] = []
     cursor = None
     while True:
@@ -1790,7 +1796,7 @@ class TestEnvelopes:
         ]
         assert list(stored[0].payload.items()) == [("z", 1), ("a", 2)]
 
-    async def test_an_execution_without_session_is_a_stream_of_its_own(self, store: ExecutionStore) -> None:
+    async def test_an_execution_without_session_has_its_own_stream(self, store: ExecutionStore) -> None:
         """7.1.1: then `seq` is counted per execution."""
         refs = [await accepted(store) for _ in range(2)]
         for ref in refs:
@@ -1801,7 +1807,7 @@ class TestEnvelopes:
             [1],
         ]
 
-    async def test_a_reference_without_its_session_tells_the_session_all_the_same(
+    async def test_a_reference_without_its_session_publishes_in_the_session(
         self, store: ExecutionStore
     ) -> None:
         session = uuid4()
@@ -1817,7 +1823,7 @@ class TestEnvelopes:
         assert [e.payload["key"] for e in await store.envelopes(TENANT, session)] == list("abcdef")
         assert (await store.executions(TENANT)).rows[0].ref.session_id == session
 
-    async def test_one_that_is_stored_takes_no_number(self, store: ExecutionStore) -> None:
+    async def test_a_stored_envelope_takes_no_new_number(self, store: ExecutionStore) -> None:
         ref = await accepted(store)
         await store.settle(settled(ref, ExecutionStatus.RUNNING, "1", events=news("a", "b")))
         await store.settle(settled(ref, ExecutionStatus.RUNNING, "2", events=news("b", "c", "a", "d", "c")))
@@ -1826,7 +1832,7 @@ class TestEnvelopes:
 
         assert [(e.seq, e.payload["key"]) for e in await all_told(store, ref)] == list(enumerate("abcde", 1))
 
-    async def test_numbers_have_no_gaps_whoever_writes_at_once(self, store: ExecutionStore) -> None:
+    async def test_numbers_have_no_gaps_with_concurrent_writers(self, store: ExecutionStore) -> None:
         """7.1.1: gapless, and in the order of time."""
         session = uuid4()
         refs = [await accepted(store, session_id=session) for _ in range(10)]
@@ -1835,7 +1841,7 @@ class TestEnvelopes:
             ref = refs[writer % len(refs)]
             for i in range(4):
                 key = f"{writer}/{i}"
-                # The second of each pair fails for a reason of its own, and takes its numbers back.
+                # The second of each pair fails in its own transaction, and its numbers are used again.
                 bad = [told("bad", value=float("nan"))] if i % 2 else []
                 settlement = settled(ref, ExecutionStatus.RUNNING, key, events=[*news(key, f"{key}+"), *bad])
                 try:
@@ -1849,7 +1855,7 @@ class TestEnvelopes:
         assert [e.seq for e in stored] == list(range(1, 201))
         keys = [e.payload["key"] for e in stored]
         assert len(set(keys)) == 200
-        # What was written together stands together.
+        # Envelopes of one transaction are consecutive.
         assert all(keys[i + 1] == f"{keys[i]}+" for i in range(0, 200, 2))
         assert all(a.created_at < b.created_at for a, b in pairwise(stored))
 
@@ -1870,7 +1876,7 @@ class TestEnvelopes:
         first, *others = [e.created_at for e in await all_told(store, ref)]
         assert others == [first + timedelta(microseconds=1), first + timedelta(microseconds=2)]
 
-    async def test_a_reader_goes_on_from_where_it_was(self, store: ExecutionStore) -> None:
+    async def test_a_reader_continues_from_its_position(self, store: ExecutionStore) -> None:
         """7.8.1: later stored envelopes in order, without gap or duplicate."""
         ref = await accepted(store)
         await store.settle(settled(ref, ExecutionStatus.RUNNING, events=news(*"abcdefg")))
@@ -1888,11 +1894,11 @@ HALF_A_PAIR = "a\ud800b"
 
 
 def unchecked(**entries: Any) -> FrozenDict:
-    """A map that went past the gate."""
+    """A map that bypassed the validation."""
     return FrozenDict(entries)
 
 
-class TestWhatCannotBeStored:
+class TestInvalidContent:
     @pytest.mark.parametrize(
         ("value", "complaint"),
         [
@@ -1905,7 +1911,7 @@ class TestWhatCannotBeStored:
         ],
         ids=["NUL", "surrogate", "nan", "inf", "object", "key with NUL"],
     )
-    async def test_a_body_that_is_no_json_is_refused_and_nothing_written(
+    async def test_a_body_that_is_not_json_is_refused_and_nothing_is_written(
         self, store: ExecutionStore, value: Any, complaint: str
     ) -> None:
         ref = await accepted(store)
@@ -1945,7 +1951,7 @@ class TestWhatCannotBeStored:
         assert await everything(store, ref) == before
 
     @pytest.mark.parametrize("bad", [SAYS_NUL, HALF_A_PAIR], ids=["NUL", "surrogate"])
-    async def test_a_text_that_is_none_is_refused_and_nothing_written(
+    async def test_an_invalid_text_is_refused_and_nothing_is_written(
         self, store: ExecutionStore, bad: str
     ) -> None:
         ref = await accepted(store)
@@ -1970,7 +1976,7 @@ class TestWhatCannotBeStored:
 
 
 async def everything(store: ExecutionStore, ref: ExecutionRef) -> tuple[Any, ...]:
-    """All that anybody can see of an execution, and how many there are."""
+    """All fields of an execution that any caller can read, with counts."""
     return (
         await store.execution(ref),
         await store.steps(ref),
@@ -1983,7 +1989,7 @@ async def everything(store: ExecutionStore, ref: ExecutionRef) -> tuple[Any, ...
 
 
 class TestTenants:
-    async def test_nobody_sees_or_touches_what_belongs_to_another_tenant(self, store: ExecutionStore) -> None:
+    async def test_another_tenant_cannot_read_or_change_an_execution(self, store: ExecutionStore) -> None:
         session = uuid4()
         ref = await accepted(store, session_id=session, metadata=frozen_map({"secret": 1}))
         await store.begin_step(begin(ref, events=telling(news("a"))))

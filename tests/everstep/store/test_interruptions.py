@@ -1,6 +1,6 @@
-"""What becomes of a connection when the work that uses it is interrupted, at any of its awaits.
+"""Connections after the work that uses them is interrupted, at any of its awaits.
 
-An interruption may come wherever the work waits. The work afterwards has to find connections that answer what
+An interruption may occur at every await. The work that follows has to find connections that respond to what
 they are asked, and tables in which nothing is half written.
 """
 
@@ -49,7 +49,7 @@ from tests.swallowing import SwallowingLink, swallowing_link
 Work = Callable[[AsyncEngine], Coroutine[Any, Any, Any]]
 
 AWAITS: Final = 200
-"""More than any of the works has."""
+"""More awaits than any of the works has."""
 
 
 class Interrupted:
@@ -79,19 +79,18 @@ class Interrupted:
                 error = raised
 
     async def run(self) -> Any:
-        """To its end."""
         return await self
 
 
 def cancel() -> None:
-    """Cancel the task that is running."""
+    """Cancel the current task."""
     task = asyncio.current_task()
     assert task
     task.cancel()
 
 
 async def statements(engine: AsyncEngine) -> None:
-    """A transaction with a wait for each of its parts."""
+    """A transaction that awaits each of its statements."""
     async with transaction(engine) as work:
         await work.together((text("SELECT 1 AS a"), {}), (text("SELECT 2 AS a"), {}))
         await work.execute(select(executions.c.id).limit(1))
@@ -99,19 +98,19 @@ async def statements(engine: AsyncEngine) -> None:
 
 
 async def at_once(engine: AsyncEngine) -> None:
-    """A transaction that is sent in one piece."""
+    """A transaction that is sent in one batch."""
     async with transaction(engine) as work:
         await work.together((text("SELECT 1 AS a"), {}), (text("SELECT pg_sleep(0.001)"), {}), last=True)
 
 
 async def one_moment(engine: AsyncEngine) -> None:
-    """A transaction whose statements see the same."""
+    """A transaction whose statements share a snapshot."""
     async with transaction(engine, ONE_MOMENT) as work:
         await work.together((text("SELECT 1 AS a"), {}), last=True)
 
 
 async def refused(engine: AsyncEngine) -> None:
-    """A transaction that the server ends."""
+    """A transaction that the server aborts."""
     try:
         async with transaction(engine) as work:
             await work.together((text("SELECT 1 AS a"), {}), (text("SELECT 1/0 AS a"), {}))
@@ -121,13 +120,13 @@ async def refused(engine: AsyncEngine) -> None:
 
 
 async def outside(engine: AsyncEngine) -> None:
-    """A statement without a transaction of ours."""
+    """A statement outside of a transaction."""
     async with engine.connect() as connection:
         (await connection.execute(text("SELECT pg_sleep(0.001)"))).all()
 
 
 async def stepping(engine: AsyncEngine) -> None:
-    """What an activity does."""
+    """The store calls of an activity."""
     store = PostgresStore(engine)
     ref = await accepted(store)
     await store.begin_step(begin(ref, events=telling([told("started")])))
@@ -135,7 +134,7 @@ async def stepping(engine: AsyncEngine) -> None:
 
 
 async def gateway(engine: AsyncEngine) -> None:
-    """What gateways and their feeds do."""
+    """The queries of gateways and their feeds."""
     gateways = PostgresGateways(engine)
     await gateways.announce(uuid4(), "ws://127.0.0.1:1")
     await gateways.present(10)
@@ -145,12 +144,12 @@ async def gateway(engine: AsyncEngine) -> None:
 
 
 async def keys(engine: AsyncEngine) -> None:
-    """What the API does beside sessions."""
+    """The queries of the API other than sessions."""
     await PostgresKeys(engine).answered(TENANT, "user", "key")
 
 
 async def pruning(engine: AsyncEngine) -> None:
-    """What `everstep prune` does."""
+    """The statements of `everstep prune`."""
     async for _ in PostgresRetention(engine).prune_envelopes(datetime.now(UTC)):
         pass
 
@@ -163,14 +162,14 @@ WORKS: Final[dict[str, Work]] = {
 
 @pytest_asyncio.fixture
 async def engine(database: str) -> AsyncGenerator[AsyncEngine]:
-    """One connection at a time: who comes next gets what was left behind."""
+    """A pool of one connection: the next user gets the connection that the last one returned."""
     engine = create_engine(database, pool_size=1, max_overflow=0, pool_timeout=5)
     yield engine
     await engine.dispose()
 
 
 async def checked(engine: AsyncEngine) -> None:
-    """Fails unless the pool hands out a connection that answers what it is asked, in every way of asking."""
+    """Fails unless the pool returns a connection that responds correctly to every kind of statement."""
     assert engine.pool.checkedout() == 0  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
     async with engine.connect() as connection:
         assert (await connection.execute(text("SELECT 41 + 1"))).scalar_one() == 42
@@ -180,7 +179,7 @@ async def checked(engine: AsyncEngine) -> None:
 
 
 async def nothing_left_open(engine: AsyncEngine) -> None:
-    """Fails if the server still has a transaction of an engine that is at rest."""
+    """Fails if the server still has an open transaction of an idle engine."""
     with administrator(engine) as onlooker:
         left = onlooker.execute(
             "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
@@ -194,7 +193,7 @@ async def nothing_left_open(engine: AsyncEngine) -> None:
 async def test_a_cancel_at_any_await_leaves_a_pool_that_works(
     engine: AsyncEngine, name: str, always_yields: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """1.3.1: after a process was frozen, the driver yields where it otherwise goes on at once."""
+    """1.3.1: after a process was frozen, the driver yields at points where it otherwise continues at once."""
     await WORKS[name](engine)
     if always_yields:
         monkeypatch.setattr(psycopg.waiting, "MAX_BUSY_TIME", -1.0)
@@ -213,7 +212,7 @@ async def test_a_cancel_at_any_await_leaves_a_pool_that_works(
 
 
 class Broken(Exception):
-    """A fault in the work itself."""
+    """An error in the work itself."""
 
 
 @pytest.mark.parametrize("name", ["statements", "at_once", "stepping"])
@@ -257,14 +256,14 @@ async def test_a_connection_that_is_cut_at_any_await_is_replaced(engine: AsyncEn
 
 @pytest_asyncio.fixture
 async def link(database: str) -> AsyncGenerator[SwallowingLink]:
-    """The way to the test server."""
+    """A proxy in front of the test server."""
     async with swallowing_link(database) as link:
         yield link
 
 
 @pytest_asyncio.fixture
 async def impatient(link: SwallowingLink) -> AsyncGenerator[AsyncEngine]:
-    """An engine that waits a moment for an answer, over that link."""
+    """An engine with a short response timeout, behind that proxy."""
     engine = create_engine(
         link.url, pool_size=1, max_overflow=0, pool_timeout=5, statement_timeout=0.2, answer_timeout=0.1
     )
@@ -273,10 +272,10 @@ async def impatient(link: SwallowingLink) -> AsyncGenerator[AsyncEngine]:
 
 
 @pytest.mark.parametrize("name", ["statements", "at_once", "stepping", "outside"])
-async def test_a_link_that_swallows_from_any_await_on_ends_the_work(
+async def test_a_link_that_swallows_traffic_from_any_await_ends_the_work(
     link: SwallowingLink, impatient: AsyncEngine, name: str
 ) -> None:
-    """1.3.2: and the work after it gets a connection that answers."""
+    """1.3.2: and the next work gets a connection that responds."""
     await WORKS[name](impatient)
     for number in range(AWAITS):
         work = Interrupted(WORKS[name](impatient), number, lambda: link.swallow(new=False))
@@ -286,16 +285,16 @@ async def test_a_link_that_swallows_from_any_await_on_ends_the_work(
             break
         assert outcome is None or isinstance(outcome, StoreUnavailable | DBAPIError), (number, outcome)
         if outcome is None:
-            # It had its answer already, and the next one finds out.
+            # The work had its response already; the next user of the connection detects the failure.
             with suppress(DBAPIError):
                 await outside(impatient)
         await checked(impatient)
 
 
-async def test_one_silent_connection_tells_of_all_that_are_as_old(
+async def test_one_silent_connection_marks_all_of_its_age_as_broken(
     link: SwallowingLink, database: str
 ) -> None:
-    """1.3.2: a pool of them does not cost a deadline each."""
+    """1.3.2: a pool of broken connections does not cost one timeout each."""
     engine = create_engine(link.url, pool_size=5, statement_timeout=0.2, answer_timeout=0.1)
     await asyncio.gather(*(outside(engine) for _ in range(5)))
     link.swallow(new=False)
@@ -307,10 +306,10 @@ async def test_one_silent_connection_tells_of_all_that_are_as_old(
     await engine.dispose()
 
 
-async def test_a_cancel_gets_through_although_the_link_swallows(
+async def test_a_cancel_completes_although_the_link_swallows_traffic(
     link: SwallowingLink, impatient: AsyncEngine
 ) -> None:
-    """1.3.2: the server cannot be told, and nobody waits for it."""
+    """1.3.2: the server cannot be notified, and no caller waits for it."""
     asked = asyncio.Event()
 
     async def work() -> None:
@@ -331,7 +330,7 @@ async def test_a_cancel_gets_through_although_the_link_swallows(
 
 
 async def kept(store: PostgresStore, ref: ExecutionRef) -> tuple[object, ...]:
-    """What readers find of an execution."""
+    """The fields of an execution that readers see."""
     envelopes = await store.envelopes(TENANT, ref.stream_id)
     said = texts(await store.transcript(ref))
     steps = [step.facts for step in await store.steps(ref)]
@@ -342,7 +341,7 @@ async def kept(store: PostgresStore, ref: ExecutionRef) -> tuple[object, ...]:
 async def test_a_retry_after_an_interruption_anywhere_finds_one_outcome(
     engine: AsyncEngine, how: str
 ) -> None:
-    """1.1.3: also where the commit was under way, so that nobody knows whether it was kept."""
+    """1.1.3: also where the commit was in progress, so that its result is unknown."""
     store = PostgresStore(engine)
 
     done = 0

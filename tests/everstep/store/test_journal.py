@@ -1,4 +1,4 @@
-"""What the gateway reads of the tables, and how it finds that they are of another history."""
+"""The gateway's reads of the journal, and how it detects tables of another history."""
 
 import re
 from collections.abc import AsyncGenerator, Mapping
@@ -45,12 +45,12 @@ NOWHERE = "postgresql://me@/everstep?host=/nowhere"
 
 @pytest.fixture
 def journal(postgres: PostgresStore) -> Journal:
-    """What the gateway has of the table."""
+    """The gateway's view of the table."""
     return PostgresJournal(postgres.engine)
 
 
 async def telling_of(store: PostgresStore, count: int, ref: ExecutionRef | None = None) -> ExecutionRef:
-    """An execution of which so much is told."""
+    """An execution with this many envelopes."""
     ref = ref or await accepted(store, session_id=uuid4())
     news = [told(f"news/{number}", text=f"ö\n{number}", much=1e22) for number in range(count)]
     events = [replace(each, type="agent.step.started") for each in news]
@@ -59,8 +59,10 @@ async def telling_of(store: PostgresStore, count: int, ref: ExecutionRef | None 
 
 
 class TestPages:
-    async def test_what_was_stored_is_read_in_order(self, postgres: PostgresStore, journal: Journal) -> None:
-        """7.8.1: as its writer would have pushed it, byte for byte."""
+    async def test_stored_envelopes_are_read_in_order(
+        self, postgres: PostgresStore, journal: Journal
+    ) -> None:
+        """7.8.1: byte for byte as its writer would have pushed it."""
         ref = await telling_of(postgres, 5)
         stored = await postgres.envelopes(TENANT, ref.stream_id)
 
@@ -73,7 +75,7 @@ class TestPages:
         assert [entry.body for entry in page.entries] == pushed[2:4]
         assert all(isinstance(entry, Entry) for entry in page.entries)
 
-    async def test_what_is_needed_of_an_envelope_is_read_along(
+    async def test_the_fields_that_routing_needs_are_read_along(
         self, postgres: PostgresStore, journal: Journal
     ) -> None:
         ref = await accepted(postgres)
@@ -92,7 +94,7 @@ class TestPages:
         assert b'"session_id":null' in entry.body
 
     @pytest.mark.parametrize("after", [None, 3, 99])
-    async def test_a_page_without_envelopes_says_where_the_stream_is(
+    async def test_a_page_without_envelopes_has_the_head_of_the_stream(
         self, postgres: PostgresStore, journal: Journal, after: int | None
     ) -> None:
         ref = await telling_of(postgres, 3)
@@ -100,19 +102,17 @@ class TestPages:
         assert page
         assert (page.head, page.oldest, list(page.entries)) == (3, 1, [])
 
-    async def test_a_stream_of_which_nothing_was_told_is_there(
-        self, postgres: PostgresStore, journal: Journal
-    ) -> None:
+    async def test_a_stream_without_envelopes_exists(self, postgres: PostgresStore, journal: Journal) -> None:
         ref = await accepted(postgres)
         page = await journal.page(ref.stream_id, 0, 10)
         assert page
         assert (page.head, page.oldest, list(page.entries)) == (0, 1, [])
         assert await journal.page(uuid4(), 0, 10) is None
 
-    async def test_what_was_removed_is_said_to_be_gone(
+    async def test_pruned_envelopes_are_reported_as_gone(
         self, postgres: PostgresStore, journal: Journal
     ) -> None:
-        """8.7.3: what is before the first `seq` that is held is no longer held."""
+        """8.7.3: those before the first stored `seq` are no longer available."""
         ref = await telling_of(postgres, 3)
         with administrator(postgres.engine) as connection:
             connection.execute("DELETE FROM agent_envelopes WHERE seq < 3")
@@ -127,7 +127,7 @@ class TestPages:
         assert page
         assert (page.head, page.oldest, list(page.entries)) == (3, 4, [])
 
-    async def test_heads_of_many_streams_are_one_question(
+    async def test_heads_of_many_streams_are_one_query(
         self, postgres: PostgresStore, journal: Journal
     ) -> None:
         one, other, silent = await telling_of(postgres, 2), await telling_of(postgres, 3), uuid4()
@@ -138,7 +138,7 @@ class TestPages:
         assert await journal.heads(asked) == (page.epoch, {one.stream_id: 2, other.stream_id: 3})
         assert await journal.heads([]) == (page.epoch, {})
 
-    async def test_a_server_that_is_not_there(self) -> None:
+    async def test_an_unreachable_server_is_reported(self) -> None:
         journal: Journal = PostgresJournal(create_engine(NOWHERE))
         for attempt in (journal.page(uuid4(), 0, 1), journal.heads([]), journal.texts(uuid4())):
             with pytest.raises(StoreUnavailable):
@@ -146,10 +146,10 @@ class TestPages:
 
 
 class TestTexts:
-    async def test_who_joins_finds_the_text_under_way(
+    async def test_a_new_subscriber_finds_the_current_text(
         self, postgres: PostgresStore, journal: Journal
     ) -> None:
-        """7.8.4: with the place of the chunk that goes on from it."""
+        """7.8.4: with the position of the chunk that continues it."""
         session = uuid4()
         writes, waits, is_over, elsewhere = [
             await accepted(postgres, session_id=each) for each in (session, session, session, uuid4())
@@ -175,17 +175,17 @@ class TestTexts:
         assert await journal.texts(alone.execution_id) == {str(alone.execution_id): None}
         assert await journal.texts(talks.execution_id) == {}
 
-    async def test_a_text_that_viewers_are_not_told_is_not_there(
+    async def test_a_text_that_viewers_may_not_see_is_not_there(
         self, postgres: PostgresStore, journal: Journal
     ) -> None:
-        """7.5: without chunks it is noted without a place."""
+        """7.5: without chunks it is stored without a position."""
         ref = await accepted(postgres)
         await postgres.begin_step(begin(ref))
         await postgres.note_partial(ref, 1, 1, "Once upon", after_seq=7)
 
         assert await journal.texts(ref.stream_id) == {str(ref.execution_id): None}
 
-    async def test_a_step_that_is_answered_or_begun_anew_has_no_text(
+    async def test_a_step_that_has_its_reply_or_a_new_attempt_has_no_text(
         self, postgres: PostgresStore, journal: Journal
     ) -> None:
         """7.6.3"""
@@ -208,7 +208,7 @@ class TestTexts:
 
 
 class TestGateways:
-    async def test_who_was_announced_is_present_until_it_leaves(self, postgres: PostgresStore) -> None:
+    async def test_an_announced_gateway_is_present_until_it_leaves(self, postgres: PostgresStore) -> None:
         gateways, one, other = PostgresGateways(postgres.engine), UUID(int=1), UUID(int=2)
         await gateways.announce(other, "ws://b/link")
         await gateways.announce(one, "ws://old/link")
@@ -222,7 +222,7 @@ class TestGateways:
         await gateways.withdraw(one)
         assert await gateways.present(60) == (epoch, [(other, "ws://b/link")])
 
-    async def test_who_is_silent_is_not_present_and_forgotten_after_a_day(
+    async def test_a_silent_gateway_is_not_present_and_is_deleted_after_a_day(
         self, postgres: PostgresStore
     ) -> None:
         gateways = PostgresGateways(postgres.engine)
@@ -247,7 +247,7 @@ async def epoch_of(engine: AsyncEngine) -> str:
 
 
 class Secretive(Postgres):
-    """A server that does not say which one it is."""
+    """A server that does not reveal its identity."""
 
     async def _provide(self) -> None:
         await super()._provide()
@@ -276,15 +276,15 @@ async def own(own_database: str) -> AsyncGenerator[AsyncEngine]:
 
 
 class TestEpochs:
-    async def test_all_who_ask_are_told_the_same(self, postgres: PostgresStore, journal: Journal) -> None:
-        """7.8.4: one history for all streams."""
+    async def test_all_gateways_get_the_same_epoch(self, postgres: PostgresStore, journal: Journal) -> None:
+        """7.8.4: all streams share one history."""
         ref = await telling_of(postgres, 1)
         page = await journal.page(ref.stream_id, 0, 1)
         assert page
         assert page.epoch == await epoch_of(postgres.engine) == (await journal.heads([]))[0]
         assert 0 < len(page.epoch) <= MAX_EPOCH
 
-    async def test_it_changes_when_an_operator_says_so(self, own: AsyncEngine) -> None:
+    async def test_it_changes_on_an_operators_request(self, own: AsyncEngine) -> None:
         before = await epoch_of(own)
         await renew_epoch(own)
         after = await epoch_of(own)
@@ -304,21 +304,21 @@ class TestEpochs:
     async def test_it_changes_with_the_server_and_its_timeline(
         self, own: AsyncEngine, own_database: str, says: str
     ) -> None:
-        """7.8.4: a dump that was restored elsewhere, a failover, a restore to a point in time."""
+        """7.8.4: a dump that was restored on another server, a failover, a point-in-time recovery."""
         epochs = {await epoch_of(own)}
         there = create_engine(f"{own_database}&options=-c%20search_path%3Dother%2Cpg_catalog%2Cpublic")
         with administrator(own) as connection:
             connection.autocommit = True
             connection.execute("CREATE SCHEMA other")
             for number in (8, 9):
-                # Another server's words, found before those of this one.
+                # The functions of another server, ahead of this server's in the search path.
                 connection.execute(f"CREATE OR REPLACE FUNCTION other.{says.format(number)}".encode())
                 epochs.add(await epoch_of(there))
 
         assert len(epochs) == 3
         await there.dispose()
 
-    async def test_who_has_no_privileges_is_told(self, own: AsyncEngine) -> None:
+    async def test_missing_privileges_are_reported(self, own: AsyncEngine) -> None:
         with administrator(own) as connection:
             asked = connection.execute("SELECT rolsuper FROM pg_roles WHERE rolname = current_user")
             assert asked.fetchone() == (False,)
@@ -326,10 +326,10 @@ class TestEpochs:
         assert told
         assert await epoch_of(own)
 
-    async def test_where_the_server_says_nothing_of_itself_our_number_is_enough(
+    async def test_without_a_server_identity_our_own_number_is_enough(
         self, secretive: AsyncEngine, own: AsyncEngine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """7.8.4: that is found out once, and not asked again."""
+        """7.8.4: that is detected once, and not queried again."""
         gateways = PostgresGateways(secretive)
         before, _ = await gateways.present(1)
         assert before != await epoch_of(own)
@@ -339,7 +339,7 @@ class TestEpochs:
         await renew_epoch(secretive)
         assert (await gateways.present(1))[0] != before
 
-    async def test_a_server_that_is_away_at_first_is_asked_again(
+    async def test_a_server_that_is_unreachable_at_first_is_asked_again(
         self, own: AsyncEngine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         gateways = PostgresGateways(own)

@@ -1,4 +1,4 @@
-"""Upgrades: from nothing, again, many at once, and never half."""
+"""Upgrades: on an empty database, repeated, concurrent, and never half applied."""
 
 import asyncio
 from importlib.resources import files
@@ -45,19 +45,19 @@ async def test_an_upgrade_makes_every_table(empty_database: str) -> None:
     assert await in_database(empty_database, tables) == {*metadata.tables, "agent_schema_version"}
 
 
-async def test_an_upgrade_of_what_is_up_to_date_changes_nothing(database: str) -> None:
+async def test_an_upgrade_of_a_current_database_changes_nothing(database: str) -> None:
     await upgrade(database)
 
     assert await pending(database) == []
 
 
-async def test_many_may_upgrade_at_once(empty_database: str) -> None:
+async def test_concurrent_upgrades_are_safe(empty_database: str) -> None:
     await asyncio.gather(*(upgrade(empty_database) for _ in range(8)))
 
     assert await pending(empty_database) == []
 
 
-async def test_an_upgrade_that_fails_leaves_nothing(empty_database: str) -> None:
+async def test_a_failed_upgrade_leaves_nothing(empty_database: str) -> None:
     def in_the_way(connection: Connection) -> None:
         connection.execute(text("CREATE TABLE agent_envelopes (a int)"))
 
@@ -93,13 +93,13 @@ CATALOG = """
 
 
 def catalog(connection: Connection) -> dict[str, str]:
-    """What PostgreSQL itself says that there is, but for the table of revisions."""
+    """PostgreSQL's catalogue, without the table of revisions."""
     found = connection.execute(text(CATALOG)).all()
     return {name: definition for name, definition in found if not name.startswith("agent_schema_version")}
 
 
-async def test_the_revisions_make_what_the_tables_say(database: str, empty_database: str) -> None:
-    """Whoever changes `tables` writes a revision: this says what it has to do."""
+async def test_the_revisions_match_the_table_definitions(database: str, empty_database: str) -> None:
+    """A change of `tables` needs a revision: the failure of this test lists the missing operations."""
 
     def differences(connection: Connection) -> list[Any]:
         return compare_metadata(MigrationContext.configure(connection, opts=OPTIONS), metadata)
@@ -121,13 +121,13 @@ async def test_a_database_of_a_newer_version_is_left_alone(own_database: str) ->
 
 
 @pytest.mark.parametrize("attempt", [pending, upgrade])
-async def test_a_server_that_is_not_there_is_said_to_be_so(attempt: Any) -> None:
+async def test_an_unreachable_server_is_reported(attempt: Any) -> None:
     with pytest.raises(DatabaseUnreachable, match="Check that it runs"):
         await attempt("postgresql://me@/everstep?host=/nowhere")
 
 
 async def test_the_host_application_may_use_alembic_too(own_database: str) -> None:
-    """Its table of revisions has the name that Alembic gives it, ours has another."""
+    """Its table of revisions has Alembic's default name, ours has another."""
     assert "alembic_version" not in await in_database(own_database, tables)
 
 
@@ -157,7 +157,7 @@ def test_the_revisions_are_part_of_the_package() -> None:
         ),
     ],
 )
-def test_every_usual_url_is_understood(url: str, expected: str) -> None:
+def test_every_common_url_is_understood(url: str, expected: str) -> None:
     assert create_engine(url).url.render_as_string(hide_password=False) == expected
 
 
@@ -184,7 +184,7 @@ async def settings(url: str, **options: Any) -> dict[str, str]:
     return {row.name: row.setting for row in found}
 
 
-async def test_every_wait_has_an_end(database: str) -> None:
+async def test_every_wait_has_a_timeout(database: str) -> None:
     found = await settings(database, statement_timeout=1.5, lock_timeout=0.25, application_name="a worker")
 
     assert (found["statement_timeout"], found["lock_timeout"]) == ("1500", "250")
@@ -192,7 +192,7 @@ async def test_every_wait_has_an_end(database: str) -> None:
     assert (found["application_name"], found["TimeZone"], found["jit"]) == ("a worker", "UTC", "off")
 
 
-async def test_what_the_url_says_has_precedence(database: str) -> None:
+async def test_the_url_takes_precedence(database: str) -> None:
     own = "&application_name=mine&options=-c%20statement_timeout%3D7s"
 
     found = await settings(database + own, application_name="a worker")
@@ -200,7 +200,7 @@ async def test_what_the_url_says_has_precedence(database: str) -> None:
     assert (found["application_name"], found["statement_timeout"], found["jit"]) == ("mine", "7000", "off")
 
 
-async def test_a_migration_takes_as_long_as_it_takes(database: str) -> None:
+async def test_a_migration_has_no_statement_timeout(database: str) -> None:
     def limit(connection: Connection) -> Any:
         return connection.execute(text("SHOW statement_timeout")).scalar()
 
@@ -276,7 +276,7 @@ BEFORE_RETENTION = """
 """
 
 
-async def test_answers_that_were_stored_before_go_with_what_they_tell_of(own_database: str) -> None:
+async def test_answers_stored_before_the_upgrade_are_deleted_with_their_subject(own_database: str) -> None:
     """8.7.1"""
     ids = {"session": UUID(int=1), "execution": UUID(int=2), "gone": UUID(int=3)}
     with psycopg.connect(own_database.replace("+psycopg", ""), autocommit=True) as connection:
@@ -341,11 +341,11 @@ OLD_ROWS = f"""
            timestamptz '2026-01-01' + began * interval '1 second', seconds
       FROM (VALUES (0, 0, 4), (1, 1, 5), (2, 10, 1)) AS call(idx, began, seconds);
 """  # noqa: S608 -- our own rows
-"""As the last release left it, with what referred to nothing and was tolerated."""
+"""Data of the previous release, with dangling references that it tolerated."""
 
 
-async def test_what_was_stored_before_refers_to_what_is_there(own_database: str) -> None:
-    """8.1: what refers to nothing is cleared, a session that nobody made is made, sums are added up."""
+async def test_old_rows_refer_to_existing_rows_after_the_upgrade(own_database: str) -> None:
+    """8.1: dangling references are cleared, missing sessions are created, totals are added up."""
     with psycopg.connect(own_database.replace("+psycopg", ""), autocommit=True) as connection:
 
         def found(columns: str, table: str) -> list[Any]:

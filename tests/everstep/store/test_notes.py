@@ -1,4 +1,4 @@
-"""What calls, hooks and processors leave behind besides what was said, in both stores."""
+"""Metadata and messages that calls, hooks and processors add to an execution, in both stores."""
 
 from dataclasses import replace
 from uuid import uuid4
@@ -52,7 +52,7 @@ def processed(ref: ExecutionRef, number: int = 1, **fields: object) -> RecordPro
 
 
 class TestCalls:
-    async def test_a_call_of_the_same_step_sees_none_of_it(self, store: ExecutionStore) -> None:
+    async def test_a_call_of_the_same_step_does_not_see_them(self, store: ExecutionStore) -> None:
         """9.4.2: stored after the step, so a read in the same step sees the old value."""
         ref = await accepted(store, metadata=frozen_map({"topic": "tea"}))
         await replied(store, ref, "c0", "c1")
@@ -64,7 +64,7 @@ class TestCalls:
         assert await metadata(store, ref) == {"topic": "rum"}
 
     async def test_of_two_calls_the_later_in_the_reply_wins(self, store: ExecutionStore) -> None:
-        """4.4.4: whichever of them was done first."""
+        """4.4.4: in any order of completion."""
         ref = await accepted(store)
         await replied(store, ref, "c0", "c1")
 
@@ -77,7 +77,7 @@ class TestCalls:
         assert row
         assert row.metadata == {"by": "second", "a": 1, "b": 2}
 
-    async def test_what_was_noted_is_no_message(self, store: ExecutionStore) -> None:
+    async def test_added_metadata_are_not_a_message(self, store: ExecutionStore) -> None:
         ref = await accepted(store, "Hello")
         await replied(store, ref, "c0")
         await store.record_call(answers(ref, answer("c0", "done"), metadata=frozen_map({"a": 1})))
@@ -87,8 +87,8 @@ class TestCalls:
 
 
 class TestHooks:
-    async def test_what_they_added_stands_around_the_conversation(self, store: ExecutionStore) -> None:
-        """4.5.2: what hooks put before a step precedes its reply, after what people said."""
+    async def test_their_messages_surround_the_conversation(self, store: ExecutionStore) -> None:
+        """4.5.2: messages that hooks put before a step precede its reply and follow the user's messages."""
         ref = await accepted(store, "Hello")
         await store.steer(ref, "k", user("Hurry"))
         await store.begin_step(begin(ref, hears=1))
@@ -101,7 +101,7 @@ class TestHooks:
         assert (texts(step.messages), step.heard) == (["Hurry", "Remember", "Hi"], 2)
         assert (await store.preview_call(ref, "c0")).metadata == {"a": 1}
 
-    async def test_what_comes_later_stands_further_to_the_front(self, store: ExecutionStore) -> None:
+    async def test_later_messages_are_put_further_to_the_front(self, store: ExecutionStore) -> None:
         ref = await accepted(store, "Hello")
         await store.begin_step(begin(ref))
         first, second, third = (Added((Message(Role.SYSTEM, text),)) for text in ("one", "two", "three"))
@@ -114,8 +114,8 @@ class TestHooks:
 
 
 class TestProcessors:
-    async def test_what_they_added_follows_the_results(self, store: ExecutionStore) -> None:
-        """4.5.2: a processor sees the step, and what it says comes after it."""
+    async def test_their_messages_follow_the_results(self, store: ExecutionStore) -> None:
+        """4.5.2: a processor sees the step, and its messages come after it."""
         ref = await accepted(store, "Hello", metadata=frozen_map({"gone": 1}))
         await replied(store, ref, "c0")
         await store.record_call(answers(ref, answer("c0", "done"), metadata=frozen_map({"a": 1})))
@@ -131,7 +131,7 @@ class TestProcessors:
         assert row.metadata == {"a": 2}
 
     async def test_a_second_attempt_adds_nothing(self, store: ExecutionStore) -> None:
-        """1.1.1: and is given what the first recorded."""
+        """1.1.1: and gets the messages that the first one recorded."""
         ref = await accepted(store, "Hello")
         await replied(store, ref)
         await store.record_processing(processed(ref, added=Added(said=(user("First"),))))
@@ -161,8 +161,8 @@ class TestProcessors:
 
 
 class TestConversations:
-    async def test_the_next_execution_has_what_the_last_one_noted(self, store: ExecutionStore) -> None:
-        """9.3.2: the tasks of a conversation are kept; 9.7.2: the critique of an execution goes with it."""
+    async def test_the_next_execution_has_the_metadata_of_the_last_one(self, store: ExecutionStore) -> None:
+        """9.3.2: the tasks of a conversation are kept; 9.7.2: the critique of an execution ends with it."""
         first = await accepted(store, metadata=frozen_map({"topic": "tea"}))
         await replied(store, first)
         await store.record_processing(
@@ -173,8 +173,8 @@ class TestConversations:
 
         assert await metadata(store, second) == {"topic": "tea", "tasks": [1]}
 
-    async def test_a_fork_has_what_was_noted_up_to_its_step(self, store: ExecutionStore) -> None:
-        """9.4.2: metadata survive a fork, as they were."""
+    async def test_a_fork_has_the_metadata_up_to_its_step(self, store: ExecutionStore) -> None:
+        """9.4.2: metadata survive a fork unchanged."""
         ref = await accepted(store)
         for number in (1, 2, 3):
             await replied(store, ref, number=number)
@@ -187,7 +187,7 @@ class TestConversations:
         assert (await store.preview_call(branch, "c0")).metadata == {"step": 2}
 
     async def test_the_task_is_the_message_that_began_the_execution(self, store: ExecutionStore) -> None:
-        """9.7.1: in a longer conversation, with steering, and in forks with and without words."""
+        """9.7.1: in a longer conversation, with steering, and in forks with and without a new message."""
         first = await accepted(store, "Paint the door")
         await replied(store, first)
         second = a_ref()
@@ -209,7 +209,7 @@ class TestConversations:
         ]
         assert "Quickly" in texts(await store.transcript(fork))
 
-    async def test_a_fork_has_what_was_put_before_the_conversation_up_to_its_step(
+    async def test_a_fork_has_the_messages_put_before_the_conversation_up_to_its_step(
         self, store: ExecutionStore
     ) -> None:
         """4.5.2: by hooks and by processors."""
@@ -234,7 +234,7 @@ class TestConversations:
 class TestInnerReplies:
     RESPONSE = frozen_map(InferenceResponse("Yes").to_dict())
 
-    async def test_what_a_model_answered_is_paid_for_once(self, store: ExecutionStore) -> None:
+    async def test_a_models_answer_is_paid_for_once(self, store: ExecutionStore) -> None:
         """1.1.1, 4.2.1"""
         ref = await accepted(store)
         await store.begin_step(begin(ref))
@@ -271,7 +271,7 @@ class TestListedTools:
         assert await store.listed(ref) == {"time": [1]}
         assert (await store.material(ref)).spec.listed == {"time": [1]}
 
-    async def test_somebody_elses_execution_has_none(self, store: ExecutionStore) -> None:
+    async def test_an_execution_of_another_tenant_has_none(self, store: ExecutionStore) -> None:
         ref = await accepted(store)
         theirs = replace(ref, tenant_id="theirs")
 

@@ -1,4 +1,4 @@
-"""What only PostgreSQL promises: nothing half written, typed errors, few round trips, public columns."""
+"""Guarantees of the PostgreSQL store only: atomic writes, typed errors, few round trips, public columns."""
 
 import asyncio
 import re
@@ -75,7 +75,7 @@ async def own(own_database: str) -> AsyncGenerator[PostgresStore]:
 
 
 async def asking(store: PostgresStore) -> ExecutionRef:
-    """An execution that is in the middle of its first step: one call to run, one to be answered."""
+    """An execution in its first step: one call to run, one to be answered."""
     ref = await accepted(store, session_id=uuid4())
     await store.begin_step(begin(ref))
     await store.record_reply(reply(ref, "?", a_call("c0"), a_call("c1"), needs=CallNeed.INPUT))
@@ -84,7 +84,7 @@ async def asking(store: PostgresStore) -> ExecutionRef:
 
 class TestAborting:
     async def test_a_transaction_that_fails_at_its_end_leaves_nothing(self, own: PostgresStore) -> None:
-        """1.1.1: a step is recorded or it is not."""
+        """1.1.1: a step is recorded completely or not at all."""
         ref = await asking(own)
         await own.steer(ref, "k", user("Hurry"))
         asked = request_id(ref.execution_id, "c1")
@@ -119,7 +119,7 @@ class TestAborting:
             await attempt()
             assert await contents(own) != before
 
-    async def test_a_connection_that_breaks_halfway_leaves_nothing(self, postgres: PostgresStore) -> None:
+    async def test_a_connection_that_breaks_midway_leaves_nothing(self, postgres: PostgresStore) -> None:
         ref = await accepted(postgres)
         await postgres.steer(ref, "k", user("Hurry"))
         before = await contents(postgres)
@@ -134,9 +134,7 @@ class TestAborting:
         assert await contents(postgres) == before
         await stepped(postgres, ref)
 
-    async def test_an_activity_that_is_cancelled_halfway_leaves_nothing(
-        self, postgres: PostgresStore
-    ) -> None:
+    async def test_an_activity_that_is_cancelled_midway_leaves_nothing(self, postgres: PostgresStore) -> None:
         ref = await accepted(postgres)
         before = await contents(postgres)
 
@@ -164,7 +162,7 @@ class TestAborting:
 
 
 def end_all_connections(engine: AsyncEngine) -> None:
-    """As when the server is restarted."""
+    """Like a restart of the server."""
     with administrator(engine) as connection:
         connection.execute(
             "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
@@ -180,7 +178,7 @@ class TestErrors:
             ("postgresql://me:secret@127.0.0.1:1/everstep", "Connection refused"),
         ],
     )
-    async def test_a_server_that_is_not_there(self, url: str, reason: str) -> None:
+    async def test_an_unreachable_server(self, url: str, reason: str) -> None:
         engine = create_engine(url)
         store = PostgresStore(engine)
         ref = a_ref()
@@ -194,7 +192,7 @@ class TestErrors:
 
         await engine.dispose()
 
-    async def test_a_database_that_is_not_there(self, database: str) -> None:
+    async def test_an_unknown_database(self, database: str) -> None:
         engine = create_engine(
             make_url(database).set(database="nowhere").render_as_string(hide_password=False)
         )
@@ -204,7 +202,7 @@ class TestErrors:
 
         await engine.dispose()
 
-    async def test_tables_that_are_not_there(self, empty_database: str) -> None:
+    async def test_missing_tables(self, empty_database: str) -> None:
         engine = create_engine(empty_database)
 
         with pytest.raises(SchemaOutdated, match="run `everstep db upgrade`"):
@@ -212,14 +210,14 @@ class TestErrors:
 
         await engine.dispose()
 
-    async def test_a_column_that_is_not_there(self, own: PostgresStore) -> None:
+    async def test_a_missing_column(self, own: PostgresStore) -> None:
         await run(own, "ALTER TABLE agent_executions DROP COLUMN plan")
 
         with pytest.raises(SchemaOutdated, match="run `everstep db upgrade`"):
             await own.accept(new(a_ref()))
 
     @pytest.mark.parametrize("limit", ["lock_timeout", "statement_timeout"])
-    async def test_a_lock_that_somebody_holds_for_too_long(
+    async def test_a_lock_that_another_transaction_holds_for_too_long(
         self, postgres: PostgresStore, database: str, limit: str
     ) -> None:
         ref = await accepted(postgres)
@@ -246,23 +244,23 @@ class TestErrors:
         assert await PostgresStore(engine).execution(ref)
         await engine.dispose()
 
-    async def test_a_number_that_no_column_holds(self, postgres: PostgresStore) -> None:
+    async def test_a_number_that_is_out_of_range(self, postgres: PostgresStore) -> None:
         ref = await accepted(postgres)
 
         with pytest.raises(InvalidInput, match="PostgreSQL cannot hold this value"):
             await postgres.settle(settled(ref, ExecutionStatus.RUNNING, step_count=2**40))
 
-    async def test_a_rule_of_the_tables_that_is_broken(self, postgres: PostgresStore) -> None:
+    async def test_a_violated_constraint(self, postgres: PostgresStore) -> None:
         with pytest.raises(StoreError, match=r"refused a statement: new row .* violates check constraint"):
             await postgres.settle(settled(await accepted(postgres), "odd"))  # type: ignore[arg-type]
 
-    async def test_another_rule_is_not_taken_for_a_call_id(self, own: PostgresStore) -> None:
+    async def test_another_constraint_is_not_taken_for_a_duplicate_call_id(self, own: PostgresStore) -> None:
         await run(own, "ALTER TABLE agent_steps ADD CHECK (number < 7)")
 
         with pytest.raises(StoreError, match="refused a statement: new row"):
             await own.record_reply(reply(await accepted(own), number=7))
 
-    async def test_what_people_wrote_stands_in_no_error(self, postgres: PostgresStore) -> None:
+    async def test_user_content_is_in_no_error(self, postgres: PostgresStore) -> None:
         ref = await accepted(postgres)
 
         with pytest.raises(InvalidInput) as caught:
@@ -273,9 +271,7 @@ class TestErrors:
         assert "a secret" not in repr(caught.value)
         assert "a secret" not in repr(caught.value.__cause__)
 
-    async def test_a_stream_that_was_deleted_is_not_written_to_silently(
-        self, postgres: PostgresStore
-    ) -> None:
+    async def test_a_write_to_a_deleted_stream_raises(self, postgres: PostgresStore) -> None:
         ref = await accepted(postgres)
         await run(postgres, "DELETE FROM agent_streams")
 
@@ -288,8 +284,8 @@ class TestErrors:
 
 
 class TestReading:
-    async def test_what_a_later_version_wrote_is_ignored(self, postgres: PostgresStore) -> None:
-        """0.6: readers ignore what they do not know."""
+    async def test_fields_of_a_later_version_are_ignored(self, postgres: PostgresStore) -> None:
+        """0.6: readers ignore unknown fields."""
         ref = await asking(postgres)
         await postgres.resolve(ref, request_id(ref.execution_id, "c1"), Resolution("answer", "yes"))
         before = (
@@ -317,7 +313,7 @@ class TestReading:
             ("errors", "the errors of the step cannot be read"),
         ],
     )
-    async def test_what_cannot_be_understood_is_named(
+    async def test_an_unreadable_value_is_named(
         self, postgres: PostgresStore, column: str, complaint: str
     ) -> None:
         ref = await asking(postgres)
@@ -336,7 +332,7 @@ async def changed_attempts(steps: tuple[Any, ...]) -> tuple[Any, ...]:
 
 WAIT = RetryWait(1, AT, AT, "provider unavailable, next attempt in 12 s", "503")
 
-# How often each method waits for the server: every step of every agent comes through some of them.
+# The number of times that each method waits for the server: every step of every agent uses some of them.
 ROUND_TRIPS = {
     "accept": 2,
     "material": 1,
@@ -367,7 +363,7 @@ ROUND_TRIPS = {
 
 
 class TestRoundTrips:
-    async def test_each_method_waits_so_often(self, database: str, tmp_path: Path) -> None:
+    async def test_each_method_has_its_number_of_round_trips(self, database: str, tmp_path: Path) -> None:
         postgres = PostgresStore(create_engine(database, pool_size=1))
         waits = round_trips(postgres.engine, tmp_path / "trace")
         counted: dict[str, int] = {}
@@ -427,7 +423,7 @@ class TestRoundTrips:
         assert counted == ROUND_TRIPS
 
 
-# As documented; `?` is nullable. Beside these every table has a tenant_id, and executions some more.
+# As documented; `?` is nullable. Every table also has a tenant_id, and executions have some more columns.
 PUBLIC = {
     "agent_sessions": (
         "id uuid, user_id, related_type?, related_id?, initial_context_url?, title?, status, metadata json, "
@@ -545,7 +541,7 @@ class TestTables:
         assert (first.tenant_id, second.tenant_id, second.debug_mode) == (TENANT, TENANT, False)
         assert (await rows(postgres, "SELECT last_snapshot_id FROM agent_executions"))[0][0] == second.id
 
-    async def test_snapshots_of_debug_mode_stand_in_the_same_chain(self, postgres: PostgresStore) -> None:
+    async def test_snapshots_of_debug_mode_are_in_the_same_chain(self, postgres: PostgresStore) -> None:
         """8.1.3: one for each step, and the final one."""
         ref = await accepted(postgres)
         await stepped(postgres, ref)
@@ -567,7 +563,7 @@ class TestTables:
         assert (first.tenant_id, first.agent_name) == (TENANT, "helper")
         assert (await rows(postgres, "SELECT last_snapshot_id FROM agent_executions"))[0][0] == second.id
 
-    async def test_the_end_of_an_execution_is_noted_in_its_session(self, postgres: PostgresStore) -> None:
+    async def test_the_end_of_an_execution_is_recorded_in_its_session(self, postgres: PostgresStore) -> None:
         """8.1, 8.2.3: the session's `last_*`: at acceptance, at each snapshot, at the end."""
         session = await a_session(postgres)
         ref = await accepted(postgres, session_id=session)
@@ -585,7 +581,7 @@ class TestTables:
         assert (after.last_execution_id, after.last_snapshot_id) == (ref.execution_id, final.id)
         assert after.updated_at > before.updated_at
 
-    async def test_a_session_of_another_tenant_is_no_place_for_an_execution(
+    async def test_an_execution_cannot_join_a_session_of_another_tenant(
         self, postgres: PostgresStore
     ) -> None:
         session = await a_session(postgres, tenant="umbrella")
@@ -612,7 +608,9 @@ class TestTables:
         left = {table for table, found in (await contents(postgres)).items() if found}
         assert left == {"agent_schema_version", "agent_journal"}
 
-    async def test_what_others_continue_cannot_be_erased_alone(self, postgres: PostgresStore) -> None:
+    async def test_an_execution_that_others_continue_cannot_be_erased_alone(
+        self, postgres: PostgresStore
+    ) -> None:
         first = await accepted(postgres)
         second = await accepted(postgres, continues=first.execution_id)
         erase = "DELETE FROM agent_executions WHERE id = ANY (:ids)"
@@ -683,7 +681,7 @@ MANY = """
 
 
 NOTES = 2_000_000_000
-"""Where those of a step's first call stand."""
+"""The indexes that find a step's first call."""
 
 PAGES = {"executions", "executions of a status", "envelopes", "steps page by page"}
 
@@ -708,10 +706,10 @@ NOTED = """
 
 
 class TestIndexes:
-    async def test_no_list_is_searched_from_end_to_end(
+    async def test_no_list_is_a_sequential_scan(
         self, own: PostgresStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Among many others, each list is found by an index, and pages come sorted from it."""
+        """Among many others, each list is found by an index, and pages are sorted by it."""
         with administrator(own.engine) as connection:
             connection.execute(MANY.format(executions=5000, notes=NOTES).encode())
         running = (
@@ -754,14 +752,14 @@ class TestIndexes:
             assert plans
             for plan in plans:
                 assert "Seq Scan" not in plan, f"{name}:\n{plan}"
-                # Below stands what is made of the notes of one execution: few keys.
+                # The remaining scans read the metadata of one execution: few keys.
                 page, _, _ = plan.partition("SubPlan")
                 assert name not in PAGES or "Sort" not in page, f"{name}:\n{plan}"
 
     async def test_a_page_of_a_long_execution_reads_its_own_rows_only(
         self, own: PostgresStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Of 1,000 steps: what a page shows, and the one step after it that says whether there is another."""
+        """Of 1,000 steps: the page's steps, and one more that shows whether there is a next page."""
         ref = await accepted(own)
         with administrator(own.engine) as connection:
             connection.execute(LONG.format(id=ref.execution_id, tenant=ref.tenant_id).encode())
@@ -779,8 +777,8 @@ class TestIndexes:
             assert re.search(rf"Index Cond: .*{place} >", plan), plan
             assert "Sort" not in plan, plan
 
-    async def test_of_a_thousand_notes_a_list_reads_what_they_come_to(self, own: PostgresStore) -> None:
-        """Else a page of executions would be as long as all that was ever noted in them."""
+    async def test_a_list_reads_the_merged_metadata_not_a_thousand_changes(self, own: PostgresStore) -> None:
+        """Otherwise the cost of a page would grow with all metadata ever written in its executions."""
         ref = await accepted(own, metadata=frozen_map({"a": 0, "b": 1, "c": 2}))
         with administrator(own.engine) as connection:
             connection.execute(NOTED.format(id=ref.execution_id, tenant=ref.tenant_id, notes=NOTES).encode())
@@ -794,8 +792,8 @@ class TestIndexes:
 
 
 class TestUpgradesUnderway:
-    async def test_a_new_column_does_not_disturb_who_is_connected(self, own: PostgresStore) -> None:
-        """Statements are prepared, and a prepared `*` fails when it comes to mean more."""
+    async def test_a_new_column_does_not_disturb_open_connections(self, own: PostgresStore) -> None:
+        """Statements are prepared, and a prepared `*` fails when its columns change."""
 
         async def whole_run() -> None:
             ref = await asking(own)
@@ -812,7 +810,7 @@ class TestUpgradesUnderway:
 
         for _ in range(8):
             await whole_run()
-        # By somebody else: a connection forgets what it prepared when it alters a table itself.
+        # From another connection: a connection drops its prepared statements when it alters a table itself.
         with administrator(own.engine) as connection:
             for table in metadata.tables:
                 connection.execute(f"ALTER TABLE {table} ADD COLUMN later int".encode())
@@ -820,12 +818,12 @@ class TestUpgradesUnderway:
 
 
 class TestWaiting:
-    """Who waits for somebody else's transaction has to see what that one did."""
+    """A transaction that waited for another one has to see its changes."""
 
-    async def test_of_attempts_at_once_one_reserves_a_call_with_certainty(
+    async def test_of_concurrent_attempts_one_reserves_a_call_with_certainty(
         self, postgres: PostgresStore
     ) -> None:
-        """1.1.3: the others know that it may have run."""
+        """1.1.3: the others know that the call may have run."""
         ref = await asking(postgres)
         with administrator(postgres.engine) as holder:
             holder.execute("SELECT FROM agent_tool_calls FOR UPDATE")
@@ -849,10 +847,10 @@ class TestWaiting:
 
         records = [call.record for call in (await postgres.steps(ref))[0].calls]
         assert [record.text for record in records if record] == ["1", "Error: Cancelled before it finished"]
-        # The first one's message belongs to whoever recorded its result.
+        # The first message belongs to the transaction that recorded the result.
         assert texts(await postgres.transcript(ref))[2:] == ["Error: Cancelled before it finished"]
 
-    async def test_a_result_that_comes_while_the_call_is_closed_is_too_late(
+    async def test_a_result_that_arrives_while_the_call_is_closed_is_too_late(
         self, postgres: PostgresStore
     ) -> None:
         """1.1.3: exactly one result."""
@@ -869,10 +867,10 @@ class TestWaiting:
         assert await postgres.envelopes(TENANT, ref.stream_id) == ()
 
     @pytest.mark.parametrize("method", ["steer", "begin_step", "record_reply", "settle"])
-    async def test_what_comes_while_an_execution_ends_is_too_late(
+    async def test_a_message_that_arrives_while_an_execution_ends_is_too_late(
         self, postgres: PostgresStore, method: str
     ) -> None:
-        """8.3.1: nothing that was accepted is dropped, so it is not accepted."""
+        """8.3.1: an accepted message is never dropped, so it is not accepted."""
         ref = await accepted(postgres)
         work: dict[str, Callable[[], Awaitable[Any]]] = {
             "steer": lambda: postgres.steer(ref, "k", user("Hurry")),
@@ -889,7 +887,7 @@ class TestWaiting:
         assert row
         assert row.status is ExecutionStatus.COMPLETED
 
-    async def test_what_a_call_notes_waits_for_nobody(self, postgres: PostgresStore) -> None:
+    async def test_metadata_of_a_call_wait_for_no_lock(self, postgres: PostgresStore) -> None:
         ref = await asking(postgres)
         with administrator(postgres.engine) as holder:
             holder.execute("SELECT FROM agent_executions FOR NO KEY UPDATE")
@@ -898,7 +896,7 @@ class TestWaiting:
         assert (await postgres.material(ref)).metadata == {"ours": 2}
 
     async def test_a_retry_waits_for_the_attempt_that_is_recording(self, postgres: PostgresStore) -> None:
-        """1.1.1: and then returns what it recorded."""
+        """1.1.1: and then returns the recorded reply."""
         ref = await accepted(postgres)
         await postgres.begin_step(begin(ref))
         given = reply(ref, "From the first attempt")
@@ -914,7 +912,7 @@ class TestWaiting:
 
 class TestConcurrency:
     async def test_numbers_have_no_gaps_when_several_processes_write(self, database: str) -> None:
-        """7.1.1: gapless and in the order of commits, whoever writes."""
+        """7.1.1: gapless and in the order of commits, with any number of writers."""
         engines = [create_engine(database, pool_size=25) for _ in range(2)]
         stores = [PostgresStore(engine) for engine in engines]
         session = uuid4()

@@ -1,4 +1,4 @@
-"""What goes to the bus is what was committed, with the numbers that it has in the table."""
+"""The bus gets the committed envelopes, with the numbers that they have in the table."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
@@ -47,7 +47,9 @@ def news(*keys: str) -> list[EventRecord]:
 
 
 class TestPushing:
-    async def test_every_method_pushes_what_it_stored(self, store: ExecutionStore, bus: MemoryBus) -> None:
+    async def test_every_method_pushes_the_envelopes_that_it_stored(
+        self, store: ExecutionStore, bus: MemoryBus
+    ) -> None:
         """Follows rule 7.1.1: each envelope once, whole and in order, whether or not the session is named."""
         session = uuid4()
         ref = replace(await accepted(store, session_id=session), session_id=None)
@@ -66,7 +68,7 @@ class TestPushing:
         assert pushed == await store.envelopes(TENANT, session)
         assert [e.seq for e in pushed if isinstance(e, StoredEnvelope)] == list(range(1, 10))
 
-    async def test_what_was_stored_before_is_not_pushed_again(
+    async def test_envelopes_stored_before_are_not_pushed_again(
         self, store: ExecutionStore, bus: MemoryBus
     ) -> None:
         ref = await accepted(store)
@@ -81,7 +83,9 @@ class TestPushing:
 
             assert listener.waiting() == (await store.envelopes(TENANT, ref.stream_id))[3:]
 
-    async def test_what_failed_is_not_pushed(self, store: ExecutionStore, bus: MemoryBus) -> None:
+    async def test_envelopes_of_a_failed_transaction_are_not_pushed(
+        self, store: ExecutionStore, bus: MemoryBus
+    ) -> None:
         ref = await accepted(store)
         with bus.listening(ref.stream_id) as listener:
             with pytest.raises(InvalidInput):
@@ -89,7 +93,7 @@ class TestPushing:
 
             assert listener.waiting() == ()
 
-    async def test_nobody_hears_of_a_stream_that_was_not_asked_for(
+    async def test_envelopes_without_a_subscriber_are_not_pushed(
         self, store: ExecutionStore, bus: MemoryBus
     ) -> None:
         ref, other = await accepted(store), await accepted(store)
@@ -99,8 +103,8 @@ class TestPushing:
             assert listener.waiting() == ()
 
 
-async def test_of_writers_at_once_all_is_pushed_in_order(database: str, bus: MemoryBus) -> None:
-    """Follows rule 7.1.1: although the server's answers overtake each other."""
+async def test_envelopes_of_concurrent_writers_are_pushed_in_order(database: str, bus: MemoryBus) -> None:
+    """Follows rule 7.1.1: although the server's responses overtake each other."""
     store = PostgresStore(create_engine(database), InOrder(bus, moment=60))
     session = uuid4()
     refs = [await accepted(store, session_id=session) for _ in range(10)]
@@ -118,7 +122,7 @@ async def test_of_writers_at_once_all_is_pushed_in_order(database: str, bus: Mem
 
 
 class BrokenBus:
-    """Somebody asks, and cannot be told."""
+    """Has a subscriber, and fails to publish."""
 
     def wants(self, stream_id: UUID) -> bool:
         del stream_id
@@ -131,8 +135,8 @@ class BrokenBus:
         raise ConnectionResetError(stream_id, chunk)
 
 
-async def test_a_bus_that_fails_fails_nothing_else(database: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Follows rule 7.8.1: a reader finds in the table what it was not told."""
+async def test_a_failing_bus_fails_nothing_else(database: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Follows rule 7.8.1: a reader finds the missed envelopes in the table."""
     store = PostgresStore(create_engine(database), BrokenBus())
     ref = a_ref()
     await store.accept(new(ref))
@@ -152,8 +156,8 @@ async def sessions(database: str, bus: MemoryBus) -> AsyncGenerator[PostgresSess
 
 
 class TestSessions:
-    async def test_a_session_hears_of_its_messages(self, sessions: PostgresSessions, bus: MemoryBus) -> None:
-        """Follows rule 7.7.1: posted, steered and left over for an execution of their own."""
+    async def test_messages_of_a_session_are_pushed(self, sessions: PostgresSessions, bus: MemoryBus) -> None:
+        """Follows rule 7.7.1: posted, steered, and left over for the next execution."""
         session = await a_session(sessions)
         with bus.listening(session) as listener:
             ref = await begun(sessions, session)

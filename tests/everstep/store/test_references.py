@@ -1,4 +1,4 @@
-"""What rows refer to is there, goes with what it belongs to, and costs nobody a deadlock."""
+"""Foreign keys: targets exist, deletes cascade, and no reference causes a deadlock."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -49,7 +49,7 @@ async def rows(store: PostgresSessions, query: str, **values: Any) -> list[Any]:
 
 
 def speaking(number: int) -> Any:
-    """An event that a session's readers are told of as well."""
+    """An event that is also published to the session's readers."""
     return replace(told(f"step/{number}"), announces=session_messages.step_started(number))
 
 
@@ -71,7 +71,7 @@ async def lived(store: PostgresSessions, ref: ExecutionRef, *, ends: bool = True
 
 
 @pytest.mark.parametrize("column", REFERENCES)
-async def test_nothing_refers_to_what_is_not_there(
+async def test_every_foreign_key_needs_its_target(
     store: PostgresSessions, database: str, column: str
 ) -> None:
     """8.1"""
@@ -86,8 +86,8 @@ async def test_nothing_refers_to_what_is_not_there(
         connection.execute(change.encode())
 
 
-async def test_a_deleted_session_takes_everything_along(store: PostgresSessions) -> None:
-    """8.1, 8.7.1: and nothing of others."""
+async def test_a_deleted_session_deletes_its_rows(store: PostgresSessions) -> None:
+    """8.1, 8.7.1: and no rows of others."""
     kept, removed = await a_session(store), await a_session(store)
     for session_id in (kept, removed):
         for _ in range(2):
@@ -105,8 +105,8 @@ async def test_a_deleted_session_takes_everything_along(store: PostgresSessions)
     assert session.last_snapshot_id
 
 
-async def test_what_named_an_execution_that_is_removed_names_nothing(store: PostgresSessions) -> None:
-    """8.1: messages stay, as somebody read them."""
+async def test_references_to_a_removed_execution_become_null(store: PostgresSessions) -> None:
+    """8.1: messages stay, because users may have read them."""
     session_id = await a_session(store)
     ref = (await store.post(said(session_id))).execution
     await lived(store, ref)
@@ -121,10 +121,10 @@ async def test_what_named_an_execution_that_is_removed_names_nothing(store: Post
     assert {message.execution_id for message in messages} == {None}
 
 
-async def test_a_session_names_what_was_accepted_last_and_its_latest_snapshot(
+async def test_a_session_has_its_last_accepted_execution_and_latest_snapshot(
     store: PostgresSessions,
 ) -> None:
-    """8.1.5: queued ones included, subagents not; what was steered and not heard is accepted, too."""
+    """8.1.5: queued executions included, subagents not; an unprocessed steered message counts too."""
     session_id = await a_session(store)
     first = (await store.post(said(session_id))).execution
     second = (await store.post(said(session_id))).execution
@@ -139,8 +139,8 @@ async def test_a_session_names_what_was_accepted_last_and_its_latest_snapshot(
     assert row.last_snapshot_id == snapshots[0].id
 
 
-async def test_snapshots_of_a_subagent_name_the_latest_of_its_parent(store: PostgresSessions) -> None:
-    """8.1.2: that which it had when it began, or else the latest by now."""
+async def test_snapshots_of_a_subagent_refer_to_the_latest_of_its_parent(store: PostgresSessions) -> None:
+    """8.1.2: the one at the subagent's start, or otherwise the latest one now."""
     session_id = await a_session(store)
     parent = (await store.post(said(session_id))).execution
     early = await accepted(store, session_id=session_id, parent_execution_id=parent.execution_id)
@@ -157,8 +157,8 @@ async def test_snapshots_of_a_subagent_name_the_latest_of_its_parent(store: Post
     assert [row.parent_snapshot_id for row in (await store.snapshots(late)).rows] == [one.id]
 
 
-async def test_an_execution_that_names_a_session_makes_it(store: PostgresSessions) -> None:
-    """8.1.5: for its own user; that of others is left alone."""
+async def test_an_execution_that_names_a_session_creates_it(store: PostgresSessions) -> None:
+    """8.1.5: for its own user; a session of another user is left unchanged."""
     named, hers = uuid4(), await a_session(store, title="Hers")
     for session_id in (named, hers):
         await accepted(store, session_id=session_id, user_id="ben")
@@ -186,7 +186,7 @@ async def meddles(store: PostgresSessions, session_id: UUID) -> None:
 
 
 async def removes(store: PostgresSessions, session_id: UUID) -> None:
-    """As soon as nothing is under way."""
+    """As soon as no execution is in progress."""
     is_left = True
     while is_left:
         with suppress(SessionBusy):
@@ -194,17 +194,17 @@ async def removes(store: PostgresSessions, session_id: UUID) -> None:
         await asyncio.sleep(0)
 
 
-async def test_many_writers_of_many_sessions_never_lock_each_other_out(
+async def test_concurrent_writers_of_many_sessions_never_deadlock(
     store: PostgresSessions, database: str
 ) -> None:
-    """8.1, 8.3.1: references are locked as well, in whatever order rows are written."""
+    """8.1, 8.3.1: references are locked as well, in any order of writes."""
     sessions = [await a_session(store) for _ in range(4)]
     await asyncio.gather(*(work(store, each) for each in sessions for work in (talks, talks, meddles)))
 
     works = [work(store, each) for each in sessions for work in (removes, removes, talks)]
     ends = await asyncio.gather(*works, return_exceptions=True)
 
-    # Who still talked was told that the session is gone.
+    # The other writers got the error that the session is gone.
     assert [end for end in ends if end is not None and not isinstance(end, NotFound)] == []
     assert [await store.session(ALL, each) for each in sessions] == [None] * len(sessions)
     with psycopg.connect(database.replace("+psycopg", ""), autocommit=True) as connection:

@@ -1,4 +1,4 @@
-"""What is pruned, and what stays: in the real database, with clocks that are put back."""
+"""Which rows are pruned, and which stay: in the real database, with timestamps that are set back."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -63,7 +63,7 @@ async def rows(store: PostgresRetention, statement: str, **values: Any) -> list[
 
 
 async def age(store: PostgresRetention, table: str, where: str = "true", **values: Any) -> None:
-    """Put back when these rows were written."""
+    """Set back the timestamps of these rows."""
     await rows(store, f"UPDATE {table} SET {CHANGED[table]} = {LONG_AGO} WHERE {where}", **values)  # noqa: S608
 
 
@@ -76,7 +76,7 @@ async def answered(store: PostgresRetention, key: str, **tells_of: UUID) -> None
 
 
 async def an_ended(store: PostgresRetention, *, old: bool = True, **fields: Any) -> ExecutionRef:
-    """An execution that has told something and has ended, without a session."""
+    """An execution without a session that has published an envelope and has ended."""
     ref = await accepted(store, **fields)
     await stepped(store, ref, 1, "Hi", a_call(f"call {ref.execution_id}"))
     await store.settle(settled(ref, ExecutionStatus.COMPLETED, events=[told("a"), told("b")]))
@@ -86,10 +86,8 @@ async def an_ended(store: PostgresRetention, *, old: bool = True, **fields: Any)
 
 
 class TestSessions:
-    async def test_those_in_which_nothing_changes_go_with_everything_in_them(
-        self, store: PostgresRetention
-    ) -> None:
-        """8.7.2: of whatever status and tenant."""
+    async def test_idle_sessions_are_deleted_with_all_their_rows(self, store: PostgresRetention) -> None:
+        """8.7.2: in every status and tenant."""
         archived = await a_session(store)
         await over(store, await begun(store, archived))
         await store.change_session(Scope(TENANT), archived, SessionChanges(status=SessionStatus.ARCHIVED))
@@ -113,7 +111,9 @@ class TestSessions:
         assert await how_many(store, *left) == [0] * 5
 
     @pytest.mark.parametrize("status", ["pending", "running", "paused"])
-    async def test_what_is_under_way_in_one_keeps_it(self, store: PostgresRetention, status: str) -> None:
+    async def test_a_session_with_an_execution_in_progress_stays(
+        self, store: PostgresRetention, status: str
+    ) -> None:
         """8.7.2"""
         session_id = await a_session(store)
         posted = await store.post(said(session_id))
@@ -126,7 +126,9 @@ class TestSessions:
         assert await total(store.prune_sessions(before())) == 0
         assert await store.session(Scope(TENANT), session_id)
 
-    async def test_what_is_said_while_it_is_looked_at_keeps_it(self, store: PostgresRetention) -> None:
+    async def test_a_session_that_gets_a_message_during_the_prune_stays(
+        self, store: PostgresRetention
+    ) -> None:
         session_id = await a_session(store)
         looked_at = before()
         await over(store, await begun(store, session_id))
@@ -136,7 +138,7 @@ class TestSessions:
 
 
 class TestExecutions:
-    async def test_those_that_ended_long_ago_go_with_all_that_is_theirs(
+    async def test_old_ended_executions_are_deleted_with_all_their_rows(
         self, store: PostgresRetention
     ) -> None:
         """8.7.2"""
@@ -154,7 +156,7 @@ class TestExecutions:
         assert await how_many(store, "agent_streams", "agent_envelopes", "agent_tool_calls") == [2, 2, 1]
         assert await how_many(store, "agent_answers") == [0]
 
-    async def test_those_of_a_session_are_its_conversation(self, store: PostgresRetention) -> None:
+    async def test_executions_of_a_session_stay_as_its_conversation(self, store: PostgresRetention) -> None:
         await over(store, await begun(store, await a_session(store)))
         await age(store, "agent_executions")
 
@@ -162,8 +164,8 @@ class TestExecutions:
         assert await total(store.prune_executions(before())) == 0
         assert await how_many(store, "agent_executions") == [1]
 
-    async def test_a_session_that_an_execution_named_keeps_it(self, store: PostgresRetention) -> None:
-        """8.1, 8.7.2: the session is made with it, and goes with it."""
+    async def test_an_execution_of_an_implicit_session_stays(self, store: PostgresRetention) -> None:
+        """8.1, 8.7.2: the session is created with it, and deleted with it."""
         await an_ended(store, session_id=uuid4())
 
         assert await total(store.prune_executions(before())) == 0
@@ -172,7 +174,7 @@ class TestExecutions:
         assert await total(store.prune_sessions(before())) == 1
         assert await how_many(store, "agent_sessions", "agent_executions", "agent_streams") == [0, 0, 0]
 
-    async def test_subagents_go_with_their_parent(self, store: PostgresRetention) -> None:
+    async def test_subagents_are_deleted_with_their_parent(self, store: PostgresRetention) -> None:
         """8.7.2: and not before it."""
         parent = await accepted(store)
         child = await an_ended(store, parent_execution_id=parent.execution_id)
@@ -186,14 +188,16 @@ class TestExecutions:
         assert await total(store.prune_executions(before())) == 3
         assert await how_many(store, "agent_executions", "agent_streams") == [0, 0]
 
-    async def test_a_subagent_that_is_under_way_keeps_its_parent(self, store: PostgresRetention) -> None:
+    async def test_a_subagent_in_progress_keeps_its_parent(self, store: PostgresRetention) -> None:
         parent = await an_ended(store)
         await accepted(store, parent_execution_id=parent.execution_id)
 
         assert await total(store.prune_executions(before(), dry_run=True)) == 0
         assert await total(store.prune_executions(before())) == 0
 
-    async def test_what_is_continued_goes_after_what_continues_it(self, store: PostgresRetention) -> None:
+    async def test_a_continued_execution_is_deleted_after_its_continuation(
+        self, store: PostgresRetention
+    ) -> None:
         origin = await an_ended(store)
         fork = ExecutionRef(uuid4(), TENANT)
         await store.fork(origin, 1, fork, "Else")
@@ -217,19 +221,19 @@ FIRST_HELD = """
 
 class TestEnvelopes:
     async def told_in(self, store: PostgresRetention, session_id: UUID, *keys: str) -> ExecutionRef:
-        """An execution that has told this, and runs."""
+        """A running execution that has published these envelopes."""
         ref = await accepted(store, session_id=session_id)
         await store.settle(settled(ref, ExecutionStatus.RUNNING, events=[told(key) for key in keys]))
         return ref
 
     async def held(self, store: PostgresRetention, session_id: UUID) -> list[int]:
-        """The `seq` of each envelope; the first says what is not held, as docs/retention.md has it."""
+        """The `seq` of each envelope; the query of docs/retention.md has to find the same first one."""
         held = [envelope.seq for envelope in await store.envelopes(TENANT, session_id)]
         (stream,) = await rows(store, FIRST_HELD, id=session_id)
         assert stream.first_held == (held[0] if held else stream.head + 1)
         return held
 
-    async def test_old_ones_go_and_the_stream_goes_on(self, store: PostgresRetention) -> None:
+    async def test_old_envelopes_are_deleted_and_the_stream_continues(self, store: PostgresRetention) -> None:
         """8.7.3"""
         session_id = uuid4()
         ref = await self.told_in(store, session_id, "a", "b", "c")
@@ -248,8 +252,10 @@ class TestEnvelopes:
         assert await self.held(store, session_id) == [4]
         assert await total(store.prune_envelopes(before())) == 0
 
-    async def test_what_is_under_way_keeps_its_own_and_all_after_them(self, store: PostgresRetention) -> None:
-        """8.7.3: so that a stream has no gap, and nothing that is told again is told twice."""
+    async def test_an_execution_in_progress_keeps_its_envelopes_and_all_later_ones(
+        self, store: PostgresRetention
+    ) -> None:
+        """8.7.3: so that a stream has no gap, and no envelope is published twice."""
         session_id = uuid4()
         first = await self.told_in(store, session_id, "a", "b")
         second = await self.told_in(store, session_id, "c")
@@ -264,10 +270,10 @@ class TestEnvelopes:
         await store.settle(settled(second, ExecutionStatus.PAUSED, events=[told("c"), told("e")]))
         assert await self.held(store, session_id) == [3, 4, 5]
 
-    async def test_they_go_from_the_oldest_on(
+    async def test_envelopes_are_deleted_from_the_oldest_on(
         self, store: PostgresRetention, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """8.7.2: whoever is interrupted leaves a stream without gaps."""
+        """8.7.2: an interrupted prune leaves a stream without gaps."""
         monkeypatch.setattr(retention, "BATCH", 2)
         session_id = uuid4()
         await ended(store, await self.told_in(store, session_id, *"abcde"))
@@ -282,7 +288,9 @@ class TestEnvelopes:
 
 
 class TestAnswers:
-    async def test_old_ones_go(self, store: PostgresRetention, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_old_answers_are_deleted(
+        self, store: PostgresRetention, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """8.7.2: batch by batch."""
         monkeypatch.setattr(retention, "BATCH", 2)
         for number in range(5):
@@ -295,7 +303,7 @@ class TestAnswers:
         assert [row.key for row in await rows(store, "SELECT key FROM agent_answers")] == ["new"]
 
 
-async def test_several_may_prune_at_once(store: PostgresRetention, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_concurrent_prunes_are_safe(store: PostgresRetention, monkeypatch: pytest.MonkeyPatch) -> None:
     """8.7.2: each row is removed once."""
     monkeypatch.setattr(retention, "LOOK", 3)
     for number in range(10):
@@ -343,8 +351,8 @@ MANY = """
 """
 
 
-async def test_nothing_is_searched_from_end_to_end(own_database: str) -> None:
-    """A look reads its own rows, and what is removed is found by an index."""
+async def test_no_prune_is_a_sequential_scan(own_database: str) -> None:
+    """A query reads its own rows, and the rows to delete are found by an index."""
     engine = create_engine(own_database)
     store, plans = PostgresRetention(engine), set[str]()
     with psycopg.connect(own_database.replace("+psycopg", ""), autocommit=True) as connection:
@@ -363,7 +371,7 @@ async def test_nothing_is_searched_from_end_to_end(own_database: str) -> None:
         plans.add("\n".join(line for (line,) in cursor.fetchall()))
         return statement, parameters
 
-    # A dry run counts old answers, and to count most of a table is to read it.
+    # A dry run counts old answers, and counting most of a table reads it.
     looks = [prune(before(), dry_run=True) for prune in (store.prune_executions, store.prune_envelopes)]
     for counts in (*looks, store.prune_sessions(before()), store.prune_answers(before())):
         await anext(counts, None)

@@ -1,4 +1,4 @@
-"""Sessions in PostgreSQL: who speaks when, in which order, and what is kept of it."""
+"""Sessions in PostgreSQL: turns, their order, and the stored messages."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -85,14 +85,14 @@ def said(
 
 
 def beginning(session_id: UUID | None = None, *, tenant: str = TENANT, **fields: Any) -> NewMessage:
-    """A message that makes its session."""
+    """A message that creates its session."""
     new = NewSession(session_id or uuid4(), tenant, ANN)
     fields = {"scope": Scope(tenant, ANN)} | fields
     return said(new.id, session=new, **fields)
 
 
 async def begun(store: PostgresSessions, session_id: UUID, content: str = "Hello") -> ExecutionRef:
-    """An execution of the session that runs."""
+    """A running execution of the session."""
     posted = await store.post(said(session_id, content))
     await store.begin_step(begin(posted.execution))
     return posted.execution
@@ -105,14 +105,14 @@ async def over(store: PostgresSessions, ref: ExecutionRef, answer: str = "Hi") -
 
 
 async def turn(store: PostgresSessions, session_id: UUID) -> UUID | None:
-    """Whose turn it is."""
+    """Which executions run, and which wait."""
     ref = await store.release(TENANT, session_id)
     return ref and ref.execution_id
 
 
 class TestSessions:
-    async def test_one_is_made_once(self, store: PostgresSessions) -> None:
-        """8.1: with what it is about."""
+    async def test_a_session_is_created_once(self, store: PostgresSessions) -> None:
+        """8.1: with its subject."""
         context = Context("ticket", "42", "https://example.org/tickets/42")
         new = NewSession(uuid4(), TENANT, ANN, context, "Trip", frozen_map({"a": 1}))
         made = await store.create_session(new)
@@ -122,7 +122,7 @@ class TestSessions:
         assert (made.status, made.metadata) == (SessionStatus.ACTIVE, {"a": 1})
         assert await store.session(HERS, made.id) == made
 
-    async def test_nobody_else_sees_it(self, store: PostgresSessions) -> None:
+    async def test_no_other_user_sees_it(self, store: PostgresSessions) -> None:
         session_id = await a_session(store)
         for scope in (Scope(TENANT, BOB), Scope(OTHERS, ANN), Scope(OTHERS)):
             assert await store.session(scope, session_id) is None
@@ -137,7 +137,7 @@ class TestSessions:
                     await refused
         assert await store.session(ALL, session_id)
 
-    async def test_an_id_that_another_has_taken_is_no_session(self, store: PostgresSessions) -> None:
+    async def test_an_id_of_another_tenant_is_no_session(self, store: PostgresSessions) -> None:
         session_id = await a_session(store)
         with pytest.raises(NotFound):
             await store.create_session(NewSession(session_id, OTHERS, BOB))
@@ -165,7 +165,7 @@ class TestSessions:
             (SessionFilter(search="paris"), []),
         ],
     )
-    async def test_they_are_found(
+    async def test_they_are_found_by_their_messages(
         self, store: PostgresSessions, wanted: SessionFilter, titles: list[str]
     ) -> None:
         old = await a_session(store, title="Old trip")
@@ -180,7 +180,7 @@ class TestSessions:
         with pytest.raises(InvalidInput, match="the search has no word; send at least one"):
             await store.sessions(HERS, SessionFilter(search="!?"))
 
-    async def test_what_is_not_named_stays(self, store: PostgresSessions) -> None:
+    async def test_omitted_fields_stay(self, store: PostgresSessions) -> None:
         session_id = await a_session(store, title="Trip", metadata=frozen_map({"a": 1, "b": 2}))
         changes = SessionChanges(metadata=frozen_map({"a": None, "c": 3}))
         changed = await store.change_session(HERS, session_id, changes)
@@ -189,7 +189,7 @@ class TestSessions:
         assert changed.metadata == {"b": 2, "c": 3}
         assert changed.updated_at > changed.created_at
 
-    async def test_one_goes_with_everything_in_it(self, store: PostgresSessions) -> None:
+    async def test_a_session_is_deleted_with_all_its_rows(self, store: PostgresSessions) -> None:
         session_id = await a_session(store)
         ref = await begun(store, session_id)
         with pytest.raises(SessionBusy):
@@ -206,7 +206,7 @@ class TestSessions:
 
 class TestPosting:
     async def test_a_message_begins_an_execution(self, store: PostgresSessions) -> None:
-        """8.2.4: at once, if nothing is under way."""
+        """8.2.4: at once, if no execution is in progress."""
         session_id = await a_session(store)
         message = said(session_id, "Book a trip", context=Context(url="https://example.org"))
         posted = await store.post(message)
@@ -224,8 +224,8 @@ class TestPosting:
         assert session
         assert session.title == "Book a trip"
 
-    async def test_a_message_makes_its_session(self, store: PostgresSessions) -> None:
-        """8.2.2: or neither is there."""
+    async def test_a_message_creates_its_session(self, store: PostgresSessions) -> None:
+        """8.2.2: both are stored, or neither is."""
         session_id = uuid4()
         new = NewSession(session_id, TENANT, ANN, title="Mine")
         await store.post(said(session_id, session=new))
@@ -236,8 +236,8 @@ class TestPosting:
         assert session
         assert session.title == "Mine"
 
-    async def test_the_conversation_goes_on(self, store: PostgresSessions) -> None:
-        """8.2.4: with what was said before, except what never began."""
+    async def test_the_conversation_continues(self, store: PostgresSessions) -> None:
+        """8.2.4: with all earlier messages, except those of executions that never began."""
         session_id = await a_session(store)
         await over(store, await begun(store, session_id, "One"), "First")
         never = await store.post(said(session_id, "Never mind"))
@@ -249,7 +249,9 @@ class TestPosting:
         assert heard == ["One", "First", "Two", "Second", "Three"]
 
     @pytest.mark.parametrize("status", [SessionStatus.ARCHIVED, SessionStatus.CLOSED])
-    async def test_only_an_active_session_hears(self, store: PostgresSessions, status: SessionStatus) -> None:
+    async def test_only_an_active_session_accepts_messages(
+        self, store: PostgresSessions, status: SessionStatus
+    ) -> None:
         """8.2.2"""
         session_id = await a_session(store)
         await store.change_session(HERS, session_id, SessionChanges(status=status))
@@ -257,7 +259,7 @@ class TestPosting:
             await store.post(said(session_id))
         assert (await store.messages(HERS, session_id)).rows == ()
 
-    async def test_what_waits_is_heard_in_its_order(self, store: PostgresSessions) -> None:
+    async def test_queued_messages_are_processed_in_their_order(self, store: PostgresSessions) -> None:
         """8.3.1: `enqueue`"""
         session_id = await a_session(store)
         first = await begun(store, session_id)
@@ -275,8 +277,8 @@ class TestPosting:
         heard = texts(await store.transcript(ref))
         assert heard == ["Hello", "Hi", "Message 0", "Hi", "Message 1", "Hi", "Message 2"]
 
-    async def test_who_comes_late_does_not_overtake_the_queue(self, store: PostgresSessions) -> None:
-        """8.3.1: not even in the moment after an execution has ended."""
+    async def test_a_late_message_does_not_overtake_the_queue(self, store: PostgresSessions) -> None:
+        """8.3.1: not even right after an execution has ended."""
         session_id = await a_session(store)
         first = await begun(store, session_id)
         waiting = await store.post(said(session_id, "I was first"))
@@ -286,7 +288,7 @@ class TestPosting:
         assert late.route is Route.QUEUE
         assert await turn(store, session_id) == waiting.execution.execution_id
 
-    async def test_a_steered_message_goes_to_what_is_under_way(self, store: PostgresSessions) -> None:
+    async def test_a_steered_message_is_sent_to_the_current_execution(self, store: PostgresSessions) -> None:
         """8.3.1: `steer`"""
         session_id = await a_session(store)
         first = await begun(store, session_id)
@@ -298,10 +300,8 @@ class TestPosting:
         assert texts(await store.transcript(first)) == ["Hello", "Hi", "Hurry"]
         assert len((await store.executions_of(ALL, ExecutionFilter(session_id))).rows) == 1
 
-    async def test_the_end_and_who_steers_at_once_never_wait_in_a_circle(
-        self, store: PostgresSessions
-    ) -> None:
-        """8.3.1: whichever comes first, the message is heard: by this execution, or by one of its own."""
+    async def test_a_concurrent_end_and_steering_never_deadlock(self, store: PostgresSessions) -> None:
+        """8.3.1: in either order the message is processed: by this execution, or by the next one."""
         session_id = await a_session(store)
         first = (await store.post(said(session_id, "Hello"))).execution
         await stepped(store, first)
@@ -315,10 +315,8 @@ class TestPosting:
         assert ended is True
         assert posted.route in {Route.STEER, Route.START}
 
-    async def test_what_an_execution_did_not_hear_begins_one_of_its_own(
-        self, store: PostgresSessions
-    ) -> None:
-        """8.3.1: nothing that was accepted is dropped."""
+    async def test_unprocessed_messages_begin_another_execution(self, store: PostgresSessions) -> None:
+        """8.3.1: no accepted message is dropped."""
         session_id = await a_session(store)
         first = await begun(store, session_id)
         queued = await store.post(said(session_id, "Later"))
@@ -336,8 +334,8 @@ class TestPosting:
         await over(store, following)
         assert await turn(store, session_id) is None
 
-    async def test_who_interrupts_comes_next(self, store: PostgresSessions) -> None:
-        """8.3.1: `interrupt`: ahead of what waits, after what is cancelled."""
+    async def test_an_interrupting_message_comes_next(self, store: PostgresSessions) -> None:
+        """8.3.1: `interrupt`: ahead of the queue, after the execution that is cancelled."""
         session_id = await a_session(store)
         first = await begun(store, session_id)
         await store.post(said(session_id, "Later"))
@@ -348,7 +346,7 @@ class TestPosting:
         await ended(store, first, ExecutionStatus.CANCELLED)
         assert await turn(store, session_id) == urgent.execution.execution_id
 
-    async def test_who_does_not_want_to_wait_is_told(self, store: PostgresSessions) -> None:
+    async def test_a_message_that_may_not_wait_is_refused(self, store: PostgresSessions) -> None:
         """8.3.1: `reject`: nothing is stored."""
         session_id = await a_session(store)
         await begun(store, session_id)
@@ -359,9 +357,7 @@ class TestPosting:
         assert await store.messages(HERS, session_id) == before
 
     @pytest.mark.parametrize("on_busy", OnBusy)
-    async def test_a_message_that_comes_again_changes_nothing(
-        self, store: PostgresSessions, on_busy: OnBusy
-    ) -> None:
+    async def test_a_repeated_message_changes_nothing(self, store: PostgresSessions, on_busy: OnBusy) -> None:
         """1.1.3"""
         session_id = await a_session(store)
         if on_busy is not OnBusy.REJECT:
@@ -374,8 +370,8 @@ class TestPosting:
         assert (again.message, again.execution) == (first.message, first.execution)
         assert await store.envelopes(TENANT, session_id) == before
 
-    async def test_of_many_at_once_one_begins(self, store: PostgresSessions) -> None:
-        """8.3.1: in arrival order, and never two at once; 7.7.1: every one is told of once, in order."""
+    async def test_of_many_concurrent_messages_one_begins(self, store: PostgresSessions) -> None:
+        """8.3.1: in arrival order, and never two at once; 7.7.1: each message is published once, in order."""
         session_id = await a_session(store)
         posted = await asyncio.gather(*(store.post(said(session_id, f"m{n}")) for n in range(200)))
 
@@ -414,13 +410,13 @@ ROUND_TRIPS = {
     "launch": 1,
     "release": 3,
 }
-"""How often each waits for the server."""
+"""The number of times that each method waits for the server."""
 
 
-class TestBeginning:
-    """Of a session that the message itself makes."""
+class TestTheFirstMessage:
+    """The start of a session that the message itself creates."""
 
-    async def test_each_method_waits_so_often(self, database: str, tmp_path: Path) -> None:
+    async def test_each_method_has_its_number_of_round_trips(self, database: str, tmp_path: Path) -> None:
         store = PostgresSessions(create_engine(database, pool_size=1))
         waits, counted = round_trips(store.engine, tmp_path / "trace"), dict[str, int]()
         idle, made = await a_session(store), uuid4()
@@ -442,8 +438,8 @@ class TestBeginning:
 
         assert counted == ROUND_TRIPS
 
-    async def test_its_turn_has_come(self, store: PostgresSessions) -> None:
-        """8.2.4: and whoever posted it has what starts it."""
+    async def test_its_execution_begins(self, store: PostgresSessions) -> None:
+        """8.2.4: and the poster has the input that starts it."""
         posted = await store.post(beginning())
 
         assert posted.route is Route.START
@@ -451,8 +447,8 @@ class TestBeginning:
         assert posted.launch == await store.launch(posted.execution)
         assert await turn(store, posted.launch.ref.stream_id) == posted.execution.execution_id
 
-    async def test_of_the_same_at_once_one_begins(self, store: PostgresSessions) -> None:
-        """1.1.3, 8.2.2: the others wait for it, and find what it has stored."""
+    async def test_of_concurrent_copies_one_begins(self, store: PostgresSessions) -> None:
+        """1.1.3, 8.2.2: the others wait for it, and find the stored session."""
         message = beginning()
         with administrator(store.engine) as holder:
             holder.execute("LOCK TABLE agent_envelopes")
@@ -469,10 +465,10 @@ class TestBeginning:
         assert [m.content for m in told_of] == ["Hello", "Execution queued"]
 
     @pytest.mark.parametrize("is_kept", [True, False])
-    async def test_it_waits_for_whoever_makes_the_same_session(
+    async def test_it_waits_for_another_creator_of_the_same_session(
         self, store: PostgresSessions, *, is_kept: bool
     ) -> None:
-        """8.2.2: and makes it, if that one is lost."""
+        """8.2.2: and creates it, if the other transaction is lost."""
         message = beginning()
         with administrator(store.engine) as holder:
             holder.execute(
@@ -487,7 +483,7 @@ class TestBeginning:
         assert session.title == ("Theirs" if is_kept else "Hello")
         assert posted.launch.ref == posted.execution
 
-    async def test_what_was_begun_under_its_id_comes_first(self, store: PostgresSessions) -> None:
+    async def test_an_execution_already_begun_under_its_id_comes_first(self, store: PostgresSessions) -> None:
         """8.3.1"""
         message = beginning()
         before = await accepted(store, session_id=message.session_id, user_id=ANN)
@@ -518,7 +514,7 @@ class TestBeginning:
         ("fields", "missing"),
         [({"scope": Scope(TENANT, BOB)}, "session"), ({"request_id": uuid4()}, "open question")],
     )
-    async def test_a_session_is_not_made_for_what_does_not_belong_there(
+    async def test_no_session_is_created_for_a_message_of_another_session(
         self, store: PostgresSessions, *, fields: dict[str, Any], missing: str
     ) -> None:
         message = beginning(**fields)
@@ -531,7 +527,7 @@ class TestBeginning:
 async def asking(
     store: PostgresSessions, session_id: UUID, *prompts: str, need: CallNeed = CallNeed.INPUT
 ) -> ExecutionRef:
-    """An execution that asks all this."""
+    """An execution that asks all these questions."""
     ref = await begun(store, session_id)
     for number, prompt in enumerate(prompts):
         call = a_call(f"c{number}", "user_input", prompt=prompt)
@@ -545,7 +541,7 @@ async def asking(
 
 class TestQuestions:
     async def test_the_next_message_is_an_answer(self, store: PostgresSessions) -> None:
-        """8.5.3: to the oldest question, or the one that it names; nothing is stored before it is checked."""
+        """8.5.3: to the oldest question, or the named one; nothing is stored before it is validated."""
         session_id = await a_session(store)
         ref = await asking(store, session_id, "Which?", "When?")
         first, second = await store.open_requests(ref)
@@ -564,7 +560,7 @@ class TestQuestions:
         with pytest.raises(NotFound, match="There is no open question"):
             await store.post(said(session_id, "Red", request_id=uuid4()))
 
-    async def test_who_interrupts_does_not_answer(self, store: PostgresSessions) -> None:
+    async def test_an_interrupting_message_is_not_an_answer(self, store: PostgresSessions) -> None:
         """8.3.1"""
         session_id = await a_session(store)
         ref = await asking(store, session_id, "Which?")
@@ -572,15 +568,15 @@ class TestQuestions:
 
         assert (posted.route, posted.cancels) == (Route.INTERRUPT, ref)
 
-    async def test_an_approval_is_no_question(self, store: PostgresSessions) -> None:
-        """8.6.2: it is decided by its digest only."""
+    async def test_an_approval_is_not_a_question(self, store: PostgresSessions) -> None:
+        """8.6.2: it is decided with its digest only."""
         session_id = await a_session(store)
         await asking(store, session_id, "rm -rf", need=CallNeed.APPROVAL)
 
         assert (await store.post(said(session_id, "Yes"))).route is Route.QUEUE
 
     async def test_an_answer_is_a_message_of_the_session(self, store: PostgresSessions) -> None:
-        """7.7.1: `input.received`; posted again, it is known."""
+        """7.7.1: `input.received`; a repeated post is recognised."""
         session_id = await a_session(store)
         ref = await asking(store, session_id, "Which?")
         (request,) = await store.open_requests(ref)
@@ -593,7 +589,7 @@ class TestQuestions:
         assert again.message
         assert (again.route, again.message.content, again.question) == (Route.ANSWER, "Red", request.id)
 
-    async def test_everybody_has_an_inbox(self, store: PostgresSessions) -> None:
+    async def test_every_user_has_an_inbox(self, store: PostgresSessions) -> None:
         """8.4.1: open questions and approvals, oldest first, over all sessions."""
         refs = [await asking(store, await a_session(store), f"Question {n}") for n in range(3)]
         approval = await asking(store, await a_session(store), "rm", need=CallNeed.APPROVAL)
@@ -611,8 +607,8 @@ class TestQuestions:
 
 
 class TestMessages:
-    async def test_what_happens_is_told_in_the_session(self, store: PostgresSessions) -> None:
-        """7.7.1: once, beside the envelope that tells the same, in one order."""
+    async def test_events_are_published_as_messages_of_the_session(self, store: PostgresSessions) -> None:
+        """7.7.1: once, next to the envelope of the same event, in one order."""
         session_id = await a_session(store)
         ref = await begun(store, session_id)
         event = replace(told("step/1"), announces=session_messages.step_started(1))
@@ -643,8 +639,10 @@ class TestMessages:
             "metadata": {"step_number": 1},
         }
 
-    async def test_a_subagent_speaks_up_only_when_it_needs_somebody(self, store: PostgresSessions) -> None:
-        """8.1.2: its steps are told of as envelopes, under its own id."""
+    async def test_messages_of_a_subagent_appear_only_when_it_needs_an_answer(
+        self, store: PostgresSessions
+    ) -> None:
+        """8.1.2: its steps are published as envelopes, under its own id."""
         session_id = await a_session(store)
         parent = await begun(store, session_id)
         child = await accepted(store, session_id=session_id, parent_execution_id=parent.execution_id)
@@ -660,7 +658,7 @@ class TestMessages:
         assert session.last_execution_id == parent.execution_id
         assert session.last_snapshot_id is None
 
-    async def test_where_there_is_no_session_nothing_is_said(self, store: PostgresSessions) -> None:
+    async def test_without_a_session_there_are_no_messages(self, store: PostgresSessions) -> None:
         ref = await accepted(store)
         event = replace(told("begins"), announces=session_messages.started())
         await store.settle(settled(ref, ExecutionStatus.RUNNING, events=[event]))
@@ -680,7 +678,7 @@ class TestMessages:
 
 
 class TestCancelling:
-    async def test_what_has_not_begun_never_begins(self, store: PostgresSessions) -> None:
+    async def test_an_execution_that_has_not_begun_never_begins(self, store: PostgresSessions) -> None:
         """8.2.1"""
         session_id = await a_session(store)
         posted = await store.post(said(session_id))
@@ -696,7 +694,9 @@ class TestCancelling:
         contents = [m.content for m in await every_message(store, session_id)]
         assert contents == ["Hello", "Execution queued", "Execution cancelled"]
 
-    async def test_what_has_begun_is_not_cancelled_like_that(self, store: PostgresSessions) -> None:
+    async def test_an_execution_that_has_begun_is_not_cancelled_this_way(
+        self, store: PostgresSessions
+    ) -> None:
         ref = await begun(store, await a_session(store))
 
         assert not await store.cancel_pending(ref)
@@ -729,10 +729,10 @@ class TestForks:
             (3, None, ["Hello", "", "found", "Two", "Three"]),
         ],
     )
-    async def test_it_shares_what_was_said(
+    async def test_it_shares_the_conversation(
         self, store: PostgresSessions, step: int, content: str | None, heard: list[str]
     ) -> None:
-        """8.1.2: up to a step, and says where it comes from."""
+        """8.1.2: up to a step, and names its origin."""
         origin = await three_steps(store, None)
         fork = another(origin)
         assert await store.fork(origin, step, fork, content)
@@ -744,7 +744,9 @@ class TestForks:
         assert row.status is ExecutionStatus.PENDING
         assert await store.steps(fork) == ()
 
-    async def test_other_first_words_keep_the_conversation_before(self, store: PostgresSessions) -> None:
+    async def test_another_first_message_keeps_the_earlier_conversation(
+        self, store: PostgresSessions
+    ) -> None:
         session_id = await a_session(store)
         await over(store, await begun(store, session_id, "One"), "First")
         second = await begun(store, session_id, "Two")
@@ -763,8 +765,8 @@ class TestForks:
             "Three",
         ]
 
-    async def test_again_it_is_the_same(self, store: PostgresSessions) -> None:
-        """1.1.3: and whoever sends it again once it has begun starts nothing."""
+    async def test_the_same_fork_again_is_the_same_execution(self, store: PostgresSessions) -> None:
+        """1.1.3: and repeating it once it has begun starts nothing."""
         session_id = await a_session(store)
         origin = await three_steps(store, session_id)
         new = another(origin)
@@ -785,14 +787,14 @@ class TestForks:
             with pytest.raises(InvalidInput, match=f"step {step} cannot be forked from.*from 0 to 1$"):
                 await store.fork(ref, step, another(ref))
 
-    async def test_not_beside_what_is_under_way(self, store: PostgresSessions) -> None:
+    async def test_not_while_an_execution_is_in_progress(self, store: PostgresSessions) -> None:
         session_id = await a_session(store)
         origin = await three_steps(store, session_id)
         await begun(store, session_id)
         with pytest.raises(SessionBusy):
             await store.fork(origin, 1, another(origin))
 
-    async def test_not_of_what_is_somebody_elses(self, store: PostgresSessions) -> None:
+    async def test_not_of_another_users_execution(self, store: PostgresSessions) -> None:
         origin = await three_steps(store, None)
         with pytest.raises(NotFound):
             await store.fork(replace(origin, tenant_id=OTHERS), 1, replace(another(origin), tenant_id=OTHERS))
@@ -833,8 +835,8 @@ class TestLists:
 
 
 class TestStranded:
-    async def test_what_a_lost_process_left_is_found(self, store: PostgresSessions) -> None:
-        """1.1.1: and who helps it goes on from where the last look ended."""
+    async def test_executions_of_a_lost_process_are_found(self, store: PostgresSessions) -> None:
+        """1.1.1: and the reconciler continues from where its last scan ended."""
         session_id = await a_session(store)
         launched = (await store.post(said(session_id))).execution
         queued = (await store.post(said(session_id))).execution
@@ -904,13 +906,13 @@ LISTS: Mapping[str, Read] = {
         scope, ExecutionFilter(session_id), limit=20
     ),
     "messages": lambda store, scope, session_id: store.messages(scope, session_id, limit=20),
-    # Found, and then sorted: there are few.
+    # Found by an index and then sorted: there are few.
     "stranded": lambda store, _, __: store.stranded("desk", 1, limit=20),
     "search": lambda store, scope, _: store.sessions(scope, SessionFilter(search="trip 1999"), limit=20),
 }
 
 
-async def test_no_list_is_searched_from_end_to_end(own_database: str) -> None:
+async def test_no_list_is_a_sequential_scan(own_database: str) -> None:
     """Each first page comes from an index, for one user and for a service that sees all of a tenant."""
     engine = create_engine(own_database)
     store, plans = PostgresSessions(engine), list[str]()
@@ -932,13 +934,13 @@ async def test_no_list_is_searched_from_end_to_end(own_database: str) -> None:
             assert plans
             for plan in plans:
                 assert "Seq Scan" not in plan, f"{name} of {scope}:\n{plan}"
-                # Below stands what is made of the notes of one execution: few keys.
+                # The remaining scans read the metadata of one execution: few keys.
                 page, _, _ = plan.partition("SubPlan")
                 assert name in {"search", "stranded"} or "Sort" not in page, f"{name} of {scope}:\n{plan}"
     await engine.dispose()
 
 
-def test_a_title_is_taken_from_the_first_words() -> None:
+def test_a_title_is_taken_from_the_first_message() -> None:
     assert title_of("  Book\na trip ") == "Book a trip"
     assert title_of("word " * 20) == "word word word word word word word word word word word word…"
     assert title_of("x" * 80) == "x" * 60 + "…"
