@@ -1,4 +1,4 @@
-"""Building agents: one method per decision, in any order."""
+"""The agent builder: one method per setting, in any order."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isfinite
@@ -38,12 +38,12 @@ class AgentCapability(Protocol):
     """Something an agent can do: installs tools, processors, criteria, hooks or a callback."""
 
     def install(self, builder: "AgentBuilder") -> object:
-        """Add to the builder what the capability consists of."""
+        """Add the capability's parts to the builder."""
         ...
 
 
 class AgentBuilder:
-    """Collects what an agent is made of; every method returns the builder."""
+    """Collects the settings of an agent; every method returns the builder."""
 
     def __init__(self) -> None:
         self._name = "agent"
@@ -83,56 +83,76 @@ class AgentBuilder:
 
     @classmethod
     def new(cls) -> Self:
-        """No limits; only the error policy and the model's tool calls decide."""
+        """A builder without limits: only the error policy and the model's tool calls end an execution."""
         return cls()
 
     @classmethod
     def base(cls) -> Self:
-        """The defaults: 20 steps, 32768 tokens, 300 seconds."""
+        """A builder with the default limits: 20 steps, 32768 tokens, 300 seconds."""
         limited = cls().with_max_steps(DEFAULT_MAX_STEPS).with_max_tokens(DEFAULT_MAX_TOKENS)
         return limited.with_timeout(DEFAULT_TIMEOUT_SECONDS).with_finish_reasons()
 
     def with_name(self, name: str, description: str = "") -> Self:
-        """What the agent is called, and what others are told about it."""
-        told = valid_text(description, "the agent's description")
+        """Set the agent's name, and the description that callers and other agents read."""
+        description = valid_text(description, "the agent's description")
         self._name = valid_text(name, "the agent's name")
-        self._description = told or self._description
+        self._description = description or self._description
         return self
 
     # Limits.
 
     def with_max_steps(self, steps: int) -> Self:
-        """At most so many steps; 0 executes nothing."""
+        """Limit the number of steps; 0 executes nothing."""
         self._max_steps = _count("with_max_steps", steps)
         return self
 
     def with_max_tokens(self, tokens: int) -> Self:
-        """No further step once so many tokens were used."""
+        """Start no further step once this many tokens were used."""
         self._max_tokens = _count("with_max_tokens", tokens)
         return self
 
     def with_timeout(self, seconds: float) -> Self:
-        """No further step so long after the start or the last resume, unless a cumulative timeout is set."""
+        """Start no further step this long after the start or the last resume.
+
+        A cumulative timeout replaces this one.
+        """
         self._timeout = ExecutionTimeLimit(_number("with_timeout", seconds)).max_seconds
         return self
 
     def with_cumulative_timeout(
         self, seconds: float, scope: Literal["execution", "session"] = "execution"
     ) -> Self:
-        """No further step after so many seconds of work; replaces the wall clock."""
+        """Start no further step after this many seconds of work; replaces the wall-clock timeout.
+
+        Args:
+            seconds: The working time. Time spent waiting for people does not count.
+            scope: Whether the limit applies to one execution, or to all executions of a session together.
+        """
         limit = CumulativeExecutionTimeLimit(_number("with_cumulative_timeout", seconds), scope)
         self._cumulative = CumulativeTimeout(seconds=limit.max_seconds, scope=scope)
         return self
 
     def with_max_retries(self, attempts: int) -> Self:
-        """At most so many tries of a model call in all; 1 or less: one. Without it the time alone decides."""
+        """Limit the attempts of a model call, the first one included.
+
+        Without this limit only the retry budget ends the attempts.
+
+        Args:
+            attempts: The number of attempts; anything below 1 counts as 1.
+        """
         self._model_attempts = max(1, _whole("with_max_retries", attempts))
         return self
 
     def with_retry_budget(self, seconds: float) -> Self:
-        """How long a model call that fails in transport is tried again, from its first failure; 0: not.
+        """Limit how long a model call that fails in transport is retried.
 
-        Without it the preset's `retry_seconds` counts, else five minutes (30 seconds in this process).
+        Without this limit the preset's `retry_seconds` applies, or else five minutes (30 seconds in-process).
+
+        Args:
+            seconds: The time from the first failure; 0 disables retries.
+
+        Raises:
+            InvalidInput: The number is negative.
         """
         if _number("with_retry_budget", seconds) < 0:
             raise InvalidInput(f"with_retry_budget was given {seconds!r}; pass 0 or more seconds")
@@ -140,25 +160,29 @@ class AgentBuilder:
         return self
 
     def with_error_policy(self, policy: ErrorPolicy) -> Self:
-        """What a failure means for the run."""
+        """Set the policy that decides whether a failure ends the execution."""
         self._error_policy = _of_type("with_error_policy", policy, ErrorPolicy)
         return self
 
     def with_finish_reasons(self, *reasons: str) -> Self:
-        """No further step after the model stopped for one of these reasons."""
+        """Start no further step after the model stopped for one of these reasons."""
         self._finish_reasons = tuple(valid_text(reason, "a finish reason") for reason in reasons)
         return self
 
-    # What it can do.
+    # Tools and capabilities.
 
     def with_tools(self, tools: Iterable[Tool] | Tool) -> Self:
-        """These tools as well; one replaces an earlier of its name."""
+        """Add tools; a tool replaces an earlier one of the same name."""
         given = list(tools) if isinstance(tools, Iterable) else [tools]
         self._tools = self._tools.merged(_usable(each) for each in given)
         return self
 
     def with_toolset(self, toolset: Toolset) -> Self:
-        """Tools as well that are only known once an execution asks for them."""
+        """Add a source of tools that is queried when an execution begins.
+
+        Raises:
+            InvalidInput: A toolset with this name was added before.
+        """
         _of_type("with_toolset", toolset, Toolset, "a toolset has a name, listed(asker) and tool(listed)")
         if toolset.name in self._toolsets:
             raise InvalidInput(f"two toolsets are named '{toolset.name}'; rename one of them")
@@ -166,32 +190,35 @@ class AgentBuilder:
         return self
 
     def with_capability(self, capability: AgentCapability) -> Self:
-        """Install a capability; others know it by its `name`, or that of its class."""
+        """Install a capability; the descriptor lists it by its `name`, or by the name of its class."""
         how = "a capability has a method install(builder)"
         _of_type("with_capability", capability, AgentCapability, how).install(self)
         self._capabilities.append(getattr(capability, "name", type(capability).__name__))
         return self
 
     def with_approval(self, tool: str, approval: str | Sequence[Mapping[str, Any]]) -> Self:
-        """Whether calls of a tool wait for a person: never, always, or by rules.
+        """Set whether calls of a tool wait for a person's approval.
 
-        The tool may be added later; an approval of a tool that the agent does not have is refused
-        once the agent is defined.
+        The tool may be added later. If the agent has no such tool when it is defined, that raises.
+
+        Args:
+            tool: The tool's name.
+            approval: `never`, `always`, or a list of rules.
         """
         self._approvals[valid_text(tool, "the tool's name")] = parse_approval(approval)
         return self
 
     def with_parallel_tools(self, flag: bool) -> Self:
-        """Whether the calls of one response run at the same time."""
+        """Set whether the calls of one response run at the same time."""
         self._parallel_tools = _of_type("with_parallel_tools", flag, bool)
         return self
 
     def with_throw_on_tool_failure(self, flag: bool = True) -> Self:
-        """Whether a failing tool is an exception, instead of a result that the model reads."""
+        """Set whether a failing tool raises, instead of returning a result that the model reads."""
         self._throws = _of_type("with_throw_on_tool_failure", flag, bool)
         return self
 
-    # How it works.
+    # Execution.
 
     def with_debug(self, flag: bool = True) -> Self:
         """Keep the full state after each step of a durable execution."""
@@ -199,73 +226,81 @@ class AgentBuilder:
         return self
 
     def add_processor(self, processor: Processor) -> Self:
-        """Look at the state after each step, and maybe change it."""
+        """Add a processor, which receives the state after each step and may change it."""
         if not isinstance(processor, ProcessorWithModel) and not callable(processor):
-            raise InvalidInput(f"a processor is a function from state to state, {processor!r} is none")
+            raise InvalidInput(
+                f"a processor must be a function that takes and returns a state, not {processor!r}"
+            )
         self._processors.append(processor)
         return self
 
     def add_hook(self, hook: AgentHook) -> Self:
-        """Call this hook around steps and tool calls."""
+        """Add a hook that is called around steps and tool calls."""
         self._hooks.append(_of_type("add_hook", hook, AgentHook, "derive it from AgentHook"))
         return self
 
     def add_continuation_criteria(self, *criteria: Criterion[Any]) -> Self:
-        """Criteria of your own, asked after the base set."""
+        """Add criteria that are evaluated after the base set."""
         self._criteria.extend(ContinuationCriteria(*criteria).criteria)
         return self
 
     def with_llm_preset(self, name: str) -> Self:
-        """The model settings of that name; a driver that was given wins."""
+        """Use the model settings of this preset, unless a driver is set."""
         self._llm_preset = valid_text(name, "the preset's name")
         return self
 
     def with_driver(self, driver: StepDriver | CanUseTools) -> Self:
-        """How steps talk to the model."""
+        """Set the driver, which exchanges messages with the model."""
         self._driver = _of_type("with_driver", driver, CanUseTools, _how_drivers_are_made(driver))
         return self
 
     def with_events(self, bus: EventBus) -> Self:
-        """Where events of the loop and of its tools go."""
+        """Set the bus that receives the events of the loop and of its tools."""
         self._events = _of_type("with_events", bus, EventBus)
         return self
 
     def with_broadcast(self, config: BroadcastConfig) -> Self:
-        """How much viewers are told of its durable executions; an adapter in-process has a config of its own.
+        """Set how much viewers of the agent's durable executions receive.
 
-        Where an execution stands is always told: `auto_status_tracking` is for adapters only.
+        In-process adapters have their own configuration. Status changes are always sent:
+        `auto_status_tracking` affects adapters only.
         """
         self._broadcast = _of_type("with_broadcast", config, BroadcastConfig)
         return self
 
-    # What it is told.
+    # Prompts and messages.
 
     def with_cached_context(self, context: CachedContext) -> Self:
-        """What precedes every request."""
+        """Set the messages and tool schemas that precede every request."""
         self._cached = _of_type("with_cached_context", context, CachedContext)
         return self
 
     def with_system_prompt(self, prompt: str) -> Self:
-        """The instruction before everything else."""
+        """Set the system prompt, which comes before all other messages."""
         self._system_prompt = valid_text(prompt, "the system prompt")
         return self
 
     def with_response_format(self, given: ResponseFormat | Mapping[str, Any]) -> Self:
-        """The schema that answers have to satisfy."""
+        """Set the schema that answers must satisfy."""
         self._response_format = as_response_format(given)
         return self
 
     def on_build(self, fn: Callable[[Any], Any]) -> Self:
-        """Let this function have the agent that was built, and return the one to use."""
+        """Register a function that receives the built agent and returns the agent to use."""
         if not callable(fn):
-            raise InvalidInput(f"on_build takes a function from agent to agent, {fn!r} is none")
+            raise InvalidInput(f"on_build needs a function that takes and returns an agent, not {fn!r}")
         self._built.append(fn)
         return self
 
     def definition(self) -> AgentDefinition:
-        """What has been decided so far, as a value; the builder can go on."""
+        """The settings so far as a value; later calls to the builder do not change it.
+
+        Raises:
+            InvalidInput: The settings do not fit together.
+            UnknownName: An approval names a tool that the agent does not have.
+        """
         for name in () if self._toolsets else self._approvals:
-            # A misspelt name would leave the tool that was meant without its guard.
+            # A misspelt name would leave the intended tool without approval.
             self._tools.get(name)
         return AgentDefinition(
             descriptor=AgentDescriptor(self._name, self._description, self._tools.names, self._capabilities),
@@ -338,7 +373,7 @@ T = TypeVar("T")
 
 def _of_type(method: str, value: object, kind: type[T], how: str = "") -> T:
     expected = how or f"pass {kind.__name__}"
-    # A class has the methods that its objects have, so to a protocol it looks like one of them.
+    # A class has the methods of its instances, so an isinstance check against a protocol passes for it.
     if isinstance(value, type):
         raise InvalidInput(f"{method} was given {value!r}; {expected}: an object of it, not the class")
     if not isinstance(value, kind):
@@ -373,7 +408,7 @@ def _is_finite(value: float) -> bool:
 
 
 def _usable(tool: object) -> Tool:
-    """A tool that can say what it is: whoever reads a broken one later would fail in the middle of a run."""
+    # Reading a broken property here fails early, and not in the middle of a run.
     checked = _of_type("with_tools", tool, Tool, _HOW_TOOLS)
     for part in ("name", "description", "schema"):
         getattr(checked, part)

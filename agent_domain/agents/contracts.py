@@ -1,8 +1,8 @@
-"""Agents defined in code: what one can do, how it is built, and how it is found by name.
+"""Agents defined in code: their interface, their construction, and a registry by name.
 
-Most agents derive from `AbstractAgentDefinition`, which asks for no more than a description
-and a way to build what runs. Their classes go into an `AgentContractRegistry`, from which
-services make agents by name and configuration.
+Most agents derive from `AbstractAgentDefinition`, which needs only a description and a method
+that builds the runner. Their classes go into an `AgentContractRegistry`, from which services
+create agents by name and configuration.
 """
 
 from abc import ABC, abstractmethod
@@ -21,7 +21,7 @@ DefinitionT = TypeVar("DefinitionT", bound="AbstractAgentDefinition")
 
 
 class NameList(FrozenList):
-    """Names in their order, without repeats; what is empty or no text is left out."""
+    """Names in their order, without duplicates; entries that are blank or not text are left out."""
 
     def __init__(self, entries: Iterable[object] = ()) -> None:
         given = [entries] if isinstance(entries, str) else listed(entries, "names")
@@ -34,7 +34,7 @@ class NameList(FrozenList):
 
 @dataclass(frozen=True, slots=True)
 class AgentDescriptor:
-    """What others are told about an agent before they use it."""
+    """The public description of an agent."""
 
     name: str
     description: str
@@ -51,14 +51,14 @@ class AgentDescriptor:
 
 @runtime_checkable
 class RunsAgent(Protocol):
-    """What runs an agent, at once or step by step, and tells listeners about it."""
+    """Runs an agent, at once or step by step, and publishes events to listeners."""
 
     def run(self, state: AgentState) -> AgentState:
-        """The state when the agent stopped."""
+        """Run the agent until it stops, and return the last state."""
         ...
 
     def next_step(self, state: AgentState) -> AgentState:
-        """The state after one more step; unchanged when there is none."""
+        """Run one more step and return the state; unchanged if there is no further step."""
         ...
 
     def has_next_step(self, state: AgentState) -> bool:
@@ -70,7 +70,7 @@ class RunsAgent(Protocol):
         ...
 
     def iterator(self, state: AgentState) -> Iterator[AgentState]:
-        """The state after each step."""
+        """Run the agent, and yield the state after each step."""
         ...
 
     def with_event_handler(self: RunnerT, handler: EventBus | None) -> RunnerT:
@@ -78,11 +78,11 @@ class RunsAgent(Protocol):
         ...
 
     def wiretap(self: RunnerT, fn: Listener | None) -> RunnerT:
-        """Tell this one about every event; None changes nothing."""
+        """Call `fn` with every event; None changes nothing."""
         ...
 
     def on_event(self: RunnerT, cls: type[E], fn: Callable[[E], object] | None) -> RunnerT:
-        """Tell this one about events of one class; None changes nothing."""
+        """Call `fn` with every event of one class; None changes nothing."""
         ...
 
 
@@ -91,36 +91,36 @@ class AgentContract(RunsAgent, Protocol):
     """An agent that describes itself and can be built and run."""
 
     def descriptor(self) -> AgentDescriptor:
-        """What others are told about the agent; nothing is built for it."""
+        """The agent's description; does not build the agent."""
         ...
 
     def build(self) -> RunsAgent:
-        """What runs the agent."""
+        """The runner of the agent."""
         ...
 
 
 class AbstractAgentDefinition(ABC):
     """An agent that is built on first use, once.
 
-    What listens before then is kept, and attached when the agent is built: event handlers
-    first, so that none of them takes the place of a listener.
+    Handlers and listeners that are added earlier are kept and attached when the agent is built: event
+    handlers first, so that attaching one does not replace a listener.
     """
 
-    # Defaults of the class, so that a definition's own `__init__` need not call this one's.
+    # Class attributes, so that a subclass with an `__init__` need not call this one's.
     _agent: RunsAgent | None = None
     _handlers: tuple[EventBus, ...] = ()
     _listeners: tuple[tuple[type[Any] | None, Callable[[Any], object]], ...] = ()
 
     @abstractmethod
     def descriptor(self) -> AgentDescriptor:
-        """What others are told about the agent."""
+        """The agent's description."""
 
     @abstractmethod
     def build_agent(self) -> RunsAgent:
-        """Make what runs the agent; called once."""
+        """Create the runner; called once."""
 
     def build(self) -> RunsAgent:
-        """What runs the agent, the same each time."""
+        """The runner of the agent, created on the first call."""
         if self._agent is None:
             agent = self.build_agent()
             for handler in self._handlers:
@@ -131,11 +131,11 @@ class AbstractAgentDefinition(ABC):
         return self._agent
 
     def run(self, state: AgentState) -> AgentState:
-        """The state when the agent stopped."""
+        """Run the agent until it stops, and return the last state."""
         return self.build().run(state)
 
     def next_step(self, state: AgentState) -> AgentState:
-        """The state after one more step; unchanged when there is none."""
+        """Run one more step and return the state; unchanged if there is no further step."""
         return self.build().next_step(state)
 
     def has_next_step(self, state: AgentState) -> bool:
@@ -147,7 +147,7 @@ class AbstractAgentDefinition(ABC):
         return self.build().final_step(state)
 
     def iterator(self, state: AgentState) -> Iterator[AgentState]:
-        """The state after each step."""
+        """Run the agent, and yield the state after each step."""
         return self.build().iterator(state)
 
     def with_event_handler(self: DefinitionT, handler: EventBus | None) -> DefinitionT:
@@ -161,11 +161,11 @@ class AbstractAgentDefinition(ABC):
         return self
 
     def wiretap(self: DefinitionT, fn: Listener | None) -> DefinitionT:
-        """Tell this one about every event; None changes nothing."""
+        """Call `fn` with every event; None changes nothing."""
         return self._heard_by(None, fn)
 
     def on_event(self: DefinitionT, cls: type[E], fn: Callable[[E], object] | None) -> DefinitionT:
-        """Tell this one about events of one class; None changes nothing."""
+        """Call `fn` with every event of one class; None changes nothing."""
         return self._heard_by(cls, fn)
 
     def _heard_by(
@@ -186,10 +186,10 @@ def _attached(agent: RunsAgent, cls: type[Any] | None, fn: Callable[[Any], objec
 
 @runtime_checkable
 class AgentFactory(Protocol):
-    """Makes agents by name; an `AgentContractRegistry` is one, and applications may write others."""
+    """Creates agents by name; `AgentContractRegistry` is one implementation."""
 
     def create(self, name: str, config: Mapping[str, Any] = EMPTY) -> Result[AgentContract]:
-        """A new agent of that name, or why there is none."""
+        """Create an agent by name; a `Failure` says why that is not possible."""
         ...
 
 
@@ -199,29 +199,35 @@ def _is_contract(given: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class AgentContractRegistry:
-    """Classes of agents by name; registering gives a new registry."""
+    """Agent classes by name; immutable, so registering returns a new registry."""
 
     agents: FrozenDict = field(default_factory=FrozenDict)
 
     def register(self, name: str, agent: type[AgentContract]) -> "AgentContractRegistry":
-        """This class as well, or instead of the one of its name."""
+        """A registry with this class added; it replaces an earlier class of the same name.
+
+        Raises:
+            InvalidInput: The class does not implement `AgentContract`.
+        """
         if not _is_contract(agent):
             raise InvalidInput(f"'{name}' is not an AgentContract")
         return AgentContractRegistry(FrozenDict({**self.agents, name: agent}))
 
     def has(self, name: str) -> bool:
-        """Whether a class has the name."""
+        """Whether a class is registered under this name."""
         return name in self.agents
 
     def names(self) -> list[str]:
-        """Every name, in the order in which they came."""
+        """All names, in the order of registration."""
         return list(self.agents)
 
     def create(self, name: str, config: Mapping[str, Any] = EMPTY) -> Result[AgentContract]:
-        """A new agent of that name, or why there is none.
+        """Create an agent by name; a `Failure` says why that is not possible.
 
-        A class that defines `from_config` is given the configuration, any other its entries
-        as keyword arguments.
+        Args:
+            name: The name of a registered class.
+            config: Passed to the class's `from_config` if it has one, or else as keyword arguments to
+                the class itself.
         """
         if name not in self.agents:
             return Failure(InvalidInput(f"No agent named '{name}'"))

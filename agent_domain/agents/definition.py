@@ -1,4 +1,4 @@
-"""An agent as it was built: everything that a runner needs, and nothing that runs."""
+"""Agent definitions: what `AgentBuilder` builds, as a value without anything that runs."""
 
 import copy
 import hashlib
@@ -33,68 +33,72 @@ from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map
 
 @runtime_checkable
 class KnowsItsAgent(Protocol):
-    """A tool that has to know whose it is, such as one whose agents inherit from that one."""
+    """A tool that depends on its agent, such as one whose subagents inherit from the agent."""
 
     def of(self, parent: "AgentDefinition") -> Tool:
-        """The tool of this agent."""
+        """A copy of the tool for this agent."""
         ...
 
 
 @runtime_checkable
 class IsWritten(Protocol):
-    """A tool that brings more than the model is told of it, such as the prompts of other agents."""
+    """A tool with settings beyond its schema, such as the prompts of other agents."""
 
     @property
     def written(self) -> FrozenDict:
-        """What an execution is governed by besides the tool's schema, as JSON."""
+        """The settings that affect an execution and are not in the tool's schema, as JSON."""
         ...
 
 
 @dataclass(frozen=True)
 class AgentDefinition:
-    """What an `AgentBuilder` came to."""
+    """All settings of an agent, as an `AgentBuilder` collected them."""
 
     descriptor: AgentDescriptor
     base_plan: ExecutionPlan
-    """The plan without the criteria that were added."""
+    """The plan without the additional criteria."""
     driver: StepDriver | CanUseTools | None = None
     llm_preset: str | None = None
     model_settings: FrozenDict = EMPTY
-    """The settings of its model, where it has some of its own instead of a preset."""
+    """Model settings that are used instead of a preset."""
     tools: Toolbox = field(default_factory=Toolbox)
     criteria: tuple[Criterion[Any], ...] = ()
     processors: tuple[Processor, ...] = ()
     hooks: tuple[AgentHook, ...] = ()
     toolsets: tuple[Toolset, ...] = ()
-    """Where tools come from that are only known once an execution asks."""
+    """Sources of tools that are queried when an execution begins."""
     cached_context: CachedContext = field(default_factory=CachedContext)
     approvals: FrozenDict = EMPTY
     throw_on_tool_failure: bool = False
     events: EventBus = field(default_factory=EventBus)
     source: str = ""
-    """Where it was found: a file, or `module:attribute`."""
+    """Where the definition comes from: a file, or `module:attribute`."""
     written: FrozenDict = EMPTY
-    """What was written down of it and shows nowhere else: the options of its capabilities, for instance."""
+    """Settings from the agent's file that no other field shows, such as the options of its capabilities."""
 
     @property
     def rules(self) -> Rules:
-        """What governs its executions in this process; criteria need not be registered for that."""
+        """The rules of executions in this process; their criteria need not be registered."""
         plan = self.base_plan
         criteria = plan.base_criteria().with_criteria(*self.criteria)
         return Rules(criteria, plan.error_policy, plan.parallel_tools, plan.processes)
 
     def plan(self, registry: CriterionRegistry = REGISTERED) -> ExecutionPlan:
-        """What governs its durable executions; a criterion that is not registered is refused."""
+        """The plan of durable executions.
+
+        Raises:
+            InvalidInput: A criterion is not registered.
+        """
         refs = tuple(registry.ref(criterion) for criterion in self.criteria)
         return self.base_plan.model_copy(update={"criteria": refs})
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of what its executions are governed by, as far as it was written down.
+        """SHA-256 of the declared settings that govern executions.
 
-        That is what is told to the model and what it may call, capabilities with their options, subagents,
-        the model's preset or settings, limits, policies and approvals. The code of tools, hooks and
-        processors is not in it, nor is what that code was given.
+        It covers prompts and tool schemas, capabilities with their options, subagents, the model's preset
+        or settings, limits, policies and approvals. It does not cover the code of tools, hooks and
+        processors, nor the arguments of that code.
         """
         content = {
             "plan": self.base_plan.model_dump(mode="json"),
@@ -111,7 +115,7 @@ class AgentDefinition:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def spec(self) -> ExecutionSpec:
-        """What the row of each of its executions keeps of it."""
+        """The part of the definition that is stored in the row of each execution."""
         return ExecutionSpec(
             agent=self.descriptor.name,
             llm_preset=self.llm_preset,
@@ -121,7 +125,7 @@ class AgentDefinition:
         )
 
     def with_listed(self, listed: Mapping[str, Any]) -> "AgentDefinition":
-        """The same with the tools that its toolsets listed; its own tools win over those of the same name."""
+        """A copy with the tools that the toolsets listed; the agent's own tools win over those."""
         known = {toolset.name: toolset for toolset in self.toolsets}
         found = [
             known[name].tool(ListedTool.from_dict(entry))
@@ -138,19 +142,20 @@ class AgentDefinition:
         return frozen_map({name: written(approval) for name, approval in self.approvals.items()})
 
     def equipped(self) -> "AgentDefinition":
-        """The same with tools and a driver that know whose they are."""
+        """A copy whose tools and driver are bound to this agent."""
         bound = [tool.of(self) for tool in self.tools if isinstance(tool, KnowsItsAgent)]
         tools, driver = self.tools.merged(bound), self.driver
         if isinstance(driver, StepDriver):
-            # Of this agent's own, so that two agents never share one's position or tools.
+            # A copy, so that two agents never share a driver's position or tools.
             driver = copy.copy(driver)
             driver.equip(tools, parallel_tools=self.base_plan.parallel_tools)
         return replace(self, tools=tools, driver=driver)
 
     def need_of(self, call: ToolCall, allowed: Sequence[ApprovalRule] = ()) -> CallNeed:
-        """What a call waits for; one that cannot run anyway fails without asking anybody.
+        """What a call waits for before it has a result.
 
-        Approval comes first, whatever the tool itself waits for after that.
+        A call that cannot run at all needs nothing: it fails without a question to a person. Approval comes
+        before anything that the tool itself waits for.
         """
         if self.tools.refusal(call) is not None:
             return CallNeed.RUN
@@ -158,7 +163,12 @@ class AgentDefinition:
         return CallNeed.APPROVAL if self.needs_approval(call, allowed) else own
 
     def needs_approval(self, call: ToolCall, allowed: Sequence[ApprovalRule] = ()) -> bool:
-        """Whether a person has to allow this call; `allowed` are those that one has allowed already."""
+        """Whether a person has to approve this call.
+
+        Args:
+            call: The call.
+            allowed: Rules of calls that a person has already approved for the execution.
+        """
         if any(rule.matches(call.name, call.args) for rule in allowed):
             return False
         approval: Approval = self.approvals.get(call.name, ApprovalMode.NEVER)
@@ -166,7 +176,7 @@ class AgentDefinition:
 
 
 def _named(criterion: Criterion[Any]) -> Any:
-    """A criterion with its parameters; one that is not registered, so in-process only, by its class."""
+    """The criterion with its parameters; one that is not registered, so in-process only, by its class."""
     try:
         return REGISTERED.ref(criterion).model_dump(mode="json")
     except InvalidInput:

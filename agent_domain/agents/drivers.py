@@ -1,12 +1,12 @@
-"""Drivers: how one step talks to a model, and what the conversation keeps of it.
+"""Drivers: they exchange messages with the model, and translate a step into messages of the conversation.
 
-A `StepDriver` works in two phases, so that whoever drives the loop can run the tools in between
-and survive a crash there: `infer` asks the model. What the conversation keeps of a step is said
-once the model has answered (`said`), and once more for each result (`answered`), so that both can
-be written down when they are known. `use_tools` is all of it in one, for callers that hold an
-executor.
-Anything else with a `use_tools(state)` of its own can drive a step too; it then answers for all
-of it.
+A `StepDriver` works in two phases, so that the loop's caller can run the tools in between and
+survive a crash there. `infer` asks the model. `said` returns the messages that the conversation
+keeps of the reply, and `answered` those of each tool result, so that both can be recorded as soon
+as they are known. `use_tools` combines the phases, for callers that have an executor.
+
+Any other object with a method `use_tools(state)` can drive a step as well; it is then responsible
+for the whole step.
 """
 
 import copy
@@ -47,24 +47,29 @@ class Model(Protocol):
     """A language model: one request, one response. It never retries by itself."""
 
     async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
-        """Ask the model once; `on_text` hears its text as it is written."""
+        """Send one request.
+
+        Args:
+            request: The messages, tools and options.
+            on_text: Called with each piece of text as it arrives.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the first phase of a step came to, before any tool ran."""
+    """The result of the first phase of a step, before any tool runs."""
 
     response: InferenceResponse
     own_type: StepType | None = None
     errors: tuple[StepError, ...] = ()
     executions: tuple[ToolExecution, ...] = ()
-    """Results that are there already, such as the report of an unusable decision."""
+    """Results that need no tool, such as the report of an unusable decision."""
     runs_tools: bool = True
 
 
 class CanExecuteToolCalls(Protocol):
-    """Runs tool calls; every call gets exactly one execution, in the order of the calls."""
+    """Runs tool calls; each call yields exactly one execution, in the order of the calls."""
 
     async def execute_tool(self, call: ToolCall, state: AgentState) -> ToolExecution:
         """Run one call."""
@@ -73,16 +78,16 @@ class CanExecuteToolCalls(Protocol):
     async def execute_tools(
         self, calls: Sequence[ToolCall], state: AgentState
     ) -> tuple[AgentState, tuple[ToolExecution, ...]]:
-        """The executions, and the state with what hooks changed meanwhile."""
+        """Run the calls; return the state, which hooks may have changed, and the executions."""
         ...
 
 
 @runtime_checkable
 class CanUseTools(Protocol):
-    """Carries out a whole step: the returned state has it as its current step."""
+    """Runs a whole step, which becomes the current step of the returned state."""
 
     async def use_tools(self, state: AgentState) -> AgentState:
-        """The state after a whole step."""
+        """Run the step and return the state after it."""
         ...
 
 
@@ -94,29 +99,33 @@ class StepDriver(ABC):
     executor: CanExecuteToolCalls | None = None
 
     model: Model | None = None
-    """What it asks."""
+    """The model that the driver calls."""
     asks_preset: bool = False
-    """Whether it can ask the model of the agent's preset, where it was given none."""
+    """Whether the driver uses the model of the agent's preset if it has none."""
 
     @property
     def wants_model(self) -> bool:
-        """Whether it was given none and could ask that of the agent's preset."""
+        """Whether the driver has no model and accepts that of the agent's preset."""
         return self.asks_preset and self.model is None
 
     def with_model(self, model: Model) -> Self:
-        """The same, asking this one."""
+        """A copy of the driver with this model."""
         driver = copy.copy(self)
         driver.model = model
         return driver
 
     def known_model(self) -> Model:
-        """The model that it asks."""
+        """The driver's model.
+
+        Raises:
+            InvalidInput: The driver has none.
+        """
         if self.model is None:
             raise InvalidInput(f"{type(self).__name__} has no model; pass one, or run the agent on a worker")
         return self.model
 
     def equip(self, tools: Toolbox, *, parallel_tools: bool = True) -> None:
-        """Take over the agent's tools."""
+        """Set the agent's tools."""
         self.tools = tools
         self.parallel_tools = parallel_tools
 
@@ -126,21 +135,25 @@ class StepDriver(ABC):
 
     @abstractmethod
     def said(self, step: AgentStep) -> Messages:
-        """What the conversation gets before any call of the step is answered."""
+        """The messages of the model's reply, which precede those of the tool results."""
 
     def answered(self, execution: ToolExecution) -> Messages:
-        """What one result adds; nothing, where the conversation keeps none."""
+        """The messages of one tool result; none by default."""
         del execution
         return ()
 
     def outputs(self, step: AgentStep) -> Messages:
-        """What a finished step adds to the conversation."""
+        """The messages that a completed step adds to the conversation."""
         called = {call.id for call in step.tool_calls}
         results = (self.answered(e) for e in step.tool_executions if e.call.id in called)
         return (*self.said(step), *(message for messages in results for message in messages))
 
     async def use_tools(self, state: AgentState) -> AgentState:
-        """Both phases, with the tools run in between."""
+        """Run both phases, and the tools in between.
+
+        Raises:
+            InvalidInput: There are calls to run, and the driver has no executor.
+        """
         state = replied(self, state, await self.infer(state))
         calls = state.current_step.pending_calls if state.current_step else ()
         if not calls:
@@ -152,7 +165,7 @@ class StepDriver(ABC):
 
 
 def to_run(_call: ToolCall) -> CallNeed:
-    """What calls wait for where nothing says otherwise."""
+    """The need of a call by default: it only has to run."""
     return CallNeed.RUN
 
 
@@ -163,7 +176,18 @@ def replied(
     seconds: float = 0.0,
     need_of: Callable[[ToolCall], CallNeed] = to_run,
 ) -> AgentState:
-    """The state after the model answered."""
+    """The state after the model replied.
+
+    Args:
+        driver: Translates the step into messages.
+        state: The state with the step begun.
+        reply: The model's reply.
+        seconds: How long the model took.
+        need_of: What each call waits for.
+
+    Raises:
+        InvalidInput: The step has not begun.
+    """
     started = state.current_step_started_at or state.state_info.updated_at
     if started is None:
         raise InvalidInput("the step has not begun; call with_step_started(at) first")
@@ -187,13 +211,23 @@ def replied(
 def observed(
     driver: StepDriver, state: AgentState, executions: Iterable[ToolExecution], seconds: float = 0.0
 ) -> AgentState:
-    """The state after some of its calls were answered."""
+    """The state after some calls of the current step have results.
+
+    Args:
+        driver: Translates the step into messages.
+        state: The state with the current step.
+        executions: The results.
+        seconds: How long the calls took.
+
+    Raises:
+        InvalidInput: There is no current step.
+    """
     step = state.current_step
     if step is None:
         raise InvalidInput("there is no step whose calls could be answered")
     step = step.observed(executions, seconds)
     state = state.with_current_step(_finished(driver, step))
-    # Only now: calls of the same step see the metadata with which it began.
+    # Only when the step is complete: calls of the same step see the metadata with which it began.
     noted = (execution.metadata for execution in step.tool_executions) if step.is_complete else ()
     for metadata in noted:
         state = state.with_metadata(metadata) if metadata else state
@@ -205,7 +239,7 @@ def _finished(driver: StepDriver, step: AgentStep) -> AgentStep:
 
 
 def with_call_ids(state: AgentState, response: InferenceResponse) -> InferenceResponse:
-    """Every call under an id of its own, also when the model gave none, or one that it gave before."""
+    """The response with a unique id for each call, even if the model gave none or repeated one."""
     taken = {entry.get("id") for message in state.messages for entry in message.calls}
     calls: dict[str, ToolCall] = {}
     for index, call in enumerate(response.tool_calls):
@@ -216,7 +250,11 @@ def with_call_ids(state: AgentState, response: InferenceResponse) -> InferenceRe
 
 
 def new_call_id(state: AgentState, index: int = 0) -> str:
-    """The id of a call of the step under way, for want of one by the model."""
+    """An id for a call of the current step to which the model gave none.
+
+    Raises:
+        InvalidInput: The state has no execution id.
+    """
     execution_id = state.execution.execution_id
     if execution_id is None:
         raise InvalidInput("the state has no execution id yet; call identified(agent_id, execution_id) first")
@@ -249,22 +287,22 @@ class ToolCallingDriver(StepDriver):
     async def infer(self, state: AgentState, on_text: OnText = unheard) -> Reply:
         """Ask the model, with the cached context and the conversation."""
         request, held = self.request(state), leak_guard.Held(on_text)
-        # Without tools there are no arguments, and an answer in JSON can be heard as it is written.
+        # Without tools a reply in JSON cannot be leaked arguments, so it is streamed without delay.
         response = await self.known_model().respond(request, held.heard if request.tools else on_text)
         text = leak_guard.said(response.text, response.tool_calls)
         held.ended(text)
         return Reply(replace(response, text=text))
 
     def request(self, state: AgentState) -> InferenceRequest:
-        """Cached messages and tool schemas first, then the conversation."""
+        """The request: cached messages and tool schemas first, then the conversation."""
         cached = state.cached_context
         cached = cached if cached.tools else cached.with_tools(self.tools.schemas)
         return InferenceRequest.compile(state.messages, cached, parallel_tools=self.parallel_tools)
 
     def said(self, step: AgentStep) -> Messages:
-        """The answer, or the calls."""
+        """One assistant message: the answer, or the calls."""
         return tool_calling_said(step)
 
     def answered(self, execution: ToolExecution) -> Messages:
-        """The result, as the model reads it."""
+        """One tool message with the result."""
         return (result_message(execution),)

@@ -1,4 +1,4 @@
-"""Front matter: what a markdown text says about itself, between two lines `---`.
+"""Front matter: the metadata of a markdown text, between two lines `---`.
 
     ---
     name: reviewer
@@ -6,8 +6,8 @@
     ---
     You review changes.
 
-Only the splitting happens here. Reading the lines between as YAML needs a library, and is
-left to the caller; `names_of` reads the lists of names that people write there in two ways.
+This module only splits the text. Parsing the front matter as YAML needs a library and is left to
+the caller. `names_of` parses lists of names, which may be a YAML list or comma-separated text.
 """
 
 import re
@@ -29,9 +29,13 @@ _FENCED = re.compile(
 
 
 def split_front_matter(text: str) -> tuple[str | None, str]:
-    r"""Front matter and body; None and the whole text when no front matter opens and closes.
+    r"""Split a text into front matter and body.
 
-    Lines may end in `\r\n` (the parts end theirs in `\n`), a fence in spaces.
+    Lines may end in `\r\n`, which becomes `\n`, and a fence may have trailing spaces.
+
+    Returns:
+        The front matter and the body; None and the whole text if the text does not begin with front matter
+        or does not close it.
     """
     text = text.removeprefix(_BYTE_ORDER_MARK).replace("\r\n", "\n")
     fenced = _FENCED.match(text)
@@ -39,7 +43,12 @@ def split_front_matter(text: str) -> tuple[str | None, str]:
 
 
 def names_of(value: object, field: str) -> tuple[str, ...]:
-    """The names in a list or in comma text: trimmed, none empty, none twice."""
+    """The names in a list or in comma-separated text: trimmed, without blanks and duplicates.
+
+    Args:
+        value: The list or text.
+        field: The name of the field, for error messages.
+    """
     entries: object = value.split(",") if isinstance(value, str) else value
     if not isinstance(entries, list | tuple):
         kind = type(value).__name__

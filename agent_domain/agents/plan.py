@@ -1,8 +1,8 @@
-"""What governs an execution, as data.
+"""Execution plans: the policy of one execution, as data.
 
 A plan is resolved once, when an execution starts, and travels with it: a deploy with other
-defaults never touches what is already running. Criteria are named, not pickled: those of
-Everstep and those that were registered can be planned.
+defaults does not change running executions. Criteria are named, not pickled, so a plan can
+contain Everstep's own criteria and registered ones.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,7 +36,7 @@ from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map
 
 
 class _Data(BaseModel):
-    """Read from workflow history: what a later version added is ignored."""
+    """Read from workflow history: fields that a later version added are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -56,14 +56,14 @@ class CumulativeTimeout(_Data):
 
 
 class DriverKind(StrEnum):
-    """How steps talk to the model."""
+    """The driver of an execution's steps."""
 
     TOOL_CALLING = "tool_calling"
     REACT = "react"
 
 
 class PlannedTool(_Data):
-    """What the runtime has to know of a tool before it runs it."""
+    """The properties of a tool that the runtime needs before a call."""
 
     name: str
     quick: bool = False
@@ -71,11 +71,11 @@ class PlannedTool(_Data):
     timeout_seconds: float | None = None
     need: CallNeed = CallNeed.RUN
     wait_seconds: float | None = None
-    """How long a person may take, where one is asked."""
+    """How long to wait for a person, if the tool asks one."""
 
     @classmethod
     def of(cls, name: str, options: ToolOptions) -> "PlannedTool":
-        """The tool of that name with what it declares."""
+        """The tool with this name and these options."""
         return cls(
             name=name,
             quick=options.quick,
@@ -98,37 +98,44 @@ class ExecutionPlan(_Data):
     error_policy: ErrorPolicy = ErrorPolicy()
     criteria: tuple[CriterionRef, ...] = ()
     model_attempts: int | None = Field(default=None, ge=1)
-    """Tries of a model call in all; None: as many as fit into the time."""
+    """Attempts of a model call, the first included; None: limited by time only."""
     retry_seconds: float | None = Field(default=None, ge=0, exclude_if=lambda seconds: seconds is None)
-    """How long a model call is tried again; None: as the preset says."""
+    """How long a model call is retried; None: the preset's value."""
     parallel_tools: bool = True
     driver: DriverKind = DriverKind.TOOL_CALLING
     tools: tuple[PlannedTool, ...] = ()
-    # Left out of every history, as long as it says nothing.
+    # Excluded while it has its default, so that recorded histories do not change.
     broadcast: BroadcastConfig = Field(default=STANDARD, exclude_if=STANDARD.__eq__)
     debug: bool = Field(default=False, exclude_if=lambda debug: not debug)
-    """Whether the full state is kept after each step. Written only where it is."""
+    """Whether the full state is kept after each step; serialised only if true."""
 
     processes: bool = Field(default=False, exclude_if=lambda processes: not processes)
-    """Whether processors look at each step."""
+    """Whether processors run after each step."""
 
     def debugged(self, debug: bool) -> Self:
-        """The same in debug mode, if that is wanted; what is in it already stays there."""
+        """A copy in debug mode if `debug` is true; a plan in debug mode stays in it."""
         return self.model_copy(update={"debug": True}) if debug else self
 
     def told(self, broadcast: BroadcastConfig | None) -> Self:
-        """The same with viewers told so much, if that is said."""
+        """A copy with this broadcast configuration, unless it is None."""
         return self if broadcast is None else self.model_copy(update={"broadcast": broadcast})
 
     def rules(self, registry: "CriterionRegistry | None" = None) -> Rules:
-        """The plan as criteria that can be asked; unknown names are refused."""
+        """The plan's criteria and policies, ready to evaluate.
+
+        Args:
+            registry: Resolves the criteria by name; `REGISTERED` by default.
+
+        Raises:
+            UnknownName: A criterion is not registered.
+        """
         known = registry or REGISTERED
         more = tuple(known.build(ref) for ref in self.criteria)
         criteria = self.base_criteria().with_criteria(*more)
         return Rules(criteria, self.error_policy, self.parallel_tools, self.processes)
 
     def base_criteria(self) -> ContinuationCriteria:
-        """The base set: limits, finish reasons, error policy, work."""
+        """The base set: limits, finish reasons, error policy, pending tool calls."""
         steps = () if self.max_steps is None else (StepsLimit(self.max_steps),)
         tokens = () if self.max_tokens is None else (TokenUsageLimit(self.max_tokens),)
         finish = () if self.finish_reasons is None else (FinishReasonCheck(frozenset(self.finish_reasons)),)
@@ -137,7 +144,7 @@ class ExecutionPlan(_Data):
         return ContinuationCriteria(*steps, *tokens, *self._time_limit(), *finish, errors, work)
 
     def _time_limit(self) -> tuple[Criterion[Any], ...]:
-        """The one time limit that is active: a cumulative one replaces the wall clock."""
+        """The active time limit: a cumulative one replaces the wall clock."""
         if self.cumulative_timeout:
             return (
                 CumulativeExecutionTimeLimit(self.cumulative_timeout.seconds, self.cumulative_timeout.scope),
@@ -154,12 +161,12 @@ class RegisteredCriterion:
     fn: Callable[..., ContinuationDecision]
 
     def decide(self, state: Any) -> ContinuationDecision:
-        """What the function says."""
+        """Call the function with the state and the parameters."""
         return ContinuationDecision(self.fn(state, **self.params))
 
     @property
     def criterion_class(self) -> str:
-        """Traces show the registered name."""
+        """The registered name, for traces."""
         return self.name
 
 
@@ -170,7 +177,11 @@ class CriterionRegistry:
     entries: dict[str, Callable[..., Any]] = field(default_factory=dict[str, Callable[..., Any]])
 
     def register(self, name: str, criterion: Callable[..., Any]) -> None:
-        """Make a criterion plannable under a name; a name that is taken is refused."""
+        """Register a criterion, so that plans can name it.
+
+        Raises:
+            InvalidInput: Another criterion has this name.
+        """
         if name in self.entries and self.entries[name] is not criterion:
             raise InvalidInput(f"a criterion named '{name}' is registered already; choose another name")
         self.entries[name] = criterion
@@ -178,7 +189,7 @@ class CriterionRegistry:
     def function(
         self, name: str
     ) -> Callable[[Callable[..., ContinuationDecision]], Callable[..., RegisteredCriterion]]:
-        """Register the decorated function; calling the result with parameters gives the criterion."""
+        """Register the decorated function; calling it with parameters creates the criterion."""
 
         def registered(fn: Callable[..., ContinuationDecision]) -> Callable[..., RegisteredCriterion]:
             def criterion(**params: Any) -> RegisteredCriterion:
@@ -190,7 +201,12 @@ class CriterionRegistry:
         return registered
 
     def build(self, ref: CriterionRef) -> Criterion[Any]:
-        """The criterion that a plan names."""
+        """Create the criterion that a plan names.
+
+        Raises:
+            UnknownName: The name is not registered.
+            InvalidInput: The parameters do not fit.
+        """
         if ref.name not in self.entries:
             raise UnknownName("criterion", ref.name, self.entries)
         try:
@@ -199,7 +215,11 @@ class CriterionRegistry:
             raise InvalidInput(f"the parameters of the criterion '{ref.name}' do not fit: {error}") from None
 
     def ref(self, criterion: Criterion[Any]) -> CriterionRef:
-        """How a plan names this criterion."""
+        """The reference by which a plan names this criterion.
+
+        Raises:
+            InvalidInput: The criterion is not registered, or has parameters that are not JSON.
+        """
         if isinstance(criterion, RegisteredCriterion):
             return CriterionRef(name=criterion.name, params=criterion.params)
         name = next((n for n, entry in self.entries.items() if entry is type(criterion)), None)
@@ -213,10 +233,12 @@ class CriterionRegistry:
 
 
 def _parameters(criterion: Criterion[Any]) -> dict[str, Any]:
-    """The fields; a function that was not given is no parameter."""
     given = {f.name: (getattr(criterion, f.name), f.default) for f in fields(cast("Any", criterion))}
-    params = {name: value for name, (value, default) in given.items() if not value is default is None}
-    # Two kinds of values of our own criteria that are no JSON; both read it back.
+    # An optional field that was left out is no parameter: its default None may stand for a function.
+    params = {
+        name: value for name, (value, default) in given.items() if value is not None or default is not None
+    }
+    # Everstep's own criteria have two kinds of values that are not JSON; their classes accept the JSON form.
     match criterion:
         case FinishReasonCheck(reasons):
             return params | {"reasons": sorted(reasons)}
@@ -249,4 +271,4 @@ REGISTERED = CriterionRegistry(
         )
     }
 )
-"""The criteria that every process of an installation knows; register your own at import time."""
+"""The criteria that plans can name; register your own at import time, in every process."""

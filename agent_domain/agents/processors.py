@@ -1,11 +1,12 @@
-"""What users put around steps and tool calls: processors and hooks.
+"""Processors and hooks: user code around steps and tool calls.
 
-Both take a state and return one; whatever they raise becomes a failure step. Through the state
-they can ask for a stop (`with_stop_signal`) or for one more step (`with_continuation_requested`).
+Both take a state and return one; an exception from them becomes a failure step. Through the state
+they can request a stop (`with_stop_signal`) or one more step (`with_continuation_requested`).
 
-In a durable execution they run where the model is asked and the tools are run. What they change there is
-recorded once; an attempt that is lost before that runs them again, so they have to bear that. They may add
-messages before or after the conversation, and change the metadata. A hook of a tool may change the metadata.
+In a durable execution they run in the activities that call the model and the tools. Their changes are
+recorded once. If an attempt is lost before that, they run again, so they must tolerate repetition. They may
+add messages before or after the conversation, and change the metadata. A tool hook may only change the
+metadata.
 """
 
 import inspect
@@ -25,16 +26,20 @@ class ProcessorWithModel(Protocol):
     """A processor that asks a model, such as a critic."""
 
     async def process(self, state: AgentState, ask: AskModel) -> AgentState:
-        """Look at the state after a step joined the conversation."""
+        """Process the state after a step joined the conversation, and return the state to continue with."""
         ...
 
 
 Processor: TypeAlias = Callable[[AgentState], AgentState | Awaitable[AgentState]] | ProcessorWithModel
-"""Looks at the state after a step joined the conversation, and may change it."""
+"""Receives the state after a step joined the conversation, and returns the state to continue with."""
 
 
 async def processed(processor: Processor, state: AgentState, ask: AskModel) -> AgentState:
-    """The state that the processor goes on with."""
+    """Run a processor and return its state.
+
+    Raises:
+        InvalidInput: The processor did not return a state of the same execution and step.
+    """
     if isinstance(processor, ProcessorWithModel):
         return given_back(await processor.process(state, ask), processor, state)
     result = processor(state)
@@ -43,11 +48,15 @@ async def processed(processor: Processor, state: AgentState, ask: AskModel) -> A
 
 
 MOST_ADDED = 1000
-"""So many messages may be added at one place; a durable execution has a place for each."""
+"""The most messages added at one place; a durable execution reserves this many positions."""
 
 
 def added_between(before: AgentState, after: AgentState) -> Added:
-    """What a durable execution keeps of a change: what was said around the conversation, and the metadata."""
+    """The change that a durable execution records: messages around the conversation, and metadata.
+
+    Raises:
+        InvalidInput: There are too many new messages, or existing ones were changed or dropped.
+    """
     said, known = after.messages, before.messages
     for start in range(len(said) - len(known) + 1):
         if said[start : start + len(known)] == known:
@@ -65,7 +74,16 @@ def added_between(before: AgentState, after: AgentState) -> Added:
 
 
 def given_back(result: object, by: object, before: AgentState) -> AgentState:
-    """The state that a processor or hook returned, if it goes on from the one that it was given."""
+    """Return the result of a processor or hook after checking it.
+
+    Args:
+        result: The returned value.
+        by: The processor or hook, for error messages.
+        before: The state that it received.
+
+    Raises:
+        InvalidInput: The result is not a state of the same execution and step.
+    """
     name = getattr(by, "__name__", type(by).__name__)
     if not isinstance(result, AgentState):
         raise InvalidInput(f"{name} returned {type(result).__name__}; return the state to go on with")
@@ -82,27 +100,30 @@ def _under_way(state: AgentState) -> tuple[object, ...]:
 
 
 def overrides(hook: "AgentHook", method: str) -> bool:
-    """Whether the hook does something there."""
+    """Whether the hook overrides this method."""
     return getattr(getattr(hook, method), "__func__", None) is not getattr(AgentHook, method)
 
 
 class AgentHook:
-    """Called around steps and tool calls; override what you need. Each returns the state to go on with."""
+    """Called around steps and tool calls; override the methods you need.
+
+    Each method returns the state to continue with.
+    """
 
     def before_step(self, state: AgentState) -> AgentState:
-        """The step has begun, the model was not asked yet."""
+        """Called after a step has begun and before the model is asked."""
         return state
 
     def before_tool(self, state: AgentState, call: ToolCall) -> AgentState:
-        """A tool is about to run."""
+        """Called before a tool runs."""
         del call
         return state
 
     def after_tool(self, state: AgentState, execution: ToolExecution) -> AgentState:
-        """A tool has its result."""
+        """Called when a tool has its result."""
         del execution
         return state
 
     def after_step(self, state: AgentState) -> AgentState:
-        """The step joined the conversation; the evaluation follows."""
+        """Called after the step joined the conversation and before the evaluation."""
         return state

@@ -1,13 +1,13 @@
-"""ReAct: tools for models that have no tool calls of their own.
+"""ReAct: tools for models without native tool calls.
 
 The model answers in JSON with one decision at a time: call a tool, or give the final answer.
-What it decided and what came of it enter the conversation as plain text (`Thought:`, `Action:`,
-`Observation:`), so that every model can read them. A call is otherwise a call like any other: it
-is run, approved and told about by whoever drives the loop.
+The decision and its result enter the conversation as plain text (`Thought:`, `Action:`,
+`Observation:`), which every model can read. The loop runs, approves and publishes such a call
+like any other.
 
-A reply in which no decision can be read is asked for again within the step. If that does not
-help, or if the decision makes no sense, the step fails with a validation error, reported like
-the failure of a tool that the model never called; the error policy says what follows.
+If a reply contains no readable decision, the driver asks again within the step. If that does not
+help, or if the decision is invalid, the step fails with a validation error, which is reported like
+the failure of a tool that the model never called. The error policy decides what follows.
 """
 
 import re
@@ -45,11 +45,11 @@ ARGS_ARRAY = "Pass args as a JSON object keyed by parameter name, not as an arra
 ARGS_MISSING = "A call_tool decision needs args"
 
 MAX_DETAIL = 200
-"""Characters of what was wrong with a reply's JSON; places in it have names as long as the model likes."""
+"""Characters of the error about a reply's JSON; it contains keys of the reply, which have any length."""
 
 NOT_A_DECISION = "Thought: My reply was not a valid decision"
 
-# The arguments differ from tool to tool, which strict schemas cannot express.
+# Arguments differ between tools, which a strict schema cannot express.
 DECISION_FORMAT = ResponseFormat(
     frozen_map(
         {
@@ -86,7 +86,7 @@ To answer:
 """
 
 _PLACEHOLDER = re.compile(r"\s*<[A-Z_]+>\s*")
-"""Small models copy sample values: these no one can take for an answer, and they count as none."""
+"""Small models copy the sample values; a copied placeholder counts as missing."""
 
 PLAIN_ANSWER = (
     "Give the final answer now, as plain text for the user. "
@@ -99,7 +99,7 @@ PLAIN_ANSWER = (
 
 @dataclass(frozen=True, slots=True)
 class CallTool:
-    """The model wants a tool to run; `args` is whatever it sent."""
+    """A decision to call a tool; `args` is not validated yet."""
 
     thought: str
     tool: str
@@ -108,14 +108,14 @@ class CallTool:
 
 @dataclass(frozen=True, slots=True)
 class FinalAnswer:
-    """The model has the answer."""
+    """A decision to give the final answer."""
 
     answer: str
 
 
 @dataclass(frozen=True, slots=True)
 class Unusable:
-    """The reply cannot be acted upon; `message` says why, to the model."""
+    """An unusable reply; `message` gives the reason to the model."""
 
     stage: Literal["decision_extraction", "decision_validation"]
     message: str
@@ -125,7 +125,12 @@ ReActDecision: TypeAlias = CallTool | FinalAnswer | Unusable
 
 
 def read_decision(text: str, tools: Collection[str]) -> ReActDecision:
-    """What a reply decides, for an agent with these tools."""
+    """Parse the decision in a reply.
+
+    Args:
+        text: The model's reply.
+        tools: The names of the agent's tools.
+    """
     try:
         data = extracted(text)
     except InvalidInput as error:
@@ -135,7 +140,11 @@ def read_decision(text: str, tools: Collection[str]) -> ReActDecision:
 
 
 def extracted(text: str) -> FrozenDict:
-    """The one JSON object in a reply; a code fence or words around it do no harm."""
+    """Parse the JSON object in a reply; a code fence or text around it is ignored.
+
+    Raises:
+        InvalidInput: There is no JSON object.
+    """
     start, end = text.find("{"), text.rfind("}")
     if start < 0 or end < start:
         raise InvalidInput("the reply holds no JSON object")
@@ -143,7 +152,7 @@ def extracted(text: str) -> FrozenDict:
 
 
 def validated(data: FrozenDict, tools: Collection[str]) -> ReActDecision:
-    """The decision, or why it is none."""
+    """Validate the decision; an invalid one becomes `Unusable`."""
     thought, tool, answer = (_said(data.get(key)) for key in ("thought", "tool", "answer"))
     match data.get("type"):
         case "call_tool" if not tool:
@@ -162,7 +171,7 @@ def validated(data: FrozenDict, tools: Collection[str]) -> ReActDecision:
 
 
 def _said(value: object) -> str:
-    """A field as text: models also answer with numbers and objects. Blank text and placeholders are none."""
+    """A field as text: models also send numbers and objects. Blank text and placeholders become empty."""
     text = "" if value is None else result_text(value)
     return text if text.strip() and not _is_copied(text) else ""
 
@@ -172,7 +181,7 @@ def _is_copied(text: str) -> bool:
 
 
 def refused_args(args: object) -> str | None:
-    """Why arguments cannot be handed to any tool; those that are missing are the executor's to refuse."""
+    """The reason why the arguments fit no tool, or None; the executor checks for missing arguments."""
     match args:
         case FrozenDict():
             return None
@@ -183,13 +192,13 @@ def refused_args(args: object) -> str | None:
 
 
 def usable_args(args: FrozenDict, schema: Mapping[str, Any]) -> FrozenDict:
-    """The arguments that the tool knows and that say something."""
+    """The arguments that the tool's schema names and that are not null."""
     known = args.keys() if _takes_any(schema) else schema["properties"].keys()
     return FrozenDict({key: value for key, value in args.items() if key in known and value is not None})
 
 
 def _takes_any(schema: Mapping[str, Any]) -> bool:
-    """Whether no argument is unknown to the tool."""
+    """Whether the tool accepts arguments with any name."""
     return "properties" not in schema or schema.get("additionalProperties", False) is not False
 
 
@@ -197,7 +206,7 @@ def _takes_any(schema: Mapping[str, Any]) -> bool:
 
 
 def instructions(tools: Toolbox) -> str:
-    """The system prompt: how to decide, and what there is to call."""
+    """The system prompt: the rules of decisions, and the tools with their schemas."""
     functions = [cast("Mapping[str, Any]", schema["function"]) for schema in tools.schemas]
     catalogue = [{key: function.get(key) for key in ("name", "description")} for function in functions]
     schemas = [{key: function.get(key) for key in ("name", "parameters")} for function in functions]
@@ -205,7 +214,7 @@ def instructions(tools: Toolbox) -> str:
 
 
 def react_said(step: AgentStep) -> Messages:
-    """The answer, what was decided, or that nothing usable was."""
+    """The messages of a reply: the answer, the decision, or the report of an unusable one."""
     response = step.inference_response or InferenceResponse()
     if step.tool_calls:
         call = step.tool_calls[0]
@@ -216,12 +225,12 @@ def react_said(step: AgentStep) -> Messages:
 
 
 def react_answered(execution: ToolExecution) -> Messages:
-    """What came of a call."""
+    """The message with the result of a call."""
     return (user(f"Observation: {_observed(execution)}"),)
 
 
 def report(error: str) -> Messages:
-    """What the model reads after a reply that was no decision."""
+    """The messages after a reply without a usable decision."""
     return (assistant(NOT_A_DECISION), user(f"Observation: {error}"))
 
 
@@ -236,7 +245,7 @@ def _observed(execution: ToolExecution) -> str:
 
 
 class ReActDriver(StepDriver):
-    """Lets the model decide in JSON, one tool call or the answer at a time."""
+    """Asks the model for decisions in JSON: one tool call at a time, or the answer."""
 
     asks_preset = True
 
@@ -246,12 +255,12 @@ class ReActDriver(StepDriver):
         whole("max_retries", max_retries, 0)
         self.model = model
         self.max_retries = max_retries
-        """How often an unreadable reply is asked for again within a step."""
+        """How often the driver asks again within a step after an unreadable reply."""
         self.final_via_inference = final_via_inference
-        """Whether the answer is written by a second call, as plain text, instead of inside the decision."""
+        """Whether a second model call writes the answer as plain text, instead of the decision's own text."""
 
     async def infer(self, state: AgentState, on_text: OnText = unheard) -> Reply:
-        """Ask for a decision. Only an answer is heard: the rest is not meant for people."""
+        """Ask for a decision. Only the text of an answer is streamed: the rest is not meant for users."""
         decision, response = await self._decision(state)
         if isinstance(decision, FinalAnswer):
             return Reply(await self._answered(state, decision.answer, response, on_text))
@@ -262,7 +271,7 @@ class ReActDriver(StepDriver):
         return Reply(response, StepType.ERROR, executions=(ToolExecution(call, error=error),))
 
     async def _decision(self, state: AgentState) -> tuple[ReActDecision, InferenceResponse]:
-        """The decision and the response that held it, with the usage of all that were needed."""
+        """The decision, and its response with the summed usage of all attempts."""
         conversation, cached = state.messages, self._cached(state)
         decision, response = await self._asked(conversation, cached)
         for _ in range(self.max_retries):
@@ -278,17 +287,17 @@ class ReActDriver(StepDriver):
         self, conversation: Messages, cached: CachedContext
     ) -> tuple[ReActDecision, InferenceResponse]:
         response = await self.known_model().respond(InferenceRequest.compile(conversation, cached), unheard)
-        # The conversation gets texts of ours instead of the reply, to which these would belong.
+        # The conversation contains the driver's texts instead of the reply to which these belong.
         response = replace(response, tool_calls=(), items=FrozenList())
         return read_decision(response.text, self.tools.names), response
 
     def _cached(self, state: AgentState) -> CachedContext:
-        """The cached context with our instructions, and without tools: the model is told in words."""
+        """The cached context with the instructions, which describe the tools, and without tool schemas."""
         cached = _without_tools(state.cached_context)
         return cached.with_system_prompt(instructions(self.tools)).with_response_format(DECISION_FORMAT)
 
     def _called(self, state: AgentState, decision: CallTool, response: InferenceResponse) -> Reply:
-        """A call to run; or one that has failed already, because its arguments are no object."""
+        """The reply with a call to run, or with a failed call if the arguments are not an object."""
         call_id, refusal = new_call_id(state), refused_args(decision.args)
         if refusal:
             call = ToolCall(call_id, decision.tool, malformed=json_text(decision.args))
@@ -302,7 +311,7 @@ class ReActDriver(StepDriver):
     async def _answered(
         self, state: AgentState, answer: str, response: InferenceResponse, on_text: OnText
     ) -> InferenceResponse:
-        """The answer of the decision, or that of a second call which knows nothing of decisions."""
+        """The decision's answer, or that of a second call without the decision instructions."""
         if not self.final_via_inference:
             on_text(answer)
             return replace(response, text=answer)
@@ -318,7 +327,7 @@ class ReActDriver(StepDriver):
         )
 
     def said(self, step: AgentStep) -> Messages:
-        """The answer, or thought and action."""
+        """The answer, or the thought and the action."""
         return react_said(step)
 
     def answered(self, execution: ToolExecution) -> Messages:

@@ -1,7 +1,7 @@
-"""The agents that can be named, for instance by a model that wants to delegate.
+"""A registry of agents by name, for instance for a model that delegates work.
 
-Mutable on purpose: it is filled while a program starts, from code and from files, and later
-definitions replace earlier ones. Reading files is left to whoever has a file system.
+It is mutable on purpose: a program fills it at startup, from code and from files, and later
+definitions replace earlier ones. Reading files is left to `everstep.agents`.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from everstep.agent_domain.errors import InvalidInput, UnknownName
 
 
 class AgentRegistry:
-    """Agent specs by name, in the order in which the names came."""
+    """Agent specs by name, in the order of registration."""
 
     def __init__(self, specs: Iterable[AgentSpec] = ()) -> None:
         self._specs: dict[str, AgentSpec] = {}
@@ -20,7 +20,15 @@ class AgentRegistry:
             self.register(spec)
 
     def register(self, spec: AgentSpec, parent_tools: Iterable[str] | None = None) -> None:
-        """Add the spec, or replace the one of its name; given parent tools, it must get by with those."""
+        """Add a spec, or replace the one of its name.
+
+        Args:
+            spec: The spec.
+            parent_tools: The tools of the parent agent; given these, the spec may use no others.
+
+        Raises:
+            InvalidInput: It is not a spec, or it needs tools that the parent does not have.
+        """
         if not isinstance(cast("object", spec), AgentSpec):
             raise InvalidInput(f"{spec!r} is no AgentSpec; read one with from_markdown or from_json")
         problems = [] if parent_tools is None else spec.validate(parent_tools)
@@ -29,31 +37,35 @@ class AgentRegistry:
         self._specs[spec.name] = spec
 
     def get(self, name: str) -> AgentSpec:
-        """The spec; `UnknownName` lists what there is."""
+        """The spec of this name.
+
+        Raises:
+            UnknownName: There is none; the error lists the known names.
+        """
         if name not in self._specs:
             raise UnknownName("agent", name, self._specs)
         return self._specs[name]
 
     def has(self, name: str) -> bool:
-        """Whether an agent has the name."""
+        """Whether an agent is registered under this name."""
         return name in self._specs
 
     def all(self) -> list[AgentSpec]:
-        """Every spec."""
+        """All specs."""
         return list(self._specs.values())
 
     def names(self) -> list[str]:
-        """Every name."""
+        """All names."""
         return list(self._specs)
 
     def count(self) -> int:
-        """How many there are."""
+        """The number of agents."""
         return len(self._specs)
 
     def remove(self, name: str) -> None:
-        """Forget the agent, if there is one."""
+        """Remove the agent, if it is registered."""
         self._specs.pop(name, None)
 
     def clear(self) -> None:
-        """Forget all agents."""
+        """Remove all agents."""
         self._specs.clear()

@@ -1,7 +1,7 @@
-"""Tools whose calls are executions of their own: what starts a child, and what its parent reads of it.
+"""Subagent tools: a call starts a child execution, and the child's end becomes the call's result.
 
-A call of such a tool (`need=CallNeed.SUBAGENT`) is not run. The tool says which agent begins, on what; once
-that has ended, however it did, the tool says what the parent's model reads.
+A call of such a tool (`need=CallNeed.SUBAGENT`) is not run itself. `spawn` returns the agent to start and its
+messages. When the child has ended, in any way, `report` returns the text for the parent's model.
 """
 
 from collections.abc import Mapping
@@ -22,10 +22,10 @@ from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map
 
 @dataclass(frozen=True, slots=True)
 class Spawn:
-    """A child to be started. A limit that is None is the agent's own."""
+    """A child execution to start. A limit of None leaves the agent's own limit."""
 
     agent: str
-    """One that the tool brings along, or else one that workers know."""
+    """The name of an agent of the tool, or else of one that is registered on workers."""
     messages: Messages
     max_steps: int | None = None
     max_tokens: int | None = None
@@ -39,7 +39,7 @@ class Spawn:
 
     @property
     def limits(self) -> dict[str, Any]:
-        """The limits that are not the agent's own, by their names in a plan."""
+        """The limits that override the agent's own, by their names in a plan."""
         names = ("max_steps", "max_tokens", "timeout_seconds")
         given = {name: getattr(self, name) for name in names}
         return {name: limit for name, limit in given.items() if limit is not None}
@@ -47,23 +47,23 @@ class Spawn:
 
 @runtime_checkable
 class CanSpawn(Protocol):
-    """What a tool that declares `need=CallNeed.SUBAGENT` can do besides.
+    """A tool that declares `need=CallNeed.SUBAGENT`.
 
-    Both methods return at once and depend on their arguments alone: whoever is lost in between asks again.
+    Both methods must return at once and depend on their arguments only: a retried attempt calls them again.
     """
 
     def spawn(self, args: dict[str, Any], context: ToolContext) -> Spawn | str:
-        """The child to start; or a text, which becomes the call's result without one."""
+        """The child to start, or a text, which becomes the call's result without a child."""
         ...
 
     def report(self, args: dict[str, Any], end: ChildEnd) -> str:
-        """What the parent's model reads of a child that has ended."""
+        """The text that the parent's model reads about a child that has ended."""
         ...
 
 
 @runtime_checkable
 class BringsAgents(Protocol):
-    """A tool with agents of its own, which nobody else can start."""
+    """A tool with private agents, which only this tool can start."""
 
     @property
     def subagents(self) -> Mapping[str, AgentDefinition]:
@@ -72,24 +72,24 @@ class BringsAgents(Protocol):
 
 
 def brought(parent: AgentDefinition, name: str) -> AgentDefinition | None:
-    """The agent of that name that one of the parent's tools brings along."""
+    """The private agent with this name of one of the parent's tools."""
     known = (tool.subagents for tool in parent.tools if isinstance(tool, BringsAgents))
     return next((agents[name] for agents in known if name in agents), None)
 
 
 def path(parent: str, name: str) -> str:
-    """How everybody calls an agent that a tool of the parent brings along."""
+    """The full name of a private agent: the parent's name, a slash, and its own name."""
     return f"{parent}/{name}"
 
 
 def split(agent: str) -> tuple[str, str] | None:
-    """Parent and name of an agent that a tool brings along; None for all others."""
+    """The parent's full name and the own name of a private agent; None for all others."""
     parent, slash, name = agent.rpartition("/")
     return (parent, name) if slash else None
 
 
 def named(agents: Mapping[str, AgentDefinition], agent: str) -> AgentDefinition | None:
-    """The agent that everybody calls so: one of these, or one that a tool of one of these brings along."""
+    """The agent with this full name: one of `agents`, or a private agent of one of their tools."""
     if agent in agents:
         return agents[agent]
     of = split(agent)
@@ -98,14 +98,24 @@ def named(agents: Mapping[str, AgentDefinition], agent: str) -> AgentDefinition 
 
 
 def child_ref(parent: ExecutionRef, call_id: str) -> ExecutionRef:
-    """The child that a call starts, whoever computes it: in the parent's session, under an id of its own."""
+    """The reference of a call's child: in the parent's session, with an id derived from the call.
+
+    Every process and attempt computes the same reference.
+    """
     return ExecutionRef(subagent_id(parent.execution_id, call_id), parent.tenant_id, parent.session_id)
 
 
 def child_plan(
     spawn: Spawn, definition: AgentDefinition, agent: str, tokens_left: int | None = None
 ) -> ExecutionPlan:
-    """What governs the child; it gets no more tokens than its parent has left."""
+    """The plan of a child.
+
+    Args:
+        spawn: The child to start; its limits override those of the definition.
+        definition: The child's agent.
+        agent: The full name of the child's agent.
+        tokens_left: The parent's remaining tokens, which cap those of the child; None: no cap.
+    """
     plan = definition.plan().model_copy(update={**spawn.limits, "agent": agent})
     if tokens_left is None:
         return plan
@@ -116,7 +126,7 @@ def child_plan(
 def child_execution(
     spawn: Spawn, definition: AgentDefinition, plan: ExecutionPlan, ref: ExecutionRef, parent: UUID
 ) -> NewExecution:
-    """The child as the store accepts it; it knows nothing of its parent's conversation."""
+    """The child as the store accepts it; it does not contain the parent's conversation."""
     own = {"agent": plan.agent, "llm_preset": spawn.llm_preset or definition.llm_preset}
     return NewExecution(
         ref,
@@ -129,7 +139,7 @@ def child_execution(
 
 
 def child_end(row: ExecutionRow | None) -> ChildEnd:
-    """How a child ended, by its row; one whose row is gone was deleted."""
+    """The end of a child by its row; a missing row means that the child was deleted."""
     if row is None:
         return ChildEnd(ExecutionStatus.FAILED, error="It was deleted")
     response = row.output.get("response") if row.output else None

@@ -1,6 +1,6 @@
-"""An agent as people write it down: its name, when to use it, its prompt, what it may use.
+"""Agent specs: an agent as written in a file, with its name, description, prompt, tools and limits.
 
-Two written forms give the same value. Markdown, with the prompt as its body:
+Two formats give the same value. Markdown, with the prompt as its body:
 
     ---
     name: reviewer
@@ -10,12 +10,11 @@ Two written forms give the same value. Markdown, with the prompt as its body:
     ---
     You review changes.
 
-And JSON, with the prompt under `systemPrompt`, `prompt` or `system`. Keys that are not ours
-are ignored: such files are shared with other programs. Left out, tools and model are those
-of the parent.
+And JSON, with the prompt under `systemPrompt`, `prompt` or `system`. Unknown keys are ignored:
+such files are shared with other programs. Without `tools` or `model`, an agent uses those of its
+parent.
 
-An agent that is started by itself has no parent. It says by `capabilities` what it can do, and may
-set limits and approvals of its own.
+A top-level agent has no parent. It lists its `capabilities`, and may set limits and approvals.
 """
 
 import re
@@ -40,7 +39,7 @@ from everstep.agent_domain.values import (
 )
 
 ReadsYaml = Callable[[str], object]
-"""Port: the value that a YAML text stands for; `ValueError` when the text is no valid YAML."""
+"""Port: parses a YAML text; raises `ValueError` if the text is not valid YAML."""
 
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
 _KEYS = (
@@ -63,38 +62,38 @@ _PROMPT_KEYS = ("systemPrompt", "prompt", "system")
 
 @dataclass(frozen=True, slots=True)
 class AgentSpec:
-    """One agent definition; to make an invalid one raises `InvalidInput`.
+    """One agent definition; the constructor raises `InvalidInput` for invalid values.
 
-    `tools` and `skills` may be given as comma text, `model` as the name of a preset, as
-    `inherit` or as a map of model settings.
+    `tools` and `skills` may be comma-separated text. `model` is the name of a preset, `inherit`, or
+    a map of model settings.
     """
 
     name: str
     description: str
     system_prompt: str
     tools: Sequence[str] | None = None
-    """None stands for all tools of the parent, an empty list for none."""
+    """None: all tools of the parent; an empty list: no tools."""
     model: str | Mapping[str, Any] | None = None
-    """None and `inherit` stand for the model of the parent."""
+    """None and `inherit`: the model of the parent."""
     skills: Sequence[str] | None = None
     metadata: Mapping[str, Any] = field(default_factory=FrozenDict)
     capabilities: Sequence[str] | Mapping[str, Any] | None = None
-    """Names, or a map from names to options; kept as that map."""
+    """Names, or a map from names to options; stored as a map."""
     max_steps: int | None = None
     max_tokens: int | None = None
     timeout_seconds: float | None = None
     retry_seconds: float | None = None
-    """How long a model call that fails in transport is tried again."""
+    """How long a model call that fails in transport is retried."""
     approval: Mapping[str, Any] = field(default_factory=FrozenDict)
-    """Whether calls wait for a person, by the name of the tool: `never`, `always`, or a list of rules."""
+    """Approval by the name of the tool: `never`, `always`, or a list of rules."""
     error_policy: str | None = None
-    """What a failure means for the run: the name of a preset of `ErrorPolicy`."""
+    """The name of a preset of `ErrorPolicy`, which decides whether a failure ends the execution."""
 
     load_yaml: ClassVar[ReadsYaml | None] = None
-    """Reads front matter. The domain has no YAML library: `everstep.agents` sets this one."""
+    """Parses front matter. The domain has no YAML library: `everstep.agents` sets this parser."""
 
     def __post_init__(self) -> None:
-        """Replace what was given by its checked, frozen form."""
+        """Validate the fields and freeze them."""
         checked = {
             "name": _name(self.name),
             "description": _needed(self.description, "description").strip(),
@@ -116,21 +115,25 @@ class AgentSpec:
 
     @classmethod
     def from_mapping(cls, front_matter: object, prompt: str) -> "AgentSpec":
-        """The spec that a map describes, in everything but the prompt."""
+        """Read a spec from a map of keys and a prompt.
+
+        Raises:
+            InvalidInput: It is not a map, or a value is invalid.
+        """
         if not isinstance(front_matter, Mapping):
             raise InvalidInput(f"The front matter must be a map of keys, not {type(front_matter).__name__}")
         return _spec(cast("Mapping[object, Any]", front_matter), prompt)
 
     @classmethod
     def from_markdown(cls, text: str, load_yaml: ReadsYaml | None = None) -> "AgentSpec":
-        """The spec in front matter, its prompt in the body.
+        """Read a spec from front matter, with the body as its prompt.
 
         Args:
             text: The whole file.
-            load_yaml: Another reader of YAML than Everstep's.
+            load_yaml: A YAML parser to use instead of Everstep's.
 
         Raises:
-            InvalidInput: There is no front matter, it is no valid YAML, or it describes no agent.
+            InvalidInput: There is no front matter, it is not valid YAML, or a value is invalid.
         """
         read = load_yaml or cls.load_yaml
         if read is None:
@@ -141,7 +144,7 @@ class AgentSpec:
                 "The text has no front matter; begin it with a line '---', the keys, and a line '---'"
             )
         try:
-            # Below a line, as in the file: then errors name the lines by their numbers there.
+            # The newline replaces the opening fence, so that errors have the line numbers of the file.
             given = read(f"\n{front_matter}")
         except ValueError as error:
             raise InvalidInput(f"The front matter is no valid YAML: {error}") from error
@@ -149,7 +152,11 @@ class AgentSpec:
 
     @classmethod
     def from_json(cls, given: str | Mapping[str, Any]) -> "AgentSpec":
-        """The spec in a JSON object, or in its text."""
+        """Read a spec from a JSON object or its text.
+
+        Raises:
+            InvalidInput: It is not a JSON object, or a value is invalid.
+        """
         value: object = parse_json(given, "the agent") if isinstance(given, str) else given
         if not isinstance(value, Mapping):
             raise InvalidInput(f"The agent must be a JSON object, not {type_name(value)}")
@@ -158,7 +165,7 @@ class AgentSpec:
         return _spec(fields, prompts[0] if prompts else "")
 
     def validate(self, parent_tools: Iterable[str]) -> list[str]:
-        """What a parent with these tools could not give it, one text for each."""
+        """One error text for each tool of the spec that the parent does not have."""
         known = listed(parent_tools, "the tools of the parent")
         lacking = [tool for tool in self.tools or () if tool not in known]
         return [f"Agent '{self.name}' asks for tool '{tool}', which its parent lacks" for tool in lacking]
@@ -211,7 +218,7 @@ def _model(value: object) -> str | FrozenDict | None:
 
 
 def _capabilities(value: object) -> FrozenDict | None:
-    """The options of each, by its name: an empty map where none are given."""
+    """The options of each capability by its name; an empty map without options."""
     if value is None:
         return None
     if not isinstance(value, Mapping):

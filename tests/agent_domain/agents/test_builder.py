@@ -446,7 +446,7 @@ BAD_INPUT: list[tuple[str, Callable[[Any], object], str]] = [
     (
         "add_processor",
         lambda b: b.add_processor(5),
-        "a processor is a function from state to state, 5 is none",
+        "a processor must be a function that takes and returns a state, not 5",
     ),
     ("add_hook", lambda b: b.add_hook(unchanged), "derive it from AgentHook"),
     ("add_hook", lambda b: b.add_hook(AgentHook), "derive it from AgentHook"),
@@ -469,7 +469,7 @@ BAD_INPUT: list[tuple[str, Callable[[Any], object], str]] = [
         "response format must be a map, not str",
     ),
     ("with_response_format", lambda b: b.with_response_format({"type": "json_schema"}), "needs a 'schema'"),
-    ("on_build", lambda b: b.on_build(5), "on_build takes a function from agent to agent, 5 is none"),
+    ("on_build", lambda b: b.on_build(5), "on_build needs a function that takes and returns an agent, not 5"),
 ]
 
 
