@@ -21,7 +21,7 @@ export UV_PYTHON_DOWNLOADS := never
 unexport VIRTUAL_ENV
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test chaos check bench fmt python
+.PHONY: help demo test chaos check bench docs reference fmt python
 ifneq ($(WANTED),)
 ifneq ($(WANTED),$(shell $(BIN)/python -V 2>/dev/null))
 .PHONY: $(READY)
@@ -54,6 +54,13 @@ check: $(READY)  ## Run all checks: format, lint, types, layers, rules without a
 
 bench: $(READY)  ## Measure how fast the domain decides, and what durability, the HTTP API, the gateway and capabilities cost
 	@missed=0; for each in domain engine api gateway capabilities; do $(BIN)/python bench/$$each.py || missed=1; done; exit $$missed
+
+docs: $(READY)  ## Build the site of the documentation into site/, and fail on links that lead nowhere
+	@$(BIN)/python -m sphinx -c docs -b html --fail-on-warning --keep-going --quiet . site
+	@echo "The site is in site/docs/index.html"
+
+reference: $(READY)  ## Write the pages of docs/reference that follow from the code
+	@$(BIN)/python docs/generate.py
 
 python:
 	@$(PYTHON) -c 'import sys, ensurepip; print(sys.executable)' 2>/dev/null

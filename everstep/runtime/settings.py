@@ -49,21 +49,26 @@ class Settings(BaseSettings):
     database_url: str | None = Field(
         default=None, validation_alias=AliasChoices("EVERSTEP_DATABASE_URL", "DATABASE_URL", "database_url")
     )
+    """The PostgreSQL database: `postgresql+psycopg://user:password@host/name`. `everstep up` has its own."""
     temporal_address: str | None = Field(
         default=None,
         validation_alias=AliasChoices("EVERSTEP_TEMPORAL_ADDRESS", "TEMPORAL_ADDRESS", "temporal_address"),
     )
+    """The Temporal server, as `host:port`. `everstep up` has its own."""
     temporal_namespace: str = Field(
         default="default",
         validation_alias=AliasChoices(
             "EVERSTEP_TEMPORAL_NAMESPACE", "TEMPORAL_NAMESPACE", "temporal_namespace"
         ),
     )
+    """The namespace of executions in Temporal."""
     temporal_tls: bool = False
+    """Whether connections to Temporal use TLS."""
     temporal_api_key: str | None = Field(
         default=None,
         validation_alias=AliasChoices("EVERSTEP_TEMPORAL_API_KEY", "TEMPORAL_API_KEY", "temporal_api_key"),
     )
+    """An API key for Temporal Cloud."""
     ui_url: str | None = None
     """Where Temporal's web UI is, for links."""
     payload_key: str | None = None
@@ -72,6 +77,7 @@ class Settings(BaseSettings):
     """Whether payloads are read that are not encrypted, although `payload_key` is set: while executions run
     that began before it was."""
     task_queue: str = "everstep"
+    """The Temporal task queue of the workers. Installations that share a namespace need different ones."""
     build_id: str | None = None
     """The version of what a worker runs. Executions stay on the version that they began with (PINNED);
     a new one is used for new executions once it is made current in Temporal. None: not versioned."""
