@@ -21,7 +21,7 @@ AWAITED: Final = {
     "everstep/capabilities/mcp/stdio.py": "a server's pipes: their end is the end of the connection",
     "everstep/capabilities/mcp/http.py": "one request, whose failure is its answer",
     "everstep/capabilities/mcp/connection.py": "a connection, and requests whose failure is their answer",
-    "everstep/cli/main.py": "waits for the death of a server",
+    "everstep/cli/processes.py": "waits for the death of a server",
     "everstep/cli/watch.py": "awaited by the block that it belongs to",
     "everstep/streams/connection.py": "pings of a client's line, whose end is the line's",
     "everstep/http_api/event_stream.py": "awaited by the answer that they are",

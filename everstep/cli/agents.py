@@ -5,7 +5,7 @@ import click
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.values import json_text
 from everstep.cli import output
-from everstep.cli.main import command, say, with_agents
+from everstep.cli.command import command, say, with_agents
 from everstep.runtime.agents import known_agents
 from everstep.runtime.installation import presets_of
 from everstep.runtime.settings import Settings

@@ -15,7 +15,7 @@ from everstep.agent_domain.storage.requests import RequestRow
 from everstep.agent_domain.storage.steps import StepRow
 from everstep.cli import output
 from everstep.cli.watch import Watch
-from everstep.client.client import Execution
+from everstep.client.execution import Execution
 from everstep.streams.client_events import Wrote
 
 LOOK_SECONDS = 0.2

@@ -6,7 +6,7 @@ from functools import partial
 import click
 import uvloop
 
-from everstep.cli.main import command, stopped_by_signals, told
+from everstep.cli.command import command, stopped_by_signals, told
 from everstep.cli.printing import echo
 from everstep.runtime.api import log_requests
 from everstep.runtime.gateway import gateway_of, gateway_port

@@ -9,7 +9,7 @@ from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.ids import DEFAULT_TENANT
 from everstep.agent_domain.storage.keys import ApiKey
 from everstep.agent_domain.values import moment
-from everstep.cli.main import command, say, stopped_by_signals, told, with_agents
+from everstep.cli.command import command, say, stopped_by_signals, told, with_agents
 from everstep.cli.printing import echo
 from everstep.http_api.api_keys import create_key
 from everstep.runtime.api import answering, api_port, log_requests

@@ -27,7 +27,8 @@ from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.storage.commands import Command
 from everstep.agent_domain.storage.forced_end import closed
 from everstep.agent_domain.storage.sessions import Launch
-from everstep.client.client import Ending, Execution, Refused
+from everstep.client.errors import Ending, Refused
+from everstep.client.execution import Execution
 from everstep.client.sessions import DELIVERY_SECONDS, UNANSWERED, Sessions
 from everstep.workflows.contracts import ID_PREFIX, WORKFLOW, execution_id_of
 

@@ -40,8 +40,10 @@ from everstep.agent_domain.stream import session_messages
 from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
 from everstep.agent_domain.stream.session_messages import NO_CONTEXT, Context
 from everstep.agent_domain.values import EMPTY, frozen_map, json_text, reading
-from everstep.client.client import Client, Ended, Execution, Refused
+from everstep.client.client import Client
 from everstep.client.contexts import ContextRules
+from everstep.client.errors import Ended, Refused
+from everstep.client.execution import Execution
 from everstep.client.titles import Titles
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,8 @@ from everstep.agent_domain.storage.commands import Steering
 from everstep.agent_domain.storage.executions import ExecutionRow, Page
 from everstep.agent_domain.storage.requests import RequestRow
 from everstep.agent_domain.storage.steps import StepRow
-from everstep.client.client import Client, Execution
+from everstep.client.client import Client
+from everstep.client.execution import Execution
 from everstep.workflows.contracts import ExecutionResult
 
 T = TypeVar("T")

@@ -24,7 +24,8 @@ from everstep.agent_domain.errors import EverstepError, InvalidInput
 from everstep.agent_domain.loop.status import ExecutionStatus, StopReason
 from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
-from everstep.client.client import Client, Execution
+from everstep.client.client import Client
+from everstep.client.execution import Execution
 
 
 class _Contract(BaseModel):

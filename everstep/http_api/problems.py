@@ -28,8 +28,8 @@ from everstep.agent_domain.storage.sessions import (
     SessionNotActive,
 )
 from everstep.agent_domain.values import cut, storable
-from everstep.client.client import Ending, Refused
 from everstep.client.contexts import ContextPolicySlow
+from everstep.client.errors import Ending, Refused
 from everstep.client.outages import Meaning, meaning_of
 
 logger = logging.getLogger(__name__)

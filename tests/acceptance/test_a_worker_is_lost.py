@@ -20,7 +20,8 @@ from everstep.agent_domain.ids import subagent_id
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.state.state import CANCELLED_CALL
 from everstep.agent_domain.storage.requests import Resolution
-from everstep.client.client import Execution, Refused
+from everstep.client.client import Execution
+from everstep.client.errors import Refused
 from tests.acceptance.harness import Account, Installation, Site, elapsed, paused, site, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -23,7 +23,9 @@ from everstep.agent_domain.storage.executions import ExecutionEnded
 from everstep.agent_domain.testing import MockTool, calls, says
 from everstep.agent_domain.tools.function_tool import tool
 from everstep.agent_domain.tools.tools import ToolOptions
-from everstep.client.client import Execution, Refused
+from everstep.client.client import Execution
+from everstep.client.command_delivery import CommandDelivery
+from everstep.client.errors import Refused
 from everstep.workflows.contracts import Answered
 from tests.workflows.harness import (
     HeldModel,
@@ -145,7 +147,7 @@ class TestQuestions:
             await office.until_asked(execution)
             (request,) = await execution.requests()
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(Execution, "_update", nothing_happens)
+                patch.setattr(CommandDelivery, "_update", nothing_happens)
                 await execution.submit_input("Blue")
             await execution.submit_input("Blue", request_id=request.id)
             await finished(execution)

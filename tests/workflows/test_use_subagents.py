@@ -28,7 +28,8 @@ from everstep.agent_domain.tools.tools import Tool
 from everstep.capabilities.llm_query import LlmQueryTool
 from everstep.capabilities.skills import SkillLibrary
 from everstep.capabilities.subagents import UseSubagents
-from everstep.client.client import Execution, Refused
+from everstep.client.client import Execution
+from everstep.client.errors import Refused
 from everstep.local.runner import LocalRunner
 from everstep.runtime.agents import AgentBook
 from everstep.runtime.worker import make_worker

@@ -2,7 +2,8 @@
 
 from everstep.http_api.auth import Who
 from everstep.http_api.routes.router import Given, router
-from everstep.http_api.schemas.responses import Agent, Agents, Listed, Request, listed
+from everstep.http_api.schemas.execution_responses import Request
+from everstep.http_api.schemas.responses import Agent, Agents, Listed, listed
 from everstep.http_api.schemas.text import Cursor, Limit
 
 routes = router("people and agents")

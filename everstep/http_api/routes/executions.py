@@ -13,7 +13,8 @@ from everstep.agent_domain.storage.executions import Page
 from everstep.agent_domain.storage.sessions import ExecutionFilter
 from everstep.agent_domain.storage.steps import StepRow
 from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
-from everstep.client.client import Execution as Handle, Taken
+from everstep.client.errors import Taken
+from everstep.client.execution import Execution as Handle
 from everstep.http_api.api import Api
 from everstep.http_api.auth import Who, user_of
 from everstep.http_api.callers import Caller
@@ -21,16 +22,15 @@ from everstep.http_api.idempotency import Key, reused
 from everstep.http_api.problems import missing
 from everstep.http_api.routes.router import ExecutionId, Given, execution_of, router
 from everstep.http_api.schemas.bodies import AnswerSent, ForkSent, NewExecutionSent, SteerSent, require_words
-from everstep.http_api.schemas.responses import (
+from everstep.http_api.schemas.execution_responses import (
     Decision,
     Execution,
     ExecutionSteered,
-    Listed,
     Request,
     Snapshot,
     Step,
-    listed,
 )
+from everstep.http_api.schemas.responses import Listed, listed
 from everstep.http_api.schemas.text import Cursor, Limit
 
 routes = router("executions")

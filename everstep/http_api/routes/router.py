@@ -9,7 +9,7 @@ from starlette.requests import Request
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.storage.executions import ExecutionRow
 from everstep.agent_domain.storage.sessions import SessionRow
-from everstep.client.client import Execution
+from everstep.client.execution import Execution
 from everstep.http_api.api import Api
 from everstep.http_api.callers import Caller
 from everstep.http_api.idempotency import ApiRoute

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from everstep.agent_domain.loop.status import WireStatus
 from everstep.agent_domain.values import EMPTY
-from everstep.cli import chat, remote
+from everstep.cli import conversation, remote
 from everstep.cli.main import commands
 from everstep.client.client import Client
 from everstep.client.sessions import Sessions
@@ -254,7 +254,7 @@ async def test_a_call_is_decided_about_as_it_was_shown(room: Room, decision: str
     """8.6.2"""
     shown = await room.shows("chat", typed=f"pay\n{decision}\n")
 
-    asked = f'transfer waits for approval: {{"euros":80}}\n{chat.HOW_TO_DECIDE}\n'
+    asked = f'transfer waits for approval: {{"euros":80}}\n{conversation.HOW_TO_DECIDE}\n'
     assert shown.count(asked) == 1
     assert outcome in shown.partition(asked)[2]
     assert shown.splitlines()[-1] == "It is done."

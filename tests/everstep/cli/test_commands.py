@@ -12,7 +12,7 @@ import pytest
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.agent_domain.state.state import AgentState
-from everstep.cli import main
+from everstep.cli import executions
 from everstep.cli.follow import followed
 from everstep.cli.main import commands
 from everstep.client.client import Execution
@@ -381,7 +381,7 @@ async def test_without_a_worker_nobody_waits_for_ever(
     installation: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """8.2.1, 8.2.9: what was said is stored, and what is cancelled without a worker never starts."""
-    monkeypatch.setattr(main, "HEARING_SECONDS", 0.5)
+    monkeypatch.setattr(executions, "HEARING_SECONDS", 0.5)
     desk = Desk(installation, "deaf")
     execution = await desk.client.start("clerk", "hello")
 

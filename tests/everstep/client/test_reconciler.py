@@ -15,7 +15,7 @@ from everstep.agent_domain.messages.messages import user
 from everstep.agent_domain.storage.executions import ExecutionSpec, NewExecution
 from everstep.agent_domain.storage.sessions import ExecutionFilter, Route
 from everstep.agent_domain.storage.steps import BeginStep
-from everstep.client.client import Ended
+from everstep.client.errors import Ended
 from everstep.client.reconciler import Repairs
 from everstep.store.sessions import PostgresSessions
 from tests.everstep.client.parlour import Parlour, a_parlour, receiving

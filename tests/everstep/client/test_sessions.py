@@ -26,8 +26,8 @@ from everstep.agent_domain.storage.sessions import (
 from everstep.agent_domain.stream.session_messages import Context
 from everstep.agent_domain.testing import MockTool, calls
 from everstep.capabilities.user_input import UseUserInput
-from everstep.client.client import Refused
 from everstep.client.contexts import ContextRules
+from everstep.client.errors import Refused
 from everstep.client.sessions import Said
 from everstep.store.sessions import PostgresSessions
 from tests.everstep.client.parlour import Parlour, a_parlour, receiving, said

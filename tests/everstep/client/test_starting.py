@@ -6,7 +6,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from everstep.client.client import Client, Taken
+from everstep.client.client import Client
+from everstep.client.errors import Taken
 from everstep.store.memory import MemoryStore
 from tests.everstep.store.store_words import ended
 from tests.workflows.harness import an_agent

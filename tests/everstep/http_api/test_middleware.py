@@ -12,10 +12,11 @@ from temporalio.service import RPCError, RPCStatusCode
 from everstep.agent_domain.errors import EverstepError, StoreUnavailable
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.storage.executions import ExecutionEnded
-from everstep.client.client import Refused
+from everstep.client.errors import Refused
 from everstep.http_api.app import create_app
 from everstep.http_api.middleware import MAX_BODY, MAX_HEAD, MAX_HEADERS
-from everstep.http_api.schemas.responses import Execution, Message, MessageAccepted, Request, Session
+from everstep.http_api.schemas.execution_responses import Execution, Request
+from everstep.http_api.schemas.responses import Message, MessageAccepted, Session
 from everstep.http_api.schemas.text import Told
 from tests.everstep.http_api.house import ORIGIN, House, Person, refused, visitor
 

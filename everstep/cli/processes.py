@@ -1,0 +1,185 @@
+"""The commands that run and maintain an installation: its processes, its database, its health."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from functools import cache
+
+import click
+
+from everstep.agent_domain.errors import InvalidInput
+from everstep.cli import output
+from everstep.cli.command import command, say, stopped_by_signals, told, with_agents
+from everstep.cli.printing import echo
+from everstep.runtime.data_folder import look_around
+from everstep.runtime.doctor import examined
+from everstep.runtime.installation import (
+    Installation,
+    database_without_password,
+    local,
+    located,
+    opened,
+    register,
+    restored,
+    upgrade,
+)
+from everstep.runtime.protection import commands_of
+from everstep.runtime.retention import retentions
+from everstep.runtime.settings import Settings
+from everstep.runtime.worker import armed
+
+
+@click.command()
+@click.option("--temporal-port", default=7233, show_default=True, help="0 or a busy one: a free one.")
+@click.option("--ui-port", default=8233, show_default=True, help="0 or a busy one: a free one.")
+@click.option("--http-port", type=click.IntRange(0, 65535), help="8080, unless it is set; as the others.")
+@click.option("--gateway-port", type=click.IntRange(0, 65535), help="6001, unless it is set; as the others.")
+@click.option("--json", "as_json", is_flag=True, help="Print the addresses as one line of JSON.")
+@click.option(
+    "--debug", is_flag=True, help="Show all words of errors to whoever watches (EVERSTEP_ERROR_DETAILS)."
+)
+@with_agents
+@click.pass_obj
+@command
+async def up(
+    settings: Settings, temporal_port: int, ui_port: int, as_json: bool, debug: bool, **ports: int | None
+) -> None:
+    """Start a local installation; Ctrl-C stops it.
+
+    It is Temporal with its web UI, PostgreSQL, a worker, the HTTP API and a gateway.
+    """
+    # Most commands need neither.
+    from everstep.runtime.api import answering_locally  # noqa: PLC0415
+    from everstep.runtime.gateway import relaying_locally  # noqa: PLC0415
+
+    settings = settings.listening_on(**ports)
+    settings = settings.model_copy(update={"error_details": settings.error_details or debug})
+    place = look_around(settings)
+    for remark in place.remarks:
+        told(remark)
+    async with (
+        local(settings, temporal_port=temporal_port, ui_port=ui_port) as (installation, services),
+        relaying_locally(installation) as gateway_url,
+        answering_locally(installation) as api,
+    ):
+        # Before anybody is told that it runs, and may want to stop it.
+        stop = stopped_by_signals()
+        for remark in commands_of(installation.book.agents.values()):
+            told(remark)
+        ours = {"api_url": api.url, "gateway_url": gateway_url, "token": api.token}
+        _print_addresses(installation, ours, as_json)
+        death = asyncio.ensure_future(services.died)
+        death.add_done_callback(lambda _done: stop.set())
+        await installation.work(stop)
+        if death.done():
+            raise InvalidInput(str(death.result()))
+        death.cancel()
+
+
+def _print_addresses(installation: Installation, ours: Mapping[str, str | None], as_json: bool) -> None:
+    settings = installation.settings
+    if as_json:
+        names = ("database_url", "temporal_address", "ui_url")
+        addresses = {name: getattr(settings, name) for name in names}
+        echo(json.dumps({**addresses, **ours}))
+        return
+    echo(f"HTTP API     {ours['api_url']}, explained at {ours['api_url']}/docs")
+    echo(f"gateway      {ours['gateway_url']}")
+    echo(f"token        {ours['token'] or 'none needed: EVERSTEP_AUTH=off'}")
+    echo(f"Temporal     {settings.temporal_address}")
+    echo(f"Temporal UI  {settings.ui_url}")
+    echo(f"PostgreSQL   {database_without_password(settings)}")
+    say(f"data         {settings.data_dir}")
+    echo(f"agents       {', '.join(installation.book.names)}")
+    echo(f"model        {installation.models.presets.default}")
+    echo('\nIn another terminal: everstep run "What can you do?"      Ctrl-C stops everything here.')
+
+
+@click.command()
+@with_agents
+@click.pass_obj
+@command
+async def worker(settings: Settings) -> None:
+    """Run agents until told to stop; running model calls may finish.
+
+    It waits for PostgreSQL and Temporal, and says so.
+    """
+    # The other commands do not need it.
+    from everstep.runtime.waiting import servers_answer  # noqa: PLC0415
+
+    settings, stop = located(settings), cache(stopped_by_signals)
+    if not await servers_answer(settings, stop, told):
+        return
+    async with opened(settings, "everstep worker", is_linked=True) as installation:
+        names, strike = ", ".join(installation.book.names), armed(settings.failpoint)
+        # Before anyone knows that it works, and may want to stop it.
+        stopped = stop()
+        echo(f"working on '{installation.settings.task_queue}' for the agents {names}; Ctrl-C stops")
+        await installation.work(stopped, strike)
+
+
+@click.group()
+def db() -> None:
+    """The database."""
+
+
+@db.command("upgrade")
+@click.pass_obj
+@command
+async def db_upgrade(settings: Settings) -> None:
+    """Bring the tables up to date, and what Temporal searches by; safe to repeat, and while others do."""
+    await upgrade(settings)
+    echo("the tables are up to date")
+    echo(await register(settings))
+
+
+@db.command("restored")
+@click.pass_obj
+@command
+async def db_restored(settings: Settings) -> None:
+    """Say that the database was set back, so that viewers read anew.
+
+    Needed where PostgreSQL itself cannot know: after the files were restored from a snapshot. A failover, a
+    restore to a point in time and a dump restored elsewhere are noticed by themselves.
+    """
+    await restored(settings)
+    echo("the journal has a new epoch: viewers who come back read everything anew")
+
+
+@click.command()
+@click.option(
+    "--repair", is_flag=True, help="If all is well: mend what lost processes and operators left behind."
+)
+@click.pass_obj
+@command
+async def doctor(settings: Settings, repair: bool) -> None:
+    """Say what is wrong with this installation, and how to mend it."""
+    is_well = True
+    async for finding in examined(settings):
+        say(("ok     " if finding.is_good else "WRONG  ") + finding.text)
+        is_well = is_well and finding.is_good
+    if repair and is_well:
+        async with opened(settings) as installation:
+            repairs = await installation.reconciler.once(thorough=True)
+        say(f"mended  {repairs}" if repairs else "nothing was left behind")
+    if not is_well:
+        raise click.exceptions.Exit(1)
+
+
+@click.command()
+@click.option("--dry-run", is_flag=True, help="Remove nothing, and say how much it would be.")
+@click.pass_obj
+@command
+async def prune(settings: Settings, dry_run: bool) -> None:
+    """Remove what is older than the settings say; Ctrl-C loses nothing.
+
+    Safe to repeat, and while others do. What is under way stays.
+    """
+    async with retentions(settings) as tables:
+        for retention in tables:
+            count = 0
+            try:
+                async for more in retention.pruned(dry_run=dry_run):
+                    count += more
+            finally:
+                echo(output.retention_line(retention, count, dry_run=dry_run))

@@ -1,0 +1,46 @@
+"""The command that lists sessions. It is a client of the HTTP API, as any other program may be."""
+
+import click
+
+from everstep.agent_domain.storage.sessions import SessionStatus
+from everstep.agent_domain.values import moment, valid_text
+from everstep.cli.command import command, say
+from everstep.cli.printing import echo
+from everstep.cli.remote import api_options, reached
+from everstep.http_api.schemas.responses import Listed, Session
+from everstep.runtime.settings import Settings
+
+
+@click.command()
+@click.option("--status", type=click.Choice([status.value for status in SessionStatus]))
+@click.option("--search", help="Words of the title; the last may be a beginning.")
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 200))
+@click.option("--cursor", help="Where the last page ended.")
+@api_options
+@click.pass_obj
+@command
+async def sessions(
+    settings: Settings,
+    *,
+    status: str | None,
+    search: str | None,
+    limit: int,
+    cursor: str | None,
+    url: str | None,
+    token: str | None,
+) -> None:
+    """List sessions, newest first."""
+    for name, text in (("--search", search), ("--cursor", cursor)):
+        valid_text(text or "", name)
+    async with reached(settings, url, token) as remote:
+        wanted = {"status": status, "search": search, "limit": limit, "cursor": cursor}
+        page = await remote.get(Listed[Session], "/agent/sessions", **wanted)
+    for session in page.items:
+        say(f"{session.id}  {session.status:<8}  {moment(session.created_at, 0)}  {title_of(session)}")
+    if page.next_cursor:
+        echo(f"more: --cursor {page.next_cursor}")
+
+
+def title_of(session: Session) -> str:
+    """The session's title on one line."""
+    return " ".join((session.title or "(no title)").split())

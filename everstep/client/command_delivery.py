@@ -1,0 +1,186 @@
+"""Delivers the stored commands of an execution to its workflow: as updates, in order, and repeatably."""
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import Any
+
+from temporalio.client import (
+    WorkflowHandle,
+    WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
+)
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError
+
+from everstep.agent_domain.errors import NotFound
+from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.loop.status import ExecutionStatus
+from everstep.agent_domain.storage.commands import Command, CommandKind
+from everstep.agent_domain.storage.execution_store import ExecutionStore
+from everstep.agent_domain.storage.executions import ExecutionRow
+from everstep.agent_domain.storage.forced_end import closed
+from everstep.client.errors import Ended, Ending, Gone, Refused
+from everstep.client.outages import Meaning, meaning_of
+from everstep.workflows.contracts import Answered, ExecutionResult
+
+ENDED = frozenset({ExecutionStatus.COMPLETED, ExecutionStatus.FAILED, ExecutionStatus.CANCELLED})
+
+ENDING_SECONDS = 0.05
+ENDING_LOOKS = 200
+"""How often to look for how an execution has ended, which its workflow writes down as its last act."""
+
+_UPDATES = {
+    CommandKind.INPUT: "submit_input",
+    CommandKind.APPROVAL: "resolve_approval",
+    CommandKind.STEER: "steer",
+    CommandKind.PAUSE: "pause",
+    CommandKind.RESUME: "resume",
+    CommandKind.CANCEL: "cancel",
+}
+"""What the workflow calls them."""
+
+_WITHDRAWN = frozenset({CommandKind.PAUSE, CommandKind.RESUME, CommandKind.CANCEL})
+_ORDERED = frozenset({CommandKind.PAUSE, CommandKind.RESUME})
+"""What leaves nothing behind if the workflow refuses it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandDelivery:
+    """Delivers commands to the workflow of one execution."""
+
+    store: ExecutionStore
+    workflow: WorkflowHandle[Any, ExecutionResult]
+    ref: ExecutionRef
+
+    async def carry_out(self, command: Command, *, is_new: bool = False) -> None:
+        """Do what a stored command says.
+
+        Args:
+            command: The command.
+            is_new: Whether no other attempt can have carried it out before.
+
+        Raises:
+            Refused: It cannot be carried out; it is withdrawn, and nothing was changed.
+        """
+        earlier = await self._earlier(command) if command.kind in _ORDERED else []
+        for each in earlier:
+            with suppress(Refused):
+                await self._carry_out(each, is_new=False)
+        follows_pause = any(each.kind is CommandKind.PAUSE for each in earlier)
+        await self._carry_out(command, is_new=is_new, follows_pause=follows_pause)
+
+    async def _carry_out(self, command: Command, *, is_new: bool, follows_pause: bool = False) -> None:
+        try:
+            await (self._cancel(command) if command.kind is CommandKind.CANCEL else self.deliver(command))
+        except Ended:
+            # A pause that waits for the workflow to begin would otherwise hold it for ever.
+            if command.kind not in _WITHDRAWN or follows_pause:
+                return
+            if command.kind is CommandKind.PAUSE and await self._is_pending():
+                # It waits for the workflow, which then begins paused.
+                return
+            if is_new or command.kind is CommandKind.CANCEL:
+                await self.store.withdraw(command)
+                raise
+            if not await self._is_pending():
+                # An earlier attempt may have been heard.
+                await self.store.mark_delivered(command)
+        except Refused:
+            await self.store.withdraw(command)
+            raise
+
+    async def _is_pending(self) -> bool:
+        return (await self._row()).status is ExecutionStatus.PENDING
+
+    async def _earlier(self, command: Command) -> list[Command]:
+        """Pauses and resumes that were accepted before this one and may not have reached the workflow.
+
+        They are delivered first. Otherwise a resume would be refused because the pause before it has not
+        arrived yet, and that pause, delivered later, would hold the execution for ever.
+        """
+        waiting = await self.store.undelivered(self.ref)
+        before = takewhile(lambda each: each.key != command.key, waiting)
+        return [each for each in before if each.kind in _ORDERED]
+
+    async def cancel_pending(self, command: Command) -> bool:
+        """Carry out a cancel of an execution that has not begun; False if it has."""
+        never = replace(closed(self.ref, ExecutionStatus.CANCELLED), only_pending=True)
+        if not await self.store.settle(never):
+            return False
+        await self.store.mark_delivered(command)
+        # Its workflow may have been started a moment ago; it then ends without having done anything.
+        with suppress(RPCError):
+            await self.workflow.cancel()
+        return True
+
+    async def _cancel(self, command: Command) -> None:
+        try:
+            await self.deliver(command)
+        except Ended as error:
+            if await self.cancel_pending(command):
+                return
+            # Another cancel may have been faster, or this very one, whose answer was lost. A workflow closes
+            # after its end is stored; one that is still there may have to store it.
+            row = await (self._row() if isinstance(error, Gone) else self.ended())
+            if row.status is not ExecutionStatus.CANCELLED:
+                raise
+            await self.store.mark_delivered(command)
+
+    async def ended(self) -> ExecutionRow:
+        """How an execution has ended whose workflow has no more to do than to write it down."""
+        for _ in range(ENDING_LOOKS):
+            row = await self._row()
+            if row.status in ENDED:
+                return row
+            await asyncio.sleep(ENDING_SECONDS)
+        raise Ending
+
+    async def deliver(self, command: Command) -> None:
+        """Tell the workflow of a command, and note that it knows.
+
+        Raises:
+            Ended: The workflow has ended, or was never started.
+            Refused: The workflow does not accept it now.
+        """
+        about = (Answered(command.call_id, command.is_denied),) if command.call_id else ()
+        try:
+            await self._update(_UPDATES[command.kind], command.key, *about)
+        except Ended:
+            is_left = command.kind in _WITHDRAWN or (await self._row()).status is ExecutionStatus.PENDING
+            if not is_left:
+                await self.store.mark_delivered(command)
+            raise
+        await self.store.mark_delivered(command)
+
+    async def _update(self, update: str, key: str | None = None, *args: Answered) -> None:
+        try:
+            # By name: one method for all updates has no one type.
+            workflow: Any = self.workflow
+            await workflow.execute_update(update, args=args, id=key)
+        except WorkflowUpdateFailedError as error:
+            cause = error.cause
+            if isinstance(cause, ApplicationError) and cause.type == "NotWaiting":
+                # Somebody else's identical answer came first, and the execution has gone on.
+                return
+            # Its type, which the text of an `ApplicationError` begins with, says nothing to people.
+            why = cause.message if isinstance(cause, ApplicationError) else str(cause or error)
+            has_ended = isinstance(cause, ApplicationError) and cause.type == "AlreadyEnded"
+            raise (Ended if has_ended else Refused)(why) from error
+        except WorkflowUpdateRPCTimeoutOrCancelledError as error:
+            # The SDK makes an ordinary exception of a cancellation. A caller that catches it would go on
+            # after its task was cancelled or its limit of time was over, and then wait without a limit.
+            if isinstance(error.__cause__, asyncio.CancelledError):
+                raise asyncio.CancelledError from error
+            raise
+        except RPCError as error:
+            if meaning_of(error) is Meaning.NOT_NOW:
+                raise Gone from error
+            raise
+
+    async def _row(self) -> ExecutionRow:
+        row = await self.store.execution(self.ref)
+        if row is None:
+            raise NotFound("execution", self.ref.execution_id)
+        return row

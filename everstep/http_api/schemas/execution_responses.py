@@ -1,0 +1,290 @@
+"""What clients are told of executions."""
+
+from collections.abc import Mapping
+from typing import Any, Literal, Self
+from uuid import UUID
+
+from pydantic import Field
+
+from everstep.agent_domain.loop.status import ExecutionStatus, StopReason
+from everstep.agent_domain.loop.step_error import StepError
+from everstep.agent_domain.loop.step_facts import CallNeed
+from everstep.agent_domain.messages.disclosure import veiled
+from everstep.agent_domain.storage.calls import CallRecord, CallRow
+from everstep.agent_domain.storage.commands import Steering
+from everstep.agent_domain.storage.executions import ExecutionRow
+from everstep.agent_domain.storage.requests import RequestRow, RequestState
+from everstep.agent_domain.storage.sessions import (
+    SnapshotRow,
+)
+from everstep.agent_domain.storage.steps import RetryWait, StepRow
+from everstep.http_api import samples
+from everstep.http_api.samples import example
+from everstep.http_api.schemas.text import Moment, Told
+
+
+class Request(Told):
+    """A question to people, or a call that waits for their approval."""
+
+    model_config = example(samples.REQUEST)
+
+    id: UUID
+    execution_id: UUID
+    session_id: UUID | None
+    kind: CallNeed = Field(description="`input` for a question, `approval` for a call.")
+    state: RequestState
+    tool: str
+    args: Mapping[str, Any]
+    args_digest: str = Field(description="What an approval has to send back.")
+    request: Mapping[str, Any] = Field(description="Of a question: its prompt, choices and schema.")
+    created_at: Moment
+
+    @classmethod
+    def of(cls, row: RequestRow) -> Self:
+        """What a row says."""
+        return cls(
+            id=row.id,
+            execution_id=row.ref.execution_id,
+            session_id=row.ref.session_id,
+            kind=row.kind,
+            state=row.state,
+            tool=row.tool,
+            args=row.args,
+            args_digest=row.args_digest,
+            request=row.request,
+            created_at=row.created_at,
+        )
+
+
+class Execution(Told):
+    """One run of an agent from its start to its stop reason."""
+
+    model_config = example(samples.EXECUTION)
+
+    id: UUID
+    session_id: UUID | None
+    parent_execution_id: UUID | None
+    user_id: str | None
+    agent: str
+    definition_hash: str | None = Field(
+        default=None,
+        description="SHA-256 of the agent's definition as it was when this was accepted; told of single "
+        "executions only, null in lists.",
+    )
+    status: ExecutionStatus
+    stop_reason: StopReason | None
+    step_count: int
+    usage: Mapping[str, Any]
+    output: Mapping[str, Any] | None = Field(description="`response` and `stop_reason`, once it has ended.")
+    error_message: str | None
+    last_snapshot_id: UUID | None = Field(default=None, description="The latest of its stored states.")
+    metadata: Mapping[str, Any]
+    created_at: Moment
+    started_at: Moment | None
+    completed_at: Moment | None
+
+    @classmethod
+    def of(cls, row: ExecutionRow, *, in_full: bool = False) -> Self:
+        """What a row says; the words of errors to those who may see everything."""
+        told = row.error_told or (row.error_message and NOT_TOLD)
+        return cls(
+            id=row.ref.execution_id,
+            session_id=row.ref.session_id,
+            parent_execution_id=row.parent_execution_id,
+            user_id=row.user_id,
+            agent=row.agent,
+            definition_hash=row.definition_hash,
+            status=row.status,
+            stop_reason=row.stop_reason,
+            step_count=row.step_count,
+            usage=row.usage,
+            output=row.output,
+            error_message=row.error_message if in_full else told,
+            last_snapshot_id=row.last_snapshot_id,
+            metadata=row.metadata,
+            created_at=row.created_at,
+            started_at=row.started_at,
+            completed_at=row.completed_at,
+        )
+
+
+class ExecutionSteered(Execution):
+    """An execution to which something was said, and who hears it."""
+
+    route: Literal["steer", "queue"] = Field(
+        description="`steer`: the execution hears it before its next step, or if a guard forbids another "
+        "step, the execution that comes after it. `queue`: it is ending, and `heard_by` comes after it."
+    )
+    heard_by: UUID = Field(description="The execution that hears it.")
+
+    @classmethod
+    def told(cls, row: ExecutionRow, steering: Steering) -> Self:
+        """Where the execution stands, and who hears what was said."""
+        route = "queue" if steering.is_moved else "steer"
+        heard_by = steering.heard_by.execution_id
+        return cls(**Execution.of(row).model_dump(), route=route, heard_by=heard_by)
+
+
+NOT_TOLD = "Failed"
+"""What is told of errors that an older release stored."""
+
+
+class ErrorTold(Told):
+    """Something that went wrong in a step."""
+
+    message: str
+    type: str | None
+    tool: str | None
+
+    @classmethod
+    def of(cls, error: StepError, *, in_full: bool = False) -> Self:
+        """What a step's error says; its words to those who may see everything."""
+        words = error.message if in_full else error.told
+        return cls(message=words, type=error.type, tool=error.tool_name)
+
+
+class Call(Told):
+    """A tool call, and its result once it has one."""
+
+    id: str
+    tool: str
+    args: Mapping[str, Any] = Field(description="What it runs with.")
+    requested_args: Mapping[str, Any] | None = Field(
+        default=None, description="What the model asked for, where a person edited the arguments."
+    )
+    state: str
+    attempts: int
+    result: Any = None
+    text: str | None = Field(default=None, description="What the model reads.")
+    success: bool | None = None
+    error: ErrorTold | None = None
+    started_at: Moment | None = None
+    completed_at: Moment | None = None
+
+    @classmethod
+    def of(cls, row: CallRow, *, in_full: bool = False) -> Self:
+        """What a row says; the words of errors to those who may see everything."""
+        call = cls(
+            id=row.call.id,
+            tool=row.call.name,
+            args=row.allowed.args,
+            requested_args=None if row.edited_args is None else row.call.args,
+            state=row.state,
+            attempts=row.attempts,
+        )
+        record = row.record
+        if record is None:
+            return call
+        told = {
+            "result": record.result,
+            "text": record.text if in_full else _told_text(record),
+            "success": record.success,
+            "error": ErrorTold.of(record.error, in_full=in_full) if record.error else None,
+            "started_at": record.started_at,
+            "completed_at": record.completed_at,
+        }
+        return call.model_copy(update=told)
+
+
+def _told_text(record: CallRecord) -> str:
+    error = record.error
+    return record.text.replace(error.message, error.told) if error and error.message else record.text
+
+
+class Waits(Told):
+    """Why the model is not asked at the moment, and when it is asked again."""
+
+    detail: str
+    since: Moment
+    next_attempt_at: Moment
+
+    @classmethod
+    def of(cls, wait: RetryWait) -> Self:
+        """What is told of a wait: not what the provider said."""
+        return cls(detail=wait.told, since=wait.since, next_attempt_at=wait.until)
+
+
+class Step(Told):
+    """One exchange with the model, and the tool calls that followed from it."""
+
+    number: int
+    attempt: int
+    type: str | None = Field(description="Null while the model answers.")
+    finish_reason: str | None
+    usage: Mapping[str, int] | None
+    errors: list[ErrorTold]
+    messages: list[dict[str, Any]]
+    calls: list[Call]
+    partial_text: str = Field(description="What was said so far of an answer that is under way.")
+    waits: Waits | None = Field(
+        default=None, description="Set while the model is not asked because its provider is unavailable."
+    )
+    started_at: Moment
+    completed_at: Moment | None
+    duration_ms: float | None
+
+    @classmethod
+    def of(cls, row: StepRow, *, in_full: bool = False) -> Self:
+        """What a row says; the words of errors to those who may see everything."""
+        facts = row.facts
+        messages = [message.to_dict() for message in row.messages]
+        return cls(
+            number=row.number,
+            attempt=row.attempt,
+            type=facts.step_type if facts else None,
+            finish_reason=facts.finish_reason if facts else None,
+            usage=facts.usage.to_wire() if facts else None,
+            errors=[ErrorTold.of(error, in_full=in_full) for error in row.errors],
+            messages=messages if in_full else veiled(messages),
+            calls=[Call.of(call, in_full=in_full) for call in row.calls],
+            partial_text=row.partial_text,
+            waits=Waits.of(row.waits) if row.waits else None,
+            started_at=row.started_at,
+            completed_at=row.completed_at,
+            duration_ms=row.duration_ms,
+        )
+
+
+class Decision(Told):
+    """Why a step was followed by another, or by none: all votes, and what they came to."""
+
+    number: int
+    outcome: Mapping[str, Any] | None = Field(description="Null while the step is under way.")
+
+    @classmethod
+    def of(cls, row: StepRow, *, in_full: bool = False) -> Self:
+        """What a row says; the words of errors to those who may see everything."""
+        return cls(number=row.number, outcome=row.outcome if in_full else veiled(row.outcome))
+
+
+class Snapshot(Told):
+    """A stored state of an execution."""
+
+    id: UUID
+    execution_id: UUID
+    parent_snapshot_id: UUID | None = Field(
+        description="Of a subagent's: the latest snapshot of the agent that it works for."
+    )
+    previous_snapshot_id: UUID | None = Field(description="The one before it of the same execution.")
+    agent_name: str | None
+    step_number: int | None
+    is_final: bool
+    debug_mode: bool
+    state: Mapping[str, Any]
+    created_at: Moment
+
+    @classmethod
+    def of(cls, row: SnapshotRow, *, in_full: bool = False) -> Self:
+        """What a row says; the words of errors to those who may see everything."""
+        return cls(
+            id=row.id,
+            execution_id=row.execution_id,
+            parent_snapshot_id=row.parent_snapshot_id,
+            previous_snapshot_id=row.previous_snapshot_id,
+            agent_name=row.agent_name,
+            step_number=row.step_number,
+            is_final=row.is_final,
+            debug_mode=row.debug_mode,
+            state=row.state if in_full else veiled(row.state),
+            created_at=row.created_at,
+        )
