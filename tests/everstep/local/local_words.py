@@ -1,4 +1,4 @@
-"""Words for in-process runs: a clock that only work moves, a listener that keeps what it hears."""
+"""Builders for in-process runs: a clock that advances with work only, and a listener that records events."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -23,7 +23,7 @@ AT = datetime(2026, 1, 16, 10, 5, tzinfo=UTC)
 
 
 class WorkClock:
-    """Time goes on when `works` is told so, and at no other moment."""
+    """Time advances when `works` is called, and at no other moment."""
 
     def __init__(self) -> None:
         self.elapsed = 0.0
@@ -32,7 +32,7 @@ class WorkClock:
         return AT + timedelta(seconds=self.elapsed)
 
     def seconds(self) -> float:
-        # Not from zero, so that only differences mean anything.
+        # Not from zero, so that only differences have a meaning.
         return 1000 + self.elapsed
 
     def works(self, seconds: float) -> None:
@@ -40,11 +40,11 @@ class WorkClock:
 
 
 class Heard(list[Event]):
-    """Everything that a listener was told."""
+    """All events that a listener received."""
 
     @property
     def story(self) -> list[str]:
-        """Each event with the number or name that tells it from others of its class."""
+        """Each event with the number or name that distinguishes it from others of its class."""
         return [_told(event) for event in self]
 
     def of(self, kind: type[T]) -> list[T]:
@@ -89,17 +89,17 @@ def a_runner(
 
 
 def asked(text: str = "Hello") -> AgentState:
-    """A conversation that begins with this."""
+    """A conversation that begins with this message."""
     return AgentState.empty().with_messages(text)
 
 
 def scripted(*steps: ScenarioStep) -> DeterministicAgentDriver:
-    """A driver that plays these steps."""
+    """A driver with this script."""
     return DeterministicAgentDriver.from_steps(*steps)
 
 
 class Script:
-    """A model that does one thing after the other; the last repeats. What raises, raises."""
+    """A model with a list of responses; the last one repeats. An exception in the list is raised."""
 
     def __init__(self, *acts: Callable[[], object] | InferenceResponse | Exception | str) -> None:
         self.acts = acts
@@ -119,7 +119,7 @@ class Script:
 
 
 def a_model(*acts: Callable[[], object] | InferenceResponse | Exception | str) -> ToolCallingDriver:
-    """A driver whose model does this."""
+    """A driver with a model that responds this way."""
     return ToolCallingDriver(Script(*acts))
 
 
@@ -130,7 +130,7 @@ def calling(*named: str, text: str = "", **response: Any) -> InferenceResponse:
 
 
 class OwnDriver:
-    """A driver that carries out a whole step by itself."""
+    """A custom driver that runs a complete step."""
 
     def __init__(self, *acts: Callable[[AgentState], AgentState | None]) -> None:
         self.acts = list(acts)
@@ -140,7 +140,7 @@ class OwnDriver:
 
 
 def says(text: str, **fields: Any) -> Callable[[AgentState], AgentState]:
-    """A step that says something, as a driver of one's own makes it."""
+    """A step with text, as a custom driver builds it."""
 
     def act(state: AgentState) -> AgentState:
         step = AgentStep(

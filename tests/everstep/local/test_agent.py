@@ -1,4 +1,4 @@
-"""Agents in this process: blocking and for coroutines, and the builder that makes them."""
+"""Agents in this process: blocking calls, coroutines, and the builder."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -35,7 +35,7 @@ TWO_STEPS = ScenarioStep.tool_call("look"), ScenarioStep.final("Done")
 # Blocking.
 
 
-def test_an_agent_runs_and_blocks_until_it_has_stopped() -> None:
+def test_run_blocks_until_the_agent_has_stopped() -> None:
     """4.5.1, 1.1.6."""
     state = an_agent(*TWO_STEPS).run(asked())
     assert (state.status, state.step_count, state.final_response) == (AgentStatus.COMPLETED, 2, "Done")
@@ -47,7 +47,7 @@ def test_the_final_step_is_the_state_after_the_run() -> None:
     assert (state.status, state.step_count) == (AgentStatus.COMPLETED, 2)
 
 
-def test_steps_are_taken_by_hand() -> None:
+def test_steps_can_be_taken_one_by_one() -> None:
     """4.5.3."""
     agent, state, count = an_agent(*TWO_STEPS), asked(), 0
     while agent.has_next_step(state):
@@ -66,7 +66,7 @@ def test_the_iterator_gives_each_step() -> None:
 
 
 def test_an_iterator_may_be_left_early() -> None:
-    """4.5.1: nothing of it goes on, and the agent can be used again."""
+    """4.5.1: its remaining work is cancelled, and the agent can be used again."""
     closed: list[str] = []
 
     class Watched(Agent):
@@ -89,7 +89,7 @@ def test_an_iterator_may_be_left_early() -> None:
     assert agent.run(asked()).status is AgentStatus.COMPLETED
 
 
-def test_what_breaks_a_run_leaves_the_iterator() -> None:
+def test_an_error_of_a_run_is_raised_by_the_iterator() -> None:
     """4.6.3: and ends it."""
     agent = an_agent().wiretap(lambda _event: 1 // 0)
     states = agent.iterator(asked())
@@ -101,7 +101,7 @@ def test_what_breaks_a_run_leaves_the_iterator() -> None:
 # In an event loop.
 
 
-async def test_coroutines_run_it_too() -> None:
+async def test_an_agent_runs_as_a_coroutine() -> None:
     """4.5.1, 4.5.3."""
     agent = an_agent()
     assert (await agent.arun("Hello")).step_count == 1
@@ -112,8 +112,8 @@ async def test_coroutines_run_it_too() -> None:
 
 
 @pytest.mark.parametrize("method", ["run", "final_step", "next_step", "iterator"])
-async def test_what_blocks_is_refused_inside_an_event_loop(method: str) -> None:
-    """4.5.1: at once, and with the method to use."""
+async def test_a_blocking_call_is_refused_inside_an_event_loop(method: str) -> None:
+    """4.5.1: at once, and the error names the method to use."""
     other = "run" if method == "final_step" else method
     with pytest.raises(InvalidInput) as refused:
         getattr(an_agent(), method)(asked())
@@ -122,14 +122,14 @@ async def test_what_blocks_is_refused_inside_an_event_loop(method: str) -> None:
     )
 
 
-async def test_one_agent_runs_many_conversations_at_once() -> None:
+async def test_one_agent_runs_many_conversations_concurrently() -> None:
     """4.4.1."""
     agent = an_agent()
     states = await asyncio.gather(*(agent.arun(text) for text in ("a", "b", "c")))
     assert [state.messages[0].text for state in states] == ["a", "b", "c"]
 
 
-# What it runs on.
+# Input.
 
 
 def test_text_or_a_message_begins_a_conversation() -> None:
@@ -144,7 +144,7 @@ def test_text_or_a_message_begins_a_conversation() -> None:
 @pytest.mark.parametrize("given", [None, 5, b"Hello", ["Hello"], {"role": "user"}])
 @pytest.mark.parametrize("method", ["run", "next_step", "has_next_step", "iterator"])
 def test_anything_else_is_refused(method: str, given: Any) -> None:
-    """4.5.1: with what to pass instead."""
+    """4.5.1: the error names the accepted types."""
     with pytest.raises(InvalidInput) as refused:
         getattr(an_agent(), method)(given)
     expected = f"an agent runs on an AgentState, a message or text, not on {type(given).__name__}"
@@ -152,8 +152,8 @@ def test_anything_else_is_refused(method: str, given: Any) -> None:
 
 
 @pytest.mark.parametrize("method", ["run", "next_step", "has_next_step", "iterator"])
-def test_without_a_driver_nothing_runs(method: str) -> None:
-    """11: with what to do about it."""
+def test_an_agent_without_a_driver_does_not_run(method: str) -> None:
+    """11: the error says how to add one."""
     with pytest.raises(InvalidInput, match="the agent has no driver; give it one"):
         getattr(AgentBuilder.base().build(), method)("Hello")
 
@@ -164,11 +164,11 @@ def test_text_that_cannot_be_stored_is_refused() -> None:
         an_agent().run("\ud800")
 
 
-# Who is told.
+# Listeners.
 
 
-def test_listeners_of_an_agent_are_told_and_give_the_agent_back() -> None:
-    """4.6.3: all events or those of a class; None is no listener."""
+def test_listeners_of_an_agent_get_its_events_and_return_the_agent() -> None:
+    """4.6.3: all events or those of a class; None is not a listener."""
     agent, heard, started = an_agent(), Heard(), Heard()
     assert agent.wiretap(heard.append) is agent
     assert agent.on_event(AgentStepStarted, started.append) is agent
@@ -181,7 +181,7 @@ def test_listeners_of_an_agent_are_told_and_give_the_agent_back() -> None:
     assert started.story == ["AgentStepStarted 1"]
 
 
-def test_a_listener_that_comes_late_is_told_the_rest() -> None:
+def test_a_listener_that_is_added_late_gets_the_remaining_events() -> None:
     """4.6.3."""
     agent, heard = an_agent(*TWO_STEPS), Heard()
     states = agent.iterator("Hello")
@@ -191,16 +191,16 @@ def test_a_listener_that_comes_late_is_told_the_rest() -> None:
     assert heard.story == ["AgentStepStarted 2"]
 
 
-def test_listeners_of_one_agent_are_not_told_about_another() -> None:
-    """11: agents of one builder share its bus, and nothing besides."""
+def test_listeners_of_one_agent_get_no_events_of_another() -> None:
+    """11: agents of one builder share only its bus."""
     builder, heard = a_builder(), Heard()
     builder.build().wiretap(heard.append)
     builder.build().run("Hello")
     assert heard == []
 
 
-def test_one_bus_hears_of_the_loop_and_of_its_tools() -> None:
-    """11: `with_events`; whenever its listener came, and of every agent that was built with it."""
+def test_one_bus_gets_the_events_of_the_loop_and_of_its_tools() -> None:
+    """11: `with_events`; from every agent built with it, also for listeners added later."""
     bus, heard = EventBus(), Heard()
     builder = a_builder(*TWO_STEPS).with_events(bus)
     agent, other = builder.build(), builder.build()
@@ -213,7 +213,7 @@ def test_one_bus_hears_of_the_loop_and_of_its_tools() -> None:
     assert len(heard) == 2 * before
 
 
-def test_another_bus_takes_the_place_of_the_first_and_listeners_stay() -> None:
+def test_another_bus_replaces_the_first_and_listeners_stay() -> None:
     """4.6.3, 10.3.1."""
     first, second, own = Heard(), Heard(), Heard()
     bus, other = EventBus(), EventBus()
@@ -228,10 +228,10 @@ def test_another_bus_takes_the_place_of_the_first_and_listeners_stay() -> None:
     assert len(other.listeners) == 1
 
 
-# What it is.
+# Interfaces.
 
 
-def test_an_agent_is_an_agent_contract() -> None:
+def test_an_agent_implements_the_agent_contract() -> None:
     """10.3.1."""
     agent = a_builder().with_name("helper", "Helps").build()
     contract: AgentContract = agent
@@ -249,10 +249,10 @@ def test_an_agent_takes_the_clock_that_it_is_given() -> None:
     assert [type(decision) for decision in decisions] == [Infer, Stop]
 
 
-# Built.
+# The builder.
 
 
-def test_building_can_be_repeated_and_leaves_the_builder_as_it_is() -> None:
+def test_building_can_be_repeated_and_does_not_change_the_builder() -> None:
     """11: `build()`; each agent plays its script from the start."""
     builder = a_builder(ScenarioStep.final("one", Usage(input=1)), ScenarioStep.final("two"))
     first = builder.build()
@@ -264,7 +264,7 @@ def test_building_can_be_repeated_and_leaves_the_builder_as_it_is() -> None:
     assert builder.build().run("Hello").step_count == 0
 
 
-def test_what_was_built_is_transformed() -> None:
+def test_build_hooks_transform_the_agent() -> None:
     """11: `on_build`, one after the other, each time."""
     told: list[Event] = []
     seen: list[object] = []
@@ -286,14 +286,14 @@ def test_what_was_built_is_transformed() -> None:
     assert len(seen) == 3
 
 
-def test_a_driver_is_shared_with_nobody() -> None:
-    """11: two builders with one driver play it each by itself."""
+def test_builders_do_not_share_a_drivers_state() -> None:
+    """11: two builders with one driver each play its script from the start."""
     driver = DeterministicAgentDriver.from_responses("one", "two")
     agents = [AgentBuilder.base().with_driver(driver).build() for _ in range(2)]
     assert [agent.run("Hello").final_response for agent in agents] == ["one", "one"]
 
 
 def test_an_agent_has_one_runner() -> None:
-    """4.4.4: its driver keeps the executor that it was given."""
+    """4.4.4: its driver keeps its executor."""
     agent = an_agent(*TWO_STEPS)
     assert agent.runner is agent.runner

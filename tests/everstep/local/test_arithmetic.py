@@ -1,4 +1,4 @@
-"""How many steps an agent takes, and why it stops: limits, retries and clocks in a real run."""
+"""The number of steps of an agent, and its stop reason: limits, retries and clocks in a real run."""
 
 from collections.abc import Callable
 from typing import Any
@@ -44,7 +44,7 @@ async def run(
     build: Callable[[AgentBuilder], object] = lambda _builder: None,
     tool: MockTool = SEARCH,
 ) -> AgentState:
-    """The state after an agent has played these steps; the last repeats."""
+    """The state after an agent has played this script; the last step repeats."""
 
     def built(builder: AgentBuilder) -> None:
         builder.with_tools([tool])
@@ -59,7 +59,7 @@ def outcome_of(state: AgentState) -> ContinuationOutcome:
 
 
 def why(state: AgentState) -> tuple[int, str, str, StopReason, AgentStatus]:
-    """How many steps ran, what was decided, by whom, for which reason, and the final status."""
+    """The number of steps, the decision, its source, its reason, and the final status."""
     outcome = outcome_of(state)
     return state.step_count, outcome.decision, outcome.resolved_by, outcome.stop_reason, state.status
 
@@ -68,14 +68,14 @@ def why(state: AgentState) -> tuple[int, str, str, StopReason, AgentStatus]:
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 5])
-async def test_so_many_steps_run_and_no_more(steps: int) -> None:
+async def test_the_limit_is_the_number_of_steps(steps: int) -> None:
     """2.6.1: StepsLimit(n) executes exactly n steps, 0 none."""
     state = await run(CALL, build=lambda b: b.with_max_steps(steps))
 
     assert why(state) == (steps, "forbid", "StepsLimit", StopReason.STEPS_LIMIT, AgentStatus.COMPLETED)
 
 
-async def test_evaluation_is_on_completed_steps_failed_ones_included() -> None:
+async def test_completed_and_failed_steps_count_towards_the_limit() -> None:
     """2.6.1: before the first step and after each."""
     runner = a_runner(
         a_model(ModelError("down")), lambda b: b.with_max_steps(3).with_error_policy(ErrorPolicy.retry_all(9))
@@ -175,7 +175,7 @@ async def test_the_nth_failure_in_a_row_stops(max_retries: int, steps: int) -> N
     assert why(state) == (steps, "forbid", "ErrorPolicyCriterion", StopReason.ERROR, AgentStatus.FAILED)
 
 
-async def test_a_success_in_between_begins_the_count_anew() -> None:
+async def test_a_success_resets_the_count_of_failures() -> None:
     """3.4.3: consecutive failures go back to the first step without errors."""
     policy = ErrorPolicy.retry_all(2)
     state = await run(FAILED, CALL, FAILED, CALL, FAILED, ANSWER, build=lambda b: b.with_error_policy(policy))
@@ -193,8 +193,8 @@ async def test_failures_of_any_type_are_in_a_row() -> None:
     assert why(state)[:3] == (2, "forbid", "ErrorPolicyCriterion")
 
 
-async def test_a_tool_error_that_is_ignored_is_the_models_affair() -> None:
-    """3.2, 3.3.1: ignore_tool_errors() goes on after a failing call, because the model called."""
+async def test_an_ignored_tool_error_is_left_to_the_model() -> None:
+    """3.2, 3.3.1: ignore_tool_errors() continues after a failing call, because the model called a tool."""
     policy = ErrorPolicy.ignore_tool_errors()
     broken = a_broken_tool(ValueError("no"))
     state = await run(CALL, CALL, ANSWER, build=lambda b: b.with_error_policy(policy), tool=broken)
@@ -204,7 +204,7 @@ async def test_a_tool_error_that_is_ignored_is_the_models_affair() -> None:
 
 @pytest.mark.parametrize("error", [TimeoutError("late"), RateLimited("slow down")])
 async def test_ignoring_tool_errors_still_stops_at_a_timeout_or_rate_limit(error: Exception) -> None:
-    """3.3.1: hence at the first."""
+    """3.3.1: already at the first."""
     policy = ErrorPolicy.ignore_tool_errors()
     state = await run(CALL, build=lambda b: b.with_error_policy(policy), tool=a_broken_tool(error))
 
@@ -250,8 +250,8 @@ async def test_an_exception_that_is_ignored_completes() -> None:
         (InvalidModelOutput("no JSON"), "Validation"),
     ],
 )
-async def test_what_a_model_call_raises_is_what_the_policy_sees(error: Exception, shown: str) -> None:
-    """3.5.1, 3.5.2, 3.4.2: once nobody retries any more, it becomes a step error of its type."""
+async def test_the_policy_sees_the_exception_of_a_model_call(error: Exception, shown: str) -> None:
+    """3.5.1, 3.5.2, 3.4.2: once the retries are used up, it becomes a step error of its type."""
     state = await a_runner(a_model(error), lambda b: b.with_max_retries(1)).run(asked())
     vote = outcome_of(state).evaluation_for("ErrorPolicyCriterion")
 
@@ -294,7 +294,7 @@ async def test_a_stop_signal_of_a_processor_stops_after_its_step() -> None:
 
 
 async def test_a_request_for_continuation_makes_one_more_step() -> None:
-    """2.4.1, 2.4.2: it suppresses a signal, and is gone with the next step start."""
+    """2.4.1, 2.4.2: it suppresses a signal, and is cleared when the next step starts."""
 
     def wavers(state: AgentState) -> AgentState:
         if state.step_count > 1:
@@ -314,7 +314,7 @@ async def test_a_request_for_continuation_makes_one_more_step() -> None:
 
 
 def working(clock: WorkClock, *seconds: float) -> Any:
-    """A model that takes so long for each call; every response but the last calls a tool."""
+    """A model that takes this long for each call; every response but the last calls a tool."""
 
     def taking(each: float, last: bool) -> Callable[[], object]:
         def act() -> object:
@@ -340,7 +340,7 @@ async def test_five_seconds_of_work_an_hours_pause_and_three_more_are_eight() ->
 
 @pytest.mark.parametrize(("limit", "steps"), [(8.0, 2), (8.5, 3), (5.0, 1), (5.5, 2)])
 async def test_a_cumulative_timeout_counts_work(limit: float, steps: int) -> None:
-    """2.7, 2.5: no step once cumulative seconds >= s; waiting between steps is none."""
+    """2.7, 2.5: no step once cumulative seconds >= s; waiting between steps does not count."""
     clock = WorkClock()
     runner = a_runner(
         working(clock, 5, 3, 1, 0),
@@ -378,7 +378,7 @@ async def test_the_work_of_tools_and_processors_counts() -> None:
     assert state.state_info.cumulative_execution_seconds == 5.0
 
 
-async def test_a_call_that_failed_worked_too() -> None:
+async def test_the_time_of_a_failed_call_is_work() -> None:
     """2.7: processing seconds of each step, failed ones too."""
     clock = WorkClock()
 
@@ -392,7 +392,7 @@ async def test_a_call_that_failed_worked_too() -> None:
     assert state.state_info.cumulative_execution_seconds == 1.5
 
 
-async def test_the_wall_clock_counts_waiting_too() -> None:
+async def test_the_wall_clock_includes_waiting() -> None:
     """2.7.3: it runs from the start or the last resume."""
     clock = WorkClock()
     runner = a_runner(
@@ -404,7 +404,7 @@ async def test_the_wall_clock_counts_waiting_too() -> None:
     clock.works(1)
     assert not runner.has_next_step(state)
 
-    # A pause of days never times an execution out.
+    # A pause of days causes no timeout: a resume restarts the wall clock.
     clock.works(9 * 86400)
     resumed = state.paused().resumed(clock.now())
     assert runner.has_next_step(resumed)
@@ -441,7 +441,7 @@ async def test_the_wall_clock_starts_with_the_first_manual_step_and_with_each_ru
     assert second.state_info.started_at == AT
 
 
-async def test_a_new_execution_works_from_zero_in_a_session_that_goes_on() -> None:
+async def test_a_new_execution_in_an_old_session_starts_at_zero_work() -> None:
     """2.7: cumulative seconds are 0 at a new execution, session seconds never."""
     clock = WorkClock()
     runner = a_runner(working(clock, 5, 3), lambda b: b.with_tools([SEARCH]), clock=clock)

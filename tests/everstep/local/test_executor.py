@@ -1,4 +1,4 @@
-"""Tool calls in this process: at the same time, each with one result."""
+"""Tool calls in this process: concurrent, each with one result."""
 
 import asyncio
 import os
@@ -59,11 +59,11 @@ async def result_of(tool_: Tool, **args: Any) -> ToolExecution:
     return await soon(an_executor(tool_).execute_tool(a_call(tool_.name, **args), BEGUN))
 
 
-# Several calls.
+# Concurrency.
 
 
-async def test_calls_run_at_the_same_time() -> None:
-    """5.4.1: each waits until all have begun, so one after the other would never end."""
+async def test_calls_run_concurrently() -> None:
+    """5.4.1: each waits until all have begun; sequential calls would never return."""
     arrived = asyncio.Barrier(3)
 
     async def looks() -> str:
@@ -75,8 +75,8 @@ async def test_calls_run_at_the_same_time() -> None:
     assert [execution.result for execution in executions] == ["seen"] * 3
 
 
-async def test_tools_that_block_run_at_the_same_time_as_well() -> None:
-    """5.4.1: in threads, so that the loop goes on."""
+async def test_blocking_tools_run_concurrently_as_well() -> None:
+    """5.4.1: in threads, so that the event loop is not blocked."""
     arrived = threading.Barrier(3, timeout=5)
     look = MockTool("look", handler=arrived.wait)
     calls = [a_call("look", call_id) for call_id in ("c1", "c2", "c3")]
@@ -84,8 +84,8 @@ async def test_tools_that_block_run_at_the_same_time_as_well() -> None:
     assert sorted(execution.result for execution in executions) == [0, 1, 2]
 
 
-async def test_results_stand_in_the_order_of_the_calls() -> None:
-    """5.4.1: whichever ends first."""
+async def test_results_are_in_the_order_of_the_calls() -> None:
+    """5.4.1: in any order of completion."""
     second_is_done = asyncio.Event()
 
     async def slow() -> str:
@@ -110,7 +110,7 @@ async def test_results_stand_in_the_order_of_the_calls() -> None:
 @pytest.mark.parametrize(
     ("parallel", "first_two"), [(True, ["a begins", "b begins"]), (False, ["a begins", "a ends"])]
 )
-async def test_without_parallel_tools_one_call_follows_the_other(
+async def test_without_parallel_tools_calls_run_one_after_the_other(
     parallel: bool, first_two: list[str]
 ) -> None:
     """5.4.1, 11: in response order."""
@@ -168,7 +168,7 @@ class AddsLater(BaseTool):
 
 
 class Handmade:
-    """Nothing but what a tool needs."""
+    """The minimal interface of a tool."""
 
     name = "adds"
     description = "Adds one"
@@ -186,7 +186,7 @@ class HandmadeLater(Handmade):
 
 
 class Odd(Handmade):
-    """What it calls a handler is none of its call."""
+    """Its attribute `handler` is not the handler of its call."""
 
     async def handler(self) -> None: ...
 
@@ -228,8 +228,8 @@ async def test_a_tool_may_have_other_attributes() -> None:
     assert (await result_of(Odd(), a=1)).result == 2
 
 
-async def test_a_tool_is_told_the_key_under_which_it_may_run_once() -> None:
-    """1.1.3: `execution_id` and `tool_call_id`; and the metadata as they are."""
+async def test_a_tool_gets_its_idempotency_key() -> None:
+    """1.1.3: `execution_id` and `tool_call_id`; and the metadata, unchanged."""
     told: list[ToolContext] = []
 
     @tool
@@ -242,7 +242,7 @@ async def test_a_tool_is_told_the_key_under_which_it_may_run_once() -> None:
     assert replace(context, ask=nobody_answers) == ToolContext(EXECUTION, "c7", 1, frozen_map({"a": 1}))
 
 
-async def test_a_tool_may_change_the_arguments_that_it_is_given() -> None:
+async def test_a_tool_may_mutate_its_arguments() -> None:
     """0.8: the call does not change."""
 
     def grows(things: list[int]) -> list[int]:
@@ -254,7 +254,7 @@ async def test_a_tool_may_change_the_arguments_that_it_is_given() -> None:
 
 
 async def test_a_call_outside_of_an_execution_is_refused() -> None:
-    """1.1.3: it would have no key."""
+    """1.1.3: it would have no idempotency key."""
     with pytest.raises(InvalidInput, match="the state has no execution id yet; call identified"):
         await an_executor(plain).execute_tool(a_call("plain", a=1), AgentState.empty())
 
@@ -315,7 +315,7 @@ async def test_a_call_that_cannot_run_has_both_events_and_no_effect(call: ToolCa
     assert [(event.success, event.error) for event in heard.of(ToolCallCompleted)] == [(False, text)]
 
 
-# What goes wrong.
+# Errors.
 
 
 def raising(error: BaseException) -> Callable[[], None]:
@@ -360,7 +360,7 @@ async def test_an_exception_in_a_tool_is_the_result_of_its_call(
 async def test_a_tool_that_runs_out_of_an_iterator_does_not_hang(
     handler: Callable[[BaseException], Callable[[], Any]],
 ) -> None:
-    """5.4.3, 1.1.3: futures would wait for ever."""
+    """5.4.3, 1.1.3: an `asyncio` future rejects `StopIteration`, and its caller would wait for ever."""
     execution = await result_of(MockTool("look", handler=handler(StopIteration())))
     assert execution.text.startswith("Error: ")
     assert "StopIteration" in execution.text
@@ -384,7 +384,7 @@ async def test_a_result_that_cannot_be_stored_is_a_failure(result: object, text:
 
 
 async def test_the_text_of_an_error_can_be_stored() -> None:
-    """5.4.3: whatever an exception says, the conversation goes on."""
+    """5.4.3: with any text of an exception, the conversation continues."""
     look = MockTool("look", handler=raising(OSError("no file a\udc80\x00")))
     runner = a_runner(a_model(calling("look")), lambda b: b.with_tools([look]))
     state = await runner.run(asked())
@@ -393,7 +393,7 @@ async def test_the_text_of_an_error_can_be_stored() -> None:
 
 
 async def test_a_tool_that_takes_too_long_fails() -> None:
-    """3.4.2: with error type timeout, and is cancelled."""
+    """3.4.2: with error type timeout, and it is cancelled."""
     was_cancelled = asyncio.Event()
 
     async def waits() -> None:
@@ -410,7 +410,7 @@ async def test_a_tool_that_takes_too_long_fails() -> None:
 
 
 async def test_a_blocking_tool_that_takes_too_long_fails_too() -> None:
-    """3.4.2: its thread cannot be stopped, but nobody waits for it."""
+    """3.4.2: its thread cannot be stopped, but the run does not wait for it."""
     may_end = threading.Event()
     slow = MockTool("slow", handler=lambda: may_end.wait(5), options=ToolOptions(timeout_seconds=0.02))
     execution = await result_of(slow)
@@ -418,15 +418,15 @@ async def test_a_blocking_tool_that_takes_too_long_fails_too() -> None:
     assert execution.text == "Error: The tool 'slow' did not finish within 0.02s"
 
 
-async def test_a_tool_that_is_done_in_time_is_not_disturbed() -> None:
+async def test_a_tool_that_ends_in_time_is_not_cancelled() -> None:
     """3.4.2."""
     quick = MockTool.returning("quick", "Quick", "done")
     quick.options = ToolOptions(timeout_seconds=5)
     assert (await result_of(quick)).text == "done"
 
 
-async def test_failures_can_be_made_to_throw() -> None:
-    """5.4.3: `throw_on_tool_failure`; the event is told before."""
+async def test_failures_can_be_raised() -> None:
+    """5.4.3: `throw_on_tool_failure`; the event is published first."""
     heard = Heard()
     broken = MockTool("broken", handler=raising(ValueError("odd")))
     executor = an_executor(broken, heard=heard, build=AgentBuilder.with_throw_on_tool_failure)
@@ -435,8 +435,8 @@ async def test_failures_can_be_made_to_throw() -> None:
     assert [event.success for event in heard.of(ToolCallCompleted)] == [False]
 
 
-async def test_when_one_call_throws_the_others_come_to_their_end_first() -> None:
-    """4.6.1, 1.1.3: nothing of a step is told after it is over."""
+async def test_the_other_calls_end_before_an_error_is_raised() -> None:
+    """4.6.1, 1.1.3: no event of a step is published after its end."""
     has_thrown = asyncio.Event()
 
     async def throws() -> None:
@@ -445,7 +445,7 @@ async def test_when_one_call_throws_the_others_come_to_their_end_first() -> None
 
     async def works() -> str:
         await has_thrown.wait()
-        # Long enough for the other to be raised already.
+        # Long enough that the other call has raised already.
         await asyncio.to_thread(int)
         return "done"
 
@@ -469,7 +469,7 @@ async def test_a_listener_that_raises_is_no_failure_of_the_tool() -> None:
 
 
 class Counting(AgentHook):
-    """Counts in the metadata."""
+    """Counts calls in the metadata."""
 
     def before_tool(self, state: AgentState, call: ToolCall) -> AgentState:
         return state.with_metadata(f"before {call.id}", len(state.metadata))
@@ -484,7 +484,7 @@ async def merged(calls: Sequence[ToolCall]) -> dict[str, Any]:
     return dict(state.metadata)
 
 
-async def test_what_hooks_of_concurrent_calls_change_is_merged() -> None:
+async def test_changes_by_hooks_of_concurrent_calls_are_merged() -> None:
     """4.4.4: none overwrites the other."""
     metadata = await merged([a_call("plain", "c1", a=1), a_call("find", "c2")])
     assert metadata.pop("before c1") == 0
@@ -492,13 +492,13 @@ async def test_what_hooks_of_concurrent_calls_change_is_merged() -> None:
     assert metadata == {"after c1": "2", "after c2": "Error: No tool named 'find'. Choose from: plain"}
 
 
-async def test_without_calls_nothing_changes() -> None:
+async def test_without_calls_the_state_does_not_change() -> None:
     """4.4.4."""
     assert await an_executor(plain).execute_tools([], BEGUN) == (BEGUN, ())
 
 
-async def test_as_many_blocking_tools_run_at_once_as_are_called() -> None:
-    """5.4.1: no pool limits them, and none waits for a thread while its deadline runs."""
+async def test_all_blocking_tools_of_a_step_run_concurrently() -> None:
+    """5.4.1: no thread pool limits them, and none waits for a thread while its deadline runs."""
     many = 3 * ((os.cpu_count() or 1) + 4)
     arrived = threading.Barrier(many, timeout=5)
     look = MockTool("look", handler=lambda: bool(arrived.wait() + 1))
@@ -507,8 +507,8 @@ async def test_as_many_blocking_tools_run_at_once_as_are_called() -> None:
     assert [execution.result for execution in executions] == [True] * many
 
 
-def test_nobody_waits_for_a_blocking_tool_that_was_given_up() -> None:
-    """3.4.2: neither the run nor the end of the process."""
+def test_an_abandoned_blocking_tool_delays_nothing() -> None:
+    """3.4.2: neither the run nor the exit of the process."""
     may_end, threads = threading.Event(), list[threading.Thread]()
 
     def blocks() -> None:
@@ -519,14 +519,14 @@ def test_nobody_waits_for_a_blocking_tool_that_was_given_up() -> None:
     execution = asyncio.run(result_of(slow))
     assert execution.text == "Error: The tool 'slow' did not finish within 0.02s"
     assert [(thread.is_alive(), thread.daemon) for thread in threads] == [(True, True)]
-    # There is no loop any more that it could tell.
+    # The event loop of its caller is closed.
     may_end.set()
     threads[0].join(5)
     assert not threads[0].is_alive()
 
 
-async def test_a_blocking_tool_ends_after_it_was_given_up() -> None:
-    """3.4.2: what it then says is not heard."""
+async def test_a_blocking_tool_ends_after_it_was_abandoned() -> None:
+    """3.4.2: its result is dropped."""
     may_end, has_ended = threading.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -541,7 +541,7 @@ async def test_a_blocking_tool_ends_after_it_was_given_up() -> None:
 
 
 async def test_a_blocking_tool_sees_the_context_of_its_call() -> None:
-    """5.4.1: as in a pool."""
+    """5.4.1: as in a thread pool."""
     who = ContextVar[str]("who")
     who.set("Ada")
     assert (await result_of(MockTool("who", handler=who.get))).result == "Ada"

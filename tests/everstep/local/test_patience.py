@@ -1,4 +1,4 @@
-"""Runs in this process try model calls again, and say so."""
+"""Runs in this process retry model calls and report each wait."""
 
 import logging
 from datetime import UTC, datetime
@@ -18,7 +18,7 @@ from everstep.local.agent import AgentBuilder
 
 
 class VirtualClock:
-    """Time that passes only while somebody sleeps."""
+    """Time that passes only in `sleep`."""
 
     def __init__(self) -> None:
         self.passed = 0.0
@@ -36,7 +36,7 @@ class VirtualClock:
 
 
 class Provider:
-    """A model that is no script: it needs time to recover."""
+    """A model that is not scripted: it needs time to recover."""
 
     def __init__(
         self, clock: VirtualClock, *failures: Exception, away_until: float = 0, heard: str = ""
@@ -67,8 +67,8 @@ async def run(provider: Provider, builder: AgentBuilder | None = None) -> tuple[
     return await agent.wiretap(heard.append).arun("Go"), heard
 
 
-async def test_an_outage_of_seconds_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
-    """3.5.4, 3.5.5: each wait is an event and a line of the log."""
+async def test_a_short_outage_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    """3.5.4, 3.5.5: each wait is an event and a log line."""
     provider = Provider(VirtualClock(), away_until=5)
     with caplog.at_level(logging.WARNING, "everstep"):
         state, heard = await run(provider)
@@ -83,7 +83,7 @@ async def test_an_outage_of_seconds_is_waited_for(caplog: pytest.LogCaptureFixtu
     ]
 
 
-async def test_half_a_minute_is_the_most_that_a_caller_waits() -> None:
+async def test_a_caller_waits_at_most_half_a_minute() -> None:
     """3.5.4: in this process."""
     provider = Provider(VirtualClock(), away_until=1000)
     state, _ = await run(provider)
@@ -96,7 +96,7 @@ async def test_half_a_minute_is_the_most_that_a_caller_waits() -> None:
     )
 
 
-async def test_the_agent_says_how_long_and_how_often() -> None:
+async def test_the_agent_configures_the_delay_and_the_number_of_retries() -> None:
     """3.5.1, 3.5.4"""
     long, short = Provider(VirtualClock(), away_until=100), Provider(VirtualClock(), away_until=100)
     state, _ = await run(long, AgentBuilder.base().with_retry_budget(120))
@@ -106,8 +106,8 @@ async def test_the_agent_says_how_long_and_how_often() -> None:
     assert short.requests == 2
 
 
-async def test_a_wait_that_is_asked_for_is_the_least() -> None:
-    """3.5.4: and one that does not fit ends the step at once."""
+async def test_a_requested_delay_is_the_minimum() -> None:
+    """3.5.4: and a delay that does not fit ends the step at once."""
     fits = Provider(VirtualClock(), RateLimited("busy", 20))
     await run(fits)
     assert fits.clock.slept[0] >= 20
@@ -119,7 +119,7 @@ async def test_a_wait_that_is_asked_for_is_the_least() -> None:
 
 
 @pytest.mark.parametrize("error", [ModelError("refused"), RuntimeError("broken")])
-async def test_what_does_not_pass_is_not_waited_for(error: Exception) -> None:
+async def test_a_permanent_error_is_not_retried(error: Exception) -> None:
     """3.5.2"""
     provider = Provider(VirtualClock(), error)
     state, _ = await run(provider)
@@ -127,8 +127,8 @@ async def test_what_does_not_pass_is_not_waited_for(error: Exception) -> None:
     assert (provider.requests, state.status) == (1, AgentStatus.FAILED)
 
 
-async def test_an_answer_that_broke_off_while_it_was_heard_is_not_asked_for_again() -> None:
-    """3.5.4: listeners cannot take back what they heard."""
+async def test_a_response_that_broke_off_after_its_first_chunk_is_not_retried() -> None:
+    """3.5.4: listeners cannot retract the chunks that they received."""
     provider = Provider(VirtualClock(), ModelUnavailable("cut"), heard="Well, ")
     state, heard = await run(provider)
 
@@ -136,7 +136,7 @@ async def test_an_answer_that_broke_off_while_it_was_heard_is_not_asked_for_agai
     assert not [event for event in heard if isinstance(event, ModelCallDelayed)]
 
 
-async def test_a_scripted_model_is_tried_again_without_waiting() -> None:
+async def test_a_scripted_model_is_retried_without_waiting() -> None:
     """3.5.4: although its script asks to wait."""
     clock = VirtualClock()
     model = ScriptedModel(RateLimited("busy", 20), ModelTimeout("slow"), "Done")
@@ -146,7 +146,7 @@ async def test_a_scripted_model_is_tried_again_without_waiting() -> None:
     assert clock.slept == []
 
 
-async def test_a_scripted_model_that_never_recovers_uses_the_budget_up_without_waiting() -> None:
+async def test_a_scripted_model_that_never_recovers_uses_up_the_budget_without_waiting() -> None:
     """3.5.4"""
     clock, model = VirtualClock(), ScriptedModel(ModelUnavailable("away"))
     agent = AgentBuilder.base().with_driver(ToolCallingDriver(model)).build(clock=clock)
@@ -157,7 +157,7 @@ async def test_a_scripted_model_that_never_recovers_uses_the_budget_up_without_w
     assert state.steps[0].errors[0].message.count("Given up after") == 1
 
 
-async def test_a_tool_that_asks_a_model_waits_as_its_step_does() -> None:
+async def test_a_tool_that_calls_a_model_waits_as_its_step_does() -> None:
     """3.5.4"""
 
     class Asked(Provider):

@@ -1,4 +1,4 @@
-"""Runs in this process: the loop, step by step and event by event."""
+"""Runs in this process: the loop."""
 
 import asyncio
 from collections.abc import Callable
@@ -88,8 +88,8 @@ async def test_steps_are_taken_while_the_evaluation_continues() -> None:
     assert state.last_continuation_outcome == state.execution.step_executions[1].outcome
 
 
-async def test_only_what_steps_put_out_enters_the_conversation() -> None:
-    """4.5.2, 4.2.1: and usage is counted once a step."""
+async def test_only_the_output_of_steps_enters_the_conversation() -> None:
+    """4.5.2, 4.2.1: and usage is counted once per step."""
     driver = look_then_answer(usage=Usage(input=5))
     state = await a_runner(driver, with_look).run(asked("Hello"))
     assert state.messages == (user("Hello"), assistant("I look"), assistant("Done"))
@@ -98,7 +98,7 @@ async def test_only_what_steps_put_out_enters_the_conversation() -> None:
 
 
 @pytest.mark.parametrize("limit", [0, 1, 3])
-async def test_as_many_steps_are_taken_as_may_be(limit: int) -> None:
+async def test_the_step_limit_is_the_number_of_steps(limit: int) -> None:
     """2.6.1: the evaluation comes before the first step as well."""
     driver = scripted(ScenarioStep.tool_call("look"))
     state = await a_runner(driver, lambda b: b.with_tools([LOOK]).with_max_steps(limit)).run(asked())
@@ -108,13 +108,13 @@ async def test_as_many_steps_are_taken_as_may_be(limit: int) -> None:
 
 
 async def test_the_iterator_gives_the_state_after_each_step() -> None:
-    """4.5.1: the final status is no extra item."""
+    """4.5.1: the final status is not an extra item."""
     states = [state async for state in a_runner(look_then_answer(), with_look).iterate(asked())]
     assert [state.step_count for state in states] == [1, 2]
     assert [state.status for state in states] == [AgentStatus.IN_PROGRESS, AgentStatus.COMPLETED]
 
 
-async def test_an_iterator_that_may_take_no_step_gives_nothing_and_tells_the_end() -> None:
+async def test_an_iterator_without_steps_yields_nothing_and_publishes_the_end() -> None:
     """4.5.1, 4.6.1."""
     heard = Heard()
     runner = a_runner(scripted(), lambda b: b.with_max_steps(0), heard=heard)
@@ -122,8 +122,8 @@ async def test_an_iterator_that_may_take_no_step_gives_nothing_and_tells_the_end
     assert heard.story == ["step 0: STOP (steps_limit)", "AgentFinished"]
 
 
-async def test_steps_can_be_taken_by_hand() -> None:
-    """4.5.3: until nothing follows; then the state stays as it is."""
+async def test_steps_can_be_taken_one_by_one() -> None:
+    """4.5.3: until no step follows; then the state does not change."""
     runner = a_runner(look_then_answer(), with_look)
     state = asked()
     assert runner.has_next_step(state)
@@ -135,7 +135,7 @@ async def test_steps_can_be_taken_by_hand() -> None:
     assert await runner.next_step(second) is second
 
 
-async def test_asking_for_a_next_step_tells_nobody() -> None:
+async def test_asking_for_the_next_step_publishes_no_event() -> None:
     """4.5.3."""
     heard, decisions = Heard(), list[object]()
     runner = a_runner(scripted(), heard=heard, on_decision=decisions.append)
@@ -143,7 +143,7 @@ async def test_asking_for_a_next_step_tells_nobody() -> None:
     assert (heard, decisions) == ([], [])
 
 
-async def test_a_step_that_may_not_be_taken_by_hand_ends_the_run() -> None:
+async def test_a_manual_step_that_is_not_allowed_ends_the_run() -> None:
     """4.5.3, 4.6.1."""
     heard = Heard()
     runner = a_runner(scripted(), lambda b: b.with_max_steps(0), heard=heard)
@@ -153,7 +153,7 @@ async def test_a_step_that_may_not_be_taken_by_hand_ends_the_run() -> None:
     assert heard.story == ["step 0: STOP (steps_limit)", "AgentFinished"]
 
 
-async def test_manual_steps_run_and_iterator_take_the_same_decisions() -> None:
+async def test_manual_steps_run_and_iterator_make_the_same_decisions() -> None:
     """4.5.1, 4.5.3."""
 
     async def decisions(how: Callable[[LocalRunner], Any]) -> list[object]:
@@ -173,7 +173,7 @@ async def test_manual_steps_run_and_iterator_take_the_same_decisions() -> None:
 
     at_once = await decisions(lambda runner: runner.run(asked()))
     assert at_once == await decisions(one_by_one) == [RunTools, Infer, Stop]
-    # By hand the second step is decided about twice: after the first, and when it is asked for.
+    # In manual mode the second step is decided twice: after the first, and when it is requested.
     assert await decisions(by_hand) == [RunTools, Infer, Infer, Stop]
 
 
@@ -194,7 +194,7 @@ async def test_a_state_that_has_ended_begins_a_new_execution(how: str) -> None:
     assert [event.step_number for event in heard.of(AgentStepStarted)] == [1, 1]
 
 
-async def test_a_state_in_progress_goes_on_in_its_execution() -> None:
+async def test_a_state_in_progress_continues_its_execution() -> None:
     """4.1.5, 4.4.1."""
     first = await a_runner(look_then_answer(), with_look).next_step(asked())
     state = await a_runner(scripted(FINAL("Done"))).run(first)
@@ -202,8 +202,8 @@ async def test_a_state_in_progress_goes_on_in_its_execution() -> None:
     assert state.execution.execution_id == first.execution.execution_id
 
 
-async def test_a_run_that_may_not_go_on_tells_that_it_stopped() -> None:
-    """4.6.1, 7.4.1: the evaluation that stops it is told although it follows no step."""
+async def test_a_run_that_may_not_continue_publishes_its_stop() -> None:
+    """4.6.1, 7.4.1: the evaluation that stops it is published although it follows no step."""
     first = await a_runner(look_then_answer(), with_look).next_step(asked())
     heard = Heard()
     state = await a_runner(scripted(), lambda b: b.with_max_steps(1), heard=heard).run(first)
@@ -211,7 +211,7 @@ async def test_a_run_that_may_not_go_on_tells_that_it_stopped() -> None:
     assert heard.story == ["step 1: STOP (steps_limit)", "AgentFinished"]
 
 
-async def test_a_step_that_was_interrupted_is_finished_without_asking_the_model_again() -> None:
+async def test_an_interrupted_step_is_completed_without_another_model_call() -> None:
     """1.1.3, 4.4: its call gets its one result."""
     runner = a_runner(look_then_answer(), with_look)
     begun = asked().identified(UUID(int=8), UUID(int=9)).with_step_started(AT)
@@ -234,7 +234,7 @@ async def test_a_paused_state_is_resumed_before_it_runs() -> None:
 
 
 async def test_a_processor_can_pause_the_run() -> None:
-    """1.1.6: the state comes back as it is, ready to be resumed."""
+    """1.1.6: the returned state can be resumed."""
     pausing: list[bool] = [True, False]
     heard = Heard()
     runner = a_runner(
@@ -249,7 +249,7 @@ async def test_a_processor_can_pause_the_run() -> None:
     assert (done.step_count, done.status) == (2, AgentStatus.COMPLETED)
 
 
-async def test_an_iterator_that_is_paused_ends_with_the_state_to_resume() -> None:
+async def test_a_paused_iterator_ends_with_the_state_to_resume() -> None:
     """1.1.6."""
     runner = a_runner(look_then_answer(), lambda b: with_look(b.add_processor(AgentState.paused)))
     states = [state async for state in runner.iterate(asked())]
@@ -267,7 +267,7 @@ class Pausing(AgentHook):
 
 
 @pytest.mark.parametrize("how", ["run", "iterator", "by hand"])
-async def test_a_run_that_is_paused_within_a_step_comes_back_as_it_is(how: str) -> None:
+async def test_a_run_that_is_paused_within_a_step_returns_its_state(how: str) -> None:
     """1.1.5, 1.1.6: the call waits, also in another process; once resumed it gets its one result."""
     model = Script(calling("look"), "Done")
     runner = a_runner(ToolCallingDriver(model), lambda b: with_look(b.add_hook(Pausing())))
@@ -288,7 +288,7 @@ async def test_a_run_that_is_paused_within_a_step_comes_back_as_it_is(how: str) 
 
 
 class Speaking(AgentHook):
-    """Says something before each step, and wants to stop and to pause before the first call."""
+    """Adds a message before each step, and requests a stop and a pause before the first call."""
 
     def before_step(self, state: AgentState) -> AgentState:
         return state.heard(user(f"Step {state.next_step_number}"))
@@ -299,8 +299,8 @@ class Speaking(AgentHook):
 
 
 @pytest.mark.parametrize("is_stored", [False, True])
-async def test_a_step_that_was_paused_goes_on_and_does_not_begin_again(is_stored: bool) -> None:
-    """1.1.5, 4.5.2, 4.6.1: what a hook added before it stands there once, and readers hear once of it."""
+async def test_a_paused_step_continues_and_does_not_begin_again(is_stored: bool) -> None:
+    """1.1.5, 4.5.2, 4.6.1: the message that a hook added before it occurs once, and is published once."""
     heard = Heard()
     runner = a_runner(
         a_model(calling("look", "look"), "Done"),
@@ -313,17 +313,17 @@ async def test_a_step_that_was_paused_goes_on_and_does_not_begin_again(is_stored
 
     texts = [message.text for message in done.messages]
     assert texts[:5] == ["Hello", "Step 1", "", "seen", "seen"]
-    # A signal is gone where the state was written down; else it waits for the evaluation after the step.
+    # A stored state has no signals; otherwise the signal waits for the evaluation after the step.
     assert texts[5:] == (["Step 2", "Done"] if is_stored else [])
     assert [each.step_number for each in heard.of(AgentStepStarted)] == ([1, 2] if is_stored else [1])
 
 
 class Burst(BaseException):
-    """Such as what `pytest.fail` raises."""
+    """A BaseException, like the one that `pytest.fail` raises."""
 
 
 class Bursting(AgentHook):
-    """Raises at one place."""
+    """Raises in one of its methods."""
 
     def __init__(self, where: str, error: BaseException) -> None:
         self.where = where
@@ -351,10 +351,8 @@ class Bursting(AgentHook):
 
 @pytest.mark.parametrize("error", [SystemExit("x"), asyncio.CancelledError("x"), Burst("x")], ids=repr)
 @pytest.mark.parametrize("where", ["before_step", "before_tool", "after_tool", "after_step"])
-async def test_a_hook_that_raises_what_is_no_exception_fails_the_step(
-    where: str, error: BaseException
-) -> None:
-    """4.5.4: and leaves alone whatever runs the agent."""
+async def test_a_base_exception_in_a_hook_fails_the_step(where: str, error: BaseException) -> None:
+    """4.5.4: and does not reach the code that runs the agent."""
     driver = a_model(calling("look", "look"), "Done")
     state = await soon(a_runner(driver, lambda b: with_look(b.add_hook(Bursting(where, error)))).run(asked()))
 
@@ -363,7 +361,7 @@ async def test_a_hook_that_raises_what_is_no_exception_fails_the_step(
 
 
 class Quitting(MockTool):
-    """Would start a child, and raises instead."""
+    """Raises instead of starting a child."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__("hire", options=ToolOptions(need=CallNeed.SUBAGENT))
@@ -379,7 +377,7 @@ class Quitting(MockTool):
 
 
 @pytest.mark.parametrize("error", [SystemExit("x"), asyncio.CancelledError("x"), Burst("x")], ids=repr)
-async def test_a_tool_that_starts_children_fails_its_call_whatever_it_raises(error: BaseException) -> None:
+async def test_any_exception_of_a_tool_that_starts_children_fails_its_call(error: BaseException) -> None:
     """9.6.3, 4.5.4: as in a durable execution."""
     policy = ErrorPolicy.ignore_tool_errors()
     driver = a_model(calling("hire"), "Done")
@@ -391,16 +389,16 @@ async def test_a_tool_that_starts_children_fails_its_call_whatever_it_raises(err
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, GeneratorExit])
-async def test_somebody_at_the_keyboard_ends_the_run(error: type[BaseException]) -> None:
-    """4.5.4: that is no failure of the agent."""
+async def test_an_interrupt_from_the_keyboard_ends_the_run(error: type[BaseException]) -> None:
+    """4.5.4: that is not a failure of the agent."""
     waiting = a_runner(a_model("Done"), lambda b: b.add_hook(Bursting("before_step", error()))).run(asked())
-    # By hand: a task would end the loop of this test.
+    # In manual mode: a task would end the event loop of this test.
     with pytest.raises(error):
         waiting.send(None)
 
 
-async def test_tools_are_shown_the_metadata_with_which_the_step_began() -> None:
-    """9.4.2: what hooks of its calls change is there in the next one, as in a durable execution."""
+async def test_tools_get_the_metadata_of_the_start_of_the_step() -> None:
+    """9.4.2: changes by hooks of its calls are visible in the next step, as in a durable execution."""
     shown: list[dict[str, Any]] = []
 
     class Looking(MockTool):
@@ -420,8 +418,8 @@ async def test_tools_are_shown_the_metadata_with_which_the_step_began() -> None:
     assert len(shown[2]) > 1
 
 
-async def test_a_hook_that_ends_the_run_between_a_call_and_its_result_is_told_so() -> None:
-    """1.1.5: no conversation keeps a call without a result; a stop signal would wait for it."""
+async def test_a_hook_may_not_end_the_run_between_a_call_and_its_result() -> None:
+    """1.1.5: no conversation has a call without a result; a stop signal would wait for it."""
 
     class Ending(AgentHook):
         def before_step(self, state: AgentState) -> AgentState:
@@ -445,7 +443,7 @@ def begun_anew(_state: AgentState) -> AgentState:
 async def test_a_state_of_another_execution_is_refused(
     elsewhere: Callable[[AgentState], AgentState], where: str
 ) -> None:
-    """4.3.4: it becomes a failure step that says what to change."""
+    """4.3.4: it becomes a failure step whose message says what to change."""
 
     def build(builder: AgentBuilder) -> object:
         if where == "a processor":
@@ -464,8 +462,8 @@ async def test_a_state_of_another_execution_is_refused(
     assert "with_user_message(..., reset=False)" in state.steps[-1].errors_as_text
 
 
-async def test_messages_that_were_steered_are_heard_once() -> None:
-    """8.3.1, 1.1.6: one step more hears them all, and no other follows for their sake."""
+async def test_steered_messages_are_processed_once() -> None:
+    """8.3.1, 1.1.6: one more step processes them all, and they cause no further step."""
     steering = [True]
 
     def steers(state: AgentState) -> AgentState:
@@ -480,8 +478,8 @@ async def test_messages_that_were_steered_are_heard_once() -> None:
     assert state.final_response == "After"
 
 
-async def test_a_processor_that_always_raises_uses_its_retries_up() -> None:
-    """3.4.3, 4.3.4: the step that it broke off ends no row of failures, so the second failure stops."""
+async def test_a_processor_that_always_raises_uses_up_its_retries() -> None:
+    """3.4.3, 4.3.4: the interrupted step does not reset the failure count, so the second failure stops."""
     policy = ErrorPolicy.retry_all(2)
     runner = a_runner(
         scripted(), lambda b: b.with_error_policy(policy).with_max_steps(20).add_processor(boom)
@@ -502,7 +500,7 @@ async def test_an_old_session_may_have_a_next_step() -> None:
     assert (await runner.next_step(again)).step_count == 1
 
 
-async def test_a_driver_in_two_phases_that_has_its_own_use_tools_is_refused() -> None:
+async def test_a_two_phase_driver_with_its_own_use_tools_is_refused() -> None:
     """4.4.4: it would never be called."""
 
     class Mixed(ToolCallingDriver):
@@ -519,10 +517,10 @@ async def test_an_agent_without_a_driver_cannot_run() -> None:
         LocalRunner(AgentBuilder.base().definition())
 
 
-# Events, in their order.
+# Events.
 
 
-async def test_the_events_of_a_run_in_their_order() -> None:
+async def test_the_events_of_a_run_are_in_order() -> None:
     """4.6.1: steps from 1, tools before the step is completed, usage only where there is some."""
     heard = Heard()
     driver = a_model(calling("look", "look", text="I look", usage=Usage(input=7)), "Done")
@@ -549,7 +547,7 @@ async def test_the_events_of_a_run_in_their_order() -> None:
     ]
 
 
-async def test_a_run_that_fails_says_so_once_before_it_finishes() -> None:
+async def test_a_failed_run_publishes_its_failure_once_before_its_end() -> None:
     """4.6.1: failure steps have the events of a step."""
     heard = Heard()
     await a_runner(a_model(RuntimeError("boom")), heard=heard).run(asked())
@@ -563,15 +561,15 @@ async def test_a_run_that_fails_says_so_once_before_it_finishes() -> None:
     ]
 
 
-async def test_a_model_that_says_nothing_streams_nothing() -> None:
-    """4.6.1, 7.6.2: so there is nothing to close."""
+async def test_a_model_response_without_text_streams_nothing() -> None:
+    """4.6.1, 7.6.2: so no stream has to be closed."""
     heard = Heard()
     await a_runner(a_model(calling("look"), "Done"), with_look, heard=heard).run(asked())
     assert heard.story[:2] == ["AgentStepStarted 1", "ToolCallStarted c1"]
     assert [(event.step_number, event.attempt) for event in heard.of(StreamEventReceived)] == [(2, 1), (2, 1)]
 
 
-async def test_every_event_says_whose_it_is() -> None:
+async def test_every_event_names_its_agent() -> None:
     """4.6.1: agent and parent."""
     heard = Heard()
     asking = replace(asked(), parent_agent_id=UUID(int=77))
@@ -583,7 +581,7 @@ async def test_every_event_says_whose_it_is() -> None:
 
 
 async def test_a_stream_that_breaks_off_is_not_closed() -> None:
-    """4.6.1, 7.6.2: a closing event tells that it ended well."""
+    """4.6.1, 7.6.2: a closing event means that it ended well."""
     heard = Heard()
 
     class Breaking:
@@ -598,8 +596,8 @@ async def test_a_stream_that_breaks_off_is_not_closed() -> None:
     assert heard.story[:3] == ["AgentStepStarted 1", "StreamEventReceived He", "AgentStepCompleted 1"]
 
 
-async def test_an_exception_after_a_step_has_a_step_of_its_own_in_the_story() -> None:
-    """4.6.1, 4.3.4: nothing was evaluated between the two."""
+async def test_an_exception_after_a_step_has_its_own_step_in_the_events() -> None:
+    """4.6.1, 4.3.4: there was no evaluation between the two."""
     heard = Heard()
 
     def odd(state: AgentState) -> AgentState:
@@ -652,7 +650,7 @@ async def test_a_criterion_that_raises_ends_the_run_with_a_failure_step(
 
 
 class Raising:
-    """A criterion that raises once so many steps were taken."""
+    """A criterion that raises after this many steps."""
 
     def __init__(self, at: int) -> None:
         self.at = at
@@ -665,7 +663,7 @@ class Raising:
 
 @pytest.mark.parametrize("raises_at", [0, 1])
 async def test_a_failure_step_of_a_criterion_is_an_item_of_the_iterator(raises_at: int) -> None:
-    """4.5.1, 2.2.7: the state after each step, however it came about."""
+    """4.5.1, 2.2.7: the state after each step, also after a failure step."""
     runner = a_runner(scripted(), lambda b: b.add_continuation_criteria(Raising(raises_at)))
     states = [state async for state in runner.iterate(asked())]
     assert [state.step_count for state in states] == list(range(1, raises_at + 2))
@@ -684,8 +682,8 @@ async def test_an_exception_after_a_step_is_an_item_of_the_iterator() -> None:
     assert [state.status for state in states] == [AgentStatus.IN_PROGRESS, AgentStatus.FAILED]
 
 
-async def test_what_the_events_of_a_step_say() -> None:
-    """4.6.1, 4.2: with times of the clock that the runner was given."""
+async def test_the_contents_of_the_events_of_a_step() -> None:
+    """4.6.1, 4.2: with times of the runner's clock."""
     clock, heard = WorkClock(), Heard()
 
     def works() -> Any:
@@ -734,8 +732,8 @@ async def test_what_the_events_of_a_step_say() -> None:
     ]
 
 
-async def test_what_an_evaluation_says() -> None:
-    """4.6.1: who decided, the status after it, the errors of the step and what was said last."""
+async def test_the_contents_of_an_evaluation() -> None:
+    """4.6.1: the source, the status after it, the errors of the step and the last message."""
     heard = Heard()
     driver = scripted(ScenarioStep.tool_call("missing", response="I look"), FINAL("Done"))
     policy = ErrorPolicy.ignore_tool_errors()
@@ -749,7 +747,7 @@ async def test_what_an_evaluation_says() -> None:
     assert heard.of(AgentFinished)[0].errors == (error,)
 
 
-async def test_what_a_failed_run_says() -> None:
+async def test_the_contents_of_a_failed_run() -> None:
     """4.6.1, 3.7.1."""
     heard = Heard()
     state = await a_runner(a_model(RuntimeError("boom")), heard=heard).run(asked())
@@ -765,8 +763,8 @@ async def test_what_a_failed_run_says() -> None:
 @pytest.mark.parametrize(
     ("message", "told"), [("disk full", "disk full"), ("", "StopSignal forbids another step")]
 )
-async def test_a_run_that_fails_without_an_error_says_why(message: str, told: str) -> None:
-    """4.6.1, 2.4.2: what the deciding vote says, and not what an earlier step forgave."""
+async def test_a_run_that_fails_without_an_error_has_a_reason(message: str, told: str) -> None:
+    """4.6.1, 2.4.2: that of the deciding vote, not an error that the policy ignored in an earlier step."""
     signal = StopSignal(StopReason.ERROR, message)
     driver = scripted(ScenarioStep.tool_call("missing"), FINAL("Done"))
 
@@ -833,7 +831,7 @@ ESCAPES: list[tuple[str, Any, Build, int, str]] = [
 async def test_an_exception_that_escapes_is_a_failure_step(
     driver: Any, build: Build, number: int, text: str
 ) -> None:
-    """4.3.4, 4.5.4, 2.2.7: under its own number; the run fails, as the policy does not forgive."""
+    """4.3.4, 4.5.4, 2.2.7: under its own number; the run fails, because the policy does not ignore it."""
     state = await soon(a_runner(driver, build).run(asked()))
     assert (state.status, state.step_count) == (AgentStatus.FAILED, number)
     failure = state.execution.step_executions[-1]
@@ -844,8 +842,8 @@ async def test_an_exception_that_escapes_is_a_failure_step(
     assert failure.step.errors_as_text == text
 
 
-async def test_a_failed_tool_call_is_no_exception() -> None:
-    """4.3.4, 5.4.3: the model reads it, and the error policy judges it."""
+async def test_a_failed_tool_call_raises_no_exception() -> None:
+    """4.3.4, 5.4.3: the model reads it, and the error policy evaluates it."""
     driver = a_model(calling("look"), "Done")
     look = MockTool("look", handler=boom)
     policy = ErrorPolicy.ignore_tool_errors()
@@ -855,7 +853,7 @@ async def test_a_failed_tool_call_is_no_exception() -> None:
     assert state.messages[2].text == "Error: boom"
 
 
-async def test_after_a_retry_the_run_goes_on() -> None:
+async def test_the_run_continues_after_a_retry() -> None:
     """4.5.4, 2.5.3: in progress, under the next number."""
     driver = a_model(RateLimited("slow down"), "Done")
     retries = ErrorPolicy.retry_all(2)
@@ -866,14 +864,14 @@ async def test_after_a_retry_the_run_goes_on() -> None:
     assert outcomes_of(states[1]) == ["request", "stop"]
 
 
-async def test_an_ignored_exception_asks_for_no_other_step() -> None:
+async def test_an_ignored_exception_requests_no_further_step() -> None:
     """4.5.4, 2.5.3, 3.7.1."""
     policy = replace(ErrorPolicy(), on_model_error=ErrorHandlingDecision.IGNORE)
     state = await a_runner(a_model(boom), lambda b: b.with_error_policy(policy)).run(asked())
     assert (state.status, state.step_count) == (AgentStatus.COMPLETED, 1)
 
 
-async def test_an_ignored_exception_lets_the_run_go_on_where_there_is_work() -> None:
+async def test_after_an_ignored_exception_the_run_continues_where_there_is_work() -> None:
     """4.5.4."""
     policy = replace(ErrorPolicy(), on_model_error=ErrorHandlingDecision.IGNORE)
     more = ContinuationCriteria.when(
@@ -886,7 +884,7 @@ async def test_an_ignored_exception_lets_the_run_go_on_where_there_is_work() -> 
     assert [state.status for state in states] == [AgentStatus.IN_PROGRESS, AgentStatus.COMPLETED]
 
 
-async def test_retries_that_are_used_up_fail_the_run() -> None:
+async def test_a_run_fails_when_its_retries_are_used_up() -> None:
     """3.3.1, 4.5.4."""
     state = await a_runner(a_model(boom), lambda b: b.with_error_policy(ErrorPolicy.retry_all(3))).run(
         asked()
@@ -911,8 +909,8 @@ FORGETFUL: list[tuple[Build, str]] = [
 
 
 @pytest.mark.parametrize(("build", "who"), FORGETFUL)
-async def test_who_forgets_to_return_the_state_is_told(build: Build, who: str) -> None:
-    """4.3.4: instead of an attribute error from elsewhere."""
+async def test_a_hook_or_processor_that_returns_no_state_is_named(build: Build, who: str) -> None:
+    """4.3.4: instead of an attribute error elsewhere."""
     state = await a_runner(scripted(), build).run(asked())
     assert state.steps[-1].errors_as_text == f"{who}; return the state to go on with"
 
@@ -935,7 +933,7 @@ async def test_who_forgets_to_return_the_state_is_told(build: Build, who: str) -
     ],
 )
 async def test_a_listener_that_raises_is_no_error_of_the_agent(event: type[Event]) -> None:
-    """4.6.3: it leaves the run as what it is."""
+    """4.6.3: the run ends as it would without that listener."""
     runner = a_runner(look_then_answer(usage=Usage(input=1)), with_look)
     runner.events.on_event(event, boom)
     with pytest.raises(ListenerFailed, match=event.__name__) as failed:
@@ -946,8 +944,8 @@ async def test_a_listener_that_raises_is_no_error_of_the_agent(event: type[Event
 # Processors, hooks and signals.
 
 
-async def test_processors_see_the_new_step_in_their_order() -> None:
-    """4.5.2: with its messages and its usage; what they change is evaluated and recorded."""
+async def test_processors_run_in_their_order_on_the_new_step() -> None:
+    """4.5.2: with its messages and its usage; their changes are evaluated and recorded."""
     seen: list[object] = []
 
     def first(state: AgentState) -> AgentState:
@@ -967,7 +965,7 @@ async def test_processors_see_the_new_step_in_their_order() -> None:
 
 
 async def test_hooks_are_called_around_steps_and_tool_calls() -> None:
-    """2.4.1, 4.4.4: what they change is merged into the state."""
+    """2.4.1, 4.4.4: their changes are merged into the state."""
     called: list[str] = []
 
     class Noting(AgentHook):
@@ -1019,7 +1017,7 @@ async def test_a_stop_signal_of_a_hook_stops_the_run_and_is_recorded() -> None:
     assert state.execution.step_executions[0].stop_signal == signal
 
 
-async def test_a_processor_can_ask_for_one_more_step() -> None:
+async def test_a_processor_can_request_one_more_step() -> None:
     """2.4.1: cleared when that step starts."""
     once = [True, False]
 
@@ -1047,16 +1045,16 @@ async def test_the_cached_context_is_applied_where_the_state_has_none() -> None:
     assert again.cached_context.messages == (system("Be brief"),)
 
 
-# Drivers of one's own.
+# Custom drivers.
 
 
-async def test_a_driver_of_ones_own_answers_for_the_whole_step() -> None:
-    """4.4.4: what it sets is recorded like any other step."""
+async def test_a_custom_driver_runs_the_whole_step() -> None:
+    """4.4.4: the step that it sets is recorded like any other."""
     state = await a_runner(OwnDriver(says("Done", own_usage=Usage(output=2)))).run(asked())
     assert (state.final_response, state.usage, state.step_count) == ("Done", Usage(output=2), 1)
 
 
-async def test_the_time_that_a_driver_of_ones_own_takes_is_work() -> None:
+async def test_the_time_of_a_custom_driver_is_work() -> None:
     """2.7.1."""
     clock = WorkClock()
 
@@ -1086,8 +1084,8 @@ def half_done(state: AgentState) -> AgentState:
         ([half_done], "OwnDriver.use_tools left tool calls without a result"),
     ],
 )
-async def test_a_driver_that_leaves_its_step_undone_fails(acts: list[Any], complaint: str) -> None:
-    """4.4.4: it is a failure step, and no endless loop."""
+async def test_a_driver_that_does_not_complete_its_step_fails(acts: list[Any], complaint: str) -> None:
+    """4.4.4: it is a failure step, and not an endless loop."""
     more = ContinuationCriteria.when(
         lambda state: ContinuationDecision.REQUEST if state.step_count < 2 else ContinuationDecision.ALLOW
     )
@@ -1097,7 +1095,7 @@ async def test_a_driver_that_leaves_its_step_undone_fails(acts: list[Any], compl
     assert complaint in state.steps[-1].errors_as_text
 
 
-async def test_a_driver_in_two_phases_can_be_used_by_itself() -> None:
+async def test_a_two_phase_driver_can_be_used_without_an_executor() -> None:
     """4.4.4: the runner gives it an executor."""
     driver = look_then_answer()
     runner = a_runner(driver, with_look)
@@ -1106,7 +1104,7 @@ async def test_a_driver_in_two_phases_can_be_used_by_itself() -> None:
     assert [execution.result for execution in state.steps[0].tool_executions] == ["seen"]
 
 
-# People.
+# Calls that need a person or a subagent.
 
 
 @pytest.mark.parametrize("need", [CallNeed.INPUT, CallNeed.APPROVAL])
@@ -1127,7 +1125,7 @@ async def test_calls_that_wait_for_people_fail_in_this_process(need: CallNeed) -
 
 
 async def test_a_call_that_needs_approval_fails_in_this_process() -> None:
-    """1.1.6, 8.6.1: each of them, and only those that do."""
+    """1.1.6, 8.6.1: each call that needs it, and no other."""
     rules = [{"tool": "look", "args": {"at": "secret*"}, "approval": "always"}]
     look = MockTool.returning("look", "Looks", "seen")
 
@@ -1185,7 +1183,7 @@ async def test_processing_seconds_are_inference_tools_and_processors() -> None:
 
 
 async def test_the_time_of_failed_steps_is_work() -> None:
-    """2.7: each second once, also where an exception made two steps of one."""
+    """2.7: each second once, also where an exception split one step in two."""
     clock = WorkClock()
 
     def fails() -> Any:
@@ -1208,7 +1206,7 @@ async def test_the_time_of_failed_steps_is_work() -> None:
     assert state.state_info.cumulative_execution_seconds == 1.5
 
 
-async def test_work_is_summed_up_over_executions_and_the_wall_clock_starts_anew() -> None:
+async def test_work_is_summed_over_executions_and_the_wall_clock_restarts() -> None:
     """2.7, 2.7.2."""
     clock = WorkClock()
 
@@ -1253,7 +1251,7 @@ async def test_the_wall_clock_stops_a_run_at_a_step_boundary(how: str) -> None:
     assert state.last_outcome.stop_reason is StopReason.TIME_LIMIT
 
 
-async def test_each_entry_of_a_run_starts_the_wall_clock_but_manual_steps_only_the_first() -> None:
+async def test_each_run_restarts_the_wall_clock_but_only_the_first_manual_step_does() -> None:
     """2.7."""
     clock = WorkClock()
     runner = a_runner(scripted(ScenarioStep.tool_call("look")), with_look, clock=clock)
@@ -1274,7 +1272,7 @@ async def test_the_start_is_not_restored_so_the_wall_clock_starts_at_the_first_m
     assert (await runner.next_step(first)).execution_started_at == clock.now()
 
 
-def test_the_clock_of_this_machine_tells_utc_and_never_goes_back() -> None:
+def test_the_system_clock_is_in_utc_and_never_runs_backwards() -> None:
     """2.7, 0.5."""
     clock = SystemClock()
     offset = clock.now().utcoffset()
@@ -1283,11 +1281,11 @@ def test_the_clock_of_this_machine_tells_utc_and_never_goes_back() -> None:
     assert clock.seconds() <= clock.seconds()
 
 
-# Several at once.
+# Concurrency.
 
 
-async def test_one_runner_runs_many_conversations_at_once() -> None:
-    """4.4.1: nothing of a run is kept outside its state."""
+async def test_one_runner_runs_many_conversations_concurrently() -> None:
+    """4.4.1: a run keeps everything in its state."""
     arrived = asyncio.Barrier(3)
 
     async def looks() -> str:
@@ -1307,7 +1305,7 @@ async def test_one_runner_runs_many_conversations_at_once() -> None:
     assert len({state.agent_id for state in states}) == 3
 
 
-async def test_a_run_that_is_cancelled_is_over() -> None:
+async def test_a_cancelled_run_ends() -> None:
     """8.2.1: cancelling is no failure step."""
     reached = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""Toolsets in-process: asked once, and then their tools are like any other."""
+"""Toolsets in-process: listed once; then their tools are like any other."""
 
 from everstep import AgentBuilder, ErrorPolicy, ScriptedModel, ToolCallingDriver, calls
 from everstep.agent_domain.errors import InvalidInput
@@ -18,7 +18,7 @@ def told(state: AgentState) -> list[str]:
 
 
 def test_its_tools_are_called_like_any_other() -> None:
-    """9.10.1: the model is told of them, and they are asked for once."""
+    """9.10.1: the model gets their definitions, and they are listed once."""
     shelf = Shelf({"fetch": lambda args, context: f"fetched for {context.tenant_id}"})
     agent = an_agent(shelf, calls(("fetch", {})), "Done", calls(("fetch", {})), "Again").build()
 
@@ -28,7 +28,7 @@ def test_its_tools_are_called_like_any_other() -> None:
     assert len(shelf.asked) == 1
 
 
-def test_a_tool_of_the_agent_wins() -> None:
+def test_a_tool_of_the_agent_takes_precedence() -> None:
     """9.10.1"""
     shelf = Shelf({"fetch": lambda _args, _context: "theirs"})
     agent = an_agent(shelf, calls(("fetch", {})), "Done").with_tools(
@@ -38,8 +38,8 @@ def test_a_tool_of_the_agent_wins() -> None:
     assert told(agent.build().run("Go")) == ["ours"]
 
 
-def test_a_toolset_that_cannot_be_asked_fails_the_step() -> None:
-    """9.10.1, 4.5.4: and is asked again, if the error policy tries again."""
+def test_a_toolset_that_cannot_be_listed_fails_the_step() -> None:
+    """9.10.1, 4.5.4: and is listed again, if the error policy retries."""
     shelf = Shelf({}, fails=InvalidInput("the server is gone"))
 
     state = an_agent(shelf, "Done").with_error_policy(ErrorPolicy.retry_all(2)).build().run("Go")

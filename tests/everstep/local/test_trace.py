@@ -1,4 +1,4 @@
-"""A run, told for people."""
+"""The trace of a run, in text for people."""
 
 from collections.abc import Callable
 
@@ -32,8 +32,8 @@ async def told(driver: object, build: Callable[[AgentBuilder], object] | None = 
     return lines
 
 
-async def test_a_run_is_told_line_by_line() -> None:
-    """4.6.3: what the model wrote, what ran, and why it went on or stopped."""
+async def test_a_run_is_printed_line_by_line() -> None:
+    """4.6.3: the model's text, the calls, and why the run continued or stopped."""
     lines = await told(ToolCallingDriver(Script(calling("look", text="I look"), "Done")))
     assert lines[:5] == [
         "step 1",
@@ -47,14 +47,14 @@ async def test_a_run_is_told_line_by_line() -> None:
     assert lines[-1] == "ended     completed after 2 steps, 0 tokens"
 
 
-async def test_an_answer_that_was_not_streamed_is_told_once_it_is_known() -> None:
+async def test_an_answer_that_was_not_streamed_is_printed_once_it_is_known() -> None:
     """4.6.3."""
     lines = await told(OwnDriver(says("Done")))
     assert lines[:2] == ["step 1", "  model   Done"]
     assert lines[2].startswith("stop ")
 
 
-async def test_what_failed_is_told() -> None:
+async def test_a_failed_step_is_printed() -> None:
     """4.6.3: a step that failed has no answer."""
     lines = await told(ToolCallingDriver(Script(RuntimeError("boom"))))
     assert lines[:2] == ["step 1", "  error   boom"]
@@ -62,20 +62,20 @@ async def test_what_failed_is_told() -> None:
     assert not any(line.startswith("  model") for line in lines)
 
 
-async def test_a_tool_that_failed_is_told_with_its_error() -> None:
+async def test_a_failed_tool_is_printed_with_its_error() -> None:
     """4.6.3."""
     lines = await told(ToolCallingDriver(Script(calling("find"))))
     assert lines[1] == "  tool    find() -> Error: No tool named 'find'. Choose from: look  [0 ms]"
 
 
-async def test_a_run_that_may_take_no_step_tells_no_answer() -> None:
+async def test_a_run_without_steps_prints_no_answer() -> None:
     """4.6.3."""
     lines = await told(OwnDriver(says("Done")), lambda builder: builder.with_max_steps(0))
     assert lines[0].startswith("stop      steps_limit")
     assert lines[-1] == "ended     completed after 0 steps, 0 tokens"
 
 
-async def test_a_signal_is_told_as_why_a_run_failed() -> None:
+async def test_a_signal_is_printed_as_the_reason_of_a_failed_run() -> None:
     """2.4.2, 4.6.3."""
     signal = StopSignal(StopReason.ERROR, "disk is full")
     lines = await told(

@@ -681,7 +681,7 @@ MANY = """
 
 
 NOTES = 2_000_000_000
-"""The indexes that find a step's first call."""
+"""The position of the metadata of a step's first call."""
 
 PAGES = {"executions", "executions of a status", "envelopes", "steps page by page"}
 
