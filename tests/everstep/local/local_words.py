@@ -9,12 +9,13 @@ from uuid import UUID
 
 from everstep.agent_domain.agents.builder import AgentBuilder
 from everstep.agent_domain.agents.drivers import OnText, ToolCallingDriver
+from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.messages.cached_context import InferenceRequest
 from everstep.agent_domain.messages.messages import assistant
 from everstep.agent_domain.state.events import ContinuationEvaluated, Event, StreamEventReceived
 from everstep.agent_domain.state.state import AgentState
 from everstep.agent_domain.state.steps import AgentStep, InferenceResponse
-from everstep.agent_domain.testing import DeterministicAgentDriver, ScenarioStep
+from everstep.agent_domain.testing import DeterministicAgentDriver, MockTool, ScenarioStep
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.local.runner import LocalRunner
 
@@ -159,3 +160,28 @@ async def soon(work: Coroutine[Any, Any, T] | Awaitable[T]) -> T:
     """The result, or a failing test instead of a hanging one."""
     async with asyncio.timeout(5):
         return await work
+
+
+Build = Callable[[AgentBuilder], object]
+
+
+FINAL = ScenarioStep.final
+
+
+LOOK = MockTool.returning("look", "Looks", "seen")
+
+
+def look_then_answer(usage: Usage | None = None) -> Any:
+    return scripted(ScenarioStep.tool_call("look", response="I look", usage=usage), FINAL("Done"))
+
+
+def with_look(builder: AgentBuilder) -> object:
+    return builder.with_tools([LOOK])
+
+
+def outcomes_of(state: AgentState) -> list[str | None]:
+    return [record.outcome and record.outcome.decision.value for record in state.execution.step_executions]
+
+
+def boom(*_args: object) -> Any:
+    raise ValueError("boom")

@@ -78,3 +78,11 @@ async def store(
     engine = create_engine(database_or_none)
     yield PostgresStore(engine, bus)
     await engine.dispose()
+
+
+@pytest_asyncio.fixture
+async def own_store(own_database: str) -> AsyncGenerator[PostgresStore]:
+    """A store whose tables a test may change."""
+    engine = create_engine(own_database)
+    yield PostgresStore(engine)
+    await engine.dispose()

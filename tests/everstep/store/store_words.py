@@ -24,13 +24,18 @@ from everstep.agent_domain.storage.calls import CallRecord, RecordCall
 from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.agent_domain.storage.executions import ExecutionSpec, NewExecution, Settlement
 from everstep.agent_domain.storage.metadata_changes import Notes
-from everstep.agent_domain.storage.steps import BeginStep, CallToRecord, RecordReply
-from everstep.agent_domain.stream.records import EventRecord
+from everstep.agent_domain.storage.steps import BeginStep, CallToRecord, RecordReply, RetryWait
+from everstep.agent_domain.stream.records import EventRecord, StoredEnvelope
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map
 
 AT = datetime(2026, 1, 16, 10, 5, 0, 123456, tzinfo=UTC)
 TENANT, OTHERS = "acme", "umbrella"
+CANCELLED = "Error: Cancelled before it finished"
+TERMINAL = [ExecutionStatus.COMPLETED, ExecutionStatus.FAILED, ExecutionStatus.CANCELLED]
+OUTCOME = frozen_map({"decision": "request", "shouldContinue": True, "evaluations": [{"reason": "more"}]})
+WAIT = RetryWait(1, AT, AT + timedelta(seconds=12), "provider unavailable, next attempt in 12 s", "503")
+WAIT_EVENT = EventRecord("status/wait/1/1", "agent.status", EMPTY)
 
 
 @dataclass
@@ -175,3 +180,29 @@ async def ended(
 def texts(messages: Messages) -> list[str]:
     """The texts of messages, without their roles."""
     return [message.text for message in messages]
+
+
+async def all_told(store: ExecutionStore, ref: ExecutionRef) -> tuple[StoredEnvelope, ...]:
+    return await store.envelopes(ref.tenant_id, ref.stream_id)
+
+
+async def keys_told(store: ExecutionStore, ref: ExecutionRef) -> list[Any]:
+    """The keys of the stream's envelopes, in order; each payload carries its key."""
+    return [envelope.payload.get("key") for envelope in await all_told(store, ref)]
+
+
+def news(*keys: str) -> list[EventRecord]:
+    return [told(key, key=key) for key in keys]
+
+
+async def everything(store: ExecutionStore, ref: ExecutionRef) -> tuple[Any, ...]:
+    """All fields of an execution that any caller can read, with counts."""
+    return (
+        await store.execution(ref),
+        await store.steps(ref),
+        await store.transcript(ref),
+        await store.open_requests(ref),
+        await store.material(ref),
+        await all_told(store, ref),
+        len((await store.executions(ref.tenant_id)).rows),
+    )
