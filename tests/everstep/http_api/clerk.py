@@ -1,8 +1,8 @@
-"""The agent of these tests: what it does is said by whoever talks to it.
+"""The agent of these tests: the first word of a message selects what it does.
 
-`ask` asks which day, `wonder` why, `form` asks for a form, `book` wants to book and needs approval, `fail`
-is an error; anything else is answered at once. The chief does the same, and `send A & B` lets subagents do A
-and B.
+`ask` asks for a day, `wonder` asks why, `form` asks for a form, `book` makes a booking that needs approval,
+`fail` is an error; it answers any other message at once. The chief does the same, and `send A & B` starts
+subagents for A and B.
 """
 
 from typing import Any
@@ -23,7 +23,7 @@ SCHEMA = {"type": "object", "properties": {"seats": {"type": "integer"}}, "requi
 
 
 class Clerk:
-    """A model that does as it is told."""
+    """A model that follows the commands of a message."""
 
     async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
         last = request.messages[-1]

@@ -1,4 +1,4 @@
-"""The API on the real servers, in a database of its own that its tests share: each has its own tenant."""
+"""The API on real servers, in a database that its tests share: each test has its own tenant."""
 
 from collections.abc import AsyncGenerator
 
@@ -24,21 +24,21 @@ async def http_database(services: EmbeddedServices) -> str:
 
 @pytest_asyncio.fixture
 async def house(http_database: str, services: EmbeddedServices) -> AsyncGenerator[House]:
-    """The API, with nobody at work."""
+    """The API, without a worker."""
     async with a_house(http_database, await connected(services)) as house:
         yield house
 
 
 @pytest_asyncio.fixture
 async def let(house: House) -> AsyncGenerator[Let]:
-    """Lets people in."""
+    """Creates authenticated callers."""
     async with door_of(house) as let:
         yield let
 
 
 @pytest_asyncio.fixture
 async def ann(let: Let) -> Person:
-    """Somebody without scopes."""
+    """A caller without scopes."""
     return await let("ann")
 
 

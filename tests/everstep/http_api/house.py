@@ -1,4 +1,4 @@
-"""An installation that answers HTTP in this process, on the real PostgreSQL and the real Temporal."""
+"""An installation that serves HTTP in this process, with real PostgreSQL and Temporal servers."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -39,7 +39,7 @@ Answer = httpx2.Response
 
 
 class NoModels:
-    """Our agents bring their own."""
+    """The agents of these tests have their own models."""
 
     def model(self, wanted: ModelChoice = None) -> Model:
         raise LookupError(wanted)
@@ -47,7 +47,7 @@ class NoModels:
 
 @dataclass(frozen=True)
 class House:
-    """Tenants come and go: each test has one of its own."""
+    """The parts of an installation; each test has its own tenant."""
 
     sessions: Sessions
     keys: PostgresKeys
@@ -56,7 +56,7 @@ class House:
 
     @property
     def api(self) -> Api:
-        """As the process has it."""
+        """The API with the parts that its process has."""
         return Api(
             self.sessions,
             self.keys,
@@ -69,16 +69,16 @@ class House:
 
     @property
     def reconciler(self) -> Reconciler:
-        """One that gives nobody time."""
+        """A reconciler without a grace period."""
         return Reconciler(self.sessions, grace=0)
 
     def token(self, user_id: str, *scopes: str, tenant: str | None = None) -> str:
-        """What lets somebody in."""
+        """A bearer token for this user."""
         return signed(SECRET, user_id, tenant or self.tenant, " ".join(scopes))
 
     @asynccontextmanager
     async def at_work(self) -> AsyncGenerator[None]:
-        """With a worker, in this process."""
+        """Run a worker in this process."""
         client = self.sessions.client
         book = AgentBook(client.agents.values(), NoModels())
         async with make_worker(
@@ -89,22 +89,22 @@ class House:
 
 @dataclass(frozen=True)
 class Person:
-    """Somebody who talks to the API."""
+    """An authenticated caller of the API."""
 
     http: httpx2.AsyncClient
     house: House
     app: FastAPI
 
     async def get(self, path: str, **query: Any) -> Any:
-        """What is at an address."""
+        """The body of a successful GET."""
         return _good(await self.http.get(path, params=query))
 
     async def post(self, path: str, body: Any = None, *, key: str | None = None) -> Any:
-        """What comes of a request that goes well."""
+        """The body of a successful POST."""
         return _good(await self.posts(path, body, key=key))
 
     async def posts(self, path: str, body: Any = None, *, key: str | None = None) -> Answer:
-        """What comes of a request."""
+        """The response to a POST."""
         headers = {"Idempotency-Key": key} if key else {}
         return await self.http.post(path, json=body, headers=headers)
 
@@ -113,15 +113,15 @@ class Person:
         return (await self.post("/agent/sessions", given))["id"]
 
     async def says(self, session: str, content: str, **given: Any) -> Any:
-        """What becomes of something said in a session."""
+        """Post a message to a session."""
         return await self.post(f"/agent/sessions/{session}/messages", {"content": content, **given})
 
     async def starts(self, content: str) -> str:
-        """A new execution without a session."""
+        """Start an execution without a session."""
         return (await self.post("/agent/executions", {"content": content}))["id"]
 
     async def until(self, execution: str, *statuses: str) -> Any:
-        """An execution, once it stands like this."""
+        """The execution, once it has one of these statuses."""
 
         async def stands() -> bool:
             return (await self.get(f"/agent/executions/{execution}"))["status"] in statuses
@@ -130,7 +130,7 @@ class Person:
         return await self.get(f"/agent/executions/{execution}")
 
     async def asked(self, execution: str) -> Any:
-        """What an execution waits for."""
+        """The request for which the execution waits."""
         await self.until(execution, "paused")
         return (await self.get(f"/agent/executions/{execution}/requests"))["items"][0]
 
@@ -141,7 +141,7 @@ def _good(answer: Answer) -> Any:
 
 
 def refused(answer: Answer, status: int, *words: str) -> Any:
-    """The problem document of an answer that says no."""
+    """The problem document of an error response."""
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
     problem = answer.json()
@@ -157,7 +157,7 @@ Let = Callable[..., Awaitable[Person]]
 
 @asynccontextmanager
 async def door_of(house: House) -> AsyncGenerator[Let]:
-    """Lets people in: by name and scopes, into this test's tenant unless another is named."""
+    """Creates callers by name and scopes, in this test's tenant unless another is named."""
     app = create_app(house.api)
     async with AsyncExitStack() as stack:
 
@@ -170,7 +170,7 @@ async def door_of(house: House) -> AsyncGenerator[Let]:
 
 
 def visitor(app: FastAPI, headers: dict[str, str] | None = None) -> httpx2.AsyncClient:
-    """Somebody who sends requests."""
+    """A client that sends requests to the application."""
     transport = httpx2.ASGITransport(app)
     return httpx2.AsyncClient(transport=transport, base_url="http://api.test", headers=headers)
 
@@ -179,7 +179,7 @@ def visitor(app: FastAPI, headers: dict[str, str] | None = None) -> httpx2.Async
 async def a_house(
     database: str, temporal: TemporalClient, tenant: str | None = None
 ) -> AsyncGenerator[House]:
-    """A house on this database."""
+    """An installation on this database."""
     engine = create_engine(database)
     settings = Settings(task_queue=f"test-{uuid4().hex}", graceful_shutdown_seconds=0.2)
     known = {agent.descriptor.name: agent for agent in load_agents(AGENTS)}

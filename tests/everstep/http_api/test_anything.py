@@ -1,6 +1,6 @@
-"""Whatever is sent, at whatever address: an answer that the API describes, and never a fault of the server.
+"""Every response to any request, at any address, is one that the API describes, and no server error.
 
-Requests are made up from the API's own description, right ones and wrong ones, and go to a real server.
+Requests are generated from the API's own description, valid and invalid ones, and sent to a real server.
 """
 
 import asyncio
@@ -31,22 +31,22 @@ from tests.workflows.harness import connected
 A_FEW: Final = 8
 """Requests of each kind at each address: some four hundred in all."""
 MANY: Final = 210
-"""So that it is ten thousand."""
+"""Enough for ten thousand requests."""
 
 OTHERS: Final[Any] = [
     getattr(checks, kind) for kind in ("positive_data_acceptance", "negative_data_rejection")
 ]
-"""What schemathesis would say about what is taken."""
+"""The findings of schemathesis about accepted requests."""
 
 TRACES: Final = re.compile(
     r"Traceback|File \"|\.py\b|SELECT |INSERT |psycopg|sqlalchemy|asyncio", re.IGNORECASE
 )
-"""What tells of the inside."""
+"""Texts that reveal internals."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """The API on a port, with somebody in it."""
+    """The API on a port, with an authenticated caller."""
 
     url: str
     headers: Mapping[str, str]
@@ -56,14 +56,14 @@ class Server:
     def request(
         self, method: str, path: str, content: bytes, kind: str = "application/json"
     ) -> httpx2.Response:
-        """Anything at all."""
+        """Any text."""
         headers = {**self.headers, "Content-Type": kind}
         return httpx2.request(method, self.url + path, content=content, headers=headers, timeout=30)
 
 
 @pytest.fixture(scope="module")
 def server(http_database: str, services: EmbeddedServices) -> Generator[Server]:
-    """In a thread of its own, as its callers wait for its answers."""
+    """In its own thread, because its callers block while they wait for responses."""
     ready, stop = threading.Event(), asyncio.Event()
     made = dict[str, Any]()
 
@@ -89,7 +89,7 @@ def server(http_database: str, services: EmbeddedServices) -> Generator[Server]:
 
 
 async def _over(*_: object) -> AsyncGenerator[bytes]:
-    """A stream in which nothing happens any more: a caller reads to the end."""
+    """A stream without further events: a caller reads to its end."""
 
     async def nothing() -> AsyncGenerator[bytes]:
         for data in (b":\n\n",):
@@ -99,10 +99,10 @@ async def _over(*_: object) -> AsyncGenerator[bytes]:
 
 
 async def _belongings(ann: httpx2.AsyncClient) -> Mapping[str, str]:
-    """Real ids: what is sent to nothing tries little."""
+    """Ids of existing rows: requests with unknown ids test little."""
     asked = (await ann.post("/agent/messages", json={"content": "book"})).json()
     path = f"/agent/executions/{asked['execution_id']}/requests"
-    while not (waiting := (await ann.get(path)).json()["items"]):  # noqa: ASYNC110 -- nobody tells
+    while not (waiting := (await ann.get(path)).json()["items"]):  # noqa: ASYNC110 -- there is no event to wait for
         await asyncio.sleep(0.02)
     return {
         "session_id": asked["session_id"],
@@ -113,7 +113,7 @@ async def _belongings(ann: httpx2.AsyncClient) -> Mapping[str, str]:
 
 
 def kinds() -> list[tuple[str, GenerationMode]]:
-    """Every address, with right requests and, where there is something to get wrong, with wrong ones."""
+    """Every address, with valid requests and, where a request can be invalid, with invalid ones."""
     nobody: Any = SimpleNamespace(allowed_origins=(), allowed_hosts=(), metrics=Metrics())
     document = create_app(nobody).openapi()
     described = {
@@ -127,9 +127,9 @@ def kinds() -> list[tuple[str, GenerationMode]]:
 
 
 def tried(server: Server, label: str, mode: GenerationMode, count: int) -> None:
-    """Send so many requests of a kind to an address."""
+    """Send this many requests of a kind to an address."""
     method, path = label.split(" ")
-    # Its types say less than pyright asks for.
+    # Its types are less strict than pyright requires.
     schema: Any = schemathesis.openapi.from_dict({**server.document})
     operation = schema[path][method]
     names = re.findall(r"{(\w+)}", path)
@@ -150,7 +150,7 @@ def tried(server: Server, label: str, mode: GenerationMode, count: int) -> None:
     @given(cases)
     def send(case: Any) -> None:
         response = case.call(base_url=server.url, session=session, headers={**server.headers}, timeout=30)
-        # Statuses, content types and bodies are as described. What is taken is for other tests to say.
+        # Status, content type and body match the description. Other tests check accepted requests.
         case.validate_response(response, excluded_checks=OTHERS)
         assert path == "/metrics" or not TRACES.search(response.text), response.text
 
@@ -158,17 +158,19 @@ def tried(server: Server, label: str, mode: GenerationMode, count: int) -> None:
 
 
 @pytest.mark.parametrize(("label", "mode"), kinds())
-def test_made_up_requests_are_answered(server: Server, label: str, mode: GenerationMode) -> None:
+def test_generated_requests_are_answered(server: Server, label: str, mode: GenerationMode) -> None:
     tried(server, label, mode, A_FEW)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("label", "mode"), kinds())
-def test_ten_thousand_made_up_requests_are_answered(server: Server, label: str, mode: GenerationMode) -> None:
+def test_ten_thousand_generated_requests_are_answered(
+    server: Server, label: str, mode: GenerationMode
+) -> None:
     tried(server, label, mode, MANY)
 
 
-# What is no request as described at all.
+# Requests that do not match the description.
 
 JSON_VALUES: Final = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
@@ -205,7 +207,7 @@ def test_any_body_is_answered(server: Server, content: bytes, path: str) -> None
 
 @LINES
 @given(fields=FIELDS)
-def test_whatever_is_said_is_told_again_as_it_was_said(server: Server, fields: dict[str, Any]) -> None:
+def test_any_text_is_returned_unchanged(server: Server, fields: dict[str, Any]) -> None:
     answer = server.request("POST", "/agent/messages", json.dumps(fields).encode())
 
     is_told(answer)
@@ -238,7 +240,7 @@ def test_any_header_is_answered(server: Server, name: str, value: bytes) -> None
 
 
 def is_told(answer: httpx2.Response) -> None:
-    """An answer that says no says it properly."""
+    """An error response is a valid problem document."""
     assert answer.status_code < 500, answer.text
     assert not TRACES.search(answer.text), answer.text
     if answer.status_code >= 400:

@@ -1,4 +1,4 @@
-"""Which channels a browser may join."""
+"""Authorization of a browser's channels."""
 
 import hashlib
 import hmac
@@ -24,12 +24,12 @@ SINCE = {"epoch": "5d41", "seq": 7, "drafts": [DRAFT]}
 
 
 def signature(*signed: str) -> str:
-    """As Pusher's documentation says: of the socket, the channel, and the data where there are any."""
+    """The signature of Pusher's documentation: over the socket, the channel, and any data."""
     return "everstep:" + hmac.new(b"hush", ":".join(signed).encode(), hashlib.sha256).hexdigest()
 
 
 def checked(answer: Any, socket_id: str, channel: str) -> dict[str, Any]:
-    """What was signed along, if the signature is right."""
+    """The signed data, if the signature is correct."""
     data = answer["channel_data"]
     assert answer["auth"] == signature(socket_id, channel, data)
     return json.loads(data)
@@ -47,8 +47,8 @@ async def test_the_channel_of_an_own_session_is_signed(ann: Person) -> None:
     assert [*checked(as_json.json(), "1234.5678", channel)] == ["exp"]
 
 
-async def test_how_long_a_channel_may_be_watched_is_signed_along(ann: Person, house: House) -> None:
-    """8.10.2: until the token expires, or while the key is good."""
+async def test_the_expiry_of_a_channel_is_signed(ann: Person, house: House) -> None:
+    """8.10.2: until the token expires, or while the key is valid."""
     channel = f"private-agent.session.{await ann.session()}"
     sent = {"socket_id": "1.2", "channel_name": channel}
     now = time()
@@ -61,12 +61,12 @@ async def test_how_long_a_channel_may_be_watched_is_signed_along(ann: Person, ho
     in_time = signed(SECRET, "ann", house.tenant, days=1 / 24)
     late = signed(SECRET, "ann", house.tenant, days=-10 / 86400)
     assert now + 3590 < (await granted(in_time))["exp"] < now + 3610
-    # A little late it is good for the rest of what clocks may be apart.
+    # Received late, it is valid for the rest of the permitted clock skew.
     assert now + 15 < (await granted(late))["exp"] < now + 25
     assert await granted(made.secret) == {"key": str(made.key.id)}
 
 
-async def test_the_channel_of_anybody_else_is_not(let: Let) -> None:
+async def test_the_channel_of_another_user_is_refused(let: Let) -> None:
     ann, ben, far = await let("ann"), await let("ben"), await let("ann", tenant=f"far-{uuid4().hex}")
     service = await let("robot", "sessions:all")
     sent = {"socket_id": "1.2", "channel_name": f"private-agent.session.{await ann.session()}"}
@@ -89,12 +89,12 @@ async def test_the_channel_of_an_own_execution_is_signed(let: Let) -> None:
         answer = await ann.http.post(PATH, data=sent)
         assert [*checked(answer.json(), "1.2", sent["channel_name"])] == ["exp"]
         refused(await ben.http.post(PATH, data=sent), 403, "no execution that you may read")
-        # It names the wrong kind of thing.
+        # The channel names the wrong kind of object.
         mistaken = {**sent, "channel_name": f"private-agent.session.{execution}"}
         refused(await ann.http.post(PATH, data=mistaken), 403, "no session that you may read")
 
 
-async def test_where_the_viewer_was_is_signed_along(ann: Person) -> None:
+async def test_the_position_of_the_viewer_is_signed(ann: Person) -> None:
     """Follows rule 7.8.4."""
     channel = f"private-agent.session.{await ann.session()}"
     sent = {"socket_id": "1.2", "channel_name": channel}
@@ -110,7 +110,7 @@ async def test_where_the_viewer_was_is_signed_along(ann: Person) -> None:
 
 
 @pytest.mark.parametrize("since", ["", "null"])
-async def test_who_was_nowhere_goes_on_from_now(ann: Person, since: str) -> None:
+async def test_a_viewer_without_a_position_starts_at_the_head(ann: Person, since: str) -> None:
     sent = {"socket_id": "1.2", "channel_name": f"private-agent.session.{await ann.session()}"}
 
     answer = await ann.http.post(PATH, data={**sent, "since": since})
@@ -135,7 +135,7 @@ async def test_who_was_nowhere_goes_on_from_now(ann: Person, since: str) -> None
         (json.dumps({"seq": 1, "drafts": [{**DRAFT, "attempt": 0}]}), "attempt"),
     ],
 )
-async def test_a_position_that_is_none_is_refused(ann: Person, since: str, complaint: str) -> None:
+async def test_an_invalid_position_is_refused(ann: Person, since: str, complaint: str) -> None:
     sent = {"socket_id": "1.2", "channel_name": f"private-agent.session.{await ann.session()}"}
 
     refused(await ann.http.post(PATH, data={**sent, "since": since}), 422, "since: ", complaint)
@@ -161,7 +161,7 @@ async def test_a_position_that_is_none_is_refused(ann: Person, since: str, compl
         {"other": "x"},
     ],
 )
-async def test_what_is_no_channel_or_socket_is_refused(ann: Person, changed: dict[str, str]) -> None:
+async def test_an_invalid_channel_or_socket_is_refused(ann: Person, changed: dict[str, str]) -> None:
     session = await ann.session()
     named = {name: value.format(id=session, ID=session.upper()) for name, value in changed.items()}
     sent = {"socket_id": "1.2", "channel_name": f"private-agent.session.{session}"} | named
@@ -170,7 +170,7 @@ async def test_what_is_no_channel_or_socket_is_refused(ann: Person, changed: dic
     refused(await ann.http.post(PATH, json=sent), 422)
 
 
-async def test_where_the_gateway_is_can_be_asked(house: House) -> None:
+async def test_the_address_of_the_gateway_can_be_read(house: House) -> None:
     api = replace(house.api, gateway_url=lambda: "wss://watch.example")
     headers = {"Authorization": f"Bearer {house.token('ann')}"}
     async with visitor(create_app(api), headers) as http:
@@ -180,7 +180,7 @@ async def test_where_the_gateway_is_can_be_asked(house: House) -> None:
     assert answer.json() == {"url": "wss://watch.example", "key": "everstep", "channels": channels}
 
 
-async def test_where_there_is_no_gateway_it_is_said(ann: Person) -> None:
+async def test_without_a_gateway_the_response_says_so(ann: Person) -> None:
     refused(await ann.http.get("/agent/gateway"), 404, "No gateway", "EVERSTEP_GATEWAY_URL")
 
 
@@ -194,10 +194,10 @@ async def test_where_there_is_no_gateway_it_is_said(ann: Person) -> None:
         (b"socket_id=1.2", "application/x-www-form-urlencoded"),
     ],
 )
-async def test_a_body_that_is_none_is_refused(ann: Person, content: bytes, kind: Any) -> None:
+async def test_an_invalid_body_is_refused(ann: Person, content: bytes, kind: Any) -> None:
     refused(await ann.http.post(PATH, content=content, headers={"Content-Type": kind}), 422)
 
 
-def test_the_gateways_secret_follows_from_the_other() -> None:
+def test_the_gateways_secret_is_derived_from_the_tokens_secret() -> None:
     assert derived_secret("a") == derived_secret("a") != derived_secret("b")
     assert len(derived_secret("a")) == 64

@@ -1,6 +1,6 @@
-"""Nobody sees or touches what is somebody else's, at any address that the API has.
+"""No caller reads or changes another user's objects, at any address of the API.
 
-The addresses come from the API's own description: a new one is tried without anybody remembering to.
+The addresses come from the API's own description, so that a new one is tested automatically.
 """
 
 import re
@@ -16,10 +16,10 @@ from everstep.http_api.schemas.bodies import ForkSent
 from tests.everstep.http_api.house import House, Let, Person
 
 EVERYBODYS = {"/agent/agents", "/healthz", "/readyz", "/metrics"}
-"""Where everybody is told the same."""
+"""Addresses whose response is the same for all callers."""
 
 MAKES = {("post", "/agent/sessions"), ("post", "/agent/messages"), ("post", "/agent/executions")}
-"""Where everybody makes something of their own."""
+"""Addresses where every caller creates an object."""
 
 BODIES: Mapping[str, Any] = {
     "MessageSent": {"content": "Let me in"},
@@ -29,11 +29,11 @@ BODIES: Mapping[str, Any] = {
     "ForkSent": {"step": 0},
     "ApprovalDecision": {"decision": "approve", "args_digest": "{digest}"},
 }
-"""A body that would do, by the name of its schema; a new schema needs one here."""
+"""A valid body, by the name of its schema; a new schema needs an entry here."""
 
 
 class Belongings:
-    """What there is of somebody, and what no answer to anybody else may hold."""
+    """The objects of one user, and the texts that no response to another user may contain."""
 
     def __init__(self, ids: Mapping[str, str], words: tuple[str, ...]) -> None:
         self.ids = ids
@@ -85,7 +85,7 @@ async def belongings(person: Person) -> Belongings:
 
 
 async def tried(stranger: Person, theirs: Belongings) -> None:
-    """Whoever it is gets nothing, and changes nothing."""
+    """This caller reads nothing, and changes nothing."""
     count = 0
     for method, address, body in theirs.requests(await stranger.get("/openapi.json")):
         count += 1
@@ -95,20 +95,20 @@ async def tried(stranger: Person, theirs: Belongings) -> None:
         answer = await stranger.http.request(method.upper(), address, content=content, headers=headers)
         told = answer.text.replace(address, "")
         if "{" not in address and answer.status_code == 200:
-            # A list: of one's own things, and there are none.
+            # A list: of the caller's own objects, and there are none.
             told_of: list[Any] = [value for value in answer.json().values() if isinstance(value, list)]
             assert told_of == [[]], (method, address, answer.text)
         else:
             assert answer.status_code in (403, 404), (method, address, answer.status_code, answer.text)
         for word in theirs.words:
-            # That there is none of the id that was named may be said.
+            # The response may say that the named id does not exist.
             if word not in address and word not in theirs.ids.values():
                 assert word not in told, (method, address, answer.text)
     assert count > 15
 
 
 async def standing(person: Person, theirs: Belongings) -> Any:
-    """All that there is, to see whether it changed."""
+    """All stored objects, to detect a change."""
     session, execution = theirs.ids["session_id"], theirs.ids["execution_id"]
     return [
         await person.get(f"/agent/sessions/{session}"),
@@ -132,7 +132,7 @@ async def test_another_user_and_another_tenant_get_nothing(let: Let, work: None)
     del work
 
 
-async def test_lists_cannot_be_asked_for_somebody_elses(let: Let, work: None) -> None:
+async def test_lists_of_another_user_are_refused(let: Let, work: None) -> None:
     ann, ben = await let("ann"), await let("ben")
     theirs = await belongings(ann)
 
@@ -147,8 +147,8 @@ async def test_lists_cannot_be_asked_for_somebody_elses(let: Let, work: None) ->
     del work
 
 
-async def test_a_new_address_would_be_noticed(house: House) -> None:
-    """An endpoint that forgets to ask whose it is does not pass."""
+async def test_the_check_finds_a_new_address(house: House) -> None:
+    """An endpoint without an ownership check fails it."""
     app = create_app(house.api)
 
     @app.post("/agent/new/{thing_id}")

@@ -1,4 +1,4 @@
-"""Many at once."""
+"""Many callers at once."""
 
 import asyncio
 from datetime import datetime
@@ -11,14 +11,14 @@ from tests.everstep.http_api.house import Let, Person
 
 
 async def executions(person: Person, session: str) -> list[Any]:
-    """All of a session, oldest first."""
+    """All executions of a session, oldest first."""
     page = await person.get("/agent/executions", session_id=session, limit=200)
     assert page["next_cursor"] is None
     return page["items"][::-1]
 
 
 @pytest.mark.parametrize("crowd", [30, pytest.param(200, marks=pytest.mark.slow)])
-async def test_messages_that_come_at_once_are_answered_one_after_the_other(
+async def test_concurrent_messages_are_processed_one_after_the_other(
     ann: Person, work: None, crowd: int
 ) -> None:
     """8.3.1"""
@@ -32,9 +32,9 @@ async def test_messages_that_come_at_once_are_answered_one_after_the_other(
     async def all_ended() -> bool:
         return {e["status"] for e in await executions(ann, session)} == {"completed"}
 
-    # A minute is long, and they are many.
+    # More than the default minute, because there are many.
     async with asyncio.timeout(120):
-        while not await all_ended():  # noqa: ASYNC110 -- nobody tells
+        while not await all_ended():  # noqa: ASYNC110 -- there is no event to wait for
             await asyncio.sleep(0.2)
     ended = await executions(ann, session)
     assert len(ended) == crowd
@@ -47,7 +47,7 @@ async def test_messages_that_come_at_once_are_answered_one_after_the_other(
     del work
 
 
-async def test_many_people_at_once_are_all_answered(let: Let) -> None:
+async def test_many_concurrent_callers_are_all_answered(let: Let) -> None:
     people = [await let(f"person-{number}") for number in range(20)]
 
     async def busy(person: Person) -> None:

@@ -1,6 +1,6 @@
-"""The words of an exception reach the operator, and neither callers, viewers nor Temporal.
+"""The text of an exception reaches the operator, and neither callers, viewers nor Temporal.
 
-Agents fail in every way in which an error can be raised. Then the owner of what they did reads all there is.
+Agents fail in every way in which an error can be raised. Then the owner of the executions reads everything.
 """
 
 import base64
@@ -44,7 +44,7 @@ def connect() -> str:
 
 @tool
 def explain() -> str:
-    """Fail with words that are meant to be read."""
+    """Fail with a text that is meant for readers."""
     raise ToolError("The table is full: remove a row")
 
 
@@ -118,7 +118,7 @@ async def doors(leaking: House) -> AsyncGenerator[Let]:
 
 
 async def ran(person: Person, agent: str) -> tuple[str, str]:
-    """A session in which two executions failed, the second in the conversation of the first."""
+    """A session in which two executions failed, the second as a continuation of the first."""
     session = await person.session(agent=agent)
     execution = ""
     for content in ("Go", "Again"):
@@ -128,7 +128,7 @@ async def ran(person: Person, agent: str) -> tuple[str, str]:
 
 
 async def everything(person: Person, session: str, execution: str) -> dict[str, str]:
-    """What every address says that can be read, by address."""
+    """The response of every address that can be read, by address."""
     said = dict[str, str]()
     paths: dict[str, Any] = person.app.openapi()["paths"]
     for path, methods in paths.items():
@@ -143,10 +143,8 @@ async def everything(person: Person, session: str, execution: str) -> dict[str, 
 
 
 @pytest.mark.parametrize("agent", FAILING)
-async def test_nothing_that_can_be_read_holds_the_words_of_an_exception(
-    leaking: House, doors: Let, agent: str
-) -> None:
-    """5.4.4: by its owner, at every address, in every envelope and message, and in Temporal."""
+async def test_no_response_contains_the_text_of_an_exception(leaking: House, doors: Let, agent: str) -> None:
+    """5.4.4: for its owner, at every address, in every envelope and message, and in Temporal."""
     ann = await doors("ann")
     session, execution = await ran(ann, agent)
     said = await everything(ann, session, execution)
@@ -169,8 +167,8 @@ async def test_nothing_that_can_be_read_holds_the_words_of_an_exception(
     assert LEAK not in decoded(handle.to_json_dict())
 
 
-async def test_who_may_see_everything_reads_the_words_without_the_secret(doors: Let) -> None:
-    """5.4.4: under the reference that others are told; the model reads the same."""
+async def test_a_caller_with_all_scopes_reads_the_text_without_the_secret(doors: Let) -> None:
+    """5.4.4: under the reference that others see; the model reads the same."""
     ann, operator = await doors("ann"), await doors("ops", "sessions:all")
     _, execution = await ran(ann, "forgives")
     path = f"/agent/executions/{execution}/steps"
@@ -190,7 +188,7 @@ async def test_who_may_see_everything_reads_the_words_without_the_secret(doors: 
     assert rows["error_message"] == words
 
 
-async def test_what_a_tool_means_to_say_is_told_to_everyone(doors: Let) -> None:
+async def test_the_text_of_a_tool_error_is_shown_to_all_callers(doors: Let) -> None:
     """5.4.4: by raising `ToolError`."""
     ann = await doors("ann")
     _, execution = await ran(ann, "explains")
@@ -199,8 +197,8 @@ async def test_what_a_tool_means_to_say_is_told_to_everyone(doors: Let) -> None:
     assert row["error_message"] == "The table is full: remove a row"
 
 
-async def test_a_setting_tells_everyone_all_words(house: House, leaking: House, doors: Let) -> None:
-    """5.4.4: for installations of one person; secrets are taken out all the same."""
+async def test_a_setting_shows_all_texts_to_all_callers(house: House, leaking: House, doors: Let) -> None:
+    """5.4.4: for installations of one person; secrets are still redacted."""
     del doors
     known = leaking.sessions.client.agents
     changed = {"error_details": True, "task_queue": f"{house.settings.task_queue}-x"}

@@ -1,4 +1,4 @@
-"""Who is let in: tokens, keys, and pages in browsers."""
+"""Authentication: tokens, keys, and pages in browsers."""
 
 import base64
 import hmac
@@ -46,7 +46,7 @@ async def refusal(tokens: Tokens, token: str) -> str:
     return raised.value.detail
 
 
-async def test_a_token_says_who_asks() -> None:
+async def test_a_token_names_its_user() -> None:
     caller = await Tokens(SECRET).caller(by_secret(claims(scope="openid sessions:all profile")))
 
     assert caller == Caller("ann", "acme", frozenset({Grant.ALL_SESSIONS}))
@@ -80,7 +80,7 @@ async def test_scopes_may_be_a_list_and_a_tenant_may_be_left_out() -> None:
         ({"nbf": datetime.now(UTC) + timedelta(hours=1)}, "not valid"),
     ],
 )
-async def test_a_token_that_does_not_say_it_is_refused(payload: dict[str, Any], words: str) -> None:
+async def test_a_token_without_the_required_claims_is_refused(payload: dict[str, Any], words: str) -> None:
     told = claims(**payload)
     if payload == {"exp": 1e300}:
         told["sub"] = ""
@@ -89,7 +89,7 @@ async def test_a_token_that_does_not_say_it_is_refused(payload: dict[str, Any], 
     assert words in await refusal(Tokens(SECRET), token)
 
 
-async def test_a_token_may_be_a_little_late() -> None:
+async def test_a_token_is_accepted_within_the_clock_skew() -> None:
     late = claims(exp=datetime.now(UTC) - timedelta(seconds=LEEWAY - 10))
 
     assert (await Tokens(SECRET).caller(by_secret(late))).user_id == "ann"
@@ -109,14 +109,14 @@ async def test_a_token_may_be_a_little_late() -> None:
         "eyJhbGciOiJIUzI1NiJ9" + "." + "W" * 4000 + ".x",
         "x" * 9000,
     ],
-    # Named, as most of them are another text each time.
+    # With ids, because most of these tokens differ in each run.
     ids=["none", "short", "parts", "no ascii", "secret", "method", "unsigned", "key", "long part", "long"],
 )
-async def test_a_token_of_somebody_else_is_refused(token: str) -> None:
+async def test_a_token_with_another_signature_is_refused(token: str) -> None:
     await refusal(Tokens(SECRET), token)
 
 
-async def test_issuer_and_audience_are_checked_where_they_are_set() -> None:
+async def test_issuer_and_audience_are_checked_if_configured() -> None:
     tokens = Tokens(SECRET, issuer="https://id.example", audience="everstep")
     right = {"iss": "https://id.example", "aud": "everstep"}
 
@@ -132,7 +132,7 @@ def test_keys_of_a_provider_need_an_issuer_and_an_audience(given: dict[str, str]
         Tokens(SECRET, KeySet(URL, Provider().fetch), **given)
 
 
-async def test_a_providers_token_for_another_application_opens_nothing() -> None:
+async def test_a_providers_token_for_another_application_is_refused() -> None:
     """8.9.1"""
     provider = Provider(("one", RSA_KEYS[0]))
     keys = KeySet(URL, provider.fetch, lambda: 0.0)
@@ -155,19 +155,19 @@ async def test_a_providers_token_for_another_application_opens_nothing() -> None
 
 
 @pytest.mark.parametrize("sub", ["key:", "key:0190b4a6-4a53-7c2e-9a0e-0c7f6f1f7a10", "local", "anybody"])
-async def test_a_token_names_no_user_of_ours(sub: str) -> None:
+async def test_a_token_does_not_name_a_reserved_user(sub: str) -> None:
     """8.9.2"""
     assert "choose another name" in await refusal(Tokens(SECRET), by_secret(claims(sub=sub)))
 
 
-async def test_a_token_that_sees_all_may_be_that_of_the_installation() -> None:
+async def test_a_token_with_all_scopes_may_name_the_service_user() -> None:
     """8.9.2"""
     token = by_secret(claims(sub="local", scope="sessions:all"))
     assert (await Tokens(SECRET).caller(token)).user_id == "local"
 
 
-async def test_nobody_acts_for_a_key(house: House, ann: Person) -> None:
-    """8.9.2: neither a service, nor another key."""
+async def test_a_key_acts_for_itself_only(house: House, ann: Person) -> None:
+    """8.9.2: neither for a service, nor for another key."""
     made = await create_key(house.keys, "shop", tenant_id=house.tenant, scopes=["sessions:all"])
     theirs = f"key:{uuid4()}"
     headers = {"Authorization": f"Bearer {made.secret}"}
@@ -184,7 +184,7 @@ def test_a_short_secret_is_refused() -> None:
         Tokens("x" * 31)
 
 
-async def test_a_caller_is_known_until_the_token_expires() -> None:
+async def test_a_caller_is_cached_until_the_token_expires() -> None:
     soon = datetime.now(UTC).replace(microsecond=0) + timedelta(minutes=5)
 
     caller = await Tokens(SECRET).caller(by_secret(claims(exp=soon)))
@@ -200,7 +200,7 @@ async def test_a_caller_is_known_until_the_token_expires() -> None:
 
 
 class Provider:
-    """Publishes keys, and counts who looks."""
+    """Publishes keys, and counts the requests for them."""
 
     def __init__(self, *keys: tuple[str, Any]) -> None:
         self.keys = [*keys]
@@ -242,7 +242,7 @@ async def test_a_providers_keys_are_fetched_once() -> None:
     assert provider.looks == 1
 
 
-async def test_a_new_key_is_fetched_at_once_but_not_by_everybody() -> None:
+async def test_a_new_key_is_fetched_at_once_but_with_a_rate_limit() -> None:
     provider = Provider(("one", RSA_KEYS[0]))
     tokens = provider.tokens
     await tokens.caller(by_key(RSA_KEYS[0], "one"))
@@ -257,7 +257,7 @@ async def test_a_new_key_is_fetched_at_once_but_not_by_everybody() -> None:
     assert provider.looks == 2
 
 
-async def test_a_withdrawn_key_opens_nothing_after_a_while() -> None:
+async def test_a_withdrawn_key_is_refused_after_a_while() -> None:
     provider = Provider(("one", RSA_KEYS[0]), ("two", RSA_KEYS[1]))
     tokens = provider.tokens
     await tokens.caller(by_key(RSA_KEYS[0], "one"))
@@ -267,7 +267,7 @@ async def test_a_withdrawn_key_opens_nothing_after_a_while() -> None:
     await refusal(tokens, by_key(RSA_KEYS[0], "one"))
 
 
-async def test_known_keys_open_while_the_provider_is_away() -> None:
+async def test_cached_keys_are_accepted_while_the_provider_is_unreachable() -> None:
     provider = Provider(("one", RSA_KEYS[0]))
     tokens = provider.tokens
     await tokens.caller(by_key(RSA_KEYS[0], "one"))
@@ -276,7 +276,7 @@ async def test_known_keys_open_while_the_provider_is_away() -> None:
     assert (await tokens.caller(by_key(RSA_KEYS[0], "one"))).user_id == "ann"
 
 
-async def test_without_any_key_the_provider_is_said_to_be_away() -> None:
+async def test_without_any_key_the_provider_is_reported_as_unreachable() -> None:
     provider = Provider()
     provider.is_down = True
 
@@ -286,11 +286,11 @@ async def test_without_any_key_the_provider_is_said_to_be_away() -> None:
     assert raised.value.status == 503
 
 
-async def test_a_public_key_is_no_secret_to_sign_with() -> None:
-    """The confusion of algorithms: a token that is signed with what everybody knows."""
+async def test_a_public_key_is_not_a_signing_secret() -> None:
+    """The algorithm confusion attack: a token that is signed with the public key as its secret."""
     provider = Provider(("one", RSA_KEYS[0]))
     public = _jwk(RSA_KEYS[0]).encode()
-    # By hand: the library does not sign with such a thing.
+    # Built by hand: the library does not sign with a public key.
     head, body, _ = by_secret(claims()).split(".")
     signature = hmac.new(public, f"{head}.{body}".encode(), "sha256").digest()
     forged = f"{head}.{body}.{base64.urlsafe_b64encode(signature).decode().rstrip('=')}"
@@ -305,7 +305,7 @@ async def test_a_public_key_is_no_secret_to_sign_with() -> None:
     "document",
     [b"", b"[]", b'{"keys": 1}', b'{"keys": [1, {"kid": "x"}, {"kty": "RSA", "kid": "y"}]}', b"[" * 9000],
 )
-async def test_what_is_no_document_of_keys_opens_nothing(document: bytes) -> None:
+async def test_a_document_that_holds_no_keys_authenticates_no_caller(document: bytes) -> None:
     async def fetch(_url: str) -> bytes:
         return document
 
@@ -330,13 +330,13 @@ async def test_a_key_is_shown_once_and_stored_as_a_digest(house: House) -> None:
     assert (await house.keys.keys(house.tenant))[0].last_used_at is not None
 
 
-async def test_a_key_may_act_for_one_person(house: House) -> None:
+async def test_a_key_may_act_for_one_user(house: House) -> None:
     made = await create_key(house.keys, "phone", tenant_id=house.tenant, user_id="ann")
 
     assert await Doorkeeper(None, house.keys)(f"bearer  {made.secret}") == Caller("ann", house.tenant)
 
 
-async def test_a_revoked_key_opens_nothing(house: House) -> None:
+async def test_a_revoked_key_is_refused(house: House) -> None:
     made = await create_key(house.keys, "shop", tenant_id=house.tenant)
     door = Doorkeeper(None, house.keys)
     await door(f"Bearer {made.secret}")
@@ -358,7 +358,7 @@ async def test_a_revoked_key_opens_nothing(house: House) -> None:
         ("x", {"user_id": "a\x00"}, "NUL"),
     ],
 )
-async def test_a_key_needs_words_that_are_known(house: House, name: str, given: Any, words: str) -> None:
+async def test_a_key_needs_known_scopes(house: House, name: str, given: Any, words: str) -> None:
     with pytest.raises(InvalidInput, match=words):
         await create_key(house.keys, name, **given)
 
@@ -377,14 +377,14 @@ async def test_a_key_needs_words_that_are_known(house: House, name: str, given: 
         "Bearer x",
     ],
 )
-async def test_nobody_is_let_in_without_a_key_or_token(house: House, header: str | None) -> None:
+async def test_a_request_without_a_key_or_token_is_refused(house: House, header: str | None) -> None:
     with pytest.raises(Refusal) as raised:
         await Doorkeeper(None, house.keys)(header)
 
     assert raised.value.status == 401
 
 
-async def test_an_open_door_is_said_to_be_one(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_api_without_authentication_says_so(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         caller = await open_door()(None)
 
@@ -392,10 +392,10 @@ async def test_an_open_door_is_said_to_be_one(caplog: pytest.LogCaptureFixture) 
     assert "EVERSTEP_AUTH=off" in caplog.text
 
 
-# At the door of the API.
+# The middleware of the API.
 
 
-async def test_every_address_but_three_asks_who_it_is(ann: Person) -> None:
+async def test_every_address_but_three_requires_authentication(ann: Person) -> None:
     async with visitor(ann.app) as stranger:
         for path, operations in (await ann.get("/openapi.json"))["paths"].items():
             for method in operations:
@@ -424,7 +424,7 @@ async def test_a_read_only_token_changes_nothing(ann: Person, house: House) -> N
 @pytest.mark.parametrize(
     "origin", ["https://evil.example", "null", f"{ORIGIN}.evil.example", "http://shop.example", "x"]
 )
-async def test_a_page_from_elsewhere_is_refused(ann: Person, origin: str) -> None:
+async def test_a_page_of_another_origin_is_refused(ann: Person, origin: str) -> None:
     answer = await ann.http.get("/agent/sessions", headers={"Origin": origin})
 
     refused(answer, 403, "EVERSTEP_ALLOWED_ORIGINS")
@@ -434,7 +434,7 @@ async def test_a_page_from_elsewhere_is_refused(ann: Person, origin: str) -> Non
 @pytest.mark.parametrize(
     "origin", [ORIGIN, "https://SHOP.example", "http://api.test", "https://api.test:443"]
 )
-async def test_known_pages_may_use_the_api(ann: Person, origin: str) -> None:
+async def test_pages_of_allowed_origins_may_use_the_api(ann: Person, origin: str) -> None:
     answer = await ann.http.get("/agent/sessions", headers={"Origin": origin})
 
     assert answer.status_code == 200
@@ -443,7 +443,7 @@ async def test_known_pages_may_use_the_api(ann: Person, origin: str) -> None:
         assert "Idempotency-Replayed" in answer.headers["access-control-expose-headers"]
 
 
-async def test_a_browser_may_ask_first(ann: Person) -> None:
+async def test_a_browser_may_send_a_preflight_request(ann: Person) -> None:
     async with visitor(ann.app) as browser:
         answer = await browser.options("/agent/sessions", headers={"Origin": ORIGIN})
 

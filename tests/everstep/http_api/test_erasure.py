@@ -1,4 +1,4 @@
-"""Whoever deletes a session erases what the API had kept of it."""
+"""Deleting a session erases the API's stored responses about it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,8 +22,8 @@ POSTS = [
 
 
 @pytest.mark.parametrize("route", POSTS, ids=lambda route: route.path)
-def test_every_stored_answer_belongs_to_something(route: APIRoute) -> None:
-    """8.7.1: or holds nothing that anybody said."""
+def test_every_stored_answer_belongs_to_an_object(route: APIRoute) -> None:
+    """8.7.1: or contains no text of a user."""
     ids = {"id": str(UUID(int=1)), "session_id": str(UUID(int=2)), "execution_id": str(UUID(int=3))}
 
     assert told_of(route.response_model, ids) or route.response_model is ChannelAuth
@@ -54,7 +54,7 @@ async def test_a_deleted_session_leaves_no_answer(ann: Person, house: House, wor
     del work
 
 
-async def test_an_answer_that_comes_after_the_deletion_is_not_kept(ann: Person, house: House) -> None:
+async def test_an_answer_after_the_deletion_is_not_stored(ann: Person, house: House) -> None:
     """8.7.1"""
     session = await ann.session()
     await ann.http.delete(f"/agent/sessions/{session}")

@@ -1,4 +1,4 @@
-"""Executions over HTTP: what they did, and people who answer, approve and stop them."""
+"""Executions over HTTP: their results, and people who answer, approve and stop them."""
 
 from typing import Any
 from uuid import UUID, uuid4
@@ -51,7 +51,7 @@ async def test_the_next_message_of_a_session_answers_its_question(ann: Person, w
         ("form", "Answer does not match the schema: "),
     ],
 )
-async def test_nothing_is_no_answer(ann: Person, work: None, question: str, complaint: str) -> None:
+async def test_an_empty_answer_is_refused(ann: Person, work: None, question: str, complaint: str) -> None:
     """8.5.4"""
     session = await ann.session()
     execution = (await ann.says(session, question))["execution_id"]
@@ -63,7 +63,7 @@ async def test_nothing_is_no_answer(ann: Person, work: None, question: str, comp
     del work
 
 
-async def test_a_form_is_answered_by_its_data(ann: Person, work: None) -> None:
+async def test_a_form_is_answered_with_its_data(ann: Person, work: None) -> None:
     """8.5.3"""
     session = await ann.session()
     execution = (await ann.says(session, "form"))["execution_id"]
@@ -115,7 +115,7 @@ async def test_a_call_runs_once_it_is_approved(ann: Person, work: None) -> None:
         ),
     ],
 )
-async def test_a_call_is_denied_or_changed(
+async def test_a_call_is_denied_or_edited(
     ann: Person, work: None, decision: dict[str, Any], response: str
 ) -> None:
     """8.6.2"""
@@ -129,7 +129,7 @@ async def test_a_call_is_denied_or_changed(
     del work
 
 
-async def test_after_an_edit_everything_but_the_request_shows_what_ran(ann: Person, work: None) -> None:
+async def test_after_an_edit_only_the_request_shows_the_original_arguments(ann: Person, work: None) -> None:
     """8.6.5"""
     session = await ann.session()
     execution = (await ann.says(session, "book", broadcast="debug"))["execution_id"]
@@ -155,8 +155,8 @@ async def test_after_an_edit_everything_but_the_request_shows_what_ran(ann: Pers
     del work
 
 
-async def test_a_question_that_was_answered_takes_no_other_answer(ann: Person, work: None) -> None:
-    """8.5.4: whichever way it is given."""
+async def test_a_question_that_was_answered_accepts_no_other_answer(ann: Person, work: None) -> None:
+    """8.5.4: in either form."""
     session = await ann.session()
     execution = (await ann.says(session, "ask me"))["execution_id"]
     question = await ann.asked(execution)
@@ -176,7 +176,7 @@ async def test_a_question_that_was_answered_takes_no_other_answer(ann: Person, w
     del work
 
 
-async def test_a_request_is_of_one_kind_and_of_one_execution(ann: Person, work: None) -> None:
+async def test_a_request_has_one_kind_and_one_execution(ann: Person, work: None) -> None:
     asking, booking = await ann.starts("ask me"), await ann.starts("book")
     question, approval = await ann.asked(asking), await ann.asked(booking)
 
@@ -189,7 +189,7 @@ async def test_a_request_is_of_one_kind_and_of_one_execution(ann: Person, work: 
     del work
 
 
-async def test_the_inbox_lists_what_waits_over_all_sessions(let: Let, work: None) -> None:
+async def test_the_inbox_lists_open_requests_of_all_sessions(let: Let, work: None) -> None:
     """8.4.1"""
     ann, ben, service = await let("ann"), await let("ben"), await let("robot", "sessions:all")
     session = await ann.session()
@@ -211,7 +211,7 @@ async def test_the_inbox_lists_what_waits_over_all_sessions(let: Let, work: None
     del work
 
 
-async def test_steps_and_votes_are_told(ann: Person, work: None) -> None:
+async def test_steps_and_votes_are_listed(ann: Person, work: None) -> None:
     execution = await ann.starts("book")
     request = await ann.asked(execution)
     path = f"/agent/executions/{execution}"
@@ -234,7 +234,7 @@ async def test_steps_and_votes_are_told(ann: Person, work: None) -> None:
     del work
 
 
-async def test_the_final_snapshot_is_there_and_a_fork_goes_its_own_way(ann: Person, work: None) -> None:
+async def test_the_final_snapshot_is_stored_and_a_fork_is_independent(ann: Person, work: None) -> None:
     """8.1.3"""
     session = await ann.session()
     first = (await ann.says(session, "One"))["execution_id"]
@@ -253,7 +253,7 @@ async def test_the_final_snapshot_is_there_and_a_fork_goes_its_own_way(ann: Pers
     del work
 
 
-async def test_whoever_begins_an_execution_may_have_it_debugged(ann: Person, work: None) -> None:
+async def test_debug_mode_is_requested_with_an_execution(ann: Person, work: None) -> None:
     """8.1.3"""
     body = {"content": "Hello", "debug": True}
     session = await ann.session()
@@ -272,7 +272,7 @@ async def test_whoever_begins_an_execution_may_have_it_debugged(ann: Person, wor
     del work
 
 
-async def test_an_execution_is_cancelled_begun_or_not(ann: Person, work: None) -> None:
+async def test_a_running_or_queued_execution_is_cancelled(ann: Person, work: None) -> None:
     """8.2.1"""
     session = await ann.session()
     begun = (await ann.says(session, "book"))["execution_id"]
@@ -305,7 +305,7 @@ async def test_an_execution_is_paused_steered_and_resumed(ann: Person, work: Non
     del work
 
 
-async def test_what_ended_cannot_be_cancelled(ann: Person, work: None) -> None:
+async def test_an_ended_execution_cannot_be_cancelled(ann: Person, work: None) -> None:
     execution = await ann.starts("Hello")
     await ann.until(execution, "completed")
 
@@ -314,7 +314,7 @@ async def test_what_ended_cannot_be_cancelled(ann: Person, work: None) -> None:
 
 
 @pytest.mark.parametrize("key", [None, "k-1"])
-async def test_an_execution_without_a_worker_is_not_waited_for(
+async def test_a_request_does_not_wait_for_a_missing_worker(
     ann: Person, monkeypatch: pytest.MonkeyPatch, key: str | None
 ) -> None:
     async with ann.house.at_work():
@@ -347,8 +347,8 @@ async def test_agents_are_listed(ann: Person) -> None:
     assert clerk["source"] == AGENTS
 
 
-async def test_an_execution_tells_which_definition_governs_it(ann: Person) -> None:
-    """10.2.4: told of a single one, as it stands beside what is long."""
+async def test_an_execution_shows_its_agent_definition(ann: Person) -> None:
+    """10.2.4: in the response of a single execution, because the definition is long."""
     clerk = (await ann.get("/agent/agents"))["items"][0]
     execution = await ann.starts("hello")
 
@@ -358,7 +358,7 @@ async def test_an_execution_tells_which_definition_governs_it(ann: Person) -> No
     assert listed["definition_hash"] is None
 
 
-async def test_how_much_viewers_are_told_may_be_said_with_what_begins_it(ann: Person, work: None) -> None:
+async def test_the_level_of_detail_for_viewers_is_set_with_an_execution(ann: Person, work: None) -> None:
     """7.5"""
     del work
     told: list[set[str]] = []

@@ -1,4 +1,4 @@
-"""The same request with the same key is carried out once, and answered alike."""
+"""A repeated request with the same key is carried out once, and gets the same response."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -14,7 +14,7 @@ REPLAYED = "idempotency-replayed"
 
 
 async def lost_before_its_answer_was_kept(monkeypatch: pytest.MonkeyPatch, sent: Awaitable[Answer]) -> None:
-    """The process dies once all is done, and nobody is told."""
+    """The process dies after the work is done, and no response is sent."""
 
     async def lost(*_name: str, **_given: Any) -> Answered:
         raise SystemError("the process dies here")
@@ -48,7 +48,7 @@ async def test_another_request_under_the_key_is_refused(ann: Person, path: str, 
     assert problem["type"] == "urn:everstep:problem:key-reused"
 
 
-async def test_a_key_belongs_to_whoever_sent_it(let: Let) -> None:
+async def test_a_key_belongs_to_its_caller(let: Let) -> None:
     ann, ben, far = await let("ann"), await let("ben"), await let("ann", tenant=f"far-{uuid4().hex}")
 
     made = {
@@ -58,7 +58,7 @@ async def test_a_key_belongs_to_whoever_sent_it(let: Let) -> None:
     assert len(made) == 3
 
 
-async def test_the_same_requests_at_once_do_one_thing(ann: Person, house: House) -> None:
+async def test_concurrent_copies_of_a_request_have_one_effect(ann: Person, house: House) -> None:
     body = {"content": "Hello"}
     answers = await asyncio.gather(*(ann.posts("/agent/messages", body, key="k-1") for _ in range(20)))
 
@@ -68,7 +68,7 @@ async def test_the_same_requests_at_once_do_one_thing(ann: Person, house: House)
     del house
 
 
-async def test_what_was_refused_may_be_sent_again(ann: Person) -> None:
+async def test_a_refused_request_may_be_sent_again(ann: Person) -> None:
     session = await ann.session()
     path = f"/agent/sessions/{session}"
     await ann.http.patch(path, json={"status": "closed"})
@@ -78,7 +78,7 @@ async def test_what_was_refused_may_be_sent_again(ann: Person) -> None:
     assert (await ann.posts(f"{path}/messages", {"content": "x"}, key="k-1")).status_code == 201
 
 
-async def test_whoever_was_lost_before_the_answer_was_kept_finds_the_same(
+async def test_a_retry_after_a_lost_response_finds_the_same(
     ann: Person, house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     body = {"content": "Hello"}
@@ -114,10 +114,10 @@ async def test_such_a_key_names_no_other_execution(
     del work
 
 
-async def test_another_request_does_not_begin_what_was_accepted(
+async def test_another_request_does_not_begin_an_accepted_execution(
     ann: Person, work: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever accepted it died before it began: it waits for its own request, or for the reconciler."""
+    """Its process died before it began: the execution waits for the same request, or for the reconciler."""
 
     async def lost(*_self: object, **_given: Any) -> None:
         raise SystemError("the process dies here")
@@ -135,7 +135,7 @@ async def test_another_request_does_not_begin_what_was_accepted(
     del work
 
 
-async def test_a_fork_that_has_run_is_found_again(
+async def test_a_fork_that_has_run_is_found_by_the_same_request(
     ann: Person, work: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = (await ann.says(await ann.session(), "One"))["execution_id"]
@@ -150,11 +150,11 @@ async def test_a_fork_that_has_run_is_found_again(
 
 
 @pytest.mark.parametrize("key", ["two words", "x" * 201, "\x7f"])
-async def test_a_key_that_cannot_be_used_is_refused(ann: Person, key: str) -> None:
+async def test_an_invalid_key_is_refused(ann: Person, key: str) -> None:
     refused(await ann.posts("/agent/messages", {"content": "x"}, key=key), 422, "Idempotency-Key")
 
 
-async def test_every_post_takes_a_key(ann: Person) -> None:
+async def test_every_post_accepts_a_key(ann: Person) -> None:
     for path, operations in (await ann.get("/openapi.json"))["paths"].items():
         if post := operations.get("post"):
             assert "idempotency-key" in [p["name"] for p in post["parameters"]], path

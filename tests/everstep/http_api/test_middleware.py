@@ -1,4 +1,4 @@
-"""What every request passes: ids, limits, the log, and answers that say no without telling too much."""
+"""The middleware of every request: ids, limits, the log, and error responses that disclose no internals."""
 
 import json
 import logging
@@ -24,7 +24,7 @@ SECRET_PLACE = "postgresql://user:hush@db.internal/everstep"  # noqa: S105 -- no
 
 
 async def chunks(size: int, piece: int = 8192) -> AsyncGenerator[bytes]:
-    """A body that does not say how long it is."""
+    """A body without a length."""
     head = b'{"content": "'
     yield head
     left = size - len(head) - 2
@@ -48,17 +48,17 @@ async def test_a_body_may_be_as_large_as_the_limit(ann: Person) -> None:
     refused(larger, 413, str(MAX_BODY))
 
 
-async def test_a_body_that_does_not_say_its_length_is_limited_too(ann: Person) -> None:
+async def test_a_body_without_a_length_is_limited_too(ann: Person) -> None:
     async def sent(size: int) -> Any:
         return await ann.http.post("/agent/messages", content=chunks(size), headers=JSON)
 
     refused(await sent(MAX_BODY + 1), 413)
-    # It is read, and then found to be too long for a message.
+    # The body is read, and then the message is too long.
     refused(await sent(MAX_BODY), 422, "body.content")
 
 
 @pytest.mark.parametrize("length", ["999999999999", "9" * 500, "262145"])
-async def test_an_announced_length_is_believed(ann: Person, length: str) -> None:
+async def test_an_announced_length_is_trusted(ann: Person, length: str) -> None:
     headers = {**JSON, "Content-Length": length}
 
     refused(await ann.http.post("/agent/messages", content=b"{}", headers=headers), 413)
@@ -72,13 +72,13 @@ async def test_a_request_keeps_its_id(ann: Person, given: str) -> None:
 
 
 @pytest.mark.parametrize("given", ["", "0" * 129, "a b", "é", "a\tb", '"'])
-async def test_a_request_without_a_usable_id_is_given_one(ann: Person, given: str) -> None:
+async def test_a_request_without_a_valid_id_gets_one(ann: Person, given: str) -> None:
     answer = await ann.http.get("/agent/agents", headers=[(b"X-Request-Id", given.encode())])
 
     assert len(answer.headers["x-request-id"]) == 32
 
 
-async def test_a_request_is_one_line_of_the_log(ann: Person, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_request_is_one_log_line(ann: Person, caplog: pytest.LogCaptureFixture) -> None:
     session = await ann.session(title="a private matter")
     with caplog.at_level(logging.INFO, "everstep.http_api"):
         await ann.http.get(f"/agent/sessions/{session}", headers={"X-Request-Id": "r-1"})
@@ -131,7 +131,7 @@ async def test_an_unknown_method_is_a_problem(ann: Person) -> None:
         ('{"content": "\N{GRINNING FACE}\u202e\u0301"}'.encode(), 201),
     ],
 )
-async def test_whatever_is_sent_is_taken_or_refused(ann: Person, body: bytes, status: int) -> None:
+async def test_any_content_is_accepted_or_refused(ann: Person, body: bytes, status: int) -> None:
     answer = await ann.http.post("/agent/messages", content=body, headers=JSON)
 
     assert answer.status_code == status, answer.text
@@ -139,14 +139,14 @@ async def test_whatever_is_sent_is_taken_or_refused(ann: Person, body: bytes, st
         refused(answer, status)
 
 
-async def test_what_is_no_json_is_refused(ann: Person) -> None:
+async def test_invalid_json_is_refused(ann: Person) -> None:
     as_text = {"Content-Type": "text/plain"}
 
     refused(await ann.http.post("/agent/messages", content=b'{"content": "x"}', headers=as_text), 422)
 
 
 @pytest.mark.parametrize("path", ["/agent/sessions/7", "/agent/executions/x", "/agent/executions/%00/steps"])
-async def test_an_id_that_is_none_is_refused(ann: Person, path: str) -> None:
+async def test_an_invalid_id_is_refused(ann: Person, path: str) -> None:
     refused(await ann.http.get(path), 422, "path.")
 
 
@@ -164,7 +164,7 @@ async def test_an_id_that_is_none_is_refused(ann: Person, path: str) -> None:
         (Refused("No approval is open"), 409, "No approval is open"),
     ],
 )
-async def test_what_went_wrong_is_told_to_whom_it_concerns(
+async def test_a_server_error_is_logged_and_the_caller_gets_a_reference(
     ann: Person,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -188,10 +188,10 @@ async def test_what_went_wrong_is_told_to_whom_it_concerns(
         assert answer.headers["retry-after"] == "1"
 
 
-# What operators look at.
+# Health, metrics and pages.
 
 
-async def test_the_process_says_that_it_lives(ann: Person) -> None:
+async def test_the_health_check_answers(ann: Person) -> None:
     async with visitor(ann.app) as probe:
         assert (await probe.get("/healthz")).json() == {"status": "ok"}
         assert (await probe.get("/readyz")).json() == {"status": "ready", "checks": []}
@@ -220,7 +220,7 @@ async def test_requests_are_counted(ann: Person) -> None:
     assert session not in counted
 
 
-async def test_the_pages_need_nothing_from_elsewhere(ann: Person) -> None:
+async def test_the_pages_load_nothing_from_other_origins(ann: Person) -> None:
     async with visitor(ann.app) as reader:
         page = (await reader.get("/docs")).text
         assert "https://" not in page.replace("https://fastapi.tiangolo.com", "")
@@ -232,8 +232,8 @@ async def test_the_pages_need_nothing_from_elsewhere(ann: Person) -> None:
         refused(await reader.get("/docs/other"), 404)
 
 
-async def test_pages_load_the_client_for_browsers_from_here(ann: Person) -> None:
-    """Whoever asks, also from pages that are allowed to; again only when it has changed."""
+async def test_pages_load_the_browser_client_from_this_server(ann: Person) -> None:
+    """From every allowed origin; it is sent again only after a change."""
     address = "/everstep-client.js"
     async with visitor(ann.app) as page:
         client = await page.get(address)
@@ -267,7 +267,7 @@ async def test_the_document_describes_every_error_as_a_problem(ann: Person) -> N
 
 
 @pytest.mark.parametrize("told", [Execution, Message, MessageAccepted, Request, Session])
-def test_what_the_document_shows_is_what_is_told(told: type[Told]) -> None:
+def test_the_examples_of_the_document_match_the_responses(told: type[Told]) -> None:
     (sample,) = told.model_json_schema()["examples"]
 
     assert told.model_validate(sample).model_dump(mode="json") == sample
@@ -279,8 +279,8 @@ async def test_the_limit_can_be_set(house: House, ann: Person) -> None:
         refused(await caller.post("/agent/messages", content=b"x" * 10, headers=JSON), 422)
 
 
-async def test_nothing_of_a_body_is_read_before_the_caller_is_known(ann: Person) -> None:
-    """8.8.3: at every address that asks who it is. A body that was not read closes the connection."""
+async def test_no_body_is_read_before_the_caller_is_authenticated(ann: Person) -> None:
+    """8.8.3: at every address that requires authentication. An unread body closes the connection."""
     async with visitor(ann.app) as stranger:
         for path, operations in (await ann.get("/openapi.json"))["paths"].items():
             for method in operations.keys() - {"get"}:
@@ -292,7 +292,7 @@ async def test_nothing_of_a_body_is_read_before_the_caller_is_known(ann: Person)
     assert "connection" not in known.headers
 
 
-async def test_a_head_that_is_too_large_is_refused(ann: Person) -> None:
+async def test_headers_that_are_too_large_are_refused(ann: Person) -> None:
     """8.8.1"""
     for large in ({"A": "a" * MAX_HEAD}, {f"A{number}": "a" for number in range(MAX_HEADERS)}):
         refused(await ann.http.get("/agent/agents", headers=large), 431, str(MAX_HEAD), str(MAX_HEADERS))

@@ -1,4 +1,4 @@
-"""What callers are answered when Temporal says no: for every status, at every endpoint that asks it."""
+"""Responses when Temporal fails: for every status, at every endpoint that calls it."""
 # ruff: noqa: A002 -- the names of the SDK's interceptors
 
 from collections.abc import AsyncGenerator
@@ -22,7 +22,7 @@ ANSWERED: Final = {Meaning.PASSES: 503, Meaning.LOCKED: 503, Meaning.NOT_NOW: 40
 
 
 class Refusing(Interceptor):
-    """A server that answers everything with one status, once it is set."""
+    """A server that answers every call with one status, once it is set."""
 
     def __init__(self) -> None:
         self.status: RPCStatusCode | None = None
@@ -61,7 +61,7 @@ class _Refusing(OutboundInterceptor):
 
 @pytest_asyncio.fixture
 async def refusing() -> Refusing:
-    """What Temporal answers."""
+    """The status that Temporal returns."""
     return Refusing()
 
 
@@ -77,7 +77,7 @@ async def refused_house(
 
 @pytest_asyncio.fixture
 async def caller(refused_house: House) -> AsyncGenerator[Person]:
-    """Someone who asks it."""
+    """An authenticated caller."""
     async with door_of(refused_house) as let:
         yield await let("ann")
 
@@ -92,11 +92,11 @@ ENDPOINTS: Final[dict[str, Any]] = {
     "/agent/executions/{execution}/cancel": None,
     "/agent/executions/{execution}/fork": {"step": 0},
 }
-"""Those that ask Temporal for something, whatever the execution waits for."""
+"""Requests that call Temporal in every state of the execution."""
 
 
 async def begun(house: House, execution: str) -> None:
-    """Have the store think that an execution runs: no worker is there to begin it."""
+    """Mark the execution as running in the store: there is no worker to begin it."""
     async with house.keys.engine.connect() as connection:
         values = {"id": execution}
         await connection.execute(
@@ -108,7 +108,7 @@ async def begun(house: House, execution: str) -> None:
 async def test_every_status_is_answered_by_its_meaning_at_every_endpoint(
     refused_house: House, caller: Person, refusing: Refusing, status: RPCStatusCode
 ) -> None:
-    """1.3.5: a passing outage is 503 with Retry-After, also while a workflow's task fails."""
+    """1.3.5: a passing outage is 503 with Retry-After, also while a workflow task fails."""
     execution = await caller.starts("Hello")
     await begun(refused_house, execution)
     session = await caller.session()
@@ -122,7 +122,7 @@ async def test_every_status_is_answered_by_its_meaning_at_every_endpoint(
             continue
         meaning = meaning_of(RPCError("", status, b""))
         if path.endswith("/steer") and meaning is Meaning.NOT_NOW:
-            # It is stored, and begins an execution of its own once the store knows how this one ended.
+            # The message is stored, and begins its own execution once the store has the end of this one.
             assert (answer.status_code, answer.json()["route"]) == (200, "queue")
             continue
         expected = ANSWERED[meaning]
@@ -138,8 +138,8 @@ def test_every_status_has_a_meaning() -> None:
     assert RPCStatusCode.FAILED_PRECONDITION in PASSING
 
 
-def test_a_namespace_that_is_not_there_is_an_outage() -> None:
-    """1.3.5: no caller can do anything about it."""
+def test_a_missing_namespace_is_an_outage() -> None:
+    """1.3.5: no caller can repair it."""
     error = RPCError(f"Namespace {uuid4()} is not found.", RPCStatusCode.NOT_FOUND, b"")
 
     assert meaning_of(error) is Meaning.LOCKED

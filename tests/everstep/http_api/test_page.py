@@ -1,4 +1,4 @@
-"""What docs/http-api.md promises is what happens: its commands are run, its addresses are there."""
+"""docs/http-api.md matches the API: its commands are run, and its addresses exist."""
 
 import asyncio
 import json
@@ -67,7 +67,7 @@ async def test_every_command_of_the_page_is_run() -> None:
         assert promised in output, output
 
 
-def test_the_page_lists_the_addresses_that_there_are() -> None:
+def test_the_page_lists_all_addresses() -> None:
     nobody: Any = SimpleNamespace(allowed_origins=(), allowed_hosts=(), metrics=Metrics())
     paths = create_app(nobody).openapi()["paths"]
     there_are = {(method.upper(), path) for path, operations in paths.items() for method in operations}
@@ -83,7 +83,7 @@ def test_the_page_explains_every_scope() -> None:
     assert set(re.findall(r"^\| `([a-z:-]+)` \|", PAGE, re.MULTILINE)) == set(Grant)
 
 
-def test_the_page_names_settings_that_there_are() -> None:
+def test_the_page_names_existing_settings() -> None:
     named = {name.removeprefix("EVERSTEP_").lower() for name in re.findall(r"EVERSTEP_[A-Z_]+", PAGE)}
 
     assert named <= set(Settings.model_fields)

@@ -1,6 +1,6 @@
-"""Every POST gets one answer for one key, from whichever process, and whichever of them is lost meanwhile.
+"""Every POST has one response per key, from any process, also when one of the processes is lost.
 
-The cases below are compared with the API's own list of addresses: whoever adds a POST adds its case.
+The cases below are compared with the API's own list of addresses: a new POST needs a case.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ REPLAYED = "idempotency-replayed"
 
 @dataclass(frozen=True)
 class Case:
-    """A request, and another one under the same key."""
+    """A request, and a different one with the same key."""
 
     path: str
     body: Any = None
@@ -134,26 +134,26 @@ CASES: dict[str, Callable[[Person], Awaitable[Case]]] = {
 }
 
 MAKES_NOTHING = frozenset({"/agent/sessions", "/broadcasting/auth"})
-"""Of these nothing is told to Temporal."""
+"""These requests do not call Temporal."""
 
 every_post = pytest.mark.parametrize("post", CASES, ids=lambda path: path.strip("/").replace("/", "."))
 
 
 class Lost(Exception):
-    """The process dies here."""
+    """The process dies at this point."""
 
 
 @dataclass(frozen=True)
 class Processes:
-    """Two API processes of one installation, which share nothing but the servers, and a worker."""
+    """Two API processes of one installation, which share only the servers, and a worker."""
 
     house: House
     ann: Person
     also_ann: Person
-    """The same person, at the other process."""
+    """The same user, at the other process."""
 
     async def made(self) -> list[int]:
-        """How much there is of what people make."""
+        """The number of rows that requests create."""
         counts: list[int] = []
         async with self.house.keys.engine.connect() as connection:
             for table, condition in (
@@ -172,7 +172,7 @@ class Processes:
 
 @pytest_asyncio.fixture
 async def processes(house: House, let: Let, work: None) -> AsyncGenerator[Processes]:
-    """Two of them."""
+    """Two API processes."""
     del work
     ours = house.sessions
     engine = create_engine(house.keys.engine.url.render_as_string(hide_password=False))
@@ -186,7 +186,7 @@ async def processes(house: House, let: Let, work: None) -> AsyncGenerator[Proces
 
 
 async def dying(house: House, case: Case) -> None:
-    """Send the request to a process that dies once it has committed, before it calls Temporal."""
+    """Send the request to a process that dies after its commit, before it calls Temporal."""
 
     def strike(point: Failpoint) -> None:
         if point is Failpoint.API_AFTER_COMMIT:
@@ -198,7 +198,7 @@ async def dying(house: House, case: Case) -> None:
         refused(await case.send(await let("ann"), "k-1"), 500)
 
 
-async def test_every_post_has_its_case(ann: Person) -> None:
+async def test_every_post_has_a_case(ann: Person) -> None:
     """8.2.8"""
     paths = (await ann.get("/openapi.json"))["paths"]
 
@@ -206,7 +206,9 @@ async def test_every_post_has_its_case(ann: Person) -> None:
 
 
 @every_post
-async def test_one_key_gets_one_answer_from_two_processes_at_once(processes: Processes, post: str) -> None:
+async def test_one_key_gets_one_response_from_two_concurrent_processes(
+    processes: Processes, post: str
+) -> None:
     """8.2.8"""
     case = await CASES[post](processes.ann)
     both = (processes.ann, processes.also_ann)
@@ -221,10 +223,10 @@ async def test_one_key_gets_one_answer_from_two_processes_at_once(processes: Pro
 
 
 @every_post
-async def test_who_was_lost_before_the_answer_was_kept_is_made_up_for(
+async def test_a_request_lost_before_its_response_was_stored_is_repeated(
     processes: Processes, monkeypatch: pytest.MonkeyPatch, post: str
 ) -> None:
-    """8.2.8: and the key is for no other request, although nobody was answered."""
+    """8.2.8: and the key accepts no other request, although no response was sent."""
     case = await CASES[post](processes.ann)
 
     async def lost(*_name: object, **_given: object) -> None:
@@ -245,7 +247,7 @@ async def test_who_was_lost_before_the_answer_was_kept_is_made_up_for(
 
 
 @pytest.mark.parametrize("post", sorted(CASES.keys() - MAKES_NOTHING))
-async def test_who_was_lost_between_the_commit_and_temporal_is_made_up_for(
+async def test_a_request_lost_between_commit_and_temporal_is_repeated(
     processes: Processes, post: str
 ) -> None:
     """8.2.8: by the same request, at another process."""
@@ -266,9 +268,7 @@ async def test_who_was_lost_between_the_commit_and_temporal_is_made_up_for(
 
 
 @pytest.mark.parametrize("post", sorted(CASES.keys() - MAKES_NOTHING))
-async def test_who_was_lost_there_and_never_comes_back_is_made_up_for(
-    processes: Processes, post: str
-) -> None:
+async def test_a_request_lost_there_is_completed_without_a_retry(processes: Processes, post: str) -> None:
     """8.2.9: by the reconciler."""
     case = await CASES[post](processes.ann)
     await dying(processes.house, case)
@@ -284,7 +284,7 @@ async def test_who_was_lost_there_and_never_comes_back_is_made_up_for(
     assert again.status_code in {200, 201}, again.text
 
 
-async def test_a_cancel_whose_answer_was_lost_is_answered_alike_after_the_end(
+async def test_a_cancel_with_a_lost_response_gets_the_same_one_after_the_end(
     processes: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """8.2.8"""
@@ -301,12 +301,12 @@ async def test_a_cancel_whose_answer_was_lost_is_answered_alike_after_the_end(
     await processes.house.sessions.client.execution(UUID(execution)).workflow.result()
 
     assert (await case.send(processes.also_ann, "k-1")).json()["status"] == "cancelled"
-    # Under a new key, too: one that was cancelled stays so.
+    # With a new key as well: a cancelled execution stays cancelled.
     assert (await case.send(processes.also_ann, "k-2")).json()["status"] == "cancelled"
 
 
-async def test_two_who_cancel_at_once_are_answered_alike(processes: Processes) -> None:
-    """8.2.1: with keys of their own."""
+async def test_two_concurrent_cancels_get_the_same_response(processes: Processes) -> None:
+    """8.2.1: with different keys."""
     case = await _cancel(processes.ann)
     both = (processes.ann, processes.also_ann)
 
@@ -316,7 +316,7 @@ async def test_two_who_cancel_at_once_are_answered_alike(processes: Processes) -
 
 
 @pytest.mark.parametrize("kept", ["/pause", "/resume"])
-async def test_what_was_accepted_before_the_end_is_answered_alike_after_it(
+async def test_a_request_accepted_before_the_end_gets_the_same_response_after_it(
     processes: Processes, monkeypatch: pytest.MonkeyPatch, kept: str
 ) -> None:
     """8.2.8"""
@@ -336,8 +336,8 @@ async def test_what_was_accepted_before_the_end_is_answered_alike_after_it(
     refused(await case.send(processes.also_ann, "k-2"), 409, "has ended")
 
 
-async def test_a_claim_of_a_process_that_was_lost_expires(processes: Processes) -> None:
-    """8.2.8: who waits for it takes the request over; another one is refused at once."""
+async def test_a_claim_of_a_lost_process_expires(processes: Processes) -> None:
+    """8.2.8: the waiting request takes over; a different one is refused at once."""
     keys, name = processes.house.keys, (processes.house.tenant, "ann", "k-1")
     owner, other = UUID(int=1), UUID(int=2)
 

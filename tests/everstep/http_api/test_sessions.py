@@ -1,4 +1,4 @@
-"""Sessions over HTTP: made, listed, changed, removed, and talked in."""
+"""Sessions over HTTP: created, listed, changed, deleted, and their messages."""
 
 from typing import Any
 from uuid import uuid4
@@ -8,7 +8,7 @@ import pytest
 from tests.everstep.http_api.house import Let, Person, refused
 
 
-async def test_a_message_makes_a_session_and_is_answered(ann: Person, work: None) -> None:
+async def test_a_message_creates_a_session_and_is_answered(ann: Person, work: None) -> None:
     """8.2.2, 8.2.3"""
     sent = await ann.post("/agent/messages", {"content": "Hello", "agent": "other"})
     ended = await ann.until(sent["execution_id"], "completed")
@@ -30,7 +30,7 @@ async def test_a_message_makes_a_session_and_is_answered(ann: Person, work: None
     del work
 
 
-async def test_a_session_is_talked_in(ann: Person, work: None) -> None:
+async def test_a_session_continues_its_conversation(ann: Person, work: None) -> None:
     """8.2.4"""
     session = await ann.session(title="A trip")
     first = await ann.says(session, "One")
@@ -44,7 +44,7 @@ async def test_a_session_is_talked_in(ann: Person, work: None) -> None:
 
 
 async def test_an_execution_without_an_answer_does_not_repeat_an_earlier_one(ann: Person, work: None) -> None:
-    """8.2.4: the answer of an execution is its own."""
+    """8.2.4: an answer belongs to its execution."""
     session = await ann.session()
     first = await ann.until((await ann.says(session, "Hello"))["execution_id"], "completed")
     failed = await ann.until((await ann.says(session, "fail"))["execution_id"], "failed")
@@ -54,7 +54,7 @@ async def test_an_execution_without_an_answer_does_not_repeat_an_earlier_one(ann
     assert failed["output"]["response"] is None
 
 
-async def test_a_session_is_made_read_changed_and_removed(ann: Person) -> None:
+async def test_a_session_is_created_read_changed_and_deleted(ann: Person) -> None:
     """8.1"""
     made = await ann.post("/agent/sessions", {"title": "A trip", "metadata": {"colour": "red"}})
     path = f"/agent/sessions/{made['id']}"
@@ -75,7 +75,7 @@ async def test_a_session_is_made_read_changed_and_removed(ann: Person) -> None:
     refused(await ann.http.patch(path, json={"title": "x"}), 404)
 
 
-async def test_a_message_may_come_when_the_session_is_busy(ann: Person, work: None) -> None:
+async def test_a_message_may_arrive_while_the_session_is_busy(ann: Person, work: None) -> None:
     """8.3.1"""
     session = await ann.session()
     first = await ann.says(session, "book")
@@ -96,7 +96,7 @@ async def test_a_message_may_come_when_the_session_is_busy(ann: Person, work: No
     del work
 
 
-async def test_a_session_that_is_not_active_takes_no_message(ann: Person) -> None:
+async def test_an_inactive_session_accepts_no_message(ann: Person) -> None:
     """8.2.2"""
     session = await ann.session()
     await ann.http.patch(f"/agent/sessions/{session}", json={"status": "archived"})
@@ -106,7 +106,7 @@ async def test_a_session_that_is_not_active_takes_no_message(ann: Person) -> Non
     refused(answer, 409, "archived")
 
 
-async def test_a_session_is_about_what_is_allowed(ann: Person) -> None:
+async def test_a_session_has_an_allowed_subject(ann: Person) -> None:
     """8.2.2"""
     about = {"related_type": "order", "related_id": "17", "context_url": "https://shop.example/orders/17"}
     made = await ann.post("/agent/sessions", about)
@@ -149,7 +149,7 @@ async def test_sessions_are_found_by_title_and_status(ann: Person) -> None:
     refused(await ann.http.get("/agent/sessions", params={"search": "':* & | !"}), 422, "word")
 
 
-async def test_a_service_acts_for_the_people_of_its_tenant(let: Let) -> None:
+async def test_a_service_acts_for_the_users_of_its_tenant(let: Let) -> None:
     service, ann, ben = await let("robot", "sessions:all"), await let("ann"), await let("ben")
 
     session = await service.session(user_id="ann")
@@ -180,7 +180,7 @@ async def test_a_service_acts_for_the_people_of_its_tenant(let: Let) -> None:
         ("/agent/executions", {"content": ""}, ["say something"]),
     ],
 )
-async def test_what_cannot_be_used_is_refused_with_its_place(
+async def test_an_invalid_field_is_refused_with_its_path(
     ann: Person, path: str, body: Any, words: list[str]
 ) -> None:
     refused(await ann.posts(path, body), 422, *words)
@@ -200,5 +200,5 @@ async def test_what_cannot_be_used_is_refused_with_its_place(
         "=1",
     ],
 )
-async def test_a_list_refuses_what_it_does_not_know(ann: Person, query: str) -> None:
+async def test_a_list_refuses_unknown_parameters(ann: Person, query: str) -> None:
     refused(await ann.http.get(f"/agent/sessions?{query}"), 422)

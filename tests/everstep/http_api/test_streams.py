@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("work")
 
 @pytest_asyncio.fixture
 async def url(house: House) -> AsyncGenerator[str]:
-    """Where the API is."""
+    """The address of the API."""
     settings = house.settings.model_copy(update={"auth_secret": SECRET})
     async with feeding(settings, house.keys.engine) as feeds:
         assert feeds is not None
@@ -75,7 +75,7 @@ async def test_a_session_is_followed_and_resumed(url: str, ann: Person) -> None:
     async with following(url, ann, session, **{"Last-Event-ID": seen[3][0]}) as events:
         assert (await anext(events))[2]["recovered"]
         assert await anext(events) == seen[4]
-    # An execution inside a session is told about in the session's stream.
+    # An execution of a session publishes in the session's stream.
     async with following(url, ann, f"{run}?since=0") as events:
         await anext(events)
         assert await anext(events) == seen[1]
@@ -99,7 +99,7 @@ async def all_messages(person: Person, session: str) -> list[Any]:
     return (await person.get(f"/agent/sessions/{session}/messages", limit=200))["items"][::-1]
 
 
-async def test_an_announcement_has_the_moment_of_its_message(url: str, ann: Person) -> None:
+async def test_an_announcement_has_the_time_of_its_message(url: str, ann: Person) -> None:
     """0.5, 7.7.1, 7.8.3: both sort alike."""
     session = await ann.session()
     run = (await ann.says(session, "hello"))["execution_id"]
@@ -126,7 +126,7 @@ ENDS = {
 async def test_the_last_envelope_of_an_execution_is_its_terminal_status(
     url: str, ann: Person, house: House, said: str
 ) -> None:
-    """7.4.2: its announcement precedes it, whoever writes the end."""
+    """7.4.2: its announcement precedes it, regardless of which process records the end."""
     status, waits = ENDS[said], said in {"queued", "terminated", "cancel"}
     session = await ann.session()
     run = (await ann.says(session, "book" if waits else said))["execution_id"]
@@ -146,7 +146,7 @@ async def test_the_last_envelope_of_an_execution_is_its_terminal_status(
     assert own[-1]["payload"]["status"] == status
 
 
-async def test_only_who_may_read_it_follows(url: str, ann: Person, house: House) -> None:
+async def test_only_permitted_readers_can_follow(url: str, ann: Person, house: House) -> None:
     session = await ann.session()
     bob = {"Authorization": f"Bearer {house.token('bob')}"}
     async with httpx2.AsyncClient(base_url=url) as http:
@@ -156,6 +156,6 @@ async def test_only_who_may_read_it_follows(url: str, ann: Person, house: House)
         refused(await http.get(f"/agent/streams/{session}", headers=headers), 422, "Last-Event-ID")
 
 
-async def test_without_a_secret_nobody_can_watch(ann: Person) -> None:
+async def test_without_a_secret_no_channel_is_signed(ann: Person) -> None:
     session = await ann.session()
     refused(await ann.http.get(f"/agent/streams/{session}"), 503, "EVERSTEP_BROADCAST_SECRET")

@@ -1,4 +1,4 @@
-"""Subagents as the users of a service meet them: what they ask, what is told of them, and their forks."""
+"""Subagents in the API: their questions, their events, and forks."""
 
 from typing import Any
 from uuid import UUID
@@ -10,7 +10,7 @@ from tests.workflows.harness import eventually
 
 
 async def _sent(ann: Person, content: str, **given: Any) -> tuple[str, str, list[Any]]:
-    """A session in which subagents do this, and what they are, once all wait for people: oldest first."""
+    """A session whose subagents do this, and their executions once all wait for people: oldest first."""
     session = await ann.session(agent="chief")
     execution = (await ann.says(session, content, **given))["execution_id"]
 
@@ -24,8 +24,8 @@ async def _sent(ann: Person, content: str, **given: Any) -> tuple[str, str, list
     return session, execution, listed[::-1]
 
 
-async def test_the_arguments_of_a_subagents_call_are_changed_to_what_fits(ann: Person, work: None) -> None:
-    """8.6.2: what is edited is checked for a subagent's call as for its parent's."""
+async def test_edited_arguments_of_a_subagents_call_are_validated(ann: Person, work: None) -> None:
+    """8.6.2: for a subagent's call as for its parent's."""
     _, execution, (aide,) = await _sent(ann, "send book")
     request = await ann.asked(aide["id"])
     path = f"/agent/executions/{aide['id']}/approvals/{request['id']}"
@@ -43,8 +43,8 @@ async def test_the_arguments_of_a_subagents_call_are_changed_to_what_fits(ann: P
     del work
 
 
-async def test_nothing_is_no_answer_to_the_oldest_question_of_several(ann: Person, work: None) -> None:
-    """8.5.4: of all executions of the session; and to the one that is named."""
+async def test_an_empty_answer_to_the_oldest_of_several_questions_is_refused(ann: Person, work: None) -> None:
+    """8.5.4: of all executions of the session; and to the named one."""
     session, execution, _ = await _sent(ann, "send wonder & ask & book")
     asked = [each for each in (await ann.get("/agent/inbox"))["items"] if each["kind"] == "input"]
     complaints = {"Why?": "Answer cannot be empty", "Which day?": "Answer must be one of: Monday, Friday"}
@@ -58,10 +58,8 @@ async def test_nothing_is_no_answer_to_the_oldest_question_of_several(ann: Perso
     del work
 
 
-async def test_an_answer_that_comes_too_late_is_not_taken_for_the_one_that_counts(
-    ann: Person, work: None
-) -> None:
-    """8.5.4: who says the same again is not refused, as the answer to that may have been lost."""
+async def test_a_late_answer_is_not_taken_for_the_recorded_one(ann: Person, work: None) -> None:
+    """8.5.4: the same answer again is not refused, because its response may have been lost."""
     session, execution, (aide,) = await _sent(ann, "send ask")
     request = await ann.asked(aide["id"])
     path = f"/agent/executions/{aide['id']}/input"
@@ -76,7 +74,7 @@ async def test_an_answer_that_comes_too_late_is_not_taken_for_the_one_that_count
 
 
 @pytest.mark.parametrize("broadcast", ["minimal", "debug"])
-async def test_viewers_are_told_as_much_of_subagents_as_of_their_parent(
+async def test_events_of_subagents_have_the_same_detail_as_their_parents(
     ann: Person, work: None, broadcast: str
 ) -> None:
     """7.5"""
@@ -95,7 +93,7 @@ async def test_viewers_are_told_as_much_of_subagents_as_of_their_parent(
 
 
 async def test_a_subagents_call_begins_when_the_subagent_does(ann: Person, work: None) -> None:
-    """4.6.1: not when its parent reads of its end."""
+    """4.6.1: not when its parent reads its result."""
     session, execution, (aide,) = await _sent(ann, "send ask")
     await ann.says(session, "Friday")
     await ann.until(execution, "completed")
@@ -107,7 +105,7 @@ async def test_a_subagents_call_begins_when_the_subagent_does(ann: Person, work:
 
 
 async def test_a_subagent_is_not_forked_in_its_session(ann: Person, work: None) -> None:
-    """8.2.5: else the session's next message would go on with what only the subagent was told."""
+    """8.2.5: otherwise the session's next message would continue the subagent's conversation."""
     session, execution, (aide,) = await _sent(ann, "send ask")
     refused(await ann.posts(f"/agent/executions/{execution}/fork", {"step": 0}), 409, "Session is busy")
     refused(await ann.http.delete(f"/agent/sessions/{session}"), 409, "under way, or cancel it")

@@ -1,4 +1,4 @@
-"""What was consumed."""
+"""Usage reports."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from everstep.http_api.metrics import Metrics
 from tests.everstep.http_api.house import Let, Person, refused
 
 
-async def test_executions_are_added_up_agent_by_agent(let: Let, work: None) -> None:
+async def test_usage_is_summed_by_agent(let: Let, work: None) -> None:
     ann, ben, service = await let("ann"), await let("ben"), await let("robot", "sessions:all")
     for person, agent in ((ann, "clerk"), (ann, "clerk"), (ann, "other"), (ben, "other")):
         sent = await person.post("/agent/messages", {"content": "Hello", "agent": agent})
@@ -22,7 +22,7 @@ async def test_executions_are_added_up_agent_by_agent(let: Let, work: None) -> N
     del work
 
 
-async def test_only_what_began_in_the_span_is_counted(ann: Person) -> None:
+async def test_only_executions_of_the_period_are_counted(ann: Person) -> None:
     begun = await ann.post("/agent/executions", {"content": "Hello"})
     at = begun["created_at"]
 
@@ -45,17 +45,17 @@ async def test_only_what_began_in_the_span_is_counted(ann: Person) -> None:
         ("until=0001-01-01T00:00:00Z&since=9999-12-31T23:59:59Z", "earlier"),
     ],
 )
-async def test_a_span_that_is_none_is_refused(ann: Person, query: str, words: str) -> None:
+async def test_an_invalid_period_is_refused(ann: Person, query: str, words: str) -> None:
     refused(await ann.http.get(f"/agent/usage?{query}"), 422, words)
 
 
-async def test_the_span_may_lie_far_away(ann: Person) -> None:
+async def test_the_period_may_be_far_in_the_past_or_future(ann: Person) -> None:
     far = await ann.get("/agent/usage", until="0001-01-01T00:00:00Z")
 
     assert far["until"] == "2000-01-01T00:00:00.000000Z"
 
 
-def test_repairs_are_told() -> None:
+def test_repairs_are_counted() -> None:
     text = Metrics(lambda: {"launched": 2}).text().decode()
 
     assert 'everstep_repairs_total{repair="launched"} 2.0' in text

@@ -1,4 +1,4 @@
-"""Who may watch what over the gateway."""
+"""Which streams a viewer may watch over the gateway."""
 
 import asyncio
 from dataclasses import replace
@@ -25,7 +25,7 @@ from tests.everstep.http_api.house import SECRET, House, Let
 
 
 def doors_of(house: House) -> ApiDoors:
-    """As the gateway's process has them."""
+    """Authentication with the parts that the gateway's process has."""
     return doors(Settings(auth_secret=SECRET), house.keys.engine)
 
 
@@ -33,7 +33,7 @@ def guest(house: House, user_id: str | None) -> Guest:
     return Guest(house.tenant, user_id)
 
 
-async def test_a_guest_is_whoever_the_api_would_let_in(house: House) -> None:
+async def test_the_gateway_accepts_the_callers_of_the_api(house: House) -> None:
     known = doors_of(house)
     before = datetime.now(UTC).timestamp()
     key = await create_key(house.keys, "shop", tenant_id=house.tenant, user_id="ann")
@@ -49,7 +49,7 @@ async def test_a_guest_is_whoever_the_api_would_let_in(house: House) -> None:
     assert by_key == Guest(house.tenant, "ann", None)
 
 
-async def test_nobody_else_is_let_in(house: House) -> None:
+async def test_other_viewers_are_refused(house: House) -> None:
     known = doors_of(house)
     key = await create_key(house.keys, "shop", tenant_id=house.tenant)
     await house.keys.revoke_key(house.tenant, key.key.id)
@@ -59,13 +59,13 @@ async def test_nobody_else_is_let_in(house: House) -> None:
             await known.guest(token)
 
 
-async def test_where_nobody_is_asked_everybody_is_let_in(house: House) -> None:
+async def test_without_authentication_every_viewer_is_accepted(house: House) -> None:
     known = ApiDoors(open_door(), PostgresStreams(house.keys.engine), house.keys)
 
     assert await known.guest("") == await known.guest("whatever") == Guest("default", None, None)
 
 
-async def test_that_nobody_can_tell_now_is_not_a_no(house: House) -> None:
+async def test_an_unreachable_provider_is_not_a_refusal(house: House) -> None:
     async def away(_header: str | None) -> Caller:
         raise unavailable("The identity provider")
 
@@ -75,7 +75,7 @@ async def test_that_nobody_can_tell_now_is_not_a_no(house: House) -> None:
         await known.guest("x")
 
 
-async def test_a_session_is_watched_by_whoever_may_read_it(house: House, let: Let) -> None:
+async def test_a_session_is_watched_by_its_readers(house: House, let: Let) -> None:
     """7.8.1"""
     known = doors_of(house)
     session = UUID(await (await let("ann")).session())
@@ -92,7 +92,7 @@ async def test_a_session_is_watched_by_whoever_may_read_it(house: House, let: Le
         assert await known.stream(Channel(uuid4()), whoever) is None
 
 
-async def test_an_execution_is_watched_in_its_own_stream_if_it_has_no_session(house: House, let: Let) -> None:
+async def test_an_execution_without_a_session_has_its_own_stream(house: House, let: Let) -> None:
     """7.8.1"""
     known = doors_of(house)
     execution = UUID(await (await let("ann")).starts("hello"))
@@ -106,7 +106,7 @@ async def test_an_execution_is_watched_in_its_own_stream_if_it_has_no_session(ho
     assert await known.stream(Channel(execution), None) is None
 
 
-async def test_an_execution_of_nobody_is_for_those_who_see_all(house: House) -> None:
+async def test_an_execution_without_an_owner_is_for_viewers_with_all_scopes(house: House) -> None:
     known = doors_of(house)
     client = replace(house.sessions.client, tenant_id=house.tenant)
     execution = (await client.start("clerk", "hello")).id
@@ -116,10 +116,8 @@ async def test_an_execution_of_nobody_is_for_those_who_see_all(house: House) -> 
     assert await known.stream(channel, guest(house, "ann")) is None
 
 
-async def test_an_execution_in_a_session_is_watched_in_that_by_who_may_read_it(
-    house: House, let: Let
-) -> None:
-    """7.8.1: it is its session's, whoever began it."""
+async def test_an_execution_of_a_session_is_watched_by_readers_of_the_session(house: House, let: Let) -> None:
+    """7.8.1: it belongs to its session, regardless of the user who began it."""
     known = doors_of(house)
     ann, service = await let("ann"), await let("robot", "sessions:all")
     session = await ann.session()
@@ -133,8 +131,8 @@ async def test_an_execution_in_a_session_is_watched_in_that_by_who_may_read_it(
     assert await known.stream(channel, None) == UUID(session)
 
 
-async def test_what_may_be_watched_may_be_read_over_http(house: House, let: Let) -> None:
-    """Both ways of asking agree, whoever asks."""
+async def test_the_gateway_and_http_permit_the_same(house: House, let: Let) -> None:
+    """Both ways of reading agree, for every caller."""
     known = doors_of(house)
     people = [await let("ann"), await let("ben"), await let("robot", "sessions:all")]
     owned = [(await person.session(), await person.starts("hello")) for person in people]
@@ -149,7 +147,7 @@ async def test_what_may_be_watched_may_be_read_over_http(house: House, let: Let)
                 assert is_read == (await known.stream(channel, guest(house, user_id)) is not None)
 
 
-async def test_a_database_that_is_away_is_said_to_be(house: House) -> None:
+async def test_an_unreachable_database_is_reported(house: House) -> None:
     engine = create_engine("postgresql+psycopg://127.0.0.1:9/nothing")
     known = doors(Settings(auth_secret=SECRET), engine)
 
@@ -160,7 +158,7 @@ async def test_a_database_that_is_away_is_said_to_be(house: House) -> None:
     await engine.dispose()
 
 
-async def test_who_asks_at_the_same_time_is_answered_together(house: House, let: Let) -> None:
+async def test_concurrent_questions_share_one_query(house: House, let: Let) -> None:
     known = doors_of(house)
     sessions = [UUID(await (await let(name)).session()) for name in ("ann", "ben", "cid")]
     statements = list[str]()
@@ -175,7 +173,7 @@ async def test_who_asks_at_the_same_time_is_answered_together(house: House, let:
     assert len(statements) == 1
 
 
-async def test_that_the_database_is_away_is_told_to_all_who_asked(house: House) -> None:
+async def test_an_unreachable_database_is_reported_to_all_waiting_viewers(house: House) -> None:
     away = doors(Settings(auth_secret=SECRET), create_engine("postgresql://nobody@127.0.0.1:1/none"))
     asked = [away.stream(Channel(uuid4()), guest(house, None)) for _ in range(3)]
 
