@@ -1,10 +1,10 @@
-"""Work in the background that goes on, whatever happens in it.
+"""Background work that starts again after it fails.
 
-A process does one thing for its users and others beside it: it looks for lost executions, announces itself,
-keeps links. None of these may end the process, or end without a word. So each is kept running: what it raises
-is logged and counted, and it begins again after a pause.
+A process serves its users and does other work in the background: it looks for lost executions, announces
+itself, maintains links. A failure there must neither end the process nor stop the work silently. So each
+piece of work is kept running: its exceptions are logged and counted, and it starts again after a pause.
 
-Time, and how long to sleep, are the caller's.
+The caller passes in the clock and the sleep function.
 """
 
 from collections import Counter
@@ -13,53 +13,57 @@ from typing import Final, Protocol
 
 FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 60.0
-"""Seconds before failed work begins again: twice as long each time, until it went well for so long."""
+"""Seconds before failed work starts again.
+
+The pause doubles with each failure, up to the longest, and is reset once the work has run for longer than
+that.
+"""
 
 LENGTH: Final = 300
-"""Characters of an error that are remembered."""
+"""Maximum length of a remembered error text."""
 
 
 class Log(Protocol):
     """A logger."""
 
     def error(self, msg: str, /, *args: object, exc_info: BaseException | None = None) -> None:
-        """Write down what failed."""
+        """Log an error."""
         ...
 
 
 class Failures:
-    """What failed in the background of one process, counted by the work's name."""
+    """Failures of the background work of one process, by the work's name."""
 
     def __init__(self) -> None:
         self._counts = Counter[str]()
         self._last = dict[str, str]()
 
     def add(self, name: str, error: BaseException) -> int:
-        """Count one more; how often this work has failed."""
+        """Count a failure, and return how often this work has failed so far."""
         self._counts[name] += 1
         self._last[name] = f"{type(error).__name__}: {error}"[:LENGTH]
         return self._counts[name]
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """How often each work has failed."""
+        """The number of failures of each piece of work."""
         return self._counts
 
     @property
     def last(self) -> Mapping[str, str]:
-        """What each work failed with last."""
+        """The latest error text of each piece of work."""
         return self._last
 
 
 FAILURES: Final = Failures()
-"""Those of this process: there is one background, whoever works in it."""
+"""The failures of this process: all its background work shares one counter."""
 
 
 def note_failure(name: str, error: BaseException, log: Log, failures: Failures = FAILURES) -> None:
-    """Log and count what nobody foresaw; with its stack trace for the first time."""
+    """Log and count an unexpected failure; only the first one is logged with its stack trace."""
     count = failures.add(name, error)
     log.error(
-        "%s failed (%s times so far), and goes on: %s: %s",
+        "%s failed (%s times so far) and continues: %s: %s",
         name,
         count,
         type(error).__name__,
@@ -77,22 +81,22 @@ async def keep_running(
     log: Log,
     failures: Failures = FAILURES,
 ) -> None:
-    """Do the work until it is done or cancelled; what it raises is noted, and it begins again after a pause.
+    """Run the work until it returns or is cancelled; start it again after a pause when it raises.
 
     Args:
-        name: What it is called in logs and metrics.
-        work: Begins the work; may be called often.
-        sleep: Waits for some seconds.
-        clock: The time in seconds.
-        log: Where failures are written.
-        failures: Where they are counted.
+        name: The work's name in logs and metrics.
+        work: Starts the work; called again after each failure.
+        sleep: Sleeps for a number of seconds.
+        clock: Returns the time in seconds.
+        log: Logs the failures.
+        failures: Counts the failures.
     """
     pause = FIRST_PAUSE
     while True:
         began = clock()
         try:
             await work()
-        except Exception as error:  # noqa: BLE001 -- whatever it is, the work goes on
+        except Exception as error:  # noqa: BLE001 -- after any failure the work starts again
             note_failure(name, error, log, failures)
         else:
             return

@@ -1,26 +1,26 @@
-"""The exceptions that agents and their callers meet, sorted by who reads them.
+"""The exceptions of agents and their callers, sorted by their readers.
 
     EverstepError
-    ├── InvalidInput (ValueError)      the caller: what was passed is wrong, and what to change
-    │   └── UnknownName (LookupError)  ... a name that nothing is registered under
-    ├── ListenerFailed                 the operator: a listener raised while it was told about an event
+    ├── InvalidInput (ValueError)      the caller: an argument is wrong; the text says what to change
+    │   └── UnknownName (LookupError)  ... nothing is registered under this name
+    ├── ListenerFailed                 the operator: a listener raised while handling an event
     └── AgentError                     the error policy: it becomes a step's error
         ├── ModelError                 the model call failed
         │   ├── RateLimited            ... the provider asks to slow down
         │   ├── ModelTimeout           ... no answer in time (TimeoutError)
-        │   ├── ModelUnavailable       ... it cannot be reached, or broke off while answering
-        │   │   └── UnreadableAnswer   ... what it sent is no answer in the form of its API
-        │   ├── WrongApi               ... the server speaks another API than the driver
+        │   ├── ModelUnavailable       ... it cannot be reached, or the connection broke during the answer
+        │   │   └── UnreadableAnswer   ... the answer does not have the form of its API
+        │   ├── WrongApi               ... the server implements another API than the driver
         │   └── InvalidModelOutput     ... it answered, but not in the agreed form
-        ├── HookFailed                 a hook of a tool call raised, or asked for what cannot be
-        ├── Escaped                    somebody's code raised what is no `Exception`
-        └── ToolFailed, ToolError      the model and its viewers: the text is the tool's result
-            └── ToolTimedOut           ... the call took longer than it may (TimeoutError)
+        ├── HookFailed                 a hook of a tool call raised, or requested something impossible
+        ├── Escaped                    a tool or hook raised a `BaseException` that is not an `Exception`
+        └── ToolFailed, ToolError      the model and the viewers: the text is the tool's result
+            └── ToolTimedOut           ... the call exceeded its time limit (TimeoutError)
 
-The errors of one adapter or process are defined beside it, such as those in `everstep.store.errors`. All are
+The errors of one adapter or process are defined next to it, such as those in `everstep.store.errors`. All are
 `EverstepError`s.
 
-What the model should read is never raised through the loop: a tool's exception becomes the
+An error that the model should read is never raised through the loop: a tool's exception becomes the
 result of its call.
 """
 
@@ -32,11 +32,11 @@ class EverstepError(Exception):
 
 
 class InvalidInput(EverstepError, ValueError):
-    """What the caller passed cannot be used; the message says what to change."""
+    """An argument cannot be used; the message says what to change."""
 
 
 class UnknownName(InvalidInput, LookupError):
-    """Nothing is registered under a name; the message lists what is."""
+    """Nothing is registered under a name; the message lists the known names."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str], *, verb: str = "Choose from") -> None:
         self.name = name
@@ -44,21 +44,21 @@ class UnknownName(InvalidInput, LookupError):
 
 
 class ListenerFailed(EverstepError):
-    """A listener raised; the cause is what it raised. The agent is not to blame, so the run ends here."""
+    """A listener raised; its exception is the cause. The agent did not cause it, so the run ends here."""
 
     def __init__(self, event: str) -> None:
-        super().__init__(f"A listener raised while it was told about {event}; see the cause")
+        super().__init__(f"A listener raised while handling {event}; see the cause")
 
 
 class AgentError(EverstepError):
-    """Something went wrong inside a step; the error policy decides what follows."""
+    """A failure inside a step; the error policy decides what follows."""
 
 
 class ModelError(AgentError):
-    """A model call failed and trying again at once would not help.
+    """A model call failed, and an immediate retry would not help.
 
-    `advice` is what to change about the installation, where that is the reason: a sentence of ours, in which
-    neither the provider nor a tool has a word, so that it may be shown to anyone.
+    `advice` says what to change about the installation, where that is the reason. It is written by Everstep
+    and contains no text of the provider or of a tool, so it may be shown to every viewer.
     """
 
     def __init__(self, message: str = "", *, advice: str | None = None) -> None:
@@ -67,7 +67,7 @@ class ModelError(AgentError):
 
 
 class RateLimited(ModelError):
-    """The provider refuses for now; `retry_after` is what it asked for, in seconds."""
+    """The provider refuses for now; `retry_after` is the delay that it requested, in seconds."""
 
     def __init__(self, message: str, retry_after: float | None = None) -> None:
         self.retry_after = retry_after
@@ -79,7 +79,10 @@ class ModelTimeout(ModelError, TimeoutError):
 
 
 class ModelUnavailable(ModelError):
-    """The provider cannot be reached, fails, or broke off; `retry_after` is what it asked for, in seconds."""
+    """The provider cannot be reached, failed, or closed the connection during the answer.
+
+    `retry_after` is the delay that it requested, in seconds.
+    """
 
     def __init__(self, message: str, retry_after: float | None = None) -> None:
         self.retry_after = retry_after
@@ -87,46 +90,49 @@ class ModelUnavailable(ModelError):
 
 
 class UnreadableAnswer(ModelUnavailable):
-    """The provider sent what is no answer in the form of its API; only a few more attempts are worth it."""
+    """The provider's answer does not have the form of its API; only a few more attempts are worthwhile."""
 
 
 class WrongApi(ModelError):
-    """The server speaks another API than the driver; the message says which driver fits."""
+    """The server implements another API than the driver; the message says which driver fits."""
 
 
 RETRYABLE = (RateLimited, ModelTimeout, ModelUnavailable)
-"""What may pass by itself: whoever owns the retries of a model call tries these again, and no others."""
+"""Transient failures: the owner of a model call's retries retries these, and no others."""
 
 
 class InvalidModelOutput(ModelError):
-    """The model answered, but not in the form that was agreed."""
+    """The model answered, but not in the agreed form."""
 
 
 class HookFailed(AgentError):
-    """A hook raised around a tool call: that ends the step, and not the call alone."""
+    """A hook of a tool call raised: that ends the step, not only the call."""
 
 
 class Escaped(AgentError):
-    """What somebody's code raised would have ended the process, or looked like a cancel: the cause."""
+    """User code raised an exception that would have ended the process or looked like a cancellation.
+
+    That exception is the cause.
+    """
 
 
 class ToolFailed(AgentError):
-    """Raised by a tool to say why the call failed, in words that the model and all who watch may read."""
+    """Raised by a tool to say why the call failed, in a text that the model and all viewers may read."""
 
 
 ToolError = ToolFailed
 
 
 class ToolTimedOut(ToolFailed, TimeoutError):
-    """A call took longer than it may."""
+    """A call exceeded its time limit."""
 
 
 class NotFound(EverstepError, LookupError):
-    """The tenant has nothing of that kind under that name; somebody else may."""
+    """The tenant has nothing of that kind under that name; another tenant may."""
 
     def __init__(self, kind: str, name: object) -> None:
         super().__init__(f"There is no {kind} {name}")
 
 
 class StoreUnavailable(EverstepError):
-    """The store cannot be reached or serve this now; the same call can be made again."""
+    """The store cannot be reached or cannot serve this call now; the same call can be retried."""

@@ -1,8 +1,8 @@
-"""Which names a server answers to.
+"""The host names that a server accepts.
 
-A page of another site can have its own name resolved to this machine (DNS rebinding). The browser then sends
-that page's requests here, with the page's name as their host and as their origin. So a server answers only to
-the names that it is meant to have.
+Another site can resolve its own name to this machine (DNS rebinding). The browser then sends that site's
+requests here, with the site's name as their host and as their origin. So a server accepts only the names that
+it is configured with.
 """
 
 import re
@@ -31,7 +31,7 @@ class Host:
 
     @classmethod
     def read(cls, text: str) -> "Host | None":
-        """What a `Host` header says: in lower case, and without the dot that ends a full name."""
+        """Parse a `Host` header; the name is in lower case and without the trailing dot of a full name."""
         match = _HOST.fullmatch(text.strip(" \t"))
         if match is None:
             return None
@@ -40,7 +40,7 @@ class Host:
 
     @property
     def address(self) -> Address | None:
-        """The address, if it is one and no name."""
+        """The IP address, or None for a name."""
         try:
             return ip_address(self.name)
         except ValueError:
@@ -48,18 +48,13 @@ class Host:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether it means this machine, whoever looks it up."""
+        """Whether it is the loopback address or `localhost`, which mean this machine on every machine."""
         return self.name == "localhost" or (self.address is not None and self.address.is_loopback)
 
 
 @dataclass(frozen=True, slots=True)
 class AllowedHosts:
-    """The names of a server. Those of the loopback interface are always among them.
-
-    Args:
-        names: names (`api.example.com`), with a port where only that one is meant; `*.example.com` for all
-            names below one; addresses, and ranges of them (`10.0.0.0/8`); `*` for any.
-    """
+    """The host names of a server. Those of the loopback interface are always accepted."""
 
     hosts: frozenset[Host] = frozenset()
     parents: tuple[str, ...] = ()
@@ -68,7 +63,15 @@ class AllowedHosts:
 
     @classmethod
     def of(cls, names: Iterable[str]) -> "AllowedHosts":
-        """Those names; `InvalidInput` says which is none, and how it is written."""
+        """Parse a list of accepted hosts.
+
+        Args:
+            names: Names (`api.example.com`), with a port to accept only that port; `*.example.com` for all
+                subdomains; addresses, and ranges of them (`10.0.0.0/8`); `*` for any host.
+
+        Raises:
+            InvalidInput: An entry is not a host; the message shows the accepted forms.
+        """
         hosts, parents, networks, is_any = set[Host](), list[str](), list[IPv4Network | IPv6Network](), False
         for each in names:
             text = each.strip()
@@ -83,7 +86,7 @@ class AllowedHosts:
         return cls(frozenset(hosts), tuple(parents), tuple(networks), is_any)
 
     def admits(self, host: Host) -> bool:
-        """Whether a host is one of them."""
+        """Whether the server accepts this host."""
         address = host.address
         return (
             self.is_any
@@ -95,14 +98,14 @@ class AllowedHosts:
         )
 
     def refusal(self, given: Sequence[str]) -> str | None:
-        """Why a request with these `Host` headers is not answered, if it is not."""
+        """The reason to refuse a request with these `Host` headers, or None to accept it."""
         if self.is_any:
             return None
         if len(given) != 1:
-            return f"A request names one Host; this one names {len(given) or 'none'}."
+            return f"A request needs exactly one Host header; this one has {len(given) or 'none'}."
         host = Host.read(given[0])
         if host is None or not self.admits(host):
-            return f"The host {cut(given[0], 100)!r} is not served here; {SETTING} names those that are."
+            return f"The host {cut(given[0], 100)!r} is not served here; {SETTING} lists the accepted hosts."
         return None
 
 
@@ -110,7 +113,7 @@ def _host(text: str) -> Host:
     host = Host.read(text)
     if host is None:
         raise InvalidInput(
-            f"'{cut(text, 100)}' in {SETTING} is no host; write names without scheme and path, such as "
+            f"'{cut(text, 100)}' in {SETTING} is not a host; write names without scheme and path, such as "
             "api.example.com, api.example.com:8443, *.example.com, 10.0.0.0/8 or *"
         )
     return host

@@ -1,22 +1,22 @@
-"""Ids that follow from what they name, so that writing the same thing twice finds the first.
+"""Deterministic ids: writing the same thing twice finds the first record.
 
-Only agents and executions get ids from outside; everything below an execution is derived.
+Only agents and executions receive ids from outside; every id below an execution is derived.
 """
 
 from dataclasses import dataclass
 from uuid import UUID, uuid5
 
 _FOREIGN = UUID("6f1f4a0e-8f0c-5c62-9d0b-1f2e6f3b7a55")
-"""The namespace of ids that applications chose and that are no UUIDs."""
+"""The namespace of ids that applications chose and that are not UUIDs."""
 
 
 def step_id(execution_id: UUID, number: int) -> UUID:
-    """The id of a step, whoever computes it and however often."""
+    """The id of a step, the same each time it is computed."""
     return uuid5(execution_id, f"step/{number}")
 
 
 def call_id(execution_id: UUID, step_number: int, index: int) -> str:
-    """An id for a tool call whose model gave none."""
+    """The id of a tool call to which the model gave none."""
     return f"call_{uuid5(execution_id, f'call/{step_number}/{index}').hex[:12]}"
 
 
@@ -36,7 +36,7 @@ DEFAULT_TENANT = "default"
 
 @dataclass(frozen=True, slots=True)
 class ExecutionRef:
-    """Which execution, and whose."""
+    """Identifies an execution, its tenant and its session."""
 
     execution_id: UUID
     tenant_id: str = DEFAULT_TENANT
@@ -44,7 +44,7 @@ class ExecutionRef:
 
     @property
     def stream_id(self) -> UUID:
-        """The stream that its envelopes go to: its session's, or one of its own."""
+        """The stream of its envelopes: the session's, or the execution's own outside a session."""
         return self.session_id or self.execution_id
 
 
@@ -54,26 +54,26 @@ def request_id(execution_id: UUID, call_id: str) -> UUID:
 
 
 def question_id(execution_id: UUID, call_id: str) -> UUID:
-    """The id of the question that a call asks once people have allowed it."""
+    """The id of the question that a call asks after it was approved."""
     return uuid5(execution_id, f"question/{call_id}")
 
 
 def follow_up_id(execution_id: UUID, key: str | None = None) -> UUID:
-    """The id of the execution that begins with a message which the one that it was sent to did not hear.
+    """The id of the execution that starts with a message which arrived too late for the one it was sent to.
 
-    In a session each such message begins one, named by the message's key. Elsewhere there is no queue, so all
-    of them begin one together.
+    In a session each such message starts its own execution, named by the message's key. Outside a session
+    there is no queue, so all of them start one execution together.
     """
     return uuid5(execution_id, "steered" if key is None else f"steered/{key}")
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Whose things somebody may see: a tenant's, and if a user is named only that user's."""
+    """What a caller may see: everything of a tenant, or only the items of one user."""
 
     tenant_id: str = DEFAULT_TENANT
     user_id: str | None = None
 
     def covers(self, user_id: str | None) -> bool:
-        """Whether something of that user may be seen."""
+        """Whether an item of that user may be seen."""
         return self.user_id is None or self.user_id == user_id

@@ -1,7 +1,7 @@
-"""What is taken out of an error's words before a model, a store or a viewer has them.
+"""Removes secrets from error texts before they reach a model, the store or a viewer.
 
-Exceptions quote what failed: connection strings, headers, settings. Patterns find what looks like a secret,
-and the values that an installation is configured with are known.
+Exceptions quote connection strings, headers and settings. Patterns find text that looks like a secret; the
+secrets that an installation is configured with are replaced by value.
 """
 
 import re
@@ -11,7 +11,7 @@ from urllib.parse import quote
 REDACTED = "[redacted]"
 
 SHORTEST = 6
-"""Configured values that are shorter are left alone: they are in ordinary words."""
+"""Shorter configured values are not replaced: they occur inside ordinary words."""
 
 _NAMES = "|".join(
     (
@@ -22,7 +22,7 @@ _NAMES = "|".join(
 _VALUE = r"(?:\"[^\"]*\"|'[^']*'|[^\s\"',;&)}\]]+)"
 
 _PATTERNS = (
-    # Keys in PEM, whole.
+    # Whole keys in PEM format.
     re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL),
     # The password in an address: scheme://user:password@host.
     re.compile(r"(?P<kept>\b[a-z][a-z0-9+.-]*://[^\s/:@]*:)[^\s/@]+(?=@)", re.IGNORECASE),
@@ -36,7 +36,7 @@ _PATTERNS = (
     re.compile(
         rf"(?P<kept>(?:\b|_)(?:[\w-]*[_-])?(?:{_NAMES})[\"']?\s*(?:=>|[:=])\s*){_VALUE}", re.IGNORECASE
     ),
-    # What providers mark as theirs, and JSON web tokens.
+    # Tokens with the well-known prefixes of providers, and JSON web tokens.
     re.compile(r"\b(?:sk|pk|rk)[-_][A-Za-z0-9_-]{12,}|\bgh[pousr]_[A-Za-z0-9]{20,}|\bxox[abprs]-[\w-]{10,}"),
     re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bglpat-[\w-]{16,}|\bAIza[\w-]{30,}"),
     re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?"),
@@ -45,7 +45,7 @@ _PATTERNS = (
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Redaction:
-    """A policy: the patterns above, and the values of secrets that are known."""
+    """Replaces secrets in a text: those that the patterns above find, and those that are known by value."""
 
     secrets: tuple[str, ...] = ()
 
@@ -58,7 +58,7 @@ class Redaction:
         return f"<Redaction, {len(self.secrets)} known secrets>"
 
     def __call__(self, text: str) -> str:
-        """The text without what looks like a secret, or is one."""
+        """Return the text with every known or apparent secret replaced."""
         for secret in self.secrets:
             text = text.replace(secret, REDACTED)
         for pattern in _PATTERNS:

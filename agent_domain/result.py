@@ -1,6 +1,6 @@
-"""An outcome as a value, where a failure is an answer and not an accident.
+"""The outcome of an operation as a value, where a failure is an expected result.
 
-`Success(value)` or `Failure(error)`; both know `is_success` and `unwrap()`.
+`Success(value)` or `Failure(error)`; both have `is_success` and `unwrap()`.
 """
 
 from collections.abc import Callable
@@ -13,25 +13,25 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Success(Generic[T_co]):
-    """It worked, and this is what came out."""
+    """A successful outcome."""
 
     value: T_co
     is_success: ClassVar[Literal[True]] = True
 
     def unwrap(self) -> T_co:
-        """The value."""
+        """Return the value."""
         return self.value
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """It did not work, and this is why."""
+    """A failed outcome."""
 
     error: Exception
     is_success: ClassVar[Literal[False]] = False
 
     def unwrap(self) -> NoReturn:
-        """Raise the error, for callers that cannot go on."""
+        """Raise the error, for callers that cannot handle it."""
         raise self.error
 
 
@@ -39,11 +39,11 @@ Result: TypeAlias = Success[T] | Failure
 
 
 def attempt(make: Callable[[], T]) -> Result[T]:
-    """What `make` returns, or the exception that it raises."""
+    """Call `make`; its return value is the success, its exception the failure."""
     try:
         return Success(make())
     except BaseException as error:
-        # Being interrupted or told to exit is no outcome.
+        # KeyboardInterrupt, SystemExit and cancellation are not outcomes.
         if not isinstance(error, Exception):
             raise
         return Failure(error)

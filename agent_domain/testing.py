@@ -1,4 +1,4 @@
-"""Doubles for tests and demos: scripted drivers and tools. They pass through the real loop."""
+"""Test doubles: scripted drivers and tools for tests and demos. They run in the real loop."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class ScenarioStep:
 
     @classmethod
     def error(cls, response: str, usage: Usage | None = None) -> "ScenarioStep":
-        """A step with an error that says what the response says."""
+        """A step with an error whose message is the response."""
         return cls(response, StepType.ERROR, usage or Usage())
 
     @classmethod
@@ -52,12 +52,12 @@ class ScenarioStep:
         usage: Usage | None = None,
         execute_tools: bool = True,
     ) -> "ScenarioStep":
-        """A step with one call, which the executor runs unless told not to."""
+        """A step with one call, which the executor runs unless `execute_tools` is False."""
         call = ToolCall("", name, frozen_map(args))
         return cls(response, StepType.TOOL_EXECUTION, usage or Usage(), call, execute_tools)
 
     def reply(self) -> Reply:
-        """The step as what a model might have answered."""
+        """The step as a model's reply."""
         calls = (self.call,) if self.call else ()
         errors = (StepError(self.response),) if self.step_type is StepType.ERROR else ()
         # With a call to run, whether it fails decides the type.
@@ -67,7 +67,7 @@ class ScenarioStep:
 
 
 class DeterministicAgentDriver(StepDriver):
-    """Plays scripted steps, one per step; the last repeats, and without any the answer is `ok`."""
+    """Replies with scripted steps in order; the last one repeats. Without steps the answer is `ok`."""
 
     def __init__(self, steps: Sequence[ScenarioStep] = ()) -> None:
         self.steps = tuple(steps)
@@ -75,12 +75,12 @@ class DeterministicAgentDriver(StepDriver):
 
     @classmethod
     def from_responses(cls, *texts: str) -> "DeterministicAgentDriver":
-        """Each text is a final answer."""
+        """A driver that gives each text as a final answer."""
         return cls([ScenarioStep.final(text) for text in texts])
 
     @classmethod
     def from_steps(cls, *steps: ScenarioStep) -> "DeterministicAgentDriver":
-        """These steps, in order."""
+        """A driver that plays these steps in order."""
         return cls(steps)
 
     async def infer(self, state: AgentState, on_text: OnText = unheard) -> Reply:
@@ -99,7 +99,7 @@ class DeterministicAgentDriver(StepDriver):
         return step
 
     def said(self, step: AgentStep) -> Messages:
-        """The response text alone."""
+        """The response text as the step's only message."""
         response = step.inference_response
         return (assistant(response.text if response else ""),)
 
@@ -107,10 +107,14 @@ class DeterministicAgentDriver(StepDriver):
 def calls(
     *made: tuple[str, Mapping[str, Any]], text: str = "", usage: Usage | None = None
 ) -> InferenceResponse:
-    """A response that calls tools: `calls(("add", {"a": 1}), ("add", {"a": 2}))`."""
+    """A response that calls tools: `calls(("add", {"a": 1}), ("add", {"a": 2}))`.
+
+    Raises:
+        InvalidInput: An entry is not a pair of a name and arguments.
+    """
     for each in made:
         if not isinstance(cast("object", each), tuple) or len(each) != 2:  # noqa: PLR2004 -- a pair
-            raise InvalidInput(f'{each!r} is no call; pass pairs, as calls(("add", {{"a": 1}}))')
+            raise InvalidInput(f'{each!r} is not a call; pass pairs, such as calls(("add", {{"a": 1}}))')
     tool_calls = tuple(
         ToolCall("", valid_text(name, "a tool's name"), frozen_map(args, f"the arguments of {name}"))
         for name, args in made
@@ -119,14 +123,14 @@ def calls(
 
 
 def says(text: str, usage: Usage | None = None) -> InferenceResponse:
-    """A response that is an answer."""
+    """A response with an answer and no calls."""
     return InferenceResponse(text, (), "stop", usage or Usage())
 
 
 class ScriptedModel:
-    """A model that answers as written down, one entry a request; the last repeats.
+    """A model that answers from a script, one entry per request; the last entry repeats.
 
-    Text is an answer, an exception is raised. `requests` holds what the model was asked.
+    A text is returned as an answer, an exception is raised. `requests` holds the requests so far.
     """
 
     is_scripted = True
@@ -136,7 +140,7 @@ class ScriptedModel:
         self.requests: list[InferenceRequest] = []
 
     async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
-        """The next entry; its text is streamed in one piece."""
+        """Return the next entry; its text is streamed in one chunk."""
         entry = self.script[min(len(self.requests), len(self.script) - 1)]
         self.requests.append(request)
         if isinstance(entry, Exception):
@@ -151,7 +155,7 @@ _NO_PARAMETERS = frozen_map({"type": "object", "properties": {}})
 
 
 class MockTool:
-    """A tool that does what a function says, with the arguments as they come."""
+    """A tool that calls a function with unchecked arguments."""
 
     def __init__(
         self,
@@ -170,7 +174,7 @@ class MockTool:
 
     @classmethod
     def returning(cls, name: str, description: str, value: Any) -> "MockTool":
-        """A tool that always returns the same."""
+        """A tool that always returns the same value."""
 
         def handler(**_args: Any) -> Any:
             return value
@@ -178,7 +182,7 @@ class MockTool:
         return cls(name, description, handler)
 
     def call(self, args: dict[str, Any], context: ToolContext) -> Any:
-        """Remember the arguments and ask the handler."""
+        """Record the arguments and call the handler."""
         del context
         self.calls.append(args)
         return self.handler(**args) if self.handler else None

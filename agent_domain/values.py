@@ -1,7 +1,7 @@
-"""JSON as immutable values, and the few ways in which Everstep writes text.
+"""JSON as immutable values, and the text formats of Everstep.
 
-Data from users and models arrives as JSON. `freeze` is the one gate: it refuses what JSON
-cannot hold (and what PostgreSQL cannot store), with the place where it stands, and returns
+Data from users and models arrives as JSON. `freeze` validates all of it: it refuses values that JSON
+cannot hold (and PostgreSQL cannot store), names their place, and returns
 values that compare equal to plain lists and dictionaries but cannot be changed.
 """
 
@@ -25,12 +25,12 @@ from everstep.agent_domain.errors import InvalidInput
 _JSON_TYPES = "text, a number, true, false, null, a list or a map with text keys"
 
 MAX_DEPTH = 100
-"""Deeper JSON is refused: encoders recurse, and nobody means it."""
+"""Deeper JSON is refused: encoders recurse, and no real document is that deep."""
 DOCUMENT_DEPTH = 20
-"""How much deeper than by itself a value may stand in the written form of a state."""
+"""The additional depth that a value may have inside a serialized state."""
 
 MAX_BITS = 14_000
-"""Larger whole numbers are refused: they have over 4,200 digits, and Python writes and reads 4,300."""
+"""Larger whole numbers are refused: they have over 4,200 digits, and Python converts at most 4,300."""
 
 
 def _refuse(*_: object, **__: object) -> NoReturn:
@@ -55,7 +55,7 @@ class FrozenDict(dict[str, Any]):
         return no_info_after_validator_function(frozen_map, handler(dict[str, Any]))
 
     def merged(self, other: Mapping[str, Any]) -> "FrozenDict":
-        """The same with these entries as well."""
+        """A copy with these entries added."""
         return FrozenDict({**self, **frozen_map(other)})
 
 
@@ -81,7 +81,16 @@ EMPTY = FrozenDict()
 
 
 def freeze(value: object, where: str = "value", depth: int = 0) -> Any:
-    """The same JSON, immutable; `InvalidInput` names the first place that is no JSON."""
+    """Make JSON immutable.
+
+    Args:
+        value: The JSON value.
+        where: What the value is, for error messages.
+        depth: The depth at which the value is nested already.
+
+    Raises:
+        InvalidInput: Part of the value is not JSON; the message names the first such place.
+    """
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
@@ -104,12 +113,12 @@ def freeze(value: object, where: str = "value", depth: int = 0) -> Any:
 
 
 def type_name(value: object) -> str:
-    """What a value is, in words of whoever wrote it: nobody writes a `FrozenList`."""
+    """The name of a value's type for error messages: a `FrozenList` is a list to its author."""
     return "list" if isinstance(value, list) else "dict" if isinstance(value, dict) else type(value).__name__
 
 
 def frozen_map(value: object, where: str = "value") -> FrozenDict:
-    """`freeze` for what has to be a map."""
+    """`freeze` for a value that must be a map."""
     if isinstance(value, FrozenDict):
         return value
     if not isinstance(value, Mapping):
@@ -118,14 +127,14 @@ def frozen_map(value: object, where: str = "value") -> FrozenDict:
 
 
 def frozen_document(value: object, where: str) -> FrozenDict:
-    """`frozen_map` for the written form of what holds values as deep as any may be."""
+    """`frozen_map` for a serialized object that contains values of the maximum depth."""
     if not isinstance(value, Mapping):
         return frozen_map(value, where)
     return cast("FrozenDict", freeze(cast("object", value), where, -DOCUMENT_DEPTH))
 
 
 def thaw(value: Any) -> Any:
-    """Plain dictionaries and lists, for code that wants to change them."""
+    """Convert to plain dictionaries and lists, for code that wants to change them."""
     if isinstance(value, Mapping):
         return {k: thaw(v) for k, v in cast("Mapping[str, Any]", value).items()}
     if isinstance(value, list | tuple):
@@ -146,7 +155,7 @@ def _text(value: str, where: str) -> str:
         value.encode()
     except UnicodeEncodeError:
         raise InvalidInput(f"{where} contains half of a surrogate pair; send valid Unicode") from None
-    # Of a member of an enumeration of texts, `str()` would give the name.
+    # For a member of an enumeration of texts, `str()` would give the name.
     return str.__str__(value)
 
 
@@ -157,24 +166,24 @@ def _key(key: object, where: str) -> str:
 
 
 def valid_text(value: object, where: str) -> str:
-    """The text, if it is text that every store and wire can hold."""
+    """Return the text; raise `InvalidInput` if it is not text that can be stored and sent."""
     if not isinstance(value, str):
         raise InvalidInput(f"{where} must be text, not {type_name(value)}")
     return _text(value, where)
 
 
 def number(value: object, where: str) -> float:
-    """The number, if it is a finite one."""
+    """Return the number; raise `InvalidInput` if it is not a finite number."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise InvalidInput(f"{where} must be a number, not {type(value).__name__}")
-    # A whole number may be larger than any float; what is no number at all compares as false.
+    # A whole number may be larger than any float; every comparison with nan is false.
     if not abs(value) <= sys.float_info.max:
         raise InvalidInput(f"{where} must be finite; leave it out for no limit")
     return value
 
 
 def listed(value: object, where: str) -> list[Any]:
-    """The entries of anything that has entries, but neither of text nor of a map."""
+    """Return the entries of an iterable as a list; texts and maps are refused."""
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise InvalidInput(f"{where} must be a list, not {type(cast('object', value)).__name__}")
     return list(cast("Iterable[Any]", value))
@@ -184,7 +193,7 @@ MemberT = TypeVar("MemberT", bound=StrEnum)
 
 
 def member(kind: type[MemberT], value: object, where: str) -> MemberT:
-    """The member of that value."""
+    """Return the member with that value; raise `InvalidInput` if there is none."""
     try:
         return kind(value)
     except ValueError:
@@ -192,17 +201,17 @@ def member(kind: type[MemberT], value: object, where: str) -> MemberT:
 
 
 def storable(text: str) -> str:
-    """Text that came from elsewhere, with what no store can hold written as an escape."""
+    """Escape the characters that cannot be stored, in a text from an external source."""
     return text.replace("\x00", "\\x00").encode(errors="backslashreplace").decode()
 
 
 def json_text(value: object) -> str:
-    """Compact JSON that keeps key order and leaves every character readable."""
+    """Serialize to compact JSON that keeps the order of keys and does not escape Unicode."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 def parse_json(text: str, where: str = "the text") -> Any:
-    """Frozen JSON; `InvalidInput` when the text is none."""
+    """Parse a text as immutable JSON; raise `InvalidInput` if it is not JSON."""
     try:
         return freeze(json.loads(text), where)
     except InvalidInput:
@@ -212,7 +221,7 @@ def parse_json(text: str, where: str = "the text") -> Any:
 
 
 def parse_uuid(value: object, where: str) -> UUID:
-    """A UUID, from its text or as it is; `InvalidInput` names where it stands."""
+    """Return a UUID, given as such or as text; raise `InvalidInput` that names its place otherwise."""
     try:
         return value if isinstance(value, UUID) else UUID(valid_text(value, where))
     except ValueError:
@@ -220,16 +229,16 @@ def parse_uuid(value: object, where: str) -> UUID:
 
 
 def parse_optional_uuid(value: object, where: str) -> UUID | None:
-    """`parse_uuid`, or None for None and for an empty text."""
+    """Like `parse_uuid`, but None for None and for an empty text."""
     return None if value is None or value == "" else parse_uuid(value, where)
 
 
 MAX_ID = 200
-"""Longer ids are refused; they become parts of channel names and of keys."""
+"""The maximum length of an id: ids become parts of channel names and of keys."""
 
 
 def uuid_or_text(value: object, where: str) -> UUID | str:
-    """An id that an application chose: a UUID where it is one, else its text."""
+    """Return an id that an application chose: a UUID if it is one, otherwise the text."""
     try:
         return parse_uuid(value, where)
     except InvalidInput:
@@ -240,10 +249,11 @@ def uuid_or_text(value: object, where: str) -> UUID | str:
 
 
 class reading:  # noqa: N801 -- used as `with reading("..."):`, like `contextlib.suppress`
-    """Turns what goes wrong while stored or received data are taken apart into one typed error.
+    """Turns every exception from parsing stored or received data into `InvalidInput`.
 
-    A class: since Python 3.12 a `@contextmanager` that replaces an exception leaves a reference cycle, as the
-    frame of the generator refers to the frame that threw into it. The gateway collects no garbage.
+    This is a class because since Python 3.12 a `@contextmanager` that replaces an exception leaves a
+    reference cycle: the frame of the generator refers to the frame that threw into it. The gateway's process
+    switches the garbage collector off.
     """
 
     def __init__(self, what: str) -> None:
@@ -270,7 +280,7 @@ ReadT = TypeVar("ReadT")
 
 
 def read_key(data: Mapping[str, Any], key: str, parse: Callable[[Any], ReadT]) -> ReadT:
-    """The value under a key as `parse` reads it; an error names the key, through every level."""
+    """Parse the value under a key; errors name the keys of all levels."""
     require_map(data)
     if key not in data:
         raise InvalidInput(f"'{key}' is missing")
@@ -279,19 +289,19 @@ def read_key(data: Mapping[str, Any], key: str, parse: Callable[[Any], ReadT]) -
 
 
 def read_optional(data: Mapping[str, Any], key: str, parse: Callable[[Any], ReadT]) -> ReadT | None:
-    """`read_key`, or None where the key is missing or holds null or nothing."""
+    """Like `read_key`, but None where the key is missing or its value is null or empty."""
     require_map(data)
     return read_key(data, key, parse) if data.get(key) else None
 
 
 def require_map(data: object, what: str = "it") -> None:
-    """Refuse what is no written form at all."""
+    """Raise `InvalidInput` unless the data is a map."""
     if not isinstance(data, Mapping):
         raise InvalidInput(f"{what} must be a map, not {type_name(data)}")
 
 
 def read_each(data: Mapping[str, Any], key: str, parse: Callable[[Any], ReadT]) -> tuple[ReadT, ...]:
-    """Every entry of the list under a key; none where the key is missing."""
+    """Parse every entry of the list under a key; without the key the result is empty."""
     return read_optional(data, key, lambda value: tuple(map(parse, listed(value, "it")))) or ()
 
 
@@ -299,17 +309,25 @@ _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
 def is_hidden(char: str) -> bool:
-    """Whether people do not see a character, or it changes what they see: controls, formats, line ends."""
+    """Whether a character is invisible or changes how others are shown: controls, formats, line ends."""
     return unicodedata.category(char) in _HIDDEN
 
 
 def cut(text: str, length: int) -> str:
-    """At most `length` characters, marked with `...` when some are missing."""
+    """Cut a text to `length` characters, and append `...` if some were removed."""
     return text if len(text) <= length else text[:length] + "..."
 
 
 def moment(at: datetime, digits: int) -> str:
-    """UTC, ending in `Z`, with so many digits of the second; more are dropped, not rounded."""
+    """Format a time as ISO 8601 in UTC, ending in `Z`.
+
+    Args:
+        at: An aware datetime.
+        digits: The digits of the fraction of a second; further ones are dropped, not rounded.
+
+    Raises:
+        InvalidInput: The datetime has no time zone.
+    """
     if at.tzinfo is None:
         raise InvalidInput(f"the moment {at.isoformat()} has no time zone; pass an aware datetime")
     at = at.astimezone(UTC)
@@ -318,12 +336,12 @@ def moment(at: datetime, digits: int) -> str:
 
 
 def optional_moment(at: datetime | None, digits: int = 6) -> str | None:
-    """`moment`, or None for None."""
+    """Like `moment`, but None for None."""
     return None if at is None else moment(at, digits)
 
 
 def parse_moment(value: object, where: str = "the moment") -> datetime:
-    """An aware datetime in UTC."""
+    """Parse an ISO 8601 date and time; the result is an aware datetime in UTC."""
     text = valid_text(value, where)
     try:
         at = datetime.fromisoformat(text)
@@ -333,5 +351,5 @@ def parse_moment(value: object, where: str = "the moment") -> datetime:
 
 
 def parse_optional_moment(value: object, where: str = "the moment") -> datetime | None:
-    """`parse_moment`, or None for None."""
+    """Like `parse_moment`, but None for None."""
     return None if value is None else parse_moment(value, where)

@@ -1,1 +1,1 @@
-"""The loop: what comes next, when to stop, and the facts that these decisions read."""
+"""The agent loop: the next action, the conditions to stop, and the facts that these decisions read."""

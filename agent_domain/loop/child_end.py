@@ -1,4 +1,4 @@
-"""How a child execution ended, as its parent reads it."""
+"""The end of a child execution, as its parent reads it."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from everstep.agent_domain.loop.status import ExecutionStatus, StopReason
 
 @dataclass(frozen=True, slots=True)
 class ChildEnd:
-    """How a child ended."""
+    """The final status of a child execution, with its response or error."""
 
     status: ExecutionStatus
     response: str | None = None

@@ -1,8 +1,8 @@
-"""Whether another step follows: criteria vote, and one table decides.
+"""Decides whether another step follows: criteria vote, and a table turns the votes into a decision.
 
-Every criterion is always asked, so that a trace shows all votes. Guards `forbid` or `allow`,
+Every criterion is always evaluated, so that a trace shows all votes. Guards `forbid` or `allow`,
 work drivers `request` or `stop`. The first row of the table in `_decide` that matches wins;
-the order of the criteria matters only for who is named as the one that decided.
+the order of the criteria only determines which one is named as the deciding criterion.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -47,7 +47,7 @@ _DEFAULT_REASONS = {
 }
 
 SIGNAL = "StopSignal"
-"""The criterion as which a pending signal stands in traces."""
+"""The criterion name of a pending signal in traces."""
 
 # By substring of the criterion's name; `CumulativeExecutionTimeLimit` contains the third.
 _REASONS_BY_NAME = {
@@ -68,11 +68,14 @@ _FIRST_PATHS = {
     "everstep.agent_domain.loop.criteria": "agent_domain.criteria",
     "everstep.agent_domain.loop.continuation": "agent_domain.continuation",
 }
-"""Where modules of ours were first: qualified names are on the wire and in stored evaluations, and stay."""
+"""The original paths of modules that were moved.
+
+Qualified class names are sent to clients and stored with evaluations, so they do not change.
+"""
 
 
 def class_name(criterion: object) -> str:
-    """The qualified name under which a criterion stands in traces: its class, unless it says otherwise."""
+    """The qualified name of a criterion in traces: its `criterion_class` attribute, else its class."""
     own = getattr(criterion, "criterion_class", None)
     if isinstance(own, str):
         return own
@@ -92,12 +95,12 @@ class ContinuationEvaluation:
     error: StepError | None = None
     """Set when the criterion raised instead of voting."""
     limit: "ContinuationEvaluation | None" = None
-    """In the `stop` of a nested set that a resource limit shares: that limit's veto."""
+    """The veto of a resource limit inside a nested set, if the set itself votes `stop`."""
     source: str = ""
-    """Who asked to stop, in the vote of a signal that names its source."""
+    """The requester of the stop, in the vote of a signal that names its source."""
 
     def __post_init__(self) -> None:
-        # Coerced, so that the veto of a criterion that writes "forbid" is not overlooked.
+        # Converted to the enum, so that a veto given as the text "forbid" is not overlooked.
         object.__setattr__(self, "decision", _decision(self.decision))
         reason = self.stop_reason and member(StopReason, self.stop_reason, "the stop reason of an evaluation")
         object.__setattr__(self, "stop_reason", reason)
@@ -111,11 +114,11 @@ class ContinuationEvaluation:
 
     @property
     def name(self) -> str:
-        """The short name, under which it stands in traces."""
+        """The short name of the criterion, as in traces."""
         return short_name(self.criterion_class)
 
     def to_dict(self) -> dict[str, Any]:
-        """The written form; `source` is in it only where there is one."""
+        """Convert to JSON data; `source` is present only if it is set."""
         written = {
             "criterion": self.name,
             "decision": self.decision,
@@ -127,7 +130,7 @@ class ContinuationEvaluation:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "ContinuationEvaluation":
-        """Read the written form; what it does not know is ignored."""
+        """Read the JSON form; unknown keys are ignored."""
         return cls(
             read_key(data, "criterion", str),
             read_key(data, "decision", ContinuationDecision),
@@ -144,7 +147,7 @@ def _decision(given: object) -> ContinuationDecision:
 
 @dataclass(frozen=True, slots=True)
 class ContinuationOutcome:
-    """What the votes came to, and every one of them."""
+    """The decision about another step, with all votes."""
 
     decision: ContinuationDecision
     should_continue: bool
@@ -155,7 +158,7 @@ class ContinuationOutcome:
     def evaluation_for(self, name: str | type) -> ContinuationEvaluation | None:
         """The first vote of a criterion, by short name, qualified name or class."""
         wanted = class_name(name) if isinstance(name, type) else name
-        # A trace that was read back knows short names only.
+        # A trace that was read back has short names only.
         known = ((e, {e.criterion_class, e.name}) for e in self.evaluations)
         return next((e for e, own in known if wanted in own or own == {short_name(wanted)}), None)
 
@@ -165,13 +168,13 @@ class ContinuationOutcome:
 
     @property
     def source(self) -> str:
-        """What decided: the criterion, or the source that a stop signal names."""
+        """The deciding criterion, or the source that a stop signal names."""
         decided = self.evaluation_for(self.resolved_by)
         return (decided and decided.source) or self.resolved_by
 
     @property
     def stop_signal(self) -> StopSignal | None:
-        """The signal that voted; a message that is the default reason is none."""
+        """The signal that voted; its message is empty if the vote has the default reason."""
         vote = self.evaluation_for(SIGNAL)
         if vote is None or vote.stop_reason is None:
             return None
@@ -182,11 +185,11 @@ class ContinuationOutcome:
 
     @property
     def failure(self) -> StepError | None:
-        """What the criterion that decided raised, if it did."""
+        """The exception of the criterion that raised, if one did."""
         return next((e.error for e in self.evaluations if e.error), None)
 
     def to_dict(self) -> dict[str, Any]:
-        """The written form."""
+        """Convert to JSON data."""
         return {
             "decision": self.decision,
             "shouldContinue": self.should_continue,
@@ -197,7 +200,7 @@ class ContinuationOutcome:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "ContinuationOutcome":
-        """Read the written form; what it does not know is ignored."""
+        """Read the JSON form; unknown keys are ignored."""
         return cls(
             read_key(data, "decision", ContinuationDecision),
             read_key(data, "shouldContinue", bool),
@@ -208,7 +211,7 @@ class ContinuationOutcome:
 
 
 def compact(outcome: ContinuationOutcome) -> FrozenDict:
-    """An outcome in few bytes, for workflow history: what most have in common is left out."""
+    """Serialize an outcome in few bytes for workflow history: common values are left out."""
     told = {
         "decision": outcome.decision,
         "by": outcome.resolved_by,
@@ -231,7 +234,7 @@ _USUAL: Mapping[str, Any] = {
     "decision": ContinuationDecision.REQUEST,
     "by": "ToolCallPresenceCheck",
     "stop": StopReason.COMPLETED,
-    # What the base set says after a step that called tools.
+    # The votes of the base set after a step that called tools.
     "votes": [
         "StepsLimit",
         "TokenUsageLimit",
@@ -244,10 +247,10 @@ _USUAL: Mapping[str, Any] = {
 
 
 def _compact_vote(vote: ContinuationEvaluation) -> list[Any] | str:
-    """The name alone says that it allows, for no other reason than usual."""
+    """Shorten a vote; the name alone means `allow` with the default reason."""
     entry: list[Any] = [vote.name, vote.decision]
     if vote.reason == NO_FAILURE and vote.context.keys() == _NO_FAILURE.keys():
-        # What an error policy says after nearly every step.
+        # The vote of an error policy after nearly every step.
         told = {key: value for key, value in vote.context.items() if value != _NO_FAILURE[key]}
         return [vote.name, told] if told else [vote.name]
     plain = ContinuationEvaluation.from_decision(vote.name, vote.decision)
@@ -258,7 +261,7 @@ def _compact_vote(vote: ContinuationEvaluation) -> list[Any] | str:
 
 
 def expanded(data: Mapping[str, Any]) -> ContinuationOutcome:
-    """The outcome that `compact` wrote."""
+    """Read an outcome that `compact` serialized."""
     told = {**_USUAL, **data}
     decision = ContinuationDecision(told["decision"])
     votes = tuple(_expanded_entry(entry) for entry in told["votes"])
@@ -273,13 +276,13 @@ def _expanded_entry(entry: Any) -> ContinuationEvaluation:
     if isinstance(told, Mapping):
         context = frozen_map({**_NO_FAILURE, **cast("Mapping[str, Any]", told)})
         return _expanded_vote(name, reason=NO_FAILURE, context=context)
-    # What a later version adds is ignored.
+    # Entries that a later version appends are ignored.
     vote = _expanded_vote(*entry[:5])
     return replace(vote, source=str(entry[_SOURCE_AT])) if len(entry) > _SOURCE_AT else vote
 
 
 _SOURCE_AT = 5
-"""The place of a signal's source in a vote; most votes are shorter."""
+"""The index of a signal's source in a vote; most votes are shorter."""
 
 
 def _expanded_vote(
@@ -296,16 +299,16 @@ def _expanded_vote(
 
 
 class Signalled(Protocol):
-    """What evaluating needs of a state besides what the criteria read."""
+    """The part of a state that the evaluation itself reads; criteria read more."""
 
     @property
     def stop_signal(self) -> StopSignal | None:
-        """A wish to stop that waits for the next evaluation."""
+        """A request to stop that is pending until the next evaluation."""
         ...
 
     @property
     def continuation_requested(self) -> bool:
-        """Whether somebody asked for another step."""
+        """Whether another step was requested."""
         ...
 
 
@@ -316,13 +319,13 @@ class Criterion(Protocol[S_contra]):
     """Votes on whether another step may or should follow."""
 
     def decide(self, state: S_contra) -> ContinuationDecision:
-        """The decision alone."""
+        """The decision, without reasons."""
         ...
 
 
 @runtime_checkable
 class CanExplainContinuation(Protocol):
-    """A criterion that gives its whole evaluation; asked instead of `decide`."""
+    """A criterion that returns its whole evaluation; called instead of `decide`."""
 
     def explain(self, state: Any) -> ContinuationEvaluation:
         """The vote with its reasons."""
@@ -331,53 +334,53 @@ class CanExplainContinuation(Protocol):
 
 @runtime_checkable
 class CanProvideStopReason(Protocol):
-    """A criterion that knows why its veto stops the run."""
+    """A criterion that provides the stop reason of its veto."""
 
     def stop_reason(self, state: Any, decision: ContinuationDecision) -> StopReason | None:
-        """The reason, or None to leave it to the name."""
+        """The reason, or None to derive it from the criterion's name."""
         ...
 
 
 @dataclass(frozen=True)
 class CallableCriterion:
-    """A function from state to decision, as a criterion."""
+    """A criterion that calls a function from state to decision."""
 
     fn: Callable[[Any], ContinuationDecision]
 
     def __post_init__(self) -> None:
         if not callable(self.fn):
-            raise InvalidInput(f"when takes a function from state to decision, {self.fn!r} is none")
+            raise InvalidInput(f"when takes a function from state to decision, not {self.fn!r}")
 
     def decide(self, state: Any) -> ContinuationDecision:
-        """The decision alone."""
+        """The decision, without reasons."""
         return self.fn(state)
 
 
 class ContinuationCriteria:
-    """Criteria in order. The set is itself a criterion: nested, it casts one vote."""
+    """An ordered set of criteria. The set is itself a criterion: nested in another one, it casts one vote."""
 
     def __init__(self, *criteria: Criterion[Any]) -> None:
         for criterion in criteria:
             if isinstance(criterion, type):
-                raise InvalidInput(f"{criterion!r} is no criterion: pass an object of it, not the class")
+                raise InvalidInput(f"{criterion!r} is not a criterion: pass an instance, not the class")
             if not callable(getattr(criterion, "decide", None)):
                 raise InvalidInput(
-                    f"{criterion!r} is no criterion: give it a method decide(state), "
+                    f"{criterion!r} is not a criterion: give it a method decide(state), "
                     "or wrap a function with ContinuationCriteria.when(fn)"
                 )
         self.criteria = criteria
 
     @staticmethod
     def when(fn: Callable[[Any], ContinuationDecision]) -> CallableCriterion:
-        """A function from state to decision as a criterion."""
+        """Make a criterion from a function from state to decision."""
         return CallableCriterion(fn)
 
     def with_criteria(self, *more: Criterion[Any]) -> "ContinuationCriteria":
-        """The same with these appended."""
+        """A copy with these appended."""
         return ContinuationCriteria(*self.criteria, *more)
 
     def evaluate(self, state: Signalled) -> ContinuationOutcome:
-        """Ask every criterion and decide by the table."""
+        """Collect the votes of all criteria and decide by the table."""
         return _decide((*_signal(state), *(_vote(c, state) for c in self.criteria), *_request(state)))
 
     def can_continue(self, state: Signalled) -> bool:
@@ -385,11 +388,11 @@ class ContinuationCriteria:
         return self.evaluate(state).should_continue
 
     def decide(self, state: Signalled) -> ContinuationDecision:
-        """The decision alone."""
+        """The decision, without reasons."""
         return self.evaluate(state).decision
 
     def explain(self, state: Signalled) -> ContinuationEvaluation:
-        """The one vote of this set inside another; signals are the outermost set's affair."""
+        """The vote of this set inside another one; only the outermost set reads signals."""
         outcome = _decide(tuple(_vote(criterion, state) for criterion in self.criteria))
         vote = ContinuationEvaluation.from_decision(class_name(self), outcome.decision)
         reason = f"{vote.reason} ({outcome.resolved_by})"
@@ -416,14 +419,14 @@ def _request(state: Signalled) -> Iterable[ContinuationEvaluation]:
 
 
 def _vote(criterion: Criterion[Any], state: Signalled) -> ContinuationEvaluation:
-    """Ask one criterion; one that raises vetoes, with what it raised."""
+    """The vote of one criterion; a criterion that raises vetoes, and its vote holds the exception."""
     name = class_name(criterion)
     try:
         vote = _explained(criterion, name, state)
         if vote.decision is not ContinuationDecision.FORBID or vote.stop_reason:
             return vote
         return replace(vote, stop_reason=_stop_reason(criterion, vote, state))
-    except Exception as error:  # noqa: BLE001 -- whatever a user's criterion raises ends the run
+    except Exception as error:  # noqa: BLE001 -- any exception of a user's criterion ends the run
         reason = f"{short_name(name)} raised {type(error).__name__}: {error}"
         forbid = ContinuationDecision.FORBID
         return ContinuationEvaluation(name, forbid, reason, EMPTY, StopReason.ERROR, StepError.of(error))
@@ -444,16 +447,16 @@ def _stop_reason(criterion: object, vote: ContinuationEvaluation, state: Signall
 
 
 def _decide(votes: tuple[ContinuationEvaluation, ...]) -> ContinuationOutcome:
-    """The table, row by row."""
+    """Apply the table, row by row."""
     request = _first(votes, ContinuationDecision.REQUEST)
     if request:
-        # A nested set that stopped although a limit was reached gives way to that limit:
-        # somebody has work, and the limit forbids it.
+        # The `stop` of a nested set with a reached limit is replaced by that limit's veto:
+        # another criterion has work, and the limit forbids it.
         votes = tuple(vote.limit or vote for vote in votes)
     forbid, stop = _deciding_forbid(votes), _first(votes, ContinuationDecision.STOP)
     if not votes:
         return _outcome(votes, ContinuationDecision.STOP, "ContinuationCriteria")
-    # Two rows in one: natural completion despite limits, and a stop that nobody forbids or outvotes.
+    # Two rows in one: natural completion despite limits, and a stop without a veto or a request.
     if stop and not request and _only_limits_forbid(votes):
         return _outcome(votes, ContinuationDecision.STOP, stop.name)
     if forbid:
@@ -489,12 +492,12 @@ def _deciding_forbid(votes: tuple[ContinuationEvaluation, ...]) -> ContinuationE
 
 
 def _first_limit(outcome: ContinuationOutcome) -> ContinuationEvaluation | None:
-    """The limit that a set which stopped gives way to, be it one of its own or of a set inside it."""
+    """The first veto of a limit in a set that voted `stop`, including the sets nested in it."""
     vetoes = (e if e.decision is ContinuationDecision.FORBID else e.limit for e in outcome.evaluations)
     return next((veto for veto in vetoes if veto), None)
 
 
 def _only_limits_forbid(votes: Iterable[ContinuationEvaluation]) -> bool:
-    """Resource limits veto only further work; true also when nothing forbids."""
+    """Whether all vetoes come from resource limits, which veto only further work; true without vetoes."""
     forbids = (vote for vote in votes if vote.decision is ContinuationDecision.FORBID)
     return all(vote.stop_reason and vote.stop_reason.is_resource_limit for vote in forbids)

@@ -1,7 +1,7 @@
 """The criteria that come with Everstep.
 
-They read only what `ExecutionView` names, so they judge a full `AgentState` and the facts of a
-durable execution alike. Each is a frozen value; those without functions inside can be part of an
+They read only the attributes of `ExecutionView`, so they work on a full `AgentState` and on the facts of a
+durable execution. Each is a frozen value; those that hold no functions can be part of an
 execution's plan.
 """
 
@@ -45,32 +45,32 @@ def _reached(value: float, limit: float) -> ContinuationDecision:
 
 @dataclass(frozen=True)
 class StepsLimit:
-    """No step beyond the first `max_steps`."""
+    """Forbids steps beyond the first `max_steps`."""
 
     max_steps: int
     resolver: Callable[[Any], int] | None = None
 
     def decide(self, state: ExecutionView) -> ContinuationDecision:
-        """What it votes."""
+        """Vote on another step."""
         count = self.resolver(state) if self.resolver else state.step_count
         return _reached(count, self.max_steps)
 
 
 @dataclass(frozen=True)
 class TokenUsageLimit:
-    """No step once so many tokens were used."""
+    """Forbids further steps once `max_tokens` tokens were used."""
 
     max_tokens: int
     resolver: Callable[[Any], int] | None = None
 
     def decide(self, state: ExecutionView) -> ContinuationDecision:
-        """What it votes."""
+        """Vote on another step."""
         used = self.resolver(state) if self.resolver else state.tokens
         return _reached(used, self.max_tokens)
 
 
 def _positive(seconds: float) -> None:
-    # Of nan the order matters: that it is not greater than zero is told first.
+    # The order matters for nan: the message that it is not greater than zero comes first.
     if isinstance(seconds, int | float) and not seconds > 0:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without types
         raise InvalidInput("Max seconds must be greater than zero.")
     number(seconds, "Max seconds")
@@ -78,17 +78,20 @@ def _positive(seconds: float) -> None:
 
 @dataclass(frozen=True)
 class ExecutionTimeLimit:
-    """No step once the run has lasted so long, by the wall clock since it began or was resumed."""
+    """Forbids further steps once the run has lasted `max_seconds` of wall-clock time.
+
+    The time counts from when the run began or was last resumed.
+    """
 
     max_seconds: float
     resolver: Callable[[Any], Any] | None = None
-    """The moment from which on time counts."""
+    """Returns the time from which the seconds count."""
 
     def __post_init__(self) -> None:
         _positive(self.max_seconds)
 
     def decide(self, state: ExecutionView) -> ContinuationDecision:
-        """What it votes."""
+        """Vote on another step."""
         return _reached(self._elapsed(state), self.max_seconds)
 
     def _elapsed(self, state: ExecutionView) -> float:
@@ -100,11 +103,14 @@ class ExecutionTimeLimit:
 
 @dataclass(frozen=True)
 class CumulativeExecutionTimeLimit:
-    """No step once so many seconds were spent working, in this execution or the whole session."""
+    """Forbids further steps once `max_seconds` of working time were spent.
+
+    The working time is that of this execution, or of the whole session.
+    """
 
     max_seconds: float
     scope: str | Callable[[Any], float] = "execution"
-    """`execution` or `session`; a function here is the resolver, as in the other limits."""
+    """`execution` or `session`; a function here is used as the resolver."""
     resolver: Callable[[Any], float] | None = None
 
     def __post_init__(self) -> None:
@@ -123,7 +129,7 @@ class CumulativeExecutionTimeLimit:
         return info.session_execution_seconds if of_session else info.cumulative_execution_seconds
 
     def decide(self, state: ExecutionView) -> ContinuationDecision:
-        """What it votes."""
+        """Vote on another step."""
         return _reached(self._worked(state), self.max_seconds)
 
     def explain(self, state: ExecutionView) -> ContinuationEvaluation:
@@ -136,7 +142,7 @@ class CumulativeExecutionTimeLimit:
 
 @dataclass(frozen=True)
 class FinishReasonCheck:
-    """No step after the model stopped for one of these reasons."""
+    """Forbids another step after the model stopped for one of these reasons."""
 
     reasons: frozenset[str] = frozenset()
 
@@ -146,13 +152,13 @@ class FinishReasonCheck:
         object.__setattr__(self, "reasons", frozenset(map(str, self.reasons)))
 
     def decide(self, state: ExecutionView) -> ContinuationDecision:
-        """What it votes."""
+        """Vote on another step."""
         step = state.current_step
         return FORBID if step and step.finish_reason in self.reasons else ALLOW
 
 
 class ResolvesErrorContext(Protocol):
-    """Says what failed in a state, for an error policy to judge."""
+    """Finds the failure in a state, for the error policy."""
 
     def resolve(self, state: Any) -> ErrorContext:
         """The latest failure, or `ErrorContext.none()`."""
@@ -161,10 +167,10 @@ class ResolvesErrorContext(Protocol):
 
 @dataclass(frozen=True)
 class ErrorPolicyCriterion:
-    """No step after an error that the policy does not forgive.
+    """Forbids another step after an error for which the policy says stop.
 
-    A `context_resolver` replaces the usual reading of the state. It is code, so it serves agents that
-    run in-process only.
+    A `context_resolver` replaces the default resolution of the failure. It is code, so it works only for
+    agents that run in-process.
     """
 
     policy: ErrorPolicy = ErrorPolicy()
@@ -185,7 +191,7 @@ class ErrorPolicyCriterion:
         return cls(policy)
 
     def decide(self, state: ExecutionView) -> ContinuationDecision:
-        """What it votes."""
+        """Vote on another step."""
         return _forgiven(self.policy.evaluate(self._context(state)))
 
     def explain(self, state: ExecutionView) -> ContinuationEvaluation:
@@ -202,7 +208,7 @@ def _forgiven(handling: ErrorHandlingDecision) -> ContinuationDecision:
 
 @dataclass(frozen=True)
 class ToolCallPresenceCheck:
-    """Another step while the model calls tools, or the error policy wants to try again."""
+    """Requests another step while the model calls tools, or the error policy says retry."""
 
     policy: ErrorPolicy = ErrorPolicy()
 
@@ -210,7 +216,7 @@ class ToolCallPresenceCheck:
         object.__setattr__(self, "policy", as_policy(self.policy))
 
     def decide(self, state: ExecutionView) -> ContinuationDecision:
-        """What it votes."""
+        """Vote on another step."""
         step = state.current_step
         called = step is not None and step.has_tool_calls
         retry = self.policy.evaluate(state.error_context) is ErrorHandlingDecision.RETRY
@@ -219,12 +225,12 @@ class ToolCallPresenceCheck:
 
 @dataclass(frozen=True)
 class SelfCriticContinuationCheck:
-    """Another step while a critic rejects the answer, up to so many critiques."""
+    """Requests another step while a critic rejects the answer, up to `max_iterations` critiques."""
 
     max_iterations: int = 2
 
     def decide(self, state: ExecutionView) -> ContinuationDecision:
-        """What it votes."""
+        """Vote on another step."""
         critique = state.critique
         if critique is None or critique.verdict is CritiqueVerdict.APPROVED:
             return STOP
@@ -241,13 +247,13 @@ class SelfCriticContinuationCheck:
 
 @dataclass(frozen=True)
 class ResponseContentCheck:
-    """Another step while a predicate holds for the response. Needs the response's text."""
+    """Requests another step while a predicate holds for the response. Needs the response's text."""
 
     resolver: Callable[[Any], str | None]
     predicate: Callable[[str], bool]
 
     def decide(self, state: Any) -> ContinuationDecision:
-        """What it votes."""
+        """Vote on another step."""
         response = self.resolver(state)
         if response is None:
             return ALLOW
@@ -256,20 +262,20 @@ class ResponseContentCheck:
 
 @dataclass(frozen=True)
 class StopOnFinalDecision:
-    """Nothing left to do unless the last step called tools."""
+    """Votes `stop` unless the last step called tools."""
 
     def decide(self, state: ExecutionView) -> ContinuationDecision:
-        """What it votes."""
+        """Vote on another step."""
         step = state.current_step
         return ALLOW if step and step.step_type is StepType.TOOL_EXECUTION else STOP
 
 
 @dataclass(frozen=True)
 class ErrorPresenceCheck:
-    """No step after any error."""
+    """Forbids another step after any error."""
 
     def decide(self, state: ExecutionView) -> ContinuationDecision:
-        """What it votes."""
+        """Vote on another step."""
         step = state.current_step
         return FORBID if step and step.has_errors else ALLOW
 
@@ -280,12 +286,12 @@ class ErrorPresenceCheck:
 
 @dataclass(frozen=True)
 class RetryLimit:
-    """No step after so many failed ones in a row."""
+    """Forbids another step after `max_failures` failed steps in a row."""
 
     max_failures: int
 
     def decide(self, state: ExecutionView) -> ContinuationDecision:
-        """What it votes."""
+        """Vote on another step."""
         return _reached(state.trailing_failures, self.max_failures)
 
     def stop_reason(self, state: ExecutionView, decision: ContinuationDecision) -> StopReason | None:

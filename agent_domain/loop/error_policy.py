@@ -1,4 +1,4 @@
-"""What a failure means for the run: stop, try another step, or go on regardless."""
+"""The handling of failures: stop the run, retry with another step, or ignore the failure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -23,7 +23,7 @@ STOP, RETRY, IGNORE = ErrorHandlingDecision
 
 @dataclass(frozen=True, slots=True)
 class ErrorContext:
-    """What a policy knows of the latest failure."""
+    """The latest failure, as an error policy sees it."""
 
     type: ErrorType
     consecutive_failures: int
@@ -37,11 +37,11 @@ class ErrorContext:
 
     @classmethod
     def none(cls) -> "ErrorContext":
-        """Nothing failed."""
+        """The context without a failure."""
         return cls(ErrorType.UNKNOWN, 0, 0)
 
     def to_dict(self) -> dict[str, Any]:
-        """The written form."""
+        """Convert to JSON data."""
         return {
             "type": str(self.type),
             "consecutiveFailures": self.consecutive_failures,
@@ -54,7 +54,7 @@ class ErrorContext:
 
 @dataclass(frozen=True, slots=True)
 class ErrorPolicy:
-    """A decision for each type of error, and how often in a row a retry may fail."""
+    """A decision for each type of error, and the number of failures in a row after which retries end."""
 
     on_tool_error: ErrorHandlingDecision = STOP
     on_model_error: ErrorHandlingDecision = STOP
@@ -73,27 +73,31 @@ class ErrorPolicy:
 
     @classmethod
     def stop_on_any_error(cls) -> "ErrorPolicy":
-        """The default: whatever fails ends the run."""
+        """The default: any failure ends the run."""
         return cls()
 
     @classmethod
     def retry_tool_errors(cls, max_retries: int = 3) -> "ErrorPolicy":
-        """Tools, validation, rate limits and timeouts are tried again."""
+        """Retry errors of tools and validation, rate limits and timeouts; stop on others."""
         return cls(RETRY, STOP, RETRY, RETRY, RETRY, STOP, max_retries)
 
     @classmethod
     def ignore_tool_errors(cls) -> "ErrorPolicy":
-        """The model reads what failed and goes on."""
+        """Ignore tool, validation and unknown errors, which the model reads, and continue."""
         return cls(IGNORE, STOP, IGNORE, RETRY, RETRY, IGNORE, 0)
 
     @classmethod
     def retry_all(cls, max_retries: int = 5) -> "ErrorPolicy":
-        """Everything is tried again."""
+        """Retry every error."""
         return cls(RETRY, RETRY, RETRY, RETRY, RETRY, RETRY, max_retries)
 
     @classmethod
     def named(cls, name: str) -> "ErrorPolicy":
-        """The preset of that name, as it is without being told a number."""
+        """The preset with that name, with its default number of retries.
+
+        Raises:
+            UnknownName: There is no such preset.
+        """
         presets = {
             each.__name__: each
             for each in (cls.stop_on_any_error, cls.retry_tool_errors, cls.ignore_tool_errors, cls.retry_all)
@@ -103,19 +107,19 @@ class ErrorPolicy:
         return presets[name]()
 
     def with_max_retries(self, max_retries: int) -> "ErrorPolicy":
-        """The same with another number of failures in a row that ends the run."""
+        """A copy with another `max_retries`."""
         return replace(self, max_retries=max_retries)
 
     def with_tool_error_handling(self, decision: ErrorHandlingDecision) -> "ErrorPolicy":
-        """The same with another decision for tools."""
+        """A copy with another decision for tool errors."""
         return replace(self, on_tool_error=decision)
 
     def decision_for(self, kind: ErrorType) -> ErrorHandlingDecision:
-        """The table's entry, before retries are counted."""
+        """The decision for a type of error, before retries are counted."""
         return getattr(self, f"on_{kind}_error")
 
     def evaluate(self, context: ErrorContext) -> ErrorHandlingDecision:
-        """The table, with a retry that is used up turned into a stop."""
+        """Decide about a failure; once `max_retries` is reached, a retry becomes a stop."""
         if context.consecutive_failures == 0:
             return IGNORE
         decision = self.decision_for(context.type)
@@ -123,13 +127,13 @@ class ErrorPolicy:
         return STOP if decision is RETRY and exhausted else decision
 
     def to_dict(self) -> dict[str, Any]:
-        """The written form."""
+        """Convert to JSON data."""
         decisions = {f"on_{kind}_error": str(self.decision_for(kind)) for kind in ErrorType}
         return decisions | {"max_retries": self.max_retries}
 
 
 def as_policy(given: object) -> ErrorPolicy:
-    """The policy, also from its written form, of which what it does not know is ignored."""
+    """Return the policy, given as such or in its JSON form, in which unknown keys are ignored."""
     if isinstance(given, ErrorPolicy):
         return given
     written = frozen_map(given, "an error policy")
@@ -145,11 +149,11 @@ def _decision(name: str, given: str) -> ErrorHandlingDecision:
 
 
 class FailingStep(Protocol):
-    """What the resolver reads of a step."""
+    """The part of a step that `resolve` reads."""
 
     @property
     def errors(self) -> tuple[StepError, ...]:
-        """Its own errors, or else those of its failing calls."""
+        """The step's own errors, or those of its failing calls if it has none."""
         ...
 
     @property
@@ -159,20 +163,20 @@ class FailingStep(Protocol):
 
 
 EFFECT_UNKNOWN = frozen_map({"effect": "unknown"}, "the metadata of an error")
-"""In the context of a failing call that may have had its effect: no policy runs such a call again."""
+"""Metadata for a failing call that may have had its effect: no policy runs such a call again."""
 
 
 def resolve(
     step: FailingStep | None, consecutive: int, total: int, *, unknown_effects_apart: bool = False
 ) -> ErrorContext:
-    """The context of the step's failure; the counts include the step.
+    """Build the context of a step's failure.
 
     Args:
         step: The step that failed, if one did.
-        consecutive: Failed steps in a row.
-        total: Failed steps of the execution.
-        unknown_effects_apart: The rule of executions that met an unknown effect in an older release:
-            its type is `unknown`, and not `tool`.
+        consecutive: Failed steps in a row, including this one.
+        total: Failed steps of the execution, including this one.
+        unknown_effects_apart: Apply the rule of executions that had an unknown effect in an older release:
+            its type is `unknown` instead of `tool`.
     """
     if step is None or not (step.errors or step.tool_errors):
         return ErrorContext.none()
@@ -194,11 +198,11 @@ def _type_of(step: FailingStep) -> ErrorType:
 
 
 NO_FAILURE = "No failure to handle"
-"""What a policy says after nearly every step."""
+"""The reason of a policy's vote after nearly every step."""
 
 
 def reason_for(context: ErrorContext, handling: ErrorHandlingDecision, max_retries: int) -> str:
-    """The handling in a sentence, for traces."""
+    """Describe the handling in a sentence, for traces."""
     if context.consecutive_failures == 0:
         return NO_FAILURE
     kind = context.type[0].upper() + context.type[1:]
@@ -211,7 +215,7 @@ def reason_for(context: ErrorContext, handling: ErrorHandlingDecision, max_retri
 
 
 def context_of(context: ErrorContext, handling: ErrorHandlingDecision, max_retries: int) -> Mapping[str, Any]:
-    """The handling as data, for traces."""
+    """Describe the handling as data, for traces."""
     return {
         "errorType": context.type,
         "consecutiveFailures": context.consecutive_failures,

@@ -1,9 +1,9 @@
-"""All that a decision may depend on, in constant space.
+"""Everything that a decision may depend on, in constant space.
 
-`ExecutionFacts` is what a durable execution carries from step to step and across
-continue-as-new: counters, clocks, the current step's facts, signals. `AgentState` has the same
-facts and the bodies beside them. The current step counts as completed from the moment its last
-call is answered, and is recorded together with the outcome of the evaluation that follows.
+A durable execution carries `ExecutionFacts` from step to step and across continue-as-new: counters,
+clocks, the current step's facts, signals. `AgentState` has the same facts together with the bodies.
+The current step counts as completed as soon as its last call has a result, and is recorded together
+with the outcome of the evaluation that follows.
 """
 
 from collections.abc import Mapping
@@ -44,14 +44,14 @@ class StateInfo:
     started_at: datetime | None = None
     """When the state was created; None until a runner first sees it."""
     updated_at: datetime | None = None
-    """The moment as of which the state is known: the `now` of every time limit."""
+    """The time of the latest update: the `now` of every time limit."""
     cumulative_execution_seconds: float = 0.0
     """Working time of this execution."""
     session_execution_seconds: float = 0.0
     """Working time of all executions of the session."""
 
     def add_execution_time(self, seconds: float) -> "StateInfo":
-        """Both sums, larger by so many seconds of work."""
+        """A copy with both working times increased by `seconds`."""
         return replace(
             self,
             cumulative_execution_seconds=self.cumulative_execution_seconds + seconds,
@@ -59,7 +59,7 @@ class StateInfo:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The written form."""
+        """Convert to JSON data."""
         return {
             "id": str(self.id) if self.id else None,
             "startedAt": optional_moment(self.started_at),
@@ -70,7 +70,7 @@ class StateInfo:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "StateInfo":
-        """Read the written form; what is missing is unknown, missing seconds are 0."""
+        """Read the JSON form; missing values are None, missing seconds are 0."""
         require_map(data, "stateInfo")
         return cls(
             parse_optional_uuid(data.get("id"), "stateInfo.id"),
@@ -82,7 +82,7 @@ class StateInfo:
 
 
 class CritiqueVerdict(StrEnum):
-    """What a critic said of the answer."""
+    """A critic's verdict on the answer."""
 
     APPROVED = "approved"
     REJECTED = "rejected"
@@ -90,7 +90,7 @@ class CritiqueVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CritiqueFacts:
-    """The latest critique, without its words."""
+    """The latest critique, without its text."""
 
     verdict: CritiqueVerdict
     iteration: int
@@ -98,7 +98,7 @@ class CritiqueFacts:
 
 @dataclass(frozen=True, slots=True)
 class ExecutionFacts:
-    """Where an execution stands. Every method returns new facts."""
+    """The progress of an execution, as a frozen value. Transitions return new facts."""
 
     status: AgentStatus = AgentStatus.IN_PROGRESS
     state_info: StateInfo = StateInfo()
@@ -107,14 +107,14 @@ class ExecutionFacts:
     """Set while a step is under way."""
     usage: Usage = Usage()
     child_tokens: int = 0
-    """What the executions used that its calls started, and those that these started."""
+    """Tokens used by child executions, and by their children in turn."""
     recorded_steps: int = 0
     recorded_failures: int = 0
     trailing_recorded_failures: int = 0
     unevaluated_failures: int = 0
-    """The failures in a row before the latest recorded step, if nothing was evaluated after it."""
+    """The failures in a row before the latest recorded step, if no evaluation followed it."""
     current_step: StepFacts | None = None
-    """Kept after recording, until the next step has something to show."""
+    """Kept after recording, until the next step has its first facts."""
     is_recorded: bool = True
     """Whether the current step is counted in the recorded numbers."""
     is_processed: bool = False
@@ -123,22 +123,22 @@ class ExecutionFacts:
     continuation_requested: bool = False
     is_paused: bool = False
     steered: int = 0
-    """Messages that wait for the next step boundary."""
+    """The number of steered messages that wait for the next step boundary."""
     critique: CritiqueFacts | None = None
     last_outcome: ContinuationOutcome | None = None
     unknown_effects_apart: bool = False
-    """The rule under which the execution met an unknown effect; see `error_policy.resolve`."""
+    """The rule for unknown effects under which the execution runs; see `error_policy.resolve`."""
 
-    # What criteria read.
+    # Read by criteria.
 
     @property
     def _unrecorded(self) -> StepFacts | None:
-        """The current step, if it is complete and waits to be recorded."""
+        """The current step, if it is complete and not yet recorded."""
         return None if self.is_recorded or not self.current_step or self.pending else self.current_step
 
     @property
     def is_applied(self) -> bool:
-        """Whether the current step is complete and waits to be recorded."""
+        """Whether the current step is complete and not yet recorded."""
         return self._unrecorded is not None
 
     @property
@@ -148,18 +148,18 @@ class ExecutionFacts:
 
     @property
     def awaits_processing(self) -> bool:
-        """Whether the current step is complete and processors have not seen it; they see no failures."""
+        """Whether the current step is complete but not processed; failure steps are not processed."""
         step = self._unrecorded
         return step is not None and not step.is_failure and not self.is_processed
 
     @property
     def tokens(self) -> int:
-        """All that was used, by executions that calls started as well."""
+        """All tokens used, including those of child executions."""
         return self.usage.total + self.child_tokens
 
     @property
     def seconds_under_way(self) -> float:
-        """What the step under way has worked so far, which `state_info` counts once that is complete."""
+        """The working time of the step in progress, which `state_info` includes once the step is complete."""
         return self.current_step.seconds if self.current_step and self.pending else 0.0
 
     @property
@@ -169,21 +169,21 @@ class ExecutionFacts:
 
     @property
     def next_step_number(self) -> int:
-        """The number of the step under way, or of the next."""
+        """The number of the step in progress, or of the next one."""
         return self.step_count + 1
 
     @property
     def awaits_reply(self) -> bool:
-        """A step has begun and nothing has come back for it."""
+        """Whether a step has started and the model has not replied."""
         return self.step_started_at is not None and self.is_recorded
 
     @property
     def trailing_failures(self) -> int:
         """Failed steps in a row, up to and including the latest.
 
-        A step that was applied and then broken off by an exception ends no row: nothing was
-        evaluated after it, and the failure step that follows is its own. Otherwise a processor
-        that always raises would be retried for ever.
+        A step that was applied and then interrupted by an exception does not reset the count: no
+        evaluation followed it, and the failure step after it belongs to it. Otherwise a processor
+        that always raises would be retried forever.
         """
         step = self._unrecorded
         if step is None:
@@ -191,7 +191,7 @@ class ExecutionFacts:
         return self._failures_before(step) + 1 if step.has_errors else 0
 
     def _failures_before(self, step: StepFacts) -> int:
-        """The row of failures that this step goes on with or ends."""
+        """The number of failures in a row before this step."""
         unevaluated = self.unevaluated_failures if step.is_failure else 0
         return max(unevaluated, self.trailing_recorded_failures)
 
@@ -203,11 +203,11 @@ class ExecutionFacts:
 
     @property
     def error_context(self) -> ErrorContext:
-        """What the error policy judges."""
+        """The latest failure, for the error policy."""
         return self.context_of(self.current_step)
 
     def context_of(self, step: FailingStep | None) -> ErrorContext:
-        """What the error policy judges, given the current step with or without its bodies."""
+        """The failure of the current step, given with or without its bodies, for the error policy."""
         return resolve(
             step,
             self.trailing_failures,
@@ -222,30 +222,35 @@ class ExecutionFacts:
         now = self.state_info.updated_at
         return (now - start).total_seconds() if start and now else 0.0
 
-    # What happened.
+    # Transitions.
 
     def at(self, now: datetime) -> "ExecutionFacts":
-        """The same, looked at now."""
+        """Update the clock to `now`."""
         info = self.state_info
         started = info.started_at or now
         return replace(self, state_info=replace(info, started_at=started, updated_at=now))
 
     @classmethod
     def begun(cls, clocks: StateInfo | None, now: datetime) -> "ExecutionFacts":
-        """An execution begins; its session may have worked before."""
+        """Start an execution; `clocks` holds the working time of its session so far."""
         return cls(state_info=clocks or StateInfo()).entered(now)
 
     def entered(self, now: datetime) -> "ExecutionFacts":
-        """A run begins or goes on after a pause: the wall clock starts."""
+        """A run begins or resumes: its wall clock starts."""
         return replace(self.at(now), execution_started_at=now)
 
     def renewed(self) -> "ExecutionFacts":
-        """A new execution: only identity, age and the session's working time stay."""
+        """Reset for a new execution: only identity, age and the session's working time are kept."""
         info = replace(self.state_info, cumulative_execution_seconds=0.0)
         return ExecutionFacts(state_info=info)
 
     def step_started(self, now: datetime, hears: int = 0) -> "ExecutionFacts":
-        """A step begins, in which so many steered messages are heard; signals of the one before are gone."""
+        """A step begins; signals of the previous step are cleared.
+
+        Args:
+            now: When it begins.
+            hears: The number of steered messages that enter the conversation with it.
+        """
         return replace(
             self.at(now),
             execution_started_at=self.execution_started_at or now,
@@ -257,7 +262,7 @@ class ExecutionFacts:
         )
 
     def with_step(self, step: StepFacts) -> "ExecutionFacts":
-        """News of the step under way; its usage and seconds count once it is complete."""
+        """Update the step in progress; its usage and seconds count once it is complete."""
         facts = replace(self, current_step=step.granted(), is_recorded=False).wished(step.besides.wishes)
         was_complete = self._unrecorded is not None
         if not step.is_complete or was_complete:
@@ -271,7 +276,7 @@ class ExecutionFacts:
         )
 
     def wished(self, wishes: Wishes) -> "ExecutionFacts":
-        """Hooks ask for something; a wish to stop that is there already stays."""
+        """Apply the requests of hooks; an existing stop signal is kept."""
         return replace(
             self,
             stop_signal=self.stop_signal or wishes.stop,
@@ -280,15 +285,15 @@ class ExecutionFacts:
         )
 
     def worked(self, seconds: float) -> "ExecutionFacts":
-        """Work that belongs to no call, such as a critic's."""
+        """Add working time outside of calls, such as a critic's."""
         return replace(self, state_info=self.state_info.add_execution_time(seconds))
 
     def spent(self, usage: Usage) -> "ExecutionFacts":
-        """A model was asked in the midst of a step."""
+        """Add the usage of a model call that was made during a step."""
         return replace(self, usage=self.usage + usage)
 
     def charged(self, tokens: int) -> "ExecutionFacts":
-        """An execution that a call started used so many tokens."""
+        """Add the tokens that a child execution used."""
         return replace(self, child_tokens=self.child_tokens + tokens)
 
     def processed(self) -> "ExecutionFacts":
@@ -296,13 +301,13 @@ class ExecutionFacts:
         return replace(self, is_processed=True)
 
     def failed(self, error: StepError, seconds: float = 0.0) -> "ExecutionFacts":
-        """An exception escaped: it becomes the step under way, or the one after a complete one."""
+        """Turn an exception into a failure step: the step in progress, or a new one after a complete step."""
         facts = self.recorded(None) if self._unrecorded else self
         failure = StepFacts.failure(facts.recorded_steps + 1, error, seconds)
         return replace(facts.worked(seconds), current_step=failure, is_recorded=False)
 
     def abandoned(self) -> "ExecutionFacts":
-        """The step under way is given up: what it still waited for, and what failed in it, is void."""
+        """Abandon the step in progress: its pending calls are settled and its errors dropped."""
         step = self.current_step
         if self.is_recorded or step is None:
             return replace(self, step_started_at=None)
@@ -310,7 +315,7 @@ class ExecutionFacts:
         return self.with_step(replace(step, calls=calls, own_errors=(), pseudo_errors=()))
 
     def recorded(self, outcome: ContinuationOutcome | None) -> "ExecutionFacts":
-        """The current step joins the recorded ones, with the outcome of the evaluation after it."""
+        """Record the current step, with the outcome of the evaluation after it."""
         unevaluated, step = self.unevaluated_failures, self._unrecorded
         if step:
             unevaluated = 0 if outcome else self._failures_before(step)
@@ -326,31 +331,31 @@ class ExecutionFacts:
         )
 
     def signalled(self, signal: StopSignal) -> "ExecutionFacts":
-        """Somebody wishes to stop."""
+        """Set a stop signal."""
         return replace(self, stop_signal=signal)
 
     def requested(self) -> "ExecutionFacts":
-        """Somebody asks for another step."""
+        """Request another step."""
         return replace(self, continuation_requested=True)
 
     def steered_by(self, messages: int = 1) -> "ExecutionFacts":
-        """So many more messages wait for the next step boundary."""
+        """Add messages that wait for the next step boundary."""
         return replace(self, steered=self.steered + messages)
 
     def paused(self) -> "ExecutionFacts":
-        """Somebody paused the execution."""
+        """Pause the execution."""
         return replace(self, is_paused=True)
 
     def resumed(self, now: datetime) -> "ExecutionFacts":
-        """Goes on in the same step; the wall clock starts anew."""
+        """Resume in the same step; the wall clock restarts."""
         return replace(self.entered(now), is_paused=False)
 
     def criticised(self, critique: CritiqueFacts | None) -> "ExecutionFacts":
-        """A critic has spoken."""
+        """Set or clear the latest critique."""
         return replace(self, critique=critique)
 
     def ended(self, outcome: ContinuationOutcome, policy: ErrorPolicy) -> "ExecutionFacts":
-        """The execution is over; what a criterion raised leaves a failure step behind."""
+        """End the execution; an exception of a criterion becomes a failure step."""
         if self.status.is_terminal:
             return self
         facts = self.recorded(outcome) if self.is_applied else self
@@ -359,14 +364,14 @@ class ExecutionFacts:
         return facts.closed(outcome, policy)
 
     def closed(self, outcome: ContinuationOutcome, policy: ErrorPolicy) -> "ExecutionFacts":
-        """The final status, with every step recorded already; one that is terminal stays."""
+        """Set the final status after every step is recorded; a terminal status is kept."""
         if self.status.is_terminal:
             return self
         status = self.final_status(outcome.stop_reason, policy)
         return replace(self, status=status, last_outcome=outcome, step_started_at=None)
 
     def final_status(self, reason: StopReason, policy: ErrorPolicy) -> AgentStatus:
-        """Failed for an error, or when the last step is a failure that the policy does not ignore."""
+        """The final status: failed after an error or after a failure step that the policy does not ignore."""
         if reason is StopReason.ERROR:
             return AgentStatus.FAILED
         step = self.current_step

@@ -1,4 +1,4 @@
-"""Why a model stopped writing, in one vocabulary for all providers."""
+"""The reasons why a model stopped, in one vocabulary for all providers."""
 
 from enum import StrEnum
 
@@ -15,7 +15,7 @@ class FinishReason(StrEnum):
 
     @classmethod
     def parse(cls, word: str) -> "FinishReason":
-        """The provider's word in our vocabulary; a word nobody knows is `other`."""
+        """Translate a provider's finish reason; an unknown one is `other`."""
         return _WORDS.get(word.strip().lower(), cls.OTHER)
 
 

@@ -1,4 +1,4 @@
-"""What hooks and processors ask of the loop."""
+"""Requests of hooks and processors to the loop."""
 
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -18,7 +18,7 @@ class _Wishing(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """To stop, to go on for another step, to pause. A guard may forbid the second."""
+    """Requests to stop, to continue with another step, or to pause. A guard may forbid another step."""
 
     stop: StopSignal | None = None
     another_step: bool = False
@@ -29,7 +29,7 @@ class Wishes:
 
     @classmethod
     def between(cls, before: _Wishing, after: _Wishing) -> "Wishes":
-        """What was asked for in between; the words of a stop signal stay where they were said."""
+        """The requests made between two states; the message and context of a stop signal are dropped."""
         stop = after.stop_signal if after.stop_signal != before.stop_signal else None
         return cls(
             stop and replace(stop, message="", context=EMPTY),
@@ -38,7 +38,7 @@ class Wishes:
         )
 
     def __or__(self, other: "Wishes") -> "Wishes":
-        """Both; the first wish to stop is the one that counts."""
+        """Combine the requests; the first stop signal wins."""
         return Wishes(
             self.stop or other.stop, self.another_step or other.another_step, self.pause or other.pause
         )

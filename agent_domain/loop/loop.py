@@ -1,23 +1,24 @@
 """The agent loop, as a protocol without I/O.
 
-Ask `decide` what comes next, carry it out, fold what happened into the state, ask again:
+Call `decide` for the next action, carry it out, apply its result to the state with the transition
+on the right, and call `decide` again:
 
-    Infer          begin the step if it has not begun, ask the model        with_step
-    RunTools       run these calls, all at once                             with_step
-    RunSubagents   run these calls as agents of their own                   with_step
-    AwaitApproval  a person has to allow these calls                        with_step
-    AwaitInput     a person has to answer this one                          with_step
-    AwaitResume    somebody paused the execution                            resumed
-    Process        show processors the step that is complete                processed
-    Stop           the execution ends                                       ended
+    Infer          start the step if it has not started, call the model     with_step
+    RunTools       run these calls concurrently                             with_step
+    RunSubagents   run these calls as child executions                      with_step
+    AwaitApproval  wait until a person decides about one of these calls     with_step
+    AwaitInput     wait until a person answers this call                    with_step
+    AwaitResume    wait until the paused execution is resumed               resumed
+    Process        run the processors on the complete step                  processed
+    Stop           end the execution                                        ended
 
-A step that is complete is recorded with the outcome that the next `Infer` or `Stop` carries,
-so that the evaluation after a step is part of its record. An exception is folded in as a
-failure step, and the error policy decides like about any other. A person's cancel is a stop
-signal: give the step under way up with `abandoned`, then ask.
+A complete step is recorded with the outcome that the next `Infer` or `Stop` carries, so that the
+evaluation after a step is part of its record. An exception becomes a failure step, and the error
+policy decides about it like about any other failure. A user's cancellation is a stop signal: abandon
+the step in progress with `abandoned`, then call `decide`.
 
-Whoever drives this (the workflow, the in-process runner, a what-if over recorded facts) adds no
-policy. Nothing here knows the time or the world: `now` is an argument, and `state` is either the
+The driver (the workflow, the in-process runner, a what-if over recorded facts) adds no
+policy. Nothing here reads a clock or does I/O: `now` is an argument, and `state` is either the
 constant-size `ExecutionFacts` or a full `AgentState`; the same history gives the same decisions.
 """
 
@@ -38,13 +39,13 @@ from everstep.agent_domain.loop.views import LoopState
 
 @dataclass(frozen=True, slots=True)
 class Infer:
-    """Ask the model for step `number`."""
+    """Call the model for step `number`."""
 
     number: int
     outcome: ContinuationOutcome | None = None
-    """Why the step follows; None when it had begun before and was interrupted."""
+    """The evaluation that requested the step; None if the step was started before and interrupted."""
     hears: int = 0
-    """How many steered messages enter the conversation before it."""
+    """The number of steered messages that enter the conversation before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class RunTools:
 
 @dataclass(frozen=True, slots=True)
 class RunSubagents:
-    """Run these calls as executions of their own, concurrently."""
+    """Run these calls as child executions, concurrently."""
 
     calls: tuple[CallFacts, ...]
 
@@ -77,12 +78,12 @@ class AwaitInput:
 
 @dataclass(frozen=True, slots=True)
 class AwaitResume:
-    """Wait until somebody resumes the execution."""
+    """Wait until the execution is resumed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """Let processors look at step `number`, which is complete."""
+    """Run the processors on step `number`, which is complete."""
 
     number: int
 
@@ -93,7 +94,7 @@ class Stop:
 
     outcome: ContinuationOutcome
     unheard: int = 0
-    """Steered messages that came too late for this execution."""
+    """The number of steered messages that arrived too late for this execution."""
 
     @property
     def reason(self) -> StopReason:
@@ -108,7 +109,7 @@ Decision: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What governs an execution from its first step to its last."""
+    """The policies of an execution, which do not change during it."""
 
     criteria: ContinuationCriteria
     error_policy: ErrorPolicy = ErrorPolicy()
@@ -118,24 +119,30 @@ class Rules:
 
 
 def decide(state: LoopState, rules: Rules, now: datetime) -> Decision:
-    """What comes next."""
+    """Decide the next action of an execution.
+
+    Args:
+        state: Its facts, or its full state.
+        rules: Its policies.
+        now: The current time.
+    """
     if state.status.is_terminal:
         return Stop(state.last_outcome or _ENDED_BEFORE)
-    # The work under way is done before anybody pauses.
+    # Work in progress is finished before the execution pauses.
     if rules.processes and state.awaits_processing and not _is_cancelled(state):
         return Process(state.next_step_number - 1)
     if state.is_paused and not _is_cancelled(state):
         return AwaitResume()
     if state.awaits_reply:
         return Infer(state.next_step_number)
-    # Calls before anything else: no conversation keeps a call without a result.
+    # Calls come before anything else: providers reject a conversation with an unanswered call.
     if state.pending:
         return _settle(state.pending if rules.parallel_tools else state.pending[:1])
     return _boundary(state.at(now), rules.criteria)
 
 
 def _settle(calls: tuple[CallFacts, ...]) -> Decision:
-    """What can go on without a person goes first."""
+    """Calls that do not wait for a person come first."""
     if ready := _needing(CallNeed.RUN, calls):
         return RunTools(ready)
     if subagents := _needing(CallNeed.SUBAGENT, calls):
@@ -150,7 +157,7 @@ def _needing(need: CallNeed, calls: tuple[CallFacts, ...]) -> tuple[CallFacts, .
 
 
 def _boundary(state: LoopState, criteria: ContinuationCriteria) -> Infer | Stop:
-    """Between two steps: a steered message asks for one more, unless a guard forbids it."""
+    """Decide between two steps: a steered message requests one more, unless a guard forbids it."""
     if state.steered:
         heard = criteria.evaluate(state.requested())
         if heard.should_continue:

@@ -1,9 +1,9 @@
-"""How long a model call that failed in transport is tried again, and when the next try is.
+"""The retry budget of model calls that failed in transport, and the delay before the next attempt.
 
-A budget is a time, counted from the first failure: providers that are away for a while come back, and neither
-a number of tries nor a table of pauses says how long that is worth waiting for. Pauses grow, with jitter, so
-that the many executions that failed together do not come back together. What the provider asks to wait is the
-least.
+A budget is a time, counted from the first failure: unavailable providers recover after a while, and neither
+a number of attempts nor a table of pauses expresses how long to wait for that. Pauses grow, with jitter, so
+that many executions that failed together do not retry together. The delay that the provider requests is the
+minimum.
 """
 
 from dataclasses import dataclass
@@ -15,63 +15,63 @@ DURABLE_SECONDS = 300.0
 """The budget of a durable execution that sets none."""
 
 LOCAL_SECONDS = 30.0
-"""The same of a run in this process, whose caller waits."""
+"""The budget of a run in this process, whose caller waits for the result."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 JITTER = 0.5
-"""The share of a pause that chance decides."""
+"""The random share of a pause."""
 
 MOST_UNREADABLE = 3
-"""Tries in all where what came back was no answer of the API."""
+"""The maximum number of attempts if the answers do not have the form of the API."""
 
 
 @runtime_checkable
 class HasRetryBudget(Protocol):
-    """A model whose settings say how long it is tried again."""
+    """A model whose settings include a retry budget."""
 
     @property
     def retry_seconds(self) -> float | None:
-        """The budget in seconds; None where nothing says."""
+        """The budget in seconds, or None if it is not configured."""
         ...
 
 
 @runtime_checkable
 class IsScripted(Protocol):
-    """A model that needs no time to recover: runs in this process try it again at once."""
+    """A model that needs no time to recover: runs in this process retry it immediately."""
 
     is_scripted: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Wait so long, then try again."""
+    """Wait before the next attempt."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """No further try."""
+    """Make no further attempt."""
 
     reason: str
-    """Why, to be added to what went wrong; empty where there is nothing to add."""
+    """The reason, to be appended to the error text; empty if there is nothing to add."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryBudget:
-    """How long, and how often in all, a model call is tried."""
+    """The total time, and optionally the number of attempts, that a model call may take."""
 
     seconds: float = DURABLE_SECONDS
     attempts: int | None = None
 
     def after(self, error: Exception, failures: int, spent: float, chance: float) -> Pause | GiveUp:
-        """What follows a failed try.
+        """Decide what follows a failed attempt.
 
         Args:
-            error: What went wrong, one of `errors.RETRYABLE`.
-            failures: How many tries have failed, this one included.
+            error: The error, one of `errors.RETRYABLE`.
+            failures: The number of failed attempts, including this one.
             spent: Seconds since the first of them failed.
-            chance: A number from 0 to 1, drawn for this pause.
+            chance: A random number from 0 to 1, drawn for this pause.
         """
         if self.attempts is not None and failures >= self.attempts:
             return GiveUp("")
@@ -94,18 +94,18 @@ class RetryBudget:
 
 
 def budget_of(agents: float | None, model: object, default: float, attempts: int | None) -> RetryBudget:
-    """The budget: what the agent says, else its model's preset, else the default."""
+    """The budget of the agent, else of its model's preset, else the default."""
     stated = (each for each in (agents, retry_seconds_of(model)) if each is not None)
     return RetryBudget(next(stated, default), attempts)
 
 
 def retry_seconds_of(model: object) -> float | None:
-    """What a model's settings say."""
+    """The budget in a model's settings, if there is one."""
     return model.retry_seconds if isinstance(model, HasRetryBudget) else None
 
 
 def outage(error: Exception) -> str:
-    """What is the matter, for anyone who watches: no address, and no words of the provider."""
+    """Describe the failure for viewers, without addresses and without text of the provider."""
     match error:
         case RateLimited():
             return "provider asks to slow down"
@@ -118,5 +118,5 @@ def outage(error: Exception) -> str:
 
 
 def announced(error: Exception, seconds: float) -> str:
-    """The sentence that is shown while it waits."""
+    """The text that viewers see during the pause."""
     return f"{outage(error)}, next attempt in {max(seconds, 0):.0f} s"

@@ -1,6 +1,6 @@
-"""Three layers, three vocabularies for where an execution stands, and the one table between them.
+"""The three vocabularies for the status of an execution, and the table that maps them.
 
-The domain knows `AgentStatus`, the database and the API `ExecutionStatus`, the event stream
+The domain uses `AgentStatus`, the database and the API `ExecutionStatus`, the event stream
 `WireStatus`. They are never mixed: a `Situation` translates.
 """
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class AgentStatus(StrEnum):
-    """Where an agent stands, in the domain and in snapshots."""
+    """The status of an agent, in the domain and in snapshots."""
 
     IN_PROGRESS = "in_progress"
     COMPLETED = "completed"
@@ -17,12 +17,12 @@ class AgentStatus(StrEnum):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether it has ended."""
+        """Whether the agent has ended."""
         return self is not AgentStatus.IN_PROGRESS
 
 
 class ExecutionStatus(StrEnum):
-    """Where an execution stands, in the database and the API."""
+    """The status of an execution, in the database and the API."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -33,7 +33,7 @@ class ExecutionStatus(StrEnum):
 
 
 class WireStatus(StrEnum):
-    """Where an execution stands, for those who watch it."""
+    """The status of an execution, in the event stream."""
 
     IDLE = "idle"
     PROCESSING = "processing"
@@ -64,12 +64,12 @@ class StopReason(StrEnum):
 
     @property
     def is_resource_limit(self) -> bool:
-        """Limits that veto further work, but not an answer that is already there."""
+        """Whether it is a limit that vetoes further work, but not an answer that already exists."""
         return self in {StopReason.STEPS_LIMIT, StopReason.TOKEN_LIMIT, StopReason.TIME_LIMIT}
 
 
 class Situation(NamedTuple):
-    """One row of the table: the same moment in all three vocabularies."""
+    """One row of the table: the same status in all three vocabularies."""
 
     agent: AgentStatus
     execution: ExecutionStatus
@@ -82,7 +82,7 @@ WAITING = Situation(AgentStatus.IN_PROGRESS, ExecutionStatus.PAUSED, WireStatus.
 
 
 def ended(status: AgentStatus, reason: StopReason) -> Situation:
-    """How an execution that ended with this status and reason is called on every layer."""
+    """The final status in all three vocabularies, from the agent's status and the stop reason."""
     if status is AgentStatus.FAILED or reason is StopReason.ERROR:
         return Situation(AgentStatus.FAILED, ExecutionStatus.FAILED, WireStatus.FAILED)
     if reason is StopReason.USER_REQUESTED:

@@ -1,4 +1,4 @@
-"""Errors as values: what a step records of an exception, and what the error policy sees of it."""
+"""Errors as values, as steps record them and the error policy reads them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from everstep.agent_domain.values import read_optional, require_map, storable
 
 
 class ErrorType(StrEnum):
-    """What kind of failure the error policy deals with."""
+    """The kinds of failures that the error policy distinguishes."""
 
     TOOL = "tool"
     MODEL = "model"
@@ -22,7 +22,7 @@ class ErrorType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StepError:
-    """An error of a step. `type` is set where the error itself says what it is."""
+    """An error of a step. `type` is set if the exception determines it."""
 
     message: str
     type: ErrorType | None = None
@@ -30,16 +30,16 @@ class StepError:
     exception: str | None = None
     """The name of the exception's class, for the operator."""
     advice: str | None = None
-    """What to change about the installation: a sentence that may be shown to anyone, also in Temporal."""
+    """What to change about the installation; may be shown to every viewer, also in Temporal."""
     is_public: bool = False
-    """Whether its own words may be shown to anyone."""
+    """Whether the message may be shown to every viewer."""
     ref: str | None = None
-    """What stands for its words where they are not shown; the operator finds them by it."""
+    """A reference shown in place of the message; the operator finds the message by it."""
 
     @classmethod
     def of(cls, error: BaseException, tool_name: str | None = None) -> "StepError":
-        """What is kept of an exception; without a message its class has to do."""
-        # Everyone reads it, and a class that was made while the program ran may have any name.
+        """Make a step error from an exception; without a message the class name is used."""
+        # Every viewer reads the name, and a class that was created at run time may have any name.
         name = next(kind.__name__ for kind in type(error).__mro__ if kind.__name__.isidentifier())
         advice = error.advice if isinstance(error, ModelError) else None
         is_public = isinstance(error, ToolFailed | InvalidInput)
@@ -47,14 +47,15 @@ class StepError:
 
     @property
     def is_effect_unknown(self) -> bool:
-        """Whether the call may have had its effect, and nothing says so."""
+        """Whether it is unknown if the call had its effect."""
         return self.type is ErrorType.UNKNOWN
 
     @property
     def told(self) -> str:
-        """What anyone may read: its words where they are meant to be read, else what kind it is.
+        """The text that every viewer may read: the message if it is public, else only the kind of error.
 
-        A tool says them by raising `ToolError`; what has no exception is a sentence of Everstep's own.
+        A tool makes its message public by raising `ToolError`. An error without an exception has a message
+        written by Everstep.
         """
         if self.is_public or self.exception is None:
             return self.message
@@ -63,7 +64,7 @@ class StepError:
         return self.exception if self.ref is None else f"{self.exception} (ref {self.ref})"
 
     def to_dict(self) -> dict[str, Any]:
-        """The written form."""
+        """Convert to JSON data."""
         return {
             "message": self.message,
             "type": self.type,
@@ -76,7 +77,7 @@ class StepError:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "StepError":
-        """Read the written form; what it does not know is ignored."""
+        """Read the JSON form; unknown keys are ignored."""
         require_map(data, "the error")
         return cls(
             str(data.get("message", "")),
@@ -92,10 +93,10 @@ class StepError:
 def _words(error: BaseException) -> str:
     try:
         words = str(error)
-        # Why a model is not asked again, and what its stand-ins said.
+        # The notes say why the model is not called again, and how its fallback models failed.
         notes = getattr(error, "__notes__", ()) if isinstance(error, ModelError) else ()
         return ". ".join([words.rstrip("."), *notes]) if notes else words
-    except Exception:  # noqa: BLE001 -- exceptions are anybody's code; one that cannot say what it is has no words
+    except Exception:  # noqa: BLE001 -- exceptions are user code, and `__str__` may raise; the text is then empty
         return ""
 
 

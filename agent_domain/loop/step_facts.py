@@ -1,7 +1,7 @@
-"""What a decision may know of a step: counts, names, reasons and kinds, never a body.
+"""The facts of a step that decisions read: counts, names, reasons and kinds, never a body.
 
-This is all of a step that travels through a workflow's history. It does not grow with the
-conversation, and nothing in it was written by a person or a model.
+Only these facts of a step are stored in a workflow's history. They do not grow with the
+conversation, and contain no text of a person or a model.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from everstep.agent_domain.loop.usage import Usage
 
 
 class StepType(StrEnum):
-    """What a step turned out to be."""
+    """The type of a completed step."""
 
     TOOL_EXECUTION = "tool_execution"
     FINAL = "final"
@@ -22,7 +22,7 @@ class StepType(StrEnum):
 
     @classmethod
     def parse(cls, text: str) -> "StepType":
-        """Read a stored type; `final_response` is an older word for `final`."""
+        """Read a stored type; `final_response` is an older name of `final`."""
         return cls.FINAL if text == "final_response" else cls(text)
 
 
@@ -34,7 +34,7 @@ def type_of_step(*, failed: bool, called: bool) -> StepType:
 
 
 class CallNeed(StrEnum):
-    """What a tool call waits for before it has a result."""
+    """The action that a tool call waits for before it has a result."""
 
     RUN = "run"
     APPROVAL = "approval"
@@ -55,14 +55,14 @@ class CallFacts:
 
 @dataclass(frozen=True, slots=True)
 class Besides:
-    """What a call, or the processing of a step, brought about besides its result."""
+    """The side effects of a call, or of a step's processing, in addition to its result."""
 
     usage: Usage = Usage()
-    """What it cost to ask models."""
+    """Tokens used by model calls during it."""
     child_tokens: int = 0
-    """What the execution used that it started, and those that this one started."""
+    """Tokens used by the child execution that it started, and by the children of that one."""
     wishes: Wishes = NO_WISHES
-    """What hooks asked for."""
+    """The requests of hooks."""
 
     def __add__(self, other: "Besides") -> "Besides":
         return Besides(
@@ -82,14 +82,14 @@ class StepFacts:
     finish_reason: str | None = None
     usage: Usage = Usage()
     pseudo_errors: tuple[StepError, ...] = ()
-    """Failures reported like a tool's although the model called none, such as an unusable decision."""
+    """Failures reported like a tool's although the model called no tool, such as an unusable decision."""
     own_errors: tuple[StepError, ...] = ()
     own_type: StepType | None = None
     is_failure: bool = False
     """An exception escaped the driver, a tool's executor, a processor or a criterion."""
     seconds: float = 0.0
     besides: Besides = NOTHING_BESIDES
-    """What came of its calls and hooks."""
+    """The side effects of its calls and hooks."""
 
     @classmethod
     def failure(cls, number: int, error: StepError, seconds: float = 0.0) -> "StepFacts":
@@ -114,12 +114,12 @@ class StepFacts:
 
     @property
     def errors(self) -> tuple[StepError, ...]:
-        """Its own errors, or else those of its failing calls."""
+        """The step's own errors, or those of its failing calls if it has none."""
         return self.own_errors or self.tool_errors
 
     @property
     def has_unknown_effect(self) -> bool:
-        """Whether a call may have had its effect, and nothing says so."""
+        """Whether it is unknown if one of the calls had its effect."""
         return any(error.is_effect_unknown for error in self.tool_errors)
 
     @property
@@ -134,7 +134,7 @@ class StepFacts:
 
     @property
     def step_type(self) -> StepType:
-        """What the step turned out to be."""
+        """The step's own type, or the type that follows from its calls."""
         return self.own_type or type_of_step(failed=bool(self.tool_errors), called=self.has_tool_calls)
 
     def settled(
@@ -143,10 +143,10 @@ class StepFacts:
         seconds: float = 0.0,
         besides: Besides = NOTHING_BESIDES,
     ) -> "StepFacts":
-        """The same with these calls answered; a call that already has its result keeps it."""
+        """A copy with results for these calls; a call that already has a result keeps it."""
         answers = {call.id: replace(call, is_settled=True) for call in results}
         calls = tuple(call if call.is_settled else answers.get(call.id, call) for call in self.calls)
-        # To the microsecond: sums of binary fractions write themselves with seventeen digits.
+        # Rounded to microseconds: sums of binary fractions serialize with seventeen digits.
         return replace(
             self,
             calls=calls,
@@ -155,12 +155,15 @@ class StepFacts:
         )
 
     def granted(self) -> "StepFacts":
-        """The same once the loop has heard what hooks ask for: else every later call would pause it anew."""
+        """A copy without the requests of hooks, once the loop has applied them.
+
+        Otherwise every later call would pause the execution again.
+        """
         if not self.besides.wishes:
             return self
         return replace(self, besides=replace(self.besides, wishes=NO_WISHES))
 
     def needing(self, call_id: str, need: CallNeed) -> "StepFacts":
-        """The same with one call waiting for something else, such as to run once it is approved."""
+        """A copy in which one call waits for something else, such as to run after its approval."""
         calls = (replace(c, need=need) if c.id == call_id else c for c in self.calls)
         return replace(self, calls=tuple(calls))

@@ -1,4 +1,4 @@
-"""A wish to stop that comes from outside the criteria: a hook, a driver or a person."""
+"""A request to stop from outside the criteria: from a hook, a driver or a person."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ class StopSignal:
     def __post_init__(self) -> None:
         if self.reason not in frozenset(StopReason):
             known = ", ".join(StopReason)
-            raise InvalidInput(f"{self.reason!r} is no stop reason; use one of: {known}")
+            raise InvalidInput(f"{self.reason!r} is not a stop reason; use one of: {known}")
         object.__setattr__(self, "reason", StopReason(self.reason))
         object.__setattr__(self, "context", frozen_map(self.context, "the context of a stop signal"))
 
     def to_dict(self) -> dict[str, Any]:
-        """The written form."""
+        """Convert to JSON data."""
         return {
             "reason": self.reason,
             "message": self.message,
@@ -36,7 +36,7 @@ class StopSignal:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "StopSignal":
-        """Read the written form; what it does not know is ignored."""
+        """Read the JSON form; unknown keys are ignored."""
         return cls(
             read_key(data, "reason", StopReason),
             str(data.get("message", "")),

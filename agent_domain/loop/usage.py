@@ -10,7 +10,7 @@ from everstep.agent_domain.values import FrozenDict, frozen_map
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What model calls consumed. Cached tokens are not in `input`, reasoning not in `output`."""
+    """Tokens that model calls used. `input` excludes cached tokens, `output` excludes reasoning."""
 
     input: int = 0
     output: int = 0
@@ -42,7 +42,7 @@ class Usage:
         return self.cache_write + self.cache_read
 
     def to_wire(self) -> dict[str, int]:
-        """For envelopes and snapshots: completion contains reasoning."""
+        """The form in envelopes and snapshots, in which `completion` includes reasoning."""
         return {
             "prompt": self.input,
             "completion": self.output + self.reasoning,
@@ -52,7 +52,7 @@ class Usage:
         }
 
     def to_breakdown(self) -> dict[str, int]:
-        """For the database: disjoint counters and their sum."""
+        """The form in the database: disjoint counters and their sum."""
         return {
             "input": self.input,
             "output": self.output,
@@ -73,7 +73,7 @@ class Usage:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any] | None) -> "Usage":
-        """Read any of the written forms; the total is recomputed, alone it counts as input."""
+        """Read any of the JSON forms; the total is recomputed, a total alone counts as input."""
         given = frozen_map(data or {}, "usage")
         if given.get("token_breakdown"):
             given = frozen_map(given["token_breakdown"], "token_breakdown")

@@ -1,7 +1,7 @@
-"""What decisions may read of an execution, be it bare facts or a full state.
+"""The attributes of an execution that decisions may read, in its facts and in its full state.
 
-`ExecutionFacts` and `AgentState` both fit these views. Criteria that ask for no more than
-`ExecutionView` judge either, so they can govern a durable execution.
+`ExecutionFacts` and `AgentState` both implement these protocols. Criteria that read only
+`ExecutionView` work on either, so they can govern a durable execution.
 """
 
 from datetime import datetime
@@ -16,7 +16,7 @@ from everstep.agent_domain.loop.usage import Usage
 
 
 class StepView(Protocol):
-    """What criteria read of a step."""
+    """The attributes of a step that criteria read."""
 
     @property
     def finish_reason(self) -> str | None:
@@ -35,12 +35,12 @@ class StepView(Protocol):
 
     @property
     def step_type(self) -> StepType:
-        """What the step turned out to be."""
+        """The type of the step."""
         ...
 
 
 class ExecutionView(Signalled, Protocol):
-    """What criteria read of an execution."""
+    """The attributes of an execution that criteria read."""
 
     @property
     def step_count(self) -> int:
@@ -54,7 +54,7 @@ class ExecutionView(Signalled, Protocol):
 
     @property
     def tokens(self) -> int:
-        """All that was used, by executions that calls started as well."""
+        """All tokens used, including those of child executions."""
         ...
 
     @property
@@ -79,7 +79,7 @@ class ExecutionView(Signalled, Protocol):
 
     @property
     def error_context(self) -> ErrorContext:
-        """What the error policy judges."""
+        """The latest failure, for the error policy."""
         ...
 
     @property
@@ -89,26 +89,26 @@ class ExecutionView(Signalled, Protocol):
 
 
 class LoopState(Signalled, Protocol):
-    """What the loop itself reads; the criteria read more."""
+    """The attributes that the loop itself reads; the criteria read more."""
 
     @property
     def status(self) -> AgentStatus:
-        """Where the agent stands."""
+        """The agent's status."""
         ...
 
     @property
     def is_paused(self) -> bool:
-        """Whether somebody paused the execution."""
+        """Whether the execution is paused."""
         ...
 
     @property
     def awaits_reply(self) -> bool:
-        """Whether a step has begun and nothing has come back for it."""
+        """Whether a step has started and the model has not replied."""
         ...
 
     @property
     def pending(self) -> tuple[CallFacts, ...]:
-        """The calls of the step under way that have no result yet."""
+        """The calls of the step in progress that have no result yet."""
         ...
 
     @property
@@ -118,23 +118,23 @@ class LoopState(Signalled, Protocol):
 
     @property
     def next_step_number(self) -> int:
-        """The number of the step under way, or of the next."""
+        """The number of the step in progress, or of the next one."""
         ...
 
     @property
     def steered(self) -> int:
-        """How many messages wait for the next step boundary."""
+        """The number of messages that wait for the next step boundary."""
         ...
 
     @property
     def last_outcome(self) -> ContinuationOutcome | None:
-        """What the latest evaluation came to."""
+        """The outcome of the latest evaluation."""
         ...
 
     def at(self, now: datetime) -> Self:
-        """The same, looked at now."""
+        """Update the clock to `now`."""
         ...
 
     def requested(self) -> Self:
-        """The same with another step asked for."""
+        """Request another step."""
         ...

@@ -1,1 +1,1 @@
-"""Messages as models read them, and what is kept of the context between steps."""
+"""Messages as models read them, and the context that is cached between steps."""

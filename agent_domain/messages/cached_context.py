@@ -1,4 +1,4 @@
-"""What a model request consists of, and the part of it that stays the same from step to step."""
+"""Model requests, and the part of them that stays the same from step to step."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -43,12 +43,12 @@ class ResponseFormat:
         return cls(inner.get("schema") or EMPTY, kind, name, bool(strict))
 
     def to_dict(self) -> dict[str, Any]:
-        """The written form."""
+        """Convert to JSON data."""
         return {"type": self.type, "schema": self.schema, "name": self.name, "strict": self.strict}
 
 
 def as_response_format(given: "ResponseFormat | Mapping[str, Any] | None") -> ResponseFormat | None:
-    """The format, however it was given; an empty map is none."""
+    """Return the format, given as such or as a map; an empty map means None."""
     if given is None or isinstance(given, ResponseFormat):
         return given
     return ResponseFormat.from_dict(given) if given else None
@@ -75,22 +75,22 @@ class CachedContext:
         return not (self.messages or self.tools or self.tool_choice or self.response_format)
 
     def with_system_prompt(self, prompt: str) -> "CachedContext":
-        """The prompt before all cached messages; blank or repeated prompts change nothing."""
+        """A copy with the prompt before all cached messages; blank or repeated prompts change nothing."""
         message = system(valid_text(prompt, "the system prompt").strip())
         if not message.content or message in self.messages:
             return self
         return replace(self, messages=(message, *self.messages))
 
     def with_response_format(self, given: "ResponseFormat | Mapping[str, Any] | None") -> "CachedContext":
-        """The same with another response format."""
+        """A copy with another response format."""
         return replace(self, response_format=as_response_format(given))
 
     def with_tools(self, schemas: Iterable[Mapping[str, Any]]) -> "CachedContext":
-        """The same with these tool schemas."""
+        """A copy with these tool schemas."""
         return replace(self, tools=listed(schemas, "tools"))
 
     def to_dict(self) -> dict[str, Any]:
-        """The written form."""
+        """Convert to JSON data."""
         return {
             "messages": [m.to_dict() for m in self.messages],
             "tools": self.tools,
@@ -100,7 +100,7 @@ class CachedContext:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any] | None) -> "CachedContext":
-        """Read the written form; what it does not know is ignored."""
+        """Read the JSON form; unknown keys are ignored."""
         data = data or EMPTY
         require_map(data, "the cached context")
         return cls(
@@ -113,7 +113,7 @@ class CachedContext:
 
 @dataclass(frozen=True, slots=True)
 class InferenceRequest:
-    """All that a model is asked with in one step; `cached_messages` of the leading ones may be cached."""
+    """The complete request to a model in one step; the first `cached_messages` messages may be cached."""
 
     messages: Messages
     cached_messages: int = 0
@@ -131,7 +131,14 @@ class InferenceRequest:
         *,
         parallel_tools: bool = True,
     ) -> "InferenceRequest":
-        """Cached messages, then the conversation; what the request has of its own wins over the cache."""
+        """Combine the cached context and the conversation into a request.
+
+        Args:
+            conversation: The messages after the cached ones.
+            cached: The context that precedes every request of the run.
+            own: The context of this request alone; its settings replace the cached ones.
+            parallel_tools: Whether the model may call several tools at once.
+        """
         tools = own.tools or cached.tools
         return cls(
             (*cached.messages, *own.messages, *without_orphans(conversation)),
@@ -144,7 +151,7 @@ class InferenceRequest:
 
 
 def without_orphans(messages: Messages) -> Messages:
-    """The conversation without leading tool results whose call is gone: providers refuse those."""
+    """Remove leading tool results whose call is not in the conversation: providers refuse those."""
     called = {call.get("id") for message in messages for call in message.calls}
     for index, message in enumerate(messages):
         if message.role is not Role.TOOL or message.answers in called:

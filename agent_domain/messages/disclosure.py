@@ -1,7 +1,7 @@
-"""Who reads what of an error: the model its words without secrets, the operator the same, anyone else less.
+"""Which text of an error each reader sees: models and operators all of it without secrets, viewers less.
 
-`StepError.told` is what anyone reads. It stands in envelopes and session messages as they are stored, and
-takes the place of the words where steps, traces and snapshots are read.
+`StepError.told` is the text that every viewer may read. It is stored in envelopes and session messages, and
+replaces the full text when steps, traces and snapshots are read.
 """
 
 from collections.abc import Mapping
@@ -15,32 +15,32 @@ from everstep.agent_domain.messages.messages import Message
 from everstep.agent_domain.redaction import Redaction
 
 TOLD = "told"
-"""In the metadata of a message that quotes an error: the content that anyone may read."""
+"""The metadata key of the content that every viewer may read, in a message that quotes an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Disclosure:
-    """How much of errors is told."""
+    """The policy for showing error texts to viewers."""
 
     redaction: Redaction = field(default_factory=Redaction)
     is_full: bool = False
-    """Whether anyone may read all words, for installations of one person."""
+    """Whether every viewer may read the full text, for installations with a single user."""
 
     def of(self, error: StepError, execution_id: UUID, key: str) -> StepError:
-        """The error as it is kept: without secrets, and with what stands for its words elsewhere."""
+        """The error as it is stored: without secrets, and with the reference that viewers see instead."""
         ref = error.ref or (error.exception and uuid5(execution_id, f"error/{key}").hex[:12])
         words = self.redaction(error.message)
         return replace(error, message=words, ref=ref, is_public=error.is_public or self.is_full)
 
 
 def with_reasons_told(outcome: ContinuationOutcome, words: str, told: str) -> ContinuationOutcome:
-    """The outcome in which a criterion raised these words: its vote says what anyone may read."""
+    """Replace the full text of a criterion's exception in an outcome's votes by the text for viewers."""
     votes = (replace(vote, reason=vote.reason.replace(words, told)) for vote in outcome.evaluations)
     return replace(outcome, evaluations=tuple(votes))
 
 
 def with_told(message: Message, error: StepError) -> Message:
-    """A message that quotes an error, with the content that anyone may read beside it."""
+    """Add to a message that quotes an error the content that every viewer may read."""
     if error.told == error.message or error.message not in message.text:
         return message
     told = message.text.replace(error.message, error.told)
@@ -48,10 +48,10 @@ def with_told(message: Message, error: StepError) -> Message:
 
 
 def veiled(value: Any) -> Any:
-    """A document as anyone may read it: errors by kind, and messages that quote them without their words.
+    """Remove full error texts from the JSON of a step, trace or snapshot, for viewers.
 
-    Documents are those of steps, traces and snapshots: an error is a map with `message` and `exception`, a
-    message has its readable content in its metadata.
+    An error is a map with `message` and `exception`; only its kind remains. A message that quotes an error
+    has the content for viewers in its metadata.
     """
     match value:
         case Mapping():
@@ -77,7 +77,7 @@ def _veiled_map(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _veil_beside(entries: dict[str, Any], error: StepError) -> None:
-    """What stands beside an error in a vote or an execution of a tool may quote it."""
+    """Replace the error's text in the fields next to it, which may quote it in votes and tool executions."""
     for key in ("reason", "told", "text"):
         if isinstance(entries.get(key), str):
             entries[key] = entries[key].replace(error.message, error.told)

@@ -1,7 +1,7 @@
-"""Keeps tool arguments out of what a model says.
+"""Removes tool arguments that a model repeats as text.
 
-Some models repeat the arguments of their call as text. Such text is dropped, but only when
-nothing else was said: prose that mentions arguments stays.
+Some models repeat the arguments of their call as text. Such text is dropped, but only if the response
+contains no other text: prose that mentions arguments is kept.
 """
 
 import re
@@ -15,19 +15,19 @@ from everstep.agent_domain.values import FrozenDict, FrozenList, parse_json
 _FENCE = "```"
 _INFO = re.compile(r"[\w-]*\s*")
 _BEGINS = re.compile(r"\s*(?:```[\w-]*\s*)?[{\[]")
-"""How arguments begin."""
+"""Matches text that begins like arguments."""
 _MAY_BEGIN = re.compile(r"\s*(?:`{0,3}|```[\w-]*\s*)")
-"""Too little text to tell."""
+"""Matches text that is too short to decide."""
 
 
 def said(text: str, calls: Iterable[ToolCall]) -> str:
-    """The text of a response, or empty text when it only repeats the arguments of one of its calls."""
+    """The text of a response, or an empty text if it only repeats the arguments of one of its calls."""
     calls = tuple(calls)
     return "" if calls and _is_arguments(text, calls) else text
 
 
 class Held:
-    """Text on its way to a listener, who cannot unhear it: what begins like arguments waits."""
+    """Buffers streamed text that begins like arguments, because sent text cannot be retracted."""
 
     def __init__(self, on_text: Callable[[str], None]) -> None:
         self._on_text = on_text
@@ -35,7 +35,7 @@ class Held:
         self._passes = self._waits = False
 
     def heard(self, text: str) -> None:
-        """Some more text."""
+        """Receive a chunk of text; pass it on unless it may be arguments."""
         if self._passes:
             self._on_text(text)
             return
@@ -46,7 +46,7 @@ class Held:
             self._on_text(self._held)
 
     def ended(self, text: str) -> None:
-        """The response is whole, and this is what it says."""
+        """Receive the text of the complete response; send the buffer unless the text was dropped."""
         if text and self._held and not self._passes:
             self._on_text(self._held)
 
@@ -57,7 +57,7 @@ def _is_arguments(text: str, calls: tuple[ToolCall, ...]) -> bool:
 
 
 def _unfenced(text: str) -> str:
-    """What a code fence around the whole text holds."""
+    """Remove a code fence around the whole text."""
     if not (text.startswith(_FENCE) and text.endswith(_FENCE)):
         return text
     inside = text.removeprefix(_FENCE).removesuffix(_FENCE)
@@ -66,12 +66,12 @@ def _unfenced(text: str) -> str:
 
 
 def _arguments(call: ToolCall) -> Any:
-    """What the model sent, which need not be an object."""
+    """The arguments as the model sent them, which need not be an object."""
     return call.args if call.malformed is None else _parsed(call.malformed)
 
 
 def _parsed(text: str) -> Any:
-    """The JSON, or None for text that is none; nobody sends null as arguments."""
+    """Parse JSON, or return None for other text; models do not send null as arguments."""
     try:
         return parse_json(text)
     except InvalidInput:

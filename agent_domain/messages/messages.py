@@ -1,4 +1,4 @@
-"""Messages: who said what, in the form that providers, snapshots and the store share."""
+"""Messages of a conversation, in the form that providers, snapshots and the store share."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ from everstep.agent_domain.values import (
 
 
 class Role(StrEnum):
-    """Who speaks."""
+    """The author of a message."""
 
     SYSTEM = "system"
     DEVELOPER = "developer"
@@ -33,7 +33,7 @@ class Role(StrEnum):
 
     @classmethod
     def parse(cls, text: object) -> "Role":
-        """The role of that name; whatever is unknown speaks as the user."""
+        """The role with that name; an unknown name means the user."""
         return cls(text) if isinstance(text, str) and text in _ROLES else cls.USER
 
 
@@ -80,17 +80,17 @@ class Message:
 
     @property
     def is_empty(self) -> bool:
-        """Nothing was said and nothing noted; such a message is dropped on export."""
+        """Whether it has neither content nor metadata; such a message is dropped on export."""
         return not self.content and not self.metadata
 
     @property
     def is_user(self) -> bool:
-        """Whether the user speaks."""
+        """Whether the user wrote it."""
         return self.role is Role.USER
 
     @property
     def is_assistant(self) -> bool:
-        """Whether the model speaks."""
+        """Whether the model wrote it."""
         return self.role is Role.ASSISTANT
 
     @property
@@ -105,16 +105,16 @@ class Message:
 
     @property
     def is_system(self) -> bool:
-        """System and developer messages both instruct."""
+        """Whether it is an instruction: system and developer messages both are."""
         return self.has_role(Role.SYSTEM, Role.DEVELOPER)
 
     def has_role(self, *roles: str) -> bool:
-        """Whether the speaker is any of these."""
+        """Whether its role is one of these."""
         return self.role in roles
 
     @property
     def text(self) -> str:
-        """All text of the message; parts that are no text are left out."""
+        """All text of the message; parts of other types are left out."""
         if isinstance(self.content, str):
             return self.content
         return "\n".join(part["text"] for part in self.content if is_text_part(part))
@@ -150,7 +150,11 @@ def _content(content: object) -> Content:
 
 
 def as_messages(given: "str | Message | Iterable[Message | Mapping[str, Any] | str]") -> Messages:
-    """What users write for a conversation: text, a message, or several of them."""
+    """Make messages from a text, a message, or a list of them.
+
+    Raises:
+        InvalidInput: It is none of these.
+    """
     if isinstance(given, str | Message):
         return (as_message(given),)
     if isinstance(given, Mapping):
@@ -161,65 +165,65 @@ def as_messages(given: "str | Message | Iterable[Message | Mapping[str, Any] | s
 
 
 def as_message(given: "str | Message | Mapping[str, Any]") -> Message:
-    """One message from text, a map or a message."""
+    """Make a message from a text, a map or a message."""
     if isinstance(given, Message):
         return given
     return Message.from_string(given) if isinstance(given, str) else Message.from_dict(given)
 
 
 def export(messages: Iterable[Message]) -> list[dict[str, Any]]:
-    """The messages as plain maps, those that say nothing left out."""
+    """Convert the messages to plain maps, without empty ones."""
     return [message.to_dict() for message in messages if not message.is_empty]
 
 
 def system(text: str) -> Message:
-    """An instruction."""
+    """A system message."""
     return Message.from_string(text, "system")
 
 
 def user(text: str) -> Message:
-    """What a person says."""
+    """A message of the user."""
     return Message.from_string(text, "user")
 
 
 def assistant(text: str, **metadata: Any) -> Message:
-    """What the model says."""
+    """A message of the model."""
     return Message(Role.ASSISTANT, text, frozen_map(metadata))
 
 
 def tool_message(text: str, call_id: str, name: str) -> Message:
-    """What the model reads as the result of one call."""
+    """The result of a tool call, as the model reads it."""
     return Message(Role.TOOL, text, frozen_map({"tool_call_id": call_id, "tool_name": name}))
 
 
 def call_entry(call_id: str, name: str, args: Mapping[str, Any] | str) -> dict[str, Any]:
-    """A tool call as an assistant message carries it; text is what the model sent when it was no object."""
+    """A tool call in an assistant message; arguments that were not a JSON object are given as text."""
     arguments = args if isinstance(args, str) else json_text(args)
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 PROVIDER_ITEMS = "provider_items"
-"""Metadata of what the model says: what its provider wants back unchanged, such as its reasoning."""
+"""The metadata key of items that the provider requires back unchanged, such as reasoning."""
 
 DEFAULT_SECTION = "messages"
 
 
 @dataclass(frozen=True, slots=True)
 class MessageStore:
-    """Conversations under names; the default section is the one the model sees."""
+    """Conversations by name; the model sees the default section."""
 
     sections: tuple[tuple[str, tuple[Message, ...]], ...] = ((DEFAULT_SECTION, ()),)
 
     def section(self, name: str = DEFAULT_SECTION) -> Messages:
-        """The messages of a section, none if there is no such section."""
+        """The messages of a section; empty if there is no such section."""
         return dict(self.sections).get(name, ())
 
     def with_section(self, name: str, messages: Iterable[Message]) -> "MessageStore":
-        """The same with these messages as that section."""
+        """A copy in which the section has these messages."""
         return replace(self, sections=tuple((dict(self.sections) | {name: tuple(messages)}).items()))
 
     def to_dict(self) -> dict[str, Any]:
-        """The written form."""
+        """Convert to JSON data."""
         return {"sections": [{"name": n, "messages": export(m)} for n, m in self.sections]}
 
     @classmethod

@@ -1,1 +1,1 @@
-"""The state of an execution with its bodies: steps, snapshots and events."""
+"""The full state of an execution: steps, snapshots and events."""

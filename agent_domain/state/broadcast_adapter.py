@@ -1,11 +1,11 @@
-"""Turns the events of a running agent into envelopes for those who watch it.
+"""Turns the events of a running agent into envelopes for its viewers.
 
-The adapter decides what is told and in which order: a status only when it changes, the trace before the
-status that ends the execution, no text of an attempt that was given up. It neither stores nor numbers;
-whoever it hands an envelope to does, and knows which stored envelope a chunk follows.
+The adapter decides which envelopes are sent and in which order: a status only when it changes, the trace
+before the status that ends the execution, no text of an attempt that was given up. It neither stores nor
+numbers envelopes: the broadcaster does, and knows which stored envelope a chunk follows.
 
-Ids follow from what an envelope tells, so the same events give the same ids. An adapter that is used for
-one run after another says so in them, as every run begins with step 1.
+Ids are derived from the content of an envelope, so the same events give the same ids. An adapter that is used
+for several runs adds the number of the run to them, because every run begins with step 1.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ from everstep.agent_domain.values import uuid_or_text
 
 
 class CanBroadcastAgentEvents(Protocol):
-    """Takes envelopes to whoever listens on a channel."""
+    """Sends envelopes to the subscribers of a channel."""
 
     def broadcast(self, channel: str, envelope: Envelope) -> object:
         """Send one envelope; a transport may put a prefix before the channel."""
@@ -45,7 +45,7 @@ class CanBroadcastAgentEvents(Protocol):
 
 @dataclass
 class _Stream:
-    """How far the text of one attempt has come."""
+    """The progress of the text of one attempt."""
 
     attempt: Attempt
     sent: int = 0
@@ -54,7 +54,7 @@ class _Stream:
 
 @dataclass
 class _Run:
-    """What the adapter remembers of one run, from its first step to its end."""
+    """The adapter's state for one run, from its first step to its end."""
 
     number: int = 1
     changes: int = 0
@@ -64,7 +64,18 @@ class _Run:
 
 
 class AgentEventEnvelopeAdapter:
-    """Tells one execution's events as envelopes, on the channel of its session."""
+    """Sends the events of one execution as envelopes, on the channel of its session.
+
+    Args:
+        broadcaster: Receives the channel and each envelope.
+        session_id: The session, or None for an execution outside of sessions.
+        execution_id: The execution.
+        config: Selects which envelopes are sent.
+        clock: Returns the current time.
+
+    Raises:
+        InvalidInput: The broadcaster has no plain method `broadcast`, or an id is invalid.
+    """
 
     def __init__(
         self,
@@ -78,15 +89,15 @@ class AgentEventEnvelopeAdapter:
         send = getattr(broadcaster, "broadcast", None)
         if not callable(send):
             raise InvalidInput(
-                f"a broadcaster has a method broadcast(channel, envelope), {broadcaster!r} has none"
+                f"a broadcaster needs a method broadcast(channel, envelope); {broadcaster!r} has none"
             )
         if iscoroutinefunction(send):
             raise InvalidInput(
-                f"a broadcaster is told at once and cannot be awaited; make broadcast of {broadcaster!r} "
-                "a plain method, such as one that puts the envelope into a queue"
+                "a broadcaster is called synchronously and cannot be awaited; make broadcast of "
+                f"{broadcaster!r} a plain method, such as one that puts the envelope into a queue"
             )
         self.broadcaster = broadcaster
-        # An application's own texts stay as they are, all the way into its envelopes.
+        # Texts that an application uses as ids are kept unchanged, also in envelopes.
         self.session_id = None if session_id is None else cast("UUID", uuid_or_text(session_id, "session_id"))
         self.execution_id = cast("UUID", uuid_or_text(execution_id, "execution_id"))
         self.config = config or BroadcastConfig.standard()
@@ -96,7 +107,7 @@ class AgentEventEnvelopeAdapter:
 
     @property
     def channel(self) -> str:
-        """Where the envelopes go."""
+        """The channel of the envelopes."""
         return channel_of(self.session_id, self.execution_id)
 
     def wiretap(self) -> Listener:
@@ -174,7 +185,7 @@ class AgentEventEnvelopeAdapter:
     # The execution as a whole.
 
     def on_continuation_evaluated(self, event: ContinuationEvaluated) -> None:
-        """The criteria said whether another step follows; if none does, this is the end."""
+        """The criteria decided whether another step follows; if none does, the execution ends."""
         if event.step_number == 0 and self._run.is_over:
             self._begin_run()
         self._run.step_count = event.step_number
@@ -199,19 +210,19 @@ class AgentEventEnvelopeAdapter:
         self._track(WireStatus.PAUSED, self._clock())
 
     def on_agent_resumed(self) -> None:
-        """The execution goes on."""
+        """The execution resumes."""
         self._track(WireStatus.PROCESSING, self._clock())
 
     def on_agent_status_changed(
         self, status: WireStatus | str, error: str | None = None, last_response: str | None = None
     ) -> None:
-        """Tell this status, whatever it was before."""
+        """Send this status, even if it did not change."""
         known = _status(status)
         self._run.is_over = self._run.is_over or known.is_terminal
         self._tell(known, self._clock(), error, last_response)
 
     def reset(self) -> None:
-        """Forget what was told; whatever comes next belongs to another run."""
+        """Forget the current run; all later events belong to another run."""
         self._status = WireStatus.IDLE
         self._begin_run()
 
@@ -225,7 +236,14 @@ class AgentEventEnvelopeAdapter:
         attempt: int | None = None,
         is_complete: bool = False,
     ) -> None:
-        """The model wrote, or finished writing: an event, or text (of the step and attempt under way)."""
+        """The model wrote text, or finished writing.
+
+        Args:
+            chunk: The event, or a text.
+            step_number: The step of a text; by default the step in progress.
+            attempt: The attempt of a text; by default the attempt in progress.
+            is_complete: Whether the text ends with this chunk; only used with a text.
+        """
         if not self.config.include_stream_chunks:
             return
         if isinstance(chunk, StreamEventReceived):
@@ -236,12 +254,12 @@ class AgentEventEnvelopeAdapter:
             self._stream(self._attempt(step_number, attempt), chunk, is_complete, self._clock())
 
     def on_attempt_superseded(self, next_attempt: int | None = None) -> None:
-        """The model call under way was given up; the next attempt writes from the beginning."""
+        """The model call in progress was given up; the next attempt starts again from the beginning."""
         given_up = self._run.stream.attempt
         self._supersede(given_up.number + 1 if next_attempt is None else next_attempt, self._clock())
 
     def _attempt(self, step_number: int | None, number: int | None) -> Attempt:
-        """What text belongs to when it is not said: the attempt under way."""
+        """The attempt that a text belongs to; defaults come from the attempt in progress."""
         current = self._run.stream.attempt
         step = max(1, current.step_number) if step_number is None else step_number
         latest = current.number if step == current.step_number else 1
@@ -249,7 +267,7 @@ class AgentEventEnvelopeAdapter:
 
     def _stream(self, attempt: Attempt, content: str, is_complete: bool, at: datetime) -> None:
         if attempt < self._run.stream.attempt:
-            return  # Late words of an attempt that was given up, or of a step that is over.
+            return  # Late text of an attempt that was given up, or of a step that is over.
         if attempt.step_number == self._run.stream.attempt.step_number:
             if attempt.number > self._run.stream.attempt.number:
                 self._supersede(attempt.number, at)
@@ -268,17 +286,17 @@ class AgentEventEnvelopeAdapter:
         self._send(record, at)
 
     def _supersede(self, next_attempt: int, at: datetime) -> None:
-        """Readers only have to know if they were sent something."""
+        """Announce the next attempt, but only to viewers that received text of the one that was given up."""
         given_up = self._run.stream
         record = envelopes.attempt_superseded(given_up.attempt, next_attempt)
         self._run.stream = _Stream(replace(given_up.attempt, number=next_attempt))
         if given_up.sent:
             self._send(record, at)
 
-    # Telling.
+    # Sending.
 
     def _enter(self, step_number: int) -> None:
-        """A step number that comes again, after the end or below the last, belongs to another run."""
+        """Start another run if the step number repeats after the end, or is lower than the last one."""
         last = self._run.stream.attempt.step_number
         if step_number < last or (step_number == last and self._run.is_over):
             self._begin_run()
@@ -315,13 +333,13 @@ class AgentEventEnvelopeAdapter:
 
 
 def _has_failure_to_come(event: ContinuationEvaluated) -> bool:
-    """A criterion raised after this step: a failure step follows, and ends the execution."""
+    """Whether a criterion raised after this step: a failure step then follows and ends the execution."""
     failure = event.outcome.failure
     return failure is not None and failure.message not in event.errors
 
 
 def _error(event: ContinuationEvaluated) -> str | None:
-    """What failed, or at least what the one that decided had to say."""
+    """The errors of the event, or the reason of the deciding criterion if there are none."""
     decided = event.outcome.evaluation_for(event.resolved_by)
     return "\n".join(event.errors) or (decided.reason if decided else None)
 

@@ -1,4 +1,4 @@
-"""In-process events: what listeners of a running agent are told, in order.
+"""In-process events, which listeners of a running agent receive in order.
 
 Attributes are snake_case; `to_dict()` gives the keys that other languages and logs expect.
 """
@@ -20,17 +20,17 @@ from everstep.agent_domain.values import FrozenDict, moment, thaw
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """Something that happened to an agent at a moment."""
+    """The base of all events: something that happened to an agent at a time."""
 
     at: datetime
     agent_id: UUID | None = None
     parent_agent_id: UUID | None = None
 
     keys: ClassVar[Mapping[str, str]] = {}
-    """Keys of attributes whose written name is not simply their camelCase form."""
+    """Keys of attributes whose key is not simply their name in camelCase."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The payload as JSON values, under the keys of rule 4.6; the moment is not part of it."""
+        """The payload as JSON values, with the keys of rule 4.6; the time is not part of it."""
         names = [field.name for field in fields(self) if field.name != "at"]
         return {self.keys.get(name, _camel(name)): _plain(getattr(self, name)) for name in names}
 
@@ -71,11 +71,11 @@ class AgentStepStarted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelCallDelayed(Event):
-    """A model call failed in transport and is made again after a pause."""
+    """A model call failed in transport and is retried after a pause."""
 
     step_number: int
     detail: str
-    """What is the matter, such as `provider unavailable, next attempt in 2 s`."""
+    """The problem, such as `provider unavailable, next attempt in 2 s`."""
     error: str
     seconds: float
 
@@ -142,13 +142,13 @@ class TokenUsageReported(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class ContinuationEvaluated(Event):
-    """The criteria were asked whether another step follows."""
+    """The criteria decided whether another step follows."""
 
     step_number: int
     outcome: ContinuationOutcome
     stop_signal: StopSignal | None
     source: str
-    """What decided: the criterion that did, or the source that the stop signal names."""
+    """The deciding criterion, or the source that the stop signal names."""
     status: AgentStatus
     errors: tuple[str, ...] = ()
     last_response: str | None = None
@@ -170,11 +170,11 @@ class ContinuationEvaluated(Event):
 
     @property
     def resolved_by(self) -> str:
-        """Who decided."""
+        """The name of the deciding criterion."""
         return self.outcome.resolved_by
 
     def to_dict(self) -> dict[str, Any]:
-        """The written form."""
+        """Convert to JSON data."""
         return super().to_dict() | {
             "step": self.step,
             "shouldContinue": self.should_continue,
@@ -229,16 +229,16 @@ Listener: TypeAlias = Callable[[Event], object]
 
 @dataclass
 class EventBus:
-    """Tells listeners what happens, in the order in which it happens.
+    """Calls listeners with every event, in order.
 
-    A listener that raises is a mistake of the program that registered it: `ListenerFailed`
-    leaves `run` and never becomes an error of the agent.
+    A listener that raises is a bug in the program that registered it: `ListenerFailed`
+    is raised from `run` and never becomes an error of the agent.
     """
 
     listeners: list[Listener] = field(default_factory=list["Listener"])
 
     def wiretap(self, fn: Listener | None) -> None:
-        """Tell this one everything; None changes nothing."""
+        """Register a listener for all events; None changes nothing."""
         if fn is not None:
             self.listeners.append(_callable(fn))
 
@@ -247,7 +247,7 @@ class EventBus:
     @overload
     def on_event(self, cls: type[E], fn: None) -> None: ...
     def on_event(self, cls: type[E], fn: Callable[[E], object] | None) -> None:
-        """Tell this one the events of a class; None changes nothing."""
+        """Register a listener for the events of a class; None changes nothing."""
         if fn is None:
             return
         given = cast("object", cls)
@@ -262,12 +262,16 @@ class EventBus:
         self.listeners.append(only_these)
 
     def emit(self, event: Event) -> None:
-        """Tell every listener; the first that raises ends it."""
+        """Call every listener.
+
+        Raises:
+            ListenerFailed: A listener raised; the ones after it are not called.
+        """
         for listener in tuple(self.listeners):
             try:
                 listener(event)
             except ListenerFailed:
-                # The listener is another bus, and said so already.
+                # The listener is another bus, which wrapped the exception already.
                 raise
             except Exception as error:
                 raise ListenerFailed(type(event).__name__) from error
@@ -280,5 +284,7 @@ def _callable(fn: F) -> F:
     if not callable(fn):
         raise InvalidInput(f"a listener must be callable, {fn!r} is not")
     if iscoroutinefunction(fn) or iscoroutinefunction(type(fn).__call__):
-        raise InvalidInput(f"a listener is told at once and cannot be awaited; make {fn!r} a plain function")
+        raise InvalidInput(
+            f"a listener is called synchronously and cannot be awaited; make {fn!r} a plain function"
+        )
     return fn

@@ -1,7 +1,7 @@
-"""Snapshots: an agent's state as JSON, cut down to what its readers need.
+"""Snapshots: an agent's state as JSON, reduced to the parts that its readers need.
 
 The slim form is for people, dashboards and the final record of an execution; the continuation
-form is what another process needs to take the conversation up again.
+form holds the data with which another process can continue the conversation.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -42,9 +42,9 @@ from everstep.agent_domain.values import (
 SCHEMA_VERSION = 1
 OMITTED_RESULT = "[tool result omitted]"
 _STRUCTURE = ("tool_calls", "tool_call_id", "tool_name")
-"""Message metadata without which a conversation cannot be sent again."""
+"""Message metadata that are needed to send a conversation to a model again."""
 _NOT_FOR_READERS = ("result", PROVIDER_ITEMS)
-"""Message metadata that only the agent and its model need."""
+"""Message metadata for the agent and its model only, left out of slim snapshots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,27 +68,27 @@ class SlimSerializationConfig:
 
     @classmethod
     def minimal(cls) -> "SlimSerializationConfig":
-        """Who said what lately, without details."""
+        """The latest messages, without details."""
         return cls(20, 500, 0, False, False, False, True, False)
 
     @classmethod
     def standard(cls) -> "SlimSerializationConfig":
-        """The default."""
+        """The default configuration."""
         return cls()
 
     @classmethod
     def full(cls) -> "SlimSerializationConfig":
-        """For debugging."""
+        """More messages and steps, with traces, for debugging."""
         return cls(100, 5000, 50, include_continuation_trace=True)
 
     @classmethod
     def unlimited(cls) -> "SlimSerializationConfig":
-        """Everything."""
+        """The whole state."""
         return cls(None, None, None, include_continuation_trace=True)
 
 
 class SlimAgentStateSerializer:
-    """States as slim snapshots, and back as far as those reach."""
+    """Converts states to slim snapshots, and slim snapshots to states with the data that they hold."""
 
     def __init__(self, config: SlimSerializationConfig | None = None) -> None:
         if not isinstance(cast("object", config), SlimSerializationConfig | None):
@@ -101,12 +101,12 @@ class SlimAgentStateSerializer:
         steps: Sequence[Mapping[str, Any]] | None = None,
         current: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """The snapshot; every key is always present.
+        """Make the snapshot; every key is always present.
 
         Args:
-            state: What it is made of.
-            steps: The completed steps, slim, of a state that does not have them.
-            current: Beside them, the step under way; without it, the last one is current.
+            state: The state.
+            steps: The completed steps in slim form, if the state does not hold them.
+            current: With `steps`, the step in progress; without it, the last step is current.
         """
         config, outcome = self.config, state.last_outcome
         told = outcome if config.include_continuation_trace else None
@@ -147,18 +147,18 @@ class SlimAgentStateSerializer:
         return [slim_step(record) for record in _last(records, self.config.max_steps)]
 
     def deserialize(self, data: Mapping[str, Any]) -> AgentState:
-        """A state with the snapshot's ids, status, usage, metadata, clocks and messages; it has no steps."""
+        """Read a state: ids, status, usage, metadata, clocks and messages of the snapshot, but no steps."""
         with reading("the snapshot"):
             return _deserialized(frozen_document(data, "the snapshot"))
 
 
 def slim_step(record: StepExecution) -> dict[str, Any]:
-    """One recorded step in a few words."""
+    """The slim form of a recorded step."""
     return slim(record.step.facts(record.number), record.duration * 1000)
 
 
 def slim(step: StepFacts, duration_ms: float | None) -> dict[str, Any]:
-    """The facts of a step, as snapshots tell them."""
+    """The slim form of a step, from its facts."""
     return {
         "step_number": step.number,
         "type": step.step_type.value,
@@ -172,7 +172,7 @@ def slim(step: StepFacts, duration_ms: float | None) -> dict[str, Any]:
 
 
 def _current(state: AgentState) -> dict[str, Any] | None:
-    """The latest step; how long it took is known once it is recorded."""
+    """The latest step; its duration is known once it is recorded."""
     records, step = state.execution.step_executions, state.current_step
     if state.facts.is_recorded:
         return slim_step(records[-1]) if records else None
@@ -180,7 +180,7 @@ def _current(state: AgentState) -> dict[str, Any] | None:
 
 
 def _execution(state: AgentState) -> dict[str, Any]:
-    # A snapshot is restored without the step under way, so its work counts already.
+    # A snapshot is restored without the step in progress, so the working time of that step is included.
     info = state.state_info.add_execution_time(state.facts.seconds_under_way)
     return {
         "started_at": moment(info.started_at, 0) if info.started_at else None,
@@ -206,7 +206,7 @@ def _last(entries: tuple[Any, ...], count: int | None) -> tuple[Any, ...]:
 
 
 def _cut_content(content: str | FrozenList, length: int | None) -> Any:
-    """Text cut to a length; in a list of parts, each text."""
+    """Cut a text to a length; in a list of parts, cut each text."""
     if length is None or length <= 0:
         return content
     if isinstance(content, str):
@@ -215,7 +215,7 @@ def _cut_content(content: str | FrozenList, length: int | None) -> Any:
 
 
 def _redacted(call: object) -> dict[str, Any]:
-    """Id and name; of an entry that is no call nothing at all."""
+    """Reduce a call to its id and name."""
     entry = _map_or_empty(call)
     function = _map_or_empty(entry.get("function"))
     return {"id": entry.get("id"), "name": entry.get("name") or function.get("name") or "unknown"}
@@ -254,10 +254,13 @@ CONTINUATION_CONTENT = 2000
 
 
 class ContinuationAgentStateSerializer:
-    """All sections of the conversation, metadata and ids: enough to take it up in another process."""
+    """Converts states to the data with which another process can continue the conversation.
+
+    The data are all sections of the conversation, the metadata and the ids.
+    """
 
     def serialize(self, state: AgentState) -> dict[str, Any]:
-        """The form that `deserialize` reads."""
+        """Make the form that `deserialize` reads."""
         sections = [
             {"name": name, "messages": export(_shortened(messages))}
             for name, messages in state.message_store.sections
@@ -271,7 +274,7 @@ class ContinuationAgentStateSerializer:
         }
 
     def deserialize(self, data: Mapping[str, Any]) -> AgentState:
-        """A state in progress, with no steps and no usage."""
+        """Read a state in progress, without steps and usage."""
         with reading("the continuation state"):
             read = frozen_document(data, "the continuation state")
             if read.get("version", CONTINUATION_VERSION) != CONTINUATION_VERSION:
@@ -285,7 +288,7 @@ class ContinuationAgentStateSerializer:
 
 
 def _shortened(messages: tuple[Message, ...]) -> Iterable[Message]:
-    # Those that say nothing would be left out of the written form, and should not take a place before that.
+    # Empty messages are left out of the serialized form, so they must not count towards the limit.
     said = tuple(message for message in messages if not message.is_empty)
     for message in _last(said, CONTINUATION_MESSAGES):
         yield replace(message, content=_cut_content(message.content, CONTINUATION_CONTENT))

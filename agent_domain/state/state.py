@@ -1,4 +1,4 @@
-"""The full state of an agent: the facts that decisions rest on, and the bodies beside them."""
+"""The full state of an agent: the facts that decisions read, together with the bodies."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -49,7 +49,7 @@ _NO_ID = UUID(int=0)
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ExecutionData:
-    """What belongs to one execution of the agent and goes when the next begins."""
+    """The data of one execution of the agent, discarded when the next one begins."""
 
     execution_id: UUID | None = None
     started_at: datetime | None = None
@@ -57,9 +57,9 @@ class ExecutionData:
     step_executions: tuple[StepExecution, ...] = ()
     current_step: AgentStep | None = None
     hook_context: FrozenDict | None = None
-    """For hooks to pass notes from before to after; present while a step is under way."""
+    """Data that hooks pass from the beginning of a step to its end; None outside of steps."""
     task: str | None = None
-    """The message that began it; None until it begins."""
+    """The message that started it; None until it starts."""
 
     def __repr__(self) -> str:
         return f"<ExecutionData {self.execution_id}, {len(self.step_executions)} steps recorded>"
@@ -67,10 +67,10 @@ class ExecutionData:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class AgentState:
-    """Everything about an agent at one moment. Every method returns a new state."""
+    """The complete state of an agent at one time, as a frozen value. Transitions return a new state."""
 
     agent_id: UUID | None = None
-    """Given by the runner that first sees the state."""
+    """Set by the first runner of the state."""
     parent_agent_id: UUID | None = None
     facts: ExecutionFacts = ExecutionFacts()
     message_store: MessageStore = MessageStore()
@@ -79,19 +79,19 @@ class AgentState:
     execution: ExecutionData = ExecutionData()
 
     def __repr__(self) -> str:
-        # The whole of it can be many megabytes, and debuggers and asyncio ask for it unasked.
+        # The whole state can have many megabytes, and debuggers and asyncio call repr() by themselves.
         return f"<AgentState {self.agent_id} {self.status}, {self.step_count} steps>"
 
     @classmethod
     def empty(cls) -> "AgentState":
-        """No messages, no steps, not started."""
+        """A state without messages and steps, not started."""
         return cls()
 
-    # What it is.
+    # Attributes.
 
     @property
     def status(self) -> AgentStatus:
-        """Where the agent stands."""
+        """The agent's status."""
         return self.facts.status
 
     @property
@@ -132,12 +132,12 @@ class AgentState:
 
     @property
     def current_step(self) -> AgentStep | None:
-        """The latest step of which anything is known."""
+        """The step in progress once it has data, else the latest step."""
         return self.execution.current_step
 
     @property
     def current_step_started_at(self) -> datetime | None:
-        """When the step under way began."""
+        """When the step in progress began."""
         return self.facts.step_started_at
 
     @property
@@ -147,39 +147,39 @@ class AgentState:
 
     @property
     def last_continuation_outcome(self) -> ContinuationOutcome | None:
-        """What the latest evaluation came to."""
+        """The outcome of the latest evaluation."""
         return self.facts.last_outcome
 
     @property
     def last_outcome(self) -> ContinuationOutcome | None:
-        """What the latest evaluation came to."""
+        """The outcome of the latest evaluation."""
         return self.facts.last_outcome
 
     @property
     def final_response(self) -> str | None:
-        """The last thing the agent said to people: no tool call, no echo of a call's arguments."""
+        """The agent's last answer to people: neither a tool call nor a repetition of a call's arguments."""
         return final_response(self.messages, [call for step in self.steps for call in step.tool_calls])
 
     @property
     def task(self) -> str:
-        """The message that began the execution: what people said last before its first step."""
+        """The message that started the execution: the last user message before its first step."""
         return _last_words(self.messages) if self.execution.task is None else self.execution.task
 
-    # What decisions read.
+    # Attributes that decisions read.
 
     @property
     def is_paused(self) -> bool:
-        """Whether somebody paused the execution."""
+        """Whether the execution is paused."""
         return self.facts.is_paused
 
     @property
     def awaits_reply(self) -> bool:
-        """Whether a step has begun and nothing has come back for it."""
+        """Whether a step has started and the model has not replied."""
         return self.facts.awaits_reply
 
     @property
     def is_applied(self) -> bool:
-        """Whether the current step joined the conversation and waits to be recorded."""
+        """Whether the current step was added to the conversation and is not yet recorded."""
         return self.facts.is_applied
 
     @property
@@ -189,32 +189,32 @@ class AgentState:
 
     @property
     def tokens(self) -> int:
-        """All that was used, by executions that calls started as well."""
+        """All tokens used, including those of child executions."""
         return self.facts.tokens
 
     @property
     def pending(self) -> tuple[CallFacts, ...]:
-        """The calls of the step under way that have no result yet."""
+        """The calls of the step in progress that have no result yet."""
         return self.facts.pending
 
     @property
     def next_step_number(self) -> int:
-        """The number of the step under way, or of the next."""
+        """The number of the step in progress, or of the next one."""
         return self.facts.next_step_number
 
     @property
     def steered(self) -> int:
-        """How many messages wait for the next step boundary."""
+        """The number of messages that wait for the next step boundary."""
         return self.facts.steered
 
     @property
     def stop_signal(self) -> StopSignal | None:
-        """A wish to stop that waits for the next evaluation."""
+        """A request to stop that is pending until the next evaluation."""
         return self.facts.stop_signal
 
     @property
     def continuation_requested(self) -> bool:
-        """Whether somebody asked for another step."""
+        """Whether another step was requested."""
         return self.facts.continuation_requested
 
     @property
@@ -224,7 +224,7 @@ class AgentState:
 
     @property
     def error_context(self) -> ErrorContext:
-        """What the error policy judges, with the error's message."""
+        """The latest failure with its message, for the error policy."""
         return self.facts.context_of(self.current_step)
 
     @property
@@ -234,28 +234,28 @@ class AgentState:
 
     @property
     def critique(self) -> CritiqueFacts | None:
-        """The latest critique, as the metadata tell it."""
+        """The latest critique, from the metadata."""
         result = self.metadata.get(critique.RESULT_KEY)
         if not isinstance(result, FrozenDict):
             return None
         verdict = CritiqueVerdict.APPROVED if result.get("approved") else CritiqueVerdict.REJECTED
         return CritiqueFacts(verdict, critique.iteration_of(self.metadata))
 
-    # What is put into it.
+    # Copies with changed contents.
 
     def with_messages(
         self, messages: "str | Message | Iterable[Message | Mapping[str, Any] | str]"
     ) -> "AgentState":
-        """These messages as the whole conversation."""
+        """A copy with these messages as the whole conversation."""
         store = self.message_store.with_section("messages", as_messages(messages))
         return replace(self, message_store=store)
 
     def with_message_store(self, store: MessageStore) -> "AgentState":
-        """The same with other conversations."""
+        """A copy with other conversations."""
         return replace(self, message_store=store)
 
     def heard(self, *messages: Message) -> "AgentState":
-        """These messages after the conversation so far."""
+        """A copy with these messages appended to the conversation."""
         return self.with_messages((*self.messages, *messages))
 
     @overload
@@ -263,93 +263,98 @@ class AgentState:
     @overload
     def with_metadata(self, values: Mapping[str, Any], /) -> "AgentState": ...
     def with_metadata(self, key: str | Mapping[str, Any], value: object = None, /) -> "AgentState":
-        """One key set, or a map merged in."""
+        """A copy with one key set, or with the entries of a map added."""
         values = {key: value} if isinstance(key, str) else key
         return replace(self, metadata=self.metadata.merged(frozen_map(values, "metadata")))
 
     def without_metadata(self, *keys: str) -> "AgentState":
-        """The same without these keys."""
+        """A copy without these keys."""
         kept = {key: value for key, value in self.metadata.items() if key not in keys}
         return replace(self, metadata=FrozenDict(kept))
 
     def with_cached_context(self, context: CachedContext) -> "AgentState":
-        """The same with another cached context."""
+        """A copy with another cached context."""
         return replace(self, cached_context=context)
 
     def with_user_message(
         self, message: "str | Message | Mapping[str, Any]", reset: bool = True
     ) -> "AgentState":
-        """The person goes on talking; with `reset` that begins a new execution."""
+        """A copy with another user message, in progress; with `reset` it starts a new execution."""
         state = self.for_continuation() if reset else self
         facts = replace(state.facts, status=AgentStatus.IN_PROGRESS)
         return replace(state, facts=facts).heard(as_message(message))
 
     def for_continuation(self) -> "AgentState":
-        """A new execution of the same agent in the same conversation."""
+        """Start a new execution of the same agent in the same conversation."""
         state = self.without_metadata(critique.RESULT_KEY, critique.ITERATION_KEY)
         facts = self.facts.renewed()
         return replace(state, facts=facts, cached_context=CachedContext(), execution=ExecutionData())
 
     def with_continuation_outcome(self, outcome: ContinuationOutcome) -> "AgentState":
-        """The same with this as the latest evaluation."""
+        """A copy with this as the latest evaluation."""
         return replace(self, facts=replace(self.facts, last_outcome=outcome))
 
-    # What happens to it.
+    # Transitions.
 
     def at(self, now: datetime) -> "AgentState":
-        """The same, looked at now."""
+        """Update the clock to `now`."""
         return replace(self, facts=self.facts.at(now))
 
     def identified(self, agent_id: UUID, execution_id: UUID) -> "AgentState":
-        """With ids, where it has none yet."""
+        """Set the ids that are not set yet."""
         execution = replace(self.execution, execution_id=self.execution.execution_id or execution_id)
         info = replace(self.state_info, id=self.state_info.id or agent_id)
         facts = replace(self.facts, state_info=info)
         return replace(self, agent_id=self.agent_id or agent_id, execution=execution, facts=facts)
 
     def entered(self, now: datetime) -> "AgentState":
-        """A run begins or goes on after a pause: the wall clock starts."""
+        """A run begins or resumes: its wall clock starts."""
         execution = replace(self.execution, started_at=self.execution.started_at or now, task=self.task)
         return replace(self, facts=self.facts.entered(now), execution=execution)
 
     def paused(self) -> "AgentState":
-        """Somebody paused the execution."""
+        """Pause the execution."""
         return replace(self, facts=self.facts.paused())
 
     def resumed(self, now: datetime) -> "AgentState":
-        """Goes on in the same step; the wall clock starts anew."""
+        """Resume in the same step; the wall clock restarts."""
         return replace(self, facts=self.facts.resumed(now))
 
     def with_step_started(self, at: datetime, hears: int = 0) -> "AgentState":
-        """A step begins, in which so many steered messages are heard; signals of the one before are gone."""
+        """A step begins; signals of the previous step are cleared.
+
+        Args:
+            at: When it begins.
+            hears: The number of steered messages that enter the conversation with it.
+        """
         execution = replace(self.execution, hook_context=EMPTY, started_at=self.execution.started_at or at)
         return replace(self, facts=self.facts.step_started(at, hears), execution=execution)
 
     def with_hook_context(self, context: Mapping[str, Any]) -> "AgentState":
-        """The same with these notes for hooks."""
+        """A copy with this data for hooks."""
         return replace(self, execution=replace(self.execution, hook_context=frozen_map(context)))
 
     def with_current_step(self, step: AgentStep) -> "AgentState":
-        """News of the step under way; once complete, it joins the conversation and its usage counts."""
+        """Update the step in progress; once complete, it joins the conversation and its usage counts."""
         before = self.facts.step_count
         facts = self.facts.with_step(step.facts(self.facts.recorded_steps + 1))
         state = replace(self, facts=facts, execution=replace(self.execution, current_step=step))
         return state.heard(*step.output_messages) if facts.step_count > before else state
 
     def with_stop_signal(self, signal: StopSignal) -> "AgentState":
-        """Somebody wishes to stop."""
+        """Set a stop signal."""
         return replace(self, facts=self.facts.signalled(signal))
 
     def with_continuation_requested(self) -> "AgentState":
-        """Somebody asks for another step."""
+        """Request another step."""
         return replace(self, facts=self.facts.requested())
 
     def requested(self) -> "AgentState":
-        """The same with another step asked for."""
+        """Request another step; the name that the loop's protocol uses."""
         return self.with_continuation_requested()
 
     def worked(self, seconds: float) -> "AgentState":
-        """Work that belongs to no call, such as a processor's."""
+        """Add working time outside of calls, such as a processor's."""
         step = self.current_step
         execution = replace(
             self.execution, current_step=step and replace(step, seconds=step.seconds + seconds)
@@ -357,11 +362,11 @@ class AgentState:
         return replace(self, facts=self.facts.worked(seconds), execution=execution)
 
     def spent(self, usage: Usage) -> "AgentState":
-        """A model was asked in the midst of a step."""
+        """Add the usage of a model call that was made during a step."""
         return replace(self, facts=self.facts.spent(usage))
 
     def charged(self, tokens: int) -> "AgentState":
-        """An execution that a call started used so many tokens."""
+        """Add the tokens that a child execution used."""
         return replace(self, facts=self.facts.charged(tokens))
 
     def processed(self) -> "AgentState":
@@ -369,7 +374,7 @@ class AgentState:
         return replace(self, facts=self.facts.processed())
 
     def failed(self, error: StepError, at: datetime, seconds: float = 0.0) -> "AgentState":
-        """An exception escaped: it becomes the step under way, or the one after a complete one."""
+        """Turn an exception into a failure step: the step in progress, or the one after a complete step."""
         state = self.recorded(None, at) if self.is_applied else self
         failure = AgentStep(
             id=state.new_step_id(),
@@ -384,7 +389,7 @@ class AgentState:
         return replace(state, facts=facts, execution=replace(state.execution, current_step=failure))
 
     def new_step_id(self) -> UUID:
-        """The id of the step under way, or of the next."""
+        """The id of the step in progress, or of the next one."""
         if self.execution.execution_id is None:
             raise InvalidInput(
                 "the state has no execution id yet; call identified(agent_id, execution_id) first"
@@ -392,7 +397,12 @@ class AgentState:
         return step_id(self.execution.execution_id, self.facts.recorded_steps + 1)
 
     def abandoned(self, at: datetime, outputs: Callable[[AgentStep], Messages]) -> "AgentState":
-        """The step under way is given up; its unanswered calls get their one result all the same."""
+        """Abandon the step in progress; its pending calls receive a result that says they were cancelled.
+
+        Args:
+            at: When it is abandoned.
+            outputs: Makes the step's messages, including those with the results of calls.
+        """
         step = self.current_step
         if self.facts.is_recorded or step is None:
             return replace(self, facts=self.facts.abandoned())
@@ -404,7 +414,7 @@ class AgentState:
         return replace(state, facts=state.facts.abandoned())
 
     def recorded(self, outcome: ContinuationOutcome | None, at: datetime) -> "AgentState":
-        """The current step joins the recorded ones, with the outcome of the evaluation after it."""
+        """Record the current step, with the outcome of the evaluation after it."""
         step = self.current_step
         if step is None or self.facts.is_recorded:
             return self
@@ -413,10 +423,10 @@ class AgentState:
         return self.with_step_recorded(StepExecution(number, step, outcome, started, at, self.stop_signal))
 
     def with_step_recorded(self, record: StepExecution) -> "AgentState":
-        """Append the record and clear what belonged to the step while it was under way."""
+        """Append the record, and clear the data of the step in progress."""
         facts = self.facts
         if not facts.is_applied:
-            # Made by hand: nobody told of the step before, and what is recorded waits for no result.
+            # A record made by hand: its step was not applied before, and a recorded step waits for no result.
             step = replace(record.step, runs_tools=False)
             facts = facts.with_step(step.facts(facts.recorded_steps + 1))
         execution = replace(
@@ -429,7 +439,7 @@ class AgentState:
         return replace(self, facts=facts, execution=execution)
 
     def ended(self, outcome: ContinuationOutcome, policy: ErrorPolicy, at: datetime) -> "AgentState":
-        """The final status; a criterion that raised leaves a failure step behind."""
+        """End the execution; an exception of a criterion becomes a failure step."""
         if self.status.is_terminal:
             return self
         state = self.recorded(outcome, at)
@@ -438,27 +448,34 @@ class AgentState:
         execution = replace(state.execution, completed_at=at)
         return replace(state, facts=self.facts.ended(outcome, policy).at(at), execution=execution)
 
-    # Helpers for hand-made states; the loop records by itself.
+    # Helpers for states made by hand; the loop records by itself.
 
     def record_step(
         self, step: AgentStep, *, started_at: datetime | None = None, now: datetime | None = None
     ) -> "AgentState":
-        """Append a step and make it current; it started when given, else when marked, else now."""
+        """Append a step and make it current.
+
+        Args:
+            step: The step.
+            started_at: When it started; by default when the step in progress began, else `now`, else when the
+                step was created.
+            now: When it completed; by default when it started.
+        """
         start = started_at or self.facts.step_started_at or now or step.created_at
         state = self.with_current_step(step) if step.is_complete else self
         number = state.facts.recorded_steps + 1
         return state.with_step_recorded(StepExecution(number, step, None, start, max(now or start, start)))
 
     def fail_with(self, error: BaseException | StepError, at: datetime | None = None) -> "AgentState":
-        """Failed, with a failure step that says why.
+        """Set the status to failed, with a failure step that holds the error.
 
         Args:
-            error: What failed: an exception, or what is kept of one.
-            at: When; by default the latest moment that the state knows, or the epoch in a state that no
+            error: An exception, or a step error.
+            at: The time; by default the latest time in the state, or the epoch in a state that no
                 runner has seen.
 
         Raises:
-            InvalidInput: It is neither.
+            InvalidInput: The error is neither.
         """
         given = cast("object", error)
         if not isinstance(given, BaseException | StepError):
@@ -470,10 +487,10 @@ class AgentState:
         state = state.failed(kept, at).recorded(None, at)
         return replace(state, facts=replace(state.facts, status=AgentStatus.FAILED))
 
-    # Written and read.
+    # Serialization.
 
     def to_dict(self) -> dict[str, Any]:
-        """The full state, without what only matters while a step runs."""
+        """Convert the full state to JSON data, without data that only matters while a step runs."""
         execution, outcome = self.execution, self.last_outcome
         current = None if self.facts.is_recorded else execution.current_step
         return {
@@ -497,7 +514,7 @@ class AgentState:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "AgentState":
-        """Read the full state, or an older one with flat `messages`; unknown keys are ignored."""
+        """Read the JSON form, or an older one with flat `messages`; unknown keys are ignored."""
         with reading("the agent state"):
             return _read(frozen_document(data, "the state"))
 
@@ -537,7 +554,7 @@ def _read(data: FrozenDict) -> AgentState:
 def _read_facts(
     data: FrozenDict, records: tuple[StepExecution, ...], current: AgentStep | None
 ) -> ExecutionFacts:
-    """The counters follow from the steps; when the run was entered is never restored."""
+    """Restore the facts: counters are computed from the steps; the start of the run is not restored."""
     trailing, unevaluated = _failures_in_a_row(records)
     step = current or (records[-1].step if records else None)
     return ExecutionFacts(
@@ -556,7 +573,7 @@ def _read_facts(
 
 
 def _failures_in_a_row(records: tuple[StepExecution, ...]) -> tuple[int, int]:
-    """`trailing_recorded_failures` and `unevaluated_failures`, as recording one by one counts them."""
+    """Compute `trailing_recorded_failures` and `unevaluated_failures`, as if recording step by step."""
     trailing = unevaluated = 0
     for record in records:
         before = max(trailing, unevaluated if record.step.is_failure else 0)

@@ -1,4 +1,4 @@
-"""Steps with their bodies: one exchange with the model and the tool calls that followed from it."""
+"""Steps with their bodies: one exchange with the model, and the tool calls that resulted from it."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -33,14 +33,14 @@ from everstep.agent_domain.values import (
 
 @dataclass(frozen=True, slots=True)
 class InferenceResponse:
-    """What a model answered."""
+    """The response of a model."""
 
     text: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
     finish_reason: str | None = None
     usage: Usage = Usage()
     items: FrozenList = FrozenList()
-    """What the provider wants back unchanged with the next request, such as its reasoning."""
+    """Items that the provider requires back unchanged with the next request, such as its reasoning."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tool_calls", tuple(listed(self.tool_calls, "the tool calls")))
@@ -48,7 +48,7 @@ class InferenceResponse:
             object.__setattr__(self, "items", freeze(listed(self.items, "the items"), "the items"))
 
     def to_dict(self) -> dict[str, Any]:
-        """The written form."""
+        """Convert to JSON data."""
         return {
             "text": self.text,
             "toolCalls": [call.to_dict() for call in self.tool_calls],
@@ -59,7 +59,7 @@ class InferenceResponse:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "InferenceResponse":
-        """Read the written form; what it does not know is ignored."""
+        """Read the JSON form; unknown keys are ignored."""
         require_map(data, "the response")
         return cls(
             str(data.get("text", "")),
@@ -72,7 +72,7 @@ class InferenceResponse:
 
 @dataclass(frozen=True, slots=True)
 class AgentStep:
-    """One step with all that was sent, said, called and returned."""
+    """One step with its messages, response, tool calls and results."""
 
     id: UUID
     created_at: datetime
@@ -85,14 +85,14 @@ class AgentStep:
     own_usage: Usage | None = None
     is_failure: bool = False
     runs_tools: bool = True
-    """False for scripted steps whose calls are told but not executed."""
+    """False for scripted steps whose calls are reported but not executed."""
     seconds: float = 0.0
     needs: FrozenDict = EMPTY
-    """What each call waits for, by id."""
+    """The `CallNeed` of each call, by call id."""
 
     @property
     def usage(self) -> Usage:
-        """Tokens used, the latest step's included."""
+        """Tokens used by the step."""
         if self.own_usage is not None:
             return self.own_usage
         return self.inference_response.usage if self.inference_response else Usage()
@@ -119,7 +119,7 @@ class AgentStep:
 
     @property
     def errors(self) -> tuple[StepError, ...]:
-        """Its own errors, or else those of its failing calls."""
+        """The step's own errors, or those of its failing calls if it has none."""
         return self.own_errors or self.tool_errors
 
     @property
@@ -129,17 +129,17 @@ class AgentStep:
 
     @property
     def errors_as_text(self) -> str:
-        """All error messages, one a line."""
+        """All error messages, one per line."""
         return "\n".join(error.message for error in self.errors)
 
     @property
     def step_type(self) -> StepType:
-        """What the step turned out to be."""
+        """The step's own type, or the type that follows from its calls."""
         return self.own_type or type_of_step(failed=bool(self.tool_errors), called=self.has_tool_calls)
 
     @property
     def display_text(self) -> str:
-        """What the step said, for people."""
+        """The text of the step's messages, for people."""
         return "\n".join(m.text for m in self.output_messages if m.text) or "(no response)"
 
     @property
@@ -156,7 +156,7 @@ class AgentStep:
         return not self.pending_calls
 
     def observed(self, executions: Iterable[ToolExecution], seconds: float = 0.0) -> "AgentStep":
-        """The same with these results, in response order; a call keeps the first result it got."""
+        """A copy with these results, in response order; a call keeps its first result."""
         results = {e.call.id: e for e in (*executions, *self.tool_executions)}
         known = [call.id for call in self.tool_calls]
         others = [e for e in self.tool_executions if e.call.id not in known]
@@ -164,12 +164,12 @@ class AgentStep:
         return replace(self, tool_executions=ordered, seconds=self.seconds + seconds)
 
     def without_errors(self) -> "AgentStep":
-        """The same where what failed is void; the model still reads that it did."""
+        """A copy in which error texts are results: the step did not fail, but the model reads them."""
         executions = (replace(e, result=e.text, error=None) if e.error else e for e in self.tool_executions)
         return replace(self, tool_executions=tuple(executions), own_errors=())
 
     def facts(self, number: int) -> StepFacts:
-        """This step without its bodies; messages of errors stay behind too."""
+        """The facts of this step, without bodies and without the messages of errors."""
         failed = {e.call.id: _fact(e.error, e.call.name) for e in self.tool_executions if e.error}
         pending = {call.id for call in self.pending_calls}
         calls = tuple(
@@ -195,7 +195,7 @@ class AgentStep:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The written form."""
+        """Convert to JSON data."""
         response = self.inference_response
         return {
             "id": str(self.id),
@@ -215,7 +215,7 @@ class AgentStep:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "AgentStep":
-        """Read the written form; unknown keys are ignored."""
+        """Read the JSON form; unknown keys are ignored."""
         return cls(
             read_key(data, "id", partial(parse_uuid, where="it")),
             read_key(data, "createdAt", partial(parse_moment, where="it")),
@@ -239,7 +239,7 @@ def _fact(error: StepError, tool_name: str | None) -> StepError:
 
 @dataclass(frozen=True, slots=True)
 class StepExecution:
-    """A recorded step: its number, when it ran, and what the evaluation after it said."""
+    """A recorded step: its number, its times, and the outcome of the evaluation after it."""
 
     number: int
     step: AgentStep
@@ -255,16 +255,16 @@ class StepExecution:
 
     @property
     def duration(self) -> float:
-        """Seconds from start to end, waiting included, to the microsecond."""
+        """Seconds from start to end, including waiting, to the microsecond."""
         return (self.completed_at - self.started_at).total_seconds()
 
     @property
     def processing_seconds(self) -> float:
-        """Seconds of work."""
+        """The working time in seconds."""
         return self.step.seconds
 
     def to_dict(self) -> dict[str, Any]:
-        """The written form."""
+        """Convert to JSON data."""
         return {
             "number": self.number,
             "step": self.step.to_dict(),
@@ -276,7 +276,7 @@ class StepExecution:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "StepExecution":
-        """Read the written form; what it does not know is ignored."""
+        """Read the JSON form; unknown keys are ignored."""
         return cls(
             read_key(data, "number", int),
             read_key(data, "step", AgentStep.from_dict),

@@ -1,1 +1,1 @@
-"""Tools: what one is, what a call of it is, and what it returns."""
+"""Tools, their calls and their results."""

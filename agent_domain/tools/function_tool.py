@@ -1,4 +1,4 @@
-"""Python functions as tools: the schema comes from the signature, the words from the docstring."""
+"""Python functions as tools: the schema comes from the signature, the description from the docstring."""
 
 import functools
 import inspect
@@ -24,7 +24,7 @@ _PARAMETER = re.compile(r"^\s{2,}\*{0,2}(\w+)\s*(?:\([^)]*\))?:\s*(.*(?:\n\s{6,}
 
 
 class FunctionTool:
-    """A function that models may call. Calling the tool itself calls the function."""
+    """A function that models can call. Calling the tool object calls the function."""
 
     def __init__(self, fn: Callable[..., Any], name: str, description: str, options: ToolOptions) -> None:
         self.fn = fn
@@ -51,14 +51,24 @@ class FunctionTool:
         description: str | None = None,
         options: ToolOptions | None = None,
     ) -> "FunctionTool":
-        """The function as a tool, under its own name unless another is given."""
+        """Make a tool from a function.
+
+        Args:
+            fn: The function; each parameter needs a type hint.
+            name: The tool's name, by default the function's.
+            description: The tool's description, by default the function's docstring.
+            options: How the runtime treats the tool.
+
+        Raises:
+            InvalidInput: The function cannot be a tool, for example because a type hint is missing.
+        """
         if not callable(fn):
-            raise InvalidInput(f"{fn!r} is no function; a tool needs one")
+            raise InvalidInput(f"{fn!r} is not callable; pass a function")
         said = valid_text(description or "", "the tool's description")
         return cls(fn, name or getattr(fn, "__name__", ""), said, as_options(options))
 
     def call(self, args: dict[str, Any], context: ToolContext) -> Any:
-        """Check the arguments against the hints and call the function."""
+        """Check the arguments against the type hints and call the function."""
         try:
             bound = self._adapter.validate_python(ArgsKwargs((), args))
         except ValidationError as error:
@@ -71,7 +81,7 @@ class FunctionTool:
 
 
 class BaseTool:
-    """A tool as a class: define `__call__`, and `name` unless the class's will do.
+    """A tool as a class: define `__call__`, and optionally `name`, which is otherwise the class's name.
 
     Args:
         name: Replaces the class's name for this object.
@@ -82,7 +92,7 @@ class BaseTool:
     description: str = ""
     options: ToolOptions = ToolOptions()
     _is_named: ClassVar[bool] = False
-    """Whether a name was chosen, by the class or by one that it derives from."""
+    """Whether the class or one of its bases defines a name."""
 
     def __init__(self, name: str | None = None, description: str | None = None) -> None:
         if name is not None:
@@ -118,14 +128,17 @@ class BaseTool:
             return frozen_map(self.to_tool_schema()["function"]["parameters"], "'parameters'")
 
     def call(self, args: dict[str, Any], context: ToolContext) -> Any:
-        """Check the arguments and call; `**arguments` of any kind go with a schema of one's own."""
+        """Check the arguments and call; with a `**arguments` parameter they are passed unchecked.
+
+        Such a parameter serves classes that override `to_tool_schema`.
+        """
         parameters = inspect.signature(self._call).parameters.values()
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
             return self._call(**args)
         return self._function.call(args, context)
 
     def to_tool_schema(self) -> dict[str, Any]:
-        """What the model is told, from the signature of `__call__`; override it for a schema of your own."""
+        """Describe the tool to models, from the signature of `__call__`; override it for a custom schema."""
         made = self._function
         function = {"name": self.name, "description": made.description, "parameters": made.schema}
         return {"type": "function", "function": function}
@@ -145,15 +158,15 @@ def tool(
     description: str | None = None,
     options: ToolOptions | None = None,
 ) -> FunctionTool | Callable[[Callable[..., Any]], FunctionTool]:
-    """Make a function a tool: `@tool`, or `@tool(name=..., options=ToolOptions(quick=True))`."""
+    """Make a tool from a function: `@tool`, or `@tool(name=..., options=ToolOptions(quick=True))`."""
     make = functools.partial(FunctionTool.from_function, name=name, description=description, options=options)
     return make if fn is None else make(fn)
 
 
 def valid_tool_name(name: object) -> str:
-    """The name, if every provider accepts it."""
+    """Return the name; raise `InvalidInput` unless every provider accepts it."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise InvalidInput(f"{name!r} is no tool name; use 1 to 64 letters, digits, _ or -")
+        raise InvalidInput(f"{name!r} is not a tool name; use 1 to 64 letters, digits, _ or -")
     return name
 
 
@@ -171,14 +184,14 @@ def _hints(fn: Callable[..., Any], name: str) -> dict[str, Any]:
 
 
 def _is_context(hint: object) -> bool:
-    """Whether a parameter of that hint is where the tool wants its `ToolContext`."""
+    """Whether a parameter with that hint receives the `ToolContext`."""
     return hint is ToolContext or ToolContext in typing.get_args(hint)
 
 
 def _adapter(
     fn: Callable[..., Any], name: str, hints: Mapping[str, Any], context: tuple[str, ...]
 ) -> TypeAdapter[Any]:
-    """Checks arguments; what it returns is the function with them bound."""
+    """An adapter that checks arguments and returns the function with these arguments bound."""
     parameters = [p for p in _parameters(fn, name) if p.name not in context]
     for parameter in parameters:
         _require_usable(parameter, name, hints)
@@ -207,7 +220,7 @@ def _parameters(fn: Callable[..., Any], name: str) -> list[inspect.Parameter]:
 
 
 def _problem(error: PydanticUserError) -> str:
-    """The first sentence; the rest is advice to those who use pydantic themselves."""
+    """The first sentence; the rest is advice for direct users of pydantic."""
     return error.message.partition(". ")[0]
 
 
@@ -235,11 +248,11 @@ def _schema(adapter: TypeAdapter[Any], name: str, descriptions: Mapping[str, str
 
 
 _VALUES = frozenset({"const", "default", "enum", "examples"})
-"""Keywords of JSON schema that hold values, in which a title is not generated."""
+"""Keywords of JSON schema that hold values; a `title` inside them was not generated."""
 
 
 def _untitled(schema: Any) -> Any:
-    """The schema without generated titles, which only repeat names."""
+    """Remove generated titles, which only repeat names."""
     if isinstance(schema, list):
         return [_untitled(each) for each in cast("list[Any]", schema)]
     if not isinstance(schema, dict):
@@ -253,7 +266,7 @@ def _untitled(schema: Any) -> Any:
 
 
 def _descriptions(docstring: str) -> dict[str, str]:
-    """What the `Args:` section, under any of its names, says of each parameter."""
+    """The descriptions of parameters, from the `Args:` section under any of its names."""
     _, *rest = _ARGUMENTS.split(docstring, maxsplit=1)
     section = _SECTION.split("".join(rest), maxsplit=1)[0]
     return {name: " ".join(text.split()) for name, text in _PARAMETER.findall(section)}

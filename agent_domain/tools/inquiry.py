@@ -1,4 +1,4 @@
-"""Asking a model in the midst of a step: what tools and processors need of whoever runs them."""
+"""Model calls during a step, by tools and processors."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from everstep.agent_domain.errors import InvalidInput
 
 if TYPE_CHECKING:
-    # Responses hold calls, and what calls are given holds this.
+    # Imported for types only: responses hold tool calls, and the context of a tool call holds `AskModel`.
     from everstep.agent_domain.messages.cached_context import InferenceRequest
     from everstep.agent_domain.state.steps import InferenceResponse
 
@@ -15,18 +15,18 @@ ModelChoice: TypeAlias = str | Mapping[str, Any] | None
 
 
 class AskModel(Protocol):
-    """Asks a model once, and counts what that costs.
+    """Calls a model once, and adds its usage to the execution.
 
-    In a durable execution the answer is recorded: an attempt that comes after a crash asks the same questions
-    in the same order, and is given the same answers. What a model does wrong is raised.
+    In a durable execution the answer is recorded: an attempt after a crash makes the same requests in the
+    same order, and receives the same answers. A failure of the model is raised.
     """
 
     async def __call__(self, request: "InferenceRequest", model: ModelChoice = None) -> "InferenceResponse":
-        """What the model says."""
+        """Return the model's response."""
         ...
 
 
 async def nobody_answers(request: "InferenceRequest", model: ModelChoice = None) -> "InferenceResponse":
-    """Where there is no model to ask."""
+    """Refuse the request, in a context that has no model."""
     del request, model
-    raise InvalidInput("there is no model to ask here; run the tool as part of an agent")
+    raise InvalidInput("no model is available here; run the tool as part of an agent")

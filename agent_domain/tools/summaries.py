@@ -1,4 +1,4 @@
-"""Arguments and results in a few words, for those who watch an execution."""
+"""Short summaries of arguments and results, for viewers of an execution."""
 
 from collections.abc import Mapping
 from itertools import islice
@@ -14,7 +14,7 @@ _MORE = "..."
 
 
 def args_summary(args: Mapping[str, Any]) -> str:
-    """The first arguments with their values, each kept short."""
+    """The first arguments with their values, each cut to a maximum length."""
     shown = islice(frozen_map(args, "the arguments").items(), SHOWN_ARGS)
     return ", ".join(f"{key}: {_within(_rendered(value), MAX_ARG)}" for key, value in shown)
 
@@ -24,16 +24,16 @@ def _rendered(value: object) -> str:
 
 
 def cut_args(args: Mapping[str, Any], max_length: int) -> FrozenDict:
-    """The arguments, with texts of the top level cut to a length and nothing else changed."""
+    """Cut the texts at the top level of the arguments to a length, and change nothing else."""
     given = frozen_map(args, "the arguments").items()
     return FrozenDict({k: cut(v, max_length) if isinstance(v, str) else v for k, v in given})
 
 
 def result_summary(result: object) -> str | None:
-    """The beginning of a result, or None where there is none."""
+    """The beginning of a result, or None without a result."""
     return None if result is None else _within(result_text(result), MAX_RESULT)
 
 
 def _within(text: str, length: int) -> str:
-    """At most `length` characters, the mark of what is missing included."""
+    """Cut a text to `length` characters, including the `...` for the removed part."""
     return text if len(text) <= length else text[: length - len(_MORE)] + _MORE

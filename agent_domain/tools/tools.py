@@ -1,4 +1,4 @@
-"""Tools: what a model may call, the calls it makes, and what became of them."""
+"""Tools that a model may call, its calls, and their results."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -33,33 +33,33 @@ from everstep.agent_domain.values import (
 
 
 class Effect(StrEnum):
-    """What may happen when nobody knows whether an attempt of a call had its effect."""
+    """How to treat a call when it is unknown if an attempt had its effect."""
 
     IDEMPOTENT = "idempotent"
     """Run it again, with the same idempotency key."""
     AT_MOST_ONCE = "at_most_once"
-    """Never run it again; tell the model that the effect is unknown."""
+    """Never run it again; the model reads that the effect is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """What a tool is told besides its arguments; the two ids are its idempotency key."""
+    """The context of a tool call; `execution_id` and `tool_call_id` form its idempotency key."""
 
     execution_id: UUID
     tool_call_id: str
     step_number: int
     metadata: FrozenDict = EMPTY
-    """The agent's metadata as it was when the step began."""
+    """The agent's metadata at the beginning of the step."""
     tenant_id: str = "default"
     earlier: tuple["ToolCall", ...] = ()
-    """The calls before this one in the same response, as the model made them."""
+    """The calls before this one in the same response, unchanged."""
     ask: AskModel = field(default=nobody_answers, compare=False)
-    """Asks a model; what that costs belongs to the execution."""
+    """Calls a model; the usage is added to the execution."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call as the model made it; `malformed` holds its arguments when they were no JSON object."""
+    """A call as the model made it; `malformed` holds its arguments if they were not a JSON object."""
 
     id: str
     name: str
@@ -84,28 +84,28 @@ class ToolCall:
 
     @property
     def arguments(self) -> FrozenDict | str:
-        """What stands in the conversation: the object, or the text that was none."""
+        """The arguments for the conversation: the object, or the malformed text."""
         return self.args if self.malformed is None else self.malformed
 
     def to_dict(self) -> dict[str, Any]:
-        """The written form."""
+        """Convert to JSON data."""
         return {"id": self.id, "name": self.name, "args": self.args, "malformed": self.malformed}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "ToolCall":
-        """Read the written form; what it does not know is ignored."""
+        """Read the JSON form; unknown keys are ignored."""
         args = read_optional(data, "args", frozen_map) or EMPTY
         return cls(read_key(data, "id", str), read_key(data, "name", str), args, data.get("malformed"))
 
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What a tool returns that also changes the agent's metadata, once its step is over."""
+    """A tool's return value that also changes the agent's metadata, after the step."""
 
     value: Any
     metadata: FrozenDict = EMPTY
     text: str = ""
-    """What the model reads, where that is not the value."""
+    """The text that the model reads instead of the value, if not empty."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "metadata", frozen_map(self.metadata, "metadata"))
@@ -121,17 +121,17 @@ class ToolExecution:
     started_at: datetime | None = None
     completed_at: datetime | None = None
     note: str = ""
-    """What the model reads before the result, such as that people changed the arguments."""
+    """A text that the model reads before the result, such as that a person changed the arguments."""
     told: str = ""
-    """What the model reads, where that is not the result, or not the words of the error."""
+    """The text that the model reads instead of the result or the error message, if not empty."""
     metadata: FrozenDict = EMPTY
-    """What the call changes in the agent's metadata, once its step is over."""
+    """Changes to the agent's metadata, made after the step."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "result", _kept(self.result))
 
     def to_dict(self) -> dict[str, Any]:
-        """The written form."""
+        """Convert to JSON data."""
         return {
             "call": self.call.to_dict(),
             "result": result_value(self.result, self.call.name),
@@ -144,7 +144,7 @@ class ToolExecution:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "ToolExecution":
-        """Read the written form; what it does not know is ignored."""
+        """Read the JSON form; unknown keys are ignored."""
         return cls(
             read_key(data, "call", ToolCall.from_dict),
             data.get("result"),
@@ -162,21 +162,21 @@ class ToolExecution:
 
     @property
     def text(self) -> str:
-        """What the model reads."""
+        """The text that the model reads."""
         if self.error:
             return f"{self.note}Error: {self.told or self.error.message}"
         return self.note + (self.told or result_text(self.result))
 
     @property
     def seconds(self) -> float:
-        """How long the call took."""
+        """The duration of the call in seconds."""
         if self.started_at is None or self.completed_at is None:
             return 0.0
         return (self.completed_at - self.started_at).total_seconds()
 
 
 def _kept(result: object) -> object:
-    """Lists and maps cannot be changed any more; those that are no plain JSON stay what they are."""
+    """Freeze lists and maps; those that are not plain JSON are kept unchanged."""
     if not isinstance(result, list | dict) or isinstance(result, FrozenList | FrozenDict):
         return cast("object", result)
     try:
@@ -186,7 +186,11 @@ def _kept(result: object) -> object:
 
 
 def result_value(result: object, tool: str = "the tool") -> Any:
-    """The result as JSON that can be stored; an object with a text form becomes that text."""
+    """Convert a result to JSON that can be stored; an object with a `__str__` of its class becomes that text.
+
+    Raises:
+        InvalidInput: The result has no JSON form.
+    """
     where = f"the result of {tool}"
     if _has_text_form(result):
         return freeze(str(result), where)
@@ -201,7 +205,7 @@ def result_value(result: object, tool: str = "the tool") -> Any:
 
 
 def _has_text_form(result: object) -> bool:
-    """Whether the class says how its objects read as text; plain JSON and models do not count."""
+    """Whether the class defines a text form; plain JSON and pydantic models do not count."""
     if isinstance(
         result,
         NoneType
@@ -230,7 +234,7 @@ def result_text(result: object) -> str:
 
 @runtime_checkable
 class Tool(Protocol):
-    """What an agent can do. `call` may be a coroutine function; what it raises fails the call."""
+    """A tool that an agent can call. `call` may be a coroutine function; its exceptions fail the call."""
 
     @property
     def name(self) -> str:
@@ -239,7 +243,7 @@ class Tool(Protocol):
 
     @property
     def description(self) -> str:
-        """What the tool does, for the model."""
+        """The description that the model reads."""
         ...
 
     @property
@@ -248,30 +252,30 @@ class Tool(Protocol):
         ...
 
     def call(self, args: dict[str, Any], context: ToolContext) -> Any:
-        """Run it."""
+        """Run the tool."""
         ...
 
 
 @runtime_checkable
 class CanRefuse(Protocol):
-    """A tool that knows by the arguments alone that a call makes no sense."""
+    """A tool that can refuse a call by its arguments, before the call runs."""
 
     def refusal(self, args: Mapping[str, Any]) -> str | None:
-        """What is wrong with them, in words for the model."""
+        """The reason to refuse these arguments, as the model reads it, or None."""
         ...
 
 
 @runtime_checkable
 class ExplainsText(Protocol):
-    """A tool with words of its own about arguments that hold text which cannot be stored."""
+    """A tool with its own result for arguments that contain text which cannot be stored."""
 
     def unstorable(self, args: Mapping[str, Any]) -> str | None:
-        """The result of such a call, which is not made."""
+        """The result of such a call, which does not run; None for the default."""
         ...
 
 
 MAX_SECONDS: Final = 100 * 365 * 24 * 3600
-"""A hundred years. Some of what reckons with times fails beyond three hundred, in the middle of a run."""
+"""A hundred years: some libraries fail on durations beyond three hundred years, in the middle of a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,9 +287,9 @@ class ToolOptions:
     effect: Effect = Effect.IDEMPOTENT
     timeout_seconds: float | None = None
     need: CallNeed = CallNeed.RUN
-    """What a call waits for, where it is something else than to run."""
+    """The action that a call waits for, such as an approval."""
     wait_seconds: float | None = None
-    """How long a person may take to answer; None for any time."""
+    """How long to wait for a person's answer; None for no limit."""
 
     def __post_init__(self) -> None:
         for name in ("timeout_seconds", "wait_seconds"):
@@ -295,11 +299,11 @@ class ToolOptions:
             if seconds is not None and seconds > MAX_SECONDS:
                 raise InvalidInput(f"{name} must be at most {MAX_SECONDS}; leave it out for no limit")
         if self.effect not in frozenset(Effect):
-            raise InvalidInput(f"{self.effect!r} is no effect; use one of: {', '.join(Effect)}")
+            raise InvalidInput(f"{self.effect!r} is not an effect; use one of: {', '.join(Effect)}")
 
 
 def as_options(given: object) -> ToolOptions:
-    """What somebody passed as options; None for the defaults."""
+    """Return the options; None means the defaults."""
     if given is None:
         return ToolOptions()
     if not isinstance(given, ToolOptions):
@@ -308,13 +312,13 @@ def as_options(given: object) -> ToolOptions:
 
 
 def options_of(tool: Tool) -> ToolOptions:
-    """What the tool declares, or the defaults."""
+    """The options that the tool declares, or the defaults."""
     options = getattr(tool, "options", None)
     return options if isinstance(options, ToolOptions) else ToolOptions()
 
 
 def tool_schema(tool: Tool) -> dict[str, Any]:
-    """The tool as a model is told about it."""
+    """The tool's description for models, with the schema of its arguments."""
     own = getattr(tool, "to_tool_schema", None)
     if own is not None:
         return own()
@@ -324,17 +328,21 @@ def tool_schema(tool: Tool) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Toolbox:
-    """Tools by name, in the order in which they came; a later one replaces an earlier of its name."""
+    """Tools by name, in the order of addition; a tool replaces an earlier one with its name."""
 
     tools: FrozenDict = EMPTY
 
     @classmethod
     def of(cls, tools: Iterable[Tool]) -> "Toolbox":
-        """A box with these tools."""
+        """Make a toolbox of these tools."""
         return cls().merged(tools)
 
     def merged(self, tools: Iterable[Tool]) -> "Toolbox":
-        """These tools as well; two tools of one name within one call are a mistake."""
+        """A copy with these tools added.
+
+        Raises:
+            InvalidInput: Two of the added tools have the same name.
+        """
         added: dict[str, Tool] = {}
         for tool in tools:
             if tool.name in added:
@@ -354,13 +362,13 @@ class Toolbox:
         return tuple(self.tools)
 
     def get(self, name: str) -> Tool:
-        """The tool of that name."""
+        """The tool with that name; raises `UnknownName` if there is none."""
         if name not in self.tools:
             raise UnknownName("tool", name, self.names)
         return self.tools[name]
 
     def refusal(self, call: ToolCall) -> str | None:
-        """Why the call cannot be run as it stands, in words for the model."""
+        """The reason why the call cannot run, as the model reads it, or None."""
         if call.name not in self.tools:
             return str(UnknownName("tool", call.name, self.names))
         if call.malformed is not None:
@@ -370,9 +378,9 @@ class Toolbox:
         return tool.refusal(call.args) if missing is None and isinstance(tool, CanRefuse) else missing
 
     def explained(self, call: ToolCall) -> str | None:
-        """The result of a call that cannot be run, where its tool has a result for that.
+        """The result that the tool itself gives to a call that cannot run, or None.
 
-        A JSON object that holds a NUL character, or half of a surrogate pair, counts as malformed.
+        A JSON object that contains a NUL character, or half of a surrogate pair, counts as malformed.
         """
         if call.malformed is None or call.name not in self.tools:
             return None
@@ -387,11 +395,11 @@ class Toolbox:
 
     @property
     def schemas(self) -> tuple[dict[str, Any], ...]:
-        """What the model is told about each."""
+        """The descriptions of all tools for models."""
         return tuple(tool_schema(tool) for tool in self)
 
 
 def missing_arguments(schema: Mapping[str, Any], args: Mapping[str, Any]) -> str | None:
-    """The complaint about required arguments that are absent; null counts as given."""
+    """The error text about missing required arguments, or None; null counts as given."""
     missing = [name for name in schema.get("required") or () if name not in args]
     return f"Required arguments are missing: {', '.join(missing)}" if missing else None

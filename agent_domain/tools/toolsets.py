@@ -1,8 +1,8 @@
-"""Tools that nobody knows before an execution asks for them, such as those of a server elsewhere.
+"""Toolsets: tools that are discovered when an execution needs them, such as those of a remote server.
 
-A toolset is asked once for each execution. What it lists is recorded with the execution, so every worker,
-every attempt and every fork of it sees the same tools, whatever the server says by then. Approvals go by the
-names that it lists.
+A toolset is queried once per execution. Its list is recorded with the execution, so every worker,
+every attempt and every fork of it sees the same tools, even if the server's list changes. Approvals use the
+names in the list.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map, read_key
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Who asks a toolset what it has: the same as who will call its tools."""
+    """The execution that requests a toolset's list, and will call its tools."""
 
     execution_id: UUID
     tenant_id: str
@@ -25,14 +25,14 @@ class Asker:
 
 @dataclass(frozen=True, slots=True)
 class ListedTool:
-    """A tool as it is recorded: all that a model is told, and what its toolset needs to call it."""
+    """A recorded tool: its description for models, and the data that its toolset needs to call it."""
 
     name: str
     description: str
     schema: FrozenDict
     options: ToolOptions = field(default_factory=ToolOptions)
     origin: FrozenDict = EMPTY
-    """What the toolset notes for itself, such as the tool's name at its server."""
+    """Private data of the toolset, such as the tool's name on its server."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", valid_text(self.name, "the tool's name"))
@@ -41,7 +41,7 @@ class ListedTool:
         object.__setattr__(self, "origin", frozen_map(self.origin, f"the origin of {self.name}"))
 
     def to_dict(self) -> dict[str, Any]:
-        """The written form."""
+        """Convert to JSON data."""
         return {
             "name": self.name,
             "description": self.description,
@@ -54,7 +54,7 @@ class ListedTool:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "ListedTool":
-        """Read the written form; what it does not know is ignored."""
+        """Read the JSON form; unknown keys are ignored."""
         require_map(data, "the tool")
         options = ToolOptions(
             effect=Effect(data.get("effect", Effect.IDEMPOTENT)),
@@ -72,17 +72,17 @@ class ListedTool:
 
 @runtime_checkable
 class Toolset(Protocol):
-    """Where such tools come from."""
+    """A source of tools that are discovered at run time."""
 
     @property
     def name(self) -> str:
-        """What tells it from the other toolsets of an agent."""
+        """A name that is unique among the toolsets of an agent."""
         ...
 
     async def listed(self, asker: Asker) -> Sequence[ListedTool]:
-        """What there is now. What it raises fails the step that needed the tools."""
+        """Return the current tools. An exception fails the step that needed the tools."""
         ...
 
     def tool(self, listed: ListedTool) -> Tool:
-        """The tool that was listed, ready to be called; nothing is asked for that."""
+        """Make a callable tool from a recorded one, without a request to the source."""
         ...

@@ -57,7 +57,7 @@ async def test_work_that_fails_begins_again_after_pauses_that_grow() -> None:
     assert clock.slept == [1, 2, 4, 8, 16, 32, 60, 60]
     assert failures.counts == {"the work": 8}
     assert failures.last == {"the work": "ValueError: odd"}
-    assert log.lines[0] == "the work failed (1 times so far), and goes on: ValueError: odd"
+    assert log.lines[0] == "the work failed (1 times so far) and continues: ValueError: odd"
     assert [bool(trace) for trace in log.traces] == [True] + 7 * [False]
 
 

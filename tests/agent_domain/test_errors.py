@@ -79,6 +79,4 @@ def test_what_may_pass_by_itself_is_told_from_what_will_not(error: Exception, pa
 
 
 def test_a_failed_listener_names_the_event() -> None:
-    assert str(ListenerFailed("AgentFinished")).startswith(
-        "A listener raised while it was told about AgentFinished"
-    )
+    assert str(ListenerFailed("AgentFinished")).startswith("A listener raised while handling AgentFinished")

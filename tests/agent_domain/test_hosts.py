@@ -89,13 +89,16 @@ def test_all_others_are_refused(hosts: AllowedHosts, host: str) -> None:
     """13.3.1"""
     refusal = hosts.refusal([host])
     assert refusal
-    assert refusal.endswith("is not served here; EVERSTEP_ALLOWED_HOSTS names those that are.")
+    assert refusal.endswith("is not served here; EVERSTEP_ALLOWED_HOSTS lists the accepted hosts.")
 
 
 def test_a_request_names_one_host(hosts: AllowedHosts) -> None:
     """13.3.1"""
-    assert hosts.refusal([]) == "A request names one Host; this one names none."
-    assert hosts.refusal(["localhost", "localhost"]) == "A request names one Host; this one names 2."
+    assert hosts.refusal([]) == "A request needs exactly one Host header; this one has none."
+    assert (
+        hosts.refusal(["localhost", "localhost"])
+        == "A request needs exactly one Host header; this one has 2."
+    )
 
 
 def test_any_name_may_be_allowed() -> None:
@@ -110,7 +113,7 @@ def test_any_name_may_be_allowed() -> None:
 def test_what_is_no_name_is_refused_when_it_is_set(name: str) -> None:
     """13.3.1"""
     with pytest.raises(
-        InvalidInput, match="in EVERSTEP_ALLOWED_HOSTS is no host; write names without scheme"
+        InvalidInput, match="in EVERSTEP_ALLOWED_HOSTS is not a host; write names without scheme"
     ):
         AllowedHosts.of([name])
 

@@ -239,5 +239,5 @@ def test_what_a_handler_raises_fails_the_call() -> None:
 
 @pytest.mark.parametrize("name", ["", "two words", "x" * 65])
 def test_a_mock_tool_has_a_name_that_providers_accept(name: str) -> None:
-    with pytest.raises(InvalidInput, match="is no tool name; use 1 to 64 letters, digits, _ or -"):
+    with pytest.raises(InvalidInput, match="is not a tool name; use 1 to 64 letters, digits, _ or -"):
         MockTool(name)

@@ -114,7 +114,7 @@ def test_a_tool_of_the_base_class_says_what_it_lacks() -> None:
     tool = BaseTool(name="shout", description="Say it in capitals.")
     with pytest.raises(InvalidInput, match="BaseTool has no __call__"):
         tool.call({}, CONTEXT)
-    with pytest.raises(InvalidInput, match="is no tool name"):
+    with pytest.raises(InvalidInput, match="is not a tool name"):
         Shout(name="shout it")
 
 

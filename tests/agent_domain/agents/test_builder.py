@@ -450,7 +450,7 @@ BAD_INPUT: list[tuple[str, Callable[[Any], object], str]] = [
     ),
     ("add_hook", lambda b: b.add_hook(unchanged), "derive it from AgentHook"),
     ("add_hook", lambda b: b.add_hook(AgentHook), "derive it from AgentHook"),
-    ("add_continuation_criteria", lambda b: b.add_continuation_criteria(unchanged), "is no criterion"),
+    ("add_continuation_criteria", lambda b: b.add_continuation_criteria(unchanged), "is not a criterion"),
     ("with_llm_preset", lambda b: b.with_llm_preset(None), "the preset's name must be text"),
     ("with_driver", lambda b: b.with_driver("gpt"), r"a driver has a coroutine method use_tools\(state\)"),
     ("with_driver", lambda b: b.with_driver(OwnDriver), "an object of it, not the class"),

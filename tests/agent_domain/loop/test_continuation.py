@@ -357,7 +357,7 @@ def test_what_cannot_vote_is_refused_with_advice() -> None:
     """2.1.4: a criterion implements decide(state)."""
     function: Any = len
 
-    with pytest.raises(InvalidInput, match=r"is no criterion: give it a method decide\(state\), or wrap"):
+    with pytest.raises(InvalidInput, match=r"is not a criterion: give it a method decide\(state\), or wrap"):
         ContinuationCriteria(function)
 
 

@@ -23,7 +23,7 @@ def test_a_reason_may_be_given_as_text() -> None:
     words: Any = "user_requested", "frobnicated"
 
     assert StopSignal(words[0]).reason is StopReason.USER_REQUESTED
-    with pytest.raises(InvalidInput, match="'frobnicated' is no stop reason; use one of: completed, "):
+    with pytest.raises(InvalidInput, match="'frobnicated' is not a stop reason; use one of: completed, "):
         StopSignal(words[1])
 
 

@@ -336,7 +336,7 @@ class LaterOn:
 def test_a_listener_that_would_have_to_be_awaited_is_refused(listener: Any) -> None:
     """4.6.3: it would never hear anything."""
     bus = EventBus()
-    with pytest.raises(InvalidInput, match="a listener is told at once and cannot be awaited"):
+    with pytest.raises(InvalidInput, match="a listener is called synchronously and cannot be awaited"):
         bus.wiretap(listener)
     with pytest.raises(InvalidInput, match=r"make .* a plain function"):
         bus.on_event(AgentFinished, listener)

@@ -438,13 +438,13 @@ def endless_default(limit: float = float("inf")) -> None:
         ),
         (callable_argument, "a parameter of the tool 'callable_argument' has no JSON form: Cannot generate"),
         (endless_default, "the schema of 'endless_default'.properties.limit.default is inf"),
-        (lambda: None, "'<lambda>' is no tool name; use 1 to 64 letters, digits, _ or -"),
+        (lambda: None, "'<lambda>' is not a tool name; use 1 to 64 letters, digits, _ or -"),
         (Station.report, "the parameter 'self' of the tool 'report' has no type hint"),
         (int, "the parameters of the tool 'int' are unknown to Python; wrap it in a function"),
         (len, "the tool 'len' takes obj; models pass arguments by name"),
-        (Station(), "'' is no tool name"),
-        ("forecast", "'forecast' is no function; a tool needs one"),
-        (None, "None is no function; a tool needs one"),
+        (Station(), "'' is not a tool name"),
+        ("forecast", "'forecast' is not callable; pass a function"),
+        (None, "None is not callable; pass a function"),
     ],
 )
 def test_a_function_that_cannot_be_a_tool_is_refused_when_it_is_made_one(fn: Any, complaint: str) -> None:
@@ -484,7 +484,7 @@ def test_names_are_what_every_provider_accepts(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "read file", "x" * 65, "é", "a\n", "a.b", "🙂", None, 5])
 def test_other_names_are_refused(name: Any) -> None:
-    with pytest.raises(InvalidInput, match="is no tool name; use 1 to 64 letters, digits, _ or -"):
+    with pytest.raises(InvalidInput, match="is not a tool name; use 1 to 64 letters, digits, _ or -"):
         valid_tool_name(name)
 
 
