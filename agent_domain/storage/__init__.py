@@ -1,1 +1,1 @@
-"""The stores, as ports, and the values that pass through them."""
+"""Ports of the stores, and the values that they accept and return."""

@@ -1,4 +1,4 @@
-"""The ledger of tool calls: reserved before they run, recorded once after."""
+"""The ledger of tool calls: a call is reserved before it runs, and its result is recorded once."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ class CallRecord:
     result: Any
     error: StepError | None
     text: str
-    """What the model reads."""
+    """The text that the model reads."""
     started_at: datetime
     completed_at: datetime
     seconds: float
@@ -35,7 +35,7 @@ class CallRecord:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """A call that this attempt may run, or what is known of it already."""
+    """A call that this attempt may run, or its recorded result."""
 
     call: ToolCall
     step_number: int
@@ -45,20 +45,20 @@ class Reservation:
     is_uncertain: bool = False
     """An earlier attempt reserved the call and left no result: its effect is unknown."""
     resolution: Resolution | None = None
-    """What people decided about it or answered."""
+    """A person's decision about the call, or the answer to its question."""
     answer: Resolution | None = None
-    """What they answered once they had allowed it to ask."""
+    """The answer to the call's question, if the call needed approval first."""
     broadcast: Mapping[str, Any] = EMPTY
-    """How much viewers are told, as the execution's plan has it."""
+    """The plan's broadcast configuration: how much viewers receive."""
     earlier: tuple[ToolCall, ...] = ()
     """The calls before this one in the same response."""
     allowed: tuple[ApprovalRule, ...] = ()
-    """The calls that people have allowed for the whole execution."""
+    """Rules of calls that people have approved for the whole execution."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordCall:
-    """A call's result, its place in the conversation, and what it changes in the metadata."""
+    """A call's result, its position in the conversation, and its metadata changes."""
 
     ref: ExecutionRef
     step_number: int
@@ -72,12 +72,12 @@ class RecordCall:
 
 @dataclass(frozen=True, slots=True)
 class InnerReply:
-    """What a model answered to a tool or a processor, in the midst of a step."""
+    """A model's reply to a tool or processor during a step."""
 
     key: str
-    """Which question it is: the same for every attempt."""
+    """Identifies the question; the same in every attempt."""
     digest: str
-    """Of what was asked; another question is asked anew."""
+    """The digest of the question; a retry that asks a different question calls the model again."""
     response: FrozenDict
     """`InferenceResponse.to_dict()`."""
 
@@ -91,13 +91,13 @@ class CallRow:
     attempts: int
     record: CallRecord | None
     index: int = 0
-    """Its place among the calls of its step."""
+    """Its position among the calls of its step."""
     edited_args: FrozenDict | None = None
-    """The arguments that a person put in place of the model's."""
+    """A person's replacement for the model's arguments."""
 
     @property
     def allowed(self) -> ToolCall:
-        """The call as it runs: with the arguments that people left it."""
+        """The call as it runs: with the edited arguments, if there are any."""
         if self.edited_args is None:
             return self.call
         return replace(self.call, args=self.edited_args, malformed=None)

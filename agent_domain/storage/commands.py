@@ -1,4 +1,4 @@
-"""What people command of a running execution, stored before its workflow is told."""
+"""Commands for running executions; they are stored before the workflow is notified."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,7 +7,7 @@ from everstep.agent_domain.ids import ExecutionRef
 
 
 class CommandKind(StrEnum):
-    """What a workflow is told; the first two are the kinds of requests."""
+    """The kinds of commands; the first two resolve requests."""
 
     INPUT = "input"
     APPROVAL = "approval"
@@ -19,42 +19,42 @@ class CommandKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Something that an execution's workflow has to be told.
+    """A command that has to be delivered to an execution's workflow.
 
-    It is stored in the transaction that accepts it, before Temporal is called, so a process that is lost in
-    between loses nothing: the next attempt with the same key tells the workflow, or the reconciler does.
+    It is stored in the transaction that accepts it, before Temporal is called. If the process crashes in
+    between, the next attempt with the same key or the reconciler delivers it.
     """
 
     ref: ExecutionRef
     key: str
-    """Its name in the execution, and the id of the workflow's update."""
+    """The idempotency key within the execution, and the id of the workflow update."""
     kind: CommandKind
     call_id: str | None = None
-    """The call that is answered or decided about."""
+    """The call whose request is resolved."""
     is_denied: bool = False
     is_delivered: bool = False
-    """Whether nothing is left to tell."""
+    """Whether the workflow needs no further delivery."""
 
 
 def cancel_key(key: str) -> str:
-    """The key of the command that cancels an execution for this request."""
+    """The key of the cancel command that belongs to this request key."""
     return f"{CommandKind.CANCEL}/{key}"
 
 
 @dataclass(frozen=True, slots=True)
 class Steering:
-    """What became of a message that was sent to an execution under way."""
+    """The state of a message that was sent to a running execution."""
 
     execution: ExecutionRef
-    """The execution that it was sent to."""
+    """The execution to which it was sent."""
     heard_by: ExecutionRef
-    """The execution that hears it."""
+    """The execution that receives it."""
     otherwise: ExecutionRef
-    """The execution that hears it if the first one ends before its next step."""
+    """The execution that receives it if the first one ends before its next step."""
     is_settled: bool
-    """Whether this cannot change any more: a step has heard it, or another execution begins with it."""
+    """Whether this is final: a step has received the message, or another execution begins with it."""
 
     @property
     def is_moved(self) -> bool:
-        """Whether another execution hears it."""
+        """Whether another execution receives it."""
         return self.heard_by != self.execution

@@ -1,7 +1,7 @@
-"""What a session or a message is about, as an application checks it: URLs in canonical form, and who asks.
+"""Contexts of sessions and messages: the policy port of applications, and canonical URLs.
 
-A URL that was sent is shown to other people later, as a link. So it is http or https, or a path of the page's
-own origin, and nothing that a browser or a person could read as something else.
+A URL in a context is later shown to other people as a link. It must therefore be http or https, or a path on
+the page's own origin, and must not contain anything that a browser or a person could misread.
 """
 
 import re
@@ -29,27 +29,27 @@ _LABEL = re.compile(r"[a-z0-9_-]+")
 _DOT = re.compile("[.\u3002\uff0e\uff61]")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _NOT_IN_IDNA_2003 = frozenset("\u00df\u03c2")
-"""Sharp s and final sigma: the codec replaces them, which names another host than browsers go to."""
+"""Sharp s and final sigma: the codec replaces them, which yields a different host than in browsers."""
 _ESCAPED = re.compile("%[0-9A-Fa-f]{2}")
 _UNRESERVED = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~")
 _KEPT = "!$&'()*+,;=:@/?%[]"
-"""What may stand in a URL as it is, beside what is never escaped."""
+"""Characters that stay unescaped in a URL, in addition to the unreserved ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class MessageContext:
-    """What a message or a new session is about, as a `ContextPolicy` sees it."""
+    """The subject of a message or a new session, as a `ContextPolicy` receives it."""
 
     related_type: str | None = None
     related_id: str | None = None
     context_url: str | None = None
     initial_context_url: str | None = None
-    """The page on which a new session began; sent with what begins one."""
+    """The page on which a new session began; set only in the request that creates the session."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContextCaller:
-    """Who sent it. A service that acts for a person has the person's `user_id` and its own scopes."""
+    """The sender. A service that acts for a person has the person's `user_id` and its own scopes."""
 
     user_id: str
     tenant_id: str
@@ -58,28 +58,32 @@ class ContextCaller:
 
 
 class ContextPolicy(Protocol):
-    """Who may speak about what, decided by an application: `EVERSTEP_CONTEXT_POLICY`."""
+    """An application's check of contexts; the setting `EVERSTEP_CONTEXT_POLICY` names it."""
 
     async def check(self, context: MessageContext, caller: ContextCaller) -> MessageContext:
-        """Return the context, changed or not.
+        """Check a context and return it, changed or unchanged.
 
-        It has passed the checks of types and URLs, and what is returned passes them once more.
+        The checks of types and URLs run before this method, and again on its result.
 
         Raises:
-            InvalidInput: it cannot be used (HTTP 422).
-            ContextForbidden: the caller may not see it (HTTP 403).
+            InvalidInput: The context cannot be used (HTTP 422).
+            ContextForbidden: The caller may not see its subject (HTTP 403).
         """
         ...
 
 
 def canonical_url(url: str, name: str = "context_url") -> str:
-    """The one form of a URL that every spelling of it has.
+    """The canonical form of a URL, the same for all its spellings.
 
     Scheme and host are in lower case, the host in ASCII, without a default port. The path has no `.` or `..`.
-    What needs no escape has none, and everything else has one.
+    Only characters that need an escape have one.
+
+    Args:
+        url: The URL.
+        name: The name of the field, for error messages.
 
     Raises:
-        InvalidInput: it is neither http(s) nor a path that begins with exactly one slash.
+        InvalidInput: It is neither http(s) nor a path that begins with exactly one slash.
     """
     bounded(name, url, MAX_CONTEXT)
     url = url.strip(" ")
@@ -120,7 +124,7 @@ def _authority(scheme: str, authority: str, name: str) -> str:
 
 
 def _split_port(authority: str) -> tuple[str, int | None]:
-    """The host, and the port: 0 where none is named, None where it is none."""
+    """The host and the port: 0 without a port, None for an invalid one."""
     host, colon, port = authority.rpartition(":")
     if not colon or port.endswith("]"):
         return authority, 0
@@ -132,7 +136,7 @@ def _split_port(authority: str) -> tuple[str, int | None]:
 
 
 def _ipv6(text: str) -> str:
-    if "%" in text:  # A zone means something on one machine alone, and may hold any character.
+    if "%" in text:  # A zone is meaningful on one machine only, and may contain any character.
         raise ValueError(text)
     address = IPv6Address(text)
     if mapped := address.ipv4_mapped:
@@ -141,7 +145,7 @@ def _ipv6(text: str) -> str:
 
 
 def _name(host: str) -> str:
-    """A host name in ASCII, or an IPv4 address: to browsers each name that ends in a number is one."""
+    """A host name in ASCII, or an IPv4 address: browsers parse each name that ends in a number as one."""
     labels = [_ascii(label) for label in _DOT.split(host)]
     named = labels[:-1] if len(labels) > 1 and not labels[-1] else labels
     if not all(_LABEL.fullmatch(label) for label in named):
@@ -152,11 +156,11 @@ def _name(host: str) -> str:
 
 
 def _ascii(label: str) -> str:
-    # One character after the other: Python makes a capital sigma at the end of a word a final one.
+    # Character by character: on whole words, `lower` turns a capital sigma at the end into a final one.
     lower = "".join(char.lower() for char in label)
     if _NOT_IN_IDNA_2003.isdisjoint(lower):
         return lower.encode("idna").decode("ascii").lower()
-    # The codec checks what stands beside them.
+    # Encoded only to validate the remaining characters.
     "".join(char for char in lower if char not in _NOT_IN_IDNA_2003).encode("idna")
     known = f"xn--{unicodedata.normalize('NFKC', lower).encode('punycode').decode('ascii')}"
     if len(known) > _MAX_LABEL:
@@ -165,7 +169,7 @@ def _ascii(label: str) -> str:
 
 
 def _escaped(part: str, first: str = "") -> str:
-    """Escapes in capitals, and only where they are needed."""
+    """Escape only where needed, with hexadecimal digits in upper case."""
     begins = part[: len(first)] if part.startswith(first) else ""
     text = part[len(begins) :]
     text = re.sub("%(?![0-9A-Fa-f]{2})", "%25", text)

@@ -1,4 +1,4 @@
-"""The store of executions, as a port."""
+"""The port of the execution store."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -28,22 +28,22 @@ from everstep.agent_domain.values import FrozenDict
 
 
 class ExecutionStore(Protocol):
-    """Keeps executions. Every method is one transaction."""
+    """Stores executions. Every method is one transaction."""
 
     async def accept(self, new: NewExecution) -> ExecutionRow:
-        """Store a pending execution; the same id again returns what is there."""
+        """Store a pending execution; an existing one with the same id is returned unchanged."""
         ...
 
     async def material(self, ref: ExecutionRef) -> Material:
-        """What the next step would be made from."""
+        """Load the input of the next step."""
         ...
 
     async def preview_step(self, ref: ExecutionRef, number: int) -> BegunStep:
-        """What `begin_step` returns for a step that hears nobody; nothing is written."""
+        """The result of `begin_step` for a step without steered messages; writes nothing."""
         ...
 
     async def begin_step(self, begin: BeginStep) -> BegunStep:
-        """Settle the step before, mark this one as started; a recorded one is returned as it is."""
+        """Settle the previous step and mark this one as started; a recorded step is returned unchanged."""
         ...
 
     async def note_partial(
@@ -56,32 +56,42 @@ class ExecutionStore(Protocol):
         next_index: int | None = None,
         after_seq: int | None = None,
     ) -> bool:
-        """Keep the text so far, for those who join late; False if this attempt has no say any more.
+        """Store the text so far, for viewers that join late.
 
-        With the index of the chunk that goes on where it ends, viewers may be told of it, else not.
+        Args:
+            ref: The execution.
+            number: The step.
+            attempt: The attempt that writes.
+            text: The whole text so far.
+            next_index: The index of the chunk that follows the text. Without it, viewers do not receive
+                the text.
+            after_seq: The stored envelope that the chunks follow.
+
+        Returns:
+            False if a later attempt or a reply has replaced this attempt.
         """
         ...
 
     async def note_failure(self, ref: ExecutionRef, number: int, attempt: int) -> int:
-        """Count a model call of this step that failed in transport; the count so far, this one included."""
+        """Count a model call of this step that failed in transport; return the new count."""
         ...
 
     async def note_wait(
         self, ref: ExecutionRef, number: int, wait: RetryWait, events: Sequence[EventRecord] = ()
     ) -> None:
-        """Write down that a step waits for its next attempt, unless it has that one or a reply by now."""
+        """Record that a step waits for its next attempt, unless it already has that attempt or a reply."""
         ...
 
     async def record_reply(self, reply: RecordReply) -> StepFacts:
-        """Record what the model answered; what an earlier attempt recorded wins."""
+        """Record the model's reply; a reply that an earlier attempt recorded wins."""
         ...
 
     async def ask(self, ref: ExecutionRef, call_id: str, request: FrozenDict) -> None:
-        """Open the question of a call that people have allowed; again changes nothing."""
+        """Open the question of an approved call; repeating this changes nothing."""
         ...
 
     async def preview_call(self, ref: ExecutionRef, call_id: str) -> Reservation:
-        """What `reserve_call` returns; nothing is written."""
+        """The result of `reserve_call`; writes nothing."""
         ...
 
     async def reserve_call(
@@ -91,52 +101,59 @@ class ExecutionStore(Protocol):
         attempt: int,
         events: Callable[[Reservation], Sequence[EventRecord]] = nothing_to_tell,
     ) -> Reservation:
-        """Take a call in hand before it has any effect."""
+        """Reserve a call before it has any effect.
+
+        Args:
+            ref: The execution.
+            call_id: The call.
+            attempt: The attempt that runs it.
+            events: Builds the envelopes to store, given the reservation.
+        """
         ...
 
     async def record_call(self, record: RecordCall) -> CallRecord:
-        """Record a call's result; what an earlier attempt recorded wins."""
+        """Record a call's result; a result that an earlier attempt recorded wins."""
         ...
 
     async def record_processing(self, record: RecordProcessing) -> FrozenDict:
-        """Record what processors made of a step; what an earlier attempt recorded wins."""
+        """Record the outcome of a step's processors; an outcome that an earlier attempt recorded wins."""
         ...
 
     async def processing(self, ref: ExecutionRef, number: int) -> FrozenDict | None:
-        """What processors made of a step, if that is recorded."""
+        """The recorded outcome of a step's processors, if there is one."""
         ...
 
     async def inner_reply(self, ref: ExecutionRef, key: str) -> InnerReply | None:
-        """What a model answered to this question, if it was asked."""
+        """The recorded reply to this question, if there is one."""
         ...
 
     async def record_inner_reply(self, ref: ExecutionRef, reply: InnerReply, usage: Usage) -> InnerReply:
-        """Record what a model answered, and what it cost; what an earlier attempt recorded wins."""
+        """Record a model's reply and its usage; a reply that an earlier attempt recorded wins."""
         ...
 
     async def record_listed(self, ref: ExecutionRef, tools: FrozenDict) -> FrozenDict:
-        """Record the tools that toolsets list for this execution; what was recorded before wins."""
+        """Record the tools that toolsets list for this execution; tools that were recorded before win."""
         ...
 
     async def listed(self, ref: ExecutionRef) -> FrozenDict | None:
-        """The tools that toolsets listed for this execution, if they were asked."""
+        """The tools that toolsets listed for this execution; None before they were queried."""
         ...
 
     async def settle(self, settlement: Settlement) -> bool:
-        """Change the execution's standing; False if this key was settled before, or the execution ended."""
+        """Change the execution's status; False if this key was settled before or the execution has ended."""
         ...
 
     async def keep_snapshot(self, ref: ExecutionRef, number: int, state: FrozenDict) -> bool:
-        """Keep the full state after a step, for debugging; False if there is one of this step."""
+        """Store the full state after a step, for debugging; False if the step has a snapshot already."""
         ...
 
     async def steer(
         self, ref: ExecutionRef, key: str, message: Message, announces: Announcement | None = None
     ) -> bool:
-        """Keep a message for the next step boundary, and the command that says so to the workflow.
+        """Store a message for the next step boundary, and the command that notifies the workflow.
 
         Returns:
-            False if this key was there before.
+            False if this key exists already.
 
         Raises:
             ExecutionEnded: Nothing is stored.
@@ -144,60 +161,61 @@ class ExecutionStore(Protocol):
         ...
 
     async def steering(self, ref: ExecutionRef, key: str) -> Steering | None:
-        """What became of a message that was sent under this key."""
+        """The state of the message that was sent under this key."""
         ...
 
     async def command(self, ref: ExecutionRef, key: str, kind: CommandKind) -> tuple[Command, bool]:
-        """Keep a command that the workflow has to be told.
+        """Store a command for the workflow.
 
         Returns:
-            The command, and whether it is new; the one that was kept under this key before, if there is one.
+            The command and whether it is new. A command that was stored under this key before is returned
+            unchanged.
 
         Raises:
-            ExecutionEnded: There is no such command, and nothing is stored.
+            ExecutionEnded: The execution has ended and has no such command; nothing is stored.
         """
         ...
 
     async def undelivered(self, ref: ExecutionRef) -> Sequence[Command]:
-        """The commands of which the execution's workflow may not know, in the order in which they came."""
+        """The commands that the execution's workflow may not have received, in the order of their arrival."""
         ...
 
     async def mark_delivered(self, command: Command) -> None:
-        """Note that nothing is left to tell of a command."""
+        """Mark a command as delivered."""
         ...
 
     async def withdraw(self, command: Command) -> None:
-        """Forget a command that the workflow refused."""
+        """Delete a command that the workflow refused."""
         ...
 
     async def open_requests(self, ref: ExecutionRef) -> tuple[RequestRow, ...]:
-        """The questions that wait, oldest first."""
+        """The open requests, oldest first."""
         ...
 
     async def requests_within(self, ref: ExecutionRef) -> Sequence[RequestRow]:
-        """All requests of an execution and of its subagents, resolved ones too, oldest first."""
+        """All requests of an execution and of its subagents, including resolved ones, oldest first."""
         ...
 
     async def request(self, ref: ExecutionRef, request_id: UUID) -> RequestRow | None:
-        """One question."""
+        """One request, if it exists."""
         ...
 
     async def resolve(
         self, ref: ExecutionRef, request_id: UUID, resolution: Resolution, events: Sequence[EventRecord] = ()
     ) -> bool:
-        """Answer a question, and keep the command that says so to the workflow.
+        """Resolve a request, and store the command that notifies the workflow.
 
         Returns:
-            False if it was answered before, or if the execution is being cancelled.
+            False if it was resolved before, or if the execution is being cancelled.
         """
         ...
 
     async def resolved_under(self, ref: ExecutionRef, key: str) -> RequestRow | None:
-        """The request that was answered or decided under this key."""
+        """The request that was resolved under this key."""
         ...
 
     async def execution(self, ref: ExecutionRef) -> ExecutionRow | None:
-        """One execution, as it stands."""
+        """One execution, if it exists."""
         ...
 
     async def executions(
@@ -214,19 +232,25 @@ class ExecutionStore(Protocol):
     async def steps(
         self, ref: ExecutionRef, last: int | None = None, *, with_responses: bool = False
     ) -> tuple[StepRow, ...]:
-        """What an execution did, step by step; only its last steps, if so many are asked for."""
+        """The steps of an execution.
+
+        Args:
+            ref: The execution.
+            last: Return only this many steps, the last ones.
+            with_responses: Whether the rows contain the model's responses.
+        """
         ...
 
     async def steps_after(self, ref: ExecutionRef, after: int = 0, limit: int = 50) -> Page[StepRow]:
-        """A page of what an execution did, from after a step; the cursor is the `after` of the next page."""
+        """A page of steps that follow the step `after`; the cursor is the `after` of the next page."""
         ...
 
     async def transcript(self, ref: ExecutionRef) -> Messages:
-        """The conversation of an execution, what it continues included."""
+        """The conversation of an execution, including the executions that it continues."""
         ...
 
     async def envelopes(
         self, tenant_id: str, stream_id: UUID, after: int = 0, limit: int = 1000
     ) -> tuple[StoredEnvelope, ...]:
-        """Stored envelopes of a stream in order, from after a position."""
+        """Stored envelopes of a stream, in order, with a `seq` above `after`."""
         ...

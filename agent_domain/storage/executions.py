@@ -1,4 +1,4 @@
-"""Executions as the store keeps them: what one begins with, its row, and its end."""
+"""Executions in the store: new ones, their rows, and changes of their status."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ Row = TypeVar("Row")
 
 
 class ExecutionEnded(EverstepError):
-    """What was to be written belongs to an execution that has ended; nothing was written."""
+    """The execution has ended, so nothing was stored."""
 
     def __init__(self, execution_id: UUID, status: ExecutionStatus) -> None:
         self.status = status
@@ -31,7 +31,7 @@ class ExecutionEnded(EverstepError):
 
 
 class ExecutionSpec(BaseModel):
-    """What an execution's row holds of its agent: everything that may not travel through Temporal."""
+    """The agent's part of an execution's row: settings that must not travel through Temporal."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -42,17 +42,17 @@ class ExecutionSpec(BaseModel):
     approvals: Mapping[str, Any] = EMPTY
     definition_hash: str = ""
     listed: Mapping[str, Any] | None = None
-    """What its toolsets listed, once they were asked: by toolset, as `ListedTool.to_dict()`."""
+    """Tools by toolset, as `ListedTool.to_dict()`; None before the toolsets were queried."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewExecution:
-    """An execution that was accepted and has not begun."""
+    """An execution to store; it begins later."""
 
     ref: ExecutionRef
     spec: ExecutionSpec
     messages: Messages
-    """What it begins with, after the conversation of `continues`, if that is set."""
+    """The first messages; they follow the conversation of `continues`, if that is set."""
     user_id: str | None = None
     continues: UUID | None = None
     parent_agent_id: UUID | None = None
@@ -62,27 +62,27 @@ class NewExecution:
     continues_until: int | None = None
     """The last step of `continues` that belongs to the conversation; None for all of it."""
     is_queued: bool = False
-    """Whether it has to wait for its turn in its session."""
+    """Whether it waits in its session's queue."""
     queue_rank: int = 1
-    """Lower ones have their turn first."""
+    """Executions with a lower rank run first."""
     notes: FrozenDict = EMPTY
-    """What Everstep notes of its origin."""
+    """Everstep's own record of its origin."""
     task_queue: str | None = None
-    """Whose workers know its agent; children are at work where their parent is."""
+    """The task queue of the workers that run its agent; children use their parent's."""
     session_seconds: float | None = None
-    """Working time of its session so far; None: what the store knows of it. Only a parent knows more."""
+    """Working time of its session so far; None: the stored value. Only a parent has a newer one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """A change of an execution's standing that belongs to no model or tool call."""
+    """A change of an execution's status that does not belong to a model or tool call."""
 
     ref: ExecutionRef
     key: str
-    """The same key settles once."""
+    """The idempotency key: a second settlement with the same key changes nothing."""
     status: ExecutionStatus
     step: StepFacts | None = None
-    """A failure step or an abandoned one, to be recorded."""
+    """A failure step or an abandoned one to record."""
     errors: Sequence[StepError] = ()
     outcome: FrozenDict | None = None
     stop_reason: StopReason | None = None
@@ -90,19 +90,19 @@ class Settlement:
     usage: Usage | None = None
     error_message: str | None = None
     error_told: str | None = None
-    """What anyone may read of it."""
+    """The error message for users, without details for operators."""
     output: FrozenDict | None = None
     snapshot: FrozenDict | None = None
     is_final: bool = False
     is_debug: bool = False
     """Whether the snapshot is the full state."""
     worked_seconds: float | None = None
-    """How long the execution has worked; None where nobody counted, then what is recorded is added up."""
+    """The working time of the execution; None: the store adds up the recorded times."""
     cancelled_calls: Sequence[tuple[str, int, Messages]] = ()
-    """Calls that end unanswered: id, place, and what the conversation says of them."""
+    """Calls that end without a result: id, position, and their messages in the conversation."""
     events: Sequence[EventRecord] = ()
     only_pending: bool = False
-    """Only if the execution has not begun."""
+    """Whether the change applies only if the execution has not begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,17 +124,17 @@ class ExecutionRow:
     parent_execution_id: UUID | None = None
     user_id: str | None = None
     definition_hash: str | None = None
-    """Which definition governs it, where one execution was asked for; lists leave it out."""
+    """The digest of its agent definition; lists leave it out."""
     last_snapshot_id: UUID | None = None
     clocks: StateInfo = StateInfo()
-    """Those that it begins with: its session's."""
+    """The times with which it begins: those of its session."""
     error_told: str | None = None
-    """What anyone may read of the error message; None in rows of older releases."""
+    """The error message for users; None in rows of older releases."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[Row]):
-    """Some rows in the order of their list, and where the next page begins."""
+    """A page of rows, and the cursor of the next page."""
 
     rows: tuple[Row, ...]
     cursor: str | None = field(default=None)

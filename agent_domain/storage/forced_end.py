@@ -1,4 +1,4 @@
-"""An end that is written down by others, for an execution that cannot do so itself."""
+"""The end of an execution whose own workflow cannot record it."""
 
 from dataclasses import replace
 
@@ -9,13 +9,20 @@ from everstep.agent_domain.stream import envelopes, session_messages
 from everstep.agent_domain.values import frozen_map
 
 CLOSE = "close"
-"""The key under which it is settled: once."""
+"""The key of the settlement, so that it happens once."""
 
 
 def closed(
     ref: ExecutionRef, status: ExecutionStatus, *, step_count: int = 0, why: str | None = None
 ) -> Settlement:
-    """The settlement that ends it: cancelled, or failed for the reason that is told."""
+    """The settlement that ends an execution.
+
+    Args:
+        ref: The execution.
+        status: `CANCELLED` or `FAILED`.
+        step_count: The steps so far.
+        why: The error message for users and operators.
+    """
     failed = status is ExecutionStatus.FAILED
     agent = AgentStatus.FAILED if failed else AgentStatus.COMPLETED
     reason = StopReason.ERROR if failed else StopReason.USER_REQUESTED

@@ -9,7 +9,7 @@ from uuid import UUID
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """A service's key; the secret itself is stored nowhere."""
+    """An API key of a service; the secret itself is not stored."""
 
     id: UUID
     tenant_id: str
@@ -23,74 +23,93 @@ class ApiKey:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The first answer to a request with this key, to be given again."""
+    """The response to the first request with an idempotency key, for replay."""
 
     status: int
     body: Any
     digest: str
     session_id: UUID | None = None
-    """The session that it tells of, and is erased with."""
+    """The session in the response; the response is erased with it."""
     execution_id: UUID | None = None
-    """The execution that it tells of, and is erased with."""
+    """The execution in the response; the response is erased with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Who works on a request."""
+    """The lock on an idempotency key while its request is processed."""
 
     digest: str
-    """Of the request."""
+    """The digest of the request."""
     is_mine: bool
+    """Whether the caller holds the lock, and not another process."""
 
 
 class KeyStore(Protocol):
-    """Keeps what the HTTP API needs beside sessions."""
+    """Stores idempotency keys and API keys."""
 
     async def claim(
         self, tenant_id: str, user_id: str, key: str, owner: UUID, *, digest: str, seconds: float
     ) -> Claim | Answered:
-        """Take a request in hand for so many seconds, unless another process has, or it was answered.
+        """Lock an idempotency key, unless another process holds it or a response is stored.
 
-        The claim of a process that was lost expires; then the same request may be taken over, and under its
-        key no other one.
+        The lock of a crashed process expires. Then only a request with the same digest can take it over.
+
+        Args:
+            tenant_id: The tenant.
+            user_id: The user; keys are unique per user.
+            key: The idempotency key.
+            owner: Identifies the caller's lock.
+            digest: The digest of the request.
+            seconds: How long the lock lasts without `renew`.
+
+        Returns:
+            The stored response, or the lock, which belongs to the caller or to another process.
         """
         ...
 
     async def renew(self, tenant_id: str, user_id: str, key: str, owner: UUID, *, seconds: float) -> None:
-        """Go on working on a request."""
+        """Extend the lock of an idempotency key."""
         ...
 
     async def unclaim(self, tenant_id: str, user_id: str, key: str, owner: UUID, *, forget: bool) -> None:
-        """Work no longer on a request: forget it, or let only the same one be taken over."""
+        """Release the lock of an idempotency key.
+
+        Args:
+            tenant_id: The tenant.
+            user_id: The user.
+            key: The idempotency key.
+            owner: Identifies the caller's lock.
+            forget: Whether to delete the key. Otherwise only a request with the same digest can use it.
+        """
         ...
 
     async def answered(self, tenant_id: str, user_id: str, key: str) -> Answered | None:
-        """The answer to a request with this key."""
+        """The stored response for an idempotency key, if there is one."""
         ...
 
     async def remember(self, tenant_id: str, user_id: str, key: str, answer: Answered) -> Answered:
-        """Keep an answer; the first one wins and is returned. None is kept of what was deleted meanwhile.
+        """Store a response and release the lock; the first response wins and is returned.
 
-        The claim ends with it.
+        A response about a session or execution that has since been deleted is not stored.
         """
         ...
 
     async def create_key(self, key: ApiKey, digest: str) -> None:
-        """Keep a service's key under the digest of its secret."""
+        """Store an API key under the digest of its secret."""
         ...
 
     async def key(self, digest: str) -> ApiKey | None:
-        """The key with this digest, revoked ones too; notes, to the minute, that it was used."""
+        """The API key with this digest, even if it is revoked; records the minute of its use."""
         ...
 
     async def is_good_key(self, key_id: UUID) -> bool:
-        """Whether there is such a key that is not revoked."""
+        """Whether the API key exists and is not revoked."""
         ...
 
     async def keys(self, tenant_id: str) -> Sequence[ApiKey]:
-        """All keys of a tenant, newest first."""
+        """All API keys of a tenant, newest first."""
         ...
 
     async def revoke_key(self, tenant_id: str, key_id: UUID) -> bool:
-        """Let a key open nothing any more; False if there is none."""
+        """Revoke an API key; False if it does not exist."""
         ...

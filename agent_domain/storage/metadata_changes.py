@@ -1,8 +1,8 @@
-"""What a step changes in an agent's metadata: kept in the order of the steps, and read as their sum.
+"""Metadata changes: each step stores its own, and the metadata is their sum in the order of the steps.
 
-Nobody overwrites the metadata of an execution. Each call, hook and processor leaves its own notes at its own
-place, so calls that run at the same time cannot lose each other's, whoever is first, and the metadata as they
-were at any step can be read later.
+The metadata of an execution is never overwritten. Each call, hook and processor stores its changes at its own
+position. Concurrent calls therefore cannot lose each other's changes, in any order, and the metadata of any
+step can be read later.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,12 +13,12 @@ from everstep.agent_domain.capabilities import critique
 from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map, valid_text
 
 OF_ONE_EXECUTION = (critique.RESULT_KEY, critique.ITERATION_KEY)
-"""What goes when the next execution of a conversation begins."""
+"""Keys that the next execution of a conversation does not inherit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """Keys that were set, and keys that were removed."""
+    """A change of metadata: keys that were set, and keys that were removed."""
 
     values: FrozenDict = EMPTY
     removed: tuple[str, ...] = ()
@@ -31,28 +31,28 @@ class Notes:
 
     @classmethod
     def between(cls, before: FrozenDict, after: FrozenDict) -> "Notes":
-        """What was changed."""
+        """The change from one state of the metadata to another."""
         changed = {key: value for key, value in after.items() if key not in before or before[key] != value}
         return cls(FrozenDict(changed), tuple(key for key in before if key not in after))
 
     def added_to(self, metadata: FrozenDict) -> FrozenDict:
-        """The metadata with these notes."""
+        """The metadata after this change."""
         kept = {key: value for key, value in metadata.items() if key not in self.removed}
         return FrozenDict({**kept, **self.values}) if self else metadata
 
     def and_then(self, later: "Notes") -> "Notes":
-        """Both, the later ones last."""
+        """Both changes as one; the later one wins."""
         gone = [*self.removed, *later.removed]
         values = later.added_to(self.values)
         return Notes(values, tuple(dict.fromkeys(key for key in gone if key not in values)))
 
     def to_dict(self) -> dict[str, Any]:
-        """The written form."""
+        """The JSON form."""
         return {"values": self.values, "removed": list(self.removed)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Notes":
-        """Read the written form."""
+        """Read the JSON form."""
         removed = tuple(valid_text(key, "a removed key") for key in data.get("removed") or ())
         return cls(frozen_map(data.get("values") or {}, "metadata"), removed)
 
@@ -61,12 +61,12 @@ NO_NOTES = Notes()
 
 
 def of_next_execution(metadata: FrozenDict) -> FrozenDict:
-    """What the next execution of a conversation begins with."""
+    """The metadata that the next execution of a conversation inherits."""
     return Notes(removed=OF_ONE_EXECUTION).added_to(metadata)
 
 
 def summed(metadata: FrozenDict, notes: Iterable[Notes]) -> FrozenDict:
-    """The metadata after all of these."""
+    """The metadata after all of these changes."""
     for each in notes:
         metadata = each.added_to(metadata)
     return metadata

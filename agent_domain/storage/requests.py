@@ -1,4 +1,4 @@
-"""Requests to people: questions and approvals, and how they were resolved."""
+"""Requests to people, which are questions and approvals, and their resolutions."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,20 +14,20 @@ from everstep.agent_domain.values import FrozenDict, frozen_map
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """What a person decided or answered."""
+    """A person's decision or answer."""
 
     kind: str
     """`answer`, `default`, `approve`, `deny` or `edit`."""
     value: Any = None
     reason: str | None = None
     key: str | None = None
-    """Who says so again under the same key, has been heard."""
+    """The idempotency key: repeating the resolution with the same key succeeds."""
     remember: ApprovalRule | None = None
-    """Which later calls of the execution are allowed by this approval."""
+    """The rule for later calls of the execution that this approval allows as well."""
 
     @property
     def is_denied(self) -> bool:
-        """Whether a person said no."""
+        """Whether the request was denied."""
         return self.kind == "deny"
 
     @property
@@ -37,7 +37,7 @@ class Resolution:
 
 
 class RequestState(StrEnum):
-    """Where a question to people stands."""
+    """The state of a request."""
 
     OPEN = "open"
     RESOLVED = "resolved"
@@ -45,7 +45,7 @@ class RequestState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RequestRow:
-    """A question or an approval that somebody was or is asked for."""
+    """A question or an approval, open or resolved."""
 
     id: UUID
     ref: ExecutionRef

@@ -1,8 +1,8 @@
-"""Sessions: conversations that people have with agents, one execution after the other.
+"""Sessions: conversations of people with agents, as one execution after another.
 
-A session hears one message at a time. What becomes of a message while an execution is still under way
-is decided here, by `route`; the store carries it out under the session's lock, so that messages are
-taken in the order in which they arrive and no two executions of one session ever run at once.
+A session processes one message at a time. `route` decides how a message is handled while an execution is
+running. The store applies the decision under the session's lock, so messages are accepted in the order of
+their arrival, and two executions of one session never run at once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,18 +23,18 @@ from everstep.agent_domain.stream.session_messages import NO_CONTEXT, Context, M
 from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map
 
 MAX_CONTENT = 200_000
-"""Characters that a message of a person has at most."""
+"""The maximum length of a user message, in characters."""
 
 
 MAX_TITLE = 200
 
 
 WORDS_OF_TITLE = 60
-"""Characters of a title that is taken from a message."""
+"""The maximum length of a title that is derived from a message, in characters."""
 
 
 class SessionStatus(StrEnum):
-    """Whether a session still takes messages: only an active one does."""
+    """The status of a session; only an active one accepts messages."""
 
     ACTIVE = "active"
     ARCHIVED = "archived"
@@ -42,7 +42,7 @@ class SessionStatus(StrEnum):
 
 
 class OnBusy(StrEnum):
-    """What becomes of a message while an execution of its session is under way."""
+    """How to handle a message while an execution of its session is running."""
 
     ENQUEUE = "enqueue"
     STEER = "steer"
@@ -51,47 +51,58 @@ class OnBusy(StrEnum):
 
 
 class Route(StrEnum):
-    """What a message does."""
+    """How a message is handled."""
 
     START = "start"
     """Its execution begins at once."""
     QUEUE = "queue"
     """Its execution begins when those before it have ended."""
     INTERRUPT = "interrupt"
-    """The execution under way is cancelled, and its own comes next."""
+    """The running execution is cancelled, and the message's own execution comes next."""
     STEER = "steer"
-    """The execution under way hears it."""
+    """The running execution receives it."""
     ANSWER = "answer"
     """It answers an open question."""
 
 
 class SessionBusy(EverstepError):
-    """An execution of the session is under way, and the message was not to wait."""
+    """An execution of the session is running, and the message was sent with `on_busy=reject`."""
 
     def __init__(self) -> None:
         super().__init__("Session is busy")
 
 
 class SessionNotActive(EverstepError):
-    """The session takes no messages any more."""
+    """The session is archived or closed, so it accepts no messages."""
 
     def __init__(self, status: SessionStatus) -> None:
         super().__init__(f"The session is {status}; make it active again, or start another one")
 
 
 class QuestionClosed(EverstepError):
-    """The question that a message answers was answered before, or nobody waits for an answer any more."""
+    """The question was answered before, or its execution no longer waits for an answer."""
 
     def __init__(self) -> None:
         super().__init__("The question is no longer open")
 
 
 class ContextForbidden(EverstepError):
-    """The user may not see what the message is about."""
+    """The user may not see the subject of the message."""
 
 
 def route(*, busy: bool, asked: bool, on_busy: OnBusy) -> Route:
-    """What a message does to its session: an open question comes first, unless it interrupts."""
+    """Decide how a message is handled.
+
+    An open question takes precedence, unless the message interrupts.
+
+    Args:
+        busy: Whether an execution of the session is running or queued.
+        asked: Whether a question is open.
+        on_busy: The sender's choice for a busy session.
+
+    Raises:
+        SessionBusy: The session is busy, and `on_busy` is `REJECT`.
+    """
     if asked and on_busy is not OnBusy.INTERRUPT:
         return Route.ANSWER
     if not busy:
@@ -110,7 +121,7 @@ _WHEN_BUSY = {
 
 @dataclass(frozen=True, slots=True)
 class NewSession:
-    """A session that is to be made; the same id again makes nothing new."""
+    """A session to create; repeating the same id creates nothing new."""
 
     id: UUID
     tenant_id: str
@@ -158,13 +169,13 @@ class SessionMessageRow:
 
 @dataclass(frozen=True, slots=True)
 class SessionFilter:
-    """Which sessions are wanted; what is None does not matter."""
+    """A filter of sessions; fields that are None match all."""
 
     status: SessionStatus | None = None
     related_type: str | None = None
     related_id: str | None = None
     search: str | None = None
-    """Words of the title, in any order; the last may be the beginning of one."""
+    """Words of the title, in any order; the last one may be a prefix."""
 
 
 EVERY_SESSION = SessionFilter()
@@ -172,12 +183,12 @@ EVERY_SESSION = SessionFilter()
 
 @dataclass(frozen=True, slots=True)
 class SessionChanges:
-    """What is to be changed; what is None stays as it is."""
+    """Changes of a session; fields that are None stay unchanged."""
 
     title: str | None = None
     status: SessionStatus | None = None
     metadata: FrozenDict | None = None
-    """Merged into what is there; a null removes a key."""
+    """Merged into the existing metadata; a null removes its key."""
 
     def __post_init__(self) -> None:
         if self.title is not None:
@@ -188,9 +199,9 @@ class SessionChanges:
 
 @dataclass(frozen=True, slots=True)
 class NewMessage:
-    """A person's message, and the execution that it begins if it begins one.
+    """A user message, and the execution that it may begin.
 
-    `id` names the message: the same one again changes nothing and returns what became of the first.
+    `id` is the idempotency key: repeating it changes nothing and returns the outcome of the first message.
     """
 
     id: UUID
@@ -206,9 +217,9 @@ class NewMessage:
     context: Context = NO_CONTEXT
     metadata: FrozenDict = EMPTY
     session: NewSession | None = None
-    """The session, if the message makes it."""
+    """The session, if the message creates it."""
     request_id: UUID | None = None
-    """The question that it answers."""
+    """The question that the message answers."""
 
     def __post_init__(self) -> None:
         bounded("content", self.content, MAX_CONTENT)
@@ -218,37 +229,37 @@ class NewMessage:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What is needed to start a pending execution's workflow."""
+    """The data needed to start the workflow of a pending execution."""
 
     ref: ExecutionRef
     plan: FrozenDict
     task_queue: str | None = None
     has_commands: bool = False
-    """Whether people have said something to it that its workflow has to be told."""
+    """Whether stored commands wait to be delivered to its workflow."""
     clocks: StateInfo = StateInfo()
-    """Those that it begins with: its session's."""
+    """The times with which it begins: those of its session."""
 
 
 @dataclass(frozen=True, slots=True)
 class Posted:
-    """What became of a message."""
+    """The outcome of a user message."""
 
     message: SessionMessageRow | None
     """None if it answers a question: then nothing is stored yet."""
     route: Route
     execution: ExecutionRef
-    """The execution that it began, that hears it, or that asked."""
+    """The execution that it began, that receives it, or that asked the question."""
     cancels: ExecutionRef | None = None
-    """The execution that has to be cancelled now."""
+    """The execution that must be cancelled now."""
     question: UUID | None = None
     """The request that it answers."""
     launch: Launch | None = None
-    """What starts the execution, if its turn has come just now."""
+    """Set if the execution has just been released, so that its workflow must be started."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutionFilter:
-    """Which executions are wanted; what is None does not matter."""
+    """A filter of executions; fields that are None match all."""
 
     session_id: UUID | None = None
     parent_execution_id: UUID | None = None
@@ -262,7 +273,7 @@ class SnapshotRow:
     id: UUID
     execution_id: UUID
     parent_snapshot_id: UUID | None
-    """Of a subagent's: the snapshot of the agent that it works for."""
+    """For a subagent: the snapshot of its parent agent."""
     agent_name: str | None
     step_number: int | None
     is_final: bool
@@ -270,44 +281,44 @@ class SnapshotRow:
     state: FrozenDict
     created_at: datetime
     previous_snapshot_id: UUID | None = None
-    """The one before it of the same execution."""
+    """The previous snapshot of the same execution."""
 
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """Another execution hears what an ended one did not."""
+    """The execution that receives the undelivered messages of an ended one."""
 
     launch: Launch | None = None
-    """What starts it, if it has to be started."""
+    """Set if that execution must be started."""
     parent: ExecutionRef | None = None
-    """The execution that the ended one worked for, if that hears it."""
+    """The ended execution's parent, if the parent receives them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stranded:
-    """What a process left behind when it was lost between two writes."""
+    """Executions that may need repair because a process crashed between two writes."""
 
     launches: Sequence[Launch] = ()
-    """Executions whose turn it is and whose workflow was perhaps never started."""
+    """Released executions whose workflow may never have been started."""
     queued: Sequence[ExecutionRef] = ()
-    """Executions that wait for their turn: is anything before them?"""
+    """Queued executions; the reconciler checks whether anything is ahead of them."""
     orphans: Sequence[ExecutionRef] = ()
-    """Children that never began, of parents that have ended."""
+    """Children that never began, and whose parents have ended."""
     open: Sequence[ExecutionRef] = ()
-    """Executions that run or are paused: is their workflow still there?"""
+    """Running or paused executions; the reconciler checks whether their workflow exists."""
     cursor: str | None = None
-    """Where the next look goes on; None: at the beginning."""
+    """The `after` of the next query; None: start from the beginning."""
 
 
 class SessionStore(Protocol):
-    """Keeps sessions. Every method is one transaction."""
+    """Stores sessions. Every method is one transaction."""
 
     async def create_session(self, new: NewSession) -> SessionRow:
-        """Make a session; the same id again returns what is there."""
+        """Create a session; an existing one with the same id is returned unchanged."""
         ...
 
     async def session(self, scope: Scope, session_id: UUID) -> SessionRow | None:
-        """One session, if it may be seen."""
+        """One session, if it exists and the scope covers it."""
         ...
 
     async def sessions(
@@ -322,53 +333,70 @@ class SessionStore(Protocol):
         ...
 
     async def change_session(self, scope: Scope, session_id: UUID, changes: SessionChanges) -> SessionRow:
-        """Change a session; `NotFound`."""
+        """Change a session.
+
+        Raises:
+            NotFound: There is no such session in the scope.
+        """
         ...
 
     async def retitle(self, scope: Scope, session_id: UUID, old: str, new: str) -> bool:
-        """Give a session another title, if nobody has done so meanwhile."""
+        """Replace the title `old` with `new`; False if the title is no longer `old`."""
         ...
 
     async def delete_session(
         self, scope: Scope, session_id: UUID, *, unchanged_since: datetime | None = None
     ) -> bool:
-        """Remove a session with everything in it; `SessionBusy` while it runs.
+        """Delete a session and everything in it.
 
-        False if there is none, or if it was changed since then.
+        Args:
+            scope: The caller's scope.
+            session_id: The session.
+            unchanged_since: Delete only if the session has not changed since this moment.
+
+        Returns:
+            False if there is no such session, or if it has changed.
+
+        Raises:
+            SessionBusy: An execution of the session is running.
         """
         ...
 
     async def messages(
         self, scope: Scope, session_id: UUID, *, cursor: str | None = None, limit: int = 50
     ) -> Page[SessionMessageRow]:
-        """Messages, newest first; `NotFound`."""
+        """Messages of a session, newest first.
+
+        Raises:
+            NotFound: There is no such session in the scope.
+        """
         ...
 
     async def post(self, message: NewMessage) -> Posted:
-        """Take a person's message: see `route`.
+        """Accept a user message; see `route`.
 
         Raises:
             NotFound: There is no such session, or no such question in it.
-            QuestionClosed: The question that it names is no longer open.
-            SessionNotActive: The session takes no messages.
-            SessionBusy: An execution is under way, and the message was not to wait.
+            QuestionClosed: The named question is no longer open.
+            SessionNotActive: The session accepts no messages.
+            SessionBusy: An execution is running, and `on_busy` is `REJECT`.
         """
         ...
 
     async def launch(self, ref: ExecutionRef) -> Launch | None:
-        """What starts this execution, if it is pending and its turn."""
+        """The data to start this execution, if it is pending and released from the queue."""
         ...
 
     async def release(self, tenant_id: str, session_id: UUID) -> ExecutionRef | None:
-        """Give the next queued execution its turn, if none is under way; the one whose turn it is."""
+        """Release the next queued execution, if none is running; return the released one."""
         ...
 
     async def cancel_pending(self, ref: ExecutionRef) -> bool:
-        """Cancel an execution that has not begun; False if it has, or has ended."""
+        """Cancel an execution that has not begun; False if it has begun or ended."""
         ...
 
     async def inbox(self, scope: Scope, *, cursor: str | None = None, limit: int = 50) -> Page[RequestRow]:
-        """Open questions and approvals of all executions, oldest first."""
+        """Open questions and approvals of all executions in the scope, oldest first."""
         ...
 
     async def stranded(
@@ -380,38 +408,46 @@ class SessionStore(Protocol):
         *,
         pending_only: bool = True,
     ) -> Stranded:
-        """What has not changed for this many seconds and may need help, of all tenants, longest first."""
+        """Executions of all tenants that may need repair, those without a change for the longest time first.
+
+        Args:
+            task_queue: Only executions of this task queue.
+            older_than: Only executions that have not changed for this many seconds.
+            after: The cursor of the previous result.
+            limit: The maximum number of executions.
+            pending_only: Whether to leave out executions that run or are paused.
+        """
         ...
 
     async def commands(
         self, task_queue: str, older_than: float, after: int = 0, limit: int = 100
     ) -> tuple[Sequence[Command], int | None]:
-        """Commands that workflows have not been told for this many seconds, of all tenants, oldest first.
+        """Commands of all tenants that have been undelivered for this many seconds, oldest first.
 
         Returns:
-            The commands, and the `after` of the next page; None on the last.
+            The commands, and the `after` of the next page, which is None on the last page.
         """
         ...
 
     async def unheard(self, task_queue: str, older_than: float, limit: int = 100) -> Sequence[ExecutionRef]:
-        """Executions that ended this many seconds ago, and to which something was said that nobody heard."""
+        """Executions that ended this many seconds ago and still have undelivered messages."""
         ...
 
     async def hand_over(self, ref: ExecutionRef) -> Handed | None:
-        """Let another execution hear what was said to one that has ended; None if there is nothing left.
+        """Pass the undelivered messages of an ended execution on to another one; None if there are none.
 
-        For an execution without a session and for a subagent; in a session, `release` does it.
+        This is for executions without a session and for subagents; in a session, `release` does it.
         """
         ...
 
     async def owner(self, execution_id: UUID) -> ExecutionRef | None:
-        """Whose execution this is; for those who look after all tenants."""
+        """The full reference of an execution of any tenant, for operators."""
         ...
 
     async def executions_of(
         self, scope: Scope, wanted: ExecutionFilter, *, cursor: str | None = None, limit: int = 50
     ) -> Page[ExecutionRow]:
-        """Executions, newest first."""
+        """Executions that match a filter, newest first."""
         ...
 
     async def snapshots(
@@ -423,15 +459,28 @@ class SessionStore(Protocol):
     async def fork(
         self, ref: ExecutionRef, step: int, new: ExecutionRef, content: str | None = None
     ) -> Launch | None:
-        """An execution that shares the conversation up to a step, optionally with other last words.
+        """Create an execution that shares the conversation of another one up to a step.
 
-        The same id again makes nothing new; None if it has begun.
+        Args:
+            ref: The execution to fork.
+            step: The last shared step.
+            new: The new execution; repeating its id creates nothing new.
+            content: A new user message. It follows the shared conversation; at step 0 it replaces the message
+                that began the execution.
+
+        Returns:
+            The data to start the new execution; None if it has begun already.
+
+        Raises:
+            NotFound: There is no such execution.
+            InvalidInput: The step is not complete, or a subagent's execution cannot be forked in its session.
+            SessionBusy: An execution of the session is running or queued.
         """
         ...
 
 
 def title_of(content: str) -> str:
-    """A title for a session that has none: the first words of its first message."""
+    """A title for a session without one: the first words of its first message."""
     words = " ".join(content.split())
     if len(words) <= WORDS_OF_TITLE:
         return words

@@ -1,4 +1,4 @@
-"""Steps as the store records them: begun, answered by the model, and read again."""
+"""Steps in the store: their beginning, the model's reply, processing, and their rows."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,42 +22,42 @@ from everstep.agent_domain.values import EMPTY, FrozenDict
 
 @dataclass(frozen=True, slots=True)
 class StepBefore:
-    """The last step that the model answered, and how many of its calls failed since."""
+    """The last step with a reply, and how many of its calls have failed since."""
 
     facts: StepFacts
     failed_calls: int = 0
     duration_ms: float = field(default=0.0, compare=False)
-    """From its start until now, or until it was complete."""
+    """From its start to its completion, or to now."""
 
     @property
     def errors(self) -> int:
-        """How much went wrong in it."""
+        """The number of errors in the step."""
         return len(self.facts.own_errors) or len(self.facts.pseudo_errors) + self.failed_calls
 
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """What a step is made from."""
+    """The stored input of a step."""
 
     spec: ExecutionSpec
     messages: Messages
-    """The conversation so far, the results of the previous step included."""
+    """The conversation so far, including the results of the previous step."""
     metadata: FrozenDict
     agent_id: UUID
     parent_agent_id: UUID | None = None
     plan: Mapping[str, Any] = EMPTY
-    """`ExecutionPlan`, as data: what governs the execution, whatever its worker's code says."""
+    """`ExecutionPlan` as data: it governs the execution, regardless of the defaults in its worker's code."""
     before: StepBefore | None = None
     allowed: tuple[ApprovalRule, ...] = ()
-    """The calls that people have allowed for the whole execution."""
+    """Rules of calls that people have approved for the whole execution."""
     task: str | None = None
-    """The message that began the execution."""
+    """The text of the message that began the execution."""
     clocks: StateInfo = StateInfo()
-    """Those that the execution began with: its session's."""
+    """The times with which the execution began: those of its session."""
 
     @property
     def max_steps(self) -> int | None:
-        """How many steps there may be."""
+        """The plan's limit of steps."""
         return self.plan.get("max_steps")
 
     @property
@@ -67,76 +67,76 @@ class Material:
 
     @property
     def broadcast(self) -> Mapping[str, Any]:
-        """How much viewers are told, as the plan has it."""
+        """The plan's broadcast configuration: how much viewers receive."""
         return self.plan.get("broadcast", EMPTY)
 
 
 @dataclass(frozen=True, slots=True)
 class BeginStep:
-    """A step begins: the one before is settled, its successor marked as started."""
+    """The beginning of a step, which also settles the previous one."""
 
     ref: ExecutionRef
     number: int
     attempt: int
     outcome: FrozenDict | None
-    """What the evaluation after the step before said (`ContinuationOutcome.to_dict()`)."""
+    """The outcome of the evaluation after the previous step (`ContinuationOutcome.to_dict()`)."""
     hears: int = 0
     """How many steered messages enter the conversation before this step."""
     events: Callable[["BegunStep"], Sequence[EventRecord]] = nothing_to_tell
-    """What viewers are told, given what the step is made from and whether it had begun before."""
+    """Builds the envelopes to store, given the begun step."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryWait:
-    """A model call failed in transport and is tried again later."""
+    """The wait before the retry of a model call that failed in transport."""
 
     attempt: int
     """The attempt that failed."""
     since: datetime
-    """When the first of the attempts in a row failed."""
+    """When the first of the consecutive attempts failed."""
     until: datetime
     """When the next one begins."""
     told: str
-    """What is shown to anyone meanwhile."""
+    """The text for users during the wait."""
     error: str
-    """What went wrong, for the operator."""
+    """The error message for operators."""
 
 
 @dataclass(frozen=True, slots=True)
 class BegunStep:
-    """What to make the step from, or what an earlier attempt already made of it."""
+    """The input of a step, or the reply that an earlier attempt recorded."""
 
     material: Material
     recorded: StepFacts | None = None
     previous_attempt: int | None = None
-    """The latest attempt that had begun this step before, if one had."""
+    """The latest earlier attempt that began this step, if there was one."""
     was_silent: bool = False
-    """That attempt failed, and had written nothing by then."""
+    """Whether that attempt failed without having written any text."""
     after_seq: int | None = None
-    """The last envelope of its stream, once viewers were told of this beginning."""
+    """The last envelope of the stream, after those of this beginning."""
     wait: RetryWait | None = None
-    """What the attempt before waited for."""
+    """The wait between the previous attempt and this one."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallToRecord:
-    """A call of a reply, on its way into the ledger."""
+    """A call of a reply, for the ledger."""
 
     call: ToolCall
     need: CallNeed
     args_digest: str
     request: FrozenDict | None = None
-    """What a person is asked, where one is: prompt, choices, schema."""
+    """The question to a person, if the call asks one: prompt, choices, schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """What hooks and processors added to an execution, besides what models and tools said."""
+    """Messages and metadata changes of hooks and processors."""
 
     opening: Messages = ()
-    """Before the conversation."""
+    """Messages before the conversation."""
     said: Messages = ()
-    """Where the conversation stands."""
+    """Messages at the current end of the conversation."""
     notes: Notes = NO_NOTES
 
 
@@ -145,7 +145,7 @@ NOTHING_ADDED = Added()
 
 @dataclass(frozen=True, slots=True)
 class RecordReply:
-    """What the model answered: recorded once, whatever happens afterwards."""
+    """A model's reply, which is recorded once and then final."""
 
     ref: ExecutionRef
     number: int
@@ -159,9 +159,9 @@ class RecordReply:
     calls: Sequence[CallToRecord] = ()
     events: Sequence[EventRecord] = ()
     begins: BeginStep | None = None
-    """The beginning of the step, if nobody has written it; viewers are told of it by this reply's events."""
+    """The beginning of the step, if it is not stored yet; `events` contains its envelopes."""
     added: "Added" = field(default_factory=lambda: NOTHING_ADDED)
-    """What hooks added before the model was asked."""
+    """The additions of hooks before the model call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,29 +179,29 @@ class StepRow:
     messages: Messages = ()
     calls: tuple["CallRow", ...] = ()
     heard: int = 0
-    """How many of its messages were there before the model was asked, from people or hooks."""
+    """The number of its messages from people or hooks that precede the model call."""
     processed: int = 0
-    """How many of its messages, the last ones, processors added."""
+    """The number of its messages, at the end, that processors added."""
     response: FrozenDict | None = None
-    """`InferenceResponse.to_dict()`, where it was asked for."""
+    """`InferenceResponse.to_dict()`, if the caller requested responses."""
     next_index: int | None = None
-    """The chunk that goes on where `partial_text` ends; None where viewers are told none."""
+    """The index of the chunk that follows `partial_text`; None if viewers receive no chunks."""
     after_seq: int | None = None
     """The stored envelope that those chunks follow."""
     processing_seconds: float = 0.0
-    """How long processors worked on it."""
+    """How long processors ran."""
     wait: RetryWait | None = None
-    """Why and until when the model is not asked, if the step waits for that; also where it has waited."""
+    """The step's latest wait for a retry, which may be over."""
 
     @property
     def waits(self) -> RetryWait | None:
-        """The wait that is not over: the step has no reply, and no later attempt has begun."""
+        """The current wait: None if the step has a reply or a later attempt has begun."""
         is_over = self.facts is not None or self.wait is None or self.wait.attempt != self.attempt
         return None if is_over else self.wait
 
     @property
     def duration_ms(self) -> float | None:
-        """From start to end; None while it is under way."""
+        """The time from start to end; None while the step runs."""
         return (
             None
             if self.completed_at is None
@@ -211,10 +211,10 @@ class StepRow:
 
 @dataclass(frozen=True, slots=True)
 class RecordProcessing:
-    """What processors and hooks made of a step that is complete."""
+    """The outcome of processors and hooks after a completed step."""
 
     ref: ExecutionRef
     number: int
     outcome: FrozenDict
-    """`Processed.to_dict()`, which an attempt that comes later is given."""
+    """`Processed.to_dict()`, which later attempts receive."""
     added: Added = NOTHING_ADDED

@@ -1,4 +1,4 @@
-"""What executions consumed, added up."""
+"""Usage reports: the summed consumption of executions per agent."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ LONGEST = timedelta(days=366)
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """From a moment on, until before another."""
+    """A time range that includes `since` and excludes `until`."""
 
     since: datetime
     until: datetime
 
     def __post_init__(self) -> None:
-        # Both have a time zone, or this says that they have not.
+        # Raises if one of them has no time zone.
         for at in (self.since, self.until):
             moment(at, 0)
         if self.since >= self.until:
@@ -31,7 +31,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What the executions of one agent consumed that began in a span of time."""
+    """The consumption of an agent's executions that began in a time range."""
 
     agent: str
     executions: int
@@ -45,8 +45,8 @@ class Account:
 
 
 class AccountStore(Protocol):
-    """Adds up."""
+    """Sums up usage."""
 
     async def accounts(self, scope: Scope, span: Span) -> Sequence[Account]:
-        """What was consumed, agent by agent."""
+        """The consumption of each agent in a time range."""
         ...
