@@ -1,7 +1,7 @@
 """The activities of an agent execution.
 
-Each writes what it did in one transaction, under a key, and returns facts. An attempt that finds the
-work recorded returns what is recorded: the model is not asked again, the tool not run again.
+Each one commits its result in one transaction, under an idempotency key, and returns facts. An attempt that
+finds its work recorded returns the record: the model is not asked again and the tool is not run again.
 """
 
 from temporalio import activity
@@ -36,7 +36,7 @@ from everstep.agent_domain.stream.bus import NOBODY, EnvelopeBus
 
 
 class AgentActivities:
-    """Asks models, runs tools, writes down where an execution stands."""
+    """Asks models, runs tools and records the status of executions."""
 
     def __init__(
         self,
@@ -58,26 +58,26 @@ class AgentActivities:
     @activity.defn(name=INFER)
     @discreet
     async def infer(self, request: InferInput) -> StepFacts:
-        """One step's answer: recorded once, and paid for once."""
+        """Run one model call; recorded once and paid for once."""
         with pulse():
             return await self.asking.answered(request)
 
     @activity.defn(name=RUN_TOOL)
     @discreet
     async def run_tool(self, request: ToolInput) -> ToolOutput:
-        """One call's result, recorded once."""
+        """Run one tool call; its result is recorded once."""
         with pulse():
             return await self.running.ran(request)
 
     @activity.defn(name=PROCESS)
     @discreet
     async def process(self, request: ProcessInput) -> Processed:
-        """What processors make of a step, recorded once."""
+        """Run the processors on a step; their result is recorded once."""
         with pulse():
             return await self.processing.processed(request)
 
     @activity.defn(name=SETTLE)
     @discreet
     async def settle(self, request: SettleInput) -> None:
-        """Where the execution stands, with all that its readers are told; a key settles once."""
+        """Record the status of the execution, with the events for its viewers, once per key."""
         await self.settling.settle(request)

@@ -1,4 +1,4 @@
-"""The agents that activities work for, as a port."""
+"""The port through which activities find the agents that they run."""
 
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeAlias
@@ -16,30 +16,35 @@ class Agents(Protocol):
     """The agents that a worker can run."""
 
     def definition(self, name: str) -> AgentDefinition:
-        """The agent of that name; `UnknownName` if this worker has none."""
+        """Return the agent of that name.
+
+        Raises:
+            UnknownName: This worker does not have it.
+        """
         ...
 
     def driver(self, name: str, preset: str | None) -> StepDriver:
-        """How steps of that agent talk to a model: the preset's, or the agent's default."""
+        """Return the driver for steps of that agent, with the preset's model or the agent's default model."""
         ...
 
     def model(self, name: str, wanted: ModelChoice = None) -> Model:
-        """The model that the tools and processors of that agent ask."""
+        """Return the model for questions that tools and processors of that agent ask."""
         ...
 
 
 Ended: TypeAlias = Callable[[ExecutionRef], Awaitable[object]]
-"""Told of every execution that has ended."""
+"""Called for every execution that has ended."""
 
 
 async def nobody_waits(_ended: ExecutionRef) -> None:
-    """Where there are no sessions."""
+    """Do nothing, where there are no sessions."""
 
 
 def known(agents: Agents, name: str) -> AgentDefinition:
-    """The agent, if this worker has it."""
+    """Return the agent, or raise an error that Temporal retries if this worker does not have it."""
     try:
         return agents.definition(name)
     except UnknownName as error:
-        # Another worker, or the next deploy, may know it: the execution waits, visibly.
+        # Another worker, or this one after the next deploy, may have it. The execution waits, visibly in
+        # Temporal.
         raise ApplicationError(str(error), type="UnknownAgent") from None

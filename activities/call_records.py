@@ -1,4 +1,4 @@
-"""A call of the ledger: what people and the tool's schema say before it runs, and its one result after."""
+"""Tool calls and their records: decisions and schema errors before the run, one result after it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -27,13 +27,17 @@ from everstep.agent_domain.values import frozen_map, json_text
 
 USUAL = Disclosure()
 
-NOT_ALLOWED = "This call needs an approval, and nobody gave one"
+NOT_ALLOWED = "This call needs an approval, and there is none"
 
 
 def by_people(
     call: ToolCall, resolution: Resolution | None, answer: Resolution | None = None
 ) -> tuple[ToolCall, str, Resolution | None]:
-    """The call as people left it, what the model is told first, and the result if no tool has to run."""
+    """Apply the decision about a call.
+
+    Returns:
+        The call as it should run, a note for the model, and the result if the tool does not have to run.
+    """
     match resolution and resolution.kind:
         case "answer":
             return call, "", resolution
@@ -53,7 +57,7 @@ def by_people(
 def without_running(
     definition: AgentDefinition, reserved: Reservation, started: datetime
 ) -> ToolExecution | None:
-    """The result of a call whose tool has no say: people have spoken, or it cannot or may not run."""
+    """Return the result of a call that does not run its tool: answered, denied, malformed or not allowed."""
     call, note, answer = by_people(reserved.call, reserved.resolution, reserved.answer)
     if answer is not None:
         return ToolExecution(call, answer.value, None, started, now(), note)
@@ -62,7 +66,7 @@ def without_running(
         return ToolExecution(call, explained, None, started, now())
     refusal = definition.tools.refusal(call)
     if refusal is None and reserved.resolution is None and definition.needs_approval(call, reserved.allowed):
-        # Whoever told the workflow otherwise: the store knows of no decision.
+        # The workflow asked for this run, but the store has no decision about the call.
         refusal = NOT_ALLOWED
     if refusal is None:
         return None
@@ -71,7 +75,7 @@ def without_running(
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a result belongs."""
+    """The execution, step and index to which a result belongs."""
 
     ref: ExecutionRef
     step_number: int
@@ -80,19 +84,19 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Came:
-    """What came of a call."""
+    """The result of running a call."""
 
     execution: ToolExecution
     notes: Notes = NO_NOTES
     besides: Besides = NOTHING_BESIDES
     is_denied: bool = False
-    """Whether a person said no: the call has not failed, and has not succeeded either."""
+    """Whether a person denied it: such a call has neither failed nor succeeded."""
     seconds: float | None = None
-    """How long it worked, where that is not the time from its beginning to its end."""
+    """Seconds of work, where that is not the time from start to end."""
     is_default: bool = False
-    """Whether it stands for an answer that nobody gave in time."""
+    """Whether the result is the default for a question that was not answered in time."""
     raised: Exception | None = None
-    """What the tool raised, for the log."""
+    """The exception that the tool raised, for the log."""
 
 
 async def record(
@@ -105,7 +109,7 @@ async def record(
     attempt: int = 1,
     disclosure: Disclosure = USUAL,
 ) -> CallRecord:
-    """Write the result down, with all that follows from it; what an earlier attempt recorded wins."""
+    """Record the result with its messages and events; a result recorded by an earlier attempt wins."""
     execution = _disclosed(came.execution, place, disclosure)
     call, error = execution.call, execution.error
     result = CallRecord(
@@ -135,7 +139,7 @@ async def record(
 
 
 def log_raised(record: CallRecord, raised: Exception) -> None:
-    """Tell the operator what a tool raised; viewers are told of its own words and of nothing else."""
+    """Log what a tool raised, except `ToolFailed`, whose message is shown to viewers in full."""
     error = record.error
     if error and not isinstance(raised, ToolFailed):
         words = "%s: %s (ref %s)", error.tool_name, error.message, error.ref
@@ -150,19 +154,19 @@ def _disclosed(execution: ToolExecution, place: Place, disclosure: Disclosure) -
 
 
 def is_denied(resolution: Resolution | None) -> bool:
-    """Whether a person said no."""
+    """Whether a person denied the call."""
     return resolution is not None and resolution.kind == "deny"
 
 
 def output(call: ToolCall, known: CallRecord) -> ToolOutput:
-    """What became of the call, without what it said."""
+    """Return the facts of a recorded call, without the texts."""
     error = known.error and replace(known.error, message="", tool_name=call.name)
     facts = CallFacts(call.id, call.name, is_settled=True, error=error)
     return ToolOutput(facts, known.seconds, known.besides)
 
 
 def context(ref: ExecutionRef, reserved: Reservation, ask: AskModel) -> ToolContext:
-    """What the tool of a call is told."""
+    """Build the context that the tool of a call receives."""
     return ToolContext(
         ref.execution_id,
         reserved.call.id,
@@ -175,5 +179,5 @@ def context(ref: ExecutionRef, reserved: Reservation, ask: AskModel) -> ToolCont
 
 
 def now() -> datetime:
-    """This moment."""
+    """The current time, in UTC."""
     return datetime.now(UTC)

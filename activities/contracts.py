@@ -1,8 +1,8 @@
-"""What a workflow and its activities say to each other: facts and references, never bodies.
+"""Inputs and results of the activities: facts and references, never bodies.
 
-These values stand in workflow history. They hold ids, counts, kinds and reasons; prompts,
-messages, arguments and results stay in the store, where the activity that made them put them.
-What equals its default is not written there, which halves them: so no default ever changes.
+These values are written to workflow history. They hold ids, counts, kinds and reasons; prompts, messages,
+arguments and results stay in the store, where the activity that produced them put them. Values equal to their
+default are left out, which halves their size: so no default may ever change.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ INFER, RUN_TOOL, PROCESS, SETTLE = "infer", "run_tool", "process", "settle"
 SPAWN, REPORT, CLOSE = "spawn", "report", "close"
 
 QUICK_SECONDS = 5.0
-"""A tool that is declared quick and takes longer has failed."""
+"""A tool that is declared quick fails if it takes longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,13 @@ class InferInput:
     ref: ExecutionRef
     number: int
     outcome: FrozenDict | None = None
-    """The evaluation after the step before, in its compact form."""
+    """The evaluation after the previous step, in its compact form."""
     hears: int = 0
     model_attempts: int | None = 3
     info: StateInfo | None = None
-    """The clocks as the step begins, where the state before it is kept: in debug mode."""
+    """The clocks at the start of the step, in debug mode, which keeps the state before each step."""
     retry_seconds: float | None = None
-    """How long it is tried again; None: as the model's preset says."""
+    """How long model calls are retried; None for the value of the model's preset."""
 
     def __post_init__(self) -> None:
         whole("number", self.number, 1)
@@ -66,7 +66,7 @@ class ToolInput:
 
 @dataclass(frozen=True, slots=True)
 class ToolOutput:
-    """What became of a call."""
+    """The result of a call."""
 
     call: CallFacts
     seconds: float
@@ -75,7 +75,7 @@ class ToolOutput:
 
 @dataclass(frozen=True, slots=True)
 class ProcessInput:
-    """Show processors a step that is complete."""
+    """Run the processors on a completed step."""
 
     ref: ExecutionRef
     agent: str
@@ -85,13 +85,13 @@ class ProcessInput:
 
 @dataclass(frozen=True, slots=True)
 class Processed:
-    """What came of it."""
+    """The result of the processors."""
 
     seconds: float = 0.0
     besides: Besides = NOTHING_BESIDES
     critique: CritiqueFacts | None = None
     error: StepError | None = None
-    """What a processor raised, without its words: the failure step is recorded."""
+    """The error of a processor, without its message; the failed step itself is recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,16 +103,18 @@ class SpawnInput:
     number: int
     call_id: str
     tokens_left: int | None = None
-    """What the parent may still use; the child gets no more."""
+    """Tokens that the parent may still use; the child gets no more."""
     session_seconds: float = 0.0
-    """How long the session has worked so far, the parent included."""
+    """Seconds that the session has worked so far, including the parent."""
     broadcast: BroadcastConfig | None = None
-    """How much viewers of the parent are told; they see the child, too. None: what the child's agent says."""
+    """The parent's broadcast settings, as its viewers also see the child; None for those of the child's
+    agent.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class SpawnOutput:
-    """What governs the child; or what became of the call, if it starts none."""
+    """The child's plan, or the result of the call if it starts no child."""
 
     plan: ExecutionPlan | None = None
     answered: ToolOutput | None = None
@@ -120,23 +122,23 @@ class SpawnOutput:
 
 @dataclass(frozen=True, slots=True)
 class ReportInput:
-    """Give a call the result that its child's end is."""
+    """Record the end of a child as the result of its call."""
 
     ref: ExecutionRef
     agent: str
     number: int
     call_id: str
     seconds: float = 0.0
-    """How long the child worked."""
+    """Seconds that the child worked."""
     tokens: int = 0
-    """What it used, and those that it started."""
+    """Tokens of the child and its descendants."""
     is_lost: bool = False
-    """Whether the child could say neither itself."""
+    """Whether the child could report neither itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class CloseInput:
-    """Write down the end of a child that did not do so itself."""
+    """Record the end of a child that did not record it itself."""
 
     ref: ExecutionRef
     status: ExecutionStatus
@@ -144,35 +146,35 @@ class CloseInput:
 
 @dataclass(frozen=True, slots=True)
 class SettleInput:
-    """Write down where an execution stands, when no model or tool call does."""
+    """Record the status of an execution."""
 
     ref: ExecutionRef
     agent: str
     key: str
     status: ExecutionStatus
     step: StepFacts | None = None
-    """A step that no activity recorded: given up, or a failure."""
+    """A step that no activity recorded: abandoned, or a failure."""
     failure: str | None = None
-    """The operator's sentence about a failure that only the workflow saw."""
+    """The operator's description of a failure that only the workflow saw."""
     completes_step: bool = False
-    """Whether the last step is complete with this."""
+    """Whether this completes the last step."""
     outcome: FrozenDict | None = None
     agent_status: AgentStatus = AgentStatus.IN_PROGRESS
     stop_reason: StopReason | None = None
     step_count: int = 0
     usage: Usage = Usage()
     waiting: tuple[str, ...] = ()
-    """The calls that people are asked about."""
+    """The calls that wait for people."""
     asks: bool = False
-    """Whether they are asked for answers; else whether the calls may run."""
+    """Whether they wait for answers; otherwise for approvals."""
     info: StateInfo = StateInfo()
     """The execution's clocks."""
     seconds_under_way: float = 0.0
-    """What the step under way has worked so far, which the clocks do not count yet."""
+    """Seconds of the current step, which the clocks do not include yet."""
 
 
 def settled(step: StepFacts, outputs: Sequence[ToolOutput]) -> StepFacts:
-    """The step with what became of calls that ran at the same time."""
+    """Return the step with the results of calls that ran concurrently."""
     seconds = max(output.seconds for output in outputs)
     besides = sum((output.besides for output in outputs), NOTHING_BESIDES)
     return step.settled((output.call for output in outputs), seconds, besides)

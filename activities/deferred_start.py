@@ -1,8 +1,8 @@
-"""That something began, written while it is under way.
+"""Records the start of an operation only if the operation outlasts a short delay.
 
-Whatever takes a moment is seen to have begun; whatever is over by then is written once, with its end. That
-halves the transactions of what is quick, and what is slow does not wait for its beginning to be written.
-Only for what may begin again: nobody else knows yet that it has.
+A slow operation is visible as started while it runs; a quick one is written once, together with its end. That
+halves the transactions of quick operations, and slow ones do not wait for the write of their start. Use it
+only for operations that may run again, as other processes do not know yet that this one has started.
 """
 
 import asyncio
@@ -12,14 +12,23 @@ from contextlib import asynccontextmanager
 from everstep.activities.store_retry import until_written
 
 MOMENT = 0.02
-"""Seconds; longer than most of what returns at once, shorter than anybody notices."""
+"""Seconds: longer than most operations that return at once, shorter than a user notices."""
 
 
 @asynccontextmanager
 async def begun(
     write: Callable[[], Awaitable[object]], moment: float, *, is_written: bool = False
 ) -> AsyncGenerator[asyncio.Event]:
-    """Writes that the body has begun, unless it is over within the moment; then the event is not set."""
+    """Call `write` if the body runs for longer than `moment` seconds.
+
+    Args:
+        write: Records the start; retried while the store is unavailable.
+        moment: Seconds to wait before writing.
+        is_written: Whether the start is recorded already.
+
+    Yields:
+        An event that is set once the start is recorded or being recorded.
+    """
     is_due = asyncio.Event()
     if is_written:
         is_due.set()

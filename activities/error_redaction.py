@@ -1,8 +1,7 @@
-"""What an activity says of an exception: Temporal writes it into workflow history.
+"""Keeps exception texts out of workflow history, into which Temporal writes them.
 
-A driver's message may quote a prompt, a database's the row that it refused. So only the kind of the
-exception goes there; the worker's log has the rest. What an activity raises as an `ApplicationError` is meant
-to be read and passes.
+A driver's message may quote a prompt, a database's the row that it refused. So only the kind of the exception
+is reported; the worker's log has the rest. An `ApplicationError` is meant to be read and passes unchanged.
 """
 
 from collections.abc import Callable, Coroutine
@@ -20,7 +19,7 @@ T = TypeVar("T")
 
 
 def discreet(run: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """The same activity, except for what it says when it fails."""
+    """Return the same activity, reporting only the kind of an exception."""
 
     @wraps(run)
     async def attempt(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -29,9 +28,9 @@ def discreet(run: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[
         except ApplicationError:
             raise
         except (ExecutionEnded, NotFound) as error:
-            # No later attempt would find what is gone.
+            # The row is gone, so every later attempt would fail as well.
             raise ApplicationError(str(error), type=type(error).__name__, non_retryable=True) from None
-        except Exception as error:  # noqa: BLE001 -- whatever it is, it is not said here
+        except Exception as error:  # noqa: BLE001 -- only its kind may reach the workflow history
             kind = type(error).__name__
             activity.logger.warning("the attempt failed: %s", kind, exc_info=error)
             raise ApplicationError("the worker's log says why", type=kind) from None

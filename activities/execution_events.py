@@ -1,4 +1,4 @@
-"""What viewers are told of what the activities did: drafts, stored in the same transaction."""
+"""The events for viewers that the activities store, in the same transaction as their results."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,9 +24,10 @@ from everstep.agent_domain.values import FrozenDict
 def step_begins(
     request: InferInput, attempt: int, tools: Sequence[str], begun: BegunStep
 ) -> Sequence[EventRecord]:
-    """The step before is complete, this one begins; the first also says that the execution runs.
+    """Return the events of a starting step: the previous step is complete, this one starts.
 
-    An attempt that comes after another one only adds that what that one wrote is void.
+    The first step also reports that the execution runs. A later attempt only adds that the text of the
+    previous attempt is void.
     """
     material = begun.material
     processing = _status(request.number, WireStatus.PROCESSING, WireStatus.IDLE, 0)
@@ -41,13 +42,12 @@ def step_begins(
 
 
 def failure_begins(number: int, material: Material, tools: Sequence[str]) -> Sequence[EventRecord]:
-    """The step before is complete, and nothing was decided after it: what was raised is the next step."""
+    """Return the events of a failed step that follows a completed one without a decision in between."""
     begins = envelopes.step_started(number, len(material.messages), tools)
     return (*_completed(material, None), _announcing(begins, session_messages.step_started(number)))
 
 
 def _superseded(number: int, attempt: int, begun: BegunStep) -> tuple[EventRecord, ...]:
-    """Of an attempt that was lost nobody knows whether it wrote something; only one that failed says so."""
     before = begun.previous_attempt
     if before is None or before >= attempt or begun.was_silent or not tells_text(begun.material):
         return ()
@@ -55,12 +55,12 @@ def _superseded(number: int, attempt: int, begun: BegunStep) -> tuple[EventRecor
 
 
 def waits(number: int, wait: RetryWait) -> EventRecord:
-    """The model is asked again later: the execution goes on as it was."""
+    """Return the event of a model call that will be retried later."""
     return envelopes.model_delayed(number, wait.attempt, wait.told, wait.until)
 
 
 def tells_text(material: Material) -> bool:
-    """Whether viewers are told what the model writes while it writes."""
+    """Whether viewers receive the model's text while it is streamed."""
     return BroadcastConfig.from_dict(material.broadcast).include_stream_chunks
 
 
@@ -69,19 +69,16 @@ def _announcing(event: EventRecord, announcement: Announcement) -> EventRecord:
 
 
 def _told_evaluation(outcome: FrozenDict | None, material: Material) -> ContinuationOutcome | None:
-    """The evaluation after a step, for those who are told of it."""
     is_told = BroadcastConfig.from_dict(material.broadcast).include_continuation_trace
     return expanded(outcome) if is_told and outcome is not None else None
 
 
 def _trace(number: int, outcome: FrozenDict | None, material: Material) -> tuple[EventRecord, ...]:
-    """What the evaluation after a step came to, with every vote."""
     told = _told_evaluation(outcome, material)
     return (envelopes.continuation_evaluated(number, told),) if told else ()
 
 
 def _completed(material: Material, outcome: FrozenDict | None) -> tuple[EventRecord, ...]:
-    """The last step is complete; without one there is nothing to tell."""
     before = material.before
     if before is None:
         return ()
@@ -101,7 +98,7 @@ def _completed(material: Material, outcome: FrozenDict | None) -> tuple[EventRec
 
 
 def call_begins(reserved: Reservation) -> Sequence[EventRecord]:
-    """A tool is about to run, with the arguments that people left it."""
+    """Return the events of a tool run that starts, with the arguments after edits."""
     call, resolution = reserved.call, reserved.resolution
     edited = resolution.edited_args if resolution else None
     config = BroadcastConfig.from_dict(reserved.broadcast)
@@ -117,7 +114,7 @@ def call_begins(reserved: Reservation) -> Sequence[EventRecord]:
 
 
 def call_ended(number: int, call: ToolCall, record: CallRecord) -> EventRecord:
-    """A call has its result."""
+    """Return the event of a completed call."""
     error = record.error.told if record.error else None
     ended = envelopes.tool_completed(
         call.id,
@@ -139,13 +136,11 @@ def settled(
     error: str | None,
     material: Material,
 ) -> Sequence[EventRecord]:
-    """Questions first, each until when it can be answered, then where the execution stands.
-
-    A final status is the last that is told.
-    """
+    """Return the events of a settlement: open questions with their expiry first, the status change last."""
     asked = [_asked(request.step_count + 1, row, expires_at) for row, expires_at in waiting]
     completed = _completed(material, request.outcome) if request.completes_step else ()
-    # Another step may have been decided on before somebody cancelled: that was told after the same step.
+    # Another step may have been decided on before the cancel, and its evaluation was stored under the same
+    # step: the settlement's key distinguishes the two.
     traced = [
         replace(event, key=f"{event.key}/{request.key}")
         for event in _trace(request.step_count, request.outcome, material)
@@ -154,7 +149,7 @@ def settled(
 
 
 def answered_by_default(row: RequestRow) -> EventRecord:
-    """A question has an answer that nobody gave."""
+    """Return the event of a question that was answered by its default."""
     return envelopes.input_received(row.id, row.call_id, row.step_number, InputSource.DEFAULT, None)
 
 

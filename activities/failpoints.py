@@ -1,4 +1,4 @@
-"""Named points at which a test process can be told to die, and which are inert otherwise.
+"""Named points at which a crash test can kill the process; inert everywhere else.
 
 A crash test that kills at random proves luck. One that kills here proves the case.
 """
@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 
 class Failpoint(StrEnum):
-    """Where a process may be struck."""
+    """The places where a process can be killed."""
 
     INFER_BEFORE_MODEL = "infer.before_model"
     INFER_DURING_STREAM = "infer.during_stream"
@@ -35,4 +35,4 @@ Strike: TypeAlias = Callable[[Failpoint], None]
 
 
 def inert(_point: Failpoint) -> None:
-    """Nothing happens, as everywhere outside of crash tests."""
+    """Do nothing, as everywhere outside of crash tests."""

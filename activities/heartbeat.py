@@ -1,4 +1,4 @@
-"""Keeps the server informed that an activity lives, whatever it waits for."""
+"""Heartbeats to the Temporal server while an activity waits."""
 
 import asyncio
 from collections.abc import Generator
@@ -12,10 +12,10 @@ HEARTBEAT_SECONDS = 0.25
 
 @contextmanager
 def pulse() -> Generator[None]:
-    """Heartbeats while the body runs; local activities have none and need none.
+    """Send heartbeats while the body runs, except in local activities, which need none.
 
-    Not at once: most activities are over before their first one, which would be a call to the server. A timer
-    costs next to nothing, unlike a task.
+    The first one is delayed: most activities complete before it, and it would cost a call to the server. A
+    timer is cheap compared with a task.
     """
     if activity.info().is_local:
         yield

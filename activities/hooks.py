@@ -1,4 +1,4 @@
-"""Hooks of durable executions: what they are shown, and what is kept of what they change."""
+"""Runs the hooks of durable executions and collects the changes that they make."""
 
 import asyncio
 import inspect
@@ -24,21 +24,22 @@ from everstep.agent_domain.tools.tools import ToolCall, ToolExecution
 
 
 def hooks_of(definition: AgentDefinition, *methods: str) -> Sequence[AgentHook]:
-    """The agent's hooks that do something there."""
+    """Return the agent's hooks that override one of these methods."""
     return [hook for hook in definition.hooks if any(overrides(hook, method) for method in methods)]
 
 
 MOST_SECONDS = 15 * 60.0
-"""So long hooks and processors may take at one place. Their activities have more time (`MODEL`, `TOOL`), and
-would otherwise be tried again for ever."""
+"""Time limit of hooks and processors at one place. Their activities have a longer timeout (`MODEL`, `TOOL`);
+without this limit Temporal would retry them forever.
+"""
 
 MOST_SECONDS_IF_QUICK = 2.0
-"""The same before the call of a quick tool, and again after it: for all of it there is one local activity."""
+"""The limit before the call of a quick tool, and again after it: all of it runs in one local activity."""
 
 
 @asynccontextmanager
 async def in_time(what: str, *, is_quick: bool = False) -> AsyncGenerator[None]:
-    """Anybody's code: whatever comes of it is there in time, or is an error like any other."""
+    """Run user code in the body with a time limit; raises `TimeoutError` when it is over."""
     limit = MOST_SECONDS_IF_QUICK if is_quick else MOST_SECONDS
     deadline = asyncio.timeout(limit)
     try:
@@ -52,7 +53,7 @@ async def in_time(what: str, *, is_quick: bool = False) -> AsyncGenerator[None]:
 
 
 async def before_step(hooks: Sequence[AgentHook], state: AgentState) -> AgentState:
-    """The state in which the model is asked."""
+    """Return the state with which the model is asked."""
     if not hooks:
         return state
     async with in_time("the hooks before the step"):
@@ -60,19 +61,18 @@ async def before_step(hooks: Sequence[AgentHook], state: AgentState) -> AgentSta
 
 
 async def after_step(hooks: Sequence[AgentHook], state: AgentState) -> AgentState:
-    """The state that is judged."""
+    """Return the state that is evaluated."""
     return await in_thread(lambda: _passed_on(hooks, "after_step", state)) if hooks else state
 
 
 def _passed_on(hooks: Sequence[AgentHook], method: str, state: AgentState, *told: object) -> AgentState:
-    """The state from hook to hook."""
     for hook in hooks:
         state = given_back(getattr(hook, method)(state, *told), hook, state)
     return state
 
 
 def beside_the_loop(processor: Processor) -> Processor:
-    """The same; but for what it awaits, it runs in a thread."""
+    """Wrap a processor so that its synchronous part runs in a thread."""
     if isinstance(processor, ProcessorWithModel) or inspect.iscoroutinefunction(processor):
         return processor
 
@@ -86,20 +86,20 @@ def beside_the_loop(processor: Processor) -> Processor:
 
 @dataclass
 class AroundCall:
-    """The hooks of one call, and the state that they pass on. What they raise ends the step."""
+    """Runs the hooks of one call and passes the state from one to the next. An exception ends the step."""
 
     hooks: Sequence[AgentHook]
     began: AgentState
     state: AgentState
     is_quick: bool = False
-    """Whether the tool is: then they have to be, too."""
+    """Whether the tool is quick; then its hooks have the short time limit."""
 
     async def before(self, call: ToolCall) -> None:
-        """The tool is about to run."""
+        """Run `before_tool` of every hook."""
         await self._passed_on("before_tool", "before the call", call)
 
     async def after(self, execution: ToolExecution) -> None:
-        """The tool has its result."""
+        """Run `after_tool` of every hook."""
         await self._passed_on("after_tool", "after the call", execution)
 
     async def _passed_on(self, method: str, place: str, told: object) -> None:
@@ -107,22 +107,22 @@ class AroundCall:
             async with in_time("the hooks", is_quick=self.is_quick):
                 self.state = await in_thread(lambda: _passed_on(self.hooks, method, self.state, told))
             self._refuse_messages()
-        except Exception as error:  # noqa: BLE001 -- whatever they raise ends the step
+        except Exception as error:  # noqa: BLE001 -- every exception of a hook ends the step
             cause = error.__cause__ if isinstance(error, Escaped) and error.__cause__ else error
             raise HookFailed(f"{type(cause).__name__} in a hook {place}: {cause}") from cause
 
     def _refuse_messages(self) -> None:
         if self.state.messages != self.began.messages:
             raise InvalidInput(
-                "messages have no place among the calls of a step; add them in before_step or after_step"
+                "hooks of tool calls cannot add messages; add them in before_step or after_step"
             )
 
     @property
     def notes(self) -> Notes:
-        """What they changed in the metadata."""
+        """The changes that the hooks made to the metadata."""
         return added_between(self.began, self.state).notes
 
     @property
     def wishes(self) -> Wishes:
-        """What they asked for."""
+        """The requests that the hooks made, such as a pause."""
         return Wishes.between(self.began, self.state)

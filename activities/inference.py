@@ -1,4 +1,4 @@
-"""Asking the model for a step: what it answers is recorded once, and paid for once."""
+"""Asks the model for a step: the reply is recorded once and paid for once."""
 
 import copy
 import random
@@ -60,7 +60,7 @@ from everstep.agent_domain.values import frozen_map
 
 
 class Asking:
-    """Asks the model, and has those of its calls run that need no activity of their own."""
+    """Asks the model, and runs those of its calls that need no activity of their own."""
 
     def __init__(
         self,
@@ -83,9 +83,10 @@ class Asking:
         self.moment = moment
 
     async def answered(self, request: InferInput) -> StepFacts:
-        """The step's answer; the one that is recorded, if there is one."""
+        """Return the facts of the step's reply, or of the one that an earlier attempt recorded."""
         begin = self._beginning(request)
-        # Decided with its beginning: that the execution runs, whom the step hears, which attempt is void.
+        # Recorded with the start of the step: that the execution runs, which messages the step reads, and
+        # which attempt is void. Without any of these the start need not be recorded first.
         is_written = request.number == 1 or request.hears > 0 or begin.attempt > 1
         if is_written:
             found = await self.store.begin_step(begin)
@@ -120,7 +121,7 @@ class Asking:
         if not is_begun.is_set():
             reply = replace(reply, begins=begin, events=begin.events(found))
         facts = await until_written(partial(self.store.record_reply, reply))
-        # Else another attempt's calls are recorded: they may be called the same.
+        # If another attempt's reply is recorded, its calls may have the same ids as this one's.
         made = _made(begin, found, step, asked.added) if facts is reply.facts else dict[str, Reservation]()
         facts = await self.running.with_quick(request, found.material, facts, made)
         self.strike(Failpoint.INFER_BEFORE_REPORT)
@@ -144,7 +145,7 @@ class Asking:
     async def _state(
         self, request: InferInput, material: Material, definition: AgentDefinition
     ) -> AgentState:
-        """The state in which the step begins; only hooks look at the steps before it."""
+        """Load the state in which the step starts; the steps before it only if hooks read them."""
         if hooks_of(definition, "before_step"):
             return await state_before(self.store, request.ref, request.number, material)
         return step_state(request.ref, request.number, material)
@@ -159,7 +160,7 @@ class Asking:
         *,
         allowed: Sequence[ApprovalRule],
     ) -> "_Asked":
-        """The state after the model answered, or after it failed for good."""
+        """Return the state after the model replied, or after it failed for good."""
         text, since = PartialText(self.store, live, self.strike), monotonic()
         state, added = began, NOTHING_ADDED
         try:
@@ -174,14 +175,14 @@ class Asking:
         except RETRYABLE as error:
             await self._again_unless_exhausted(live, request, driver.model, error)
             state = state.failed(StepError.of(error), now(), _since(since))
-        except Exception as error:  # noqa: BLE001 -- the error policy decides about it, in the workflow
+        except Exception as error:  # noqa: BLE001 -- the error policy handles it, in the workflow
             state = state.failed(StepError.of(error), now(), _since(since))
         return _Asked(state, added, Wishes.between(began, state))
 
     async def _equipped(
         self, ref: ExecutionRef, definition: AgentDefinition, driver: StepDriver, state: AgentState
     ) -> tuple[AgentDefinition, StepDriver, AgentState]:
-        """All three with the tools that the agent's toolsets list."""
+        """Add the tools of the agent's toolsets to the definition, the driver and the state."""
         if not definition.toolsets:
             return definition, driver, state
         equipped = await self.running.listed.definition(ref, definition)
@@ -193,13 +194,17 @@ class Asking:
     async def _again_unless_exhausted(
         self, live: LiveText, request: InferInput, model: object, error: Exception
     ) -> None:
-        """Leave the next try to Temporal, after a pause; crashes do not count."""
-        # What is due is published now or never: whether the attempt was silent is read once, below.
+        """Leave the next try to Temporal, after a pause; crashes do not count as failures.
+
+        Returns only once the retry budget is exhausted.
+        """
+        # Text that is due is published now or not at all: the record below says whether the attempt was
+        # silent.
         live.stop()
         begin = live.begin
         begun = await self.store.begin_step(begin)
         if live.was_told:
-            # The next attempt has to take it back: see `BegunStep.was_silent`.
+            # The next attempt has to announce that this text is void: see `BegunStep.was_silent`.
             await live.keep(self.store)
         failures = await self.store.note_failure(begin.ref, begin.number, begin.attempt)
         failed_at = now()
@@ -217,7 +222,7 @@ class Asking:
             begin.ref, begin.number, wait, [execution_events.waits(begin.number, wait)]
         )
         activity.logger.warning("step %s: %s: %s", begin.number, told, reason)
-        # What the provider said may quote the prompt, and this sentence stands in workflow history.
+        # The provider's message may quote the prompt, and this error is written to workflow history.
         raise ApplicationError(told, type=type(error).__name__, next_retry_delay=pause) from None
 
 
@@ -228,16 +233,16 @@ def _to_record(call: ToolCall, need: CallNeed) -> CallToRecord:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What came of asking."""
+    """The result of asking the model."""
 
     state: AgentState
     added: Added
-    """What hooks added before."""
+    """The additions of hooks before the model was asked."""
     wishes: Wishes
 
 
 def _reply(begin: BeginStep, driver: StepDriver, asked: _Asked, disclosure: Disclosure) -> RecordReply:
-    """What the model answered, or that it failed, as it is recorded."""
+    """Build the record of the model's reply or failure."""
     step = _current(asked.state)
     response = step.inference_response or InferenceResponse()
     facts = step.facts(begin.number)
@@ -255,7 +260,7 @@ def _reply(begin: BeginStep, driver: StepDriver, asked: _Asked, disclosure: Disc
 
 
 def _made(begin: BeginStep, found: BegunStep, step: AgentStep, added: Added) -> Mapping[str, Reservation]:
-    """The calls as they were recorded; those that wait for people are read again once these have decided."""
+    """Return the calls as they were recorded, except those that wait for people and are read again later."""
     material = found.material
     metadata = added.notes.added_to(material.metadata)
     return {

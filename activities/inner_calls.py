@@ -1,4 +1,4 @@
-"""Asking models in the midst of a step, for tools and processors: each question is paid for once."""
+"""Model calls that tools and processors make during a step; each one is paid for once."""
 
 import asyncio
 import hashlib
@@ -26,21 +26,21 @@ LOGGER = logging.getLogger(__name__)
 
 
 class Asker(Protocol):
-    """The input of the activity that asks."""
+    """The input of an activity whose tool or processor asks a model."""
 
     @property
     def ref(self) -> ExecutionRef:
-        """Whose step it is."""
+        """The execution."""
         ...
 
     @property
     def agent(self) -> str:
-        """Whose model is asked where no other is named."""
+        """The agent whose default model is used where no other is named."""
         ...
 
 
 class Inquiry:
-    """Asks; what was answered before a crash is answered again. One for each call and each processing."""
+    """Asks models, and replays replies recorded before a crash; one per call and per processing."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Inquiry:
         self._asked = 0
 
     async def __call__(self, request: InferenceRequest, model: ModelChoice = None) -> InferenceResponse:
-        """What the model says."""
+        """Return the model's reply."""
         key, digest = f"{self.key}/{self._asked}", _digest(request, model)
         self._asked += 1
         known = await self.store.inner_reply(self.ref, key)
@@ -77,7 +77,10 @@ class Inquiry:
         return response
 
     async def spent_before(self) -> Usage:
-        """What those cost that an attempt asked which was lost; for whoever does not ask them again."""
+        """Return the usage of the replies that a crashed attempt recorded.
+
+        For a caller that does not repeat the questions.
+        """
         usage = Usage()
         for number in count():
             known = await self.store.inner_reply(self.ref, f"{self.key}/{number}")
@@ -93,13 +96,12 @@ class Inquiry:
 
 
 def log_pause(told: str, error: Exception, seconds: float) -> None:
-    """The operator's line about a wait."""
+    """Log a pause before the next try."""
     del seconds
     LOGGER.warning("%s: %s", told, error)
 
 
 def _digest(request: InferenceRequest, model: ModelChoice) -> str:
-    """What makes it the same question."""
     asked = {
         "messages": [message.to_dict() for message in request.messages],
         "tools": list(request.tools),

@@ -1,8 +1,8 @@
-"""Anybody's code: tools, hooks, processors, models. It may block, and raise whatever it likes.
+"""Runs user code, which may block or raise any exception: tools, hooks, processors, models.
 
-What is not awaited runs in a thread of its own: in the event loop it would keep every other execution of the
-worker from saying that it lives, and so have their calls given up. What would end the worker, look like a
-cancel, or have Temporal try the same activity for ever, is an error like any other.
+Synchronous code runs in a thread of its own. In the event loop it would block the heartbeats of every other
+execution of the worker, so that Temporal would give up their activities. An exception that would end the
+worker, look like a cancel, or make Temporal retry the activity forever is converted to an ordinary error.
 """
 
 import asyncio
@@ -17,12 +17,12 @@ from everstep.agent_domain.errors import Escaped
 T = TypeVar("T")
 
 PASSES = (KeyboardInterrupt, GeneratorExit)
-"""Somebody at the keyboard, and a coroutine that is thrown away: neither is what the code wants to say."""
+"""Ctrl-C, and the closing of a generator. User code does not raise them to report an error."""
 
 
 @contextmanager
 def contained() -> Generator[None]:
-    """Whatever the body raises is an `Exception`, unless the work itself is given up."""
+    """Convert every `BaseException` of the body to `Escaped`, except a cancel of the current task."""
     try:
         yield
     except (Exception, *PASSES):
@@ -35,7 +35,7 @@ def contained() -> Generator[None]:
 
 
 async def in_thread(work: Callable[[], T]) -> T:
-    """In a thread of its own: no pool limits how many run, and nobody waits for one that was given up."""
+    """Run `work` in a new thread: no pool limits their number, and shutdown waits for none of them."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
@@ -48,12 +48,12 @@ async def in_thread(work: Callable[[], T]) -> T:
         try:
             result = context.run(work)
         except (StopIteration, *PASSES) as raised:
-            # Futures refuse the first. The others mean something in the loop's thread alone.
+            # A future refuses `StopIteration`. The others have a meaning in the main thread alone.
             error = Escaped(f"{type(raised).__name__}: {raised}")
             error.__cause__ = raised
-        except BaseException as raised:  # noqa: BLE001 -- handed over to whoever waits
+        except BaseException as raised:  # noqa: BLE001 -- raised where the result is awaited
             error = raised
-        # Given up, and the loop with it: there is nobody left to tell.
+        # The loop is closed: the await was abandoned, and so was the loop.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(settle, result, error)
 

@@ -1,11 +1,11 @@
-"""What a model writes, told to viewers while it is written.
+"""Streams the text of a model to viewers while the model writes it.
 
-Nothing of an attempt is told before its beginning is stored, so that whoever reads its text has read that it
-began, and that the attempt before was given up. And nothing once another attempt has taken over.
+Nothing of an attempt is published before its start is stored, so that viewers have read that it started and
+that the previous attempt is void. Nothing is published after another attempt has taken over.
 
-Text that may be told is cut whether anybody watches or not, which costs little: who comes in the middle is
-given what was cut and noted, and goes on with the chunk after it. To the bus goes only what is wanted at that
-moment.
+Text is cut into chunks even when no viewer is connected, which is cheap: a viewer who joins in the middle
+receives the recorded text and continues with the chunk after it. Only chunks of streams that are wanted at
+that moment are sent to the bus.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from everstep.agent_domain.stream.envelopes import Attempt
 
 
 class LiveText:
-    """The text of one attempt. It is heard first, and told once the attempt has begun."""
+    """The text of one attempt: buffered at first, and published once the start of the attempt is stored."""
 
     def __init__(self, texts: "LiveTexts", begin: BeginStep, *, is_public: bool) -> None:
         self._texts = texts
@@ -39,7 +39,7 @@ class LiveText:
         self.has_begun = False
 
     def begun(self, begun: BegunStep) -> None:
-        """The beginning is stored; it is void if the step has its reply, or a later attempt."""
+        """Publish from now on, unless the step has its reply already or a later attempt has started."""
         if begun.recorded or (begun.previous_attempt or 0) > self.begin.attempt:
             self.stop()
         self._after_seq = begun.after_seq
@@ -47,37 +47,38 @@ class LiveText:
         self._tell_what_is_due()
 
     def heard(self, content: str) -> None:
-        """Some more text."""
+        """Add text from the model."""
         self._text += content
         if self._is_public:
             self._cutter.heard(content)
             self._tell_what_is_due()
 
     def ended(self) -> None:
-        """The model has finished."""
+        """Publish the rest: the model has finished."""
         if self._may_tell:
             self._tell(self._cutter.ended())
 
     def stop(self) -> None:
-        """Nothing more is told, whatever is still heard."""
+        """Publish nothing more; text is still collected."""
         self._is_stopped = True
         if self._timer:
             self._timer.cancel()
 
     @property
     def text(self) -> str:
-        """The text so far; where viewers are told it, exactly what was cut."""
+        """The text so far; if it is published, exactly the part that was cut into chunks."""
         return self._text[: self._cut] if self._is_public else self._text
 
     @property
     def was_told(self) -> bool:
-        """Whether some of it may have been seen, so that it has to be taken back if the attempt fails."""
+        """Whether viewers may have seen a part of it, which is then void if the attempt fails."""
         return self._next_index > 0
 
     async def keep(self, store: ExecutionStore) -> bool:
-        """Note the text so far, for those who join late; False if this attempt has no say any more.
+        """Record the text so far, for viewers who join late; False if a later attempt has taken over.
 
-        Without the next chunk's index, where viewers are told no text, nobody who joins is told of it.
+        If text is not published, it is recorded without the index of the next chunk, and joining viewers do
+        not receive it.
         """
         begin, index = self.begin, self._next_index if self._is_public else None
         return await store.note_partial(
@@ -113,13 +114,15 @@ class LiveText:
             if self._texts.bus.wants(ref.stream_id):
                 chunk = Chunk(ref, attempt, piece.index, piece.offset, piece.content, self._after_seq, now())
                 self._texts.bus.chunk(ref.stream_id, chunk)
-        except Exception:  # noqa: BLE001 -- the answer is worth more than that somebody sees it at once
-            activity.logger.exception("the text of step %s is pushed no further", self.begin.number)
+        except Exception:  # noqa: BLE001 -- a failing stream must not cost the reply
+            activity.logger.exception(
+                "publishing the text of step %s failed; no more of it is sent", self.begin.number
+            )
             self._is_cut_off = True
 
 
 class LiveTexts:
-    """All that this process tells; of each execution the latest attempt only."""
+    """The live texts of this process, of which only the latest attempt of each execution is published."""
 
     def __init__(self, bus: EnvelopeBus) -> None:
         self.bus = bus
@@ -127,7 +130,7 @@ class LiveTexts:
 
     @contextmanager
     def told(self, begin: BeginStep, *, is_public: bool) -> Generator[LiveText]:
-        """The text of an attempt, told while the body runs; if it is not public, it is only kept."""
+        """Publish the text of an attempt while the body runs; if it is not public, only collect it."""
         text = LiveText(self, begin, is_public=is_public)
         execution_id = begin.ref.execution_id
         self._latest[execution_id] = text
@@ -139,5 +142,5 @@ class LiveTexts:
                 del self._latest[execution_id]
 
     def is_latest(self, begin: BeginStep, text: LiveText) -> bool:
-        """Whether no later attempt of this process has taken over."""
+        """Whether no later attempt in this process has taken over."""
         return self._latest.get(begin.ref.execution_id) is text

@@ -1,4 +1,4 @@
-"""Showing a complete step to processors, and to the hooks that come after it: once, whatever happens."""
+"""Runs processors and `after_step` hooks on completed steps; the result is recorded once."""
 
 from dataclasses import replace
 from time import monotonic
@@ -43,7 +43,7 @@ class Processing:
         self.strike = strike
 
     async def processed(self, request: ProcessInput) -> Processed:
-        """What came of it; what an earlier attempt recorded, if one did."""
+        """Run the processors on a step, or return the result that an earlier attempt recorded."""
         definition = known(self.agents, request.agent)
         recorded = await self.store.processing(request.ref, request.number)
         if recorded is None:
@@ -66,11 +66,11 @@ class Processing:
             async with in_time("processors and hooks"):
                 state = await self._seen(definition, began, ask)
             added = added_between(began, state)
-        except Exception as error:  # noqa: BLE001 -- the error policy decides about it, in the workflow
+        except Exception as error:  # noqa: BLE001 -- the error policy handles it, in the workflow
             failed = f"step/{request.number + 1}"
             raised = self.disclosure.of(StepError.of(error), request.ref.execution_id, failed)
             activity.logger.warning(
-                "processing step %s failed (ref %s)", request.number, raised.ref, exc_info=error
+                "the processors of step %s failed (ref %s)", request.number, raised.ref, exc_info=error
             )
             state, added = began, added_between(began, began)
         facts = Processed(
@@ -89,7 +89,7 @@ class Processing:
     async def _fail(
         self, request: ProcessInput, definition: AgentDefinition, error: StepError, seconds: float
     ) -> None:
-        """What a processor raised is a step of its own, after the one that it was shown."""
+        """Record the error of a processor as a failed step after the step that was processed."""
         number = request.number + 1
         facts = StepFacts.failure(number, error, seconds)
         material = await self.store.material(request.ref)

@@ -1,4 +1,4 @@
-"""Trying a model call again within the process that makes it."""
+"""Retries model calls within one process."""
 
 import random
 import time
@@ -12,11 +12,11 @@ T = TypeVar("T")
 
 Sleep: TypeAlias = Callable[[float], Awaitable[object]]
 OnPause: TypeAlias = Callable[[str, Exception, float], object]
-"""Takes the sentence that is shown while it waits, what went wrong, and the seconds."""
+"""Called with the sentence to show during the pause, the error, and the seconds."""
 
 
 def explain(error: Exception, reason: str) -> None:
-    """Add why there is no further try, once."""
+    """Add to the error why it is not retried, once."""
     if reason and reason not in getattr(error, "__notes__", ()):
         error.add_note(reason)
 
@@ -30,15 +30,18 @@ async def within(
     clock: Callable[[], float] = time.monotonic,
     may_repeat: Callable[[], bool] = lambda: True,
 ) -> T:
-    """What `ask` returns, tried again while the budget lasts.
+    """Call `ask`, and retry it while the budget lasts.
 
     Args:
         budget: How long, and how often.
-        ask: The call.
-        sleep: Waits; a model that needs no waiting has one that returns at once.
-        on_pause: Called before each wait.
-        clock: Seconds that never go back.
-        may_repeat: Whether the call may be made again: not once a listener heard a part of the answer.
+        ask: Makes the model call.
+        sleep: Waits between tries; returns at once for scripted models.
+        on_pause: Called before each pause.
+        clock: A monotonic clock, in seconds.
+        may_repeat: Whether the call may be repeated; False once a listener has received a part of the reply.
+
+    Returns:
+        The result of `ask`.
     """
     failures, since, waited = 0, 0.0, 0.0
     while True:
@@ -47,7 +50,7 @@ async def within(
         except RETRYABLE as error:
             failures += 1
             since = since if failures > 1 else clock()
-            # A sleep that returns at once uses the budget up all the same.
+            # A sleep that returns at once uses up the budget as well.
             spent = max(clock() - since, waited)
             follows = budget.after(error, failures, spent, random.random())  # noqa: S311 -- jitter
             if isinstance(follows, GiveUp):

@@ -1,4 +1,4 @@
-"""The state of an execution, made of what the store holds: in a few words, or in full for debugging."""
+"""Builds snapshots of executions from stored rows: slim ones, and full ones in debug mode."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,17 +21,17 @@ from everstep.agent_domain.storage.steps import Material, StepRow
 from everstep.agent_domain.values import FrozenDict, frozen_document, frozen_map
 
 SLIM_STEPS = 20
-"""As many steps as a slim snapshot tells of."""
+"""The number of steps in a slim snapshot."""
 
 
 class Snapshots:
-    """Makes the snapshots of executions: slim ones, and full ones in debug mode."""
+    """Builds slim snapshots, and full ones in debug mode."""
 
     def __init__(self, store: ExecutionStore) -> None:
         self.store = store
 
     async def keep_before(self, request: InferInput, material: Material) -> None:
-        """In debug mode, keep the state after the step before; a second attempt finds it kept."""
+        """Store the state after the previous step, in debug mode; a second attempt finds it stored."""
         number = request.number - 1
         if not material.is_debug or number == 0:
             return
@@ -39,13 +39,13 @@ class Snapshots:
         await self.store.keep_snapshot(request.ref, number, _written(after_step(request, material, rows)))
 
     async def settled(self, request: SettleInput, material: Material) -> FrozenDict | None:
-        """The final snapshot, and one of each pause."""
+        """Build the snapshot of a settlement: at the end and at every pause, else None."""
         if request.stop_reason is None and request.status is not ExecutionStatus.PAUSED:
             return None
         if material.is_debug:
             rows = await self.store.steps(request.ref, with_responses=True)
             return _written(after_settlement(request, material, rows))
-        # One more: the last may be under way.
+        # One more than shown, as the last step may be incomplete.
         rows = await self.store.steps(request.ref, last=SLIM_STEPS + 1)
         return _slim(request, material, [row for row in rows if row.facts])
 
@@ -55,12 +55,11 @@ def _written(state: AgentState) -> FrozenDict:
 
 
 def _clocked(state: AgentState, info: StateInfo) -> AgentState:
-    """The state with the execution's clocks: rows alone do not tell all that was worked and when."""
+    """Set the execution's clocks, which cannot be derived from rows alone."""
     return replace(state, facts=replace(state.facts, state_info=replace(info, id=state.agent_id)))
 
 
 def _slim(request: SettleInput, material: Material, rows: Sequence[StepRow]) -> FrozenDict:
-    """The state in a few words, as a settlement leaves it."""
     if request.stop_reason is not None:
         said = [message for row in rows for message in _cancelled(row)]
         material = replace(material, messages=(*material.messages, *said))
@@ -80,11 +79,11 @@ def _slim(request: SettleInput, material: Material, rows: Sequence[StepRow]) -> 
     return frozen_map(SlimAgentStateSerializer().serialize(state, steps[-SLIM_STEPS:], current))
 
 
-# The full state at a moment.
+# Full states.
 
 
 def after_step(request: InferInput, material: Material, rows: Sequence[StepRow]) -> AgentState:
-    """The state between the step before and the one that begins, which may have heard somebody already."""
+    """Build the state before a starting step, which may have read messages already."""
     done = [row for row in rows if row.number < request.number]
     heard = sum(row.heard for row in rows if row.number == request.number)
     state = recorded_state(request.ref, without_last(material, heard), _judged(done, request.outcome))
@@ -92,7 +91,7 @@ def after_step(request: InferInput, material: Material, rows: Sequence[StepRow])
 
 
 def after_settlement(request: SettleInput, material: Material, rows: Sequence[StepRow]) -> AgentState:
-    """The state as a settlement leaves it, made before that is written."""
+    """Build the state that a settlement leaves, before the settlement is stored."""
     shown = [row for row in rows if row.facts]
     ended = request.stop_reason is not None
     state = _ended(request, material, shown) if ended else _paused(request, material, shown)
@@ -101,19 +100,19 @@ def after_settlement(request: SettleInput, material: Material, rows: Sequence[St
 
 
 def _paused(request: SettleInput, material: Material, rows: Sequence[StepRow]) -> AgentState:
-    """The last step may still be under way; what it says joins the conversation once it is complete."""
+    """The last step may be incomplete; its messages join the conversation once it is complete."""
     current = rows[-1] if rows and rows[-1].outcome is None else None
     if current is None:
         state, unanswered = recorded_state(request.ref, material, rows), []
     else:
         state, unanswered = under_way(request.ref, material, rows[:-1], current), _unanswered(current)
-    # Otherwise it waits: for people who are asked, or for those that its children ask.
+    # Otherwise it waits for people, or for people whom its children wait for.
     by_somebody = not request.waiting and not any(call.attempts for call in unanswered)
     return state.paused() if by_somebody else state
 
 
 def _ended(request: SettleInput, material: Material, rows: Sequence[StepRow]) -> AgentState:
-    """No call is left unanswered, and whatever ended the execution is its last step."""
+    """Close every open call, and add the failure that ended the execution as its last step."""
     said = [message for row in rows for message in _cancelled(row)]
     material = replace(material, messages=(*material.messages, *said))
     closed = _with_failure(request, [_closed(row) for row in rows])
@@ -124,7 +123,7 @@ def _ended(request: SettleInput, material: Material, rows: Sequence[StepRow]) ->
 
 
 def _with_failure(request: SettleInput, rows: Sequence[StepRow]) -> Sequence[StepRow]:
-    """The steps with the failure that only the workflow knows: the step under way, or one more."""
+    """Add the failure that only the workflow knows: to the current step, or as one more step."""
     failure, at = request.step, now()
     if failure is None:
         return rows
@@ -139,7 +138,7 @@ def _unanswered(row: StepRow) -> list[CallRow]:
 
 
 def _closed(row: StepRow) -> StepRow:
-    """The step with every call answered, as the end of an execution leaves it."""
+    """Add a cancelled result to every open call of the step."""
     at = now()
 
     def ended(call: CallRow) -> CallRow:
@@ -150,13 +149,13 @@ def _closed(row: StepRow) -> StepRow:
 
 
 def _cancelled(row: StepRow) -> Messages:
-    """What the conversation says of calls that nobody answers any more."""
+    """Build the messages of calls that will not be answered any more."""
     unanswered = (call.call for call in _unanswered(row))
     return tuple(tool_message(CANCELLED_CALL, call.id, call.name) for call in unanswered)
 
 
 def _judged(rows: Sequence[StepRow], outcome: FrozenDict | None) -> Sequence[StepRow]:
-    """The steps with what was decided after the last one, where the store does not have that yet."""
+    """Add the evaluation after the last step, which the store may not have yet."""
     if not rows:
         return ()
     last, judged = rows[-1], rows[-1].outcome or evaluation(outcome)

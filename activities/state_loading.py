@@ -1,4 +1,4 @@
-"""The full state of an execution, made of the rows that the store holds of its steps."""
+"""Builds the full state of an execution from the rows of its steps."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -25,7 +25,7 @@ LONG_AGO = datetime.min.replace(tzinfo=UTC)
 async def state_before(
     store: ExecutionStore, ref: ExecutionRef, number: int, material: Material
 ) -> AgentState:
-    """The state in which a step begins, with all steps before it."""
+    """Load the state in which a step starts, with all steps before it."""
     rows = [row for row in await store.steps(ref, with_responses=True) if row.number < number and row.facts]
     state = recorded_state(ref, material, rows)
     return replace(state, facts=state.facts.step_started(now()))
@@ -34,7 +34,7 @@ async def state_before(
 async def state_within(
     store: ExecutionStore, ref: ExecutionRef, number: int, material: Material
 ) -> AgentState:
-    """The state in the midst of a step; with its last result it joins the conversation."""
+    """Load the state during a step; the messages of the step join with its last result."""
     rows = await store.steps(ref, with_responses=True)
     current = next(row for row in rows if row.number == number)
     state = under_way(ref, material, [row for row in rows if row.number < number and row.facts], current)
@@ -44,7 +44,7 @@ async def state_within(
 def under_way(
     ref: ExecutionRef, material: Material, before: Sequence[StepRow], current: StepRow
 ) -> AgentState:
-    """The state in which these steps are over, and another one is under way or not yet judged."""
+    """Build the state with these steps recorded and one more in progress or not yet evaluated."""
     since = current.messages[current.heard :]
     state = recorded_state(ref, _up_to(material, since[0]) if since else material, before)
     state = state.with_current_step(step_of(ref, current))
@@ -52,23 +52,23 @@ def under_way(
 
 
 def _up_to(material: Material, reply: Message) -> Material:
-    """The same without a step's reply and what follows it.
+    """Cut the conversation before a step's reply.
 
-    How many messages that are cannot be said: results of other calls of the step may have been recorded after
+    The number of messages to cut is unknown: results of other calls of the step may have been recorded after
     the material was read.
     """
     places = (place for place, message in enumerate(material.messages) if message == reply)
-    # Where it is not there yet, nothing that follows it is.
+    # If the reply is not there yet, no message after it is either.
     return replace(material, messages=material.messages[: max(places, default=len(material.messages))])
 
 
 def without_last(material: Material, count: int) -> Material:
-    """The same without the last messages."""
+    """Cut the last messages of the conversation."""
     return replace(material, messages=material.messages[: len(material.messages) - count])
 
 
 def recorded_state(ref: ExecutionRef, material: Material, rows: Sequence[StepRow]) -> AgentState:
-    """The state in which these steps are over. They count anew; the conversation has what they said."""
+    """Build the state after these steps; `material` already contains their messages."""
     state = bare_state(ref, material).entered(rows[0].started_at if rows else now())
     for row in rows:
         outcome = ContinuationOutcome.from_dict(row.outcome) if row.outcome else None
@@ -80,7 +80,10 @@ def recorded_state(ref: ExecutionRef, material: Material, rows: Sequence[StepRow
 
 
 def step_of(ref: ExecutionRef, row: StepRow) -> AgentStep:
-    """The step, but for what it was asked: the conversation holds that, and copies grow with its square."""
+    """Build a step from its row, without its input messages.
+
+    The conversation has them, and copies in every step would grow quadratically.
+    """
     facts = row.facts or StepFacts(row.number)
     response = InferenceResponse.from_dict(row.response or EMPTY)
     told = () if facts.own_errors else tuple(_told(ref, row, response))
@@ -104,12 +107,12 @@ def step_of(ref: ExecutionRef, row: StepRow) -> AgentStep:
 
 
 def _said(row: StepRow) -> Messages:
-    """What the driver said of it: not what was said to it before, nor what processors added."""
+    """The driver's output messages, without the messages read before it and those that processors added."""
     return row.messages[row.heard : len(row.messages) - row.processed]
 
 
 def _told(ref: ExecutionRef, row: StepRow, response: InferenceResponse) -> Iterable[ToolExecution]:
-    """What had failed when the model had answered, such as a decision that cannot be used."""
+    """Yield the failures recorded with the model's reply, such as a decision that cannot be parsed."""
     ran = {call.call.id for call in row.calls}
     made = {call.name: call for call in response.tool_calls if call.id not in ran}
     for error in row.errors:
@@ -121,14 +124,15 @@ def _told(ref: ExecutionRef, row: StepRow, response: InferenceResponse) -> Itera
 def _execution(call: ToolCall, record: CallRecord) -> ToolExecution:
     execution = ToolExecution(call, record.result, record.error, record.started_at, record.completed_at)
     if not record.text.endswith(execution.text):
-        # Cut short: all there is, is what the model was told. Else its tool tells models something else.
+        # A shortened result: only the model's text is left. Otherwise the tool gives the model a different
+        # text.
         told = {"result": record.text} if record.result is None else {"told": record.text}
         return replace(execution, **told)
     return replace(execution, note=record.text.removesuffix(execution.text))
 
 
 def _worked(records: Iterable[CallRecord]) -> float:
-    """Seconds of work; where calls ran at the same time, it counts once."""
+    """Seconds of work; concurrent calls count once."""
     seconds, until = 0.0, LONG_AGO
     for record in sorted(records, key=attrgetter("started_at")):
         ended_at = record.started_at + timedelta(seconds=record.seconds)

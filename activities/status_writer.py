@@ -1,4 +1,4 @@
-"""Writing down where an execution stands, when no model or tool call does."""
+"""Records status changes of executions that do not follow from a model or tool call."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -30,7 +30,7 @@ from everstep.agent_domain.values import FrozenDict, frozen_map
 
 
 class Settling:
-    """Pause, resume, cancel, finish."""
+    """Records pauses, resumes, cancels and ends."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Settling:
         self.ended = ended
 
     async def settle(self, request: SettleInput) -> None:
-        """Where the execution stands, with all that its readers are told; a key settles once."""
+        """Record the status of an execution with its events, once per key."""
         request = self._disclosed(request)
         material = await self.store.material(request.ref)
         said = _of_execution(material)
@@ -83,7 +83,7 @@ class Settling:
         self.strike(Failpoint.SETTLE_BEFORE_REPORT)
 
     async def _errors(self, request: SettleInput) -> Sequence[StepError]:
-        """What went wrong in the last step, once the execution has failed."""
+        """The errors of the last step, if the execution has failed."""
         if request.agent_status is not AgentStatus.FAILED:
             return ()
         if request.failure:
@@ -93,7 +93,7 @@ class Settling:
         return [error for step in await self.store.steps(request.ref, last=1) for error in errors_of(step)]
 
     def _disclosed(self, request: SettleInput) -> SettleInput:
-        """The same without secrets in what was raised in the workflow, and without its words in the votes."""
+        """Redact secrets in the workflow's error, and replace its message in the votes."""
         if request.failure is None:
             return request
         words, outcome = request.failure, request.outcome
@@ -113,7 +113,7 @@ class Settling:
         return execution_events.settled(request, waiting, answer, error, material)
 
     async def _ask(self, request: SettleInput) -> None:
-        """Open the questions of calls that people have just allowed; other questions are open already."""
+        """Open the questions of calls that were just approved; other questions are open already."""
         definition = known(self.agents, request.agent)
         for call_id in request.waiting:
             allowed = await self.store.request(request.ref, request_id(request.ref.execution_id, call_id))
@@ -125,7 +125,7 @@ class Settling:
 
 
 def _of_execution(material: Material) -> Messages:
-    """The conversation since the message that began the execution: earlier answers are those of others."""
+    """Cut the conversation to the messages of this execution; answers before them belong to earlier ones."""
     began = (
         index
         for index in range(len(material.messages) - 1, -1, -1)
@@ -135,14 +135,14 @@ def _of_execution(material: Material) -> Messages:
 
 
 def _joined(request: SettleInput, words: Iterable[str]) -> str | None:
-    """What went wrong in one text; None unless the execution has failed."""
+    """Join error texts; None unless the execution has failed."""
     if request.agent_status is not AgentStatus.FAILED:
         return None
     return "\n".join(words) or f"stopped: {request.stop_reason}"
 
 
 def _expiry(row: RequestRow, material: Material) -> datetime | None:
-    """Until when a question can be answered; None for as long as it takes."""
+    """When a question expires; None for never."""
     planned = (tool for tool in material.plan.get("tools", ()) if tool["name"] == row.tool)
     seconds = next((tool.get("wait_seconds") for tool in planned), None)
     return None if seconds is None else now() + timedelta(seconds=seconds)

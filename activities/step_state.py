@@ -1,4 +1,4 @@
-"""What the store holds of an execution, as steps, processors and snapshots know it."""
+"""Converts stored rows to states, steps and errors."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,14 +20,14 @@ from everstep.agent_domain.values import FrozenDict, frozen_map
 
 
 def step_state(ref: ExecutionRef, number: int, material: Material) -> AgentState:
-    """The state in which a step begins, as drivers and processors know it."""
+    """Build the state in which a step starts, as drivers and processors receive it."""
     state = bare_state(ref, material)
     facts = replace(state.facts, recorded_steps=number - 1).step_started(now())
     return replace(state, facts=facts)
 
 
 def bare_state(ref: ExecutionRef, material: Material) -> AgentState:
-    """The state without its steps: who the agent is, and what was said."""
+    """Build the state without its steps."""
     return AgentState(
         agent_id=material.agent_id,
         parent_agent_id=material.parent_agent_id,
@@ -39,24 +39,24 @@ def bare_state(ref: ExecutionRef, material: Material) -> AgentState:
 
 
 def calls_of(messages: Messages) -> list[ToolCall]:
-    """The calls that a conversation tells of."""
+    """Return the tool calls of a conversation."""
     entries = [entry for message in messages for entry in message.calls]
     return [ToolCall.from_text(e["id"], e["function"]["name"], e["function"]["arguments"]) for e in entries]
 
 
 def errors_of(row: StepRow) -> tuple[StepError, ...]:
-    """The step's own errors, or else those of its failing calls."""
+    """Return the step's own errors, or else those of its failed calls."""
     return row.errors or tuple(call.record.error for call in row.calls if call.record and call.record.error)
 
 
 def answered(row: StepRow, facts: StepFacts) -> StepFacts:
-    """The facts that the model's reply left, with what became of its calls since."""
+    """Return the facts of the model's reply, with the results of its calls added."""
     known = ((call.call, call.record) for call in row.calls if call.record)
     return facts.settled(CallFacts(call.id, call.name, error=record.error) for call, record in known)
 
 
 def failures(request: SettleInput, disclosure: Disclosure = USUAL) -> Sequence[StepError]:
-    """The errors of a step that only the workflow knows, with their message."""
+    """Return the errors of a step that only the workflow knows, with their message."""
     if request.step is None or request.failure is None:
         return ()
     errors = (replace(error, message=request.failure) for error in request.step.own_errors)
@@ -65,5 +65,5 @@ def failures(request: SettleInput, disclosure: Disclosure = USUAL) -> Sequence[S
 
 
 def evaluation(outcome: FrozenDict | None) -> FrozenDict | None:
-    """An evaluation, in full."""
+    """Expand an evaluation from its compact form."""
     return None if outcome is None else frozen_map(expanded(outcome).to_dict())

@@ -1,7 +1,10 @@
-"""Writing down what exists nowhere else: an answer that was paid for, a result whose effect is there.
+"""Retries writes of data that exists nowhere else.
 
-To leave the next try to Temporal would lose both: another attempt asks the model again, and of a tool that
-runs at most once it knows only that it may have run. So as long as this worker lives it waits for the store.
+Examples are a reply that was paid for, and the result of a tool that has run.
+
+Leaving the retry to Temporal would lose the data: the next attempt would ask the model again, and of a tool
+that runs at most once it would only know that it may have run. So this worker waits for the store as long as
+it lives.
 """
 
 import asyncio
@@ -19,12 +22,15 @@ FIRST_WAIT, LONGEST_WAIT = 0.1, 2.0
 
 
 async def until_written(write: Callable[[], Awaitable[T]]) -> T:
-    """Write until it is written; a write that was made without our hearing of it is found by the next."""
+    """Call `write` until the store is available.
+
+    Writes are idempotent: if the store committed one but its reply was lost, the next try finds it.
+    """
     wait = FIRST_WAIT
     while True:
         try:
             return await write()
         except StoreUnavailable as error:
-            activity.logger.warning("the store is not there, trying again: %s", error)
+            activity.logger.warning("the store is unavailable, retrying: %s", error)
         await asyncio.sleep(wait)
         wait = min(2 * wait, LONGEST_WAIT)

@@ -1,7 +1,7 @@
-"""Children of an execution: how one comes to be, what its parent reads of it, and an end for one without.
+"""The activities for child executions: accept a child, report its end to the parent, close a lost one.
 
-The workflow runs the child itself, as a workflow of its own. Here is what the store has to know of that. The
-child's id follows from its call, so whoever spawns twice finds the first.
+The workflow runs the child itself, as a child workflow; these activities are the store's side of it. The
+child's id is derived from its call, so a second spawn finds the first child.
 """
 
 from dataclasses import replace
@@ -52,7 +52,7 @@ FROM_OUTSIDE = "Its workflow was ended from outside"
 
 
 class SubagentActivities:
-    """Accepts children and reports of them."""
+    """Accepts, reports and closes child executions."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class SubagentActivities:
     @activity.defn(name=SPAWN)
     @discreet
     async def spawn(self, request: SpawnInput) -> SpawnOutput:
-        """The child, accepted and not begun; or the call's result, if there will be none."""
+        """Accept the child of a call without starting it; returns the call's result if there is no child."""
         with pulse():
             return await self._spawned(request)
 
@@ -95,7 +95,6 @@ class SubagentActivities:
     async def _asked(
         self, request: SpawnInput, definition: AgentDefinition, reserved: Reservation
     ) -> SpawnOutput | ToolExecution:
-        """What the tool makes of the call."""
         call, note, _ = call_records.by_people(reserved.call, reserved.resolution)
         context, started = (
             call_records.context(request.ref, replace(reserved, call=call), nobody_answers),
@@ -124,7 +123,7 @@ class SubagentActivities:
     @activity.defn(name=REPORT)
     @discreet
     async def report(self, request: ReportInput) -> ToolOutput:
-        """The call's result, now that the child has ended."""
+        """Record the end of the child as the result of its call."""
         with pulse():
             return await self._reported(request)
 
@@ -157,7 +156,7 @@ class SubagentActivities:
         return call
 
     async def _used(self, child: ExecutionRow | None) -> tuple[float, int]:
-        """The seconds and tokens of a child whose workflow is gone, as far as they were written down."""
+        """The recorded seconds and tokens of a child whose workflow is gone."""
         if child is None:
             return 0.0, 0
         seconds, tokens = 0.0, int(child.usage.get("total", 0))
@@ -182,7 +181,7 @@ class SubagentActivities:
     @activity.defn(name=CLOSE)
     @discreet
     async def close(self, request: CloseInput) -> None:
-        """An end for a child that never began or whose workflow is gone; one that has ended stays so."""
+        """Close a child that never started or whose workflow is gone; does nothing if it has ended."""
         why = FROM_OUTSIDE if request.status is ExecutionStatus.FAILED else None
         with pulse():
             row = await self.store.execution(request.ref)

@@ -1,4 +1,4 @@
-"""What the model has written so far, kept for those who join in the middle of a step."""
+"""Records the model's partial text for viewers who join during a step."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -14,7 +14,7 @@ from everstep.agent_domain.errors import StoreUnavailable
 from everstep.agent_domain.storage.execution_store import ExecutionStore
 
 NOTE_SECONDS = 1.0
-"""So often the text is written down: a row per token would drown the store."""
+"""Seconds between two records: one row per token would overload the store."""
 
 
 class PartialText:
@@ -26,15 +26,15 @@ class PartialText:
         self.strike = strike
 
     def heard(self, content: str) -> None:
-        """Some more text."""
+        """Add text from the model."""
         self.live.heard(content)
         self.strike(Failpoint.INFER_DURING_STREAM)
 
     @asynccontextmanager
     async def kept(self) -> AsyncGenerator[None]:
-        """Written down again and again while the body runs.
+        """Record the text periodically while the body runs.
 
-        Beside the heartbeats and not with them: a store that hangs must not make the worker look dead.
+        In a task apart from the heartbeats: a store that hangs must not make the worker look dead.
         """
         noting: asyncio.Task[None] | None = None
 
@@ -67,14 +67,14 @@ class PartialText:
             await asyncio.sleep(NOTE_SECONDS)
 
     async def _noted(self, before: int) -> int:
-        """How much of the text is written down now."""
+        """Record the text, and return the length that is recorded now."""
         length = len(self.live.text)
         try:
             has_say = await self.live.keep(self.store)
         except StoreUnavailable as error:
-            activity.logger.warning("the text so far is not kept: %s", error)
+            activity.logger.warning("the partial text could not be recorded: %s", error)
             return before
         if not has_say:
-            # Another worker has taken over, and this one was given up without hearing of it.
+            # Another worker has taken over, and the cancel has not reached this one yet.
             self.live.stop()
         return length

@@ -1,7 +1,7 @@
-"""Calling a tool, whatever kind of function it is.
+"""Calls tools: functions, coroutine functions and tool objects.
 
-Whatever it raises becomes the error of the call: tools are anybody's code, and the model reads what
-went wrong. The durable activities and the in-process runner both call tools here.
+Every exception of a tool becomes the error of its call, as tools are user code and the model should read the
+error. The durable activities and the in-process runner both call tools here.
 """
 
 import asyncio
@@ -33,25 +33,26 @@ T = TypeVar("T")
 CANNOT_SPAWN = "The tool declares need=SUBAGENT, so it needs the methods spawn and report"
 
 SPAWN_SECONDS = 20.0
-"""So long `spawn` and `report` may take, which are to return at once. Their activities have a minute, and
-would otherwise be tried again for ever."""
+"""Time limit of `spawn` and `report`, which should return at once. Their activities have a minute; without
+this limit Temporal would retry them forever.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a call."""
+    """The outcome of a call."""
 
     result: Any = None
     error: StepError | None = None
     metadata: FrozenDict = EMPTY
     told: str = ""
-    """What the model reads, where that is not the result."""
+    """The text for the model, where that is not the result."""
     raised: Exception | None = None
-    """What the tool raised, for the log."""
+    """The exception that the tool raised, for the log."""
 
 
 async def outcome(tool: Tool, call: ToolCall, context: ToolContext) -> Outcome:
-    """The result as it can be stored, or what went wrong."""
+    """Call a tool; returns its result in a storable form, or its error."""
     try:
         with contained():
             limit = _limit(options_of(tool))
@@ -59,12 +60,12 @@ async def outcome(tool: Tool, call: ToolCall, context: ToolContext) -> Outcome:
         if isinstance(result, ToolResult):
             return Outcome(result_value(result.value, call.name), None, result.metadata, result.text)
         return Outcome(result_value(result, call.name))
-    except Exception as error:  # noqa: BLE001 -- the model reads whatever a tool raises
+    except Exception as error:  # noqa: BLE001 -- the model reads the exceptions of a tool
         return _failed(call, error)
 
 
 async def spawned(tools: Toolbox, call: ToolCall, context: ToolContext) -> Spawn | Outcome:
-    """The child that the call starts; or what became of the call, if it starts none."""
+    """Call a tool's `spawn`; returns the child to start, or the outcome of the call if there is none."""
 
     def ask(tool: CanSpawn) -> Spawn | Outcome:
         said = cast("object", tool.spawn(thaw(call.args), context))
@@ -80,21 +81,21 @@ async def spawned(tools: Toolbox, call: ToolCall, context: ToolContext) -> Spawn
 
 
 async def reported(tools: Toolbox, call: ToolCall, end: ChildEnd) -> Outcome:
-    """What the parent's model reads of the child."""
+    """Call a tool's `report`; returns the text about the child for the parent's model."""
     return await _said(
         tools, call, lambda tool: Outcome(result_value(tool.report(thaw(call.args), end), call.name))
     )
 
 
 async def _said(tools: Toolbox, call: ToolCall, ask: Callable[[CanSpawn], T]) -> T | Outcome:
-    """What a tool that starts children says. It may read files, so it says it in a thread."""
+    """Call `spawn` or `report` in a thread, as they may read files."""
     try:
         tool = tools.get(call.name)
         if not isinstance(tool, CanSpawn):
-            raise InvalidInput(CANNOT_SPAWN)  # noqa: TRY301 -- the model reads it like what a tool raises
+            raise InvalidInput(CANNOT_SPAWN)  # noqa: TRY301 -- the model reads it like an exception of the tool
         with contained():
             return await _in_time(call, SPAWN_SECONDS, lambda: in_thread(lambda: ask(tool)))
-    except Exception as error:  # noqa: BLE001 -- the model reads whatever a tool raises
+    except Exception as error:  # noqa: BLE001 -- the model reads the exceptions of a tool
         return _failed(call, error)
 
 
@@ -115,13 +116,13 @@ async def _in_time(call: ToolCall, limit: float | None, work: Callable[[], Await
 
 
 def _limit(options: ToolOptions) -> float | None:
-    """A quick tool ends before Temporal gives its activity up: that would only be tried again."""
+    """A quick tool is stopped before Temporal's timeout, which would only lead to a retry."""
     own = options.timeout_seconds
     return min(own or QUICK_SECONDS, QUICK_SECONDS) if options.quick else own
 
 
 async def _awaited(tool: Tool, args: dict[str, Any], context: ToolContext) -> Any:
-    """Coroutine functions run here; anything else may block, so it runs in a thread."""
+    """Coroutine functions run here; others may block, so they run in a thread."""
     call = getattr(tool, "fn", None) or getattr(tool, "handler", None) or tool.call
     if inspect.iscoroutinefunction(call):
         result = tool.call(args, context)
@@ -134,5 +135,5 @@ def _called(tool: Tool, args: dict[str, Any], context: ToolContext) -> Any:
     try:
         return tool.call(args, context)
     except StopIteration as error:
-        # It has no words of its own that would tell the model anything.
+        # `StopIteration` has no message that would help the model.
         raise RuntimeError(f"the tool '{tool.name}' raised StopIteration") from error

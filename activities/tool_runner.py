@@ -1,4 +1,4 @@
-"""Running the calls of a step: reserved where they may run only once, recorded once."""
+"""Runs tool calls: reserved first where they may run only once, and recorded once."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -39,11 +39,11 @@ from everstep.agent_domain.values import FrozenDict
 EFFECT_UNKNOWN = "The worker was lost while this tool ran: its effect is unknown, and it was not run again"
 
 MOST_HEARD = 200
-"""So many calls are kept for the activity that runs them. It reads from the store what is not here."""
+"""The number of calls cached for the activities that run them; others are read from the store."""
 
 
 class Running:
-    """Runs calls, each as its tool allows."""
+    """Runs calls, with the effect guarantee that each tool declares."""
 
     def __init__(
         self,
@@ -60,12 +60,17 @@ class Running:
         self.moment = moment
         self.listed = Listed(store)
         self._heard: dict[tuple[UUID, str], Reservation] = {}
-        """Calls that this process has recorded and not run: mostly it runs them a moment later."""
+        """Calls that this process recorded and has not run; usually it runs them a moment later."""
 
     async def ran(self, request: ToolInput, made: Reservation | None = None) -> ToolOutput:
-        """The call's result, recorded; `made` is the call if this attempt has heard it from the model.
+        """Run a call and record its result, or return the recorded result.
 
-        One that may run twice needs no reservation before it runs: whoever finds no result runs it anyway.
+        A call that may run twice needs no reservation before it runs: an attempt that finds no result runs
+        it.
+
+        Args:
+            request: Names the call.
+            made: The call, if this attempt has just received it from the model.
         """
         attempt = 1 if made else activity.info().attempt
         if attempt == 1:
@@ -136,7 +141,7 @@ class Running:
         return Came(execution, notes, besides, is_default=is_default, raised=told.raised)
 
     async def _by_default(self, request: ToolInput, came: Came) -> Sequence[EventRecord]:
-        """That a question has its answer, although nobody gave one."""
+        """Return the events of a question that was answered by its default."""
         if not came.is_default:
             return ()
         requests = await self.store.open_requests(request.ref)
@@ -144,7 +149,7 @@ class Running:
         return [execution_events.answered_by_default(row) for row in asked]
 
     async def _around(self, request: ToolInput, definition: AgentDefinition, tool: str) -> AroundCall | None:
-        """The hooks of the call, if there are any: only they need to know more than the call."""
+        """Load the hooks of the call and the state they need; None without hooks, which saves the read."""
         hooks = hooks_of(definition, "before_tool", "after_tool")
         if not hooks:
             return None
@@ -160,10 +165,10 @@ class Running:
         facts: StepFacts,
         made: Mapping[str, Reservation],
     ) -> StepFacts:
-        """The step with those calls answered whose tools return at once: for them an activity is too much.
+        """Run the quick calls of a step here, as an activity for each would cost too much.
 
-        What has to wait, for people or for another call, is left to the workflow. `made` are the calls as
-        this attempt heard of them.
+        Calls that wait for people or for another call are left to the workflow. `made` holds the calls as
+        this attempt received them.
         """
 
         async def ran(call: CallFacts) -> ToolOutput:
@@ -182,7 +187,7 @@ class Running:
         return facts
 
     def _hear(self, ref: ExecutionRef, facts: StepFacts, made: Mapping[str, Reservation]) -> None:
-        """What is left to activities; the oldest give way."""
+        """Cache the calls that are left to activities; the oldest are evicted."""
         for call in facts.pending:
             if call.id in made:
                 self._heard[ref.execution_id, call.id] = made[call.id]
@@ -191,14 +196,14 @@ class Running:
 
 
 class Listed:
-    """The tools that toolsets list: asked for once by each execution, and remembered while it runs here."""
+    """The tools that toolsets list: asked once per execution, then stored and cached."""
 
     def __init__(self, store: ExecutionStore) -> None:
         self.store = store
         self._known: dict[UUID, FrozenDict] = {}
 
     async def definition(self, ref: ExecutionRef, definition: AgentDefinition) -> AgentDefinition:
-        """The agent with the tools that this execution may call."""
+        """Return the agent with the tools that this execution may call."""
         if not definition.toolsets:
             return definition
         listed = self._known.get(ref.execution_id) or await self.store.listed(ref)
@@ -212,7 +217,7 @@ class Listed:
 
 
 def _as_listed(request: ToolInput, name: str, own: AgentDefinition, definition: AgentDefinition) -> ToolInput:
-    """The call as its tool was listed: of such tools the plan knows nothing."""
+    """The effect of a listed tool is not in the plan; take it from the definition."""
     if name in own.tools.names or name not in definition.tools.names:
         return request
     return replace(request, effect=options_of(definition.tools.get(name)).effect)
@@ -221,7 +226,7 @@ def _as_listed(request: ToolInput, name: str, own: AgentDefinition, definition: 
 def quick_calls(
     pending: Sequence[CallFacts], planned: Mapping[str, PlannedTool], *, is_parallel: bool
 ) -> list[tuple[CallFacts, ...]]:
-    """The calls that can be answered right away, in the groups in which they run at once."""
+    """Return the calls that can be answered right away, in groups that run concurrently."""
 
     def is_quick(call: CallFacts) -> bool:
         return call.need is CallNeed.RUN and call.name in planned and planned[call.name].quick

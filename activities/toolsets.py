@@ -1,4 +1,4 @@
-"""Asking toolsets what they have: all of an agent at once."""
+"""Asks the toolsets of an agent for their tools."""
 
 import asyncio
 
@@ -9,12 +9,12 @@ from everstep.agent_domain.values import FrozenDict, frozen_map
 
 
 async def asked(definition: AgentDefinition, asker: Asker) -> FrozenDict:
-    """What they list, as it is recorded."""
+    """Ask all toolsets concurrently; returns their tools as they are recorded."""
     listed = await asyncio.gather(*(toolset.listed(asker) for toolset in definition.toolsets))
     found = zip(definition.toolsets, listed, strict=True)
     return frozen_map({toolset.name: [tool.to_dict() for tool in tools] for toolset, tools in found})
 
 
 def offered(definition: AgentDefinition, spec: ExecutionSpec) -> tuple[str, ...]:
-    """The names of the tools that the model can call, as far as toolsets were asked already."""
+    """Return the names of the tools that the model can call, as far as toolsets have been asked already."""
     return definition.with_listed(spec.listed or {}).tools.names

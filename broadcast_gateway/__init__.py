@@ -1,7 +1,7 @@
-"""Relays: the log of envelopes to whoever watches, without loss, gap or duplicate.
+"""The gateway: relays the log of envelopes to viewers, without loss, gap or duplicate.
 
-The gateway knows streams, envelopes and positions. It knows nothing of agents, so it starts, scales and
-crashes on its own, and a slow viewer never slows another one or a writer.
+The gateway knows streams, envelopes and positions. It does not know agents, so it starts, scales and crashes
+independently of them, and a slow viewer never slows down another viewer or a writer.
 
 May import ``agent_domain`` (the envelope); never ``workflows``, ``activities`` or ``everstep``.
 """

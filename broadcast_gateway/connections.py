@@ -1,7 +1,7 @@
-"""A connection: bytes in, bytes out, and when it ends. What is said over it is up to its dialogue.
+"""A connection: bytes in, bytes out, timeouts and the close. Its messages are handled by a protocol class.
 
-The protocol on the wire is that of `websockets`, without its sockets: there is no task for a connection, and
-what many are sent is written to each transport as it stands.
+The WebSocket protocol is that of `websockets`, without its I/O: there is no task per connection, and a frame
+for many viewers is encoded once and written to each transport unchanged.
 """
 
 import asyncio
@@ -31,14 +31,13 @@ from everstep.broadcast_gateway.wires.closing import (
 )
 
 HIGH_WATER = 64 * 1024
-"""Bytes that a viewer has not taken, after which nothing more is put together for him."""
+"""Bytes in the write buffer above which a viewer is paused."""
 
 NATIVE_PATH = "/v1"
 PUSHER_PATH = "/app/"
 
 
 def _nothing(said: object) -> None:
-    """Nobody is there any more."""
     del said
 
 
@@ -46,27 +45,27 @@ _NOBODY = Viewer(_nothing, _nothing)
 
 
 class Reception(Protocol):
-    """Who lets connections in, and counts them."""
+    """Admits and counts connections, and answers plain HTTP requests."""
 
     def came(self, connection: "Connection") -> None:
-        """Somebody is there."""
+        """Register a new connection."""
         ...
 
     def refusal(self, connection: "Connection", request: Request) -> tuple[HTTPStatus, str] | None:
-        """Why this one may not watch now, if that is so."""
+        """Return why a handshake is refused, or None."""
         ...
 
     def page(self, path: str, request: Request) -> tuple[str, bytes] | None:
-        """What is here for who does not want to watch: its type and its bytes."""
+        """Return the content type and body of a plain HTTP page, or None."""
         ...
 
     def left(self, connection: "Connection") -> None:
-        """It is gone."""
+        """Unregister a closed connection."""
         ...
 
 
 class Connection(asyncio.Protocol):
-    """With one viewer."""
+    """A connection with one viewer."""
 
     __slots__ = (
         "_credit",
@@ -87,7 +86,8 @@ class Connection(asyncio.Protocol):
     def __init__(self, house: House, reception: Reception) -> None:
         self._house = house
         self._reception = reception
-        # Larger frames are refused there; those between the two are told so in the words of their protocol.
+        # The parser refuses larger frames itself. Frames up to this size are refused with the protocol's own
+        # error.
         self._protocol = ServerProtocol(max_size=4 * MAX_FRAME)
         self._dialogue: Dialogue | None = None
         self._transport: asyncio.Transport | None = None
@@ -96,17 +96,16 @@ class Connection(asyncio.Protocol):
         self._credit = house.bounds.frames
         self._credit_at = 0.0
         self.viewer = _NOBODY
-        """Who watches."""
         self.address = ""
-        """Where it comes from."""
+        """The address of the peer."""
         self.heard_at = 0.0
         self.due = 0.0
-        """When somebody should look at it."""
+        """When the sweeper calls `look` next."""
 
-    # What the transport says.
+    # Callbacks of the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Somebody is there."""
+        """Register the connection and start the handshake timeout."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=HIGH_WATER)
         self.viewer = Viewer(self._transport.write, self.close)
@@ -117,7 +116,7 @@ class Connection(asyncio.Protocol):
         self._reception.came(self)
 
     def data_received(self, data: bytes) -> None:
-        """Take what came."""
+        """Parse the bytes and handle the frames in them."""
         self.heard_at = self._now()
         protocol = self._protocol
         protocol.receive_data(data)
@@ -129,23 +128,23 @@ class Connection(asyncio.Protocol):
         self._flush()
 
     def eof_received(self) -> bool:
-        """It sends nothing more: then it also gets nothing more."""
+        """The peer sends nothing more, so the connection is closed."""
         self._protocol.receive_eof()
         self._flush()
         return False
 
     def pause_writing(self) -> None:
-        """It does not take what it is sent."""
+        """The write buffer is full: pause the viewer."""
         if self._transport and not self._is_ending:
             self.viewer.pause(self._now(), self._transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
-        """It takes more."""
+        """The write buffer has drained: continue with the viewer."""
         if not self._is_ending:
             self._house.hub.meet(self.viewer.resume())
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is gone; nothing is left that refers to itself, as no garbage is collected."""
+        """Release everything; reference cycles are broken here because the garbage collector is off."""
         del exc
         self._is_ending = True
         self.viewer.leave()
@@ -157,20 +156,20 @@ class Connection(asyncio.Protocol):
         self._transport = self._dialogue = None
         self.viewer = _NOBODY
 
-    # What dialogues and the sweeper say.
+    # Called by the protocol classes and the sweeper.
 
     @property
     def is_open(self) -> bool:
-        """Whether anything can still be said."""
+        """Whether the connection can still send."""
         return not self._is_ending
 
     @property
     def is_paused(self) -> bool:
-        """Whether it does not take what it is sent."""
+        """Whether the write buffer is full."""
         return self.viewer.is_paused
 
     def close(self, closing: Closing, reconnect_in: float | None = None) -> None:
-        """Say why, and end it."""
+        """Send the closing frame and close the connection."""
         if self._is_ending or not self._transport:
             return
         self._is_ending = True
@@ -180,7 +179,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
             return
         if self._protocol.state is not OPEN:
-            # What came in the same piece ended it, and that is said already.
+            # Data in the same read already ended the connection, and the reply is buffered.
             self._flush()
             return
         self._house.metrics.closed(closing)
@@ -190,12 +189,12 @@ class Connection(asyncio.Protocol):
         self._flush()
 
     def abort(self) -> None:
-        """End it without a word."""
+        """Close the connection without a closing frame."""
         if self._transport:
             self._transport.abort()
 
     def look(self, now: float) -> None:
-        """Time has passed: is anybody still there?"""
+        """Check the timeouts: send a ping, or close a connection that has been silent for too long."""
         if not self._transport:
             return
         bounds = self._house.bounds
@@ -217,17 +216,17 @@ class Connection(asyncio.Protocol):
             self.due = min(self.due, at)
 
     def look_whether_stuck(self, now: float) -> None:
-        """Close it if it has taken nothing for too long."""
+        """Close the connection if the viewer has read nothing for too long."""
         if not self._transport or self._is_ending:
             return
         if self.viewer.is_stuck(now, self._transport.get_write_buffer_size(), self._house.bounds.patience):
             self.close(TOO_SLOW)
 
-    # The wire.
+    # WebSocket framing.
 
     def _shake_hands(self, request: Request) -> None:
         if self._protocol.eof_sent:
-            # What came right behind the request ended it already: nobody waits for an answer.
+            # Bytes right behind the request already ended the connection, so no response is due.
             return
         path, _, query = request.path.partition("?")
         if page := self._reception.page(path, request):
@@ -257,7 +256,7 @@ class Connection(asyncio.Protocol):
         self._protocol.send_response(response)
         if response.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
             self._flush()
-            # The parser keeps the request for as long as the connection lasts.
+            # The parser keeps the request as long as the connection exists.
             request.headers.clear()
             self._dialogue = dialogue
             self.due = self.heard_at + min(self._house.bounds.hello_seconds, self._house.bounds.ping_after)
@@ -282,7 +281,7 @@ class Connection(asyncio.Protocol):
                     self.close(error.closing)
 
     def _pays(self) -> bool:
-        """Every frame costs something, pings as well."""
+        """Charge one frame, pings included, to the rate limit."""
         rate = self._house.bounds.frames
         self._credit = min(rate, self._credit + (self.heard_at - self._credit_at) * rate) - 1
         self._credit_at = self.heard_at
@@ -298,7 +297,7 @@ class Connection(asyncio.Protocol):
             else:
                 transport.close()
         if self._protocol.state not in (OPEN, CONNECTING) and not self._is_ending:
-            # The viewer has said goodbye, or what it sent is no WebSocket.
+            # The viewer closed the connection, or sent data that is not WebSocket.
             self._is_ending = True
             self.due = self._now() + self._house.bounds.closing_seconds
             self.viewer.leave()
@@ -308,7 +307,7 @@ class Connection(asyncio.Protocol):
 
 
 def _forget_where(error: BaseException | None) -> None:
-    """Traces refer to all that was there, which is kept then until somebody collects garbage."""
+    """Drop tracebacks: they refer to all local variables, which are only freed by a garbage collection."""
     while error:
         error.__traceback__ = None
         error = error.__context__

@@ -1,7 +1,7 @@
-"""What the gateway relays: stored envelopes and chunks, as bytes and the little that it has to know of them.
+"""The envelopes that the gateway relays: their bytes and the few fields it reads.
 
-An envelope is written once, by whoever stored it, and is never written anew: each wire puts its own frame
-around the same bytes, once for everybody who watches over it.
+The writer that stores an envelope encodes it, and it is never encoded again: each wire puts its own frame
+around the same bytes, once for all viewers on that wire.
 """
 
 import json
@@ -20,25 +20,25 @@ class Wire(Protocol):
     """How one protocol frames envelopes. Equal wires make equal frames, and share them."""
 
     def event(self, news: "News") -> bytes:
-        """The whole frame of an envelope, ready for a transport."""
+        """Return the complete frame of an envelope, ready for a transport."""
         ...
 
 
 class News:
-    """An envelope and its frames."""
+    """An envelope and its frames, one per wire."""
 
     __slots__ = ("_frames", "body", "kind", "seq")
 
     def __init__(self, kind: str, body: bytes, seq: int = 0) -> None:
         self.kind = kind
         self.seq = seq
-        """Its number; 0 if it is not stored."""
+        """The sequence number; 0 if it is not stored."""
         self.body = body
-        """Its JSON."""
+        """The envelope as JSON."""
         self._frames: dict[Wire, bytes] = {}
 
     def frame(self, wire: Wire) -> bytes:
-        """What is sent over this wire."""
+        """Return the frame for this wire, built at the first call."""
         frame = self._frames.get(wire)
         if frame is None:
             frame = self._frames[wire] = wire.event(self)
@@ -56,11 +56,11 @@ class Entry(News):
         super().__init__(kind, body, seq)
         self.execution_id = execution_id
         self.fence = fence
-        """The first attempt of the execution that may still write after it, if it ends earlier ones."""
+        """The first attempt that may still write text after this envelope; None if it ends none."""
 
 
 class Chunk(News):
-    """Some text of a model, on its way."""
+    """A part of a model's text, which is not stored."""
 
     __slots__ = ("after_seq", "at", "content", "execution_id", "is_complete", "timestamp")
 
@@ -82,18 +82,22 @@ class Chunk(News):
         self.content = content
         self.is_complete = is_complete
         self.after_seq = after_seq
-        """The stored envelope that it follows; 0 for none."""
+        """The seq of the stored envelope that it follows; 0 for none."""
         self.timestamp = timestamp
 
 
 def entry_of(envelope: Envelope) -> Entry:
-    """A stored envelope, written as its writer would have pushed it."""
+    """Encode a stored envelope as its writer would have."""
     data = envelope.to_dict()
     return _entry(json_text(data).encode(), data)
 
 
 def read(body: bytes) -> Entry | Chunk:
-    """An envelope as a writer pushed it; `InvalidInput` if it is none that is relayed."""
+    """Parse an envelope that a writer pushed.
+
+    Raises:
+        InvalidInput: It is malformed, or of a type that is not relayed.
+    """
     with reading("the envelope"):
         try:
             data = json.loads(body.decode())

@@ -1,7 +1,7 @@
-"""All streams that somebody watches: what writers push, and what is read where that is not enough.
+"""All watched streams: takes the envelopes that writers push, and reads what is missing from the table.
 
-The streams decide what is missing; the hub reads it from the table, once at a time for each stream, and never
-more often than makes sense. It knows no socket: viewers are whoever has a `Viewer`.
+A stream detects what is missing; the hub reads it, one read at a time per stream and at a limited rate. It
+knows no sockets: every viewer has a `Viewer`.
 """
 
 import asyncio
@@ -26,33 +26,33 @@ from everstep.broadcast_gateway.wires.closing import BEGIN_ANEW, NOT_NOW, TOO_SL
 logger = logging.getLogger(__name__)
 
 PAGE = 1000
-"""Envelopes that are read at once."""
+"""Envelopes per read."""
 READS = 4
-"""So many reads of the table are under way at a time."""
+"""Concurrent reads of the table."""
 HEADS = 1000
-"""Streams whose heads are compared at once."""
+"""Streams per comparison of heads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How often the table is read; in seconds."""
+    """Intervals between reads of the table, in seconds."""
 
     grace: float = 0.005
-    """What overtook something waits so long for it, before that is read."""
+    """How long an envelope that arrived early waits for its predecessors before they are read."""
     settled: float = 0.25
-    """After so long writers know that a stream is watched: what they did not push until then is read."""
+    """The delay after which writers know that a stream is watched; what they did not push before is read."""
     compare: float = 3.0
-    """Between two looks at the heads of all streams."""
+    """Between two comparisons of all heads."""
     retry: float = 0.05
-    """Before something that was not there is read again; doubles."""
+    """Before a read of missing data is repeated; doubles."""
     most: float = 1.0
-    """And no longer than this: texts are noted once a second."""
+    """The upper limit of `retry`: texts are recorded once a second."""
     linger: float = 30.0
-    """A stream that nobody watches any more is held so long, for whoever comes back."""
+    """How long a stream without viewers is kept, for viewers that reconnect."""
 
 
 class Watched:
-    """A stream, and what is under way for it."""
+    """A stream and the reads that are running for it."""
 
     __slots__ = ("id", "joining", "left_at", "mending", "opening", "pages", "relay")
 
@@ -60,21 +60,23 @@ class Watched:
         self.id = stream_id
         self.relay = Relay(stream)
         self.opening: asyncio.Task[None] | None = None
-        """The read that opens it, or that looks whether there is more."""
+        """The read that opens the stream, or that looks for newer envelopes."""
         self.mending: asyncio.Task[None] | None = None
         self.pages: dict[int, asyncio.Task[Page]] = {}
-        """Of the table, by the seq before: for many who are behind at the same place."""
+        """Reads of the table by the seq they start after, shared by viewers that are behind at the same
+        place.
+        """
         self.joining = 0
         self.left_at: float | None = None
 
     @property
     def stream(self) -> Stream:
-        """What is held of it."""
+        """The cached stream."""
         return self.relay.stream
 
     @property
     def is_used(self) -> bool:
-        """Whether anybody watches, or is about to."""
+        """Whether it has viewers or will have one soon."""
         return self.joining > 0 or self.relay.is_watched
 
 
@@ -92,16 +94,16 @@ class Hub:
         self._of: dict[Stream, Watched] = {}
         self._changed: dict[Watched, None] = {}
         self._doubted: dict[UUID, None] | None = {}
-        """Streams whose heads are to be compared soon; None for all."""
+        """Streams whose heads are compared next; None for all."""
         self._doubts = asyncio.Event()
         self._reads = asyncio.Semaphore(READS)
         self._tasks = set[asyncio.Task[Any]]()
         self.on_interest: Callable[[UUID, bool], object] = _nobody
-        """Told which stream is wanted from now on, and which no longer."""
+        """Called when a stream is wanted from now on, and when it is no longer."""
 
     @property
     def wanted(self) -> Collection[UUID]:
-        """All streams that are watched."""
+        """The ids of all watched streams."""
         return self._streams.keys()
 
     # Viewers.
@@ -116,9 +118,23 @@ class Hub:
         wire: Callable[[str], Wire],
         since: Position | None = None,
     ) -> Joined:
-        """Let a viewer watch a stream. Answer him, then `catch_up`: before that he is sent nothing.
+        """Subscribe a viewer to a stream.
 
-        `wire` makes the wire, given the epoch. `StoreUnavailable` if the table cannot be read now.
+        Send the viewer the reply first, then call `catch_up`: nothing is sent before.
+
+        Args:
+            viewer: The viewer.
+            channel: The key of the subscription within the viewer.
+            stream_id: The stream.
+            is_session: Whether it is the stream of a session rather than of a single execution.
+            wire: Makes the wire, given the epoch.
+            since: The position to resume from; None for the head.
+
+        Returns:
+            The position from which the viewer will be sent envelopes.
+
+        Raises:
+            StoreUnavailable: The table cannot be read now.
         """
         is_fresh = False
         while True:
@@ -139,12 +155,12 @@ class Hub:
                 raise StoreUnavailable("the stream could not be read")
 
     def catch_up(self, viewer: Viewer, channel: str) -> None:
-        """Send what he missed."""
+        """Send the envelopes that the viewer has missed."""
         if need := viewer.subscriptions[channel].catch_up():
             self.meet([need])
 
     def meet(self, needs: Iterable[Need]) -> None:
-        """Read what is needed, and close who has fallen."""
+        """Read the requested rows, and close the viewers that cannot be served any more."""
         for need in needs:
             match need:
                 case Rows():
@@ -155,13 +171,18 @@ class Hub:
     # Writers.
 
     def pushed(self, stream_id: UUID, body: bytes, epoch: str) -> None:
-        """An envelope or a chunk of this history, as its writer pushed it; `InvalidInput` if it is none."""
+        """Add an envelope or a chunk as its writer pushed it.
+
+        Raises:
+            InvalidInput: It is malformed.
+        """
         watched = self._streams.get(stream_id)
         if watched is None:
             return
         told, stream = read(body), watched.stream
         if stream.epoch not in (None, epoch):
-            # The writer has not heard of a new history yet, or nobody has here: the table knows.
+            # Either the writer or this gateway does not know of a new history yet: read the epoch from the
+            # table.
             self._doubt(stream_id)
             return
         if isinstance(told, Chunk):
@@ -172,16 +193,17 @@ class Hub:
         self._has_changed(watched)
 
     def compare(self) -> None:
-        """Something may have been missed: look at the heads of all streams soon."""
+        """Compare the heads of all streams soon, because pushes may have been lost."""
         self._doubted = None
         self._doubts.set()
 
     # The table.
 
     async def run(self) -> None:
-        """Compare what is held with the table, again and again, until cancelled.
+        """Compare the streams with the table periodically, until cancelled.
 
-        What is doubted is compared at once, and all streams in time, however often some are doubted.
+        Doubtful streams are compared at once. All streams are compared at the interval, however often some
+        are doubtful.
         """
         loop = asyncio.get_running_loop()
         due = loop.time() + self._pace.compare
@@ -208,7 +230,7 @@ class Hub:
                 async with self._reads:
                     epoch, heads = await self._journal.heads(stream_ids[start : start + HEADS])
             except StoreUnavailable as error:
-                logger.warning("heads are not compared: %s", error)
+                logger.warning("comparing the heads of streams failed: %s", error)
                 return
             for stream_id in stream_ids[start : start + HEADS]:
                 if watched := self._streams.get(stream_id):
@@ -218,7 +240,7 @@ class Hub:
         stream = watched.stream
         if stream.epoch is None:
             return
-        # Whatever was stored stays, unless somebody deletes the session.
+        # Stored envelopes disappear only when the session is deleted.
         is_gone = head is None and stream.head > 0
         if stream.epoch != epoch or is_gone:
             stream.is_void = True
@@ -228,10 +250,10 @@ class Hub:
             self._has_changed(watched)
 
     async def _opened(self, watched: Watched, since: Position | None) -> None:
-        """Read how far the stream has come, once for all who wait for it."""
+        """Read how far the stream has come, in one read for all callers that wait."""
         if watched.opening is None:
             watched.opening = self._spawn(self._open(watched, since))
-        # Whoever waits may be gone before it is read; the others still wait.
+        # A caller may be cancelled before the read completes; the others still wait.
         await asyncio.shield(watched.opening)
 
     async def _open(self, watched: Watched, since: Position | None) -> None:
@@ -246,7 +268,7 @@ class Hub:
             watched.opening = None
 
     async def _read_first(self, watched: Watched, since: Position | None) -> bool:
-        """What comes after a position, so that others who come back find it; else, where the stream ends."""
+        """Read the rows after a position, for other viewers that reconnect as well, or else only the head."""
         after = since.seq if since else None
         page = await self._page(watched.id, after)
         rows = page.entries
@@ -262,7 +284,7 @@ class Hub:
         stream.noticed(page.head)
 
     async def _read_texts(self, watched: Watched, is_begun: bool = True) -> None:
-        """What is being written, as far as it was noted."""
+        """Read the texts in progress, as far as they were recorded."""
         if not is_begun:
             return
         async with self._reads:
@@ -279,7 +301,7 @@ class Hub:
                 )
 
     async def _mend(self, watched: Watched) -> None:
-        """Read what is missing until nothing is."""
+        """Read missing data until the stream is complete."""
         stream, pause = watched.stream, self._pace.retry
         await asyncio.sleep(self._pace.grace)
         try:
@@ -291,7 +313,7 @@ class Hub:
                     elif stream.lacking:
                         await self._read_texts(watched)
                 except StoreUnavailable as error:
-                    logger.warning("what is missing of a stream is read later: %s", error)
+                    logger.warning("reading the missing part of a stream failed, retrying: %s", error)
                 self._has_changed(watched)
                 if stream.hole is None and not stream.lacking:
                     break
@@ -331,7 +353,7 @@ class Hub:
         async with self._reads:
             page = await self._journal.page(stream_id, after, PAGE)
             if page is None:
-                # Nothing was told in it so far.
+                # The stream has no envelopes yet.
                 page = Page((await self._journal.heads(()))[0], 0, 1)
         self._metrics.read("envelopes")
         return page
@@ -353,7 +375,7 @@ class Hub:
         self._doubts.set()
 
     def _leave(self) -> None:
-        """Forget what nobody has watched for a while."""
+        """Drop the streams that have had no viewers for a while."""
         now = asyncio.get_running_loop().time()
         for watched in [*self._streams.values()]:
             if watched.is_used:
@@ -370,7 +392,7 @@ class Hub:
             self.on_interest(watched.id, False)
 
     def _has_changed(self, watched: Watched) -> None:
-        """Send what is new at the end of this turn of the loop, with all else that comes in it."""
+        """Send what is new at the end of this loop iteration, with everything else that arrives in it."""
         if not self._changed:
             asyncio.get_running_loop().call_soon(self._send)
         self._changed[watched] = None
@@ -387,7 +409,7 @@ class Hub:
                 watched.mending = self._spawn(self._mend(watched))
 
     def _void(self, watched: Watched) -> None:
-        """Its history is another one: whoever watches begins anew."""
+        """Drop a stream whose history has changed; its viewers have to join again."""
         self._forget(watched)
         for viewer in watched.relay.viewers:
             viewer.close(BEGIN_ANEW)
@@ -406,5 +428,4 @@ class Hub:
 
 
 def _nobody(stream_id: UUID, is_wanted: bool) -> None:
-    """No writer is linked yet."""
     del stream_id, is_wanted

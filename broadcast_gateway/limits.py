@@ -1,59 +1,59 @@
-"""How much the gateway holds and sends at once, and how much it takes from whom."""
+"""The limits of the gateway: its buffers, and the rates of its viewers."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one stream. Bytes are those of envelopes and drafts; frames that were built of them come on top."""
+    """Limits of one stream. Bytes count envelopes and drafts; the frames built from them are extra."""
 
     ring: int = 1024
-    """Envelopes that are held."""
+    """Envelopes that are cached."""
     ring_bytes: int = 1 << 20
     early: int = 1024
-    """Envelopes that wait for one before them."""
+    """Envelopes that wait for a predecessor."""
     chunks: int = 64
-    """The last chunks of a draft, for who is behind by less; who is further behind gets a snapshot."""
+    """The last chunks of a draft, for viewers that lack fewer; viewers that lack more receive a snapshot."""
     early_chunks: int = 256
-    """Chunks of a draft that wait for what comes before them."""
+    """Chunks of a draft that wait for a predecessor."""
     room: int = 64 * 1024
-    """Bytes, about, that are handed to a transport before it is asked whether it wants more."""
+    """Bytes, roughly, handed to a transport before it is asked whether it is full."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Of a gateway and its connections."""
+    """Limits of a gateway and its connections."""
 
     connections: int = 50_000
-    """Of all; file descriptors may allow fewer."""
+    """Connections in total; the limit of file descriptors may be lower."""
     per_address: int = 2000
-    """Connections from one address: offices and proxies have one, too."""
+    """Connections from one address, which may be an office or a proxy."""
     per_user: int = 200
-    """Connections of one person."""
+    """Connections of one user."""
     channels: int = 100
-    """That a connection watches."""
+    """Channels watched over one connection."""
     handshakes: float = 1000.0
-    """New connections in a second, and as many at once after a quiet one."""
+    """New connections per second; also the size of a burst."""
     frames: float = 100.0
-    """That a connection sends in a second, and as many at once after a quiet one."""
+    """Frames from one connection per second; also the size of a burst."""
     waiting: int = 200
-    """Frames of a connection that wait for the one before them."""
+    """Frames of one connection that wait for the one before them."""
     sweep_seconds: float = 1.0
-    """Between two looks at all connections."""
+    """Between two sweeps over all connections."""
     hello_seconds: float = 10.0
-    """In which a connection has to say what it wants."""
+    """Seconds for a new connection to authenticate."""
     ping_after: float = 30.0
-    """Seconds of silence."""
+    """Seconds of silence before a ping."""
     silent_after: float = 60.0
-    """Seconds of silence after which nobody is there."""
+    """Seconds of silence after which the connection is closed."""
     patience: float = 10.0
-    """Seconds in which a viewer may take nothing at all while something waits for him."""
+    """Seconds without progress after which a connection with a full write buffer is closed."""
     closing_seconds: float = 5.0
-    """For a viewer to take the last frame."""
+    """Seconds for a viewer to read the last frame."""
     recheck_seconds: float = 30.0
-    """Between two looks whether a key is still good, which does not expire by itself."""
+    """Between two checks of keys that do not expire by themselves."""
     drain_seconds: float = 5.0
-    """Over which the connections of a gateway that stops are closed."""
+    """Seconds over which a stopping gateway spreads the closing of its connections."""
 
 
 LIMITS = Limits()

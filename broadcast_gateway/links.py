@@ -1,4 +1,4 @@
-"""The writers' links: what they push goes to the hub, and what the hub wants goes to all of them."""
+"""The links of writers: they push envelopes to the hub and receive the list of wanted streams."""
 
 import asyncio
 import hmac
@@ -23,7 +23,7 @@ from everstep.broadcast_gateway.metrics import Metrics
 logger = logging.getLogger(__name__)
 
 MAX_MESSAGE = 64 << 20
-"""Bytes. An envelope holds what a model or a tool said in one piece."""
+"""Bytes. An envelope holds a complete message of a model or result of a tool."""
 PING_SECONDS = 5.0
 
 
@@ -39,7 +39,7 @@ class Links:
 
     @asynccontextmanager
     async def listening(self, listener: socket) -> AsyncGenerator[None]:
-        """Take what writers push meanwhile."""
+        """Accept writers while the body runs."""
         async with serve(
             self._serve,
             sock=listener,
@@ -56,8 +56,10 @@ class Links:
         shown = ", ".join(request.headers.get_all("Authorization")).encode()
         if hmac.compare_digest(shown, self._authorization):
             return None
-        logger.warning("a writer with another secret was turned away; is EVERSTEP_BROADCAST_SECRET the same?")
-        return connection.respond(HTTPStatus.UNAUTHORIZED, "Writers show who they are.\n")
+        logger.warning("a writer with another secret was refused; is EVERSTEP_BROADCAST_SECRET the same?")
+        return connection.respond(
+            HTTPStatus.UNAUTHORIZED, "Authentication required: writers send a bearer token.\n"
+        )
 
     async def _serve(self, writer: ServerConnection) -> None:
         wishes = self._links[writer] = _Wishes(dict.fromkeys(self._hub.wanted, True))
@@ -72,7 +74,7 @@ class Links:
             await asyncio.gather(telling, return_exceptions=True)
             del self._links[writer]
             self._metrics.links.set(len(self._links))
-            # What it had on its way may be lost.
+            # Its last messages may be lost.
             self._hub.compare()
 
     async def _listen(self, writer: ServerConnection) -> None:
@@ -87,7 +89,7 @@ class Links:
                 for stream_id, body in said.lines:
                     self._hub.pushed(stream_id, body, epoch)
             except InvalidInput as error:
-                logger.warning("a writer of another version pushes what cannot be read: %s", error)
+                logger.warning("a writer of another version pushed an unreadable message: %s", error)
                 self._hub.compare()
 
     def _wish(self, stream_id: UUID, is_wanted: bool) -> None:
@@ -96,7 +98,7 @@ class Links:
 
 
 class _Wishes:
-    """What one writer has not been told yet: which streams are wanted, and which no longer."""
+    """The changes of wanted streams that one writer has not been sent yet."""
 
     def __init__(self, first: dict[UUID, bool]) -> None:
         self._changed = first
@@ -104,17 +106,17 @@ class _Wishes:
         self._some.set()
 
     def put(self, stream_id: UUID, is_wanted: bool) -> None:
-        """Only the last wish counts."""
+        """Record a change; a later one replaces an earlier one for the same stream."""
         self._changed[stream_id] = is_wanted
         self._some.set()
 
     async def tell(self, writer: ServerConnection) -> None:
-        """Tell them as they come; a writer that cannot be told has to link anew."""
+        """Send the changes as they come. If that fails, the writer has to connect again."""
         try:
             await self._tell(writer)
         except ConnectionClosed as closed:
             logger.debug("a writer is gone: %s", closed)
-        except Exception as error:  # noqa: BLE001 -- whatever it is, the next link begins afresh
+        except Exception as error:  # noqa: BLE001 -- the next connection starts from a clean state
             note_failure("a writer's link", error, logger)
             writer.transport.abort()
 
@@ -129,7 +131,7 @@ class _Wishes:
                     async with asyncio.timeout(2 * PING_SECONDS):
                         await writer.send(message)
                 except TimeoutError:
-                    # A ping would wait behind it for ever.
-                    logger.warning("a writer takes nothing any more; it has to link anew")
+                    # A ping would wait behind a blocked send forever.
+                    logger.warning("a writer no longer accepts messages; its connection is closed")
                     writer.transport.abort()
                     return

@@ -1,4 +1,4 @@
-"""What the gateway counts, for Prometheus. No label names a tenant, a person or a stream."""
+"""Prometheus metrics of the gateway. No label names a tenant, a user or a stream."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from everstep.broadcast_gateway.wires.closing import Closing
 
 
 class Metrics:
-    """The counters of one process."""
+    """The metrics of one process."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -27,7 +27,7 @@ class Metrics:
         self.links = Gauge("everstep_gateway_links", "Writers that are linked", registry=self.registry)
         pushed = Counter(
             "everstep_gateway_pushed",
-            "What writers pushed of watched streams",
+            "Envelopes and chunks that writers pushed for watched streams",
             ("kind",),
             registry=self.registry,
         )
@@ -46,36 +46,36 @@ class Metrics:
         )
 
     def pushed(self, *, is_chunk: bool) -> None:
-        """A writer pushed something that somebody watches."""
+        """Count an envelope or chunk that a writer pushed."""
         (self._chunks if is_chunk else self._envelopes).inc()
 
     def read(self, what: str) -> None:
-        """The table was read."""
+        """Count a read of the table."""
         self._reads.labels(what).inc()
 
     def closed(self, closing: Closing) -> None:
-        """A connection was closed."""
+        """Count a connection that the gateway closed."""
         self._closed.labels(str(closing.native)).inc()
 
     def closed_by(self, code: int) -> float:
-        """How many were closed with this code."""
+        """Return how many connections were closed with this code."""
         return self.registry.get_sample_value("everstep_gateway_closed_total", {"code": str(code)}) or 0
 
     def refused(self, status: int) -> None:
-        """A handshake was refused."""
+        """Count a refused handshake."""
         self._refused.labels(str(status)).inc()
 
     def text(self) -> bytes:
-        """All of it, as Prometheus reads it."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
 
 class _BackgroundFailures(Collector):
-    """Counted where they happen."""
+    """Reports the process's counter of failed background tasks."""
 
     def collect(self) -> Iterator[Metric]:
         family = CounterMetricFamily(
-            "everstep_background_failures", "What failed in the background of this process", labels=("task",)
+            "everstep_background_failures", "Failures of background tasks in this process", labels=("task",)
         )
         for task, count in FAILURES.counts.items():
             family.add_metric((task,), count)

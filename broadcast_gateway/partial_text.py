@@ -1,4 +1,4 @@
-"""The draft of an execution as the gateway holds it: its text, its last chunks, and those that are early."""
+"""The draft of an execution in the gateway: its text, its last chunks, and its early chunks."""
 
 from datetime import UTC, datetime
 from uuid import UUID
@@ -11,7 +11,7 @@ from everstep.broadcast_gateway.limits import Limits
 
 
 class OpenDraft:
-    """What an execution writes, and what brings its viewers up to it."""
+    """The text that an execution is writing, and the frames that bring a viewer up to date with it."""
 
     __slots__ = (
         "_after_seq",
@@ -36,11 +36,11 @@ class OpenDraft:
         self._after_seq = 0
         self._timestamp = datetime.min.replace(tzinfo=UTC)
         self.before: OpenDraft | None = None
-        """What was written in an earlier step whose end has not been heard of."""
+        """The draft of an earlier step whose end has not been received yet."""
 
     @property
     def place(self) -> Place:
-        """How far it has come."""
+        """The attempt and the index of the next chunk."""
         return self._draft.place
 
     @property
@@ -50,11 +50,16 @@ class OpenDraft:
 
     @property
     def size(self) -> int:
-        """In bytes, about; frames come on top."""
+        """Its size in bytes, roughly; frames are extra."""
         return len(self._draft.content) + sum(len(chunk.body) for chunk in self._last)
 
     def take(self, chunk: Chunk, seen: range) -> Taken:
-        """A chunk as it came, by somebody who has seen these envelopes; one that cannot be placed is kept."""
+        """Add a chunk; one that does not fit yet is kept for later.
+
+        Args:
+            chunk: The chunk as it arrived.
+            seen: The seqs of the stored envelopes that have been received.
+        """
         taken = self._apply(chunk, seen)
         if taken is Taken.RESYNC:
             self._early[chunk.at] = chunk
@@ -65,17 +70,17 @@ class OpenDraft:
         return taken
 
     def retry(self, seen: range) -> None:
-        """Something has changed: take those that can be placed now."""
+        """Add the early chunks that fit now."""
         for at in sorted(self._early):
             if self._apply(self._early[at], seen) is not Taken.RESYNC:
                 del self._early[at]
 
     def lacks_text(self, head: int) -> bool:
-        """Whether chunks wait for something that no envelope will bring."""
+        """Whether chunks wait for text that no envelope will bring."""
         return any(chunk.after_seq <= head for chunk in self._early.values())
 
     def replace(self, at: Place, content: str, after_seq: int, timestamp: datetime, seen: range) -> Taken:
-        """The text before this place, as its writer kept it."""
+        """Replace the text before this place by the text that its writer recorded."""
         self._turn_to(at.attempted)
         taken = self._draft.replace(at, content)
         if taken is Taken.APPLIED:
@@ -85,13 +90,19 @@ class OpenDraft:
         return taken
 
     def follow_up(self, floor: Attempted) -> "OpenDraft":
-        """What is written from this attempt on."""
+        """Return the draft of the text from this attempt on."""
         after = OpenDraft(self._execution_id, self._limits, floor)
         after._early = self._early
         return after
 
     def rest(self, place: Place | None, wire: Wire, session_id: UUID | None) -> list[bytes]:
-        """What a viewer who has come to this place has not been sent; None for one who comes upon it."""
+        """Return the frames that a viewer lacks.
+
+        Args:
+            place: The viewer's place in this draft; None if it has none.
+            wire: The viewer's wire.
+            session_id: The session for the envelope of a snapshot.
+        """
         own = self._draft.place
         if place is not None and place >= own:
             return []
@@ -121,16 +132,16 @@ class OpenDraft:
         return taken
 
     def _follows(self, chunk: Chunk, seen: range) -> bool:
-        """Whether what would have put an end to it has been seen, and all that is to be sent before it.
+        """Whether all envelopes that could end its attempt or must be sent before it have been received.
 
-        After an envelope that is older than all that were seen, its attempt may have been over long ago.
+        After an envelope older than all received ones, the attempt may have ended long ago.
         """
         if chunk.after_seq in seen:
             return True
         return chunk.after_seq < seen.stop and chunk.at.attempted == self._draft.place.attempted
 
     def _turn_to(self, attempted: Attempted) -> None:
-        """A later attempt begins to write; what an earlier step wrote may not have been sent to everybody."""
+        """Start the draft of a later attempt; keeps an earlier step's text that viewers may still lack."""
         own = self._draft.place
         if attempted == own.attempted or attempted < self._draft.floor:
             return
@@ -148,7 +159,7 @@ class OpenDraft:
         self._timestamp = timestamp
 
     def _snapshot_for(self, session_id: UUID | None) -> News:
-        """All but the closing chunk, which says by itself that the text is complete."""
+        """Everything but the closing chunk, which marks the text as complete."""
         if self._snapshot is None:
             own = self._draft.place
             attempt = Attempt(own.step_number, own.attempt)

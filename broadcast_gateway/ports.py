@@ -1,4 +1,4 @@
-"""What the gateway needs of others: the table, and whoever knows tokens and sessions."""
+"""The ports of the gateway: the table of envelopes, and the authorization of viewers."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,20 +14,20 @@ from everstep.broadcast_gateway.frames import Entry
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What the table has of a stream after a seq."""
+    """The rows of a stream after a seq."""
 
     epoch: str
-    """Of which history."""
+    """The epoch of the history."""
     head: int
-    """The last envelope that is stored; 0 for none."""
+    """The seq of the last stored envelope; 0 for none."""
     oldest: int
-    """The first one that the table still has; the one to come, if it has none."""
+    """The seq of the first envelope still stored; that of the next one, if none is."""
     entries: Sequence[Entry] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """What an attempt that is under way had written when it was last noted."""
+    """The text of a running attempt when it was last recorded."""
 
     at: Place
     content: str
@@ -36,50 +36,60 @@ class Text:
 
 
 class Journal(Protocol):
-    """What is stored. Every method is one query; `StoreUnavailable` if there is no answer."""
+    """The stored envelopes. Every method is one query and raises `StoreUnavailable` if it fails."""
 
     async def page(self, stream_id: UUID, after: int | None, limit: int) -> Page | None:
-        """The next envelopes after a seq, in order; after None, none. None if there is no such stream."""
+        """Return the next envelopes after a seq, in order, or None for an unknown stream.
+
+        Without `after` the page has no envelopes.
+        """
         ...
 
     async def heads(self, stream_ids: Collection[UUID]) -> tuple[str, Mapping[UUID, int]]:
-        """The epoch, and the last seq of each of these streams that exists."""
+        """Return the epoch, and the last seq of each of these streams that exists."""
         ...
 
     async def texts(self, stream_id: UUID) -> Mapping[str, Text | None]:
-        """Every execution of a stream that has not ended; with the text of its step, if one is under way."""
+        """Return the executions of a stream that have not ended.
+
+        Each has the text of its current step, or None if there is no such step.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Guest:
-    """Who watches."""
+    """An authenticated viewer."""
 
     tenant_id: str
     user_id: str | None
-    """Whose sessions may be watched; None for those of everybody in the tenant."""
+    """The user whose sessions may be watched; None for all sessions of the tenant."""
     expires_at: float | None = None
-    """Seconds since 1970; None for never."""
+    """Seconds since 1970; None for no expiry."""
 
 
 class NotAdmitted(EverstepError):
-    """Who this is is not known, or no longer; the text is for them."""
+    """Authentication failed or has expired; the message is for the viewer."""
 
 
 class Doors(Protocol):
-    """Who may watch what. `StoreUnavailable` if that cannot be found out now."""
+    """Authorizes viewers. Raises `StoreUnavailable` if that is impossible now."""
 
     async def guest(self, token: str) -> Guest:
-        """Whose token this is; `NotAdmitted` if nobody's."""
+        """Authenticate a token.
+
+        Raises:
+            NotAdmitted: The token is unknown or has expired.
+        """
         ...
 
     async def is_good_key(self, key_id: UUID) -> bool:
-        """Whether an API key still opens anything."""
+        """Whether an API key is still valid."""
         ...
 
     async def stream(self, channel: Channel, guest: Guest | None) -> UUID | None:
-        """The stream that a channel means, if this guest may watch it; None if not, or if there is none.
+        """Return the stream of a channel; None if it does not exist or the guest may not watch it.
 
-        Without a guest somebody else has decided, and signed, that it may be watched.
+        Without a guest the channel was authorized, and signed, by the application's server.
         """
         ...

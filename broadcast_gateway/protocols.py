@@ -1,7 +1,7 @@
-"""What is said over a connection: each frame that a viewer sends, and what comes of it.
+"""The handlers of the two WebSocket protocols: each frame of a viewer, and the reply to it.
 
-A dialogue takes frames in their order. What has to ask a table or another server waits in a queue, and only
-then there is a task for the connection.
+Frames are handled in order. Those that need the table or another server are queued, and only then does the
+connection have a task.
 """
 
 import asyncio
@@ -41,79 +41,83 @@ logger = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class House:
-    """What all connections of a gateway share."""
+    """The objects that all connections of a gateway share."""
 
     hub: Hub
     doors: Doors
     metrics: Metrics
     bounds: Bounds = field(default_factory=Bounds)
     secrets: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Of the applications that Pusher's clients name, by key."""
+    """The secrets of the applications that Pusher clients name, by key."""
     tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
     users: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
-    """How many connections each person has."""
+    """The number of connections per user."""
 
 
 class Line(Protocol):
-    """The connection over which something is said."""
+    """The connection under a protocol handler."""
 
     viewer: Viewer
-    """Who watches."""
+    """The viewer of the connection."""
     due: float
-    """When somebody should look at it."""
+    """When the sweeper calls `look` next."""
 
     @property
     def is_open(self) -> bool:
-        """Whether anything can still be said."""
+        """Whether the connection can still send."""
         ...
 
     def close(self, closing: Closing, reconnect_in: float | None = None) -> None:
-        """Say why, and end it."""
+        """Send the closing frame and close the connection."""
         ...
 
 
 class Dialogue(ABC):
-    """With one viewer, in one protocol."""
+    """Handles one viewer's frames in one protocol."""
 
     __slots__ = ("_house", "_line", "_waiting", "_working")
 
     def __init__(self, line: Line, house: House) -> None:
         self._line = line
         self._house = house
-        # Most of the time it is empty, and an empty deque takes ten times as much memory.
+        # Usually empty, and an empty deque takes ten times as much memory.
         self._waiting = list[Any]()
         self._working: asyncio.Task[None] | None = None
 
     @abstractmethod
     def begin(self) -> None:
-        """The connection is open."""
+        """Called when the connection is open."""
 
     @abstractmethod
     def received(self, data: bytes) -> None:
-        """A frame came; `BadFrame` if it is none of the protocol."""
+        """Handle a frame.
+
+        Raises:
+            BadFrame: The protocol does not allow it.
+        """
 
     @abstractmethod
     def farewell(self, closing: Closing, reconnect_in: float | None) -> tuple[bytes, int]:
-        """The last frame, and the code with which the connection is closed."""
+        """Return the last frame, and the code for closing the connection."""
 
     def look(self, now: float) -> float | None:
-        """Time has passed; when to look again, if somebody has to."""
+        """Check the timeouts; returns when to check again, or None."""
         del now
         return None
 
     def end(self) -> None:
-        """The connection is gone."""
+        """Release everything: the connection is closed."""
         self._waiting.clear()
         if self._working:
             self._working.cancel()
 
     @abstractmethod
     async def _act(self, sent: Any) -> None:
-        """Do what a frame asks for, after those before it."""
+        """Handle a queued frame."""
 
     def _later(self, sent: Any) -> None:
         if len(self._waiting) >= self._house.bounds.waiting:
-            raise BadFrame("more frames wait than are remembered", FLOODING)
+            raise BadFrame("too many frames are waiting", FLOODING)
         self._waiting.append(sent)
         if self._working is None:
             self._working = asyncio.get_running_loop().create_task(self._work())
@@ -131,14 +135,14 @@ class Dialogue(ABC):
         except BadFrame as error:
             self._line.close(error.closing)
         except Exception:
-            # Whoever asked must not wait for ever.
+            # The viewer must not wait for a reply forever.
             logger.exception("a viewer cannot be answered")
             self._line.close(NOT_NOW)
         finally:
             self._working = None
 
     def _refused(self, name: str) -> str | None:
-        """Why this connection may watch nothing more, if that is so."""
+        """Why this connection may not watch another channel, or None."""
         watched, most = self._line.viewer.subscriptions, self._house.bounds.channels
         if len(watched) < most or name in watched:
             return None
@@ -147,11 +151,11 @@ class Dialogue(ABC):
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    """Whether the token is still good."""
+    """A queued check whether the token is still valid."""
 
 
 class Native(Dialogue):
-    """`everstep.v1`."""
+    """The native protocol, `everstep.v1`."""
 
     __slots__ = ("_began_at", "_checked_at", "_expires_at", "_guest", "_keys", "_token")
 
@@ -162,14 +166,14 @@ class Native(Dialogue):
         self._expires_at: float | None = None
         self._began_at = self._checked_at = 0.0
         self._keys: dict[str, str] = {}
-        """Under which key each channel is watched: several names may mean one stream."""
+        """The subscription key of each channel: several names may mean the same stream."""
 
     def begin(self) -> None:
-        """It is the viewer's turn."""
+        """Start the timeout for `hello`, which the viewer sends first."""
         self._began_at = asyncio.get_running_loop().time()
 
     def received(self, data: bytes) -> None:
-        """Take a frame."""
+        """Answer a ping at once; queue other frames."""
         sent = websocket.parse(data)
         if isinstance(sent, websocket.Ping):
             self._line.viewer.write(websocket.pong())
@@ -177,11 +181,11 @@ class Native(Dialogue):
             self._later(sent)
 
     def farewell(self, closing: Closing, reconnect_in: float | None) -> tuple[bytes, int]:
-        """`bye`."""
+        """Return `bye`, and the native code."""
         return websocket.bye(closing, reconnect_in), closing.native
 
     def look(self, now: float) -> float | None:
-        """Close whose token has expired; ask again about one that does not expire."""
+        """Close the connection when its token expires; check a token without expiry again periodically."""
         bounds = self._house.bounds
         if self._guest is None:
             if now >= self._began_at + bounds.hello_seconds:
@@ -198,7 +202,7 @@ class Native(Dialogue):
         return self._checked_at + bounds.recheck_seconds
 
     def end(self) -> None:
-        """The connection is gone."""
+        """Release everything: the connection is closed."""
         super().end()
         self._leave()
 
@@ -207,7 +211,7 @@ class Native(Dialogue):
             case websocket.Hello(token):
                 await self._hello(token)
             case _ if self._guest is None:
-                raise BadFrame("say hello first", UNAUTHORIZED)
+                raise BadFrame("the first frame must be hello", UNAUTHORIZED)
             case websocket.Subscribe(channel, since):
                 await self._subscribe(channel, since, self._guest)
             case websocket.Unsubscribe(channel):
@@ -221,7 +225,7 @@ class Native(Dialogue):
 
     async def _hello(self, token: str) -> None:
         if self._guest is not None:
-            raise BadFrame("hello is said once; send refresh")
+            raise BadFrame("hello can be sent only once; send refresh")
         await self._admit(token)
         if self._line.is_open:
             self._line.viewer.write(websocket.welcome(self._house.bounds.ping_after))
@@ -230,7 +234,7 @@ class Native(Dialogue):
         guest = await self._house.doors.guest(token)
         known = self._guest
         if known and (known.tenant_id, known.user_id) != (guest.tenant_id, guest.user_id):
-            raise NotAdmitted("the token is another person's; open another connection")
+            raise NotAdmitted("the token is another user's; open another connection")
         self._guest, self._token = guest, token
         self._checked_at = asyncio.get_running_loop().time()
         self._expires_at = None
@@ -256,7 +260,9 @@ class Native(Dialogue):
         if not self._line.is_open:
             return
         key = str(stream_id)
-        refusal = "there is no such channel, or it is not yours" if stream_id is None else self._refused(key)
+        refusal = (
+            "there is no such channel, or you may not watch it" if stream_id is None else self._refused(key)
+        )
         if stream_id is None or refusal:
             viewer.write(websocket.sub_error(name, refusal or ""))
             return
@@ -272,7 +278,7 @@ class Native(Dialogue):
         self._house.hub.catch_up(viewer, key)
 
     def _leave(self) -> None:
-        """It no longer counts among those of its person."""
+        """Uncount the connection of its user."""
         if (guest := self._guest) and guest.user_id is not None:
             user = guest.tenant_id, guest.user_id
             self._house.users[user] -= 1
@@ -297,11 +303,11 @@ class Pusher(Dialogue):
         self._protocol = protocol
         self._socket_id = socket_id
         self._grants: dict[str, ChannelGrant] | None = None
-        """Of the channels that may not be watched for good."""
+        """The grants of channels that expire or depend on an API key."""
         self._checked_at = 0.0
 
     def begin(self) -> None:
-        """The gateway speaks first."""
+        """Send the first frame, or close a connection with an unknown key or version."""
         if self._key not in self._house.secrets:
             self._line.close(UNKNOWN_KEY)
         elif self._protocol != str(pusher.PROTOCOL):
@@ -311,7 +317,7 @@ class Pusher(Dialogue):
             self._line.viewer.write(pusher.connection_established(self._socket_id, patience))
 
     def received(self, data: bytes) -> None:
-        """Take a frame."""
+        """Answer pings and client events at once; queue subscriptions."""
         match pusher.parse(data):
             case pusher.Ping():
                 self._line.viewer.write(pusher.pong())
@@ -321,16 +327,16 @@ class Pusher(Dialogue):
             case pusher.Subscribe() | pusher.Unsubscribe() as sent:
                 self._later(sent)
             case _:
-                # A pong, or something of a later version: no answer is due.
+                # A pong, or a frame of a later version: no reply is due.
                 return
 
     def farewell(self, closing: Closing, reconnect_in: float | None) -> tuple[bytes, int]:
-        """An error that its clients report, and the code by which they decide whether to come back."""
+        """Return an error frame that clients report, and the code that tells them whether to reconnect."""
         del reconnect_in
         return pusher.error(closing.pusher, closing.reason), closing.pusher
 
     def look(self, now: float) -> float | None:
-        """Close it when the token of a channel has expired; ask again about keys."""
+        """Close the connection when a channel's token expires; check API keys again periodically."""
         if not self._grants:
             return None
         grants = self._grants.values()
@@ -365,7 +371,7 @@ class Pusher(Dialogue):
                 raise NotAdmitted("the key was revoked")
 
     def _remember(self, name: str, grant: ChannelGrant) -> None:
-        """How long this channel may be watched; a later authorisation replaces the one before."""
+        """Keep the grant of a channel; a later authorization replaces an earlier one."""
         if grant.exp is None and grant.key_id is None:
             self._forget(name)
             return
@@ -388,7 +394,7 @@ class Pusher(Dialogue):
         if not sent.is_signed(self._socket_id, self._house.secrets):
             return "the signature is not valid", 401
         if grant.exp is not None and grant.exp <= time.time():
-            return "the token has expired; show a newer one", 401
+            return "the token has expired; send a newer one", 401
         if full := self._refused(sent.channel):
             return full, 429
         return None
@@ -404,7 +410,7 @@ class Pusher(Dialogue):
         if refusal := self._refusal(sent, channel, grant):
             viewer.write(pusher.subscription_error(name, *refusal))
             return
-        # Whoever signed it knew that it may be watched.
+        # The application's server has authorized the viewer by its signature.
         stream_id = await house.doors.stream(channel, None)
         if not self._line.is_open:
             return

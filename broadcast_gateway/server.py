@@ -1,6 +1,6 @@
-"""The gateway: it listens, lets in as many as it can serve, looks after them, and says goodbye to all.
+"""The gateway's server: accepts connections up to its limits, checks their timeouts, and drains them on stop.
 
-One sweeper looks after all connections; there is no timer for any of them.
+One sweeper checks all connections; none has a timer.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 BACKLOG = 1024
 DESCRIPTORS = 0.9
-"""So many of the file descriptors are for viewers."""
+"""The share of the file descriptors that viewers may use."""
 
 
 class Gateway:
@@ -36,7 +36,13 @@ class Gateway:
     def __init__(
         self, house: House, origins: Collection[str] = (), hosts: AllowedHosts | None = None
     ) -> None:
-        """Hosts are the names that it is reached by; None where they are checked in front of it."""
+        """Create the gateway.
+
+        Args:
+            house: The objects that all connections share.
+            origins: The origins of pages that may connect.
+            hosts: The names by which the gateway is reached; None if a proxy checks them.
+        """
         self.house = house
         self._hosts = hosts
         self._origins = frozenset(origin.rstrip("/").lower() for origin in origins)
@@ -50,7 +56,7 @@ class Gateway:
 
     @asynccontextmanager
     async def listening(self, listener: socket) -> AsyncGenerator[None]:
-        """Serve meanwhile; at the end everybody is sent elsewhere."""
+        """Serve while the body runs; afterwards all viewers are disconnected and asked to reconnect."""
         loop = asyncio.get_running_loop()
         server = await loop.create_server(
             lambda: Connection(self.house, self), sock=listener, backlog=BACKLOG
@@ -73,13 +79,13 @@ class Gateway:
             await asyncio.gather(*helpers, *self.house.tasks, return_exceptions=True)
 
     def came(self, connection: Connection) -> None:
-        """Somebody is there."""
+        """Register a new connection."""
         self._connections[connection] = None
         self._addresses[connection.address] += 1
         self.house.metrics.connections.set(len(self._connections))
 
     def left(self, connection: Connection) -> None:
-        """It is gone."""
+        """Unregister a closed connection."""
         del self._connections[connection]
         self.house.metrics.connections.set(len(self._connections))
         if self._addresses[connection.address] > 1:
@@ -90,17 +96,17 @@ class Gateway:
             self._is_empty.set()
 
     def refusal(self, connection: Connection, request: Request) -> tuple[HTTPStatus, str] | None:
-        """Why a handshake is refused."""
+        """Return why a handshake is refused, or None."""
         if refusal := self._host_refusal(request) or self._origin_refusal(request):
             return HTTPStatus.FORBIDDEN, f"{refusal}\n"
         if self._is_draining:
-            return HTTPStatus.SERVICE_UNAVAILABLE, "The gateway stops; try again.\n"
+            return HTTPStatus.SERVICE_UNAVAILABLE, "The gateway is stopping; try again.\n"
         if len(self._connections) > self._most:
             return HTTPStatus.SERVICE_UNAVAILABLE, "The gateway is full; try again later.\n"
         if self._addresses[connection.address] > self.house.bounds.per_address:
             return HTTPStatus.SERVICE_UNAVAILABLE, "There are too many connections from this address.\n"
         if not self._pay():
-            return HTTPStatus.SERVICE_UNAVAILABLE, "Too many connect at once; try again later.\n"
+            return HTTPStatus.SERVICE_UNAVAILABLE, "Too many new connections; try again later.\n"
         return None
 
     def _pay(self) -> bool:
@@ -118,7 +124,7 @@ class Gateway:
         return "Pages of this origin may not watch: EVERSTEP_ALLOWED_ORIGINS"
 
     def _is_allowed(self, request: Request) -> bool:
-        """Whatever is no browser sends no origin; pages from the gateway's own host may watch."""
+        """Clients other than browsers send no origin; pages from the gateway's own host may connect."""
         origins = request.headers.get_all("Origin")
         if not origins:
             return True
@@ -135,7 +141,7 @@ class Gateway:
         return self._hosts and self._hosts.refusal(request.headers.get_all("Host"))
 
     def page(self, path: str, request: Request) -> tuple[str, bytes] | None:
-        """What is here for probes and for Prometheus; who asks by a wrong name gets no more than a probe."""
+        """Return the page for a probe or for Prometheus; under a wrong host name only probes are answered."""
         match path:
             case "/healthz":
                 return "application/json", b'{"status":"ok"}'
@@ -159,18 +165,18 @@ class Gateway:
                     if connection.is_paused:
                         connection.look_whether_stuck(now)
                 except Exception:
-                    # One connection must not be the end of looking after all others.
-                    logger.exception("a connection is given up")
+                    # An error in one connection must not stop the sweep over the others.
+                    logger.exception("a connection failed and is closed")
                     connection.abort()
 
     async def _drain(self) -> None:
-        """Send everybody elsewhere, one after the other: they should not all arrive there at once."""
+        """Disconnect all viewers, spread over time so that they do not reconnect elsewhere all at once."""
         self._is_draining = True
         bounds, loop = self.house.bounds, asyncio.get_running_loop()
         waiting = [*self._connections]
         seconds = min(bounds.drain_seconds, len(waiting) / 100)
         for place, connection in enumerate(waiting):
-            goodbye = partial(connection.close, RESTARTING, random.random())  # noqa: S311 -- a pause
+            goodbye = partial(connection.close, RESTARTING, random.random())  # noqa: S311 -- jitter
             loop.call_later(seconds * place / len(waiting), goodbye)
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds + bounds.closing_seconds if waiting else 0):
@@ -178,18 +184,18 @@ class Gateway:
         for connection in [*self._connections]:
             connection.abort()
         if waiting:
-            logger.info("%s viewers were sent elsewhere", len(waiting))
+            logger.info("%s viewers were asked to reconnect", len(waiting))
 
 
 def descriptors() -> int:
-    """Raise the number of files that this process may have open to what it is allowed to ask for.
+    """Raise the limit of open files of this process to the maximum that it may set.
 
     Returns:
-        That number.
+        The new limit.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY:
-        # The kernel has a limit of its own, which nobody tells.
+        # The kernel has another limit, which cannot be read here.
         return 1 << 20 if soft == hard else soft
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,4 +1,4 @@
-"""Streams as server-sent events, for whoever answers HTTP: a viewer whose transport is an iterator."""
+"""Server-sent events: a viewer whose transport is an iterator that an HTTP server reads."""
 
 import asyncio
 import math
@@ -16,11 +16,11 @@ from everstep.broadcast_gateway.wires import event_source
 from everstep.broadcast_gateway.wires.closing import EXPIRED, FULL, RESTARTING, UNAUTHORIZED, Closing
 
 HIGH_WATER = 64 * 1024
-"""Bytes that wait to be taken, after which nothing more is put together."""
+"""Bytes in the buffer above which the viewer is paused."""
 QUIET_SECONDS = 15.0
-"""After which something is said that says nothing, so that nobody takes the connection for dead."""
+"""The interval of comments that keep an idle connection open."""
 MOST = 1000
-"""Feeds at a time: each holds a connection of a server that has other things to do."""
+"""Concurrent feeds: each occupies a connection of a server that has other work to do."""
 
 RECHECK_SECONDS = Bounds().recheck_seconds
 
@@ -28,7 +28,7 @@ _KEY = "feed"
 
 
 class Feed:
-    """What one viewer is sent."""
+    """The events for one viewer."""
 
     def __init__(self, hub: Hub, quiet: float, admission: Admission, recheck: float) -> None:
         self._hub = hub
@@ -42,7 +42,11 @@ class Feed:
         self.viewer = Viewer(self._put, self.close)
 
     async def join(self, stream_id: UUID, *, is_session: bool, since: Position | None) -> None:
-        """Begin, before anything is answered; `StoreUnavailable` if that is not possible now."""
+        """Subscribe, before the HTTP response starts.
+
+        Raises:
+            StoreUnavailable: The table cannot be read now.
+        """
         answer = await self._hub.join(
             self.viewer, _KEY, stream_id, is_session=is_session, wire=event_source.Sse, since=since
         )
@@ -50,7 +54,7 @@ class Feed:
         self._hub.catch_up(self.viewer, _KEY)
 
     async def frames(self) -> AsyncGenerator[bytes]:
-        """All that is sent, as it comes; ends when the gateway says goodbye."""
+        """Yield all events as they come; ends with the closing event."""
         loop = asyncio.get_running_loop()
         expires, is_good = self._admission.expires_at, self._admission.is_good
         ends = math.inf if expires is None else loop.time() + expires - time.time()
@@ -76,7 +80,7 @@ class Feed:
             self.viewer.leave()
 
     def close(self, closing: Closing) -> None:
-        """Say why, and end it."""
+        """End the feed with this reason."""
         self.viewer.leave()
         self._closing = self._closing or closing
         self._some.set()
@@ -97,7 +101,7 @@ class Feed:
 
 
 class Feeds:
-    """All of a process."""
+    """All feeds of a process."""
 
     def __init__(
         self,
@@ -116,7 +120,17 @@ class Feeds:
     async def open(
         self, stream_id: UUID, is_session: bool, since: Position | None, admission: Admission = FOR_GOOD
     ) -> AsyncGenerator[bytes]:
-        """A stream's events from now on; `StoreUnavailable` where there can be none now."""
+        """Open a feed of a stream.
+
+        Args:
+            stream_id: The stream.
+            is_session: Whether it is the stream of a session rather than of a single execution.
+            since: The position to resume from; None for the head.
+            admission: How long the viewer may watch.
+
+        Raises:
+            StoreUnavailable: There are too many feeds, the process stops, or the table cannot be read.
+        """
         if self._is_closed or len(self._open) >= self._most:
             raise StoreUnavailable((RESTARTING if self._is_closed else FULL).reason)
         feed = Feed(self._hub, self._quiet, admission, self._recheck)
@@ -129,7 +143,7 @@ class Feeds:
         return self._frames(feed)
 
     def close(self) -> None:
-        """Say goodbye to everybody; nobody is let in any more."""
+        """Close all feeds, and open no more."""
         self._is_closed = True
         for feed in [*self._open]:
             feed.close(RESTARTING)

@@ -1,7 +1,7 @@
-"""One stream: its history's epoch and head, a ring of its last envelopes, and what is being written.
+"""One stream: the epoch and head of its history, a ring of its last envelopes, and the texts in progress.
 
-A stream takes what writers push, in whatever order and however often it comes, and what was read from the
-table. It says what is missing (`hole`, `lacking`); whoever owns it reads that and hands it over.
+A stream accepts envelopes in any order and any number of times, from writers and from the table. It reports
+what is missing (`hole`, `lacking`); its owner reads that and hands it over.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,37 +14,39 @@ from everstep.broadcast_gateway.limits import LIMITS, Limits
 from everstep.broadcast_gateway.partial_text import OpenDraft
 
 BEGINNING = Place(0, 0, 0)
-"""Before every draft."""
+"""A place before every draft."""
 
 
 class Cursor:
-    """How far a viewer has been sent a stream, or all those who are at the same place."""
+    """The position of a viewer in a stream, or of all viewers at the same position."""
 
     __slots__ = ("is_joining", "places", "seq")
 
     def __init__(self, seq: int, places: dict[str, Place], *, is_joining: bool = True) -> None:
         self.seq = seq
         self.places = places
-        """How far it has come in the drafts, by execution."""
+        """The places in the drafts, by execution."""
         self.is_joining = is_joining
-        """Until it has come to the head once, it comes upon drafts in the middle: it has read what its places
-        say and nothing else. Later it has read of every draft all that there was when it was at the head."""
+        """True until the cursor has reached the head once: a joining viewer enters drafts in the middle and
+        has read only what its places say. Later it has read everything of every draft that existed when it
+        was at the head.
+        """
 
     def copy(self) -> "Cursor":
-        """The same, moving on its own."""
+        """Return a copy that moves independently."""
         return Cursor(self.seq, dict(self.places), is_joining=self.is_joining)
 
     def is_at(self, other: "Cursor") -> bool:
-        """Whether both have been sent the same."""
+        """Whether both are at the same position."""
         return self.seq == other.seq and self.places == other.places and not self.is_joining
 
     def place(self, execution_id: str) -> Place | None:
-        """How far it has come in a draft; None if it comes upon it."""
+        """Return the place in a draft; None if the viewer enters it in the middle."""
         return self.places.get(execution_id, None if self.is_joining else BEGINNING)
 
 
 class Stream:
-    """What the gateway holds of one stream."""
+    """The cached part of one stream."""
 
     __slots__ = (
         "_closed",
@@ -66,62 +68,63 @@ class Stream:
 
     def __init__(self, session_id: UUID | None, limits: Limits = LIMITS) -> None:
         self.session_id = session_id
-        """The session that it tells of; None for an execution's own stream."""
+        """The session of the stream; None for the stream of an execution."""
         self.epoch: str | None = None
-        """Which history this is; None until the table was read, and nothing is sent before."""
+        """The epoch of the history; None until the table has been read. Nothing is sent before."""
         self.head = 0
-        """The last envelope that can be sent."""
+        """The seq of the last envelope that can be sent."""
         self.oldest = 1
-        """The first envelope that the table still has, as far as is known."""
+        """The seq of the first envelope known to be in the table still."""
         self.is_void = False
-        """Whether its history has changed, or lost what comes next: close whoever watches, and forget it."""
+        """Whether the history has changed or lost the next envelope: close all viewers and drop the stream.
+        """
         self.limits = limits
         self._seen_since = 0
-        """Every envelope from there to the head has been seen."""
+        """All envelopes from this seq to the head have been received."""
         self._known = 0
         self._pushed: str | None = None
-        """Of which history writers push."""
+        """The epoch of the envelopes that writers push."""
         self._ring: list[Entry] = []
         self._size = 0
         self._early: dict[int, Entry] = {}
         self._drafts: dict[str, OpenDraft] = {}
         self._closed: dict[int, OpenDraft] = {}
-        """What was written until an envelope of the ring put an end to it."""
+        """The drafts that ended with an envelope of the ring, by its seq."""
         self._ended: dict[str, None] = {}
 
-    # What is missing.
+    # Missing data.
 
     @property
     def first(self) -> int:
-        """The first envelope of the ring; the next one to come, if the ring is empty."""
+        """The seq of the first envelope in the ring; that of the next one, if the ring is empty."""
         return self._ring[0].seq if self._ring else self.head + 1
 
     @property
     def hole(self) -> int | None:
-        """The table has to be read from after this seq; None if nothing is missing."""
+        """The seq after which the table has to be read; None if nothing is missing."""
         return self.head if self.epoch is None or self._known > self.head else None
 
     @property
     def lacking(self) -> list[tuple[str, Place]]:
-        """Executions of whose text something is missing from this place on: read their rows.
+        """Executions whose text is incomplete from this place on: read their rows.
 
-        `partial` takes the step under way, `ended` that there is none any more.
+        Pass the current step to `partial`, and an execution without one to `ended`.
         """
         drafts = self._drafts.items()
         return [(of, draft.place) for of, draft in drafts if draft.lacks_text(self.head)]
 
     def noticed(self, head: int) -> None:
-        """Somebody has seen this seq in the table."""
+        """Record that the table has an envelope with this seq."""
         self._known = max(self._known, head)
 
     def pruned(self, oldest: int) -> None:
-        """What the table had before this seq is gone."""
+        """Record that the table has no envelopes before this seq any more."""
         self.oldest = max(self.oldest, oldest)
 
-    # What comes in.
+    # Incoming data.
 
     def append(self, entries: Iterable[Entry], epoch: str) -> bool:
-        """What writers have stored in this history, in any order; whether there is more to send now."""
+        """Add envelopes from writers, in any order; returns whether there are more to send now."""
         if epoch != self._pushed:
             if self.epoch is not None:
                 self.is_void = True
@@ -135,7 +138,8 @@ class Stream:
                 self._take(entry)
             elif self.epoch is None or entry.seq > self.head:
                 self._known = max(self._known, entry.seq)
-                # What does not fit is in the table, which has to be read anyway.
+                # Envelopes beyond the limit are read from the table, which has to be read for the hole
+                # anyway.
                 if len(self._early) < self.limits.early:
                     self._early[entry.seq] = entry
         if self.epoch is not None:
@@ -143,14 +147,21 @@ class Stream:
         return self.head > before
 
     def loaded(self, after: int, rows: Sequence[Entry], *, epoch: str, oldest: int) -> None:
-        """What the table has after a seq, and the first seq that it has at all."""
+        """Add the rows that the table has after a seq.
+
+        Args:
+            after: The seq.
+            rows: The rows.
+            epoch: The epoch of the table.
+            oldest: The first seq that the table still has.
+        """
         if self.epoch is None:
-            # What was pushed meanwhile counts if it is of this history.
+            # Envelopes pushed before this read count if they are of this epoch.
             self.append((), epoch)
             self.epoch = epoch
             self._seen_since = self.head = rows[0].seq - 1 if rows else after
         self.pruned(oldest)
-        # What was pruned before it was read here can no longer be sent.
+        # Rows that were pruned before they were read here can no longer be sent.
         if self.epoch != epoch or oldest > self.head + 1:
             self.is_void = True
             return
@@ -161,7 +172,7 @@ class Stream:
         self._go_on()
 
     def chunk(self, chunk: Chunk) -> Taken:
-        """A chunk as it was streamed; on `RESYNC` it waits, and `hole` or `lacking` says for what."""
+        """Add a chunk; on `RESYNC` it waits, and `hole` or `lacking` reports for what."""
         if chunk.execution_id in self._ended:
             return Taken.DROPPED
         self._known = max(self._known, chunk.after_seq)
@@ -170,7 +181,7 @@ class Stream:
     def partial(
         self, execution_id: str, at: Place, content: str, *, after_seq: int, timestamp: datetime
     ) -> Taken:
-        """The text before a place, as it stands in its step's row."""
+        """Add the text before a place, as recorded in its step's row."""
         if execution_id in self._ended:
             return Taken.DROPPED
         self._known = max(self._known, after_seq)
@@ -179,28 +190,33 @@ class Stream:
         return self._draft(execution_id).replace(at, content, after_seq, timestamp, self._seen)
 
     def ended(self, execution_id: str) -> None:
-        """The table says that this execution has ended."""
+        """Drop the draft of an execution that has ended."""
         self._drafts.pop(execution_id, None)
         remember(self._ended, execution_id)
 
-    # What goes out.
+    # Outgoing data.
 
     def recovers(self, since: Position) -> bool:
-        """Whether a viewer can go on from there without a gap."""
+        """Whether a viewer can resume from there without a gap."""
         return self._is_ours(since) and self.oldest - 1 <= since.seq <= self.head
 
     def is_behind(self, since: Position) -> bool:
-        """Whether a viewer says that there is more than is known here: only the table can tell."""
+        """Whether a position is ahead of this cache, so that only the table can tell if it is valid."""
         return self._is_ours(since) and since.seq > self.head
 
     def reaches(self, cursor: Cursor) -> bool:
-        """Whether what comes after it is in the ring."""
+        """Whether the ring has the envelopes after the cursor."""
         return cursor.seq + 1 >= self.first
 
     def frames(self, cursor: Cursor, wire: Wire, room: int) -> list[bytes]:
-        """What comes after a cursor that the ring reaches, about so many bytes of it; moves the cursor.
+        """Return the frames after a cursor, and move the cursor.
 
-        Nothing means that the cursor is at the head, and has been sent all that is being written.
+        An empty list means that the cursor is at the head and has been sent all texts in progress.
+
+        Args:
+            cursor: A cursor that the ring reaches.
+            wire: The viewer's wire.
+            room: The number of bytes after which to stop, roughly.
         """
         frames: list[bytes] = []
         if cursor.seq < self.head:
@@ -217,7 +233,7 @@ class Stream:
         for execution_id, draft in self._drafts.items():
             place = cursor.place(execution_id)
             frames += draft.rest(place, wire, self.session_id)
-            # A viewer who comes from another gateway may have read more than is known here.
+            # A viewer that was connected to another gateway may have read more than is known here.
             places[execution_id] = draft.place if place is None else max(place, draft.place)
         cursor.places = places
         cursor.is_joining = False
@@ -237,7 +253,7 @@ class Stream:
         return draft
 
     def _go_on(self) -> None:
-        """Take what came too early and no longer does."""
+        """Add the early envelopes and chunks that fit now."""
         while entry := self._early.pop(self.head + 1, None):
             self._take(entry)
         seen = self._seen
@@ -258,7 +274,7 @@ class Stream:
     def _end(self, entry: Entry, fence: Attempted) -> None:
         draft = self._draft(entry.execution_id)
         if fence <= draft.floor:
-            # It writes in a later step already.
+            # The draft is of a later step already.
             ended, draft.before = draft.before, None
         else:
             ended = draft
@@ -266,7 +282,7 @@ class Stream:
                 self.ended(entry.execution_id)
             else:
                 self._drafts[entry.execution_id] = draft.follow_up(fence)
-        # Of an attempt that was given up nothing more is said.
+        # The text of an abandoned attempt is not sent any more.
         if ended and ended.place.next_index and fence[0] > ended.place.step_number:
             self._closed[entry.seq] = ended
             self._size += ended.size

@@ -1,10 +1,10 @@
-"""Those who watch: a cursor for each stream that they watch, and one for all who are up to date.
+"""Viewers: a cursor for each subscription, and one shared cursor for all viewers that are up to date.
 
-Whoever is up to date is in an *audience*, which has one cursor: what is new is put together once, and the
-same bytes are written to everybody in it. Whoever is not (because he has just joined, resumes, or is slow)
-has a cursor of his own and is sent the same frames from it, until he has caught up and joins the audience.
+Viewers that are up to date form an *audience* with one cursor: new frames are joined once, and the same bytes
+are written to all of them. A viewer that is not (because it has just joined, resumes, or is slow) has its own
+cursor and is sent the same frames from it, until it has caught up and joins the audience.
 
-Nothing here waits. A viewer has a function that takes bytes, and is told when its transport wants no more.
+Nothing here waits. A viewer has a function that takes bytes, and is paused when its transport is full.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,17 +19,17 @@ from everstep.broadcast_gateway.wires.closing import Closing
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """What somebody who subscribes is answered: what follows comes after this seq of this epoch."""
+    """The reply to a subscription: the following envelopes come after this seq of this epoch."""
 
     epoch: str
     seq: int
     recovered: bool
-    """Whether that is where he was; otherwise he has to fetch the history."""
+    """Whether the viewer was resumed at its position; if not, it has to load the history."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A subscription needs what the table has after a seq."""
+    """A subscription needs the rows of the table after a seq."""
 
     subscription: "Subscription"
     after: int
@@ -37,33 +37,33 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Fallen:
-    """A viewer cannot be served without a gap any more: close him, he may resume."""
+    """A viewer is too slow to be served without a gap: close it, and it may resume."""
 
     viewer: "Viewer"
 
 
 Need = Rows | Fallen
-"""What cannot be done here."""
+"""A request that the hub has to carry out."""
 
 
 class Viewer:
-    """A connection."""
+    """The receiving side of a connection."""
 
     __slots__ = ("_moved_at", "_unsent", "close", "is_paused", "subscriptions", "write")
 
     def __init__(self, write: Callable[[bytes], object], close: Callable[[Closing], object]) -> None:
         self.write = write
-        """Takes bytes at once, and may say so (`pause`) that it wants no more for now."""
+        """Takes bytes at once, and may call `pause`."""
         self.close = close
-        """Ends the connection, for this reason."""
+        """Closes the connection with this reason."""
         self.subscriptions: dict[str, Subscription] = {}
-        """By the name of the channel."""
+        """The subscriptions, by the key of their channel."""
         self.is_paused = False
         self._unsent = 0
         self._moved_at = 0.0
 
     def pause(self, now: float, unsent: int) -> None:
-        """Its transport wants no more; so many bytes of what it took are still there."""
+        """Pause: the transport is full, and holds so many unsent bytes."""
         self.is_paused = True
         self._unsent = unsent
         self._moved_at = now
@@ -71,30 +71,30 @@ class Viewer:
             subscription.leave_audience()
 
     def resume(self) -> list[Need]:
-        """Its transport takes bytes again."""
+        """Continue: the transport accepts bytes again."""
         self.is_paused = False
         return [need for each in tuple(self.subscriptions.values()) if (need := each.catch_up())]
 
     def is_stuck(self, now: float, unsent: int, patience: float) -> bool:
-        """Whether it has taken nothing for so long, though it should have; ask every second or so."""
+        """Whether the transport has been full without progress for so long; call it about every second."""
         if unsent < self._unsent:
             self._unsent = unsent
             self._moved_at = now
         return self.is_paused and now - self._moved_at >= patience
 
     def leave(self) -> None:
-        """The connection is gone."""
+        """End all subscriptions: the connection is closed."""
         for channel in tuple(self.subscriptions):
             self.unsubscribe(channel)
 
     def unsubscribe(self, channel: str) -> None:
-        """It no longer watches this."""
+        """End the subscription of a channel."""
         if subscription := self.subscriptions.pop(channel, None):
             subscription.end()
 
 
 class Subscription:
-    """A viewer on a stream."""
+    """A viewer's subscription to a stream."""
 
     __slots__ = ("_audience", "_cursor", "_is_asking", "_is_replaying", "_rows", "viewer")
 
@@ -102,21 +102,21 @@ class Subscription:
         self.viewer = viewer
         self._audience = audience
         self._cursor: Cursor | None = cursor
-        """Its own; None while it shares the audience's, and when it has ended."""
+        """Its own cursor; None while it shares the audience's, and after its end."""
         self._rows: Sequence[Entry] = ()
-        """Of the table: what comes before the ring."""
+        """Rows of the table from before the ring."""
         self._is_asking = False
         self._is_replaying = False
         audience.behind[self] = None
 
     @property
     def stream(self) -> Stream:
-        """What is watched."""
+        """The stream."""
         return self._audience.stream
 
     @property
     def has_fallen(self) -> bool:
-        """Whether it was so slow that what it needs next has left the ring."""
+        """Whether the viewer was so slow that its next envelope has left the ring."""
         cursor = self._cursor
         return (
             cursor is not None
@@ -126,7 +126,7 @@ class Subscription:
         )
 
     def catch_up(self) -> Need | None:
-        """Send what there is, as much as the transport takes; up to date, it joins the audience."""
+        """Send frames until the transport is full or the viewer is up to date, and joins the audience."""
         audience = self._audience
         while (cursor := self._cursor) and not self.viewer.is_paused and not self._is_asking:
             if audience.stream.reaches(cursor):
@@ -147,7 +147,12 @@ class Subscription:
         return None
 
     def loaded(self, rows: Sequence[Entry], oldest: int) -> Need | None:
-        """What the table has after the seq that was asked for, and the first seq that it still has at all."""
+        """Add the rows after the seq that was asked for.
+
+        Args:
+            rows: The rows.
+            oldest: The first seq that the table still has.
+        """
         self._is_asking = False
         if self._cursor is None:
             return None
@@ -158,7 +163,7 @@ class Subscription:
         return self.catch_up()
 
     def leave_audience(self) -> None:
-        """Go on from the same place alone."""
+        """Continue alone from the audience's cursor."""
         audience = self._audience
         if self in audience.live:
             del audience.live[self]
@@ -166,7 +171,7 @@ class Subscription:
             self._cursor = audience.cursor.copy()
 
     def end(self) -> None:
-        """Nothing more is sent."""
+        """Send nothing more."""
         self._cursor = None
         self._audience.live.pop(self, None)
         self._audience.behind.pop(self, None)
@@ -185,7 +190,7 @@ class Subscription:
 
 
 class Audience:
-    """Those who watch a stream over one wire."""
+    """The viewers of a stream on one wire."""
 
     __slots__ = ("behind", "cursor", "live", "room", "stream", "wire")
 
@@ -194,12 +199,12 @@ class Audience:
         self.wire = wire
         self.room = stream.limits.room
         self.live: dict[Subscription, None] = {}
-        """Who is up to date, all at the cursor."""
+        """The subscriptions that are up to date, all at `cursor`."""
         self.behind: dict[Subscription, None] = {}
         self.cursor = Cursor(0, {})
 
     def admits(self, subscription: Subscription, cursor: Cursor) -> bool:
-        """Let one in who has been sent what everybody here has been sent."""
+        """Add a subscription whose cursor is at the audience's; returns whether it is."""
         if not self.live:
             self.cursor = cursor
         elif not cursor.is_at(self.cursor):
@@ -209,12 +214,12 @@ class Audience:
         return True
 
     def send(self) -> list[Need]:
-        """Send everybody what is new to him."""
+        """Send all viewers the envelopes that are new to them."""
         if self.live:
             if self.stream.reaches(self.cursor):
                 self._send_live()
             else:
-                # More came at once than the ring holds.
+                # More envelopes arrived at once than the ring holds.
                 for subscription in tuple(self.live):
                     subscription.leave_audience()
         needs: list[Need] = []
@@ -228,13 +233,14 @@ class Audience:
     def _send_live(self) -> None:
         data = b"".join(self.stream.frames(self.cursor, self.wire, maxsize))
         if data:
-            # Who is told to pause while he is written to leaves, and takes the cursor along as it is now.
+            # A viewer whose transport pauses during this write leaves the audience with a copy of the cursor
+            # as it is now.
             for subscription in tuple(self.live):
                 subscription.viewer.write(data)
 
 
 class Relay:
-    """A stream and all who watch it."""
+    """A stream and all its viewers."""
 
     __slots__ = ("_audiences", "stream")
 
@@ -244,12 +250,12 @@ class Relay:
 
     @property
     def is_watched(self) -> bool:
-        """Whether anybody is there."""
+        """Whether there are any viewers."""
         return any(audience.live or audience.behind for audience in self._audiences.values())
 
     @property
     def viewers(self) -> set[Viewer]:
-        """Everybody."""
+        """All viewers."""
         return {
             each.viewer for audience in self._audiences.values() for each in audience.live | audience.behind
         }
@@ -263,9 +269,17 @@ class Relay:
         *,
         is_fresh: bool = False,
     ) -> Joined | None:
-        """Let a viewer watch, from where he was if that is possible; `catch_up` then sends what he missed.
+        """Subscribe a viewer; `catch_up` then sends what it has missed.
 
-        None if the table has to be read first: then ask again, with `is_fresh`.
+        Args:
+            viewer: The viewer.
+            channel: The key of the subscription within the viewer.
+            wire: The viewer's wire.
+            since: The position to resume from, if possible; None for the head.
+            is_fresh: Whether the table has just been read.
+
+        Returns:
+            The position from which envelopes follow; None if the table has to be read first.
         """
         stream = self.stream
         epoch = stream.epoch
@@ -285,5 +299,5 @@ class Relay:
         return answer
 
     def send(self) -> list[Need]:
-        """Send everybody what is new; call it once for all that came in one turn of the loop."""
+        """Send all viewers what is new; call it once for all envelopes of one loop iteration."""
         return [need for audience in self._audiences.values() for need in audience.send()]

@@ -1,9 +1,9 @@
-"""Carries out: Temporal workflows that do what ``agent_domain`` decides, in the order it decides.
+"""Temporal workflows that carry out the decisions of ``agent_domain``, in the order it makes them.
 
-A workflow asks the domain what comes next, awaits the activity or the people that this takes, and hands what
-happened back to the domain. An ``if`` about limits, errors or stopping belongs to the domain, and anything
-that touches the world to an activity. Every command a workflow issues is replayed, so a change of their order
-breaks running executions.
+A workflow asks the domain for the next decision, awaits the activity or the update that the decision calls
+for, and folds the result back into the domain's facts. An ``if`` about limits, errors or stopping belongs in
+the domain, and any I/O belongs in an activity. Every command that a workflow issues is replayed, so changing
+their order breaks running executions.
 
 May import ``activities`` (their types, passed through the sandbox), ``agent_domain`` and ``temporalio``;
 never ``everstep``, and no database, HTTP or provider library, even indirectly.

@@ -1,8 +1,7 @@
-"""Timeouts and retries of every activity, in one table.
+"""Timeouts and retry policies of every activity, in one table.
 
-Transport failures of a model are counted by the activity itself, which knows them from crashes: so
-retries are not limited here. Nothing else raises; what tools and models do wrong comes back as
-facts.
+Attempts are not limited here. The activity itself counts transport failures of a model, because only it can
+distinguish them from worker crashes. Tool and model errors are returned as facts and do not raise.
 """
 
 from datetime import timedelta
@@ -14,11 +13,11 @@ from temporalio.workflow import ActivityCancellationType
 from everstep.activities.contracts import QUICK_SECONDS
 
 LOCAL_RETRY_THRESHOLD = timedelta(milliseconds=1)
-"""Below every pause between attempts, so the workflow waits for the next attempt of a local activity.
+"""Shorter than every retry interval, so that the workflow waits for the next attempt of a local activity.
 
-The SDK would otherwise retry in the worker and leave the first attempt's start-to-close timer running. It
-cancels a later attempt, or panics ("receive half not dropped") when it fires after the worker has closed.
-`docs/deployment.md` has a program that shows it.
+Otherwise the SDK retries inside the worker and leaves the first attempt's start-to-close timer running. That
+timer cancels a later attempt, or panics ("receive half not dropped") when it fires after the worker has
+closed. `docs/deployment.md` contains a program that reproduces it.
 """
 
 
@@ -46,8 +45,8 @@ _AGAIN = RetryPolicy(
     maximum_interval=timedelta(seconds=15),
 )
 
-# A crashed worker is noticed after 10 s without a heartbeat. A cancelled activity ends before the
-# workflow goes on, so that nothing writes behind its back.
+# A crashed worker is detected after 10 s without a heartbeat. A cancelled activity completes before the
+# workflow continues, so that it cannot write to the store afterwards.
 MODEL = ActivityConfig(
     start_to_close_timeout=timedelta(minutes=30),
     heartbeat_timeout=timedelta(seconds=10),
@@ -66,14 +65,15 @@ QUICK_TOOL = LocalActivityConfig(
     retry_policy=_AGAIN,
     cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
 )
-# The store's part of a child's life.
+# The store's side of starting, reporting and closing a child execution.
 CHILD = ActivityConfig(
     start_to_close_timeout=timedelta(minutes=1),
     heartbeat_timeout=timedelta(seconds=10),
     retry_policy=_AGAIN,
     cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
 )
-# Tries for ever: while the database is down the workflow waits, and a final state is always written.
+# No maximum number of attempts: while the database is down the workflow waits, so the final state is always
+# recorded.
 SETTLE = LocalActivityConfig(
     start_to_close_timeout=timedelta(seconds=20),
     local_retry_threshold=LOCAL_RETRY_THRESHOLD,
@@ -81,4 +81,4 @@ SETTLE = LocalActivityConfig(
 )
 
 ROLL_OVER_EVENTS = 1000
-"""So long a history is cut at the next step boundary; replaying thousands of events takes a while."""
+"""History length at which the next step boundary continues as new; replaying thousands of events is slow."""

@@ -1,8 +1,8 @@
-"""An agent execution: carries out what the loop decides, and remembers nothing but facts.
+"""The workflow of an agent execution. It carries out the decisions of the loop and keeps no state but facts.
 
-The only source of decisions is `decide`. Every method that does something folds its result into
-`self.facts`, and the loop asks again. People act through updates (`people.py`), children tell where they
-stand (`children.py`), and both change the facts too.
+`decide` is the only source of decisions. Every method that does something folds its result into `self.facts`,
+and the loop then asks for the next decision. Updates from users (`updates.py`) and signals from children
+(`children.py`) change the facts as well.
 """
 
 import asyncio
@@ -49,16 +49,16 @@ with workflow.unsafe.imports_passed_through():
 HOOK_FAILED = HookFailed.__name__
 
 UNKNOWN_EFFECT_IS_TOOL_ERROR = "unknown-effect-is-tool-error"
-"""Executions that met an unknown effect under the older rule end under it."""
+"""Patch id. Executions that met an unknown effect under the older rule keep that rule on replay."""
 
 
 @workflow.defn(name=WORKFLOW)
 class AgentExecution(People, Children):
     """One execution, from its first step to its stop reason."""
 
-    # It is given whatever others begin it with.
+    # The arguments are unchecked: any client of the namespace can start a workflow of this type.
     def __new__(cls, *arguments: object) -> Any:
-        """Whatever was begun under this name; what is no execution fails before anything of it is run."""
+        """Return this workflow, or a stand-in that fails if the arguments are not an execution's."""
         return foreign(arguments) or super().__new__(cls)
 
     @workflow.init
@@ -67,21 +67,22 @@ class AgentExecution(People, Children):
 
     @workflow.run
     async def run(self, start: ExecutionInput) -> ExecutionResult:
-        """Carry out until it ends; whoever cancels the workflow cancels the execution."""
+        """Run the execution to its end. Cancelling the workflow cancels the execution."""
         del start
         work = asyncio.create_task(self.carry_out())
         while not work.done():
             try:
                 await workflow.wait([work])
             except asyncio.CancelledError:
-                # Temporal's own cancel is no reason to leave without writing down how it ended.
+                # Cancelled through Temporal: keep running so that the final status is recorded.
                 self.stop_now()
         return work.result()
 
     async def carry_out(self) -> ExecutionResult:
-        """Decide, carry out, fold in, until something says stop.
+        """Run the loop; end the execution as failed if it raises.
 
-        A workflow that raises is tried again for ever. So what nobody foresaw ends the execution.
+        Temporal retries a workflow task that raises forever, so an unexpected exception has to end the
+        execution.
         """
         try:
             return await self.loop()
@@ -89,7 +90,7 @@ class AgentExecution(People, Children):
             return await self.crash(error)
 
     async def loop(self) -> ExecutionResult:
-        """Ask for a decision, carry it out, ask again."""
+        """Ask for a decision and carry it out, until the decision is to stop."""
         rules = self.plan.rules()
         while True:
             decision = decide(self.facts, rules, workflow.now())
@@ -108,10 +109,10 @@ class AgentExecution(People, Children):
                     return await self.stop(decision)
             await self.roll_over()
 
-    # Carrying out.
+    # Carrying out decisions.
 
     async def infer(self, decision: Infer) -> None:
-        """Begin the step, if it has not begun, and ask the model."""
+        """Start the step, unless it has started already, and ask the model."""
         if decision.outcome is not None:
             facts = self.facts.recorded(decision.outcome) if self.facts.is_applied else self.facts
             self.facts = facts.step_started(workflow.now(), decision.hears)
@@ -131,15 +132,15 @@ class AgentExecution(People, Children):
         await self.take(step)
 
     async def run_tools(self, calls: tuple[CallFacts, ...]) -> None:
-        """Run these calls, all at once."""
+        """Run these calls concurrently."""
         number = self.step.number
         self.describe(f"running {', '.join(call.name for call in calls)} for step {number}")
         outputs = await together(*(self.run_tool(number, call) for call in calls))
-        # Looked at anew: meanwhile people may have decided about another call of this step.
+        # Read `self.step` only now: an update may have decided about another call of it during the await.
         await self.take(settled(self.step, outputs))
 
     async def take(self, step: StepFacts) -> None:
-        """News of the step under way; what a hook of one of its calls raised ends it."""
+        """Fold in new facts of the current step; an exception of a hook of its calls ends the step."""
         if step.has_unknown_effect and not workflow.patched(UNKNOWN_EFFECT_IS_TOOL_ERROR):
             self.facts = replace(self.facts, unknown_effects_apart=True)
         failed = next((c.error for c in step.calls if c.error and c.error.exception == HOOK_FAILED), None)
@@ -147,11 +148,11 @@ class AgentExecution(People, Children):
             self.facts = self.facts.with_step(step)
             return
         self.facts = self.facts.failed(replace(failed, tool_name=None), step.seconds)
-        told = "a hook failed; the call that it stood around says how"
+        told = "a hook failed; the error of its call has the details"
         await self.settle(ExecutionStatus.RUNNING, step=self.facts.current_step, failure=told)
 
     async def run_tool(self, number: int, call: CallFacts) -> ToolOutput:
-        """Run one call: as a local activity if its tool returns at once."""
+        """Run one call, as a local activity if the tool is declared quick."""
         tool = self.tools.get(call.name) or PlannedTool(name=call.name)
         request = ToolInput(
             ref=self.start.ref,
@@ -171,7 +172,7 @@ class AgentExecution(People, Children):
         )
 
     async def process(self, number: int) -> None:
-        """Show processors the step that is complete."""
+        """Run the processors on the completed step."""
         request = ProcessInput(self.start.ref, self.plan.agent, number, self.facts.usage)
         self.describe(f"processing step {number}")
         told = await workflow.execute_activity_method(
@@ -182,13 +183,13 @@ class AgentExecution(People, Children):
         self.facts = facts.failed(told.error, told.seconds) if told.error else facts.worked(told.seconds)
 
     async def stop(self, decision: Stop) -> ExecutionResult:
-        """Write down how it ended, once every update has had its answer."""
+        """Record the final status, then wait until every update handler has finished."""
         outcome, step = decision.outcome, self.facts.current_step
         completes_step = step is not None and self.facts.is_applied
         self.facts = self.facts.ended(outcome, self.plan.error_policy)
         situation = ended(self.facts.status, outcome.stop_reason)
         step = self.facts.current_step
-        self.describe(f"{situation.execution}; its end is being written down")
+        self.describe(f"{situation.execution}; recording the end")
         await self.settle(
             situation.execution,
             step=step if outcome.failure else None,
@@ -209,10 +210,13 @@ class AgentExecution(People, Children):
             self.facts.child_tokens,
         )
 
-    # Being interrupted.
+    # Cancellation.
 
     async def interruptible(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do this unless somebody cancels; what no activity could report becomes a failure step."""
+        """Run `work` until it completes or the execution is cancelled.
+
+        An activity that failed without reporting a result becomes a failed step.
+        """
         self.work = asyncio.create_task(work)
         try:
             await self.work
@@ -224,34 +228,35 @@ class AgentExecution(People, Children):
                 await self.fail(error)
         finally:
             self.work = None
-        # Also when the work was done before the cancel reached it: what it still waits for is void.
+        # Also when the work completed before the cancel reached it: whatever the step still waits for is
+        # void.
         if self.is_cancelled:
             self.give_up()
 
-    # What else may come.
+    # Unexpected errors, and long histories.
 
     async def crash(self, error: Exception) -> ExecutionResult:
-        """Nobody foresaw this: it ends the execution like a criterion that raised."""
+        """End the execution after an unexpected exception, as if a criterion had raised it."""
         workflow.logger.error("the execution ends: %s", type(error).__name__, exc_info=error)
         name, forbid, reason = type(self).__name__, ContinuationDecision.FORBID, StopReason.ERROR
         vote = ContinuationEvaluation.from_decision(name, forbid)
         vote = replace(vote, stop_reason=reason, error=StepError.of(error))
         try:
             return await self.stop(Stop(ContinuationOutcome(forbid, False, name, reason, (vote,))))
-        except Exception as again:  # noqa: BLE001 -- it must not be tried again for ever either
-            # Nor could it be written down, such as when its row is gone.
-            workflow.logger.error("its end cannot be written: %s", type(again).__name__, exc_info=again)
-            self.describe(f"ended by {type(error).__name__}, and the end could not be written down")
+        except Exception as again:  # noqa: BLE001 -- Temporal would retry this forever, too
+            # The end cannot be recorded either, for example because the row has been deleted.
+            workflow.logger.error("the end cannot be recorded: %s", type(again).__name__, exc_info=again)
+            self.describe(f"ended by {type(error).__name__}; the end could not be recorded")
             raise ApplicationError(
-                f"ended by {type(error).__name__}, which could not be written down", non_retryable=True
+                f"ended by {type(error).__name__}; the end could not be recorded", non_retryable=True
             ) from None
 
     async def roll_over(self) -> None:
-        """Cut the history at a step boundary, before it gets long; the facts are all there is to carry."""
+        """Continue as new at a step boundary once the history is long; only the facts are carried over."""
         info = workflow.info()
         is_long = info.get_current_history_length() >= ROLL_OVER_EVENTS
         if self.facts.pending or not (is_long or info.is_continue_as_new_suggested()):
             return
-        self.describe("goes on in the next run of this workflow")
+        self.describe("continues in the next run of this workflow")
         await workflow.wait_condition(workflow.all_handlers_finished)
         workflow.continue_as_new(replace(self.start, facts=self.facts, settlements=self.settlements))

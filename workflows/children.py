@@ -1,8 +1,7 @@
-"""Children: calls that are executions of their own, each a child workflow.
+"""Subagents: calls that run as executions of their own, each as a child workflow.
 
-A child's id follows from its call, so that whoever is lost and begins again finds it. An execution waits for
-all children of a step, whatever becomes of it meanwhile: one that is cancelled cancels them first, and ends
-after them.
+A child's id is derived from its call, so a restarted workflow finds the child it started before. An execution
+waits for all children of a step, even when it is cancelled: it cancels them first and ends after them.
 """
 
 import asyncio
@@ -45,25 +44,25 @@ T = TypeVar("T")
 
 
 class Children(Standing):
-    """The part of an execution that others carry out."""
+    """The part of an execution that runs child executions."""
 
     def __init__(self, start: ExecutionInput) -> None:
         super().__init__(start)
         self.children: dict[UUID, ExecutionStatus] = {}
-        """Where those stand that have not ended."""
+        """The status of each child that has not ended."""
         self.paused_children: set[UUID] = set()
-        """Those that were told to hold still, because this execution was."""
+        """Children that were sent a pause because this execution was paused."""
         self.begun: dict[UUID, str] = {}
-        """The workflows of those that have begun."""
+        """The workflow ids of the children that have started."""
         self.spent: dict[UUID, tuple[float, int]] = {}
-        """The seconds and tokens of those that have ended, until their calls say so."""
+        """Seconds and tokens of children that have ended, until the results of their calls include them."""
 
     async def run_subagents(self, calls: tuple[CallFacts, ...]) -> None:
-        """Run these calls as executions of their own, all at once."""
+        """Run these calls as child executions, concurrently."""
         number = self.step.number
         waiting = f"waiting for {', '.join(call.name for call in calls)} of step {number}"
         self.describe(waiting)
-        # No task that a cancel interrupts: each call hears of it, and sees its child to its end.
+        # Not cancelled directly: each call watches `is_cancelled` itself and waits for its child to end.
         ending = asyncio.ensure_future(together(*(self.run_subagent(number, call) for call in calls)))
         passing = asyncio.ensure_future(self.pass_on_pauses(ending))
         await self.stand_as_they_do(ending, waiting)
@@ -83,14 +82,14 @@ class Children(Standing):
             self.charge()
 
     def charge(self) -> None:
-        """What children used counts, too, where no call says so any more."""
+        """Add what children used to the facts when no call result will report it."""
         if self.spent:
             tokens = sum(tokens for _, tokens in self.spent.values())
             self.facts = self.facts.charged(tokens).worked(max(seconds for seconds, _ in self.spent.values()))
             self.spent.clear()
 
     async def stand_as_they_do(self, ending: asyncio.Future[Any], waiting: str) -> None:
-        """Be paused while all that could go on waits for people."""
+        """Settle as paused while every child that is still running is paused."""
 
         def is_paused() -> bool:
             return bool(self.children) and set(self.children.values()) == {ExecutionStatus.PAUSED}
@@ -107,7 +106,7 @@ class Children(Standing):
             await self.settle(ExecutionStatus.RUNNING)
 
     async def pass_on_pauses(self, ending: asyncio.Future[Any]) -> None:
-        """Whoever is told to hold still, tells its children; those that end meanwhile need not hear it."""
+        """Send pauses and resumes of this execution on to its children, except to those that have ended."""
 
         def to_tell() -> set[UUID]:
             wanted = set(self.begun) if self.facts.is_paused else set[UUID]()
@@ -123,15 +122,15 @@ class Children(Standing):
                 await self.tell_child(child, is_paused=child in self.paused_children)
 
     async def tell_child(self, child: UUID, *, is_paused: bool) -> None:
-        """Hold still, or go on."""
+        """Signal a child to pause or to resume."""
         handle = workflow.get_external_workflow_handle(self.begun.get(child, ""))
         try:
             await handle.signal(PARENT_STANDS, is_paused)
         except FailureError as error:
-            workflow.logger.info("a child has ended before it heard: %s", type(error).__name__)
+            workflow.logger.info("a child ended before it was signalled: %s", type(error).__name__)
 
     async def run_subagent(self, number: int, call: CallFacts) -> ToolOutput | None:
-        """One call: accept the child, wait for its end, report of it; nothing is reported once cancelled."""
+        """Run one call: accept the child, wait for its end, record the result unless cancelled."""
         ref, agent = self.start.ref, self.plan.agent
         child, summary = child_ref(ref, call.id), f"step {number} · {call.name}"
         self.children[child.execution_id] = ExecutionStatus.RUNNING
@@ -170,7 +169,7 @@ class Children(Standing):
     async def ended(
         self, child: ExecutionRef, plan: ExecutionPlan | None, clocks: StateInfo
     ) -> ExecutionResult | None:
-        """How a child ended. Where it does not write that down itself, somebody has to."""
+        """Return how a child ended. If it could not record its own end, an activity records it."""
         ended = await self.lived(child, plan, clocks) if plan and not self.is_cancelled else None
         if ended is None:
             status = ExecutionStatus.CANCELLED if self.is_cancelled else ExecutionStatus.FAILED
@@ -182,7 +181,7 @@ class Children(Standing):
     async def lived(
         self, child: ExecutionRef, plan: ExecutionPlan, clocks: StateInfo
     ) -> ExecutionResult | None:
-        """Run a child to its end; None if something else than itself ended it."""
+        """Run a child workflow to its end; None if it was ended from outside."""
         start = ExecutionInput(child, plan, self.start.search_attributes, is_subagent=True, clocks=clocks)
         try:
             handle: ChildWorkflowHandle[Any, ExecutionResult] = await workflow.start_child_workflow(
@@ -191,7 +190,7 @@ class Children(Standing):
                 id=workflow_id(child),
                 result_type=ExecutionResult,
                 cancellation_type=ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
-                # Also if an operator ends us, it writes down its own end.
+                # If an operator terminates this workflow, the child still records its own end.
                 parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
                 search_attributes=at_start(start),
                 static_summary=plan.agent,
@@ -202,7 +201,10 @@ class Children(Standing):
             return None
 
     async def unless_cancelled(self, work: asyncio.Task[T]) -> T | None:
-        """What comes of it. A cancel reaches it, and it ends before we go on."""
+        """Return the result of `work`, or None if the execution is cancelled first.
+
+        A cancel is passed on to `work`, and this waits until it has ended.
+        """
         await workflow.wait_condition(lambda: work.done() or self.is_cancelled)
         if not work.done():
             work.cancel()
@@ -215,13 +217,13 @@ class Children(Standing):
 
     @workflow.signal(name=PARENT_STANDS)
     def parent_stands(self, is_paused: bool) -> None:
-        """The execution that waits for this one holds still, or goes on."""
+        """Pause or resume together with the parent execution."""
         if not self.facts.status.is_terminal:
             self.facts = self.facts.paused() if is_paused else self.facts.resumed(workflow.now())
 
     @property
     def tokens_left(self) -> int | None:
-        """What this execution may still use; None for any number."""
+        """Tokens that this execution may still use; None if unlimited."""
         if self.plan.max_tokens is None:
             return None
         besides = self.step.besides
@@ -230,11 +232,11 @@ class Children(Standing):
 
     @property
     def session_seconds(self) -> float:
-        """How long the session has worked so far: earlier executions, this one, and its step under way."""
+        """Seconds that the session has worked: earlier executions, this one, and the current step."""
         return self.facts.state_info.session_execution_seconds + self.facts.seconds_under_way
 
     @workflow.signal(name=CHILD_STANDS)
     def child_stands(self, standing: ChildStanding) -> None:
-        """A child waits for people, or goes on."""
+        """Record that a child was paused or resumed."""
         if standing.execution_id in self.children:
             self.children[standing.execution_id] = standing.status

@@ -1,4 +1,4 @@
-"""What clients say to the workflow, and what it answers. References only: bodies are in the store."""
+"""The workflow's inputs, outputs and update arguments. References only: bodies stay in the store."""
 
 from dataclasses import dataclass
 from uuid import UUID
@@ -11,44 +11,44 @@ from everstep.agent_domain.loop.usage import Usage
 
 WORKFLOW = "AgentExecution"
 ID_PREFIX = "agent-execution/"
-"""What the ids of executions' workflows begin with, and those of others do not."""
+"""Prefix of the workflow ids of executions. Other workflows in the namespace do not have it."""
 CHILD_STANDS = "child_stands"
 PARENT_STANDS = "parent_stands"
 
 
 def workflow_id(ref: ExecutionRef) -> str:
-    """The id of an execution's workflow, the same whoever starts it."""
+    """Return the workflow id of an execution. Every way of starting it uses the same id."""
     return f"{ID_PREFIX}{ref.execution_id}"
 
 
 def execution_id_of(workflow_id: str) -> UUID | None:
-    """The execution that a workflow's id names; None if it names none."""
+    """Return the id of the execution that a workflow id names; None if the id has another form."""
     if not workflow_id.startswith(ID_PREFIX):
         return None
     try:
         execution_id = UUID(workflow_id.removeprefix(ID_PREFIX))
     except ValueError:
         return None
-    # There are several ways to write the same id, and one of them is ours.
+    # `UUID()` accepts several spellings of the same id; only the canonical one is used for workflows.
     return execution_id if workflow_id == f"{ID_PREFIX}{execution_id}" else None
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutionInput:
-    """An execution as its workflow begins or goes on."""
+    """The input of an execution's workflow, at its start and after continue-as-new."""
 
     ref: ExecutionRef
     plan: ExecutionPlan
     search_attributes: bool = False
-    """Whether the server knows Everstep's search attributes."""
+    """Whether the Temporal server has Everstep's search attributes registered."""
     facts: ExecutionFacts | None = None
-    """Carried over when history was cut; None at the first start."""
+    """Carried over by continue-as-new; None at the first start."""
     settlements: int = 0
-    """How often the execution was settled so far."""
+    """How many times the status has been recorded so far."""
     is_subagent: bool = False
-    """Whether another execution waits for this one."""
+    """Whether a parent execution waits for this one."""
     clocks: StateInfo | None = None
-    """Those that it begins with: its session's, read once when it was started."""
+    """The session's clocks, read once when the execution was started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +60,21 @@ class ExecutionResult:
     steps: int
     usage: Usage
     unheard: int = 0
-    """Steered messages that came too late."""
+    """Steering messages that arrived too late."""
     seconds: float = 0.0
-    """How long it worked."""
+    """Seconds of work."""
     child_tokens: int = 0
-    """What the executions used that it started, and those that these started."""
+    """Tokens used by child executions and their descendants."""
 
     @property
     def tokens(self) -> int:
-        """All that was used."""
+        """Tokens used in total."""
         return self.usage.total + self.child_tokens
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutionProgress:
-    """Where an execution stands, as its workflow sees it."""
+    """The status and the facts of an execution, as its workflow sees them."""
 
     status: ExecutionStatus
     facts: ExecutionFacts
@@ -82,16 +82,16 @@ class ExecutionProgress:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A person has answered or decided about this call; what they said is in the store."""
+    """A call was answered or decided on by a person; the answer itself is in the store."""
 
     call_id: str
     denied: bool = False
-    """Whether they said no; what the call may do, only the store decides."""
+    """Whether the call was denied. The store alone decides what an allowed call may do."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChildStanding:
-    """A child waits for people, or goes on."""
+    """A child execution was paused or resumed."""
 
     execution_id: UUID
     status: ExecutionStatus

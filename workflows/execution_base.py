@@ -1,4 +1,4 @@
-"""Where an execution stands, and how that is written down: what all parts of its workflow share."""
+"""The state that all parts of an execution's workflow share, and how its status is recorded."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Standing:
-    """The facts of an execution, and its place in the store."""
+    """The facts of an execution, and the methods that record its status in the store."""
 
     def __init__(self, start: ExecutionInput) -> None:
         self.start = start
@@ -36,29 +36,30 @@ class Standing:
         self.settlements = start.settlements
         self.status = ExecutionStatus.RUNNING
         self.work: asyncio.Task[None] | None = None
-        """What a cancel interrupts."""
+        """The task that a cancel interrupts."""
 
     @property
     def step(self) -> StepFacts:
-        """The step under way, where there has to be one."""
+        """The current step. The caller must know that there is one."""
         if self.facts.current_step is None:
             raise ApplicationError("there are calls, and no step that made them", non_retryable=True)
         return self.facts.current_step
 
     def let(self, call_id: str, need: CallNeed) -> None:
-        """A call has what it waited for; this is what it needs now."""
+        """Set the need of a call that has received what it waited for."""
         step = self.facts.current_step
         if step and not self.facts.is_recorded:
             self.facts = self.facts.with_step(step.needing(call_id, need))
 
-    # Writing down.
+    # Recording the status.
 
     async def settle(self, status: ExecutionStatus, **told: Any) -> None:
-        """Write down where the execution stands; tries until it is written."""
+        """Record the status of the execution in the store; retried until the write succeeds."""
         self.settlements += 1
         before, self.status = self.status, status
-        # A worker may be lost after it wrote and before it could say so. What then comes in this place need
-        # not be the same, if people were quicker: so the key says not only how many came before.
+        # The idempotency key names the situation as well as the count. A worker may crash after the write and
+        # before reporting it; on replay an update may come first, and the settlement with the same count is
+        # then another one.
         about = (str(self.settlements), status, str(self.facts.step_count), *told.get("waiting", ()))
         request = SettleInput(
             ref=self.start.ref,
@@ -79,10 +80,10 @@ class Standing:
             await self.tell(status, told.get("stop_reason"))
 
     async def tell(self, status: ExecutionStatus, reason: StopReason | None) -> None:
-        """Let those know who look for executions, and the parent of this one."""
+        """Update the search attributes, and signal the parent execution."""
         if self.start.search_attributes:
             updates = search_attributes.changed(status, reason)
-            workflow.upsert_search_attributes(updates)  # pyright: ignore[reportUnknownMemberType] -- the SDK's
+            workflow.upsert_search_attributes(updates)  # pyright: ignore[reportUnknownMemberType] -- the SDK's type
         parent = workflow.info().parent
         if parent is None or not self.start.is_subagent or reason:
             return
@@ -90,17 +91,17 @@ class Standing:
         try:
             await workflow.get_external_workflow_handle(parent.workflow_id).signal(CHILD_STANDS, standing)
         except FailureError as error:
-            workflow.logger.warning("the parent is gone: %s", type(error).__name__)
+            workflow.logger.warning("the parent workflow cannot be signalled: %s", type(error).__name__)
 
     async def fail(self, error: ActivityError) -> None:
-        """An activity gave up without a result: the error policy decides about that too."""
+        """Record an activity that failed without a result as a failed step."""
         cause = error.cause or error
         self.facts = self.facts.failed(StepError("", None, None, type(cause).__name__))
         self.describe(f"step {self.facts.step_count} failed: {type(cause).__name__}")
         await self.settle(ExecutionStatus.RUNNING, step=self.facts.current_step, failure=str(cause))
 
     def describe(self, activity: str) -> None:
-        """Show in the Temporal UI what goes on, until something else does."""
+        """Show the current activity in the Temporal UI."""
         facts = self.facts
         workflow.set_current_details(
             f"**{self.plan.agent}**: {activity}\n\n"
@@ -110,9 +111,9 @@ class Standing:
         )
 
     def describe_end(self, situation: Situation, outcome: ContinuationOutcome) -> None:
-        """Show how the execution ended; closed workflows show this for good."""
+        """Show how the execution ended; the Temporal UI keeps this for closed workflows."""
         facts, step = self.facts, self.facts.current_step
-        # The kinds of the last step's errors, as their words may quote a prompt; or what to mend.
+        # Only the kinds of the last step's errors, or their advice: error messages may quote a prompt.
         found = step.errors if step else ()
         errors = [error.advice or error.exception or error.type or "unknown" for error in found]
         failed = [f"- errors: {', '.join(errors)}"] if errors else []
@@ -126,15 +127,15 @@ class Standing:
         ]
         workflow.set_current_details("\n".join([*lines, *failed]))
 
-    # Being cancelled.
+    # Cancellation.
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether somebody cancelled."""
+        """Whether the execution has been cancelled."""
         return self.facts.stop_signal == CANCELLED
 
     def stop_now(self) -> None:
-        """Somebody cancels: give up what is under way, or waited for."""
+        """Cancel the execution: interrupt the work in progress, or abandon what the step waits for."""
         self.facts = self.facts.signalled(CANCELLED)
         if self.work:
             self.work.cancel()
@@ -142,12 +143,12 @@ class Standing:
             self.give_up()
 
     def give_up(self) -> None:
-        """The step under way is void."""
+        """Abandon the current step."""
         self.facts = self.facts.abandoned()
 
 
 async def together(*works: Awaitable[T]) -> list[T]:
-    """All of them at once. Whatever becomes of one, the others come to their end first."""
+    """Await all of them; if one raises, the others complete before its error is raised."""
     results = await asyncio.gather(*works, return_exceptions=True)
     ended: list[T] = []
     for result in results:

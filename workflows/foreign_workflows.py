@@ -1,6 +1,7 @@
-"""Which workflows of our type are executions: Temporal's namespaces are shared, where anyone starts any type.
+"""Fails workflows of type `AgentExecution` that Everstep did not start.
 
-One that is none fails, once. Left to itself, it would be tried again for ever, with a stack trace each time.
+A Temporal namespace is shared, and any client can start any workflow type. Without this check Temporal would
+retry such a workflow forever, with a stack trace for every attempt.
 """
 
 from collections.abc import Sequence
@@ -12,13 +13,13 @@ with workflow.unsafe.imports_passed_through():
     from everstep.workflows.contracts import ExecutionInput, workflow_id
 
 NOT_OURS = "ForeignWorkflow"
-"""The type of the failure, by which the others can be found."""
+"""The failure type, by which operators can find these workflows."""
 
 
 def not_ours(why: str) -> ApplicationError:
-    """The end of a workflow that is no execution."""
+    """Return the failure of a workflow that is not an execution."""
     return ApplicationError(
-        f"This workflow is no execution of Everstep's: {why}. Start executions with Everstep's client, its "
+        f"This workflow is not an Everstep execution: {why}. Start executions with Everstep's client, its "
         "HTTP API or the activity everstep.start",
         type=NOT_OURS,
         non_retryable=True,
@@ -26,16 +27,16 @@ def not_ours(why: str) -> ApplicationError:
 
 
 class Foreign:
-    """Stands in for a workflow that was not begun as executions are, until it fails."""
+    """A stand-in for a workflow that was not started as an execution."""
 
     def __init__(self, why: str) -> None:
         self.why = why
 
 
 def foreign(arguments: Sequence[object]) -> Foreign | None:
-    """What a workflow is that was begun with these; None for an execution.
+    """Return a stand-in for a workflow that is not an execution; None for an execution.
 
-    Its id is looked at when it begins and not when it is replayed: a history may be replayed under any id.
+    The workflow id is checked only outside of replay: a history may be replayed under any id.
     """
     match arguments:
         case [ExecutionInput() as start]:
@@ -43,5 +44,5 @@ def foreign(arguments: Sequence[object]) -> Foreign | None:
         case _:
             return Foreign("its arguments are not those of an execution")
     if not workflow.unsafe.is_replaying() and workflow.info().workflow_id != expected:
-        return Foreign(f"the execution that it names has the workflow {expected}")
+        return Foreign(f"the workflow of the execution it names is {expected}")
     return None

@@ -1,4 +1,4 @@
-"""What executions can be searched by in Temporal; ids and fixed words only."""
+"""Temporal search attributes of executions. They hold ids and fixed words only."""
 
 from temporalio.common import (
     SearchAttributeKey,
@@ -20,7 +20,7 @@ ALL = (TENANT, AGENT, STATUS, STOP_REASON, SESSION)
 
 
 def at_start(start: ExecutionInput) -> TypedSearchAttributes:
-    """What an execution begins with; nothing, if the server would not know it."""
+    """Return the search attributes of a new execution; empty if the server has none registered."""
     if not start.search_attributes:
         return TypedSearchAttributes.empty
     session = start.ref.session_id
@@ -35,5 +35,5 @@ def at_start(start: ExecutionInput) -> TypedSearchAttributes:
 
 
 def changed(status: ExecutionStatus, reason: StopReason | None) -> list[SearchAttributeUpdate[str]]:
-    """What is different once it stands elsewhere."""
+    """Return the updates for a new status."""
     return [STATUS.value_set(status.value), *([STOP_REASON.value_set(reason.value)] if reason else [])]

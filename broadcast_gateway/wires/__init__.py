@@ -1,5 +1,4 @@
-"""The protocols that viewers speak: what they send, read into values, and what they are sent.
+"""The protocols of viewers: parsing their frames, and encoding frames for them.
 
-All of them are projections of the same envelopes. What a frame means for streams and viewers is decided by
-nobody here.
+All of them are projections of the same envelopes. Frames are interpreted elsewhere.
 """

@@ -1,7 +1,7 @@
-"""Server-sent events: one direction, over HTTP. The position is the id of the last event that is stored.
+"""Server-sent events: one direction, over HTTP. The position is the id of the last stored event.
 
-A viewer who comes back shows it as `Last-Event-ID`, which browsers do by themselves. What a model was writing
-then comes anew, as a snapshot.
+A viewer that reconnects sends it as `Last-Event-ID`, which browsers do by themselves. The text in progress is
+then sent again, as a snapshot.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from everstep.broadcast_gateway.subscriptions import Joined
 from everstep.broadcast_gateway.wires.closing import Closing
 
 QUIET = b":\n\n"
-"""Says nothing: somebody is there."""
+"""A comment that keeps the connection open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,19 +23,19 @@ class Sse:
     epoch: str
 
     def event(self, news: News) -> bytes:
-        """The envelope; only what is stored moves the position."""
+        """Return the event of an envelope; only a stored one has an id."""
         at = f"id: {event_id(self.epoch, news.seq)}\n" if news.seq else ""
         return f"{at}event: {news.kind}\ndata: ".encode() + news.body + b"\n\n"
 
 
 def joined(answer: Joined) -> bytes:
-    """The first event: what follows comes after this seq."""
+    """Return the first event, with the position after which the others follow."""
     data = {"epoch": answer.epoch, "seq": answer.seq, "recovered": answer.recovered}
     return f"id: {event_id(answer.epoch, answer.seq)}\nevent: joined\ndata: {json_text(data)}\n\n".encode()
 
 
 def bye(closing: Closing) -> bytes:
-    """The last event; whoever speaks this protocol comes back by itself."""
+    """Return the last event; clients of this protocol reconnect by themselves."""
     data = {"reason": closing.reason}
     pause = int(1000 * (closing.reconnect_in or 1))
     return f"retry: {pause}\nevent: bye\ndata: {json_text(data)}\n\n".encode()

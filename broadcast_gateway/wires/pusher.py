@@ -1,8 +1,8 @@
 """Pusher's protocol, version 7, as far as its clients use it to watch private channels.
 
-What is particular to it: `data` is a text with JSON in it; who may join was decided by somebody else, who
-signed it; and a client cannot say where it was. So a position travels with the request for that signature and
-comes back inside `channel_data`, which is signed along.
+Its peculiarities: `data` is a string that contains JSON; the application's server decides who may join, and
+signs that; and a client cannot send its position. So a position travels with the request for that signature
+and comes back inside `channel_data`, which is covered by the signature.
 """
 
 import hmac
@@ -25,7 +25,7 @@ CLIENT_EVENTS_REFUSED = 4301
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """It wants to watch, and shows the signature that it may."""
+    """A request to watch a channel, with the signature that authorizes it."""
 
     channel: str
     auth: str
@@ -33,11 +33,11 @@ class Subscribe:
 
     @property
     def grant(self) -> ChannelGrant:
-        """Where it was, and how long it may watch; `InvalidInput` if that cannot be read."""
+        """The position and the expiry in `channel_data`; `InvalidInput` if it is malformed."""
         return ChannelGrant.read(self.channel_data)
 
     def is_signed(self, socket_id: str, secrets: Mapping[str, str]) -> bool:
-        """Whether the signature is right, by one of these keys and for this connection."""
+        """Whether the signature is valid, by one of these secrets and for this connection."""
         key, _, shown = self.auth.partition(":")
         secret = secrets.get(key)
         if secret is None:
@@ -48,36 +48,40 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class Unsubscribe:
-    """It no longer watches."""
+    """A request to stop watching a channel."""
 
     channel: str
 
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """It wants to know whether anybody is there."""
+    """A ping."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pong:
-    """It is there."""
+    """The reply to a ping."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientEvent:
-    """It wants to tell others something, which nobody can here."""
+    """A client event, which Pusher would relay to other clients. The gateway does not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Other:
-    """Something else of the protocol, or of a later version: no answer is due."""
+    """Another frame of the protocol, or one of a later version: no reply is due."""
 
 
 Sent = Subscribe | Unsubscribe | Ping | Pong | ClientEvent | Other
 
 
 def parse(data: bytes) -> Sent:
-    """What a viewer sent; `BadFrame` if it is none of this protocol."""
+    """Parse a frame.
+
+    Raises:
+        BadFrame: The protocol does not allow it.
+    """
     frame = parse_frame(data)
     match text_of(frame, "event", MAX_CHANNEL):
         case "pusher:subscribe":
@@ -96,7 +100,7 @@ def parse(data: bytes) -> Sent:
 
 
 def _data(frame: FrozenDict) -> FrozenDict:
-    """Some clients send an object, some a text with one in it."""
+    """Some clients send an object, others a string that contains one."""
     data = frame.get("data")
     try:
         return frozen_map(parse_json(data, "data") if isinstance(data, str) else data, "data")
@@ -111,7 +115,7 @@ class Pusher:
     channel: str
 
     def event(self, news: News) -> bytes:
-        """The envelope as text, within the event of its type."""
+        """Return the frame of an envelope: an event of its type, with the envelope as text."""
         body = news.body.decode()
         if not news.kind.startswith(TELEMETRY):
             body = json_text(_announced(json.loads(body)))
@@ -119,12 +123,12 @@ class Pusher:
 
 
 def _announced(envelope: Mapping[str, Any]) -> dict[str, Any]:
-    """A stored message, as applications are used to be told of one: all on one level, beside the envelope."""
+    """Flatten a stored message, as Pusher applications expect it: the payload beside the envelope."""
     return {**envelope["payload"], **envelope}
 
 
 def connection_established(socket_id: str, activity_timeout: int) -> bytes:
-    """The first frame; a client that heard nothing for so many seconds pings."""
+    """Return the first frame; a client that receives nothing for so many seconds sends a ping."""
     return _frame(
         "pusher:connection_established",
         json_text({"socket_id": socket_id, "activity_timeout": activity_timeout}),
@@ -132,29 +136,29 @@ def connection_established(socket_id: str, activity_timeout: int) -> bytes:
 
 
 def subscription_succeeded(channel: str, joined: Joined) -> bytes:
-    """It watches: what follows comes after this seq."""
+    """Return the reply to a subscription, with the position after which envelopes follow."""
     data = {"epoch": joined.epoch, "seq": joined.seq, "recovered": joined.recovered}
     return _frame("pusher_internal:subscription_succeeded", json_text(data), channel)
 
 
 def subscription_error(channel: str, message: str, status: int) -> bytes:
-    """It may not watch this; the connection stays."""
+    """Return the refusal of a subscription; the connection stays open."""
     data = {"type": "AuthError", "error": message, "status": status}
     return _frame("pusher:subscription_error", json_text(data), channel)
 
 
 def error(code: int, message: str) -> bytes:
-    """Something was refused; the connection stays."""
+    """Return an error; the connection stays open."""
     return _frame("pusher:error", {"code": code, "message": message})
 
 
 def ping() -> bytes:
-    """Are you there?"""
+    """Return a ping."""
     return _frame("pusher:ping", "{}")
 
 
 def pong() -> bytes:
-    """Somebody is there."""
+    """Return the reply to a ping."""
     return _frame("pusher:pong", "{}")
 
 

@@ -1,8 +1,8 @@
 """The native protocol, `everstep.v1`: JSON objects with a `type`, in both directions.
 
-A viewer says `hello` with its token and is answered `welcome`; it subscribes (`sub`) to channels and is
-answered `sub_ok` or `sub_error`; what it missed and what happens then comes as envelopes, as they are. `bye`
-says why the connection is closed and when to come back.
+A viewer sends `hello` with its token and receives `welcome`; it subscribes (`sub`) to channels and receives
+`sub_ok` or `sub_error`; missed and new envelopes follow unchanged. `bye` gives the reason for closing the
+connection and the time to reconnect.
 """
 
 from dataclasses import dataclass
@@ -27,14 +27,14 @@ SUBPROTOCOL = "everstep.v1"
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Who this is, and the first frame of all."""
+    """The first frame: authenticates the viewer."""
 
     token: str
 
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """It wants to watch, from where it was."""
+    """A request to watch a channel, from a position on."""
 
     channel: str
     since: Position | None = None
@@ -42,7 +42,7 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class Unsubscribe:
-    """It no longer watches."""
+    """A request to stop watching a channel."""
 
     channel: str
 
@@ -56,14 +56,18 @@ class Refresh:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """It wants to know whether anybody is there."""
+    """A ping."""
 
 
 Sent = Hello | Subscribe | Unsubscribe | Refresh | Ping
 
 
 def parse(data: bytes) -> Sent:
-    """What a viewer sent; `BadFrame` if it is nothing of these. Fields that are not known are ignored."""
+    """Parse a frame; unknown fields are ignored.
+
+    Raises:
+        BadFrame: It has no known type, or a malformed field.
+    """
     frame = parse_frame(data)
     match frame.get("type"):
         case "hello":
@@ -89,10 +93,10 @@ def _since(value: Any) -> Position | None:
 
 @dataclass(frozen=True, slots=True)
 class Native:
-    """Envelopes as they are: each says by itself which session and execution it is about."""
+    """Envelopes unchanged: each one names its session and execution."""
 
     def event(self, news: News) -> bytes:
-        """The envelope."""
+        """Return the frame of an envelope."""
         return text_frame(news.body)
 
 
@@ -100,32 +104,32 @@ NATIVE = Native()
 
 
 def welcome(ping_after: float) -> bytes:
-    """The answer to `hello`; a viewer who was silent for so many seconds should ping."""
+    """Return the reply to `hello`; a viewer should ping after so many seconds of silence."""
     return _frame("welcome", ping_after=ping_after)
 
 
 def sub_ok(channel: str, joined: Joined) -> bytes:
-    """It watches: what follows comes after this seq."""
+    """Return the reply to a subscription, with the position after which envelopes follow."""
     return _frame("sub_ok", channel=channel, epoch=joined.epoch, seq=joined.seq, recovered=joined.recovered)
 
 
 def sub_error(channel: str, message: str) -> bytes:
-    """It may not watch this, or there is no such thing."""
+    """Return the refusal of a subscription."""
     return _frame("sub_error", channel=channel, message=message)
 
 
 def refreshed() -> bytes:
-    """The newer token is taken."""
+    """Return the reply to `refresh`."""
     return _frame("refreshed")
 
 
 def pong() -> bytes:
-    """Somebody is there."""
+    """Return the reply to a ping."""
     return _frame("pong")
 
 
 def bye(closing: Closing, reconnect_in: float | None = None) -> bytes:
-    """The last frame; a moment of its own spreads the return of many."""
+    """Return the last frame; a `reconnect_in` per connection spreads the reconnects of many."""
     seconds = closing.reconnect_in if reconnect_in is None else reconnect_in
     return _frame("bye", code=closing.native, reason=closing.reason, reconnect_in=seconds)
 

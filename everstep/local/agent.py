@@ -1,4 +1,4 @@
-"""Agents that run in this process, and the builder that makes them."""
+"""Agents that run in this process, and their builder."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
@@ -22,9 +22,9 @@ T = TypeVar("T")
 
 
 class Agent:
-    """A built agent. Its methods block; inside an event loop use those that start with `a`.
+    """A built agent. Its methods block; inside an event loop use the methods that start with `a`.
 
-    Wherever a state is expected, text will do: a new conversation that begins with it.
+    Text or a message can be passed in place of a state and begins a new conversation.
     """
 
     def __init__(
@@ -47,64 +47,64 @@ class Agent:
 
     @cached_property
     def runner(self) -> LocalRunner:
-        """What runs it."""
+        """The runner of this agent."""
         return LocalRunner(self.definition, events=EventBus([self._tell]), **self._options)
 
     def _tell(self, event: Event) -> None:
-        """The bus it was built with, which others may share, hears of everything first."""
+        """Emit to the agent's own bus first, which may be shared, then to the listeners added here."""
         self._bus.emit(event)
         self._listeners.emit(event)
 
     def descriptor(self) -> AgentDescriptor:
-        """What others are told about the agent."""
+        """Return the description of the agent that other agents and users see."""
         return self.definition.descriptor
 
     def build(self) -> "Agent":
-        """It is built already."""
+        """Return the agent itself, which is built already."""
         return self
 
-    # Blocking.
+    # Blocking methods.
 
     def run(self, state: AgentState | Message | str) -> AgentState:
-        """Step until something stops the run; the state has its final status."""
+        """Run steps until a decision stops the run; the returned state has its final status."""
         return _block(self.arun(state), "run")
 
     def final_step(self, state: AgentState | Message | str) -> AgentState:
-        """The same as `run`: the state after the last step."""
+        """Return the state after the last step; the same as `run`."""
         return self.run(state)
 
     def next_step(self, state: AgentState | Message | str) -> AgentState:
-        """The state after one more step; unchanged when the run has ended."""
+        """Run one more step; returns the state unchanged if the run has ended."""
         return _block(self.anext_step(state), "next_step")
 
     def has_next_step(self, state: AgentState | Message | str) -> bool:
-        """Whether the agent would take another step."""
+        """Whether the agent would run another step."""
         return self.runner.has_next_step(as_state(state))
 
     def iterator(self, state: AgentState | Message | str) -> Generator[AgentState, None, None]:
-        """The state after each step; `close()` ends it early, as does forgetting it."""
+        """Yield the state after each step. `close()` stops the run early, as does dropping the iterator."""
         _require_no_loop("iterator")
         return _blocking(self.aiterator(state))
 
-    # In an event loop.
+    # Methods for coroutines.
 
     async def arun(self, state: AgentState | Message | str) -> AgentState:
-        """`run`, for coroutines."""
+        """Like `run`, for coroutines."""
         return await self.runner.run(as_state(state))
 
     async def afinal_step(self, state: AgentState | Message | str) -> AgentState:
-        """`final_step`, for coroutines."""
+        """Like `final_step`, for coroutines."""
         return await self.arun(state)
 
     async def anext_step(self, state: AgentState | Message | str) -> AgentState:
-        """`next_step`, for coroutines."""
+        """Like `next_step`, for coroutines."""
         return await self.runner.next_step(as_state(state))
 
     def aiterator(self, state: AgentState | Message | str) -> AsyncGenerator[AgentState]:
-        """`iterator`, for coroutines."""
+        """Like `iterator`, for coroutines."""
         return self.runner.iterate(as_state(state))
 
-    # Listening.
+    # Listeners.
 
     def with_event_handler(self, handler: EventBus | None) -> "Agent":
         """Send events to this bus instead of the one it was built with; None changes nothing."""
@@ -113,33 +113,33 @@ class Agent:
         return self
 
     def wiretap(self, fn: Listener | None) -> "Agent":
-        """Tell this one about every event; None changes nothing."""
+        """Call `fn` for every event; None changes nothing."""
         self._listeners.wiretap(fn)
         return self
 
     def on_event(self, cls: type[E], fn: Callable[[E], object] | None) -> "Agent":
-        """Tell this one about events of one class; None changes nothing."""
+        """Call `fn` for events of one class; None changes nothing."""
         self._listeners.on_event(cls, fn)
         return self
 
 
 class AgentBuilder(DefinitionBuilder):
-    """Collects what an agent is made of; `build()` gives one that runs in this process."""
+    """Collects the parts of an agent; `build()` returns one that runs in this process."""
 
     def build(
         self, *, models: Callable[[ModelChoice], Model] | None = None, clock: Clock | None = None
     ) -> Agent:
-        """The agent, as `on_build` callbacks left it.
+        """Build the agent and apply the `on_build` callbacks.
 
         Args:
-            models: Gives the models that its capabilities name.
-            clock: Time, and how to wait for a provider that is away; the machine's clock by default.
+            models: Returns the models that the agent's capabilities name.
+            clock: Supplies the time and waits between retries of model calls; the machine's clock by default.
         """
         return self._transformed(Agent(self.definition(), models=models, clock=clock))
 
 
 def as_state(given: AgentState | Message | str) -> AgentState:
-    """A state; text or a message begins a new conversation."""
+    """Return a state; text or a message begins a new conversation."""
     match given:
         case AgentState():
             return given

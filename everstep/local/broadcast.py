@@ -13,7 +13,7 @@ from everstep.local.clock import SystemClock
 
 
 class AgentEventEnvelopeAdapter(Adapter):
-    """The adapter with this machine's clock, for what is told without an event that says when."""
+    """The adapter with this machine's clock, for envelopes without an event that has a time."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Subagents in this process: a call of such a tool runs another agent to its end, where its parent runs."""
+"""Subagents in this process: the call of such a tool runs another agent to its end."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -13,13 +13,13 @@ from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.state.state import AgentState
 
 RunChild = Callable[[AgentDefinition, AgentState], Awaitable[AgentState]]
-"""Runs an agent until it ends."""
+"""Runs an agent to its end."""
 
-PAUSED = "A hook paused it, and nobody can resume it in-process; run the agent on a worker"
+PAUSED = "A hook paused it, and a run in-process cannot be resumed; run the agent on a worker"
 
 
 class Parent:
-    """An agent in the midst of a step, as far as its children are concerned."""
+    """The agent whose step starts children."""
 
     def __init__(self, definition: AgentDefinition, state: AgentState, run: RunChild) -> None:
         self.definition = definition
@@ -27,18 +27,18 @@ class Parent:
         self.run = run
 
     async def child(self, spawn: Spawn) -> tuple[ChildEnd, int]:
-        """How the child ended, and how many tokens it used."""
+        """Run a child; returns how it ended and the tokens it used."""
         definition, state = self._begun(spawn)
         try:
             ended = await self.run(definition, state)
         except ListenerFailed:
             raise
-        except Exception as error:  # noqa: BLE001 -- a child that cannot run has failed, and its parent goes on
+        except Exception as error:  # noqa: BLE001 -- a child that cannot run has failed; its parent continues
             return ChildEnd(ExecutionStatus.FAILED, error=StepError.of(error).message), 0
         return _end(ended), ended.tokens
 
     def _begun(self, spawn: Spawn) -> tuple[AgentDefinition, AgentState]:
-        """The child, and the state in which it begins."""
+        """Return the child's definition and its initial state."""
         child = brought(self.definition, spawn.agent)
         if child is None:
             raise InvalidInput(

@@ -1,4 +1,4 @@
-"""Time, as the in-process runner needs it. Tests pass a clock of their own."""
+"""The clock of the in-process runner. Tests pass their own."""
 
 import asyncio
 import time
@@ -7,28 +7,28 @@ from typing import Protocol, runtime_checkable
 
 
 class Clock(Protocol):
-    """Says what time it is, and measures how long work takes."""
+    """Returns the time and measures durations."""
 
     def now(self) -> datetime:
-        """The moment, in UTC."""
+        """The current time, in UTC."""
         ...
 
     def seconds(self) -> float:
-        """A count of seconds that never goes back; only differences mean anything."""
+        """A monotonic count of seconds; only differences have a meaning."""
         ...
 
 
 @runtime_checkable
 class CanSleep(Protocol):
-    """A clock that also waits; for one that cannot, the event loop waits in real time."""
+    """A clock that can also sleep; with other clocks the event loop sleeps in real time."""
 
     async def sleep(self, seconds: float) -> None:
-        """Come back after so many seconds."""
+        """Return after so many seconds."""
         ...
 
 
 async def sleep_on(clock: Clock, seconds: float) -> None:
-    """Wait by this clock."""
+    """Sleep on this clock, or on the event loop's if it cannot sleep."""
     await (clock.sleep(seconds) if isinstance(clock, CanSleep) else asyncio.sleep(seconds))
 
 
@@ -36,7 +36,7 @@ class SystemClock:
     """The machine's clock."""
 
     def now(self) -> datetime:
-        """The moment, in UTC."""
+        """The current time, in UTC."""
         return datetime.now(UTC)
 
     def seconds(self) -> float:

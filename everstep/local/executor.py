@@ -1,6 +1,6 @@
-"""Runs tool calls in this process, at the same time, and tells listeners about each.
+"""Runs tool calls concurrently in this process, and emits events about each.
 
-Whatever a tool raises becomes the result of its call; every call gets exactly one result.
+Every exception of a tool becomes the result of its call; every call has exactly one result.
 """
 
 import asyncio
@@ -40,17 +40,17 @@ class HookObserver:
 
     @property
     def shown(self) -> AgentState:
-        """The state as tools are shown it: with the metadata with which the step began."""
+        """The state for tools, with the metadata from the start of the step."""
         return replace(self.state, metadata=self.began.metadata)
 
     def before(self, call: ToolCall) -> None:
-        """A call is about to run."""
+        """Run `before_tool` of every hook."""
         with contained():
             for hook in self.hooks:
                 self.state = given_back(hook.before_tool(self.state, call), hook, self.state)
 
     def after(self, execution: ToolExecution) -> None:
-        """A call has its result."""
+        """Run `after_tool` of every hook."""
         with contained():
             for hook in self.hooks:
                 self.state = given_back(hook.after_tool(self.state, execution), hook, self.state)
@@ -76,7 +76,7 @@ class LocalExecutor:
         self.redaction = Redaction()
 
     async def execute_tool(self, call: ToolCall, state: AgentState) -> ToolExecution:
-        """One call, with its events."""
+        """Run one call and emit its events."""
         return await self._executed(call, state, Inquiry(self.model_of, self.patience))
 
     async def _executed(self, call: ToolCall, state: AgentState, ask: Inquiry) -> ToolExecution:
@@ -120,9 +120,9 @@ class LocalExecutor:
     async def execute_tools(
         self, calls: Sequence[ToolCall], state: AgentState
     ) -> tuple[AgentState, tuple[ToolExecution, ...]]:
-        """The calls at the same time; their executions stand in the order of the calls.
+        """Run calls concurrently and return their executions in the order of the calls.
 
-        Where one raises, the others come to their end first: nothing goes on behind the back of the step.
+        If one raises, the others complete first, so that no call runs on after its step.
         """
         observer = HookObserver(self.definition.hooks, state)
         running = (self._observed(call, observer) for call in calls)
@@ -155,7 +155,7 @@ class LocalExecutor:
         return await outcome(tool, call, context)
 
     async def _child(self, call: ToolCall, context: ToolContext, parent: Parent, ask: Inquiry) -> Outcome:
-        """What a subagent came to; whatever goes wrong is for the model to read."""
+        """Run a subagent; every error becomes the outcome of the call."""
         spawn = await spawned(self.definition.tools, call, context)
         if isinstance(spawn, Outcome):
             return spawn
@@ -163,12 +163,12 @@ class LocalExecutor:
             end, ask.child_tokens = await parent.child(spawn)
         except ListenerFailed:
             raise
-        except Exception as error:  # noqa: BLE001 -- the model reads whatever went wrong
+        except Exception as error:  # noqa: BLE001 -- the model reads the error
             return Outcome(error=StepError.of(error, call.name))
         return await reported(self.definition.tools, call, end)
 
     def _refusal(self, call: ToolCall) -> str | None:
-        """Why the call is not run: it cannot be, or a person would have to be asked."""
+        """Why the call must not run: it cannot, or it needs a person."""
         refusal = self.definition.tools.refusal(call)
         needs_a_person = self.definition.need_of(call) in {CallNeed.APPROVAL, CallNeed.INPUT}
         return NEEDS_RUNTIME if refusal is None and needs_a_person else refusal

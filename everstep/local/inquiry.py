@@ -1,4 +1,4 @@
-"""Asking models in the midst of a step, in this process."""
+"""Model calls that tools and processors make during a step, in this process."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ from everstep.local.patience import Patience
 
 
 class Inquiry:
-    """Asks, and counts what it cost; one for each call and each processor."""
+    """Asks models and adds up their usage; one per call and per processing."""
 
     def __init__(
         self,
@@ -27,10 +27,10 @@ class Inquiry:
         self.on_pause = on_pause
         self.usage = Usage()
         self.child_tokens = 0
-        """What a subagent used that the call started."""
+        """Tokens of a subagent that the call started."""
 
     async def __call__(self, request: InferenceRequest, model: ModelChoice = None) -> InferenceResponse:
-        """What the model says."""
+        """Return the model's reply."""
         chosen = self.model_of(model)
         response = await self.patience.within(chosen, lambda: chosen.respond(request, unheard), self.on_pause)
         self.usage += response.usage
@@ -40,7 +40,7 @@ class Inquiry:
 def models_beside(
     driver: StepDriver | CanUseTools, presets: Callable[[ModelChoice], Model] | None
 ) -> Callable[[ModelChoice], Model]:
-    """The driver's own model where none is named, else that of the preset."""
+    """Return a lookup for models: the driver's own where none is named, else a preset's."""
 
     def model_of(wanted: ModelChoice) -> Model:
         if wanted is None and isinstance(driver, StepDriver) and driver.model is not None:

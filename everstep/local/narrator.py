@@ -1,4 +1,4 @@
-"""Tells listeners what an in-process run does, in the order that they can rely on."""
+"""Emits the events of an in-process run, in an order that listeners can rely on."""
 
 import logging
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ class Narrator:
         self.serializer = SlimAgentStateSerializer()
 
     def step_started(self, state: AgentState) -> None:
-        """A step has begun."""
+        """Emit the start of a step."""
         self.events.emit(
             AgentStepStarted(
                 at=self.clock.now(),
@@ -51,11 +51,11 @@ class Narrator:
         )
 
     def stream(self, state: AgentState) -> "Stream":
-        """Where the text of the step under way goes while the model writes it."""
+        """Return the sink for the text of the current step while the model writes it."""
         return Stream(self, state)
 
     def model_delayed(self, state: AgentState, detail: str, error: Exception, seconds: float) -> None:
-        """The model is asked again after a pause."""
+        """Emit that the model is asked again after a pause."""
         number = state.facts.recorded_steps + 1
         LOGGER.warning("step %s: %s: %s", number, detail, error)
         self.events.emit(
@@ -71,7 +71,7 @@ class Narrator:
         )
 
     def step_completed(self, state: AgentState, record: StepExecution) -> None:
-        """A step was recorded."""
+        """Emit that a step was recorded, and the tokens it used."""
         step, usage = record.step, record.step.usage
         self.events.emit(
             AgentStepCompleted(
@@ -102,7 +102,7 @@ class Narrator:
             )
 
     def evaluated(self, state: AgentState, outcome: ContinuationOutcome, policy: ErrorPolicy) -> None:
-        """The criteria said whether another step follows."""
+        """Emit the evaluation of the continuation criteria."""
         step = state.current_step
         ended = AgentStatus.IN_PROGRESS
         if not outcome.should_continue:
@@ -123,7 +123,7 @@ class Narrator:
         )
 
     def state_updated(self, state: AgentState, record: StepExecution) -> None:
-        """The state after a step."""
+        """Emit the state after a step."""
         self.events.emit(
             AgentStateUpdated(
                 at=self.clock.now(),
@@ -137,7 +137,7 @@ class Narrator:
         )
 
     def failure_step(self, state: AgentState, outcome: ContinuationOutcome, policy: ErrorPolicy) -> None:
-        """A criterion raised: the step that says so was added after the last evaluation."""
+        """Emit the events of the step that records an exception of a criterion."""
         record = state.execution.step_executions[-1]
         self.step_started(replace(state, facts=replace(state.facts, recorded_steps=record.number - 1)))
         self.step_completed(state, record)
@@ -145,7 +145,7 @@ class Narrator:
         self.state_updated(state, record)
 
     def finished(self, state: AgentState, outcome: ContinuationOutcome) -> None:
-        """The run has ended."""
+        """Emit the end of the run."""
         errors = tuple(message for step in state.steps for message in _messages(step))
         latest = _messages(state.current_step) if state.current_step else ()
         if state.status is AgentStatus.FAILED:
@@ -176,7 +176,7 @@ class Narrator:
 
 
 class Stream:
-    """The text of one model call, as it is written."""
+    """The text of one model call."""
 
     def __init__(self, narrator: Narrator, state: AgentState) -> None:
         self.narrator = narrator
@@ -184,13 +184,13 @@ class Stream:
         self.wrote = False
 
     def text(self, content: str) -> None:
-        """Some more text; empty text is none."""
+        """Emit more text; empty text is ignored."""
         if content:
             self.wrote = True
             self._emit(content, is_complete=False)
 
     def close(self) -> None:
-        """The model has finished; told only if it wrote anything."""
+        """Emit the end of the text, if there was any."""
         if self.wrote:
             self._emit("", is_complete=True)
 
@@ -212,6 +212,6 @@ def _messages(step: AgentStep) -> tuple[str, ...]:
 
 
 def _reason(outcome: ContinuationOutcome) -> str:
-    """Why the run failed although its last step did not: what the deciding vote says."""
+    """The reason of the deciding vote, for a run that failed although its last step did not."""
     vote = outcome.evaluation_for(outcome.resolved_by)
     return vote.reason if vote else outcome.resolved_by

@@ -1,4 +1,4 @@
-"""How a run in this process waits for a provider that is away."""
+"""Retries of model calls for runs in this process."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Patience:
-    """Tries model calls again within the budget of the agent, its model's preset, or the default."""
+    """Retries model calls within the budget of the agent, its model's preset, or the default."""
 
     def __init__(self, plan: ExecutionPlan, clock: Clock) -> None:
         self.plan = plan
@@ -26,7 +26,7 @@ class Patience:
         on_pause: OnPause,
         may_repeat: Callable[[], bool] = lambda: True,
     ) -> T:
-        """What `ask` returns, which asks this model."""
+        """Call `ask`, which uses this model, and retry it within the budget."""
         budget = budget_of(self.plan.retry_seconds, model, LOCAL_SECONDS, self.plan.model_attempts)
         is_scripted = isinstance(model, IsScripted) and model.is_scripted
         sleep = _at_once if is_scripted else partial(sleep_on, self.clock)
@@ -34,4 +34,4 @@ class Patience:
 
 
 async def _at_once(_seconds: float) -> None:
-    """A script does not recover by waiting."""
+    """A scripted model does not recover by waiting."""

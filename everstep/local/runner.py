@@ -1,8 +1,8 @@
 """The in-process shell of the agent loop: no Temporal, no database, the same decisions.
 
-It asks `decide`, carries out what it is told, and folds the result into the state. What it adds
-are a clock, ids, events and concurrency; never policy. Waiting for people needs the durable
-runtime: here such calls fail, with a text that says so.
+It calls `decide`, carries out the decision, and folds the result into the state. It adds a clock, ids, events
+and concurrency, but no policy. Waiting for people needs the durable runtime: here such calls fail, with a
+text that explains it.
 """
 
 from collections.abc import AsyncGenerator, Callable
@@ -79,7 +79,7 @@ class LocalRunner:
             self.driver.executor = self.executor
 
     def _driver(self, definition: AgentDefinition) -> StepDriver | CanUseTools:
-        """The agent's driver, whose phases are carried out one by one here; it may need a preset's model."""
+        """The agent's driver, with a preset's model if it needs one."""
         driver, wanted = definition.driver, definition.model_settings or definition.llm_preset
         if self.models and (driver is None or (isinstance(driver, StepDriver) and driver.wants_model)):
             driver = (driver or ToolCallingDriver()).with_model(self.models(wanted))
@@ -97,14 +97,14 @@ class LocalRunner:
         return driver
 
     async def _child(self, definition: AgentDefinition, state: AgentState) -> AgentState:
-        """A subagent's run, which the same listeners hear of."""
+        """Run a subagent with the same listeners."""
         runner = LocalRunner(
             definition, clock=self.clock, new_id=self.new_id, events=self.events, models=self.models
         )
         return await runner.run(state)
 
     async def _listed(self) -> None:
-        """Ask the toolsets, once; whatever they list stays."""
+        """Ask the toolsets for their tools, once per runner."""
         if not self.definition.toolsets or self._has_listed:
             return
         asker = Asker(self.new_id(), DEFAULT_TENANT)
@@ -116,7 +116,7 @@ class LocalRunner:
         self._has_listed = True
 
     async def run(self, state: AgentState) -> AgentState:
-        """Step until something stops the run; the state has its final status."""
+        """Run steps until a decision stops the run; the returned state has its final status."""
         state = self._entered(state)
         decision = self._opening(state)
         while not isinstance(decision, Stop | AwaitResume):
@@ -124,14 +124,14 @@ class LocalRunner:
         return self._ended(state, decision)
 
     async def iterate(self, state: AgentState) -> AsyncGenerator[AgentState]:
-        """The state after each step; the last one has the final status."""
+        """Yield the state after each step; the last one has the final status."""
         state = self._entered(state)
         decision, taken_before = self._opening(state), state.step_count
         while not isinstance(decision, Stop | AwaitResume):
             (*earlier, state), decision = await self._step(state, decision)
             for each in earlier:
                 yield each
-            # The final status is no item of its own, unless a criterion that raised is one step more.
+            # The final status is not an item by itself, unless an exception of a criterion adds a step.
             if not isinstance(decision, Stop) or decision.outcome.failure:
                 yield state
         if isinstance(decision, Stop):
@@ -140,11 +140,11 @@ class LocalRunner:
                 yield ended
 
     def has_next_step(self, state: AgentState) -> bool:
-        """Whether `next_step` would take one; asking changes nothing and tells nobody."""
+        """Whether `next_step` would run a step; emits nothing."""
         return not isinstance(decide(self._ready(state), self.rules, self.clock.now()), Stop)
 
     async def next_step(self, state: AgentState) -> AgentState:
-        """One step more; a state that has ended stays as it is."""
+        """Run one more step; a state that has ended is returned unchanged."""
         if state.status.is_terminal:
             return state
         state = self._ready(state)
@@ -156,12 +156,12 @@ class LocalRunner:
     # Between steps.
 
     def _entered(self, state: AgentState) -> AgentState:
-        """A run begins; one that had ended begins anew, in the same conversation."""
+        """Start a run; a state that had ended continues its conversation in a new run."""
         state = state.for_continuation() if state.status.is_terminal else state
         return self._prepared(state).entered(self.clock.now())
 
     def _ready(self, state: AgentState) -> AgentState:
-        """As a manual step begins: the first one starts the wall clock."""
+        """Prepare a manual step; the first one starts the wall clock."""
         state = self._prepared(state)
         return state if state.execution_started_at else state.entered(self.clock.now())
 
@@ -177,14 +177,14 @@ class LocalRunner:
         return decision
 
     def _opening(self, state: AgentState) -> Decision:
-        """The decision before the first step; listeners hear of it only if it stops."""
+        """Decide before the first step; listeners are notified only if the decision is to stop."""
         decision = self._decide(state)
         if isinstance(decision, Stop):
             self.narrator.evaluated(state, decision.outcome, self.rules.error_policy)
         return decision
 
     def _ended(self, state: AgentState, decision: Decision) -> AgentState:
-        """The state with its final status, if the run has ended; a hook may have paused it instead."""
+        """Set the final status if the run has ended; a hook may have paused it instead."""
         if not isinstance(decision, Stop):
             return state
         outcome, policy = decision.outcome, self.rules.error_policy
@@ -197,10 +197,10 @@ class LocalRunner:
     # One step.
 
     async def _step(self, state: AgentState, opening: Decision) -> tuple[list[AgentState], Decision]:
-        """Carry out one step, decide what follows, and record the step with that.
+        """Run one step, decide what follows, and record the step with that decision.
 
-        What comes back is the state after it; and before that another one, if the step was complete when
-        an exception came, which is a step of its own then.
+        Returns the states and the decision. There are two states if an exception came after the step was
+        complete, because the exception is recorded as another step.
         """
         state = self._begun(state, opening.hears if isinstance(opening, Infer) else 0)
         began, complete, following = self.clock.seconds(), list[AgentState](), None
@@ -215,7 +215,7 @@ class LocalRunner:
                     state, following = await self._processed(state, ask), None
         except ListenerFailed:
             raise
-        except Exception as error:  # noqa: BLE001 -- the error policy decides about it
+        except Exception as error:  # noqa: BLE001 -- the error policy handles it
             seconds, following = self.clock.seconds() - began, None
             if state.is_applied:
                 state = self._recorded(state.spent(ask.usage), None)
@@ -228,7 +228,7 @@ class LocalRunner:
         return [*complete, self._recorded(state, outcome)], following
 
     def _begun(self, state: AgentState, hears: int) -> AgentState:
-        """The state in which the step begins; or goes on, where it was paused among its calls."""
+        """Start the step, or continue it where it was paused among its calls."""
         goes_on = bool(state.pending)
         if not goes_on:
             state = state.with_step_started(self.clock.now(), hears)
@@ -241,7 +241,7 @@ class LocalRunner:
         return state
 
     async def _worked(self, state: AgentState) -> AgentState:
-        """Ask the model, then run tools until every call is answered, or a hook paused the run."""
+        """Ask the model, then run tools until every call has a result or a hook paused the run."""
         await self._listed()
         if state.awaits_reply:
             for hook in self.definition.hooks:
@@ -265,7 +265,7 @@ class LocalRunner:
             state = given_back(await self.driver.use_tools(state), self.driver, state)
             return state.worked(self.clock.seconds() - began)
         driver, heard = self.driver, self.narrator.stream(state)
-        # Listeners cannot take back what they heard of an answer that broke off.
+        # Not retried once listeners have received text, as they cannot take it back.
         reply = await self.patience.within(
             driver.model,
             lambda: driver.infer(state, heard.text),
@@ -276,12 +276,12 @@ class LocalRunner:
         return replied(self.driver, state, reply, self.clock.seconds() - began, self.definition.need_of)
 
     async def _settled(self, state: AgentState, decision: Decision) -> AgentState:
-        """Answer the calls that the loop named."""
+        """Run the calls that the decision names."""
         if not isinstance(self.driver, StepDriver) or state.current_step is None:
             raise InvalidInput(f"{type(self.driver).__name__}.use_tools left tool calls without a result")
         match decision:
             case RunTools(named) | RunSubagents(named) | AwaitApproval(named):
-                """What needs a person is refused by the executor, as there is nobody here to ask."""
+                """The executor refuses calls that need a person."""
             case AwaitInput(call):
                 named = (call,)
             case Infer() | AwaitResume() | Process() | Stop():

@@ -1,4 +1,4 @@
-"""A run, told for people: what each step did, and why another one followed or none."""
+"""Prints a run in readable lines: each step, and why another one followed or not."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -29,7 +29,7 @@ class Trace:
         self._args: dict[str, Mapping[str, Any]] = {}
 
     def __call__(self, event: Event) -> None:
-        """Write what the event means, if it means anything to people."""
+        """Write the lines of an event, if it has any."""
         match event:
             case AgentStepStarted():
                 self._text, self._answers = "", False
@@ -52,7 +52,7 @@ class Trace:
             case AgentFailed() | AgentFinished():
                 self._ended(event)
             case _:
-                """Nothing that people need to read."""
+                """Other events have no line."""
 
     def _ended(self, event: AgentFailed | AgentFinished) -> None:
         if isinstance(event, AgentFailed):
@@ -72,7 +72,7 @@ class Trace:
         self._answers = not (event.error_messages or event.has_tool_calls or self._text)
 
     def _answered(self, event: ContinuationEvaluated) -> None:
-        """The answer of a driver that does not stream, once it is known."""
+        """Write the reply of a driver that does not stream, once it is known."""
         if self._answers and event.last_response:
             self.write(f"  model   {event.last_response}")
         self._answers = False

@@ -1,34 +1,34 @@
-"""How long somebody who watches waits for what."""
+"""Pauses and timeouts of the stream client."""
 
 from dataclasses import dataclass
 from random import uniform
 
 LONGEST_ASKED = 300.0
-"""Seconds: nobody stays away for longer, whatever the gateway asks for."""
+"""Upper limit in seconds for a delay that the gateway asks for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """All in seconds."""
+    """Delays and timeouts, in seconds."""
 
     pause: float = 0.5
-    """Before the first return; it doubles."""
+    """Before the first reconnect; doubles with each one."""
     longest: float = 30.0
     patience: float = 10.0
-    """For an answer."""
+    """Timeout for a reply."""
     steady: float = 30.0
-    """A connection that lasts as long was a good one."""
+    """A connection that lasted this long resets the backoff."""
 
 
 class Pauses:
-    """Between one try and the next: longer each time, with some chance in it, until one goes well."""
+    """Exponential backoff with jitter."""
 
     def __init__(self, pace: Pace) -> None:
         self._pace = pace
         self._tries = 0
 
     def next(self, asked: float | None = None) -> float:
-        """Seconds. Whoever is asked to come back at a moment does so, once."""
+        """Return the seconds until the next try; a delay that the gateway asked for is used as it is once."""
         pace = self._pace
         drawn = min(pace.longest, pace.pause * 2 ** min(self._tries, 30)) * uniform(0.5, 1)  # noqa: S311 -- no secret
         is_first, self._tries = self._tries == 0, self._tries + 1
@@ -38,5 +38,5 @@ class Pauses:
         return asked if is_first else max(asked, drawn)
 
     def reset(self) -> None:
-        """It went well."""
+        """Start again with the shortest pause, after a success."""
         self._tries = 0

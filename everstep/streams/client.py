@@ -1,14 +1,14 @@
-"""A client of the gateway: follows a stream through whatever cuts it, by the reader's rule.
+"""A client of the gateway: follows a stream and reconnects, without losing or repeating events.
 
-    async with aclosing(stream(url, f"agent.session.{session_id}", token=token)) as news:
-        async for event in news:
+    async with aclosing(stream(url, f"agent.session.{session_id}", token=token)) as events:
+        async for event in events:
             match event:
                 case Happened(envelope): ...
                 case Wrote(text=text): ...
                 case Reload(): ...
 
-Nothing is read while whoever watches is busy with what came before, so that what waits is bounded. Who is
-busy for too long is cut by the gateway, and goes on where he was.
+The client reads only when the caller asks for the next event, so its buffer is bounded. If the caller is busy
+for too long, the gateway closes the connection, and the client resumes from its position.
 """
 
 import asyncio
@@ -32,25 +32,30 @@ from everstep.streams.connection import Garbled, Line, Lost, opened, socket_url
 logger = logging.getLogger(__name__)
 
 Token: TypeAlias = str | Callable[[], str | Awaitable[str]] | None
-"""What opens the stream; what can be called is asked at each connection."""
+"""The token that opens the stream, or a callable that is asked for one at each connection."""
 
 GARBLED = 8
-"""After as many frames in a row that cannot be read it is not the way that garbles them."""
+"""So many unreadable frames in a row are not a transmission error."""
 
 
 def stream(url: str, channel: str, *, token: Token = None, since: Position | None = None) -> "Stream":
-    """Watch a stream over the gateway at `url`, for as long as you like.
+    """Follow a channel over the gateway at `url` until the stream is closed.
 
-    Without `since` from now on; `Position()` asks for everything. Close it with `contextlib.aclosing`.
+    The stream reconnects by itself. It ends only with `StreamRefused`, with an exception of `token`, or when
+    the task that awaits it is cancelled; a new stream can then resume from its `position`. Close it with
+    `contextlib.aclosing`.
 
-    It comes back by itself, and ends by `StreamRefused` only, by what `token` raises, or when a wait for it
-    is cancelled: another one goes on from its `position`.
+    Args:
+        url: The gateway, such as `ws://127.0.0.1:6001`.
+        channel: The channel to follow.
+        token: A token, or a callable that returns one.
+        since: The position after which events are sent; None for now, `Position()` for the whole history.
     """
     return Stream(url, channel, token, since)
 
 
 class Stream:
-    """What is told, as an asynchronous iterator."""
+    """The events of a channel, as an asynchronous iterator."""
 
     def __init__(
         self,
@@ -63,11 +68,11 @@ class Stream:
         Channel.named(channel)
         self.url, self.channel = socket_url(url), channel
         self.is_live = False
-        """Whether what happens comes at once; otherwise it is on its way back to the gateway."""
+        """Whether the client is subscribed; False while it reconnects."""
         self._token = token
         self._pace = pace or Pace()
         self._pauses = Pauses(self._pace)
-        # The text before a position's drafts is not known here: it comes anew, as snapshots.
+        # The text before the drafts of a position is unknown here; the gateway sends it again, as snapshots.
         self._reader = Reader(since)
         self._is_placed = since is not None
         self._told = dict[UUID, Wrote]()
@@ -78,7 +83,7 @@ class Stream:
 
     @property
     def position(self) -> Position | None:
-        """Where to go on from after what was told last; None while nothing is known."""
+        """The position after the last event, to resume from; None before the first subscription."""
         return self._reader.position if self._is_placed else None
 
     def __aiter__(self) -> "Stream":
@@ -88,13 +93,13 @@ class Stream:
         return await anext(self._news)
 
     async def aclose(self) -> None:
-        """No longer watch."""
+        """Stop following the channel."""
         await self._news.aclose()
 
     async def until_ended(self, execution_id: UUID) -> AsyncGenerator[News]:
-        """All news until this execution ends, its end included.
+        """Yield all events until this execution ends, including its end.
 
-        After `Reload` it may have ended before: look at it over the HTTP API.
+        After `Reload` the execution may have ended already: look it up over the HTTP API.
         """
         async for event in self:
             yield event
@@ -118,7 +123,7 @@ class Stream:
             if monotonic() - began >= self._pace.steady:
                 self._pauses.reset()
             pause = self._pauses.next(back_in)
-            logger.info("back to the gateway in %.1f s: %s", pause, why)
+            logger.info("reconnecting to the gateway in %.1f s: %s", pause, why)
             await asyncio.sleep(pause)
 
     async def _asked_token(self) -> str:
@@ -126,12 +131,12 @@ class Stream:
         return (await token if isawaitable(token) else token) or ""
 
     def _count(self, lost: Lost) -> None:
-        """What garbles one frame may have been the way; what garbles all of them is not."""
+        """Raise once several frames in a row are unreadable; one may be a transmission error."""
         self._garbled = self._garbled + 1 if isinstance(lost, Garbled) else 0
         if self._garbled >= GARBLED:
             raise StreamRefused(
-                f"what {self.url} sends cannot be read ({lost}); check that it is a gateway, "
-                "and bring this program up to date"
+                f"the frames of {self.url} cannot be read ({lost}); check that it is a gateway, "
+                "and update this program"
             )
 
     async def _connection(self, token: str) -> AsyncGenerator[News]:
@@ -148,13 +153,13 @@ class Stream:
                     yield event
 
     async def _ask(self, line: Line) -> None:
-        """Subscribe from where one is."""
+        """Subscribe from the current position."""
         self._ask_at = None
         position = self.position
         await line.subscribe(self.channel, position and position.to_dict())
 
     def _read(self, line: Line, frame: FrozenDict) -> News | None:
-        """What a frame tells. Kinds that are not known are for later versions."""
+        """Return the event of a frame; None for frames without one, such as those of later versions."""
         try:
             if "payload" in frame:
                 return self._take(Envelope.from_dict(frame))
@@ -164,8 +169,8 @@ class Stream:
         except InvalidInput as error:
             raise Garbled(str(error)) from None
         if frame.get("type") == "sub_error":
-            why = frame.get("message") or "this may not be watched, or is not there"
-            raise StreamRefused(f"{self.channel}: {why}; check its id, and whose token this is")
+            why = frame.get("message") or "you may not watch this channel, or it does not exist"
+            raise StreamRefused(f"{self.channel}: {why}; check the channel's id and the token")
         return None
 
     def _joined(self, frame: FrozenDict) -> Reload | None:
@@ -175,7 +180,7 @@ class Stream:
         epoch = start.epoch or ""
         self._reader.joined(epoch, start.seq, recovered=is_recovered and was_placed)
         self._is_placed = self.is_live = True
-        # What was missing before comes now.
+        # The reply sends everything that was missing.
         self._ask_at = None
         if is_recovered or not was_placed:
             return None

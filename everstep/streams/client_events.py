@@ -1,4 +1,4 @@
-"""What somebody who watches is told, and why it may end."""
+"""The events of the stream client, and the error that ends it."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -11,7 +11,7 @@ from everstep.agent_domain.stream.reader import ENDED, fence_of
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """Something that is stored: each once, in order."""
+    """A stored event. Each is sent once, in order."""
 
     envelope: Envelope
 
@@ -23,22 +23,22 @@ class Happened:
 
 @dataclass(frozen=True, slots=True)
 class Wrote:
-    """The model has written some more of a step's text. The stored message of the step wins over it."""
+    """The model has written more of a step's text. The stored message of the step supersedes it."""
 
     execution_id: UUID
     step_number: int
     attempt: int
     text: str
-    """All that this attempt has written so far."""
+    """The whole text of this attempt so far."""
     new: str
-    """What was added to what was told before of the same attempt; empty if the text was replaced."""
+    """The text added since the previous event of the same attempt; empty if the text was replaced."""
     is_complete: bool = False
-    """Whether nothing more is written in this attempt."""
+    """Whether this attempt writes no more text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reload:
-    """What was told before is void: load it anew over the HTTP API. What follows comes after this `seq`."""
+    """The history has changed: load it again over the HTTP API. Later events follow this `seq`."""
 
     epoch: str
     seq: int
@@ -48,9 +48,9 @@ News: TypeAlias = Happened | Wrote | Reload
 
 
 class StreamRefused(EverstepError):
-    """This stream cannot be watched like this, and trying again would not help; the text says what would."""
+    """The stream cannot be followed, and a retry would not help; the message says what would."""
 
     def __init__(self, text: str, code: int | None = None) -> None:
         self.code = code
-        """Of the closing, if there was one: docs/streaming.md lists them."""
+        """The close code, if the gateway sent one; docs/streaming.md lists them."""
         super().__init__(text)

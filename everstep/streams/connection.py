@@ -1,4 +1,4 @@
-"""A connection to the gateway, in its native protocol: frames, pings, and why it ended."""
+"""A connection to the gateway, in its native protocol: frames, pings, and close codes."""
 
 import asyncio
 import ssl
@@ -21,7 +21,7 @@ from everstep.streams.client_events import StreamRefused
 SUBPROTOCOL = Subprotocol("everstep.v1")
 PATH = "/v1"
 MAX_FRAME = 16 * 1024 * 1024
-"""Bytes: an envelope, or all that was written of a step."""
+"""Bytes: one envelope, or the whole text of a step."""
 
 _SCHEMES: Mapping[str, str] = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 _HERE = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -29,44 +29,48 @@ _HERE = frozenset({"localhost", "127.0.0.1", "::1"})
 INVITING = range(3000, 3500)
 REFUSING = range(3500, 4000)
 _AFTER: Mapping[int, float] = {3001: 1.0, 3004: 1.0, 3005: 5.0, 3006: 2.0, 3007: 5.0}
-"""Where a connection ends without a word: when to come back. At once after other invitations."""
+"""Reconnect delays for closes without a `bye` frame; other codes of `INVITING` reconnect at once."""
 _ADVICE: Mapping[int, str] = {
-    3500: "this program and the gateway are of versions that do not fit; bring both up to date",
-    3501: "what was sent is too large; pass a shorter token",
-    3502: "pass a token or an API key that the HTTP API takes, and a newer one each time it is asked for",
+    3500: "the versions of this program and of the gateway do not match; update both",
+    3501: "the frame is too large; pass a shorter token",
+    3502: "pass a token or an API key that the HTTP API accepts, and a current one on every call",
 }
 _PASSING = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS})
 
 
 class Lost(Exception):
-    """The connection is gone, and one may come back."""
+    """The connection was lost; the client may reconnect."""
 
     def __init__(self, why: str, back_in: float | None = None) -> None:
         self.back_in = back_in
-        """Seconds; None for whenever it seems best."""
+        """Delay in seconds before reconnecting; None for the client's own backoff."""
         super().__init__(why)
 
 
 class Garbled(Lost):
-    """Something came that cannot be read."""
+    """A frame could not be read."""
 
 
 def socket_url(url: str) -> str:
-    """Where the socket is of a gateway that is at this URL."""
+    """Return the URL of the WebSocket endpoint of a gateway.
+
+    Raises:
+        InvalidInput: `url` is not the URL of a gateway.
+    """
     try:
         parts = urlsplit(url.strip())
         port = parts.port
     except ValueError:
         parts, port = None, None
     if parts is None or parts.scheme not in _SCHEMES or not parts.hostname or port == 0:
-        raise InvalidInput(f"'{url}' is no URL of a gateway; write it like ws://127.0.0.1:6001")
+        raise InvalidInput(f"'{url}' is not the URL of a gateway; it looks like ws://127.0.0.1:6001")
     path = parts.path.rstrip("/")
     path = path if path.endswith(PATH) else path + PATH
     return parts._replace(scheme=_SCHEMES[parts.scheme], path=path, fragment="").geturl()
 
 
 class Line:
-    """A connection on which one was welcomed."""
+    """An authenticated connection."""
 
     def __init__(self, socket: ClientConnection, pace: Pace) -> None:
         self._socket = socket
@@ -74,25 +78,31 @@ class Line:
         self._ping_after = 0.0
         self._waited = 0.0
         self.is_asked = False
-        """Whether a subscription waits for its answer."""
+        """Whether a subscription waits for its reply."""
 
     async def begin(self, token: str) -> None:
-        """Say who this is, and hear how often to ping."""
+        """Authenticate, and read the ping interval from the reply."""
         await self._send(type="hello", token=token)
         frame = await self._received(self._patience)
         if frame is None or frame.get("type") != "welcome":
-            raise Garbled("the gateway did not greet")
+            raise Garbled("the gateway did not answer with a welcome")
         self._ping_after = _seconds(frame, "ping_after")
 
     async def subscribe(self, channel: str, since: Mapping[str, Any] | None) -> None:
-        """Watch, from a position on."""
+        """Subscribe to a channel, from a position on."""
         self.is_asked, self._waited = True, 0.0
         await self._send(type="sub", channel=channel, **({} if since is None else {"since": since}))
 
     async def next(self, within: float | None) -> FrozenDict | None:
-        """The next frame; None if none came within so many seconds. `Lost` if nobody is there any more.
+        """Return the next frame; None if none arrives within so many seconds.
 
-        Only what is waited here counts: whoever is busy elsewhere has not waited for the gateway.
+        Only time spent waiting here counts towards the timeouts, not time that the caller is busy.
+
+        Args:
+            within: Seconds to wait; None for as long as the gateway may be silent.
+
+        Raises:
+            Lost: The gateway was silent for too long.
         """
         silence = self._ping_after + self._patience
         if self.is_asked:
@@ -101,11 +111,11 @@ class Line:
         frame = await self._received(silence if within is None else min(silence, within))
         self._waited += monotonic() - began
         if frame is None and (within is None or silence <= within):
-            raise Lost("nothing was heard from the gateway")
+            raise Lost("the gateway sent nothing in time")
         return frame
 
     async def pinging(self) -> None:
-        """Ping as often as the gateway wants to hear something."""
+        """Send pings at the interval that the gateway asked for."""
         with suppress(ConnectionClosed):
             while True:
                 await asyncio.sleep(self._ping_after)
@@ -121,7 +131,7 @@ class Line:
         except TimeoutError:
             return None
         try:
-            # What is no text is no JSON, either.
+            # A binary frame is refused like invalid JSON.
             frame = frozen_map(parse_json(data if isinstance(data, str) else ""), "the frame")
         except InvalidInput as error:
             raise Garbled(str(error)) from None
@@ -143,28 +153,28 @@ def _farewell(frame: FrozenDict) -> Exception:
 
 
 def _refused(code: int, reason: str) -> StreamRefused:
-    advice = _ADVICE.get(code, "trying again would not help")
-    return StreamRefused(f"the gateway says: {reason or f'closed with {code}'}; {advice}", code)
+    advice = _ADVICE.get(code, "a retry would not help")
+    return StreamRefused(f"the gateway closed the stream: {reason or f'closed with {code}'}; {advice}", code)
 
 
 def _seconds(frame: FrozenDict, name: str) -> float:
     seconds = frame.get(name)
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds < 0:
-        raise Garbled(f"{name} is no number of seconds")
+        raise Garbled(f"{name} is not a number of seconds")
     return float(seconds)
 
 
 @asynccontextmanager
 async def opened(url: str, token: str, pace: Pace) -> AsyncGenerator[Line]:
-    """A connection. Whatever ends it becomes `Lost`, or `StreamRefused` if it is for good."""
-    # A proxy knows no way to this machine.
+    """Open a connection; its failures are raised as `Lost`, or as `StreamRefused` if they are permanent."""
+    # A proxy cannot reach this machine's loopback address.
     proxy = None if urlsplit(url).hostname in _HERE else True
     try:
         async with connect(
             url,
             subprotocols=[SUBPROTOCOL],
             open_timeout=pace.patience,
-            # The protocol has pings of its own, which say that somebody thinks, too.
+            # Pings of the protocol itself also show that the process is alive, not only its socket.
             ping_interval=None,
             close_timeout=1,
             max_size=MAX_FRAME,
@@ -180,7 +190,7 @@ async def opened(url: str, token: str, pace: Pace) -> AsyncGenerator[Line]:
                 finally:
                     pings.cancel()
             except Lost:
-                # Nobody is there to say goodbye to.
+                # Skip the closing handshake, which would get no reply.
                 socket.transport.abort()
                 raise
     except ConnectionClosed as error:
@@ -203,9 +213,9 @@ def _unopened(url: str, error: Exception) -> Exception:
         case InvalidStatus() if (status := error.response.status_code) in range(400, 500):
             if status in _PASSING:
                 return Lost(f"{url} answers {status}")
-            return StreamRefused(f"{url} answers {status}, as no gateway does; {check}")
+            return StreamRefused(f"{url} answers {status}, which a gateway does not; {check}")
         case NegotiationError():
-            return StreamRefused(f"{url} does not speak {SUBPROTOCOL}: {error}; {check}")
+            return StreamRefused(f"{url} does not support {SUBPROTOCOL}: {error}; {check}")
         case ssl.SSLCertVerificationError():
             return StreamRefused(f"the certificate of {url} is not trusted: {error.verify_message}")
         case _:

@@ -1,4 +1,4 @@
-"""The bus of one process: for tests, and where writers and readers are together."""
+"""A bus within one process, for tests and for writers and readers in the same process."""
 
 import asyncio
 from collections.abc import AsyncIterator, Generator, Sequence
@@ -9,13 +9,13 @@ from everstep.agent_domain.stream.bus import Chunk, Frame, Outbox
 from everstep.agent_domain.stream.records import StoredEnvelope
 
 MOST_FRAMES = 1000
-"""As many wait for one listener before chunks are dropped."""
+"""Frames buffered per listener before chunks are dropped."""
 
 
 class Listener:
-    """What happens in one stream, as an iterator; it ends when too much waits to be read.
+    """The frames of one stream, as an iterator; it ends when the buffer overflows.
 
-    Whoever still wants to know begins anew, with what the table has.
+    A consumer that wants to continue starts again from the table.
     """
 
     def __init__(self, limit: int) -> None:
@@ -23,17 +23,17 @@ class Listener:
         self._filled = asyncio.Event()
 
     def put(self, frame: Frame) -> None:
-        """Something happened."""
+        """Buffer a frame."""
         self._outbox.put(frame, is_chunk=isinstance(frame, Chunk))
         self._filled.set()
 
     @property
     def is_overrun(self) -> bool:
-        """Whether it is too late for this one."""
+        """Whether the buffer has overflowed."""
         return self._outbox.is_overrun
 
     def waiting(self) -> tuple[Frame, ...]:
-        """What came since somebody looked."""
+        """Return and clear the buffered frames."""
         self._filled.clear()
         return self._outbox.take()
 
@@ -46,7 +46,7 @@ class Listener:
 
 
 class MemoryBus:
-    """Takes frames to listeners in the same event loop."""
+    """Delivers frames to listeners in the same event loop."""
 
     def __init__(self, limit: int = MOST_FRAMES) -> None:
         self._limit = limit
@@ -54,7 +54,7 @@ class MemoryBus:
 
     @contextmanager
     def listening(self, stream_id: UUID) -> Generator[Listener]:
-        """Hear of this stream while the body runs."""
+        """Receive the frames of a stream while the body runs."""
         listener = Listener(self._limit)
         self._listeners.setdefault(stream_id, []).append(listener)
         try:
@@ -70,16 +70,16 @@ class MemoryBus:
             self._listeners.pop(stream_id, None)
 
     def wants(self, stream_id: UUID) -> bool:
-        """Whether somebody listens to this stream."""
+        """Whether the stream has a listener."""
         return stream_id in self._listeners
 
     def publish(self, stream_id: UUID, envelopes: Sequence[StoredEnvelope]) -> None:
-        """Take what was committed to those who listen."""
+        """Deliver committed envelopes to the listeners."""
         for envelope in envelopes:
             self._put(stream_id, envelope)
 
     def chunk(self, stream_id: UUID, chunk: Chunk) -> None:
-        """Take what was written to those who listen."""
+        """Deliver a text chunk to the listeners."""
         self._put(stream_id, chunk)
 
     def _put(self, stream_id: UUID, frame: Frame) -> None:

@@ -1,7 +1,7 @@
-"""Puts what this process committed in the order of its numbers.
+"""Puts the commits of this process in the order of their sequence numbers.
 
-Transactions commit in that order, but the server's answers overtake each other, and so do the coroutines that
-wait for them.
+Transactions commit in that order, but the replies of the database overtake each other, and so do the
+coroutines that await them.
 """
 
 import asyncio
@@ -12,14 +12,14 @@ from everstep.agent_domain.stream.bus import Chunk, EnvelopeBus, Frame
 from everstep.agent_domain.stream.records import StoredEnvelope
 
 MOMENT = 0.005
-"""Seconds that something early waits. What is missing then was written by another process."""
+"""Seconds that an early frame waits. A frame still missing then was written by another process."""
 
 MOST_STREAMS = 10_000
-"""So many are remembered before those are forgotten that nobody asks for any more."""
+"""The number of streams remembered before those without a subscriber are evicted."""
 
 
 class InOrder:
-    """A bus in front of another one: what is early waits a moment for what comes before it."""
+    """A bus that reorders frames for another bus: an early frame waits a moment for its predecessors."""
 
     def __init__(self, bus: EnvelopeBus, moment: float = MOMENT) -> None:
         self._bus = bus
@@ -28,11 +28,11 @@ class InOrder:
         self._early: dict[UUID, list[Frame]] = {}
 
     def wants(self, stream_id: UUID) -> bool:
-        """Whether somebody asked for this stream."""
+        """Whether the stream has a subscriber."""
         return self._bus.wants(stream_id)
 
     def publish(self, stream_id: UUID, envelopes: Sequence[StoredEnvelope]) -> None:
-        """These were committed."""
+        """Publish committed envelopes, in order."""
         if len(self._heads) > MOST_STREAMS:
             self._heads = {each: head for each, head in self._heads.items() if self.wants(each)}
         if self._is_early(stream_id, envelopes[0]):
@@ -43,14 +43,14 @@ class InOrder:
             self._go_on(stream_id)
 
     def chunk(self, stream_id: UUID, chunk: Chunk) -> None:
-        """This was written."""
+        """Publish a text chunk after the envelope it follows."""
         if self._is_early(stream_id, chunk):
             self._wait(stream_id, chunk)
         else:
             self._bus.chunk(stream_id, chunk)
 
     def _is_early(self, stream_id: UUID, frame: Frame) -> bool:
-        """Whether something is missing before it; of a stream that is new here nothing is."""
+        """Whether a predecessor is missing; never for the first frame of a stream seen here."""
         head = self._heads.get(stream_id)
         before = (frame.after_seq or 0) if isinstance(frame, Chunk) else frame.seq - 1
         return head is not None and before > head
@@ -62,12 +62,12 @@ class InOrder:
         self._early[stream_id] += frames
 
     def _give_up(self, stream_id: UUID) -> None:
-        """It does not come: whoever reads finds the hole by the numbers."""
+        """Pass on the waiting frames; readers detect the hole by the sequence numbers."""
         for frame in sorted(self._early.pop(stream_id, ()), key=_place):
             self._pass(stream_id, frame)
 
     def _go_on(self, stream_id: UUID) -> None:
-        """Whatever is not early any more."""
+        """Pass on the frames that are no longer early."""
         waiting = sorted(self._early.pop(stream_id, ()), key=_place)
         while waiting and not self._is_early(stream_id, waiting[0]):
             self._pass(stream_id, waiting.pop(0))
@@ -83,5 +83,5 @@ class InOrder:
 
 
 def _place(frame: Frame) -> tuple[int, bool]:
-    """Where it belongs: a chunk behind the envelope that it follows, and behind the chunks before it."""
+    """The sort key: a chunk comes after the envelope that it follows and after the chunks before it."""
     return (frame.after_seq or 0, True) if isinstance(frame, Chunk) else (frame.seq, False)

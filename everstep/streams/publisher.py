@@ -1,8 +1,8 @@
-"""The bus of a writer: a connection to every gateway, over which goes what that gateway wants.
+"""The bus of a writer: one connection to every gateway, carrying the streams that the gateway wants.
 
-Nothing waits for it. What a gateway does not take in time is dropped, text first; a gateway that is too far
-behind has its connection cut, and compares with the table once it is linked again. So do those that a lost
-connection left behind.
+Writers never wait for a gateway. Frames that a gateway does not accept in time are dropped, text first. The
+connection of a gateway that is too far behind is closed; the gateway compares its streams with the table once
+it is linked again. Frames lost with a connection are recovered in the same way.
 """
 
 import asyncio
@@ -27,26 +27,26 @@ from everstep.agent_domain.stream.records import StoredEnvelope
 logger = logging.getLogger(__name__)
 
 REFRESH_SECONDS = 1.0
-"""So often the gateways that are there are looked for."""
+"""Seconds between two lookups of the running gateways."""
 MOST_FRAMES = 10_000
-"""As many wait for one gateway before chunks are dropped."""
+"""Frames queued per gateway before chunks are dropped."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
-"""Seconds before a gateway is tried again: twice as long each time."""
+"""Seconds before a reconnect; doubles up to the second value."""
 STEADY_SECONDS = 5.0
-"""A connection that held for so long was a good one: the next is tried soon."""
+"""A connection that lasted this long resets the backoff."""
 PING_SECONDS = 5.0
-"""So often a silent gateway is asked whether it is there, and so long it may take to answer."""
+"""The interval of pings, and the timeout of their replies."""
 FLUSH_SECONDS = 1.0
-"""So long the last words may take."""
+"""Seconds for sending the rest of the queue on close."""
 
 
 def nothing_is_lost() -> bool:
-    """As everywhere outside of crash tests: what is sent arrives, or the connection is gone."""
+    """Return False, as everywhere outside of crash tests: frames arrive, or the connection is lost."""
     return False
 
 
 class DirectBus:
-    """Takes frames to the gateways. It is at work between `start` and `aclose`."""
+    """Sends frames to the gateways, between `start` and `aclose`."""
 
     def __init__(
         self,
@@ -71,16 +71,16 @@ class DirectBus:
         self._is_lost = False
 
     def wants(self, stream_id: UUID) -> bool:
-        """Whether a gateway asked for this stream."""
+        """Whether a gateway wants this stream."""
         return any(stream_id in each.wanted for each in self._links.values())
 
     def publish(self, stream_id: UUID, envelopes: Sequence[StoredEnvelope]) -> None:
-        """Take what was committed to the gateways that want it."""
+        """Send committed envelopes to the gateways that want the stream."""
         for envelope in envelopes:
             self._put(stream_id, envelope)
 
     def chunk(self, stream_id: UUID, chunk: Chunk) -> None:
-        """Take what was written to the gateways that want it."""
+        """Send a text chunk to the gateways that want the stream."""
         self._put(stream_id, chunk)
 
     def _put(self, stream_id: UUID, frame: Frame) -> None:
@@ -91,7 +91,7 @@ class DirectBus:
                 each.put(line)
 
     def start(self) -> None:
-        """Begin to look for gateways."""
+        """Start looking for gateways."""
         self._finding = asyncio.create_task(
             keep_running(
                 "the search for gateways", self._find, sleep=asyncio.sleep, clock=monotonic, log=logger
@@ -99,7 +99,7 @@ class DirectBus:
         )
 
     async def aclose(self) -> None:
-        """Send what waits, for a moment at most, and leave."""
+        """Send the rest of the queues, for a limited time, and close all links."""
         if self._finding:
             await _cancelled([self._finding])
         links, self._links = list(self._links.values()), {}
@@ -113,9 +113,9 @@ class DirectBus:
             try:
                 self._found(*await self._gateways.present(PRESENT_SECONDS))
                 self._is_lost = False
-            except Exception as error:  # noqa: BLE001 -- whatever it is, what is known still works
+            except Exception as error:  # noqa: BLE001 -- the known gateways keep working
                 if not self._is_lost:
-                    logger.warning("where gateways are cannot be found out; those known are kept: %s", error)
+                    logger.warning("looking up the gateways failed; the known ones are kept: %s", error)
                 self._is_lost = True
             await asyncio.sleep(self._refresh)
 
@@ -126,7 +126,7 @@ class DirectBus:
                     key[1], self._token, self._limit, self._first_pause, self._ping, loses=self._loses
                 )
         for key, each in list(self._links.items()):
-            # Who is gone is not linked again; while a connection holds, somebody is there.
+            # An absent gateway is not linked again, but a link that is still open proves that it is there.
             each.is_present = key in present
             if each.is_present or each.is_open:
                 each.tell(epoch)
@@ -136,7 +136,7 @@ class DirectBus:
 
 
 class _Line:
-    """A frame as it is sent, written once for all gateways and not before the first one takes it."""
+    """A frame as it is sent: encoded once for all gateways, when the first one takes it."""
 
     __slots__ = ("_frame", "_stream_id", "_written", "is_chunk")
 
@@ -148,18 +148,18 @@ class _Line:
 
     @property
     def written(self) -> bytes:
-        """Empty if it cannot be written: whoever reads finds the hole."""
+        """The encoded frame; empty if it cannot be encoded, which readers detect as a hole."""
         if self._written is None:
             try:
                 self._written = link.line(self._stream_id, envelope_of(self._frame))
             except Exception:
-                logger.exception("something of the stream %s cannot be pushed", self._stream_id)
+                logger.exception("a frame of the stream %s cannot be encoded", self._stream_id)
                 self._written = b""
         return self._written
 
 
 class _Link:
-    """What goes to one gateway, over one connection after the other."""
+    """The queue and the successive connections of one gateway."""
 
     def __init__(
         self,
@@ -194,11 +194,11 @@ class _Link:
         return self._connection is not None
 
     async def idle(self) -> None:
-        """Once nothing waits any more."""
+        """Wait until the queue is empty."""
         await self._idle.wait()
 
     def tell(self, epoch: str) -> None:
-        """Of which history is told from now on."""
+        """Set the epoch of the frames that follow, and start the link."""
         if epoch != self._epoch:
             self._epoch = epoch
             self._some.set()
@@ -210,22 +210,22 @@ class _Link:
             )
 
     def put(self, line: _Line) -> None:
-        """One more line. A gateway that is too far behind has to read the table."""
+        """Queue one more line. A gateway that is too far behind is disconnected and has to read the table."""
         self._outbox.put(line, is_chunk=line.is_chunk)
         self._idle.clear()
         self._some.set()
         if self._outbox.is_overrun and self._connection:
-            logger.warning("the gateway at %s does not keep up; it is linked anew", self._url)
+            logger.warning("the gateway at %s does not keep up; reconnecting", self._url)
             self._connection.transport.abort()
             self._reset()
 
     def drop(self) -> None:
-        """The gateway is gone."""
+        """Stop the link of a gateway that is gone."""
         if self.task:
             self.task.cancel()
 
     async def _stay(self) -> None:
-        """Linked, whatever happens, while the gateway is there."""
+        """Keep the link open while the gateway is there."""
         pause = self._first_pause
         while self.is_present:
             began = monotonic()
@@ -265,14 +265,14 @@ class _Link:
                 await self._listen(connection)
             finally:
                 if not self._idle.is_set():
-                    # A closing handshake would wait for what the gateway does not take.
+                    # A closing handshake would wait behind the frames that the gateway does not take.
                     connection.transport.abort()
                 self._reset()
                 await _cancelled([sending])
                 await connection.close(CloseCode.GOING_AWAY)
 
     def _reset(self) -> None:
-        """Nothing is wanted over a connection that is not there."""
+        """Clear the queue and the wanted streams, which belong to the connection."""
         self._connection = None
         self.wanted.clear()
         self._outbox.take()
@@ -283,7 +283,7 @@ class _Link:
             try:
                 interest = link.read_gateway(message)
             except InvalidInput as error:
-                logger.warning("a gateway of another version says what cannot be read: %s", error)
+                logger.warning("a gateway of another version sent an unreadable message: %s", error)
                 continue
             if self._connection is connection:
                 self.wanted = (self.wanted | interest.want) - interest.unwant
@@ -292,8 +292,8 @@ class _Link:
         try:
             await self._send_all(connection)
         except (ConnectionClosed, TimeoutError):
-            """Whoever listens hears of a connection that is closed, too."""
-        except Exception as error:  # noqa: BLE001 -- a connection on which nothing is said helps nobody
+            """The listening side sees a closed connection, too."""
+        except Exception as error:  # noqa: BLE001 -- a connection that can no longer send is useless
             note_failure("a link to a gateway", error, logger)
             connection.transport.abort()
 
@@ -312,12 +312,12 @@ class _Link:
                 self._idle.set()
 
     async def _sent(self, connection: ClientConnection, message: bytes) -> None:
-        """A ping would wait behind it for ever, so it has a deadline of its own."""
+        """Send with a deadline: a ping would wait behind a blocked send forever."""
         try:
             async with asyncio.timeout(2 * self._ping):
                 await connection.send(message, text=True)
         except TimeoutError:
-            logger.warning("the gateway at %s takes nothing any more; it is linked anew", self._url)
+            logger.warning("the gateway at %s no longer accepts frames; reconnecting", self._url)
             connection.transport.abort()
             raise
 

@@ -86,7 +86,7 @@ async def postgres_is_killed(under_way: UnderWay) -> None:
 
 def tries(site: Site) -> int:
     """How often a worker could not write what must not be lost."""
-    return site.workers[0].log.read_text().count("the store is not there")
+    return site.workers[0].log.read_text().count("the store is unavailable, retrying")
 
 
 async def temporal_is_killed(under_way: UnderWay) -> None:

@@ -785,7 +785,7 @@ class TestWhatNobodyForesaw:
                 await finished(execution)
 
         assert isinstance(failure.value.cause, ApplicationError)
-        assert "could not be written down" in str(failure.value.cause)
+        assert "could not be recorded" in str(failure.value.cause)
 
     async def test_a_criterion_that_cannot_be_planned_is_refused_at_start(
         self, temporal: TemporalClient

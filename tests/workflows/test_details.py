@@ -137,5 +137,5 @@ async def test_a_run_that_was_cut_shows_that_the_next_one_goes_on(
         shown = [(await details(execution, run.original_execution_run_id))[0] for run in runs]
 
     assert len(shown) > 1
-    assert {line.split(": ")[1] for line in shown[:-1]} == {"goes on in the next run of this workflow"}
+    assert {line.split(": ")[1] for line in shown[:-1]} == {"continues in the next run of this workflow"}
     assert shown[-1] == "**agent**: completed (completed)"

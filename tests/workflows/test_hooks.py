@@ -623,7 +623,7 @@ class TestCallsAndHooks:
             "Done",
         ]
         assert [error.message for error in steps[0].errors] == [
-            "a hook failed; the call that it stood around says how"
+            "a hook failed; the error of its call has the details"
         ]
         assert look.calls == [{}]
         assert (result.status, result.steps) == (AgentStatus.COMPLETED, 2)

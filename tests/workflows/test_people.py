@@ -462,7 +462,7 @@ class TestPausing:
         async with at_work(temporal, an_agent(model=model)) as office:
             execution = await office.start()
             await model.begun.wait()
-            with pytest.raises(Refused, match=r"^nobody has paused the execution$"):
+            with pytest.raises(Refused, match=r"^the execution is not paused$"):
                 await execution.resume()
             model.go_on.set()
             await finished(execution)

@@ -305,7 +305,7 @@ async def test_what_does_not_invite_to_come_back_ends_it(code: int) -> None:
             await socket.close(code, "no")
 
     async with Rude(tale()).open() as gateway:
-        with pytest.raises(StreamRefused, match="the gateway says: no; ") as raised:
+        with pytest.raises(StreamRefused, match="the gateway closed the stream: no; ") as raised:
             await told(watching(gateway), gateway.tale)
 
     assert raised.value.code == code
@@ -314,7 +314,7 @@ async def test_what_does_not_invite_to_come_back_ends_it(code: int) -> None:
 async def test_a_channel_that_may_not_be_watched_ends_it() -> None:
     async with Gateway(tale()).open() as gateway:
         news = Stream(gateway.url, f"agent.session.{uuid4()}", TOKEN, ALL, QUICK)
-        with pytest.raises(StreamRefused, match="there is none; check its id"):
+        with pytest.raises(StreamRefused, match="there is none; check the channel's id"):
             await told(news, gateway.tale)
 
 
@@ -337,7 +337,7 @@ async def test_what_never_makes_sense_ends_it(frame: str | bytes) -> None:
             await socket.wait_closed()
 
     async with Babbling(tale()).open() as gateway:
-        with pytest.raises(StreamRefused, match="bring this program up to date"):
+        with pytest.raises(StreamRefused, match="and update this program"):
             await told(watching(gateway), gateway.tale)
 
     assert gateway.connections == GARBLED
@@ -432,7 +432,7 @@ def test_a_url_of_a_gateway_may_be_written_in_several_ways(url: str, socket: str
 
 @pytest.mark.parametrize("url", ["", "h:1", "ftp://h", "ws://", "ws://h:x", "ws://[h"])
 def test_what_is_no_url_is_refused(url: str) -> None:
-    with pytest.raises(InvalidInput, match="write it like"):
+    with pytest.raises(InvalidInput, match="it looks like"):
         stream(url, tale().channel)
 
 

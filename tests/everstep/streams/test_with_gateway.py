@@ -94,7 +94,7 @@ async def test_another_history_is_to_be_loaded_anew() -> None:
 async def test_who_is_not_known_and_what_is_not_there_is_refused() -> None:
     async with running() as gateway:
         gateway.keys.closed.add(SESSION)
-        with pytest.raises(StreamRefused, match="check its id, and whose token"):
+        with pytest.raises(StreamRefused, match="check the channel's id and the token"):
             await following(watching(gateway))
         gateway.keys.banned.add("ann")
         with pytest.raises(StreamRefused, match="pass a token"):
