@@ -52,6 +52,7 @@ ROOMS: Final = {
     "everstep/local": Limits(19.8, 29.8, 7),
     "everstep/runtime": Limits(12.7, 9.6, 11),
     "everstep/store": Limits(16.5, 17.4, 24),
+    "everstep/testing": Limits(1.0, 3.0, 0),
     "everstep/streams": Limits(30.3, 19.5, 6),
     "CHANGELOG.md": Limits(7.3, 3.0, 0),
     "CONTRIBUTING.md": Limits(3.2, 3.0, 0),

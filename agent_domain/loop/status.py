@@ -31,6 +31,11 @@ class ExecutionStatus(StrEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
 
+    @property
+    def is_terminal(self) -> bool:
+        """Whether the execution has ended."""
+        return self in {ExecutionStatus.COMPLETED, ExecutionStatus.FAILED, ExecutionStatus.CANCELLED}
+
 
 class WireStatus(StrEnum):
     """The status of an execution, in the event stream."""
