@@ -1,4 +1,4 @@
-"""Words for capabilities at work: an agent whose model plays a script, run in this process."""
+"""Builders for agents with capabilities: a model that plays a script, run in this process."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -17,7 +17,7 @@ LOOKS = calls(("look", {}))
 
 
 def builder_of(*capabilities: AgentCapability, max_steps: int = 20) -> AgentBuilder:
-    """An agent with these capabilities and a tool beside them."""
+    """An agent with these capabilities and one more tool."""
     builder = AgentBuilder.base().with_max_steps(max_steps).with_tools([LOOK])
     for capability in capabilities:
         builder.with_capability(capability)
@@ -25,20 +25,20 @@ def builder_of(*capabilities: AgentCapability, max_steps: int = 20) -> AgentBuil
 
 
 def an_agent(model: Model, *capabilities: AgentCapability, max_steps: int = 20) -> Agent:
-    """The same, whose model is this one."""
+    """The same, with this model."""
     return builder_of(*capabilities, max_steps=max_steps).with_driver(ToolCallingDriver(model)).build()
 
 
 async def run(
     *script: InferenceResponse | str | Exception, having: Iterable[AgentCapability], max_steps: int = 20
 ) -> tuple[AgentState, ScriptedModel]:
-    """The state at the end of a run in which the model says this, and the model."""
+    """The state at the end of a run in which the model gives these responses, and the model."""
     model = ScriptedModel(*script)
     return await an_agent(model, *having, max_steps=max_steps).arun("Plan a trip"), model
 
 
 def results(state: AgentState) -> list[str]:
-    """What the model read of each call, in order."""
+    """The result of each call, in order, as the model read it."""
     return [execution.text for step in state.steps for execution in step.tool_executions]
 
 
@@ -48,7 +48,7 @@ def said_to(model: ScriptedModel, turn: int) -> list[Message]:
 
 
 class Presets:
-    """Models by the names of presets; settings are known by the preset that they change."""
+    """Models by preset name; settings are identified by the preset that they change."""
 
     def __init__(self, **models: Model) -> None:
         self.models = models

@@ -1,4 +1,4 @@
-"""docs/capabilities.md says what the code does."""
+"""docs/capabilities.md matches the code."""
 
 import re
 import tomllib
@@ -67,7 +67,7 @@ def test_the_page_has_a_section_for_each_capability() -> None:
 
 
 @pytest.mark.parametrize("entry", [*STANDARD], ids=lambda entry: entry.name)
-def test_each_section_names_its_tools_with_what_a_lost_worker_means(entry: Entry, tmp_path: Path) -> None:
+def test_each_section_lists_its_tools_with_the_effect_of_a_lost_worker(entry: Entry, tmp_path: Path) -> None:
     """1.1.3"""
     assert rows(SECTIONS[entry.name], "tool") == [told(tool) for tool in tools_of(entry, tmp_path)]
 
@@ -120,7 +120,7 @@ def test_limits_and_texts_are_those_of_the_code(name: str) -> None:
     assert [each for each in SAID[name] if str(each) not in section] == []
 
 
-def test_what_the_page_writes_about_servers_can_be_used() -> None:
+def test_the_pages_example_of_servers_is_valid() -> None:
     """10.1.3"""
     section = SECTIONS["mcp"]
     (written,) = re.findall(r"```toml\n(.*?)```", section, re.DOTALL)
@@ -132,7 +132,7 @@ def test_what_the_page_writes_about_servers_can_be_used() -> None:
         assert f"`{key}` ({Section.model_fields[key].default:,})" in section
 
 
-def test_both_ways_to_install_come_to_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_ways_to_install_have_the_same_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """10.1.3, 10.3.3"""
     monkeypatch.chdir(tmp_path)
     (code,), (keys,) = (re.findall(rf"```{kind}\n(.*?)```", PAGE, re.DOTALL) for kind in ("python", "yaml"))

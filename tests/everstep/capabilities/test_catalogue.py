@@ -1,4 +1,4 @@
-"""Capabilities by name, and agents made of them."""
+"""Capabilities by name, and agents that use them."""
 
 import re
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ PRESETS = Presets.read({"fast": {"driver": "openai", "model": "small"}}, {})
 
 
 class Recording:
-    """A capability that remembers what it was made with."""
+    """A capability that records its options."""
 
     def __init__(self, *tools: str, **given: Any) -> None:
         self.tools = tools
@@ -94,7 +94,7 @@ def an_agent(around: Surroundings | None = None, /, **keys: Any) -> AgentDefinit
 
 
 def has(definition: AgentDefinition) -> tuple[list[str], list[str]]:
-    """Its capabilities and its tools, as others are told and as they are."""
+    """Its capabilities and its tools, in the public description and in the agent."""
     assert list(definition.descriptor.tools) == list(definition.tools.names)
     assert [tool.name for tool in definition.base_plan.tools] == list(definition.tools.names)
     return list(definition.descriptor.capabilities), list(definition.tools.names)
@@ -104,7 +104,7 @@ def has(definition: AgentDefinition) -> tuple[list[str], list[str]]:
 
 
 @pytest.mark.parametrize("entry", [*CATALOGUE], ids=lambda entry: entry.name)
-def test_each_capability_can_be_made_and_brings_what_it_says(entry: Entry, tmp_path: Path) -> None:
+def test_each_capability_can_be_built_and_has_its_listed_tools(entry: Entry, tmp_path: Path) -> None:
     """10.1.3"""
     builder = AgentBuilder.base()
     entry.install(builder, entry.example, Surroundings(tmp_path))
@@ -112,7 +112,7 @@ def test_each_capability_can_be_made_and_brings_what_it_says(entry: Entry, tmp_p
 
 
 @pytest.mark.parametrize("entry", [*STANDARD], ids=lambda entry: entry.name)
-def test_each_capability_has_one_sentence(entry: Entry) -> None:
+def test_each_capability_has_a_one_sentence_description(entry: Entry) -> None:
     assert re.fullmatch(r"[A-Z][^.\n]+\.", entry.about)
 
 
@@ -142,7 +142,7 @@ def test_options_are_passed_on() -> None:
         ("server", {"command": ""}, "there is no program ''"),
     ],
 )
-def test_options_that_do_not_fit_are_named(name: str, options: Mapping[str, Any], reason: str) -> None:
+def test_invalid_options_are_named(name: str, options: Mapping[str, Any], reason: str) -> None:
     """10.1.3"""
     with pytest.raises(InvalidInput) as refused:
         an_agent(capabilities={name: options})
@@ -151,7 +151,7 @@ def test_options_that_do_not_fit_are_named(name: str, options: Mapping[str, Any]
     )
 
 
-def test_a_name_and_a_tool_stand_for_one_capability() -> None:
+def test_a_name_and_a_tool_belong_to_one_capability() -> None:
     entry = STANDARD.get("user_input")
     with pytest.raises(InvalidInput, match="two capabilities are named 'user_input'; rename one"):
         Catalogue([entry, entry])
@@ -184,14 +184,14 @@ def test_without_capabilities_there_are_no_tools() -> None:
         ({"skills": "style", "tools": "bash"}, ["skills", "bash"], ["load_skill", "bash"]),
     ],
 )
-def test_capabilities_bring_tools_and_tools_their_capability(
+def test_capabilities_bring_tools_and_tools_bring_their_capability(
     keys: dict[str, Any], capabilities: list[str], tools: list[str]
 ) -> None:
     """10.1.3"""
     assert has(an_agent(**keys)) == (capabilities, tools)
 
 
-def test_it_works_where_the_process_runs_and_reads_skills_beside_its_file() -> None:
+def test_it_uses_the_working_directory_and_the_skills_beside_its_file() -> None:
     """10.1.3"""
     an_agent(capabilities={"bash": {"timeout": 5, "base_dir": "src"}}, skills=["style"])
     shell, library = made[-2:]
@@ -214,14 +214,14 @@ def test_it_works_where_the_process_runs_and_reads_skills_beside_its_file() -> N
         ),
     ],
 )
-def test_what_is_not_there_is_named_with_what_is(keys: dict[str, Any], problem: str) -> None:
+def test_an_unknown_name_is_reported_with_the_known_ones(keys: dict[str, Any], problem: str) -> None:
     """10.1.3"""
     with pytest.raises(UnknownName) as refused:
         an_agent(**keys)
     assert str(refused.value).startswith(problem)
 
 
-def test_a_capability_without_any_of_its_tools_is_a_mistake() -> None:
+def test_a_capability_without_any_of_its_tools_is_an_error() -> None:
     """10.1.3"""
     with pytest.raises(
         InvalidInput, match=re.escape("'tools' names none of the capability 'files' (read_file,")
@@ -229,7 +229,7 @@ def test_a_capability_without_any_of_its_tools_is_a_mistake() -> None:
         an_agent(capabilities="bash, files", tools="bash")
 
 
-def test_limits_and_approvals_are_those_of_the_file_or_the_usual() -> None:
+def test_limits_and_approvals_are_those_of_the_file_or_the_default() -> None:
     """10.1.3, 11"""
     usual = AgentBuilder.base().definition().base_plan
     plan = an_agent().base_plan
@@ -260,14 +260,14 @@ def test_approvals_are_a_capability_by_their_key_or_by_name() -> None:
         an_agent(tools="bash", approval={"bash": "always"}, capabilities={"approval": {"tools": {}}})
 
 
-def test_an_approval_that_is_none_is_refused() -> None:
+def test_an_invalid_approval_is_refused() -> None:
     """8.6.1, 10.1.3"""
     with pytest.raises(InvalidInput, match="the capability 'approval' cannot be made with these options"):
         an_agent(tools="bash", capabilities={"approval": {"tools": {"bash": "sometimes"}}})
 
 
-def test_a_file_says_what_a_failure_means() -> None:
-    """3.2, 10.1.3: without a word, any failure ends the run."""
+def test_a_file_sets_the_error_policy() -> None:
+    """3.2, 10.1.3: by default, any failure ends the run."""
     assert an_agent().base_plan.error_policy == ErrorPolicy.stop_on_any_error()
     agent = an_agent(error_policy="retry_tool_errors")
     assert agent.base_plan.error_policy == ErrorPolicy.retry_tool_errors()
@@ -279,7 +279,7 @@ def test_a_file_says_what_a_failure_means() -> None:
     )
 
 
-def test_an_agent_is_told_its_prompt_and_others_its_description() -> None:
+def test_an_agent_gets_its_prompt_and_others_its_description() -> None:
     """10.1.1"""
     definition = an_agent()
     assert (definition.descriptor.name, definition.descriptor.description) == ("helper", "Helps")
@@ -296,12 +296,12 @@ def test_an_agent_is_told_its_prompt_and_others_its_description() -> None:
     ],
 )
 def test_a_model_is_a_preset_or_settings(model: Any, preset: str | None, settings: dict[str, Any]) -> None:
-    """10.1.1: without a parent, to inherit is to have the default one."""
+    """10.1.1: without a parent, to inherit means the default one."""
     definition = an_agent(model=model)
     assert (definition.llm_preset, definition.model_settings) == (preset, settings)
 
 
-def test_settings_that_no_model_takes_are_refused() -> None:
+def test_unknown_model_settings_are_refused() -> None:
     """10.1.1"""
     with pytest.raises(InvalidInput, match="put the key into an environment variable"):
         an_agent(model={"driver": "openai", "model": "x", "api_key": "secret"})
@@ -310,7 +310,7 @@ def test_settings_that_no_model_takes_are_refused() -> None:
 
 
 @pytest.mark.parametrize("key", ["base_url", "api_key_env"])
-def test_a_file_cannot_send_a_secret_somewhere(key: str) -> None:
+def test_a_file_cannot_send_a_secret_elsewhere(key: str) -> None:
     """10.1.3"""
     settings = {"driver": "openai-chat", "model": "x", key: "https://elsewhere.example"}
     with pytest.raises(InvalidInput, match=f"'model' must not hold '{key}'"):
@@ -329,7 +329,7 @@ KEYS = ["capabilities", "tools", "skills", "model", "approval", "max_steps", "ti
 
 
 @given(st.dictionaries(st.sampled_from(KEYS), JSON))
-def test_whatever_a_file_says_it_is_an_agent_or_refused(keys: dict[str, Any]) -> None:
+def test_any_file_is_an_agent_or_refused(keys: dict[str, Any]) -> None:
     """10.1.3"""
     front = {"name": "helper", "description": "Helps", **keys}
     with suppress(InvalidInput):
@@ -338,6 +338,6 @@ def test_whatever_a_file_says_it_is_an_agent_or_refused(keys: dict[str, Any]) ->
         assert len(definition.spec().definition_hash) == 64
 
 
-def test_tools_and_capabilities_go_by_one_name() -> None:
+def test_a_tool_and_its_capability_have_one_name() -> None:
     parts: list[AgentCapability | Tool] = [Recording("a"), MockTool("b")]
     assert AgentBuilder.base().with_capability(Several(*parts)).definition().tools.names == ("a", "b")

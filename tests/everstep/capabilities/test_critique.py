@@ -39,7 +39,7 @@ def revisions(state: AgentState) -> list[Message]:
 
 
 async def test_an_approved_answer_ends_the_run() -> None:
-    """9.7.1, 9.7.2, 9.7.3: approved, it stops."""
+    """9.7.1, 9.7.2, 9.7.3: after the approval, it stops."""
     state, model = await run("Ulm", YES, having=[UseSelfCritique()])
 
     assert (state.final_response, state.step_count, len(model.requests)) == ("Ulm", 1, 2)
@@ -57,8 +57,8 @@ async def test_an_approved_answer_ends_the_run() -> None:
     assert [message.text for message in state.messages] == ["Plan a trip", "Ulm"]
 
 
-async def test_the_critic_reads_task_evidence_and_answer() -> None:
-    """9.7.1: beside the conversation."""
+async def test_the_critic_gets_task_evidence_and_answer() -> None:
+    """9.7.1: outside of the conversation."""
     _, model = await run(LOOKS, "Ulm", YES, having=[UseSelfCritique()])
 
     instructions, review = model.requests[2].messages
@@ -72,7 +72,7 @@ async def test_the_critic_reads_task_evidence_and_answer() -> None:
 
 
 async def test_a_rejected_answer_is_revised() -> None:
-    """9.7.3: problem, bullets, a call to act; the answer stays once, and another step follows."""
+    """9.7.3: problem, bullets, a request to act; the answer stays once, and another step follows."""
     state, model = await run("Ulm", NO, "Ulm, says the map", YES, having=[UseSelfCritique()])
 
     (revision,) = revisions(state)
@@ -136,7 +136,7 @@ async def test_an_answer_without_text_is_not_criticised(text: str) -> None:
 
 
 async def test_a_guard_forbids_the_revision() -> None:
-    """2.2.2: rejected under the maximum is a request, which no limit of steps lets pass."""
+    """2.2.2: a rejection under the maximum is a request, which no step limit permits."""
     state, _ = await run("Ulm", NO, having=[UseSelfCritique()], max_steps=1)
     assert outcome(state) == ("forbid", StopReason.STEPS_LIMIT)
 
@@ -144,7 +144,7 @@ async def test_a_guard_forbids_the_revision() -> None:
 @pytest.mark.parametrize(
     "wrong", ["Looks good", '{"summary": "s"}', ModelError("overloaded"), RateLimited("slow")]
 )
-async def test_a_critic_that_fails_is_asked_again(wrong: str | Exception) -> None:
+async def test_a_failing_critic_is_called_again(wrong: str | Exception) -> None:
     """9.7.1: 2 retries."""
     state, model = await run("Ulm", wrong, wrong, NO, "Ulm!", YES, having=[UseSelfCritique()])
     assert (len(model.requests), len(revisions(state)), state.final_response) == (6, 1, "Ulm!")
@@ -157,7 +157,7 @@ async def test_a_critic_that_fails_is_asked_again(wrong: str | Exception) -> Non
         (ModelError("overloaded"), "Approved without critique: the critic failed: overloaded"),
     ],
 )
-async def test_a_critic_that_goes_on_failing_approves(wrong: str | Exception, why: str) -> None:
+async def test_a_critic_that_keeps_failing_approves(wrong: str | Exception, why: str) -> None:
     """9.7.1: after 2 retries; the iteration counts."""
     state, model = await run("Ulm", wrong, having=[UseSelfCritique()])
 
@@ -167,8 +167,8 @@ async def test_a_critic_that_goes_on_failing_approves(wrong: str | Exception, wh
     assert (state.status, state.final_response) == (AgentStatus.COMPLETED, "Ulm")
 
 
-async def test_what_was_wrong_is_told_to_the_critic() -> None:
-    """9.7.1: its own answer stands before it."""
+async def test_the_critic_gets_the_error_of_its_answer() -> None:
+    """9.7.1: its own answer precedes it."""
     _, model = await run("Ulm", "Looks good", YES, having=[UseSelfCritique()])
     *_, own, again = model.requests[2].messages
     assert own.text == "Looks good"
@@ -187,8 +187,8 @@ async def test_another_model_may_criticise() -> None:
     assert state.metadata["self_critic_result"]["approved"]
 
 
-async def test_a_preset_that_nobody_knows_is_a_failure_step_that_says_what_to_do() -> None:
-    """4.5.4: the answer that was not judged stays."""
+async def test_an_unknown_preset_is_a_failure_step_that_says_what_to_do() -> None:
+    """4.5.4: the answer that was not criticised stays."""
     state, _ = await run("Ulm", having=[UseSelfCritique(llm_preset="strict")])
     assert state.status is AgentStatus.FAILED
     assert "build(models=...)" in state.steps[-1].errors_as_text
@@ -196,7 +196,7 @@ async def test_a_preset_that_nobody_knows_is_a_failure_step_that_says_what_to_do
 
 
 async def test_a_new_execution_begins_without_critiques() -> None:
-    """9.7.2: so it has all of them again."""
+    """9.7.2: so all of them are available again."""
     model = ScriptedModel("Ulm", NO, "Ulm!", NO, "Bonn", NO, "Bonn!", YES)
     agent = an_agent(model, UseSelfCritique())
 
@@ -210,15 +210,15 @@ async def test_a_new_execution_begins_without_critiques() -> None:
     assert len(model.requests) == 8
 
 
-async def test_what_the_critic_uses_belongs_to_the_execution() -> None:
+async def test_the_critics_usage_belongs_to_the_execution() -> None:
     """9.7.1, 2.6.2"""
     answers = says("Ulm", Usage(input=5))
     state, _ = await run(answers, says(YES, Usage(input=7)), having=[UseSelfCritique()])
     assert state.usage == Usage(input=12)
 
 
-async def test_what_the_critic_uses_counts_also_if_a_later_processor_raises() -> None:
-    """4.5.4: the step that was complete is recorded with it."""
+async def test_the_critics_usage_counts_also_if_a_later_processor_raises() -> None:
+    """4.5.4: the completed step is recorded with it."""
 
     def raises(state: AgentState) -> AgentState:
         raise RuntimeError("broken")
@@ -248,8 +248,8 @@ async def test_reminders_are_not_the_task() -> None:
     assert model.requests[1].messages[1].text.startswith("# Task\n\nPlan a trip\n\n#")
 
 
-async def test_the_task_of_a_conversation_that_goes_on_is_its_latest_request() -> None:
-    """9.7.1: not what the session began with, also where an answer was sent back before."""
+async def test_the_task_of_a_continued_conversation_is_its_latest_request() -> None:
+    """9.7.1: not the first message of the session, also where an answer was rejected before."""
     model = ScriptedModel("Ulm", YES, "Bonn", NO, "Bonn!", YES)
     agent = an_agent(model, UseSelfCritique())
     state = await agent.arun("Plan a trip")
@@ -259,7 +259,7 @@ async def test_the_task_of_a_conversation_that_goes_on_is_its_latest_request() -
     assert tasks == ["Plan a trip", "Somewhere else", "Somewhere else"]
 
 
-async def test_an_agent_that_failed_is_not_criticised() -> None:
+async def test_a_failed_agent_is_not_criticised() -> None:
     """9.7.1: no final step, no critique."""
     model = ScriptedModel(ModelError("down"))
     agent = builder_of(UseSelfCritique()).with_driver(ToolCallingDriver(model))
@@ -268,7 +268,7 @@ async def test_an_agent_that_failed_is_not_criticised() -> None:
 
 
 class Slow:
-    """Answers once everybody has asked."""
+    """Answers once all requests have arrived."""
 
     def __init__(self, script: list[str], together: asyncio.Barrier) -> None:
         self.model = ScriptedModel(*script)
@@ -279,8 +279,8 @@ class Slow:
         return await self.model.respond(request, on_text)
 
 
-async def test_two_runs_of_one_agent_are_criticised_by_themselves() -> None:
-    """9.7.2: what the critic said is kept with each."""
+async def test_two_runs_of_one_agent_are_criticised_separately() -> None:
+    """9.7.2: each run keeps its critique."""
     together = asyncio.Barrier(2)
     agent = an_agent(Slow(["Ulm", "Ulm", NO, NO, "Ulm!", "Ulm!", YES, YES], together), UseSelfCritique())
 
@@ -291,7 +291,7 @@ async def test_two_runs_of_one_agent_are_criticised_by_themselves() -> None:
     assert [state.metadata["self_critic_iteration"] for state in states] == [2, 2]
 
 
-def test_a_maximum_that_means_nothing_is_refused() -> None:
+def test_an_invalid_maximum_is_refused() -> None:
     """9.7.1"""
     with pytest.raises(InvalidInput, match="max_iterations is -1"):
         UseSelfCritique(-1)

@@ -19,14 +19,14 @@ from tests.everstep.capabilities.agent_words import Presets, results
 async def asking(
     answer: InferenceResponse | str | Exception, query: Any = "Why?", tool: LlmQueryTool | None = None
 ) -> tuple[AgentState, ScriptedModel]:
-    """A run of one call, and the model that answers both."""
+    """A run of one call, and the model that gives both responses."""
     model = ScriptedModel(calls(("llm_query", {"query": query})), answer)
     builder = AgentBuilder.base().with_tools(tool or LlmQueryTool()).with_max_steps(1)
     return await builder.with_driver(ToolCallingDriver(model)).build().arun("Hello"), model
 
 
 async def test_a_model_answers_a_single_question() -> None:
-    """9.9.1: it sees nothing of the conversation, and what it costs belongs to the execution."""
+    """9.9.1: it sees nothing of the conversation, and its usage belongs to the execution."""
     state, model = await asking(says(" Because. ", Usage(input=3)))
     assert results(state) == [" Because. "]
     assert [message.text for message in model.requests[1].messages] == ["Why?"]
@@ -34,7 +34,7 @@ async def test_a_model_answers_a_single_question() -> None:
     assert state.usage == Usage(input=3)
 
 
-async def test_another_model_may_be_asked() -> None:
+async def test_another_model_may_be_called() -> None:
     """9.9.1: `using(preset)`."""
     fast = ScriptedModel("Fast.")
     builder = AgentBuilder.base().with_tools(LlmQueryTool.using("fast")).with_max_steps(1)
@@ -51,7 +51,7 @@ async def test_another_model_may_be_asked() -> None:
         ("Why?", ModelError("overloaded"), "Error: The model call failed: overloaded"),
     ],
 )
-async def test_problems_are_texts_and_no_failures(query: str, answer: str | Exception, text: str) -> None:
+async def test_problems_are_texts_and_not_failures(query: str, answer: str | Exception, text: str) -> None:
     """9.9.1"""
     state, model = await asking(answer, query)
     assert results(state) == [text]
@@ -59,8 +59,8 @@ async def test_problems_are_texts_and_no_failures(query: str, answer: str | Exce
     assert len(model.requests) == (1 if "empty" in text else 2)
 
 
-async def test_a_call_that_may_pass_is_tried_again_before_the_model_reads_of_it() -> None:
-    """9.9.1, 3.5.1, 3.5.4: the agent's retries count for the question, too."""
+async def test_a_retryable_error_is_retried_before_the_model_reads_it() -> None:
+    """9.9.1, 3.5.1, 3.5.4: the agent's retries apply to the question, too."""
     slow, query = RateLimited("slow"), calls(("llm_query", {"query": "Why?"}))
     model = ScriptedModel(query, slow, slow, "Because.", query, slow)
     builder = AgentBuilder.base().with_tools(LlmQueryTool()).with_max_steps(2).with_max_retries(3)
@@ -71,13 +71,13 @@ async def test_a_call_that_may_pass_is_tried_again_before_the_model_reads_of_it(
     assert len(model.requests) == (1 + 3) + (1 + 3)
 
 
-async def test_a_question_that_is_no_text_fails_with_words() -> None:
-    """9.9.1: the model is told what to send."""
+async def test_a_question_that_is_not_text_fails_with_a_message() -> None:
+    """9.9.1: the result says what to send."""
     state, _ = await asking("unasked", ["Why?"])
     assert results(state) == ["Error: query must be text, not list"]
 
 
-async def test_a_preset_that_nobody_knows_says_what_to_do() -> None:
+async def test_an_unknown_preset_says_what_to_do() -> None:
     """9.9.1, 5.4.3: an exception in a tool is a failure with its message."""
     state, _ = await asking("unasked", tool=LlmQueryTool.using("fast"))
     assert "pass them: builder.build(models=...)" in results(state)[0]

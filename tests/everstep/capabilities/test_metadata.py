@@ -22,7 +22,7 @@ def reads(*keys: Any) -> InferenceResponse:
     return calls(*(("metadata_read", {"key": key}) for key in keys))
 
 
-async def test_what_is_written_can_be_read_from_the_next_step_on() -> None:
+async def test_a_written_value_can_be_read_from_the_next_step_on() -> None:
     """9.4.2, 9.4.3, 9.4.4"""
     state, _ = await run(
         writes(colour="blue", seats=[1, "ä"], fare={"a/b": None}, paid=True, rest=None),
@@ -58,7 +58,7 @@ async def test_what_is_written_can_be_read_from_the_next_step_on() -> None:
 
 @pytest.mark.parametrize("parallel", [True, False])
 async def test_a_read_in_the_same_step_sees_the_old_value(parallel: bool) -> None:
-    """9.4.2: however the calls are run."""
+    """9.4.2: with parallel and with sequential calls."""
     both = calls(
         ("metadata_write", {"key": "a", "value": 2}),
         ("metadata_read", {"key": "a"}),
@@ -90,7 +90,7 @@ async def test_an_empty_scratchpad_says_how_to_fill_it() -> None:
 
 @pytest.mark.parametrize("parallel", [True, False])
 async def test_keys_written_earlier_in_the_step_count(parallel: bool) -> None:
-    """9.4.2: those that were refused do not, and reserved ones never do."""
+    """9.4.2: refused ones do not count, and reserved ones never do."""
     model = ScriptedModel(writes(a=1, tasks=1, big="x" * 10, b=2, c=3), writes(a=4, d=5), "Done")
     builder = builder_of(SMALL).with_driver(ToolCallingDriver(model))
 
@@ -108,8 +108,8 @@ async def test_keys_written_earlier_in_the_step_count(parallel: bool) -> None:
     assert state.metadata == {"a": 4, "b": 2}
 
 
-async def test_refusals_are_texts_and_no_failures() -> None:
-    """9.4.2: the run goes on."""
+async def test_refusals_are_texts_and_not_failures() -> None:
+    """9.4.2: the run continues."""
     state, _ = await run(writes(**{" ": 1}), "Done", having=[UseMetadataTools()])
     assert results(state) == ["Error: Metadata not stored: The key is empty"]
     assert not state.steps[0].has_errors
@@ -125,8 +125,8 @@ async def test_refusals_are_texts_and_no_failures() -> None:
         (("metadata_read", dict[str, Any]()), "Error: Required arguments are missing: key"),
     ],
 )
-async def test_arguments_of_the_wrong_type_fail_with_words(call: Any, failure: str) -> None:
-    """9.4.2, 9.4.3: the model is told what to send."""
+async def test_arguments_of_the_wrong_type_fail_with_a_message(call: Any, failure: str) -> None:
+    """9.4.2, 9.4.3: the result says what to send."""
     state, _ = await run(calls(call), having=[UseMetadataTools()], max_steps=1)
     assert results(state) == [failure]
     assert state.metadata == {}
@@ -154,7 +154,7 @@ async def test_the_size_is_that_of_the_json_text_in_utf_8() -> None:
     ]
 
 
-async def test_notes_stay_in_the_next_execution_of_the_conversation() -> None:
+async def test_metadata_stay_in_the_next_execution_of_the_conversation() -> None:
     """4.1.4: metadata stay."""
     model = ScriptedModel(writes(a=1), "Done", reads("a"), "Done")
     agent = builder_of(UseMetadataTools()).with_driver(ToolCallingDriver(model)).build()

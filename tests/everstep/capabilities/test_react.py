@@ -36,7 +36,7 @@ def texts(messages: tuple[Message, ...]) -> list[str]:
 
 
 async def test_the_model_of_the_preset_decides() -> None:
-    """12.2: in JSON, told of tools in words."""
+    """12.2: in JSON, with the tools described in the prompt."""
     model = ScriptedModel(decides("look"), answers("Ulm"))
     presets = Presets(small=model)
     agent = builder_of(UseReAct()).with_llm_preset("small").build(models=presets)
@@ -57,8 +57,8 @@ async def test_the_model_of_the_preset_decides() -> None:
     assert presets.wanted == ["small"]
 
 
-async def test_without_presets_there_is_nobody_to_ask() -> None:
-    """12.2: and the step says so."""
+async def test_without_presets_the_step_fails() -> None:
+    """12.2: and its error says so."""
     state = await builder_of(UseReAct()).build().arun("Where?")
     assert state.status is AgentStatus.FAILED
     assert "ReActDriver has no model; pass one" in state.steps[0].errors_as_text
@@ -71,14 +71,14 @@ async def test_the_answer_may_be_written_by_a_second_call() -> None:
     assert state.final_response == "It is Ulm."
 
 
-def test_retries_that_mean_nothing_are_refused() -> None:
+def test_invalid_retries_are_refused() -> None:
     """12.2: max_retries"""
     with pytest.raises(InvalidInput, match="max_retries is -1"):
         builder_of(UseReAct(max_retries=-1))
 
 
-async def test_tools_may_note_things_down() -> None:
-    """12.2, 9.3.2, 9.4.2: the notes are there from the next step on."""
+async def test_tools_may_write_metadata() -> None:
+    """12.2, 9.3.2, 9.4.2: the values are there from the next step on."""
     task = {"content": "Find", "status": "pending", "activeForm": "Finding"}
     model = ScriptedModel(
         decides("metadata_write", key="city", value={"name": "Ulm"}),
@@ -98,8 +98,8 @@ async def test_tools_may_note_things_down() -> None:
     ]
 
 
-async def test_null_is_no_argument_for_react() -> None:
-    """12.2: nulls are dropped, so a note of nothing needs another value."""
+async def test_a_null_argument_is_dropped() -> None:
+    """12.2: a metadata value of null needs another representation."""
     model = ScriptedModel(decides("metadata_write", key="city", value=None), answers("Ulm"))
     agent = builder_of(UseReAct(), UseMetadataTools()).with_error_policy(ErrorPolicy.retry_tool_errors())
     state = await agent.build(models=Presets(default=model)).arun("Where?")
@@ -107,8 +107,8 @@ async def test_null_is_no_argument_for_react() -> None:
     assert state.status is AgentStatus.COMPLETED
 
 
-async def test_a_critic_reads_the_answer_and_its_evidence() -> None:
-    """12.2, 9.7.1: the critic is asked in its own words."""
+async def test_a_critic_gets_the_answer_and_its_evidence() -> None:
+    """12.2, 9.7.1: the critic uses its own prompt."""
     approves = json.dumps({"approved": True, "summary": "Fine"})
     model = ScriptedModel(decides("look"), answers("Ulm"), approves)
     agent = builder_of(UseReAct(), UseSelfCritique()).build(models=Presets(default=model))
@@ -121,7 +121,7 @@ async def test_a_critic_reads_the_answer_and_its_evidence() -> None:
     assert review.response_format is None
 
 
-async def test_a_tool_asks_the_model_that_decides() -> None:
+async def test_a_tool_calls_the_model_that_decides() -> None:
     """12.2, 9.9.1: the preset's."""
     model = ScriptedModel(decides("llm_query", query="Why?"), "Because.", answers("Ulm"))
     builder = AgentBuilder.base().with_capability(UseReAct()).with_tools(LlmQueryTool())
@@ -131,7 +131,7 @@ async def test_a_tool_asks_the_model_that_decides() -> None:
 
 @pytest.mark.parametrize("model", [None, "inherit", "other", {"preset": "other", "temperature": 0}])
 async def test_subagents_decide_like_their_parent(model: Any) -> None:
-    """12.2, 9.6.5: also with a model of their own."""
+    """12.2, 9.6.5: also with their own model."""
     script = [decides("spawn_subagent", subagent="scout", prompt="Look"), answers("Done")]
     child = [decides("look"), answers("Seen")]
     mine = model in (None, "inherit")

@@ -1,4 +1,4 @@
-"""What files can have: every capability, made from options, installed and told of."""
+"""The capabilities of agent files: building them from options, installing them, and describing them."""
 
 import logging
 import re
@@ -69,7 +69,7 @@ def only_tool(here: Surroundings, capability: str, /, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("entry", [*STANDARD], ids=lambda entry: entry.name)
-def test_each_can_be_made_and_brings_what_it_says(entry: Entry, here: Surroundings) -> None:
+def test_each_can_be_built_and_has_its_listed_tools(entry: Entry, here: Surroundings) -> None:
     """10.1.3"""
     definition = an_agent(here, capabilities={entry.name: entry.example})
     assert definition.tools.names == entry.tools
@@ -123,15 +123,15 @@ CHANGED: dict[str, dict[str, Any]] = {
 def test_another_option_is_another_definition(entry: Entry, here: Surroundings) -> None:
     """10.2.4"""
     assert {*CHANGED[entry.name]} == {*entry.options}
-    # Beside a tool about whose calls people may decide.
+    # With a tool that may need approval.
     before = an_agent(here, capabilities={"tasks": {}, entry.name: entry.example})
     for option, value in CHANGED[entry.name].items():
         after = an_agent(here, capabilities={"tasks": {}, entry.name: {**entry.example, option: value}})
         assert after.digest != before.digest, option
 
 
-def test_a_person_is_not_waited_for_longer_than_clocks_go(here: Surroundings) -> None:
-    """8.5.1: it would be found out when the question is asked, and end the execution."""
+def test_a_timeout_for_people_has_a_maximum(here: Surroundings) -> None:
+    """8.5.1: otherwise the error would occur when the question is asked, and end the execution."""
     an_agent(here, capabilities={"user_input": {"timeout_seconds": 100 * 365 * 86400.0}})
     with pytest.raises(
         InvalidInput, match=r"'user_input' .*: wait_seconds must be at most 3153600000; leave it"
@@ -139,7 +139,7 @@ def test_a_person_is_not_waited_for_longer_than_clocks_go(here: Surroundings) ->
         an_agent(here, capabilities={"user_input": {"timeout_seconds": 1e300}})
 
 
-def test_a_misspelt_approval_is_refused_beside_tools_that_are_only_known_later(here: Surroundings) -> None:
+def test_a_misspelt_approval_is_refused_beside_tools_that_are_listed_later(here: Surroundings) -> None:
     """8.6.1, 10.1.3"""
     both = {"capabilities": {"bash": {}, "mcp": {"servers": ["time"]}}}
     guarded = an_agent(here, **both, approval={"bash": "always", "time_now": "always"})
@@ -149,7 +149,7 @@ def test_a_misspelt_approval_is_refused_beside_tools_that_are_only_known_later(h
 
 
 def test_another_choice_of_tools_or_skills_is_another_definition(here: Surroundings) -> None:
-    """10.2.4: tools of a server are only known later, skills show nowhere else."""
+    """10.2.4: tools of a server are listed later, and skills appear nowhere else."""
     server, skills = {"mcp": {"servers": ["time"]}}, dict[str, Any](skills={})
     choices: list[dict[str, Any]] = [
         {"capabilities": server},
@@ -162,11 +162,11 @@ def test_another_choice_of_tools_or_skills_is_another_definition(here: Surroundi
 
 
 @pytest.mark.parametrize("entry", [*STANDARD], ids=lambda entry: entry.name)
-def test_each_has_one_sentence(entry: Entry) -> None:
+def test_each_has_a_one_sentence_description(entry: Entry) -> None:
     assert re.fullmatch(r"[A-Z][^.\n]+\.", entry.about)
 
 
-def test_builders_and_files_call_them_the_same() -> None:
+def test_builders_and_files_use_the_same_names() -> None:
     """10.3.3"""
     kinds = [UseBash, UseFileTools, UseTaskPlanning, UseMetadataTools, UseSkills, UseSubagents]
     kinds += [UseSelfCritique, UseStructuredOutputs, UseReAct, UseUserInput, UseApproval]
@@ -176,7 +176,7 @@ def test_builders_and_files_call_them_the_same() -> None:
     assert list(builder.definition().descriptor.capabilities) == ["tasks", "react"]
 
 
-def test_without_options_they_are_as_the_builder_makes_them(here: Surroundings) -> None:
+def test_without_options_they_are_as_the_builder_creates_them(here: Surroundings) -> None:
     """9.1.1, 9.3.1, 9.4.1, 9.6.1, 9.7.1"""
     bash: BashTool = only_tool(here, "bash")
     assert (bash.policy, bash.output_policy) == (ExecutionPolicy.for_bash(here.workplace), BashPolicy())
@@ -192,7 +192,7 @@ def test_without_options_they_are_as_the_builder_makes_them(here: Surroundings) 
     assert critic.policy == CritiquePolicy()
 
 
-def test_bash_is_made_from_its_options(here: Surroundings) -> None:
+def test_bash_is_built_from_its_options(here: Surroundings) -> None:
     """9.1.2, 10.1.3"""
     tool: BashTool = only_tool(
         here,
@@ -217,7 +217,7 @@ def called(tool: Any, **args: Any) -> Any:
     return tool.call(args, ToolContext(uuid4(), "call-1", 1))
 
 
-def test_files_are_those_of_the_base_directory_and_of_further_paths(here: Surroundings) -> None:
+def test_file_tools_use_the_base_directory_and_further_paths(here: Surroundings) -> None:
     """9.2.1, 10.1.3"""
     for name in ("src/a.txt", "src/b.txt", "data/c.txt", "secret.txt"):
         (here.workplace / name).parent.mkdir(exist_ok=True)
@@ -234,7 +234,7 @@ def test_files_are_those_of_the_base_directory_and_of_further_paths(here: Surrou
     assert called(tools.get("list_dir"), path=".").endswith("... 1 more not shown")
 
 
-def test_an_agent_loads_the_skills_that_it_names_and_no_others(here: Surroundings) -> None:
+def test_an_agent_loads_only_the_skills_that_it_names(here: Surroundings) -> None:
     """9.5.3, 10.1.3"""
     named = Surroundings(here.folder, here.workplace, skills=("tone",))
     (tool,) = an_agent(named, skills="tone").tools
@@ -244,7 +244,7 @@ def test_an_agent_loads_the_skills_that_it_names_and_no_others(here: Surrounding
     assert called(tool, skill_name="style") == '<skill name="style">\nHave style.\n</skill>'
 
 
-def test_a_skill_that_is_not_there_is_refused(here: Surroundings) -> None:
+def test_an_unknown_skill_is_refused(here: Surroundings) -> None:
     """10.1.3"""
     misspelt = Surroundings(here.folder, here.workplace, skills=("stile",))
     with pytest.raises(InvalidInput, match=r"No skill named 'stile'. Choose from: style, tone"):
@@ -261,14 +261,14 @@ def test_subagents_are_the_other_agents_of_the_folder(here: Surroundings) -> Non
     assert spawn.subagents["reviewer"].tools.names == ("read_file", "list_dir")
 
 
-def test_an_agent_that_could_start_nobody_is_refused(here: Surroundings) -> None:
+def test_an_agent_without_any_subagent_is_refused(here: Surroundings) -> None:
     """10.1.3"""
     alone = Surroundings(here.folder, here.workplace)
     with pytest.raises(InvalidInput, match="there is no other agent that it could start"):
         an_agent(alone, capabilities="subagents")
 
 
-def test_a_subagent_whose_skill_is_not_there_is_refused_before_it_is_started(here: Surroundings) -> None:
+def test_a_subagent_with_an_unknown_skill_is_refused_before_its_start(here: Surroundings) -> None:
     """9.6.2, 10.1.3"""
     needy = AgentSpec("needy", "Needs", "x", skills="stile")
     around = Surroundings(here.folder, here.workplace, colleagues=AgentRegistry([needy]))
@@ -277,14 +277,14 @@ def test_a_subagent_whose_skill_is_not_there_is_refused_before_it_is_started(her
 
 
 @pytest.mark.parametrize("name", ["critique", "llm_query", "structured_output"])
-def test_a_preset_that_is_not_there_is_refused(name: str, here: Surroundings) -> None:
-    """9.7.1, 9.8.1, 10.1.3: a critic that cannot be asked would approve of everything."""
+def test_an_unknown_preset_is_refused(name: str, here: Surroundings) -> None:
+    """9.7.1, 9.8.1, 10.1.3: a critic that cannot be called would approve everything."""
     options = {**STANDARD.get(name).example, "llm_preset": "fats"}
     with pytest.raises(InvalidInput, match=r"No preset named 'fats'. Choose from: .*fast"):
         an_agent(here, capabilities={name: options})
 
 
-def test_models_are_asked_by_their_presets(here: Surroundings) -> None:
+def test_models_are_called_by_their_presets(here: Surroundings) -> None:
     """9.7.1, 9.9.1, 12.2"""
     tool: LlmQueryTool = only_tool(here, "llm_query", llm_preset="fast")
     assert tool.model == "fast"
@@ -297,7 +297,7 @@ def test_models_are_asked_by_their_presets(here: Surroundings) -> None:
     assert (agent.llm_preset, agent.driver.wants_model) == ("fast", True)
 
 
-# Schemas that are written down.
+# Schemas in files.
 
 DAY = {"type": "object", "description": "A day", "properties": {"name": {"enum": ["Mon"]}}}
 
@@ -311,7 +311,7 @@ def test_schemas_are_written_as_json_schemas(here: Surroundings) -> None:
     assert "- day: A day" in tool.schema["properties"]["schema"]["description"]
 
 
-def test_what_is_extracted_fits_the_schema_that_was_written() -> None:
+def test_extracted_data_fit_the_schema_of_the_file() -> None:
     """9.8.1"""
     day = definitions({"day": {**DAY, "required": ["name"]}})["day"]
     assert day.answer_schema(use_maybe=False)["properties"] == DAY["properties"]
@@ -338,15 +338,13 @@ def test_what_is_extracted_fits_the_schema_that_was_written() -> None:
         ({" ": {}}, "a schema has a blank name"),
     ],
 )
-def test_schemas_that_cannot_be_used_are_refused(
-    schemas: Mapping[str, Any], problem: str, here: Surroundings
-) -> None:
+def test_invalid_schemas_are_refused(schemas: Mapping[str, Any], problem: str, here: Surroundings) -> None:
     """9.8.1, 10.1.3"""
     with pytest.raises(InvalidInput, match=problem):
         an_agent(here, capabilities={"structured_output": {"schemas": schemas}})
 
 
-# Servers of everstep.toml.
+# Servers in everstep.toml.
 
 
 def toolset(agent: AgentDefinition) -> Any:
@@ -374,7 +372,7 @@ def test_a_file_names_servers_of_the_installation(here: Surroundings) -> None:
         ({"servers": [{"command": "rm"}]}, "servers.0: Input should be a valid string"),
     ],
 )
-def test_a_file_starts_no_program_of_its_own(
+def test_a_file_cannot_start_its_own_program(
     options: Mapping[str, Any], problem: str, here: Surroundings
 ) -> None:
     """10.1.3"""
@@ -395,23 +393,21 @@ def test_a_file_starts_no_program_of_its_own(
         ({"comand": ["a"]}, "comand: Extra inputs are not permitted"),
     ],
 )
-def test_a_section_that_cannot_be_used_is_named(
-    section: Mapping[str, Any], problem: str, here: Surroundings
-) -> None:
+def test_an_invalid_section_is_named(section: Mapping[str, Any], problem: str, here: Surroundings) -> None:
     """10.1.3"""
     around = Surroundings(here.folder, here.workplace, servers={"crm": section})
     with pytest.raises(InvalidInput, match=rf"\[mcp.crm\] in everstep.toml: .*{problem}"):
         an_agent(around, capabilities={"mcp": {"servers": ["crm"]}})
 
 
-def test_the_name_of_a_section_begins_the_names_of_its_tools(here: Surroundings) -> None:
+def test_the_name_of_a_section_is_the_prefix_of_its_tools(here: Surroundings) -> None:
     """10.1.3"""
     around = Surroundings(here.folder, here.workplace, servers={"c.r.m": {"url": "https://a.example"}})
     with pytest.raises(InvalidInput, match=r"\[mcp.c.r.m\]: its name begins those of its tools"):
         an_agent(around, capabilities={"mcp": {"servers": ["c.r.m"]}})
 
 
-def test_headers_come_from_the_environment_of_whoever_connects(
+def test_headers_come_from_the_environment_of_the_connecting_process(
     here: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """10.1.3"""
@@ -424,7 +420,7 @@ def test_headers_come_from_the_environment_of_whoever_connects(
     assert headers("default") == {"Authorization": "Bearer secret"}
 
 
-def test_a_program_is_given_the_variables_that_its_section_names(
+def test_a_program_gets_the_variables_that_its_section_names(
     here: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """10.1.3"""
@@ -436,10 +432,10 @@ def test_a_program_is_given_the_variables_that_its_section_names(
     assert server.env == {"EVERSTEP_TEST_KEY": "secret"}
 
 
-async def test_tools_chooses_among_what_a_server_will_list(
+async def test_tools_filters_the_list_of_a_server(
     here: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """10.1.3: what there is, only an execution will know, so that no name is refused."""
+    """10.1.3: the list is known during an execution only, so no name is refused."""
     agent = an_agent(here, capabilities={"mcp": {"servers": ["crm"]}}, tools="crm_find, bash")
     assert agent.tools.names == ("bash",)
 
@@ -458,9 +454,7 @@ async def test_tools_chooses_among_what_a_server_will_list(
             an_agent(here, capabilities={"mcp": {"servers": ["crm"]}}, tools=tools)
 
 
-def test_a_library_that_is_not_there_is_warned_about(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_missing_library_causes_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """9.5.1"""
     caplog.set_level(logging.WARNING)
     (tool,) = an_agent(Surroundings(tmp_path), capabilities="skills").tools

@@ -85,7 +85,7 @@ async def test_data_are_stored_after_the_step() -> None:
 
 
 @pytest.mark.parametrize("store_as", [None, "", " "])
-async def test_a_blank_key_is_none(store_as: str | None) -> None:
+async def test_a_blank_key_means_none(store_as: str | None) -> None:
     """9.8.1: store_as may be left out."""
     state, _ = await extracting(ADA, call=extracts(store_as=store_as))
     assert (results(state), dict(state.metadata)) == ([STORED], {})
@@ -111,9 +111,7 @@ async def test_a_blank_key_is_none(store_as: str | None) -> None:
         ({"store_as": ["a"]}, "Error: store_as must be text, not list"),
     ],
 )
-async def test_what_cannot_be_extracted_is_said_before_a_model_is_asked(
-    args: dict[str, Any], text: str
-) -> None:
+async def test_invalid_arguments_are_reported_without_a_model_call(args: dict[str, Any], text: str) -> None:
     """9.8.2, 9.8.3"""
     state, model = await extracting(ADA, call=extracts(**args))
     assert results(state) == [text]
@@ -128,8 +126,8 @@ async def test_what_cannot_be_extracted_is_said_before_a_model_is_asked(
         (ModelError("overloaded"), "overloaded"),
     ],
 )
-async def test_where_nothing_was_found_nothing_is_stored(answer: str | Exception, reason: str) -> None:
-    """9.8.2, 9.8.3: on success only; the call is no failure."""
+async def test_without_a_result_nothing_is_stored(answer: str | Exception, reason: str) -> None:
+    """9.8.2, 9.8.3: on success only; the call is not a failure."""
     state, model = await extracting(answer, call=extracts(store_as="who"))
     assert results(state) == [f"Error: Nothing extracted (person): {reason}"]
     assert not state.steps[0].has_errors
@@ -147,18 +145,18 @@ async def test_where_nothing_was_found_nothing_is_stored(answer: str | Exception
         ({"max_retries": 10**9}, 11),
     ],
 )
-async def test_retries_are_of_the_call_else_the_schema_else_the_policy(
+async def test_retries_are_those_of_the_call_the_schema_or_the_policy(
     args: dict[str, Any], asked: int
 ) -> None:
-    """9.8.1: and of what a model may ask for there is a limit."""
+    """9.8.1: and there is a limit to those that a model may request."""
     state, model = await extracting('{"value": {"age": 3}}', call=extracts(**args))
     assert len(model.requests) == asked
     name = args.get("schema", "person")
     assert results(state)[0].startswith(f"Error: Nothing extracted ({name}): value.")
 
 
-async def test_what_does_not_fit_is_told_to_the_model() -> None:
-    """9.8.2: its own answer stands before it."""
+async def test_the_model_gets_the_validation_error() -> None:
+    """9.8.2: its own answer precedes it."""
     state, model = await extracting("I think Ada", ADA)
     *_, own, again = model.requests[1].messages
     assert own.text == "I think Ada"
@@ -167,13 +165,13 @@ async def test_what_does_not_fit_is_told_to_the_model() -> None:
 
 
 @pytest.mark.parametrize("fence", ["```json\n{}\n```", "```\n{}\n```", "\n {} \n"])
-async def test_a_fence_around_the_answer_does_no_harm(fence: str) -> None:
+async def test_a_code_fence_around_the_answer_is_removed(fence: str) -> None:
     """9.8.2"""
     state, _ = await extracting(fence.format(ADA))
     assert results(state) == [STORED]
 
 
-async def test_without_maybe_the_schema_itself_is_asked_for() -> None:
+async def test_without_maybe_the_schema_itself_is_requested() -> None:
     """9.8.1: use_maybe"""
     policy = StructuredOutputPolicy(use_maybe=False, llm_preset="extractor")
     state, model = await extracting('{"name": "Ada", "age": 36}', policy=policy)
@@ -186,8 +184,8 @@ async def test_without_maybe_the_schema_itself_is_asked_for() -> None:
 @pytest.mark.parametrize(
     ("mode", "kind"), [(None, "json_schema"), ("json_object", "json_object"), ("text", None)]
 )
-async def test_the_mode_says_what_the_provider_is_asked_for(mode: str | None, kind: str | None) -> None:
-    """9.8.1: output_mode; the schema is told in words in any case."""
+async def test_the_mode_selects_the_request_to_the_provider(mode: str | None, kind: str | None) -> None:
+    """9.8.1: output_mode; the schema is described in the prompt in every mode."""
     policy = StructuredOutputPolicy(llm_preset="extractor", output_mode=mode)
     state, model = await extracting(ADA, policy=policy)
     wanted = model.requests[0].response_format
@@ -196,7 +194,7 @@ async def test_the_mode_says_what_the_provider_is_asked_for(mode: str | None, ki
     assert results(state) == [STORED]
 
 
-async def test_the_prompt_says_all_that_the_definition_says() -> None:
+async def test_the_prompt_contains_the_whole_definition() -> None:
     """9.8.1: description, prompt and examples; the policy's system_prompt instead of ours."""
     definition = SchemaDefinition(Person, "A person", "Take the full name", examples=(Person(name="Bo"),))
     policy = StructuredOutputPolicy(llm_preset="extractor", system_prompt="Read closely.")
@@ -219,7 +217,7 @@ async def test_the_prompt_says_all_that_the_definition_says() -> None:
         (StructuredOutputPolicy(model="m-1"), {}, {"model": "m-1"}),
     ],
 )
-async def test_the_model_is_chosen_by_policy_and_schema(
+async def test_the_model_is_selected_by_policy_and_schema(
     policy: StructuredOutputPolicy, options: dict[str, Any], wanted: Any
 ) -> None:
     """9.8.1: llm_preset, model, llm_options."""
@@ -233,7 +231,7 @@ async def test_the_model_is_chosen_by_policy_and_schema(
     assert presets.wanted == [wanted]
 
 
-async def test_the_model_of_the_agent_extracts_where_none_is_named() -> None:
+async def test_without_a_preset_the_agents_model_extracts() -> None:
     """9.8.1: llm_preset None."""
     model = ScriptedModel(extracts(), says(ADA, Usage(input=7)))
     builder = builder_of(UseStructuredOutputs(SCHEMAS), max_steps=1)
@@ -249,7 +247,7 @@ def test_the_schema_is_an_enum_of_names() -> None:
     assert "- place: Where somebody lives" in properties["schema"]["description"]
 
 
-async def test_names_that_providers_refuse_are_spelt_otherwise_for_them() -> None:
+async def test_names_that_providers_refuse_are_replaced() -> None:
     """9.8.1: the registered name is any text."""
     schemas = {"contact info ä": Person}
     state, model = await extracting(ADA, call=extracts(schema="contact info ä"), schemas=schemas)
@@ -258,11 +256,11 @@ async def test_names_that_providers_refuse_are_spelt_otherwise_for_them() -> Non
     assert results(state) == ['Extracted contact info ä: {"name":"Ada","age":36}']
 
 
-# What may be stored.
+# Limits of stored data.
 
 
-async def test_the_limits_of_the_scratchpad_hold() -> None:
-    """9.8.3, 9.4.2: those of the agent's own, counting keys that are written earlier in the step."""
+async def test_the_limits_of_the_scratchpad_apply() -> None:
+    """9.8.3, 9.4.2: those of the agent's own scratchpad, with the keys written earlier in the step."""
     call = calls(
         ("metadata_write", {"key": "a", "value": 1}),
         ("extract_data", {"input": "Ada", "schema": "person", "store_as": "b"}),
@@ -283,21 +281,21 @@ async def test_the_limits_of_the_scratchpad_hold() -> None:
 
 
 async def test_data_that_are_too_large_are_not_stored() -> None:
-    """9.8.3, 9.4.2: the bytes are known once there are data."""
+    """9.8.3, 9.4.2: the size is known once there are data."""
     notes = MetadataPolicy(max_value_size_bytes=20)
     state, _ = await extracting(ADA, call=extracts(store_as="who"), notes=notes)
     assert results(state) == ["Error: Nothing extracted (person): The value is larger than 20 bytes"]
     assert dict(state.metadata) == {}
 
 
-async def test_without_a_scratchpad_its_usual_limits_hold() -> None:
+async def test_without_a_scratchpad_its_default_limits_apply() -> None:
     """9.8.3, 9.4.1: 65536 bytes."""
     huge = json.dumps({"value": {"name": "ä" * 40_000}})
     state, _ = await extracting(huge, call=extracts(store_as="who"))
     assert results(state) == ["Error: Nothing extracted (person): The value is larger than 65536 bytes"]
 
 
-async def test_the_data_that_are_shown_are_cut() -> None:
+async def test_the_shown_data_are_cut() -> None:
     """9.8.2: JSON text cut to 200."""
     state, _ = await extracting(json.dumps({"value": {"name": "🧳" * 300}}), call=extracts(store_as="who"))
     shown = '{"name":"' + "🧳" * 191

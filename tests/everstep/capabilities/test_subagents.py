@@ -57,13 +57,13 @@ def a_builder(*specs: AgentSpec, **use: Any) -> AgentBuilder:
 def of_model(
     builder: AgentBuilder, *script: InferenceResponse | str | Exception
 ) -> tuple[Agent, ScriptedModel]:
-    """The agent whose model, and that of all who inherit it, says this."""
+    """The agent with a model, also for all agents that inherit it, that gives these responses."""
     model = ScriptedModel(*script)
     return builder.with_driver(ToolCallingDriver(model)).build(), model
 
 
 def child_of(definition: AgentDefinition, *names: str) -> AgentDefinition:
-    """The subagent of that name, and of that one the next."""
+    """The subagent of that name, and recursively the subagent of that one."""
     for name in names:
         tool = definition.tools.get("spawn_subagent")
         assert isinstance(tool, SpawnSubagentTool)
@@ -71,10 +71,10 @@ def child_of(definition: AgentDefinition, *names: str) -> AgentDefinition:
     return definition
 
 
-# What a child begins with.
+# The input of a child.
 
 
-async def test_the_child_sees_its_prompt_and_the_task_and_the_parent_only_its_text() -> None:
+async def test_the_child_gets_its_prompt_and_the_task_and_the_parent_only_its_text() -> None:
     """9.6.2, 9.6.3"""
     agent, model = of_model(
         a_builder(a_spec()).with_system_prompt("You lead."), spawns(), LOOKS, " Three. ", "Done"
@@ -92,7 +92,7 @@ async def test_the_child_sees_its_prompt_and_the_task_and_the_parent_only_its_te
     assert parents == ["You lead.", "Find the exit", "", "[Subagent: scout] Three."]
 
 
-async def test_a_child_begins_with_its_skills_as_if_it_had_loaded_them(tmp_path: Path) -> None:
+async def test_a_child_begins_with_its_skills_loaded(tmp_path: Path) -> None:
     """9.6.2: pairs of a load_skill call and its result, before the user prompt."""
     for name in ("maps", "birds"):
         (tmp_path / f"{name}.md").write_text(f"---\ndescription: About {name}\n---\nAll about {name}")
@@ -119,7 +119,7 @@ async def test_a_child_begins_with_its_skills_as_if_it_had_loaded_them(tmp_path:
 
 
 def test_the_limits_of_a_child() -> None:
-    """9.6.2: 20 steps, 32768 tokens, 300 s, whatever the parent's are."""
+    """9.6.2: 20 steps, 32768 tokens, 300 s, regardless of the parent's."""
     builder = (
         a_builder(a_spec(max_steps=50)).with_max_steps(2).with_timeout(5).with_driver(ToolCallingDriver())
     )
@@ -138,7 +138,7 @@ def test_the_limits_of_a_child() -> None:
     ],
 )
 def test_another_subagent_is_another_definition_of_both(changed: AgentSpec, tmp_path: Path) -> None:
-    """10.2.4: what a subagent begins with stands neither in its parent's prompt nor in its own."""
+    """10.2.4: a subagent's input is neither in its parent's prompt nor in its own."""
     (tmp_path / "maps.md").write_text("All about maps")
     before, after = (
         a_builder(spec, skill_library=SkillLibrary(tmp_path)).definition() for spec in (a_spec(), changed)
@@ -147,8 +147,8 @@ def test_another_subagent_is_another_definition_of_both(changed: AgentSpec, tmp_
     assert child_of(before, "scout").digest != child_of(after, "scout").digest
 
 
-def test_what_its_parent_was_written_down_with_is_in_the_hash_of_a_subagent() -> None:
-    """10.2.4: it has its parent's tools, with their options."""
+def test_the_parents_definition_is_in_the_hash_of_a_subagent() -> None:
+    """10.2.4: the subagent has its parent's tools, with their options."""
     before = a_builder(a_spec()).definition()
     after = replace(before, written=frozen_map({"capabilities": {"files": {"base_dir": "work"}}})).equipped()
     assert child_of(before, "scout").digest != child_of(after, "scout").digest
@@ -157,8 +157,8 @@ def test_what_its_parent_was_written_down_with_is_in_the_hash_of_a_subagent() ->
     assert before.digest == described.digest
 
 
-async def test_a_child_that_goes_on_and_on_is_stopped() -> None:
-    """9.6.2, 9.6.3: it has no final response, which is no failure."""
+async def test_a_child_that_never_ends_is_stopped() -> None:
+    """9.6.2, 9.6.3: it has no final response, which is not a failure."""
     builder = a_builder(a_spec(model="child"))
     presets = Presets(default=ScriptedModel(spawns(), "Done"), child=ScriptedModel(LOOKS))
     state = await builder.build(models=presets).arun("Go")
@@ -166,7 +166,7 @@ async def test_a_child_that_goes_on_and_on_is_stopped() -> None:
     assert len(presets.models["child"].requests) == 20  # type: ignore[attr-defined]
 
 
-# What the parent reads.
+# The result of a child.
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,9 @@ async def test_a_child_that_goes_on_and_on_is_stopped() -> None:
         ),
     ],
 )
-async def test_what_cannot_be_started_is_a_text_and_no_failure(args: dict[str, Any], text: str) -> None:
+async def test_a_child_that_cannot_be_started_is_a_text_and_not_a_failure(
+    args: dict[str, Any], text: str
+) -> None:
     """9.6.3"""
     call = calls(("spawn_subagent", args))
     agent, model = of_model(a_builder(a_spec(), a_spec("guard")), call, "Done")
@@ -194,7 +196,7 @@ async def test_what_cannot_be_started_is_a_text_and_no_failure(args: dict[str, A
     assert (state.status, len(model.requests)) == (AgentStatus.COMPLETED, 2)
 
 
-async def test_a_task_that_is_no_text_is_passed_on_as_json() -> None:
+async def test_a_task_that_is_not_text_is_passed_on_as_json() -> None:
     """9.6.2: models also send objects."""
     agent, model = of_model(a_builder(a_spec()), spawns(prompt={"find": "ä"}), "Three.", "Done")
     await agent.arun("Go")
@@ -210,8 +212,8 @@ async def test_a_task_that_is_no_text_is_passed_on_as_json() -> None:
         (ModelError("overloaded"), "Error: Subagent 'scout' failed: overloaded"),
     ],
 )
-async def test_what_the_parent_reads_of_a_child(answer: str | Exception, text: str) -> None:
-    """9.6.3: the failure of a child is none of its parent."""
+async def test_the_result_that_the_parent_reads(answer: str | Exception, text: str) -> None:
+    """9.6.3: the failure of a child is not a failure of its parent."""
     builder = a_builder(a_spec(), policy=SubagentPolicy(summary_max_chars=6))
     agent, _ = of_model(builder, spawns(), answer, "Done")
     state = await agent.arun("Go")
@@ -219,15 +221,15 @@ async def test_what_the_parent_reads_of_a_child(answer: str | Exception, text: s
     assert state.status is AgentStatus.COMPLETED
 
 
-async def test_a_missing_argument_is_refused_like_anywhere() -> None:
+async def test_a_missing_argument_is_refused_as_for_any_tool() -> None:
     """5.4.3"""
     agent, _ = of_model(a_builder(a_spec()), calls(("spawn_subagent", {"subagent": "scout"})))
     state = await agent.arun("Go")
     assert results(state) == ["Error: Required arguments are missing: prompt"]
 
 
-async def test_a_skill_that_is_missing_is_named(tmp_path: Path) -> None:
-    """9.6.3: whether there is a library or not; other agents can be started all the same."""
+async def test_a_missing_skill_is_named(tmp_path: Path) -> None:
+    """9.6.3: with or without a library; other agents can still be started."""
     text = "Error: Subagent 'scout' failed: It needs skills that are not there: maps, birds"
     specs = (a_spec(skills=["maps", "birds"]), a_spec("guard"))
     for library in (None, SkillLibrary(tmp_path)):
@@ -237,8 +239,8 @@ async def test_a_skill_that_is_missing_is_named(tmp_path: Path) -> None:
         assert results(await agent.arun("Go")) == [text, "[Subagent: guard] Fine"]
 
 
-async def test_the_file_of_an_agent_names_no_address_for_secrets() -> None:
-    """9.6.5, 9.6.3: other agents can be started all the same."""
+async def test_an_agent_file_cannot_name_an_address_for_secrets() -> None:
+    """9.6.5, 9.6.3: other agents can still be started."""
     specs = (a_spec(model={"base_url": "https://evil.example", "api_key_env": "KEY"}), a_spec("guard"))
     agent, _ = of_model(a_builder(*specs), spawns(), spawns("guard"), "Fine", "Done")
     text = (
@@ -250,8 +252,8 @@ async def test_the_file_of_an_agent_names_no_address_for_secrets() -> None:
         child_of(agent.definition, "scout")
 
 
-async def test_a_preset_that_nobody_knows_is_a_text() -> None:
-    """9.6.3: the parent goes on."""
+async def test_an_unknown_preset_is_a_text() -> None:
+    """9.6.3: the parent continues."""
     agent, _ = of_model(a_builder(a_spec(model="fast")), spawns(), "Done")
     state = await agent.arun("Go")
     assert results(state)[0].endswith("or presets whose models it can ask: build(models=...)")
@@ -280,8 +282,8 @@ def test_the_tool_describes_the_agents() -> None:
     assert tool.schema["properties"]["subagent"]["enum"] == ["scout", "guard", "monk"]
 
 
-async def test_a_registry_that_changes_later_changes_nothing_for_agents_that_are_built() -> None:
-    """9.6.1: the enum that a model was told of stays; what is built later has the new agents."""
+async def test_a_later_change_of_the_registry_does_not_affect_built_agents() -> None:
+    """9.6.1: the enum that a model has seen stays; agents built later get the new one."""
     registry = AgentRegistry([a_spec()])
     builder = AgentBuilder.base().with_tools([LOOK]).with_capability(UseSubagents(registry))
     agent, model = of_model(builder, spawns(), "Three.", spawns("guard"), "Done")
@@ -300,7 +302,7 @@ async def test_a_registry_that_changes_later_changes_nothing_for_agents_that_are
     ) == ["guard"]
 
 
-def test_a_tool_of_no_agent_cannot_start_one() -> None:
+def test_a_tool_without_an_agent_cannot_start_one() -> None:
     """9.6.5: there is nothing to inherit from."""
     tool = SpawnSubagentTool(AgentRegistry([a_spec()]), SubagentPolicy())
     with pytest.raises(InvalidInput, match="belongs to no agent yet; build the agent first"):
@@ -313,7 +315,7 @@ def test_a_tool_of_no_agent_cannot_start_one() -> None:
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2, 3])
-async def test_subagents_nest_as_deep_as_they_may(depth: int) -> None:
+async def test_subagents_nest_up_to_the_limit(depth: int) -> None:
     """9.6.4: depth is 0 at the top; a call at a depth of max_depth or more is refused."""
     agent, model = of_model(
         a_builder(a_spec(), policy=SubagentPolicy(depth)), *[spawns()] * (depth + 1), "End"
@@ -352,10 +354,10 @@ def test_a_child_has_the_tools_that_it_inherits_or_lists(
 
 
 @pytest.mark.parametrize("model", [None, "inherit", "fast", {"preset": "fast", "temperature": 0}])
-def test_approvals_are_inherited_however_deep_and_whoever_answers(
+def test_approvals_are_inherited_at_every_depth(
     model: str | Mapping[str, Any] | None,
 ) -> None:
-    """9.6.5, 8.6.1: what people have to allow for the parent, they have to allow for every child."""
+    """9.6.5, 8.6.1: a call that needs approval for the parent needs it for every child."""
     builder = a_builder(a_spec(model=model), a_spec("guard")).with_approval("burn", "always")
     definition = builder.with_approval("look", "never").definition()
     for names in (["scout"], ["scout", "guard"], ["guard", "scout", "guard"]):
@@ -363,8 +365,8 @@ def test_approvals_are_inherited_however_deep_and_whoever_answers(
         assert child.approvals == {"burn": ApprovalMode.ALWAYS, "look": ApprovalMode.NEVER}
 
 
-def test_an_agent_may_ask_for_approvals_of_its_own() -> None:
-    """9.6.5, 8.6.1: where its parent says nothing; of tools that it has."""
+def test_an_agent_may_add_its_own_approvals() -> None:
+    """9.6.5, 8.6.1: where its parent has none; for tools that it has."""
     spec = a_spec(tools=["burn", "look"], approval={"burn": "always", "look": "never", "fly": "always"})
     definition = a_builder(spec).with_approval("look", "always").definition()
     assert child_of(definition, "scout").approvals == {
@@ -382,15 +384,15 @@ def test_an_agent_may_ask_for_approvals_of_its_own() -> None:
         ({"temperature": 0}, (None, FrozenDict(temperature=0))),
     ],
 )
-def test_the_model_is_the_parents_or_the_one_that_is_named(model: Any, expected: Any) -> None:
-    """9.6.5: and that of a subagent's subagent is its parent's."""
+def test_the_model_is_the_parents_or_the_named_one(model: Any, expected: Any) -> None:
+    """9.6.5: and that of a nested subagent is its parent's."""
     definition = a_builder(a_spec(model=model), a_spec("guard")).with_llm_preset("house").definition()
     for names in (["scout"], ["scout", "guard"]):
         child = child_of(definition, *names)
         assert (child.llm_preset, child.model_settings) == expected
 
 
-async def test_a_model_of_ones_own_answers_for_the_next_ones_as_well() -> None:
+async def test_a_custom_model_is_inherited_by_the_next_level() -> None:
     """9.6.5: inherit means the parent's."""
     fast = ScriptedModel(spawns("guard"), "Deep.", "Middle.")
     builder = a_builder(a_spec(model="fast"), a_spec("guard"))
@@ -400,7 +402,7 @@ async def test_a_model_of_ones_own_answers_for_the_next_ones_as_well() -> None:
     assert len(fast.requests) == 3
 
 
-async def test_error_policy_and_order_of_calls_are_the_parents() -> None:
+async def test_error_policy_and_order_of_calls_are_inherited() -> None:
     """9.6.5"""
     builder = (
         a_builder(a_spec()).with_error_policy(ErrorPolicy.retry_tool_errors()).with_parallel_tools(False)
@@ -409,8 +411,8 @@ async def test_error_policy_and_order_of_calls_are_the_parents() -> None:
     assert (plan.error_policy, plan.parallel_tools) == (ErrorPolicy.retry_tool_errors(), False)
 
 
-async def test_tools_that_are_only_listed_are_inherited_or_filtered() -> None:
-    """9.6.5: a list names those of toolsets as well."""
+async def test_toolset_tools_are_inherited_or_filtered() -> None:
+    """9.6.5: a list may name them as well."""
     shelf = Shelf({"dig": lambda _args, _context: "dug", "fly": lambda _args, _context: "flown"})
     builder = a_builder(a_spec(), a_spec("mole", tools=["dig"])).with_toolset(shelf)
     agent, model = of_model(
@@ -430,11 +432,11 @@ async def test_tools_that_are_only_listed_are_inherited_or_filtered() -> None:
     assert some.name == "shelf"
 
 
-# Costs and events.
+# Usage and events.
 
 
-async def test_what_children_use_is_charged_to_the_tree() -> None:
-    """9.6.2, 2.6.2: to the parent's limit, and a child gets no more than is left."""
+async def test_usage_of_children_is_charged_to_the_tree() -> None:
+    """9.6.2, 2.6.2: to the parent's limit, and a child gets at most the remainder."""
     script = (
         spawns(usage=Usage(input=100)),
         says("Three.", Usage(input=700)),
@@ -453,8 +455,8 @@ async def test_what_children_use_is_charged_to_the_tree() -> None:
     assert len(model.requests) == 4
 
 
-async def test_the_events_of_a_child_say_whose_it_is() -> None:
-    """4.6.1: parentAgentId; the same listeners hear of it."""
+async def test_the_events_of_a_child_name_its_parent() -> None:
+    """4.6.1: parentAgentId; the same listeners get them."""
     agent, _ = of_model(a_builder(a_spec()), spawns(), LOOKS, "Three.", "Done")
     heard: list[Event] = []
     agent.wiretap(heard.append)
@@ -471,7 +473,7 @@ async def test_the_events_of_a_child_say_whose_it_is() -> None:
 
 
 async def test_a_listener_that_raises_is_no_failure_of_the_child() -> None:
-    """4.6.3: who listens is told, the model is not."""
+    """4.6.3: the error is raised to the caller, and the model does not read it."""
     agent, _ = of_model(a_builder(a_spec()), spawns(), "Three.", "Done")
 
     def refuses(event: AgentStepStarted) -> None:
@@ -483,8 +485,8 @@ async def test_a_listener_that_raises_is_no_failure_of_the_child() -> None:
         await agent.arun("Go")
 
 
-async def test_children_of_one_response_work_at_the_same_time() -> None:
-    """5.4.1: their results stand in the order of the calls."""
+async def test_children_of_one_response_run_concurrently() -> None:
+    """5.4.1: their results are in the order of the calls."""
     together = asyncio.Barrier(2)
 
     async def meet() -> str:
@@ -503,11 +505,11 @@ async def test_children_of_one_response_work_at_the_same_time() -> None:
     assert results(state) == ["[Subagent: a] I am a", "[Subagent: b] I am b"]
 
 
-# Tools of others that start agents.
+# Custom tools that start agents.
 
 
 class Hires:
-    """Starts agents that it brings along."""
+    """Starts agents that it defines itself."""
 
     name = "hire"
     description = "Starts an agent"
@@ -552,7 +554,7 @@ async def hired(hand: DefinitionBuilder, **more: Any) -> AgentState:
     return await of_model(builder, calls(("hire", {})))[0].arun("Go")
 
 
-async def test_a_child_that_is_cancelled_says_so() -> None:
+async def test_a_cancelled_child_says_so() -> None:
     """9.6.3, 1.2.1: the stop reason user_requested."""
     stops = Stops(lambda state: state.with_stop_signal(StopSignal(StopReason.USER_REQUESTED)))
     state = await hired(a_hand(LOOKS).add_hook(stops))
@@ -560,19 +562,19 @@ async def test_a_child_that_is_cancelled_says_so() -> None:
 
 
 async def test_a_child_that_a_hook_pauses_has_failed() -> None:
-    """1.1.6: nobody can resume it."""
+    """1.1.6: it cannot be resumed."""
     state = await hired(a_hand(LOOKS).add_hook(Stops(lambda state: state.paused())))
     assert results(state) == [f"failed: {PAUSED}"]
 
 
-async def test_a_child_that_fails_without_an_error_says_why_it_stopped() -> None:
+async def test_a_child_that_fails_without_an_error_has_its_stop_reason() -> None:
     """9.6.3, 3.7.1"""
     stops = Stops(lambda state: state.with_stop_signal(StopSignal(StopReason.ERROR, "enough")))
     state = await hired(a_hand(LOOKS).add_hook(stops))
     assert results(state) == ["failed: stopped: error"]
 
 
-async def test_the_metadata_of_a_spawn_are_the_childs() -> None:
+async def test_metadata_of_a_spawn_are_the_childs() -> None:
     """9.6.2"""
     seen: list[FrozenDict] = []
 
@@ -584,13 +586,13 @@ async def test_the_metadata_of_a_spawn_are_the_childs() -> None:
     assert seen == [{"a": 1}]
 
 
-async def test_an_agent_that_nobody_brings_is_unknown_here() -> None:
-    """1.1.6: on a worker it may be known."""
+async def test_an_undefined_agent_is_unknown_in_this_process() -> None:
+    """1.1.6: a worker may know it."""
     state = await hired(a_hand("Done"), agent="clerk")
     assert results(state)[0].startswith("Error: there is no agent 'clerk' in-process; let the tool bring it")
 
 
-async def test_what_a_report_raises_is_the_failure_of_the_call() -> None:
+async def test_an_exception_in_a_report_is_the_failure_of_the_call() -> None:
     """5.4.3"""
     state = await hired(a_hand("Done"), report=RuntimeError("illegible"))
     assert results(state) == ["Error: illegible"]

@@ -24,7 +24,7 @@ def plans(*todos: Any) -> InferenceResponse:
 
 
 def reminders(model: ScriptedModel, marker: str) -> dict[int, str]:
-    """What was added with this marker, by the number of the step before which it was said."""
+    """The messages with this marker, by the number of the step that they precede."""
     found: dict[int, str] = {}
     for index, request in enumerate(model.requests, 1):
         for message in request.messages:
@@ -36,7 +36,7 @@ def reminders(model: ScriptedModel, marker: str) -> dict[int, str]:
 # The tool.
 
 
-async def test_the_list_is_replaced_and_kept_after_the_step() -> None:
+async def test_the_list_is_replaced_and_stored_after_the_step() -> None:
     """9.3.1, 9.3.2: trimmed; the model reads rendered, a newline and summary; the value is a map."""
     both = calls(("todo_write", {"todos": [ONE, TWO, DONE]}), ("metadata_read", {"key": "tasks"}))
     reads = calls(("metadata_read", {"key": "tasks"}))
@@ -68,7 +68,7 @@ async def test_an_empty_list_clears_it() -> None:
 
 
 async def test_of_two_lists_in_one_step_the_last_stays() -> None:
-    """9.3.2: in the order of the response, also when they run at once."""
+    """9.3.2: in the order of the response, also when they run concurrently."""
     twice = calls(("todo_write", {"todos": [ONE]}), ("todo_write", {"todos": [TWO]}))
     state, _ = await run(twice, "Done", having=[UseTaskPlanning(QUIET)])
     assert state.metadata == {"tasks": [TWO]}
@@ -96,7 +96,7 @@ async def test_of_two_lists_in_one_step_the_last_stays() -> None:
         ([5], "Task #1 needs a non-blank 'content'"),
     ],
 )
-async def test_a_list_that_cannot_be_used_fails_and_changes_nothing(todos: Any, failure: str) -> None:
+async def test_an_invalid_list_fails_and_changes_nothing(todos: Any, failure: str) -> None:
     """9.3.1, 9.3.2"""
     wrong = calls(("todo_write", {"todos": todos}))
     agent = an_agent(ScriptedModel(plans(TWO), wrong), UseTaskPlanning(QUIET), max_steps=2)
@@ -116,13 +116,13 @@ async def test_a_policy_sets_the_limits() -> None:
 
 
 async def test_tasks_may_be_in_any_language() -> None:
-    """9.3.2: characters are kept as they are."""
+    """9.3.2: characters are stored unchanged."""
     task = {"content": "计划 🧳", "status": "pending", "activeForm": "计划中"}
     state, _ = await run(plans(task), "Done", having=[UseTaskPlanning(QUIET)])
     assert results(state)[0].startswith("1. ○ 计划 🧳\n")
 
 
-def test_what_is_left_out_of_the_schema_is_required() -> None:
+def test_every_field_of_the_schema_is_required() -> None:
     """9.3.1, 5.4.3"""
     agent = an_agent(ScriptedModel(), UseTaskPlanning())
     schema = agent.definition.tools.get("todo_write").schema
@@ -162,7 +162,7 @@ async def test_the_agent_is_reminded_to_plan_once_in_a_conversation() -> None:
         (-1, (), {}),
     ],
 )
-async def test_the_agent_is_reminded_of_a_list_that_it_forgot(
+async def test_the_agent_is_reminded_of_a_neglected_list(
     every: int, planned: tuple[int, ...], nags: dict[int, int]
 ) -> None:
     """9.3.3: before a step, at multiples of reminder_every_steps since the last todo_write, or the start."""
@@ -192,7 +192,7 @@ async def test_the_agent_is_reminded_of_a_list_that_it_forgot(
         (1, (1,), {3, 4, 5, 6, 7, 8}),
     ],
 )
-async def test_the_list_is_shown_now_and_then(every: int, planned: tuple[int, ...], shown: set[int]) -> None:
+async def test_the_list_is_shown_at_intervals(every: int, planned: tuple[int, ...], shown: set[int]) -> None:
     """9.3.3: after a step whose count is a multiple, unless it called todo_write or there are no tasks."""
     script = [plans(ONE) if number in planned else LOOKS for number in range(1, 8)]
     policy = TodoPolicy(render_every_steps=every, reminder_every_steps=0)
@@ -205,15 +205,15 @@ async def test_the_list_is_shown_now_and_then(every: int, planned: tuple[int, ..
     assert not any(text.startswith("<todo-render>") for text in last.values() if text != render)
 
 
-async def test_a_list_that_was_cleared_is_not_shown() -> None:
+async def test_a_cleared_list_is_not_shown() -> None:
     """9.3.3: there are no tasks."""
     policy = TodoPolicy(render_every_steps=1, reminder_every_steps=0)
     _, model = await run(plans(ONE), plans(), LOOKS, "Done", having=[UseTaskPlanning(policy)])
     assert reminders(model, "<todo-render>") == {}
 
 
-async def test_what_is_shown_after_the_answer_does_not_ask_for_another_step() -> None:
-    """9.3.3, 2.5: the answer stays the answer."""
+async def test_a_list_shown_after_the_answer_requests_no_further_step() -> None:
+    """9.3.3, 2.5: the answer stays final."""
     policy = TodoPolicy(render_every_steps=2, reminder_every_steps=0)
     state, model = await run(plans(ONE), "Done", having=[UseTaskPlanning(policy)])
     assert state.messages[-1].text.startswith("<todo-render>")

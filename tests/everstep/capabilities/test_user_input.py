@@ -1,4 +1,4 @@
-"""The tool with which an agent asks its user."""
+"""The tool with which an agent asks its user a question."""
 
 from uuid import UUID
 
@@ -19,7 +19,7 @@ def asking(capability: UseUserInput | None = None, /, **args: object) -> tuple[A
     return builder.definition(), ToolCall("c1", "user_input", frozen_map(args))
 
 
-def test_a_question_waits_for_a_person() -> None:
+def test_a_question_waits_for_an_answer() -> None:
     """8.5.1"""
     definition, call = asking(prompt="Which day?")
 
@@ -35,9 +35,7 @@ def test_a_question_waits_for_a_person() -> None:
         ({}, "Required arguments are missing: prompt"),
     ],
 )
-def test_a_question_that_cannot_be_answered_fails_without_asking_anybody(
-    args: dict[str, object], failure: str
-) -> None:
+def test_an_invalid_question_fails_without_asking_the_user(args: dict[str, object], failure: str) -> None:
     """8.5.1"""
     definition, call = asking(**args)
 
@@ -54,7 +52,7 @@ def test_after_the_timeout_the_default_answer_is_the_result() -> None:
 
 
 @pytest.mark.parametrize(("default", "fits"), [({"day": "Monday"}, True), ({"night": 1}, False)])
-def test_a_default_has_to_satisfy_the_form(default: dict[str, object], fits: bool) -> None:
+def test_a_default_has_to_match_the_form(default: dict[str, object], fits: bool) -> None:
     """8.5.5"""
     form = {"type": "object", "required": ["day"]}
     definition, call = asking(UseUserInput(30, default), prompt="Which day?", schema=form)
@@ -70,7 +68,7 @@ def test_a_default_has_to_satisfy_the_form(default: dict[str, object], fits: boo
 
 
 @pytest.mark.parametrize("default", [None, "Sunday"])
-def test_without_a_fitting_default_the_call_fails(default: str | None) -> None:
+def test_without_a_matching_default_the_call_fails(default: str | None) -> None:
     """8.5.5"""
     definition, call = asking(UseUserInput(2.5, default), prompt="Which day?", choices=["Monday", "Friday"])
 

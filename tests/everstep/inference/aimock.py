@@ -1,4 +1,4 @@
-"""aimock: the providers as the authors of the npm package `@copilotkit/aimock` understand them."""
+"""aimock: the providers' APIs as implemented by the npm package `@copilotkit/aimock`."""
 
 import subprocess
 import tempfile
@@ -29,22 +29,22 @@ class Aimock:
             return response.json()
 
     async def reset(self) -> None:
-        """Forget answers and requests."""
+        """Delete all configured responses and recorded requests."""
         await self._control("POST", "/reset")
 
     async def serve(self, *fixtures: dict[str, Any]) -> None:
-        """Add answers; the first one that matches a request is given."""
+        """Add responses; the first one that matches a request is returned."""
         await self._control("POST", "/fixtures", {"fixtures": fixtures})
 
     async def requests(self) -> list[dict[str, Any]]:
-        """What it was asked, as it understood it."""
+        """The requests that it received, in its own representation."""
         entries = await self._control("GET", "/journal")
         return [entry["body"] for entry in entries]
 
 
 @contextmanager
 def running() -> Generator[Aimock]:
-    """A server on a port of its own."""
+    """A server on a free port."""
     package = installed(LOCK) / "@copilotkit" / "aimock"
     with tempfile.TemporaryDirectory() as folder:
         fixtures = Path(folder) / "none.json"
@@ -58,11 +58,11 @@ def running() -> Generator[Aimock]:
         ) as process:
             try:
                 url = _address(process)
-                # Somebody has to read on, or it stops when the pipe is full.
+                # Its output has to be read, or it blocks when the pipe is full.
                 reading = threading.Thread(target=deque, args=(process.stdout, 0), daemon=True)
                 reading.start()
                 yield Aimock(url)
-                # Its reader ends with it, before the pipe is closed under it.
+                # The reader ends with the server, before the pipe is closed.
                 process.terminate()
                 reading.join()
             finally:

@@ -1,4 +1,4 @@
-"""Requests in words."""
+"""Builders for requests."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -28,21 +28,21 @@ def asking(
     parallel_tools: bool = True,
     **cached: Any,
 ) -> InferenceRequest:
-    """A request with these messages; the rest stands in the cached context."""
+    """A request with these messages; the rest is in the cached context."""
     context = CachedContext(tools=Toolbox.of(tools).schemas, **cached)
     context = context.with_system_prompt(system) if system else context
     return InferenceRequest.compile(as_messages(messages), context, parallel_tools=parallel_tools)
 
 
 def with_results(response: InferenceResponse, *results: Any) -> Messages:
-    """What the conversation keeps of an answer, each of its calls with a result."""
+    """The messages that the conversation stores of a response: the response, and a result for each call."""
     executions = tuple(map(ToolExecution, response.tool_calls, results))
     step = AgentStep(UUID(int=1), AT, inference_response=response, tool_executions=executions)
     return ToolCallingDriver(ScriptedModel()).outputs(step)
 
 
 class Listener(list[str]):
-    """Hears the pieces of an answer."""
+    """Records the chunks of a response."""
 
     def __call__(self, text: str) -> None:
         self.append(text)
@@ -53,5 +53,5 @@ class Listener(list[str]):
 
 
 async def asked(model: Model, *messages: str | Message, **request: Any) -> InferenceResponse:
-    """The answer, when nobody listens."""
+    """The response, without a listener."""
     return await model.respond(asking(*messages, **request), Listener())

@@ -19,21 +19,21 @@ from tests.everstep.inference.wire_server import WireServer, wire_server
 
 @pytest.fixture(scope="session")
 def aimock() -> Iterator[Aimock]:
-    """One server for all tests; each begins with a reset."""
+    """One server for all tests; each test begins with a reset."""
     with aimock_server.running() as server:
         yield server
 
 
 @pytest.fixture
 async def server() -> AsyncIterator[WireServer]:
-    """A server of our own, which says exactly what it is told."""
+    """Our own server, with scripted responses."""
     async with wire_server() as server:
         yield server
 
 
 @pytest.fixture(params=DIALECTS)
 async def wire(request: pytest.FixtureRequest, server: WireServer) -> AsyncIterator[WireCounterpart]:
-    """Our server, in the words of each provider."""
+    """Our server, with the wire format of each provider."""
     counterpart = WireCounterpart(DIALECTS[request.param], server)
     async with counterpart.stack:
         yield counterpart
@@ -41,7 +41,7 @@ async def wire(request: pytest.FixtureRequest, server: WireServer) -> AsyncItera
 
 @pytest.fixture(params=COUNTERPARTS)
 async def counterpart(request: pytest.FixtureRequest) -> AsyncIterator[Counterpart]:
-    """Everything that a model driver can talk to."""
+    """All servers that a model driver supports."""
     kind, _, driver = request.param.partition(" ")
     if kind == "scripted":
         made: Counterpart = ScriptedCounterpart()

@@ -1,4 +1,4 @@
-"""What a model driver talks to in the contract tests: a server of ours, one of others, a script."""
+"""The servers of the contract tests of model drivers: our own server, a third-party server, a script."""
 
 import json
 from abc import ABC, abstractmethod
@@ -38,7 +38,7 @@ def a_model(driver: str, base_url: str, stack: AsyncExitStack, **settings: Any) 
 
 @dataclass(frozen=True)
 class Said:
-    """A message as the other side understood it."""
+    """A message as the server parsed it."""
 
     role: str
     text: str = ""
@@ -48,43 +48,43 @@ class Said:
 
 
 class Counterpart(ABC):
-    """The other side of a model driver."""
+    """The server behind a model driver."""
 
     def __init__(self) -> None:
         self.stack = AsyncExitStack()
 
     def can_say(self, finish: str) -> bool:
-        """Whether it knows this reason to stop."""
+        """Whether it supports this finish reason."""
         del finish
         return True
 
     @abstractmethod
     def model(self, **settings: Any) -> Model:
-        """A model that talks to it."""
+        """A model that sends its requests to this server."""
 
     @abstractmethod
     async def answers(self, *answers: Answer) -> None:
-        """What it says to the first request, and to the next."""
+        """Respond with these answers, in order."""
 
     @abstractmethod
     async def breaks_off(self, answer: Answer) -> None:
-        """It says only the beginning of this."""
+        """Send only the beginning of this answer."""
 
     @abstractmethod
     async def refuses(self, status: int, message: str, retry_after: int | None = None) -> None:
-        """It answers with an error."""
+        """Respond with an error."""
 
     @abstractmethod
     async def hesitates(self, answer: Answer) -> None:
-        """It takes longer than anybody waits."""
+        """Respond later than every timeout."""
 
     @abstractmethod
     async def heard(self) -> list[list[Said]]:
-        """The conversations that it was asked to go on with."""
+        """The conversations of the requests that it received."""
 
 
 class WireCounterpart(Counterpart):
-    """Our own server, in a provider's words."""
+    """Our own server, in a provider's wire format."""
 
     def __init__(self, dialect: Dialect, server: WireServer) -> None:
         super().__init__()
@@ -169,7 +169,7 @@ def _compact(value: object) -> str:
 
 
 class AimockCounterpart(Counterpart):
-    """A server of others."""
+    """A third-party server."""
 
     def __init__(self, dialect: Dialect, server: Aimock) -> None:
         super().__init__()
@@ -177,7 +177,7 @@ class AimockCounterpart(Counterpart):
         self.server = server
 
     def can_say(self, finish: str) -> bool:
-        # For a filter it says `response.completed` with the status `failed`, which the provider never does.
+        # For a filter it sends `response.completed` with the status `failed`, which the provider never does.
         return (self.dialect.driver, finish) != ("openai", "content_filter")
 
     def model(self, **settings: Any) -> Model:
@@ -222,7 +222,7 @@ class AimockCounterpart(Counterpart):
 
 
 def _joined(messages: list[Said]) -> list[Said]:
-    """It reads the items of the Responses API as messages of their own."""
+    """It parses the items of the Responses API as separate messages."""
     said: list[Said] = []
     for message in messages:
         if said and message.role == said[-1].role == "assistant":
@@ -234,7 +234,7 @@ def _joined(messages: list[Said]) -> list[Said]:
 
 
 class ScriptedCounterpart(Counterpart):
-    """No provider at all."""
+    """A script instead of a provider."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -280,7 +280,7 @@ class ScriptedCounterpart(Counterpart):
 
 
 class _Recorded:
-    """A model whose requests are kept."""
+    """A model that records its requests."""
 
     def __init__(self, model: Model, requests: list[InferenceRequest]) -> None:
         self.model = model

@@ -1,4 +1,4 @@
-"""One answer, in the words of each provider."""
+"""One response, in the wire format of each provider."""
 
 import json
 from abc import ABC, abstractmethod
@@ -13,7 +13,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Call:
-    """A tool call, its arguments in the pieces in which they arrive."""
+    """A tool call, with its arguments in the chunks in which they arrive."""
 
     id: str
     name: str
@@ -26,7 +26,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a model answers, in no provider's words."""
+    """A model's response, independent of the provider."""
 
     text: Sequence[str] = ()
     calls: Sequence[Call] = ()
@@ -48,20 +48,20 @@ def sse(data: object, event: str | None = None) -> bytes:
 
 
 class Dialect(ABC):
-    """How a provider says things."""
+    """The wire format of a provider."""
 
     driver: ClassVar[str]
     prefix: ClassVar[str]
-    """What the base URL ends in."""
+    """The end of the base URL."""
     path: ClassVar[str]
 
     @abstractmethod
     def events(self, answer: Answer) -> list[bytes]:
-        """The whole stream, an event each."""
+        """The stream, one event each."""
 
     @abstractmethod
     def closing(self, events: Sequence[bytes]) -> int:
-        """The index of the event that makes the answer whole."""
+        """The index of the event that completes the response."""
 
     @abstractmethod
     def refusal(self, kind: str, message: str, code: str | None = None) -> Json:
@@ -73,7 +73,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def reasoning_in(self, body: Json) -> list[str]:
-        """The reasoning that a request gives back."""
+        """The reasoning that a request sends back."""
 
 
 class ResponsesDialect(Dialect):

@@ -1,4 +1,4 @@
-"""The Messages API: how a request is written, and how an answer is read."""
+"""The Messages API: building requests, and reading responses."""
 
 from typing import Any
 
@@ -86,10 +86,10 @@ def calling(index: int, *arguments: str, call_id: str = "c1") -> list[Json]:
     return [start(index, block), *(more(index, type="input_json_delta", partial_json=a) for a in arguments)]
 
 
-# The request.
+# Requests.
 
 
-def test_instructions_stand_apart_from_the_conversation() -> None:
+def test_instructions_are_separate_from_the_conversation() -> None:
     assert body(system("In German"), "Hello", system="Be brief") == {
         "model": "claude-opus-5-5",
         "max_tokens": 16_384,
@@ -107,15 +107,15 @@ def test_settings_are_passed_on() -> None:
     assert sent["output_config"] == {"effort": "high"}
 
 
-def test_thinking_can_be_switched_off() -> None:
+def test_thinking_can_be_disabled() -> None:
     sent = body("Hello", preset=a_preset(reasoning_effort="none"))
 
     assert sent["thinking"] == {"type": "disabled"}
     assert "output_config" not in sent
 
 
-def test_speakers_take_turns() -> None:
-    """5.4.1: results follow the message that called for them, in one turn with what the user says."""
+def test_roles_alternate() -> None:
+    """5.4.1: results follow the message with their calls, in one turn with the user's text."""
     entries = [call_entry("c1", "weather", {"city": "Bonn"}), call_entry("c2", "clock", "nonsense")]
 
     sent = body(
@@ -149,7 +149,7 @@ def test_speakers_take_turns() -> None:
 
 
 def test_instructions_in_the_middle_are_marked_as_such() -> None:
-    """5.1.1: developer messages instruct too."""
+    """5.1.1: developer messages are instructions too."""
     developer = Message(Role.DEVELOPER, "Hurry")
 
     (turn,) = body("Hello", developer)["messages"]
@@ -157,7 +157,7 @@ def test_instructions_in_the_middle_are_marked_as_such() -> None:
     assert turn["content"] == [text("Hello"), text("<system>\nHurry\n</system>")]
 
 
-def test_the_user_has_the_first_word_and_the_last() -> None:
+def test_the_first_and_the_last_message_are_the_users() -> None:
     entries = [call_entry("c1", "load_skill", {})]
     skill = (assistant("", tool_calls=entries), tool_message("a skill", "c1", "load_skill"))
 
@@ -168,7 +168,7 @@ def test_the_user_has_the_first_word_and_the_last() -> None:
     assert sent[-1]["content"] == [text("Continue.")]
 
 
-def test_instructions_alone_are_enough_to_begin() -> None:
+def test_instructions_without_a_message_are_enough_to_begin() -> None:
     sent = body(system="Tell a story")
 
     assert sent["messages"] == [{"role": "user", "content": [text("Begin.")]}]
@@ -183,7 +183,7 @@ def test_blank_text_is_left_out(blank: str) -> None:
     assert sent == [{"role": "user", "content": [text("Hi"), text("there")]}]
 
 
-def test_parts_take_the_form_of_this_api() -> None:
+def test_parts_have_the_format_of_this_api() -> None:
     parts = [
         {"type": "text", "text": "Look", "citations": None},
         {"text": "here"},
@@ -219,7 +219,7 @@ def test_a_result_may_have_parts() -> None:
     assert sent[2]["content"] == [{"type": "tool_result", "tool_use_id": "c1", "content": [image]}]
 
 
-def test_tools_are_told_in_its_words() -> None:
+def test_tools_have_the_format_of_this_api() -> None:
     """5.2.3"""
     request = asking("Hello")
     strict = {"type": "function", "function": {"name": "x", "strict": True}}
@@ -248,18 +248,18 @@ def test_tools_are_told_in_its_words() -> None:
         ({"type": "any"}, True, {"type": "any"}),
     ],
 )
-def test_the_choice_of_tools_is_put_in_its_words(choice: Any, parallel: bool, sent: Any) -> None:
+def test_the_tool_choice_has_the_format_of_this_api(choice: Any, parallel: bool, sent: Any) -> None:
     """5.2.3"""
     request = body("Hello", tools=(WEATHER,), tool_choice=choice, parallel_tools=parallel)
 
     assert request.get("tool_choice") == sent
 
 
-# What is cached.
+# Caching.
 
 
 def marks(sent: Json) -> list[str]:
-    """Where the marks are, each told by its text or name."""
+    """The cache breakpoints, each by its text or name."""
     blocks = [*sent.get("tools", []), *sent.get("system", [])]
     blocks += [block for message in sent["messages"] for block in message["content"]]
     return [b.get("name") or b.get("text") or b["type"] for b in blocks if "cache_control" in b]
@@ -275,7 +275,7 @@ def test_the_cached_context_is_marked_at_its_end() -> None:
 
 
 def test_with_tools_the_next_step_finds_everything_before_it() -> None:
-    """5.2.3: tools first, then the cached messages; and the conversation goes on growing."""
+    """5.2.3: tools first, then the cached messages; and the conversation continues to grow."""
     assert marks(body("Hello", system="Be brief", tools=(WEATHER, CLOCK))) == ["clock", "Be brief", "Hello"]
 
 
@@ -299,7 +299,7 @@ def test_a_strict_schema_is_enforced() -> None:
     assert "system" not in sent
 
 
-def test_a_format_without_a_strict_schema_is_asked_for_in_words() -> None:
+def test_a_format_without_a_strict_schema_is_described_in_the_prompt() -> None:
     """5.2.4"""
     loose = ResponseFormat(frozen_map({"type": "object"}), strict=False)
 
@@ -323,10 +323,10 @@ def test_a_schema_that_cannot_be_enforced_is_refused(schema: Json) -> None:
         body("Hello", response_format=ResponseFormat(frozen_map(schema)))
 
 
-# The answer.
+# Responses.
 
 
-def test_texts_between_which_something_else_happened_stand_apart() -> None:
+def test_texts_with_another_block_between_them_are_separate() -> None:
     response = read(*saying(0, "Let me "), *saying(1, "look."), *calling(2, "{}"), *saying(3, "Done."))
 
     assert response.text == "Let me look.\n\nDone."
@@ -354,12 +354,12 @@ def test_a_block_may_start_with_its_content() -> None:
         ("something_new", "other"),
     ],
 )
-def test_the_reason_to_stop_is_told_in_our_words(word: str, reason: str) -> None:
+def test_the_stop_reason_is_mapped_to_ours(word: str, reason: str) -> None:
     """5.3.1"""
     assert read(*saying(0, "x"), stop_reason=word).finish_reason == reason
 
 
-def test_an_end_without_a_reason_is_no_end() -> None:
+def test_an_end_without_a_reason_is_an_error() -> None:
     reader = MessagesReader(PRESET.origin)
     for event in (*saying(0, "x"), *ended(None)):
         reader.hear(event)
@@ -367,7 +367,7 @@ def test_an_end_without_a_reason_is_no_end() -> None:
     assert not reader.is_complete
 
 
-def test_counters_are_running_totals() -> None:
+def test_counters_are_cumulative() -> None:
     """4.2.1"""
     reader = MessagesReader(PRESET.origin)
     begun = {"input_tokens": 5, "cache_read_input_tokens": 7, "output_tokens": 1}
@@ -395,7 +395,7 @@ def returned(response: InferenceResponse) -> list[Json]:
     return [block for message in sent if message["role"] == "assistant" for block in message["content"]]
 
 
-def test_thinking_goes_back_in_its_place() -> None:
+def test_thinking_is_sent_back_in_its_position() -> None:
     redacted = {"type": "redacted_thinking", "data": "sealed too"}
     response = read(
         *thinking(0),
@@ -414,7 +414,7 @@ def test_thinking_goes_back_in_its_place() -> None:
     ]
 
 
-def test_thinking_is_not_said() -> None:
+def test_thinking_is_not_part_of_the_text() -> None:
     """5.5.1"""
     assert (
         read(*thinking(0), *saying(1, "Let me look"), *calling(2, '{"city": "Bonn"}')).text == "Let me look"
@@ -427,14 +427,14 @@ def test_blank_lines_around_the_text_do_not_lose_the_thinking() -> None:
     assert returned(response) == [THINKING, THINKING, text("Done")]
 
 
-def test_arguments_that_are_no_object_go_back_as_one() -> None:
+def test_arguments_that_are_not_an_object_are_sent_back_as_one() -> None:
     response = read(*thinking(0), *calling(1, "nonsense"))
 
     assert response.tool_calls == (ToolCall("c1", "weather", malformed="nonsense"),)
     assert returned(response)[1]["input"] == {"INVALID_JSON": "nonsense"}
 
 
-def test_citations_go_back_with_their_text() -> None:
+def test_citations_are_sent_back_with_their_text() -> None:
     citation = {"type": "char_location", "cited_text": "x"}
     response = read(
         *thinking(0), *saying(1, "Sunny"), more(1, type="citations_delta", citation=citation), *calling(2)
@@ -443,7 +443,7 @@ def test_citations_go_back_with_their_text() -> None:
     assert returned(response)[1] == text("Sunny", citations=[citation])
 
 
-def test_deltas_of_later_versions_pass() -> None:
+def test_deltas_of_later_versions_are_ignored() -> None:
     assert read(*saying(0, "x"), more(0, type="later_delta", later=1)).text == "x"
 
 
@@ -454,15 +454,15 @@ def test_thinking_that_was_cut_off_is_not_sent() -> None:
     assert returned(response) == []
 
 
-def test_thinking_that_led_to_nothing_is_not_sent() -> None:
+def test_thinking_without_an_answer_is_not_sent() -> None:
     assert list(read(*thinking(0), stop_reason="max_tokens").items) == []
 
 
-def test_what_holds_nothing_more_than_the_message_is_not_kept() -> None:
+def test_items_that_add_nothing_to_the_message_are_not_stored() -> None:
     assert list(read(*saying(0, "Hello"), *calling(1)).items) == []
 
 
-def test_a_message_that_was_edited_speaks_for_itself() -> None:
+def test_an_edited_message_is_sent_without_its_items() -> None:
     (said,) = with_results(read(*thinking(0), *saying(1, "Done")))
     edited = Message(said.role, "Not done", said.metadata)
 

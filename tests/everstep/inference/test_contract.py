@@ -1,4 +1,4 @@
-"""What every model keeps to, whoever is behind it: servers of ours, servers of others, or a script."""
+"""The contract of every model: with our server, a third-party server, or a script."""
 
 import pytest
 
@@ -16,7 +16,7 @@ PARIS = Call("call_1", "weather", ('{"ci', 'ty":"Par', 'is"}'))
 TIME = Call("call_2", "clock", ("{}",))
 
 
-async def test_the_text_is_heard_in_pieces_and_returned_whole(counterpart: Counterpart) -> None:
+async def test_the_text_is_streamed_in_chunks_and_returned_whole(counterpart: Counterpart) -> None:
     await counterpart.answers(GREETING)
     heard = Listener()
 
@@ -27,8 +27,8 @@ async def test_the_text_is_heard_in_pieces_and_returned_whole(counterpart: Count
     assert response.tool_calls == ()
 
 
-async def test_calls_come_with_their_arguments_and_the_text_beside_them(counterpart: Counterpart) -> None:
-    """5.5.1: what is heard is text, never arguments."""
+async def test_calls_arrive_with_their_arguments_and_the_text_beside_them(counterpart: Counterpart) -> None:
+    """5.5.1: only text is streamed, never arguments."""
     await counterpart.answers(called(PARIS, TIME, text=("Let me ", "look.")))
     heard = Listener()
 
@@ -54,7 +54,7 @@ async def test_a_call_needs_no_text(counterpart: Counterpart) -> None:
     assert heard == []
 
 
-async def test_what_was_used_is_counted(counterpart: Counterpart) -> None:
+async def test_usage_is_counted(counterpart: Counterpart) -> None:
     """4.2.1"""
     await counterpart.answers(Answer(("Hello",), usage=Usage(input=31, output=17)))
 
@@ -64,7 +64,7 @@ async def test_what_was_used_is_counted(counterpart: Counterpart) -> None:
 
 
 @pytest.mark.parametrize("finish", ["stop", "length", "content_filter"])
-async def test_the_reason_to_stop_is_told_in_our_words(counterpart: Counterpart, finish: str) -> None:
+async def test_the_stop_reason_is_mapped_to_ours(counterpart: Counterpart, finish: str) -> None:
     """5.3.1"""
     if not counterpart.can_say(finish):
         finish = "stop"
@@ -75,7 +75,7 @@ async def test_the_reason_to_stop_is_told_in_our_words(counterpart: Counterpart,
     assert response.finish_reason == finish
 
 
-async def test_the_conversation_is_understood_on_the_other_side(counterpart: Counterpart) -> None:
+async def test_the_server_receives_the_conversation(counterpart: Counterpart) -> None:
     """5.2.3: cached messages, then the conversation with its calls and their results."""
     await counterpart.answers(called(PARIS, TIME, text=("Let me look.",)), Answer(("Sunny",)))
     model = counterpart.model()
@@ -99,7 +99,7 @@ async def test_the_conversation_is_understood_on_the_other_side(counterpart: Cou
     ]
 
 
-async def test_a_rate_limit_says_how_long_to_wait(counterpart: Counterpart) -> None:
+async def test_a_rate_limit_has_its_delay(counterpart: Counterpart) -> None:
     """3.5.1: and the client does not retry by itself."""
     await counterpart.refuses(429, "Too fast", retry_after=7)
     model, heard = counterpart.model(), Listener()
@@ -112,7 +112,7 @@ async def test_a_rate_limit_says_how_long_to_wait(counterpart: Counterpart) -> N
     assert len(await counterpart.heard()) == 1
 
 
-async def test_an_outage_may_pass(counterpart: Counterpart) -> None:
+async def test_an_outage_is_retryable(counterpart: Counterpart) -> None:
     """3.5.1: and the client does not retry by itself."""
     await counterpart.refuses(503, "Down")
     model = counterpart.model()
@@ -123,7 +123,7 @@ async def test_an_outage_may_pass(counterpart: Counterpart) -> None:
     assert len(await counterpart.heard()) == 1
 
 
-async def test_a_refused_request_is_nothing_to_try_again(counterpart: Counterpart) -> None:
+async def test_a_refused_request_is_not_retryable(counterpart: Counterpart) -> None:
     """3.5.2"""
     await counterpart.refuses(400, "No such parameter")
 
@@ -133,7 +133,7 @@ async def test_a_refused_request_is_nothing_to_try_again(counterpart: Counterpar
     assert not isinstance(refused.value, RETRYABLE)
 
 
-async def test_an_answer_that_breaks_off_is_not_used(counterpart: Counterpart) -> None:
+async def test_a_response_that_breaks_off_is_not_used(counterpart: Counterpart) -> None:
     """3.5.1"""
     await counterpart.breaks_off(GREETING)
     heard = Listener()
@@ -144,7 +144,7 @@ async def test_an_answer_that_breaks_off_is_not_used(counterpart: Counterpart) -
     assert "Hello there, how are you?".startswith(heard.text)
 
 
-async def test_silence_is_not_waited_out(counterpart: Counterpart) -> None:
+async def test_silence_is_a_timeout(counterpart: Counterpart) -> None:
     """3.5.1"""
     await counterpart.hesitates(GREETING)
 

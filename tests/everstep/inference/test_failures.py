@@ -1,4 +1,4 @@
-"""What providers complain about, in our errors."""
+"""Providers' error messages, mapped to our errors."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -40,16 +40,16 @@ def told(message: str = "Oops", preset: Preset = PRESET, key: str | None = None,
         (503, PRESET, "m (503): Oops"),
     ],
 )
-def test_a_message_names_the_fix(status: int, preset: Preset, text: str) -> None:
+def test_a_message_says_how_to_fix_it(status: int, preset: Preset, text: str) -> None:
     """3.5.2"""
     assert told(preset=preset, status=status) == text
 
 
-def test_a_wrong_key_is_told_in_the_middle_of_a_stream_too() -> None:
+def test_a_wrong_key_is_recognised_in_the_middle_of_a_stream_too() -> None:
     assert told(words="authentication_error") == "m: Oops. Check the key in OPENAI_API_KEY."
 
 
-def test_an_account_without_credit_is_nothing_to_wait_for() -> None:
+def test_an_account_without_credit_is_not_retryable() -> None:
     """3.5.2: although it comes with the status of a rate limit."""
     error = failure(Complaint("No quota.", 429, "insufficient_quota"), PRESET)
 
@@ -59,14 +59,14 @@ def test_an_account_without_credit_is_nothing_to_wait_for() -> None:
     assert fix in told("Your credit balance is too low", status=400)
 
 
-def test_a_rate_limit_may_mention_the_bill() -> None:
+def test_a_rate_limit_may_mention_billing() -> None:
     error = failure(Complaint("Too fast; see /account/billing", 429, "rate_limit_exceeded"), PRESET)
 
     assert type(error) is RateLimited
 
 
 @pytest.mark.parametrize("status", [None, 400, 413, 422])
-def test_a_conversation_that_is_too_long_is_told_as_that(status: int | None) -> None:
+def test_a_conversation_that_is_too_long_is_recognised(status: int | None) -> None:
     """3.5.2"""
     error = failure(Complaint("x", status, "context_length_exceeded"), PRESET)
 
@@ -74,11 +74,11 @@ def test_a_conversation_that_is_too_long_is_told_as_that(status: int | None) -> 
     assert "start a new one, or use a larger model" in str(error)
 
 
-def test_too_much_at_once_is_a_rate_limit_however_it_is_worded() -> None:
+def test_too_many_tokens_is_a_rate_limit_in_any_wording() -> None:
     assert type(failure(Complaint("exceeds the context window", 429), PRESET)) is RateLimited
 
 
-def test_a_message_is_short_and_has_no_key_in_it() -> None:
+def test_a_message_is_short_and_contains_no_key() -> None:
     long = told("x" * 1000, status=400)
     quoted = told("You sent sk-secret and\x00", key="sk-secret", status=400)
 
@@ -86,7 +86,7 @@ def test_a_message_is_short_and_has_no_key_in_it() -> None:
     assert quoted == "m (400): You sent [key] and"
 
 
-def test_a_complaint_without_words_is_told_as_that() -> None:
+def test_an_error_without_a_message_says_so() -> None:
     assert told("  ", status=500) == "m (500): no reason given"
 
 
@@ -98,8 +98,8 @@ def test_a_complaint_without_words_is_told_as_that() -> None:
         (Complaint("x", 400), None),
     ],
 )
-def test_the_error_policy_sees_what_it_was(complaint: Complaint, kind: ErrorType | None) -> None:
-    """3.5.1: 5xx and connection errors are `model`, which is what is left when nothing else fits."""
+def test_the_error_policy_gets_the_kind_of_the_error(complaint: Complaint, kind: ErrorType | None) -> None:
+    """3.5.1: 5xx and connection errors are `model`, the default when nothing else matches."""
     assert StepError.of(failure(complaint, PRESET)).type is kind
 
 
@@ -113,11 +113,11 @@ def test_the_error_policy_sees_what_it_was(complaint: Complaint, kind: ErrorType
         ("invalid_request_error", False),
         ("permission_error", False),
         ("unsupported_value", False),
-        # Both: what may pass wins, because asking again costs little.
+        # Both match: the retryable kind wins, because a retry costs little.
         ("invalid_response server_error", True),
     ],
 )
-def test_without_a_status_the_words_decide(words: str, passes: bool) -> None:
+def test_without_a_status_the_text_decides(words: str, passes: bool) -> None:
     assert isinstance(failure(Complaint("x", words=words), PRESET), RETRYABLE) is passes
 
 
@@ -143,11 +143,13 @@ def test_without_a_status_the_words_decide(words: str, passes: bool) -> None:
         ({}, "fallback", "", None),
     ],
 )
-def test_a_body_is_read_in_any_shape(body: object, message: str, words: str, status: int | None) -> None:
+def test_an_error_body_is_read_in_any_shape(
+    body: object, message: str, words: str, status: int | None
+) -> None:
     assert Complaint.read(body, "fallback") == Complaint(message, status, words)
 
 
-def test_the_status_of_the_response_comes_first() -> None:
+def test_the_status_of_the_response_takes_precedence() -> None:
     assert Complaint.read({"code": 502}, status=400).status == 400
 
 
@@ -172,12 +174,12 @@ def test_the_status_of_the_response_comes_first() -> None:
         ({"retry-after-ms": "soon", "retry-after": "9"}, 9),
     ],
 )
-def test_the_wait_is_a_number_or_a_date(headers: dict[str, str], seconds: float | None) -> None:
+def test_the_delay_is_a_number_or_a_date(headers: dict[str, str], seconds: float | None) -> None:
     """3.5.1"""
     assert retry_after(headers, lambda: NOW) == seconds
 
 
-def test_the_wait_is_kept_where_somebody_asked_for_it() -> None:
+def test_the_requested_delay_is_kept() -> None:
     """3.5.1"""
     limited = failure(Complaint("x", 429, retry_after=3), PRESET)
     down = failure(Complaint("x", 503, retry_after=4), PRESET)
@@ -187,7 +189,7 @@ def test_the_wait_is_kept_where_somebody_asked_for_it() -> None:
     assert (limited.retry_after, down.retry_after) == (3, 4)
 
 
-def test_causes_are_followed_to_the_first_of_all() -> None:
+def test_causes_are_followed_to_the_first_one() -> None:
     sdk, connection, refused = ValueError("sdk"), ValueError("connection"), OSError("refused")
     sdk.__context__ = connection
     connection.__cause__ = refused

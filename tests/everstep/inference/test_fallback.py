@@ -1,4 +1,4 @@
-"""A model with stand-ins."""
+"""A model with fallbacks."""
 
 import pytest
 
@@ -13,7 +13,7 @@ from tests.everstep.inference.asking import Listener, asked, asking
 
 
 class Counted(ScriptedModel):
-    """A scripted model that says how often it was asked."""
+    """A scripted model that counts its calls."""
 
     @property
     def asked(self) -> int:
@@ -21,7 +21,7 @@ class Counted(ScriptedModel):
 
 
 @pytest.mark.parametrize("failure", [RateLimited("slow"), ModelTimeout("late"), ModelUnavailable("down")])
-async def test_the_next_model_answers_while_one_cannot_be_reached(failure: ModelError) -> None:
+async def test_the_next_model_answers_while_one_is_unreachable(failure: ModelError) -> None:
     """3.5.1"""
     first, second, third = Counted(failure), Counted("Hello"), Counted("Never")
 
@@ -31,7 +31,7 @@ async def test_the_next_model_answers_while_one_cannot_be_reached(failure: Model
     assert (first.asked, second.asked, third.asked) == (1, 1, 0)
 
 
-async def test_whoever_can_be_reached_is_asked_first_every_time() -> None:
+async def test_the_first_reachable_model_is_used_every_time() -> None:
     first, second = Counted(ModelUnavailable("down"), "Hello"), Counted("Hello from me")
     model = FallbackModel([first, second])
 
@@ -48,7 +48,7 @@ async def test_a_refused_request_is_not_passed_on() -> None:
     assert second.asked == 0
 
 
-async def test_what_is_heard_is_the_text_of_the_answer() -> None:
+async def test_only_the_text_of_the_answer_is_streamed() -> None:
     heard = Listener()
 
     response = await FallbackModel([Counted(ModelTimeout("late")), Counted("Hello")]).respond(
@@ -58,8 +58,8 @@ async def test_what_is_heard_is_the_text_of_the_answer() -> None:
     assert heard.text == response.text
 
 
-async def test_an_answer_that_broke_off_is_the_callers_to_know() -> None:
-    """What was heard cannot be taken back: a new attempt has to announce itself."""
+async def test_a_response_that_broke_off_is_left_to_the_caller() -> None:
+    """Streamed text cannot be retracted: a new attempt has to announce itself."""
     broken = ScriptedTurn(text="Hello there", error=ScriptedError(type="unavailable", after=5))
     second, heard = Counted("Good day"), Listener()
 
@@ -70,8 +70,8 @@ async def test_an_answer_that_broke_off_is_the_callers_to_know() -> None:
     assert second.asked == 0
 
 
-async def test_when_nobody_answers_the_longest_wait_is_asked_for() -> None:
-    """3.5.1: waiting at least what any of them asked for."""
+async def test_when_no_model_answers_the_longest_delay_is_requested() -> None:
+    """3.5.1: wait at least as long as any of them requested."""
     models = [
         Counted(ModelTimeout("late")),
         Counted(RateLimited("slow", 3)),
@@ -85,19 +85,19 @@ async def test_when_nobody_answers_the_longest_wait_is_asked_for() -> None:
     assert failed.value.__notes__ == ["Also: late", "Also: slow"]
 
 
-async def test_when_nobody_says_how_long_the_first_one_is_told() -> None:
+async def test_without_a_delay_the_first_error_is_raised() -> None:
     with pytest.raises(ModelTimeout):
         await asked(FallbackModel([Counted(ModelTimeout("late")), Counted(RateLimited("slow"))]), "Hello")
 
 
 class Faulty:
-    """A model with a mistake in it."""
+    """A model with a bug."""
 
     async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
         raise ZeroDivisionError
 
 
-async def test_a_mistake_is_not_covered_up() -> None:
+async def test_a_bug_is_raised() -> None:
     with pytest.raises(ZeroDivisionError):
         await asked(FallbackModel([Faulty(), Counted(says("Hello"))]), "Hello")
 

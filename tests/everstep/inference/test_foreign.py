@@ -1,4 +1,4 @@
-"""Answers that are none of the driver's API, and answers that are nonsense."""
+"""Responses of another API, and invalid responses."""
 
 import json
 from collections.abc import Sequence
@@ -25,10 +25,10 @@ PAIRS = [(asks, answers) for asks in DIALECTS for answers in DIALECTS if asks !=
 
 
 @pytest.mark.parametrize(("asks", "answers"), PAIRS)
-async def test_a_server_that_speaks_another_api_is_named_with_the_driver_to_use(
+async def test_for_another_api_the_error_names_the_driver_to_use(
     server: WireServer, asks: str, answers: str
 ) -> None:
-    """3.5.3: whatever the path, at once."""
+    """3.5.3: at any path, at once."""
     server.answers(DIALECTS[answers].events(GREETING))
     async with AsyncExitStack() as stack:
         with pytest.raises(ModelError) as failed:
@@ -37,16 +37,16 @@ async def test_a_server_that_speaks_another_api_is_named_with_the_driver_to_use(
     assert type(failed.value) is WrongApi
     assert f"Set driver = \"{answers}\" in preset 'tested'." in str(failed.value)
     assert not isinstance(failed.value, RETRYABLE)
-    # What everyone may read has the remedy, and not the address.
+    # The public message has the remedy, and not the address.
     assert failed.value.advice
     assert f"Set driver = \"{answers}\" in preset 'tested'." in failed.value.advice
     assert server.url not in failed.value.advice
 
 
-async def test_a_server_that_imitates_the_responses_api_is_told_from_one_that_speaks_it(
+async def test_incomplete_events_of_the_responses_api_are_named(
     server: WireServer,
 ) -> None:
-    """3.5.3: llama.cpp leaves the index out."""
+    """3.5.3: llama.cpp omits the index."""
     events: list[dict[str, Any]] = [
         {"type": "response.created", "response": {}},
         {"type": "response.output_text.delta", "delta": "Hello"},
@@ -69,7 +69,7 @@ async def test_a_server_that_imitates_the_responses_api_is_told_from_one_that_sp
     ("status", "message"),
     [(404, "Not Found"), (405, "Method Not Allowed"), (501, "no"), (400, "'messages' is required")],
 )
-async def test_a_server_without_the_responses_api_is_named_with_the_driver_to_use(
+async def test_for_a_server_without_the_responses_api_the_error_names_the_driver_to_use(
     server: WireServer, status: int, message: str
 ) -> None:
     """3.5.3"""
@@ -98,17 +98,17 @@ async def test_a_server_without_the_responses_api_is_named_with_the_driver_to_us
         (b"data: " + b"[" * 100_000 + b"\n\n", "text/event-stream", "cannot be read|an empty answer"),
     ],
 )
-async def test_what_is_no_answer_is_told_in_a_sentence(
+async def test_an_invalid_response_is_reported_in_a_sentence(
     wire: WireCounterpart, body: bytes, content_type: str, sentence: str
 ) -> None:
-    """3.5.3: with the status of a success."""
+    """3.5.3: with a success status."""
     headers = {"Content-Type": content_type} if content_type else {}
     wire.server.answers(Reply((body,) if body else (), 200, headers))
 
     with pytest.raises(ModelUnavailable, match=sentence) as failed:
         await asked(wire.model(), "Hello")
     if "instead of" in sentence:
-        # What everyone may read: what to check, and neither the address nor a word of the server's.
+        # The public message says what to check, and has neither the address nor text of the server.
         assert failed.value.advice
         assert "Check 'base_url' and 'driver' of preset 'tested'." in failed.value.advice
         assert wire.server.url not in failed.value.advice
@@ -125,14 +125,14 @@ ANYTHING = st.recursive(
 
 
 def events_of(dialect: Dialect, answer: Answer) -> list[Any]:
-    """The events of an answer, as the SDK hands them over."""
+    """The events of a response, as the SDK returns them."""
     data = (line for event in dialect.events(answer) for line in event.decode().splitlines())
     lines = [line.removeprefix("data: ") for line in data if line.startswith("data: ")]
     return [json.loads(line) for line in lines if line != "[DONE]"]
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """All places in a value."""
+    """All positions in a value."""
     entries: Sequence[tuple[Any, Any]] = ()
     if isinstance(value, dict):
         entries = tuple(cast("dict[str, Any]", value).items())
@@ -143,7 +143,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 @st.composite
 def mangled(draw: st.DrawFn, dialect: Dialect) -> list[Any]:
-    """An answer in which something is missing, doubled, in another order or of another type."""
+    """A response in which something is missing, duplicated, reordered or of another type."""
     events: Any = events_of(dialect, draw(st.sampled_from([GREETING, CALLING])))
     for _ in range(draw(st.integers(1, 3))):
         found = [place for place in places(events) if place]
@@ -167,17 +167,15 @@ def mangled(draw: st.DrawFn, dialect: Dialect) -> list[Any]:
 
 @cache
 def a_deaf_model(driver: str) -> Any:
-    """A model of this driver, made once: it never reaches the address."""
+    """A model of this driver, created once: it sends no requests."""
     return a_model(driver, "http://127.0.0.1:9/v1", AsyncExitStack())
 
 
 @pytest.mark.parametrize("driver", DIALECTS)
 @given(data=st.data())
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-async def test_nonsense_is_an_answer_or_a_typed_error_with_a_sentence(
-    driver: str, data: st.DataObject
-) -> None:
-    """3.5.3: whatever a server sends."""
+async def test_an_invalid_response_is_an_answer_or_a_typed_error(driver: str, data: st.DataObject) -> None:
+    """3.5.3: for any output of a server."""
     events = data.draw(mangled(DIALECTS[driver]) | st.lists(ANYTHING, max_size=4))
 
     async def made_up(_body: object) -> MadeUpStream:
@@ -196,7 +194,7 @@ async def test_nonsense_is_an_answer_or_a_typed_error_with_a_sentence(
         assert InferenceResponse.from_dict(json.loads(written.encode())) == response
 
 
-def test_what_cannot_be_read_is_said_without_the_name_of_an_exception() -> None:
+def test_an_unreadable_response_is_reported_without_an_exception_name() -> None:
     """3.5.3"""
 
     preset = Preset.read("tested", {"driver": "openai", "model": "m"})

@@ -1,4 +1,4 @@
-"""A durable execution is cancelled while a provider streams its answer, through the provider's own SDK."""
+"""A durable execution is cancelled while a provider streams its response through the provider's own SDK."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -22,20 +22,20 @@ from tests.workflows.harness import (
 
 
 async def moment_of_hanging_up(server: WireServer) -> datetime:
-    """When the server saw its connection close."""
+    """The time at which the server saw its connection close."""
     await server.hung_up.wait()
     return datetime.now(UTC)
 
 
 async def has_heard_something(execution: Execution) -> bool:
-    """Whether the worker is in the middle of the stream, and not only about to ask."""
+    """Whether the worker is in the middle of the stream, and not before its request."""
     return any(step.partial_text for step in await execution.steps())
 
 
 async def test_a_cancel_closes_the_providers_connection_within_a_second(
     wire: WireCounterpart, services: EmbeddedServices
 ) -> None:
-    """8.2.1: and the status is written within a second, too."""
+    """8.2.1: and the status is stored within a second, too."""
     events = wire.dialect.events(Answer(("Well, ", "let me ", "think.")))
     wire.server.answers((*events[: wire.dialect.closing(events)], Break.STALL))
     hanging_up = asyncio.create_task(moment_of_hanging_up(wire.server))
@@ -57,6 +57,6 @@ async def test_a_cancel_closes_the_providers_connection_within_a_second(
         assert (row.completed_at - called).total_seconds() < 1
         (heard,) = of_type(history, "WORKFLOW_EXECUTION_UPDATE_ACCEPTED")
         assert seconds_between(heard, history[-1]) < 1
-        # Nobody asked again.
+        # There was no second request.
         assert len(wire.server.requests) == 1
         assert await office.said(execution) == ["Go"]

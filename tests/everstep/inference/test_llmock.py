@@ -1,7 +1,7 @@
-"""Faults as the authors of the package `llmock` inject them, and its verdict on how they were taken.
+"""Faults injected by the package `llmock`, and its verdict on how the client handled them.
 
-Its fixture comes with the package. Each test plays whoever owns the retries: it asks once more
-after an error that may pass, and never after another.
+Its fixture comes with the package. Each test acts as the owner of the retries: it sends one more request
+after a retryable error, and none after any other.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ PROVIDERS = {"openai": "openai", "openai-chat": "openai", "anthropic": "anthropi
 
 
 class Side:
-    """One driver and the server that it talks to."""
+    """One driver and its server."""
 
     def __init__(self, driver: str, faults: LLMock, stack: AsyncExitStack) -> None:
         self.driver = driver
@@ -42,7 +42,7 @@ class Side:
         return a_model(self.driver, url, self._stack, **settings)
 
     async def retried(self, error: type[ModelError]) -> InferenceResponse:
-        """The answer to a second attempt, after the first one failed like this."""
+        """The response to a second attempt, after the first one failed like this."""
         model = self.model()
         with pytest.raises(ModelError) as failed:
             await asked(model, "Hello")
@@ -51,7 +51,7 @@ class Side:
         return await asked(model, "Hello")
 
     def assert_resilient(self, attempts: int = 2) -> None:
-        """Nothing was taken badly, and nobody retried behind our back."""
+        """All faults were handled well, and the client did not retry by itself."""
         assert len(self.faults.requests) == attempts
         self.faults.assert_resilient(strict=True)
 
@@ -73,7 +73,7 @@ async def test_an_answer_is_read(side: Side) -> None:
     side.assert_resilient(attempts=1)
 
 
-async def test_a_tool_is_called_and_its_result_understood(side: Side) -> None:
+async def test_a_tool_is_called_and_its_result_is_used(side: Side) -> None:
     side.faults.call_tool("weather", {"city": "Paris"}, text="Let me look")
     model = side.model()
 
@@ -83,12 +83,12 @@ async def test_a_tool_is_called_and_its_result_understood(side: Side) -> None:
     (call,) = first.tool_calls
     assert (first.text, call.name, call.args) == ("Let me look", "weather", {"city": "Paris"})
     assert first.finish_reason == "tool_calls"
-    # Having read a result, it answers in words.
+    # After a result, it responds with text.
     assert second.tool_calls == ()
     assert second.text
 
 
-async def test_arguments_that_are_no_json_are_kept(side: Side) -> None:
+async def test_arguments_that_are_not_json_are_kept(side: Side) -> None:
     """5.4.3"""
     side.faults.break_tool_call("malformed_arguments")
 
@@ -107,7 +107,7 @@ async def test_a_rate_limit_is_waited_out(side: Side) -> None:
 
 
 @pytest.mark.parametrize("status", [408, 409, 500, 503, 529])
-async def test_an_outage_may_pass(side: Side, status: int) -> None:
+async def test_an_outage_is_retryable(side: Side, status: int) -> None:
     """3.5.1"""
     side.faults.fail(status, retry_after=0.1)
 
@@ -133,16 +133,16 @@ async def test_a_stream_that_is_dropped_is_not_used(side: Side, chunks: int) -> 
     side.assert_resilient()
 
 
-async def test_a_corrupted_event_is_noticed(side: Side) -> None:
+async def test_a_corrupted_event_is_detected(side: Side) -> None:
     """3.5.3"""
-    # In all three it is a piece of the text. The verdict cannot tell whether anybody noticed: the rest of
-    # so short a stream is on its way before the client hangs up.
+    # In all three it is a chunk of the text. The verdict cannot show whether the client detected it: the
+    # rest of so short a stream is sent before the client closes the connection.
     side.faults.corrupt(after_chunks=5).reply("Hello, how are you doing on this fine day?", times=2)
 
     assert (await side.retried(UnreadableAnswer)).text == "Hello, how are you doing on this fine day?"
 
 
-async def test_a_stall_is_not_waited_out(side: Side) -> None:
+async def test_a_stall_is_a_timeout(side: Side) -> None:
     """3.5.1"""
     side.faults.stall(after_chunks=2, seconds=20)
 
@@ -154,7 +154,7 @@ async def test_a_stall_is_not_waited_out(side: Side) -> None:
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
-async def test_what_cannot_pass_is_told_as_that(side: Side, status: int) -> None:
+async def test_a_permanent_error_is_not_retryable(side: Side, status: int) -> None:
     """3.5.2"""
     side.faults.fail(status)
 
@@ -165,7 +165,7 @@ async def test_what_cannot_pass_is_told_as_that(side: Side, status: int) -> None
     side.assert_resilient(attempts=1)
 
 
-async def test_a_conversation_that_is_too_long_is_told_with_the_way_out(side: Side) -> None:
+async def test_a_conversation_that_is_too_long_has_a_remedy(side: Side) -> None:
     """3.5.2"""
     side.faults.limits(context_window=10)
 

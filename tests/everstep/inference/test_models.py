@@ -1,4 +1,4 @@
-"""Presets brought to life."""
+"""Building models from presets."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -46,7 +46,7 @@ async def test_every_driver_has_its_model(name: str, kind: type[Model]) -> None:
     await made.aclose()
 
 
-async def test_a_preset_keeps_its_model_and_so_its_connections() -> None:
+async def test_a_preset_keeps_its_model_and_its_connections() -> None:
     made = models()
 
     assert made.model("openai") is made.model()
@@ -55,7 +55,7 @@ async def test_a_preset_keeps_its_model_and_so_its_connections() -> None:
     await made.aclose()
 
 
-async def test_stand_ins_are_asked_in_their_order() -> None:
+async def test_fallbacks_are_called_in_their_order() -> None:
     made = models({"openai": {"fallback": ["anthropic", "demo"]}})
 
     chain = made.model("openai")
@@ -68,7 +68,7 @@ async def test_stand_ins_are_asked_in_their_order() -> None:
 
 
 @pytest.mark.parametrize("sections", [{}, {"demo": {"fallback": ["openai"]}}])
-def test_a_missing_key_is_told_before_anything_is_asked(sections: dict[str, Any]) -> None:
+def test_a_missing_key_is_reported_before_any_request(sections: dict[str, Any]) -> None:
     name = "demo" if sections else "openai"
 
     with pytest.raises(InvalidInput, match="preset 'openai' needs a key; set OPENAI_API_KEY"):
@@ -109,7 +109,7 @@ async def test_dates_are_counted_from_the_clock_that_was_passed(server: WireServ
     await made.aclose()
 
 
-async def test_closing_closes_the_connections(wire: WireCounterpart) -> None:
+async def test_aclose_closes_the_connections(wire: WireCounterpart) -> None:
     wire.server.answers(wire.dialect.events(Answer(("Hello",))))
     url = wire.server.url + wire.dialect.prefix
     made = models({"local": {"driver": wire.dialect.driver, "model": "m", "base_url": url}})

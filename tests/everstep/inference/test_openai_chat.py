@@ -1,4 +1,4 @@
-"""Chat Completions: how a request is written, and how an answer is read."""
+"""Chat Completions: building requests, and reading responses."""
 
 from typing import Any
 
@@ -51,10 +51,10 @@ def read(*events: Json, finish: str | None = "stop") -> InferenceResponse:
     return reader.response()
 
 
-# The request.
+# Requests.
 
 
-def test_other_servers_get_only_what_all_of_them_know() -> None:
+def test_other_servers_get_only_the_common_fields() -> None:
     preset = a_preset(
         base_url="http://localhost:11434/v1", max_output_tokens=99, temperature=0.5, reasoning_effort="low"
     )
@@ -71,7 +71,7 @@ def test_other_servers_get_only_what_all_of_them_know() -> None:
 
 
 @pytest.mark.parametrize("base_url", [None, "https://eu.api.openai.com/v1", "https://x.openai.azure.com/v1"])
-def test_openai_gets_its_own_words(base_url: str | None) -> None:
+def test_openai_gets_its_own_fields(base_url: str | None) -> None:
     sent = body("Hello", preset=a_preset(base_url=base_url, max_output_tokens=99), system="Be brief")
 
     assert sent["max_completion_tokens"] == 99
@@ -80,15 +80,15 @@ def test_openai_gets_its_own_words(base_url: str | None) -> None:
     assert "max_tokens" not in sent
 
 
-def test_an_address_that_only_sounds_like_openai_is_another_server() -> None:
+def test_an_address_that_resembles_openai_is_another_server() -> None:
     sent = body("Hello", preset=a_preset(base_url="https://notopenai.com/v1"), system="Be brief")
 
     assert "prompt_cache_key" not in sent
     assert "store" not in sent
 
 
-def test_calls_stand_in_the_message_that_made_them() -> None:
-    """5.4.1: servers that read the conversation into a template get objects only."""
+def test_calls_are_in_the_message_that_made_them() -> None:
+    """5.4.1: servers that render the conversation with a template accept objects only."""
     entries = [call_entry("c1", "weather", {"city": "Bonn"}), call_entry("c2", "clock", "nonsense")]
 
     sent = body(user("Hello"), assistant("", tool_calls=entries), tool_message("", "c1", "weather"))
@@ -114,13 +114,13 @@ def test_calls_stand_in_the_message_that_made_them() -> None:
     ]
 
 
-def test_an_answer_that_said_nothing_is_left_out() -> None:
+def test_an_empty_answer_is_omitted() -> None:
     sent = body("Hello", assistant(""), "Are you there?")["messages"]
 
     assert [message["content"] for message in sent] == ["Hello", "Are you there?"]
 
 
-def test_parts_pass_as_they_are_and_results_as_text() -> None:
+def test_parts_pass_unchanged_and_results_as_text() -> None:
     parts = [{"text": "Look"}, {"type": "image_url", "image_url": {"url": "https://x/y.png"}}]
     result = Message.from_dict({"role": "tool", "content": parts, "metadata": {"tool_call_id": "c1"}})
     calling = assistant("", tool_calls=[call_entry("c1", "camera", {})])
@@ -131,7 +131,7 @@ def test_parts_pass_as_they_are_and_results_as_text() -> None:
     assert sent[2]["content"] == "Look"
 
 
-def test_tools_are_sent_as_they_are_told() -> None:
+def test_tools_are_sent_with_their_definitions() -> None:
     """5.2.3"""
     sent = body("Hello", tools=(WEATHER,), parallel_tools=False)
 
@@ -140,7 +140,7 @@ def test_tools_are_sent_as_they_are_told() -> None:
     assert sent["parallel_tool_calls"] is False
 
 
-def test_a_strict_tool_stays_strict_and_a_foreign_one_passes() -> None:
+def test_a_strict_tool_stays_strict_and_a_provider_tool_passes() -> None:
     strict = {"type": "function", "function": {"name": "x", "strict": True}}
     request = asking("Hello")
 
@@ -160,7 +160,7 @@ def test_a_strict_tool_stays_strict_and_a_foreign_one_passes() -> None:
         ("weather", {"type": "function", "function": {"name": "weather"}}),
     ],
 )
-def test_the_choice_of_tools_is_put_in_its_words(choice: Any, sent: Any) -> None:
+def test_the_tool_choice_has_the_format_of_this_api(choice: Any, sent: Any) -> None:
     """5.2.3"""
     assert body("Hello", tools=(WEATHER,), tool_choice=choice)["tool_choice"] == sent
 
@@ -179,10 +179,10 @@ def test_an_answer_may_have_to_satisfy_a_schema() -> None:
     assert "response_format" not in body("Hello", response_format={"type": "text"})
 
 
-# The answer.
+# Responses.
 
 
-def test_fragments_of_several_calls_find_their_call() -> None:
+def test_fragments_of_several_calls_are_assigned_to_their_call() -> None:
     response = read(
         a_fragment(index=0, id="c1", function={"name": "weather", "arguments": ""}),
         a_fragment(index=1, id="c2", function={"name": "clock", "arguments": '{"zo'}),
@@ -199,7 +199,7 @@ def test_fragments_of_several_calls_find_their_call() -> None:
 
 
 @pytest.mark.parametrize("index", [{"index": 0}, {"index": None}, {}])
-def test_calls_without_numbers_of_their_own_are_told_apart_by_their_ids(index: Json) -> None:
+def test_calls_without_an_index_are_distinguished_by_their_ids(index: Json) -> None:
     response = read(
         a_fragment(**index, id="c1", function={"name": "weather", "arguments": "{}"}),
         a_fragment(**index, id="c2", function={"name": "clock", "arguments": '{"a"'}),
@@ -234,19 +234,19 @@ def test_a_call_may_have_no_id() -> None:
         ("MAX_TOKENS", "length"),
     ],
 )
-def test_the_reason_to_stop_is_told_in_our_words(word: str, reason: str) -> None:
+def test_the_stop_reason_is_mapped_to_ours(word: str, reason: str) -> None:
     """5.3.1"""
     assert read(delta(content="x"), finish=word).finish_reason == reason
 
 
-def test_a_server_that_calls_a_tool_and_says_stop_means_the_tool() -> None:
+def test_a_tool_call_with_finish_reason_stop_is_a_tool_call() -> None:
     """5.3.1"""
     response = read(a_fragment(index=0, id="c1", function={"name": "clock"}), finish="stop")
 
     assert response.finish_reason == "tool_calls"
 
 
-def test_a_refusal_is_said_and_told() -> None:
+def test_a_refusal_is_returned_and_streamed() -> None:
     """5.3.1"""
     response = read(delta(refusal="I will "), delta(refusal="not"))
 
@@ -254,7 +254,7 @@ def test_a_refusal_is_said_and_told() -> None:
     assert response.finish_reason == "content_filter"
 
 
-def test_content_may_come_in_parts() -> None:
+def test_content_may_arrive_in_parts() -> None:
     parts = [{"type": "thinking", "thinking": [{"text": "Hm"}]}, {"type": "text", "text": "Hello"}]
 
     assert read(delta(content=parts)).text == "Hello"
@@ -284,13 +284,13 @@ def thinking(*deltas: Json) -> InferenceResponse:
 CALL = a_fragment(index=0, id="c1", function={"name": "weather", "arguments": "{}"})
 
 
-def test_reasoning_is_not_said() -> None:
+def test_reasoning_is_not_part_of_the_text() -> None:
     """5.5.1"""
     assert thinking(CALL).text == ""
     assert thinking(delta(content="Hello")).text == "Hello"
 
 
-def test_reasoning_goes_back_while_the_model_works_on_one_question() -> None:
+def test_reasoning_is_sent_back_within_one_question() -> None:
     response = thinking(CALL)
 
     sent = body("Hello", *with_results(response, "sunny"))["messages"]
@@ -299,7 +299,7 @@ def test_reasoning_goes_back_while_the_model_works_on_one_question() -> None:
     assert sent[1]["tool_calls"][0]["id"] == "c1"
 
 
-def test_reasoning_of_earlier_questions_stays_here() -> None:
+def test_reasoning_of_earlier_questions_is_not_sent() -> None:
     response = thinking(CALL)
 
     sent = body("Hello", *with_results(response, "sunny"), assistant("Sunny"), "And now?")["messages"]
@@ -307,11 +307,11 @@ def test_reasoning_of_earlier_questions_stays_here() -> None:
     assert "reasoning_content" not in sent[1]
 
 
-def test_reasoning_of_an_answer_without_calls_is_not_kept() -> None:
+def test_reasoning_of_an_answer_without_calls_is_not_stored() -> None:
     assert list(thinking(delta(content="Hello")).items) == []
 
 
-def test_a_signature_goes_back_with_its_call() -> None:
+def test_a_signature_is_sent_back_with_its_call() -> None:
     signature = {"google": {"thought_signature": "sealed"}}
     response = read(
         a_fragment(index=0, id="c1", function={"name": "weather"}, extra_content=signature),
@@ -325,7 +325,7 @@ def test_a_signature_goes_back_with_its_call() -> None:
     assert "extra_content" not in second
 
 
-def test_a_message_that_was_edited_speaks_for_itself() -> None:
+def test_an_edited_message_is_sent_without_its_items() -> None:
     response = thinking(delta(content="Let me look"), CALL)
     said, result = with_results(response, "sunny")
     edited = Message(said.role, "I know it", said.metadata)

@@ -1,4 +1,4 @@
-"""The Responses API: how a request is written, and how an answer is read."""
+"""The Responses API: building requests, and reading responses."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ def read(*events: Json, preset: Preset = PRESET) -> InferenceResponse:
 
 
 def done(*items: Json, **response: Any) -> list[Json]:
-    """The items one after the other, then the closing event."""
+    """The items in order, then the closing event."""
     events: list[Json] = [
         {"type": "response.output_item.done", "output_index": index, "item": item}
         for index, item in enumerate(items)
@@ -68,10 +68,10 @@ def reasoning(sealed: str | None = "sealed", number: int = 1) -> Json:
     return {"type": "reasoning", "id": f"rs_{number}", "summary": [], "encrypted_content": sealed}
 
 
-# The request.
+# Requests.
 
 
-def test_nothing_is_stored_and_reasoning_comes_sealed() -> None:
+def test_no_response_is_stored_and_reasoning_is_encrypted() -> None:
     assert body("Hello") == {
         "model": "gpt-5.5",
         "input": [{"role": "user", "content": "Hello"}],
@@ -82,7 +82,7 @@ def test_nothing_is_stored_and_reasoning_comes_sealed() -> None:
 
 
 @pytest.mark.parametrize("model", ["gpt-4o", "gpt-4.1-mini", "gpt-3.5-turbo", "chatgpt-4o-latest"])
-def test_models_that_do_not_reason_are_not_asked_for_it(model: str) -> None:
+def test_models_without_reasoning_get_no_reasoning_settings(model: str) -> None:
     assert "include" not in body("Hello", preset=a_preset(model=model))
 
 
@@ -107,7 +107,7 @@ def test_roles_are_kept() -> None:
     ]
 
 
-def test_calls_and_results_are_items_of_their_own() -> None:
+def test_calls_and_results_are_separate_items() -> None:
     entries = [call_entry("c1", "weather", {"city": "Bonn"}), call_entry("c2", "clock", "nonsense")]
 
     sent = body(user("Hello"), assistant("", tool_calls=entries), tool_message("sunny", "c1", "weather"))
@@ -119,7 +119,7 @@ def test_calls_and_results_are_items_of_their_own() -> None:
     ]
 
 
-def test_parts_take_the_form_of_this_api() -> None:
+def test_parts_have_the_format_of_this_api() -> None:
     parts = [
         {"type": "text", "text": "Look"},
         {"text": "here"},
@@ -153,7 +153,7 @@ def test_parts_of_the_assistant_are_output_and_those_of_a_result_are_input() -> 
     assert sent[3]["output"] == [{"type": "input_text", "text": "sunny"}]
 
 
-def test_tools_are_not_strict_unless_they_say_so() -> None:
+def test_tools_are_not_strict_by_default() -> None:
     """5.2.3"""
     sent = body("Hello", tools=(WEATHER,))
 
@@ -170,7 +170,7 @@ def test_tools_are_not_strict_unless_they_say_so() -> None:
     assert "tool_choice" not in sent
 
 
-def test_tools_of_the_provider_pass_as_they_are() -> None:
+def test_provider_tools_pass_unchanged() -> None:
     request = asking("Hello", tools=(WEATHER,))
     own = freeze([{"type": "web_search"}])
 
@@ -179,7 +179,7 @@ def test_tools_of_the_provider_pass_as_they_are() -> None:
     assert sent["tools"] == [{"type": "web_search"}]
 
 
-def test_calls_one_at_a_time_are_asked_for() -> None:
+def test_sequential_calls_are_requested() -> None:
     """5.2.3: `parallel_tool_calls: false` is sent only with tools."""
     assert body("Hello", tools=(CLOCK,), parallel_tools=False)["parallel_tool_calls"] is False
     assert "parallel_tool_calls" not in body("Hello", parallel_tools=False)
@@ -196,7 +196,7 @@ def test_calls_one_at_a_time_are_asked_for() -> None:
         ({"type": "function", "function": {"name": "weather"}}, {"type": "function", "name": "weather"}),
     ],
 )
-def test_the_choice_of_tools_is_put_in_its_words(choice: Any, sent: Any) -> None:
+def test_the_tool_choice_has_the_format_of_this_api(choice: Any, sent: Any) -> None:
     """5.2.3"""
     assert body("Hello", tools=(WEATHER,), tool_choice=choice)["tool_choice"] == sent
 
@@ -215,8 +215,8 @@ def test_an_answer_may_have_to_satisfy_a_schema() -> None:
     assert "text" not in body("Hello", response_format={"type": "text"})
 
 
-def test_requests_with_the_same_beginning_share_a_cache() -> None:
-    """5.2.3: the cached part is the same whatever the conversation."""
+def test_requests_with_the_same_beginning_share_a_cache_key() -> None:
+    """5.2.3: the cached part is the same for any conversation."""
     one = body("Hello", system="Be brief", tools=(WEATHER,))["prompt_cache_key"]
     two = body("Bye", system="Be brief", tools=(WEATHER,))["prompt_cache_key"]
     others = {
@@ -231,7 +231,7 @@ def test_requests_with_the_same_beginning_share_a_cache() -> None:
     assert "prompt_cache_key" not in body("Hello")
 
 
-# The answer.
+# Responses.
 
 
 def test_an_answer_is_its_items() -> None:
@@ -243,7 +243,7 @@ def test_an_answer_is_its_items() -> None:
     assert list(response.items) == []
 
 
-def test_messages_of_one_answer_stand_apart() -> None:
+def test_messages_of_one_answer_are_separate() -> None:
     first, second = a_message("I look it up."), a_message("It is sunny.") | {"id": "msg_2"}
     heard: list[Json] = [
         {"type": "response.output_item.added", "item": first},
@@ -257,7 +257,7 @@ def test_messages_of_one_answer_stand_apart() -> None:
     assert read(*done(first, second)).text == "I look it up.\n\nIt is sunny."
 
 
-def test_reasoning_and_arguments_are_not_said() -> None:
+def test_reasoning_and_arguments_are_not_part_of_the_text() -> None:
     """5.5.1"""
     heard: list[Json] = [
         {"type": "response.reasoning_summary_text.delta", "delta": "Hm, "},
@@ -269,7 +269,7 @@ def test_reasoning_and_arguments_are_not_said() -> None:
     assert read(*heard, *done(reasoning(), a_message("Let me look"), a_call())).text == "Let me look"
 
 
-def test_a_refusal_is_said_and_told() -> None:
+def test_a_refusal_is_returned_and_streamed() -> None:
     """5.3.1"""
     refusal = {"type": "refusal", "refusal": "I will not"}
     item = a_message() | {"content": [refusal]}
@@ -292,7 +292,7 @@ def test_a_refusal_is_said_and_told() -> None:
         ({"status": "cancelled"}, "other"),
     ],
 )
-def test_the_status_says_why_it_stopped(response: Json, reason: str) -> None:
+def test_the_status_has_the_stop_reason(response: Json, reason: str) -> None:
     """5.3.1"""
     assert read(*done(a_message(), **response)).finish_reason == reason
 
@@ -317,7 +317,7 @@ def test_a_failed_response_is_an_error(closing: str, error: Json, kind: type[Mod
     assert type(failed.value) is kind
 
 
-def test_a_failure_without_a_reason_may_pass() -> None:
+def test_a_failure_without_a_reason_is_retryable() -> None:
     with pytest.raises(ModelUnavailable, match="no reason given"):
         read({"type": "response.failed", "response": {"status": "failed", "error": None}})
 
@@ -335,7 +335,7 @@ def test_counters_may_be_missing() -> None:
     assert read(*done(a_message(), usage=strange)).usage == Usage(cache_read=9)
 
 
-def test_items_are_taken_as_they_were_when_they_were_done() -> None:
+def test_items_have_their_state_at_completion() -> None:
     closing = {"status": "completed", "output": [reasoning(None), a_call()]}
     events = done(reasoning("sealed"), a_call())[:-1]
 
@@ -355,7 +355,7 @@ def conversation(response: InferenceResponse) -> list[Message]:
     return [user("Hello"), *with_results(response, *("sunny" for _ in response.tool_calls))]
 
 
-def test_reasoning_goes_back_in_its_place() -> None:
+def test_reasoning_is_sent_back_in_its_position() -> None:
     items = [
         reasoning(number=1),
         a_message("First this", phase="commentary"),
@@ -369,31 +369,31 @@ def test_reasoning_goes_back_in_its_place() -> None:
     assert sent[-1] == {"type": "function_call_output", "call_id": "c1", "output": "sunny"}
 
 
-def test_the_phase_of_a_message_goes_back() -> None:
+def test_the_phase_of_a_message_is_sent_back() -> None:
     items = [a_message("Done", phase="final_answer")]
 
     assert body(*conversation(read(*done(*items))), "And?")["input"][1] == items[0]
 
 
-def test_what_holds_nothing_more_than_the_message_is_not_kept() -> None:
+def test_items_that_add_nothing_to_the_message_are_not_stored() -> None:
     assert list(read(*done(a_message(), a_call())).items) == []
 
 
-def test_reasoning_that_led_to_nothing_is_not_sent() -> None:
+def test_reasoning_without_an_answer_is_not_sent() -> None:
     cut_off = read(*done(reasoning(), status="incomplete"))
 
     assert list(cut_off.items) == []
     assert [item["role"] for item in body(*conversation(cut_off), "And?")["input"]] == ["user", "user"]
 
 
-def test_reasoning_that_is_only_a_name_is_not_sent() -> None:
+def test_reasoning_that_is_only_an_id_is_not_sent() -> None:
     response = read(*done(reasoning(None), a_message(phase="final_answer")))
 
     (bundle,) = response.items
     assert [item["type"] for item in bundle["items"]] == ["message"]
 
 
-def test_open_reasoning_of_compatible_servers_is_sent() -> None:
+def test_unencrypted_reasoning_of_compatible_servers_is_sent() -> None:
     open_reasoning = reasoning(None) | {"content": [{"type": "reasoning_text", "text": "Hm"}]}
 
     sent = body(*conversation(read(*done(open_reasoning, a_message()))), "And?")["input"]
@@ -401,7 +401,7 @@ def test_open_reasoning_of_compatible_servers_is_sent() -> None:
     assert sent[1] == open_reasoning
 
 
-def test_a_message_that_was_edited_speaks_for_itself() -> None:
+def test_an_edited_message_is_sent_without_its_items() -> None:
     response = read(*done(reasoning(), a_message("Done")))
     (said,) = with_results(response)
     edited = Message(said.role, "Not done", said.metadata)
@@ -410,7 +410,7 @@ def test_a_message_that_was_edited_speaks_for_itself() -> None:
     assert body("Hello", edited, "And?")["input"][1] == {"role": "assistant", "content": "Not done"}
 
 
-def test_a_call_that_was_renamed_speaks_for_itself() -> None:
+def test_a_renamed_call_is_sent_without_its_items() -> None:
     response = read(*done(reasoning(), a_call()))
     entry = call_entry("c2", "weather", {"city": "Bonn"})
     renamed = assistant("", tool_calls=[entry], provider_items=response.items)
@@ -421,7 +421,7 @@ def test_a_call_that_was_renamed_speaks_for_itself() -> None:
     assert sent[1]["call_id"] == "c2"
 
 
-def test_text_that_was_dropped_as_arguments_does_not_lose_the_reasoning() -> None:
+def test_text_dropped_from_arguments_does_not_lose_the_reasoning() -> None:
     """5.5.2"""
     response = read(*done(reasoning(), a_message('{"city":"Bonn"}'), a_call()))
     entry = call_entry("c1", "weather", {"city": "Bonn"})

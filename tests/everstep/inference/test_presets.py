@@ -1,4 +1,4 @@
-"""Presets: models under names, without their keys."""
+"""Presets: named models, without their keys."""
 
 from typing import Any
 
@@ -64,7 +64,7 @@ def test_a_preset_is_a_section_under_a_name() -> None:
         ({"driver": "scripted", "reasoning_effort": "low"}, "takes no 'reasoning_effort'"),
     ],
 )
-def test_a_section_that_makes_no_sense_is_refused_by_name(section: Json, problem: str) -> None:
+def test_an_invalid_section_is_refused_by_name(section: Json, problem: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         presets({"fast": section})
 
@@ -72,14 +72,14 @@ def test_a_section_that_makes_no_sense_is_refused_by_name(section: Json, problem
     assert problem in str(refused.value)
 
 
-def test_keys_do_not_belong_into_files() -> None:
+def test_keys_are_not_allowed_in_files() -> None:
     with pytest.raises(InvalidInput, match="'api_key_env' instead of writing 'api_key' down") as refused:
         presets({"fast": {"driver": "openai", "model": "m", "api_key": "sk-secret"}})
 
     assert "sk-secret" not in str(refused.value)
 
 
-def test_no_refusal_repeats_what_was_written() -> None:
+def test_no_error_repeats_the_value() -> None:
     with pytest.raises(InvalidInput) as refused:
         presets({"fast": {"driver": "openai", "model": "m", "token": "sk-secret"}})
 
@@ -97,17 +97,17 @@ def test_no_refusal_repeats_what_was_written() -> None:
         ({"driver": "anthropic"}, "ANTHROPIC_API_KEY"),
         ({"driver": "openai", "api_key_env": "MINE"}, "MINE"),
         ({"driver": "scripted"}, None),
-        # To a foreign address goes only what the preset itself names.
+        # A custom address gets only the key that the preset itself names.
         ({"driver": "openai", "base_url": "https://example.com"}, None),
         ({"driver": "anthropic", "base_url": "https://example.com"}, None),
         ({"driver": "openai-chat", "base_url": "https://example.com", "api_key_env": "THEIRS"}, "THEIRS"),
     ],
 )
-def test_a_key_goes_to_its_own_provider_unless_told_otherwise(section: Json, variable: str | None) -> None:
+def test_a_key_is_for_its_own_provider_unless_configured(section: Json, variable: str | None) -> None:
     assert Preset.read("fast", {"model": "m"} | section).api_key_env == variable
 
 
-def test_a_key_is_read_without_the_blanks_around_it() -> None:
+def test_blanks_around_a_key_are_stripped() -> None:
     assert presets().get("openai").key({"OPENAI_API_KEY": " sk-1\n"}) == "sk-1"
 
 
@@ -118,7 +118,7 @@ def test_a_missing_key_is_named(environ: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("key", ["sk-\u2026", "sk-1\nsk-2", "sk-\x00"])
-def test_what_cannot_be_a_key_is_refused_without_showing_it(key: str) -> None:
+def test_an_invalid_key_is_refused_without_showing_it(key: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         presets().get("openai").key({"OPENAI_API_KEY": key})
 
@@ -135,12 +135,12 @@ def test_a_server_without_keys_gets_none() -> None:
 # All presets.
 
 
-def test_some_presets_need_not_be_written_down() -> None:
+def test_some_presets_are_built_in() -> None:
     assert presets().names == ("openai", "anthropic", "demo")
     assert presets().get("demo").driver is Driver.SCRIPTED
 
 
-def test_a_section_changes_what_it_mentions() -> None:
+def test_a_section_overrides_the_named_fields() -> None:
     changed = presets({"openai": {"model": "gpt-5.4-mini"}}).get("openai")
 
     assert changed.driver is Driver.OPENAI
@@ -160,7 +160,7 @@ def test_a_section_changes_what_it_mentions() -> None:
         ({"default": {"driver": "scripted"}}, "openai", {}, "openai"),
     ],
 )
-def test_the_default_is_what_was_chosen_or_can_be_used(
+def test_the_default_is_the_configured_or_the_first_usable_preset(
     sections: Json, default: str | None, environ: dict[str, str], expected: str
 ) -> None:
     assert Presets.read(sections, environ, default).default == expected
@@ -170,13 +170,13 @@ def test_the_default_is_what_was_chosen_or_can_be_used(
     ("sections", "default"),
     [({}, "fast"), ({"a": {"driver": "scripted", "fallback": ["fast"]}}, None)],
 )
-def test_a_name_that_means_nothing_is_refused_at_once(sections: Json, default: str | None) -> None:
+def test_an_unknown_name_is_refused_at_once(sections: Json, default: str | None) -> None:
     with pytest.raises(UnknownName, match=r"No preset named 'fast'\. Choose from: openai, anthropic, demo"):
         presets(sections, default)
 
 
-def test_a_chain_is_the_preset_and_those_it_names() -> None:
-    """Neither itself nor the stand-ins of its stand-ins."""
+def test_a_chain_is_the_preset_and_its_fallbacks() -> None:
+    """Neither itself nor the fallbacks of its fallbacks."""
     read = presets(
         {
             "a": {"driver": "scripted", "fallback": ["a", "b", "demo"]},
@@ -187,7 +187,7 @@ def test_a_chain_is_the_preset_and_those_it_names() -> None:
     assert [preset.name for preset in read.chain(read.get("a"))] == ["a", "b", "demo"]
 
 
-def test_an_agent_names_a_preset_or_leaves_it_open() -> None:
+def test_an_agent_names_a_preset_or_uses_the_default() -> None:
     """9.6.5: a text is the name of a preset."""
     read = presets(OPENAI_API_KEY="k")
 
@@ -197,7 +197,7 @@ def test_an_agent_names_a_preset_or_leaves_it_open() -> None:
         read.resolve("fast")
 
 
-def test_an_agent_may_bring_its_own_settings() -> None:
+def test_an_agent_may_have_its_own_settings() -> None:
     """9.6.5: an object is the configuration itself."""
     read = presets(OPENAI_API_KEY="k")
 
@@ -215,7 +215,7 @@ def test_settings_of_an_agent_send_no_key_to_another_address() -> None:
     assert read.resolve({"base_url": "https://example.com"}).api_key_env is None
 
 
-def test_settings_of_an_agent_are_refused_like_any_other() -> None:
+def test_invalid_settings_of_an_agent_are_refused_like_any_other() -> None:
     with pytest.raises(InvalidInput, match="preset 'inline': modle: Extra inputs"):
         presets().resolve({"driver": "openai", "model": "m", "modle": "x"})
     with pytest.raises(UnknownName):

@@ -1,4 +1,4 @@
-"""What a provider wants back unchanged."""
+"""Items that a provider expects back unchanged."""
 
 from typing import Any
 
@@ -10,14 +10,14 @@ from everstep.inference.provider_items import keep, kept, say_the_same
 SEALED: dict[str, Any] = {"type": "reasoning", "summary": [], "encrypted_content": "sealed"}
 
 
-def test_items_come_back_to_their_origin_as_they_were() -> None:
+def test_items_are_returned_unchanged_to_their_origin() -> None:
     message = assistant("Hello", provider_items=keep("here", [SEALED]))
 
     assert kept("here", message) == [SEALED]
     assert kept("there", message) == []
 
 
-def test_what_comes_back_can_be_changed() -> None:
+def test_returned_items_can_be_changed() -> None:
     (item,) = kept("here", assistant("Hello", provider_items=keep("here", [SEALED])))
 
     item["summary"].append("mine")
@@ -29,7 +29,7 @@ def test_what_comes_back_can_be_changed() -> None:
     "items",
     [[], [{"text": "a\x00b"}], [{"text": "\ud83d"}], [{"x": float("nan")}]],
 )
-def test_what_is_nothing_or_cannot_be_stored_is_not_kept(items: list[dict[str, Any]]) -> None:
+def test_empty_or_unstorable_items_are_dropped(items: list[dict[str, Any]]) -> None:
     assert list(keep("here", items)) == []
 
 
@@ -50,12 +50,12 @@ def test_a_message_may_have_none(items: Any) -> None:
         ("", [], False),
     ],
 )
-def test_items_stand_for_a_message_that_says_the_same(text: str, calls: list[str], same: bool) -> None:
+def test_items_match_a_message_with_the_same_content(text: str, calls: list[str], same: bool) -> None:
     entries = [call_entry("c1", "x", {}), call_entry("c2", "x", {})]
 
     assert say_the_same(assistant("Hello there", tool_calls=entries), text, calls) is same
 
 
-def test_a_message_whose_text_was_dropped_is_still_the_same() -> None:
+def test_a_message_without_its_dropped_text_still_matches() -> None:
     """5.5.2"""
     assert say_the_same(assistant("", tool_calls=[call_entry("c1", "x", {})]), '{"a":1}', ["c1"])

@@ -1,4 +1,4 @@
-"""What all providers' models have in common, with a stream that is made up."""
+"""Behaviour that all providers' models share, with a fake stream."""
 
 import json
 import ssl
@@ -23,17 +23,17 @@ REQUEST = httpx2.Request("POST", "http://localhost")
 
 
 class SdkError(Exception):
-    """What the SDK raises."""
+    """An error of the SDK."""
 
     body: object = None
 
 
 class SdkTimeout(SdkError):
-    """A timeout as the SDK tells it."""
+    """A timeout of the SDK."""
 
 
 class MadeUpStream:
-    """Gives these events; an exception among them is raised."""
+    """Yields these events; an exception among them is raised."""
 
     def __init__(self, events: Sequence[object]) -> None:
         self.events = list(events)
@@ -53,7 +53,7 @@ class MadeUpStream:
 
 
 class MadeUpReader:
-    """Every event is a piece of text; `end` closes the answer."""
+    """Every event is a chunk of text; `end` completes the response."""
 
     def __init__(self) -> None:
         self.spoken = Spoken()
@@ -72,7 +72,7 @@ class MadeUpReader:
 
 
 class MadeUpModel(ProviderModel):
-    """A model whose stream is made up."""
+    """A model with a fake stream."""
 
     errors = SdkErrors(SdkError, ZeroDivisionError, SdkTimeout, ConnectionError)
 
@@ -93,14 +93,14 @@ class MadeUpModel(ProviderModel):
         return self.stream
 
     async def aclose(self) -> None:
-        """There is nothing to close."""
+        """Nothing to close."""
 
 
 def says(*texts: str) -> list[object]:
     return [{"text": text} for text in texts]
 
 
-async def test_an_answer_is_read_to_its_end() -> None:
+async def test_a_response_is_read_to_its_end() -> None:
     model, heard = MadeUpModel(*says("Hel", "lo", "end")), Listener()
 
     response = await model.respond(asking("Hi"), heard)
@@ -120,8 +120,8 @@ BROKEN = [
 
 
 @pytest.mark.parametrize("error", BROKEN, ids=lambda error: type(error).__name__)
-async def test_whatever_breaks_a_stream_may_pass(error: Exception) -> None:
-    """3.5.1: SDKs let some of it through as it is."""
+async def test_any_error_in_a_stream_is_retryable(error: Exception) -> None:
+    """3.5.1: SDKs do not wrap all of them."""
     model = MadeUpModel(*says("Hel"), error)
 
     with pytest.raises(ModelUnavailable, match="m cannot be reached: ") as failed:
@@ -139,7 +139,7 @@ async def test_whatever_breaks_a_stream_may_pass(error: Exception) -> None:
         (RecursionError(), "an event is nested too deeply"),
     ],
 )
-async def test_an_event_that_cannot_be_decoded_is_told_in_a_sentence(error: Exception, sentence: str) -> None:
+async def test_an_undecodable_event_is_reported_in_a_sentence(error: Exception, sentence: str) -> None:
     """3.5.3"""
     model = MadeUpModel(*says("Hel"), error)
 
@@ -151,18 +151,18 @@ async def test_an_event_that_cannot_be_decoded_is_told_in_a_sentence(error: Exce
 
 
 @pytest.mark.parametrize("error", [*BROKEN, TimeoutError(), SdkTimeout(), SdkError("late")])
-async def test_nothing_that_breaks_afterwards_takes_the_answer_away(error: Exception) -> None:
+async def test_an_error_after_the_closing_event_keeps_the_answer(error: Exception) -> None:
     assert (await asked(MadeUpModel(*says("Hello", "end"), error), "Hi")).text == "Hello"
 
 
 @pytest.mark.parametrize("error", [TimeoutError(), SdkTimeout(), httpx2.ReadTimeout("slow")])
-async def test_a_timeout_is_one_whoever_noticed(error: Exception) -> None:
+async def test_timeouts_of_the_sdk_and_of_ours_are_the_same(error: Exception) -> None:
     """3.5.1"""
     with pytest.raises(ModelTimeout, match="m sent nothing for 300s"):
         await asked(MadeUpModel(error), "Hi")
 
 
-async def test_a_server_that_does_not_take_the_call_is_told_as_that() -> None:
+async def test_a_connect_timeout_is_reported_as_one() -> None:
     """3.5.1"""
     refused = SdkTimeout()
     refused.__cause__ = httpx2.ConnectTimeout("slow")
@@ -171,7 +171,7 @@ async def test_a_server_that_does_not_take_the_call_is_told_as_that() -> None:
         await asked(MadeUpModel(refuses=refused), "Hi")
 
 
-async def test_the_reason_is_looked_for_where_the_sdk_keeps_it() -> None:
+async def test_the_reason_is_found_where_the_sdk_keeps_it() -> None:
     error = ConnectionError("Connection error.")
     error.__cause__ = httpx2.ConnectError("nobody there")
 
@@ -179,7 +179,7 @@ async def test_the_reason_is_looked_for_where_the_sdk_keeps_it() -> None:
         await asked(MadeUpModel(refuses=error), "Hi")
 
 
-async def test_an_error_of_the_sdk_is_read_like_any_complaint() -> None:
+async def test_an_error_of_the_sdk_is_read_like_any_provider_error() -> None:
     error = SdkError("An error occurred")
     error.body = {"type": "invalid_request_error", "message": "No, sk-secret"}
 
@@ -190,12 +190,12 @@ async def test_an_error_of_the_sdk_is_read_like_any_complaint() -> None:
 
 
 @pytest.mark.parametrize("event", [None, [], {}, {"text": 3}, "text"])
-async def test_an_event_in_an_unknown_shape_may_be_better_the_next_time(event: object) -> None:
+async def test_an_event_of_unknown_shape_is_retryable(event: object) -> None:
     with pytest.raises(ModelUnavailable, match="m sent an answer that cannot be read: a field"):
         await asked(MadeUpModel(event, *says("end")), "Hi")
 
 
-async def test_an_answer_in_an_unknown_shape_may_be_better_the_next_time() -> None:
+async def test_a_response_of_unknown_shape_is_retryable() -> None:
     with pytest.raises(
         ModelUnavailable, match="m sent an answer that cannot be read: a field 'output' is missing"
     ):
@@ -203,8 +203,8 @@ async def test_an_answer_in_an_unknown_shape_may_be_better_the_next_time() -> No
 
 
 @pytest.mark.parametrize("mistake", [KeyError("mine"), ValueError("mine"), TimeoutError("mine")])
-async def test_a_listeners_mistake_is_its_own(mistake: Exception) -> None:
-    """It is no failure of the model, and nothing to ask again for."""
+async def test_a_listeners_error_is_raised_unchanged(mistake: Exception) -> None:
+    """It is not a failure of the model, and is not retried."""
     model = MadeUpModel(*says("Hello", "end"))
 
     def listener(_text: str) -> None:
@@ -217,5 +217,5 @@ async def test_a_listeners_mistake_is_its_own(mistake: Exception) -> None:
     assert model.stream.is_closed
 
 
-def test_the_machines_clock_has_a_zone() -> None:
+def test_the_system_clock_has_a_time_zone() -> None:
     assert utc_now().tzinfo is UTC

@@ -1,4 +1,4 @@
-"""Parts of a request, in whatever form they were given."""
+"""Parts of a request, in every form that they may have."""
 
 from typing import Any
 
@@ -28,18 +28,18 @@ from tests.everstep.inference.asking import WEATHER, asking
         ({"type": "function", "function": {"name": "weather"}}, ToolChoice("required", "weather")),
     ],
 )
-def test_a_choice_is_understood_in_the_words_of_all(given: Any, choice: ToolChoice | None) -> None:
+def test_a_tool_choice_is_read_in_the_format_of_every_provider(given: Any, choice: ToolChoice | None) -> None:
     """5.2.3"""
     assert ToolChoice.parse(given) == choice
 
 
 @pytest.mark.parametrize("given", [{"type": "function"}, {"mode": "auto"}, {"type": "tool", "name": 3}])
-def test_a_choice_that_is_none_is_refused(given: Any) -> None:
+def test_an_invalid_tool_choice_is_refused(given: Any) -> None:
     with pytest.raises(InvalidInput, match="use auto, none, required or the name of a tool"):
         ToolChoice.parse(given)
 
 
-def test_a_schema_is_a_function_or_the_providers_own() -> None:
+def test_a_tool_definition_is_a_function_or_a_provider_tool() -> None:
     assert FunctionSchema.of({"type": "web_search"}) is None
     assert FunctionSchema.of({"type": "function"}) is None
     assert FunctionSchema.of({"type": "function", "function": {"name": "x"}}) == FunctionSchema(
@@ -56,11 +56,11 @@ def test_a_schema_is_a_function_or_the_providers_own() -> None:
         ("[1]", {"INVALID_JSON": "[1]"}),
     ],
 )
-def test_arguments_go_back_as_an_object(arguments: str, sent: Any) -> None:
+def test_arguments_are_sent_back_as_an_object(arguments: str, sent: Any) -> None:
     assert called_with(call_entry("c1", "x", arguments)) == sent
 
 
-def test_a_cache_key_depends_on_what_is_cached_and_on_nothing_else() -> None:
+def test_a_cache_key_depends_on_the_cached_part_only() -> None:
     """5.2.3"""
     key = cache_key(asking("Hello", system="Be brief", tools=(WEATHER,)))
 

@@ -1,4 +1,4 @@
-"""A model that answers as written down, wherever it is asked."""
+"""A model with a script, in any process."""
 
 from pathlib import Path
 from typing import Any
@@ -46,10 +46,10 @@ async def texts(model: ScenarioModel, *conversations: tuple[str | Message, ...])
     return [(await asked(model, *conversation)).text for conversation in conversations]
 
 
-# Which turn comes next.
+# Choosing the turn.
 
 
-async def test_a_turn_says_calls_and_counts() -> None:
+async def test_a_turn_has_text_calls_and_usage() -> None:
     response = await asked(model(), "How is the WEATHER?")
 
     assert response.text == "Let me look that up."
@@ -58,7 +58,7 @@ async def test_a_turn_says_calls_and_counts() -> None:
     assert response.usage == Usage(input=30, output=12, cache_read=5)
 
 
-async def test_another_process_goes_on_where_the_first_was_lost() -> None:
+async def test_another_process_continues_where_the_first_was_lost() -> None:
     question = user("How is the weather?")
     first = await asked(model(), question)
     results = with_results(first, "sunny")
@@ -93,7 +93,7 @@ async def test_each_question_is_answered_by_its_scenario() -> None:
     ]
 
 
-async def test_messages_that_nobody_asked_change_nothing() -> None:
+async def test_other_user_messages_do_not_select_a_scenario() -> None:
     """Reminders and critiques are user messages too."""
     entry = call_entry("c1", "weather", {})
     conversation = (
@@ -106,7 +106,7 @@ async def test_messages_that_nobody_asked_change_nothing() -> None:
     assert await texts(model(), conversation) == ["It is sunny in Paris."]
 
 
-async def test_what_precedes_the_first_question_does_not_count() -> None:
+async def test_messages_before_the_first_question_do_not_count() -> None:
     skill = (
         assistant("", tool_calls=[call_entry("c1", "load_skill", {})]),
         tool_message("x", "c1", "load_skill"),
@@ -117,7 +117,7 @@ async def test_what_precedes_the_first_question_does_not_count() -> None:
     assert (await model().respond(request, Listener())).text == "Good day."
 
 
-async def test_without_a_question_the_first_turn_comes() -> None:
+async def test_without_a_question_the_first_turn_is_played() -> None:
     assert await texts(model(), ()) == ["Good day."]
 
 
@@ -128,11 +128,11 @@ async def test_a_script_may_have_no_answer() -> None:
         await asked(model(only), "Hello")
 
 
-# How it is said.
+# Streaming.
 
 
 class Sleeps(list[float]):
-    """Keeps what it was told to wait, and does not wait."""
+    """Records the delays, and does not wait."""
 
     async def __call__(self, seconds: float) -> None:
         self.append(seconds)
@@ -149,7 +149,9 @@ class Sleeps(list[float]):
         ({}, [], []),
     ],
 )
-async def test_the_pace_is_as_written(turn: dict[str, Any], pieces: list[str], sleeps: list[float]) -> None:
+async def test_the_pace_follows_the_script(
+    turn: dict[str, Any], pieces: list[str], sleeps: list[float]
+) -> None:
     heard, slept = Listener(), Sleeps()
 
     await ScenarioModel(a_script(**turn), slept).respond(asking("Hello"), heard)
@@ -157,7 +159,7 @@ async def test_the_pace_is_as_written(turn: dict[str, Any], pieces: list[str], s
     assert (heard, slept) == (pieces, sleeps)
 
 
-async def test_arguments_may_be_no_object() -> None:
+async def test_arguments_may_be_any_value() -> None:
     script = a_script(calls=[{"name": "clock", "id": "c1", "arguments": "nonsense"}])
 
     (call,) = (await asked(ScenarioModel(script), "Hello")).tool_calls
@@ -165,7 +167,7 @@ async def test_arguments_may_be_no_object() -> None:
     assert call == ToolCall("c1", "clock", malformed="nonsense")
 
 
-async def test_a_finish_reason_may_be_written_down() -> None:
+async def test_a_finish_reason_may_be_scripted() -> None:
     assert (
         await asked(ScenarioModel(a_script(text="x", finish_reason="length")), "Hello")
     ).finish_reason == "length"
@@ -193,7 +195,7 @@ async def test_a_turn_may_fail_always(kind: str, error: type[ModelError]) -> Non
 
 
 @pytest.mark.parametrize("kind", ["rate_limit", "unavailable"])
-async def test_an_error_may_say_how_long_to_wait(kind: str) -> None:
+async def test_an_error_may_have_a_delay(kind: str) -> None:
     model = ScenarioModel(a_script(error={"type": kind, "retry_after": 7}))
 
     with pytest.raises((RateLimited, ModelUnavailable)) as failed:
@@ -222,10 +224,10 @@ async def test_a_turn_may_break_off() -> None:
     assert heard == ["abc", "d"]
 
 
-# Reading.
+# Reading scripts.
 
 
-def test_one_scenario_may_stand_alone() -> None:
+def test_a_file_may_be_a_single_scenario() -> None:
     assert Script.from_yaml("turns: [{text: Hello}]") == Script.of("Hello")
     assert Script.from_yaml("{when: x, turns: [{text: Hello}]}").scenarios[0].when == "x"
 
@@ -244,7 +246,7 @@ def test_one_scenario_may_stand_alone() -> None:
         ("turns: [{calls: [{name: x, args: {day: 2026-01-16}}]}]", "is of type date"),
     ],
 )
-def test_a_script_that_makes_no_sense_is_refused(text: str, problem: str) -> None:
+def test_an_invalid_script_is_refused(text: str, problem: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         Script.from_yaml(text, "demo.yaml")
 
@@ -259,7 +261,7 @@ def test_a_script_is_read_from_a_file(tmp_path: Path) -> None:
     assert Script.load(file) == Script.of("Grüße")
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "latin.yaml").write_bytes("Grüße".encode("latin-1"))
 
     with pytest.raises(InvalidInput, match=r"none\.yaml cannot be read: No such file"):

@@ -1,4 +1,4 @@
-"""Text that arrives in pieces."""
+"""Text that arrives in chunks."""
 
 import pytest
 from hypothesis import given, strategies as st
@@ -7,7 +7,7 @@ from everstep.inference.spoken import Spoken, storable
 
 
 def heard(*pieces: str) -> tuple[list[str], str]:
-    """What was news after each piece, and what it comes to."""
+    """The new text after each chunk, and the text of all of them."""
     spoken = Spoken()
     news: list[str] = []
     for piece in pieces:
@@ -16,11 +16,11 @@ def heard(*pieces: str) -> tuple[list[str], str]:
     return news, spoken.text
 
 
-def test_each_piece_is_news_once() -> None:
+def test_each_chunk_is_published_once() -> None:
     assert heard("Hel", "", "lo") == (["Hel", "", "lo"], "Hello")
 
 
-def test_pieces_may_be_told_together() -> None:
+def test_chunks_may_be_published_together() -> None:
     spoken = Spoken()
     spoken.say("Hel")
     spoken.say("lo")
@@ -39,7 +39,7 @@ def test_pieces_may_be_told_together() -> None:
         (("a\ud83d",), ["a"], "a"),
     ],
 )
-def test_only_what_every_store_can_hold_is_heard(pieces: list[str], news: list[str], text: str) -> None:
+def test_only_storable_text_is_published(pieces: list[str], news: list[str], text: str) -> None:
     assert heard(*pieces) == (news, text)
 
 
@@ -59,7 +59,7 @@ def test_a_paragraph_begins_with_the_next_text_if_there_was_any_before() -> None
 
 
 @given(st.lists(st.text()))
-def test_what_is_heard_is_what_is_returned(pieces: list[str]) -> None:
+def test_the_published_text_is_the_returned_text(pieces: list[str]) -> None:
     news, text = heard(*pieces)
 
     assert "".join(news) == text == "".join(pieces).replace("\x00", "")

@@ -1,4 +1,4 @@
-"""Streams to the byte: how they may be cut into pieces, and everything that can go wrong in them."""
+"""Streams at the byte level: how they may be cut into chunks, and everything that can fail in them."""
 
 import asyncio
 import json
@@ -35,20 +35,20 @@ CALLING = called(
 
 
 def cut_after(events: Sequence[bytes], count: int) -> Reply:
-    """The connection is dropped after so many events."""
+    """The connection is dropped after this many events."""
     return Reply((*events[:count], Break.CUT))
 
 
 def ended_after(events: Sequence[bytes], count: int) -> Reply:
-    """The response ends as if nothing were missing."""
+    """The response ends as if it were complete."""
     return Reply(tuple(events[:count]))
 
 
-# Pieces.
+# Chunks.
 
 
 @pytest.mark.parametrize("size", [1, 7, 64])
-async def test_a_stream_may_be_cut_into_pieces_anywhere(wire: WireCounterpart, size: int) -> None:
+async def test_a_stream_may_be_cut_into_chunks_anywhere(wire: WireCounterpart, size: int) -> None:
     stream = b"".join(wire.dialect.events(CALLING))
     wire.server.answers([stream[start : start + size] for start in range(0, len(stream), size)])
     heard = Listener()
@@ -62,14 +62,14 @@ async def test_a_stream_may_be_cut_into_pieces_anywhere(wire: WireCounterpart, s
     )
 
 
-async def test_lines_may_end_as_on_windows_and_comments_pass(wire: WireCounterpart) -> None:
+async def test_lines_may_end_with_crlf_and_comments_are_ignored(wire: WireCounterpart) -> None:
     events = [b": keep-alive\r\n\r\n", *(e.replace(b"\n", b"\r\n") for e in wire.dialect.events(GREETING))]
     wire.server.answers(events)
 
     assert (await asked(wire.model(), "Hello")).text == "Grüße aus 東京 🗼"
 
 
-async def test_counters_are_told_apart(wire: WireCounterpart) -> None:
+async def test_counters_are_disjoint(wire: WireCounterpart) -> None:
     """4.2.1: cached tokens are not in the input, reasoning is not in the output."""
     wire.server.answers(wire.dialect.events(CALLING))
 
@@ -80,10 +80,10 @@ async def test_counters_are_told_apart(wire: WireCounterpart) -> None:
 
 
 @pytest.mark.parametrize("arguments", ['{"city": "Par', "[1, 2]", '"Paris"', "nonsense"])
-async def test_arguments_that_are_no_object_are_kept_as_they_came(
+async def test_arguments_that_are_not_an_object_are_kept_unchanged(
     wire: WireCounterpart, arguments: str
 ) -> None:
-    """5.4.3: it is the model that reads about it."""
+    """5.4.3: the model reads the error."""
     wire.server.answers(wire.dialect.events(called(Call("call_1", "weather", (arguments,)))))
 
     (call,) = (await asked(wire.model(), "Hello")).tool_calls
@@ -98,7 +98,7 @@ async def test_no_arguments_are_an_empty_object(wire: WireCounterpart, arguments
     assert (await asked(wire.model(), "Hello")).tool_calls == (ToolCall("call_1", "clock"),)
 
 
-async def test_no_text_is_heard_that_no_store_can_hold(wire: WireCounterpart) -> None:
+async def test_no_unstorable_text_is_streamed(wire: WireCounterpart) -> None:
     wire.server.answers(wire.dialect.events(Answer(("a\x00b", "c"))))
     heard = Listener()
 
@@ -113,8 +113,8 @@ CUTS = [pytest.param(cut_after, id="cut"), pytest.param(ended_after, id="ended")
 
 
 @pytest.mark.parametrize("short", CUTS)
-async def test_nothing_counts_before_the_closing_event(wire: WireCounterpart, short: Any) -> None:
-    """3.5.1: a stream that ends between any two events before it may be asked for again."""
+async def test_a_response_needs_its_closing_event(wire: WireCounterpart, short: Any) -> None:
+    """3.5.1: a stream that ends between any two events before it is retryable."""
     events = wire.dialect.events(CALLING)
     for count in range(wire.dialect.closing(events) + 1):
         wire.server.answers(short(events, count))
@@ -124,7 +124,7 @@ async def test_nothing_counts_before_the_closing_event(wire: WireCounterpart, sh
 
 
 @pytest.mark.parametrize("short", CUTS)
-async def test_an_answer_counts_from_its_closing_event_on(wire: WireCounterpart, short: Any) -> None:
+async def test_a_response_is_complete_from_its_closing_event_on(wire: WireCounterpart, short: Any) -> None:
     events = wire.dialect.events(CALLING)
     for count in range(wire.dialect.closing(events) + 1, len(events) + 1):
         wire.server.answers(short(events, count))
@@ -144,7 +144,7 @@ async def test_a_stream_is_cut_in_the_middle_of_an_event(wire: WireCounterpart) 
             await asked(wire.model(), "Hello")
 
 
-async def test_silence_after_the_closing_event_takes_nothing_away(wire: WireCounterpart) -> None:
+async def test_an_error_after_the_closing_event_keeps_the_response(wire: WireCounterpart) -> None:
     events = wire.dialect.events(GREETING)
     wire.server.answers((*events[: wire.dialect.closing(events) + 1], Break.STALL))
 
@@ -152,7 +152,7 @@ async def test_silence_after_the_closing_event_takes_nothing_away(wire: WireCoun
 
 
 @pytest.mark.parametrize("wire", ["openai-chat"], indirect=True)
-async def test_silence_after_the_closing_event_is_not_waited_out(wire: WireCounterpart) -> None:
+async def test_silence_after_the_closing_event_is_not_waited_for(wire: WireCounterpart) -> None:
     events = wire.dialect.events(GREETING)
     wire.server.answers((*events[: wire.dialect.closing(events) + 1], Break.STALL))
 
@@ -160,8 +160,8 @@ async def test_silence_after_the_closing_event_is_not_waited_out(wire: WireCount
         await asked(wire.model(timeout_seconds=1000), "Hello")
 
 
-async def test_an_empty_stream_is_no_answer(wire: WireCounterpart) -> None:
-    """3.5.1, 3.5.3: it may be asked for again, and the sentence tells it from an answer that broke off."""
+async def test_an_empty_stream_is_an_error(wire: WireCounterpart) -> None:
+    """3.5.1, 3.5.3: it is retryable, and the message differs from that of a response that broke off."""
     wire.server.answers(())
 
     with pytest.raises(ModelUnavailable, match=r"test-model at \S+ sent an empty answer") as failed:
@@ -183,7 +183,7 @@ async def test_silence_at_any_point_is_a_timeout(wire: WireCounterpart) -> None:
             await asked(wire.model(timeout_seconds=0.2), "Hello")
 
 
-async def test_whoever_gives_up_hangs_up(wire: WireCounterpart) -> None:
+async def test_a_caller_that_gives_up_closes_the_connection(wire: WireCounterpart) -> None:
     wire.server.answers((wire.dialect.events(GREETING)[0], Break.STALL))
 
     with pytest.raises(ModelTimeout):
@@ -192,8 +192,8 @@ async def test_whoever_gives_up_hangs_up(wire: WireCounterpart) -> None:
     await asyncio.wait_for(wire.server.hung_up.wait(), 10)
 
 
-async def test_cancelling_hangs_up(wire: WireCounterpart) -> None:
-    """8.2.1: a cancelled execution pays for nothing more."""
+async def test_cancelling_closes_the_connection(wire: WireCounterpart) -> None:
+    """8.2.1: a cancelled execution pays for no further tokens."""
     events = wire.dialect.events(GREETING)
     wire.server.answers((*events[: wire.dialect.closing(events)], Break.STALL))
     spoken = asyncio.Event()
@@ -207,14 +207,14 @@ async def test_cancelling_hangs_up(wire: WireCounterpart) -> None:
     await asyncio.wait_for(wire.server.hung_up.wait(), 10)
 
 
-async def test_an_address_where_nobody_listens_may_be_tried_again(wire: WireCounterpart) -> None:
+async def test_a_refused_connection_is_retryable(wire: WireCounterpart) -> None:
     model = a_model(wire.dialect.driver, "http://127.0.0.1:9", wire.stack)
 
     with pytest.raises(ModelUnavailable, match="test-model cannot be reached: "):
         await asked(model, "Hello")
 
 
-# Events that make no sense.
+# Invalid events.
 
 
 @pytest.mark.parametrize(
@@ -227,11 +227,9 @@ async def test_an_address_where_nobody_listens_may_be_tried_again(wire: WireCoun
         b"event: message_delta\ndata: \xff\xfe\n\n",
     ],
 )
-async def test_an_event_that_cannot_be_read_may_be_better_the_next_time(
-    wire: WireCounterpart, nonsense: bytes
-) -> None:
+async def test_an_unreadable_event_is_retryable(wire: WireCounterpart, nonsense: bytes) -> None:
     if nonsense.startswith(b"data"):
-        # The Messages API names every event, and unnamed ones are not its own.
+        # The Messages API names every event; an event without a name belongs to another API.
         nonsense = b"event: message_delta\n" + nonsense
     events = wire.dialect.events(GREETING)
     wire.server.answers((*events[:2], nonsense, *events[2:]))
@@ -241,8 +239,8 @@ async def test_an_event_that_cannot_be_read_may_be_better_the_next_time(
 
 
 @pytest.mark.parametrize("kind", ["response.later", "message_later", "content_block_later", "later"])
-async def test_events_of_later_versions_pass(wire: WireCounterpart, kind: str) -> None:
-    """0.6, 3.5.3: once the API is known, what a reader does not know is no sign of another one."""
+async def test_events_of_later_versions_are_ignored(wire: WireCounterpart, kind: str) -> None:
+    """0.6, 3.5.3: once the API is recognised, an unknown event does not mean another API."""
     events = wire.dialect.events(GREETING)
     later = f'event: {kind}\ndata: {{"type": "{kind}", "delta": {{"x": 1}}}}\n\n'.encode()
     wire.server.answers((*events[:2], later, *events[2:]))
@@ -265,7 +263,7 @@ async def test_events_of_later_versions_pass(wire: WireCounterpart, kind: str) -
         ("insufficient_quota", ModelError),
     ],
 )
-async def test_an_error_in_the_middle_of_a_stream_is_told_by_its_words(
+async def test_an_error_in_the_middle_of_a_stream_is_classified_by_its_text(
     wire: WireCounterpart, kind: str, error: type[ModelError]
 ) -> None:
     """3.5.1, 3.5.2"""
@@ -278,7 +276,7 @@ async def test_an_error_in_the_middle_of_a_stream_is_told_by_its_words(
     assert type(failed.value) is error
 
 
-async def test_an_error_after_the_closing_event_takes_nothing_away(wire: WireCounterpart) -> None:
+async def test_an_error_event_after_the_closing_event_keeps_the_response(wire: WireCounterpart) -> None:
     events = wire.dialect.events(GREETING)
     closing = wire.dialect.closing(events)
     wire.server.answers((*events[: closing + 1], wire.dialect.broken("server_error", "Late")))
@@ -286,7 +284,7 @@ async def test_an_error_after_the_closing_event_takes_nothing_away(wire: WireCou
     assert (await asked(wire.model(), "Hello")).text == "Grüße aus 東京 🗼"
 
 
-# Refusals.
+# Error responses.
 
 
 @pytest.mark.parametrize(
@@ -308,7 +306,7 @@ async def test_an_error_after_the_closing_event_takes_nothing_away(wire: WireCou
         (529, ModelUnavailable),
     ],
 )
-async def test_a_status_says_whether_it_may_pass(
+async def test_the_status_decides_whether_an_error_is_retryable(
     wire: WireCounterpart, status: int, error: type[ModelError]
 ) -> None:
     """3.5.1, 3.5.2"""
@@ -332,7 +330,7 @@ async def test_a_status_says_whether_it_may_pass(
         ({}, None),
     ],
 )
-async def test_the_wait_that_is_asked_for_is_passed_on(
+async def test_the_requested_delay_is_passed_on(
     wire: WireCounterpart, status: int, headers: dict[str, str], seconds: float | None
 ) -> None:
     """3.5.1"""
@@ -372,7 +370,7 @@ async def test_a_wrong_key_is_named_and_never_shown(wire: WireCounterpart) -> No
         (None, "prompt is too long: 210000 tokens > 200000 maximum"),
     ],
 )
-async def test_a_conversation_that_is_too_long_is_told_with_the_way_out(
+async def test_a_conversation_that_is_too_long_has_a_remedy(
     wire: WireCounterpart, code: str | None, message: str
 ) -> None:
     """3.5.2"""
@@ -385,10 +383,10 @@ async def test_a_conversation_that_is_too_long_is_told_with_the_way_out(
     assert not isinstance(failed.value, RETRYABLE)
 
 
-# What is sent.
+# Requests.
 
 
-async def test_the_key_and_the_request_arrive(wire: WireCounterpart) -> None:
+async def test_the_key_and_the_request_are_sent(wire: WireCounterpart) -> None:
     wire.server.answers(wire.dialect.events(GREETING))
 
     await asked(wire.model(max_output_tokens=99), "Hello", system="Be brief", tools=(WEATHER,))
@@ -409,7 +407,7 @@ async def test_a_server_without_a_key_gets_none(wire: WireCounterpart) -> None:
     assert KEY not in str(wire.server.requests[0].headers)
 
 
-async def test_a_connection_is_used_again(wire: WireCounterpart) -> None:
+async def test_a_connection_is_reused(wire: WireCounterpart) -> None:
     wire.server.answers(wire.dialect.events(GREETING))
     model = wire.model()
 
@@ -419,11 +417,11 @@ async def test_a_connection_is_used_again(wire: WireCounterpart) -> None:
     assert [request.connection for request in wire.server.requests] == [1, 1]
 
 
-async def test_reasoning_goes_back_to_its_maker_only(wire: WireCounterpart, server: WireServer) -> None:
-    """Unchanged to the model that made it; to no other model and to no other address."""
+async def test_reasoning_is_sent_back_to_its_origin_only(wire: WireCounterpart, server: WireServer) -> None:
+    """Unchanged to the model that created it; to no other model and to no other address."""
     wire.server.answers(wire.dialect.events(CALLING), wire.dialect.events(GREETING))
     first = await asked(wire.model(), "Hello")
-    # As a store keeps it.
+    # As a store returns it.
     kept = InferenceResponse.from_dict(json.loads(json.dumps(first.to_dict())))
     conversation = (user("Hello"), *with_results(kept, "sunny", "noon"))
 

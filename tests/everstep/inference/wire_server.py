@@ -1,4 +1,4 @@
-"""An HTTP server that says exactly these bytes, and remembers what it was asked."""
+"""An HTTP server that sends exactly these bytes, and records its requests."""
 
 import asyncio
 import json
@@ -13,12 +13,12 @@ SSE_HEADERS = {"Content-Type": "text/event-stream"}
 
 
 class Break(Enum):
-    """How a stream ends when it does not end well."""
+    """How a stream is broken."""
 
     CUT = auto()
     """The connection is dropped."""
     STALL = auto()
-    """Nothing more is said until the client hangs up."""
+    """The server sends nothing more until the client disconnects."""
 
 
 Piece: TypeAlias = bytes | Break
@@ -26,7 +26,7 @@ Piece: TypeAlias = bytes | Break
 
 @dataclass(frozen=True)
 class Reply:
-    """One response; each piece is written by itself."""
+    """One response; each chunk is written separately."""
 
     pieces: Sequence[Piece] = ()
     status: int = 200
@@ -34,7 +34,7 @@ class Reply:
 
     @classmethod
     def json(cls, status: int, body: object, **headers: str) -> "Reply":
-        """A refusal, or anything else that is no stream."""
+        """An error, or any other response that is not a stream."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return cls((json.dumps(body).encode(),), status, JSON_HEADERS | named)
 
@@ -60,11 +60,11 @@ class WireServer:
         self.hung_up = asyncio.Event()
 
     def answers(self, *replies: Reply | Iterable[Piece]) -> None:
-        """What comes next; pieces alone are a stream that begins well."""
+        """The next replies; a list of chunks is a stream with status 200."""
         self.replies = [r if isinstance(r, Reply) else Reply(tuple(r)) for r in replies]
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection until either side has enough."""
+        """Serve one connection until either side closes it."""
         self.connections += 1
         number = self.connections
         try:
@@ -106,7 +106,7 @@ class WireServer:
 
 @asynccontextmanager
 async def wire_server() -> AsyncGenerator[WireServer]:
-    """A server on a port of its own."""
+    """A server on a free port."""
     holder: list[WireServer] = []
     serving: set[asyncio.Task[None]] = set()
 

@@ -1,4 +1,4 @@
-"""A worker's process that runs commands and file tools of an agent, given as JSON; it prints JSON."""
+"""A worker process that runs an agent's commands and file tools, given as JSON; it prints JSON."""
 
 import asyncio
 import json

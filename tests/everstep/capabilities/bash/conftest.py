@@ -1,4 +1,4 @@
-"""What the tests of the sandbox have in common."""
+"""Fixtures of the sandbox tests."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +27,6 @@ def around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Surround
 
 @pytest.fixture(params=["own", "ordinary"])
 def user(request: pytest.FixtureRequest) -> Iterator[WorkerUser]:
-    """Whoever runs these tests, which may be root, and somebody who is not."""
+    """The user of the test run, which may be root, and a user without root's rights."""
     need_a_sandbox()
     yield from worker_users(request.param)

@@ -1,4 +1,4 @@
-"""What stands around a sandbox in tests: secrets to find, doors to try, and eyes for what is left."""
+"""The environment of a sandbox in tests: secrets, open services, and a check for remaining processes."""
 
 import os
 import shutil
@@ -16,23 +16,23 @@ from everstep.capabilities.bash import UseBash
 from everstep.local.agent import AgentBuilder
 from tests.node import do_without
 
-SECRET = "S3CRET-of-the-worker"  # noqa: S105 -- nobody's
+SECRET = "S3CRET-of-the-worker"  # noqa: S105 -- a fake secret
 PYTHON = os.path.realpath(sys.executable)
 MARK = "LC_EVERSTEP_TEST"
-"""A variable that commands may see, and so one by which their processes are known."""
+"""A variable that commands may see, used to identify their processes."""
 
 CONTEXT = ToolContext(UUID(int=1), "call", 1)
 
 
 def need_a_sandbox() -> None:
-    """Say what is missing where there can be none."""
+    """Fail with the missing requirement where no sandbox can be created."""
     if sys.platform != "linux" or shutil.which("bwrap") is None:
         do_without("this needs Linux with bubblewrap; install it (Debian: apt-get install bubblewrap)")
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """A worker's machine, as far as it matters to a sandbox."""
+    """The parts of a worker's machine that matter to a sandbox."""
 
     base_dir: Path
     outside: Path
@@ -42,7 +42,7 @@ class Surroundings:
 
     @property
     def words(self) -> dict[str, object]:
-        """What hostile commands may name."""
+        """Placeholders in hostile commands."""
         return {
             "base": self.base_dir,
             "outside": self.outside,
@@ -53,7 +53,7 @@ class Surroundings:
         }
 
     def left(self) -> list[str]:
-        """The processes of commands that are still there."""
+        """The processes of commands that still exist."""
         found = list[str]()
         for process in Path("/proc").iterdir():
             if process.name.isdigit() and int(process.name) != os.getpid():
@@ -69,7 +69,7 @@ class Surroundings:
 
 @contextmanager
 def surroundings(folder: Path) -> Generator[Surroundings]:
-    """Something to steal, and something to connect to."""
+    """A machine with a secret to read, and services to connect to."""
     base_dir, outside, mark = folder / "work", folder / "outside", uuid4().hex
     base_dir.mkdir()
     outside.mkdir()
@@ -81,11 +81,11 @@ def surroundings(folder: Path) -> Generator[Surroundings]:
 
 
 def policy_for(around: Surroundings, seconds: float = 10) -> ExecutionPolicy:
-    """The usual one, with a Python to attack with."""
+    """The default policy, with a Python interpreter for attacks."""
     return ExecutionPolicy.for_bash(around.base_dir, seconds).with_readable_paths(sys.base_prefix)
 
 
 async def bash(command: str, policy: ExecutionPolicy) -> str:
-    """What a model reads."""
+    """The result that a model reads."""
     (tool,) = AgentBuilder.new().with_capability(UseBash(policy)).definition().tools
     return await tool.call({"command": command}, CONTEXT)

@@ -1,4 +1,4 @@
-"""The tool: what the model is told, and what it reads."""
+"""The bash tool: its definition, and its results."""
 
 import os
 from pathlib import Path
@@ -19,7 +19,9 @@ def the_tool(capability: UseBash) -> Tool:
     return tool
 
 
-def test_by_default_it_works_here_for_two_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_by_default_it_runs_in_the_working_directory_for_two_minutes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """9.1.1: policy=None, base_dir=cwd, timeout=120, output_policy=None."""
     monkeypatch.chdir(tmp_path)
     capability = UseBash()
@@ -28,8 +30,8 @@ def test_by_default_it_works_here_for_two_minutes(tmp_path: Path, monkeypatch: p
     assert UseBash(base_dir="/work", timeout=7).policy == ExecutionPolicy.for_bash("/work", 7)
 
 
-def test_a_policy_says_where_and_for_how_long() -> None:
-    """9.1.1: a policy of one's own."""
+def test_a_policy_sets_the_directory_and_the_timeout() -> None:
+    """9.1.1: a custom policy."""
     policy = ExecutionPolicy.in_dir("/work").with_network()
     assert UseBash(policy).policy is policy
     allowed = "/work, with HTTP and HTTPS by a proxy to all public names, for at most 5 s"
@@ -38,14 +40,14 @@ def test_a_policy_says_where_and_for_how_long() -> None:
     assert "by a proxy to pypi.org, *.github.com, for" in the_tool(UseBash(listed)).description
 
 
-def test_a_command_is_never_run_again() -> None:
-    """1.1.3: nobody knows what a command did that was lost on the way."""
+def test_a_command_is_never_retried() -> None:
+    """1.1.3: the effects of a command that was lost midway are unknown."""
     tool = the_tool(UseBash(base_dir="/work"))
     assert options_of(tool).effect is Effect.AT_MOST_ONCE
     assert (tool.name, tool.schema["required"]) == ("bash", ["command"])
 
 
-async def test_what_a_command_did_is_read(around: Surroundings) -> None:
+async def test_the_output_of_a_command_is_returned(around: Surroundings) -> None:
     """9.1.1, 9.1.3: `bash -c {command}` in base_dir."""
     text = await bash("echo $0 $#; pwd; echo mine >file; echo oops >&2; exit 3", policy_for(around))
     assert text == f"Exit code: 3\n\nbash 0\n{around.base_dir}\n\n\nSTDERR:\noops\n"
@@ -53,13 +55,13 @@ async def test_what_a_command_did_is_read(around: Surroundings) -> None:
     assert (around.base_dir / "file").stat().st_uid == around.base_dir.stat().st_uid
 
 
-async def test_a_command_that_says_nothing(around: Surroundings) -> None:
+async def test_a_command_without_output(around: Surroundings) -> None:
     """9.1.3: `(no output)`."""
     assert await bash("true", policy_for(around)) == "(no output)"
 
 
 @pytest.mark.parametrize("command", ["a b", "'", "((", "echo 1\nfi\n", "exit 2 ;", "no_such_program_at_all"])
-async def test_what_bash_says_is_what_it_says_without_a_sandbox(command: str, around: Surroundings) -> None:
+async def test_an_error_of_bash_is_the_same_without_a_sandbox(command: str, around: Surroundings) -> None:
     """9.1.5: the command's own error output."""
     text = await bash(command, policy_for(around))
     assert "Exit code: " in text
@@ -68,11 +70,11 @@ async def test_what_bash_says_is_what_it_says_without_a_sandbox(command: str, ar
 
 
 async def test_a_command_sees_a_reduced_environment(around: Surroundings) -> None:
-    """9.1.1: PATH, HOME, LANG, LC_*, TERM, TMPDIR, TZ, USER; places and people are those inside."""
+    """9.1.1: PATH, HOME, LANG, LC_*, TERM, TMPDIR, TZ, USER; paths and users are those of the sandbox."""
     allowed = {"PATH", "HOME", "LANG", "TERM", "TMPDIR", "TZ", "USER"}
     lines = (await bash("env", policy_for(around))).splitlines()
     found = dict(line.split("=", 1) for line in lines)
-    # The last three are bash's own.
+    # Bash itself sets the last three.
     assert {name for name in found if not name.startswith("LC_")} <= allowed | {"PWD", "SHLVL", "_"}
     assert (found["HOME"], found["USER"], found["TMPDIR"]) == ("/home/agent", "agent", "/tmp")  # noqa: S108
     assert found["PWD"] == str(around.base_dir)
@@ -102,8 +104,8 @@ async def test_a_single_file_may_be_shared(around: Surroundings) -> None:
     assert await bash(f"ls {around.outside}; cat {secret}", policy) == f"secret\n{SECRET}"
 
 
-async def test_what_lies_in_a_shared_path_may_be_written(around: Surroundings) -> None:
-    """9.1.2: the base directory is writable wherever it lies."""
+async def test_the_base_directory_in_a_shared_path_is_writable(around: Surroundings) -> None:
+    """9.1.2: the base directory is writable at any location."""
     policy = policy_for(around).with_readable_paths(around.base_dir.parent)
     assert await bash("touch mine && cat ../outside/secret", policy) == SECRET
 
@@ -115,11 +117,11 @@ async def test_streams_are_capped(around: Surroundings) -> None:
     command = "head -c 6M /dev/zero | tr '\\0' o; head -c 2M /dev/zero | tr '\\0' e >&2"
     text = await tool.call({"command": command}, CONTEXT)
     assert text.count("...(truncated)...") == 2
-    # The line has one, too.
+    # The line about the cut contains the letter e.
     assert (text.count("o"), text.count("e") - 2) == (5 * MIB, MIB)
 
 
-async def test_a_command_whose_output_is_shortened(around: Surroundings) -> None:
+async def test_the_output_of_a_command_is_shortened(around: Surroundings) -> None:
     """9.1.4: by the output policy."""
     tool = BashTool(policy_for(around), output_policy=BashPolicy(10, 4, 6))
     text = await tool.call({"command": "printf 0123456789ABCDEFGHIJ"}, CONTEXT)
@@ -141,13 +143,13 @@ async def test_a_command_whose_output_is_shortened(around: Surroundings) -> None
         (["ls"], "Error: the command is of type list, not text"),
     ],
 )
-async def test_a_command_that_none_can_be(command: Any, said: str, around: Surroundings) -> None:
-    """9.1.3: decided here: what cannot be run is an error text that says why."""
+async def test_an_invalid_command_is_refused(command: Any, said: str, around: Surroundings) -> None:
+    """9.1.3: decided here: for a command that cannot be run, the error text says why."""
     assert (await bash(command, policy_for(around))).startswith(said)
 
 
 async def test_the_longest_command_is_run(around: Surroundings) -> None:
-    """9.1.1: and not one byte less."""
+    """9.1.1: of exactly the maximum length."""
     command = "echo long #"
     assert await bash(command + "x" * (LONGEST - len(command)), policy_for(around)) == "long\n"
 
@@ -159,7 +161,7 @@ async def test_the_longest_command_is_run(around: Surroundings) -> None:
         ("file", "{path} is no directory; name one to work in"),
     ],
 )
-async def test_a_directory_that_cannot_be_used(path: str, said: str, around: Surroundings) -> None:
+async def test_an_unusable_directory_is_refused(path: str, said: str, around: Surroundings) -> None:
     """9.1.1: decided here: the error text says what to do."""
     (around.base_dir / "file").touch()
     policy = ExecutionPolicy.for_bash(around.base_dir / path)
@@ -167,14 +169,14 @@ async def test_a_directory_that_cannot_be_used(path: str, said: str, around: Sur
 
 
 @pytest.mark.parametrize("path", ["/", "/usr", "/etc", "/usr/bin", "/proc/self", "/dev/shm"])  # noqa: S108
-async def test_the_system_itself_is_no_base_directory(path: str, around: Surroundings) -> None:
-    """9.1.5: what protects is the sandbox, so nothing that it is made of is given away."""
+async def test_a_system_directory_is_not_a_base_directory(path: str, around: Surroundings) -> None:
+    """9.1.5: the sandbox is the protection, so no part of it may be writable."""
     assert "holds the system itself" in await bash("true", ExecutionPolicy.for_bash(path))
     assert "holds the system itself" in await bash("true", policy_for(around).with_writable_paths(path))
 
 
-async def test_a_directory_that_was_removed_and_made_anew(around: Surroundings) -> None:
-    """9.1.1: what is found is what is there now."""
+async def test_a_directory_that_was_removed_and_created_again(around: Surroundings) -> None:
+    """9.1.1: the command sees the current one."""
     policy = ExecutionPolicy.for_bash(around.base_dir / "again")
     for content in ("one", "two"):
         (around.base_dir / "again").mkdir()
@@ -185,7 +187,7 @@ async def test_a_directory_that_was_removed_and_made_anew(around: Surroundings) 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give directories away")
-async def test_a_worker_that_is_root_hands_over_to_the_owner(around: Surroundings) -> None:
+async def test_a_worker_that_runs_as_root_switches_to_the_owner(around: Surroundings) -> None:
     """9.1.1: a command never runs as root."""
     os.chown(around.base_dir, 4321, 4321)
     (around.base_dir / "of_root").write_text(SECRET)
@@ -195,12 +197,12 @@ async def test_a_worker_that_is_root_hands_over_to_the_owner(around: Surrounding
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has directories of root")
-async def test_what_is_roots_stays_so_and_no_command_is_root(around: Surroundings) -> None:
-    """9.1.1: a command never runs as root, in a directory of root neither."""
+async def test_in_a_directory_of_root_no_command_runs_as_root(around: Surroundings) -> None:
+    """9.1.1: a command never runs as root, not even in a directory that root owns."""
     (around.base_dir / "kept").write_text("before")
     await bash("echo after >kept; mkdir made; touch made/file", policy_for(around))
     assert (around.base_dir / "kept").read_text() == "after\n"
     assert {each.stat().st_uid for each in around.base_dir.rglob("*")} == {0}
-    # As seen by the kernel: what runs is not root.
+    # As the kernel sees it: the process is not root.
     host = await bash("cat /proc/self/uid_map; stat -c %u /proc/self", policy_for(around))
     assert host.split()[0] == "1000"

@@ -1,7 +1,7 @@
-"""Cgroups: where there is one, the kernel bounds a command; where there is none, that is said.
+"""Cgroups: where there is one, the kernel limits a command; where there is none, that is reported.
 
-This machine may have no controllers of version 2. What is done with the kernel's files is tried on a folder
-with the same files, and the ways of processes on the real tree, which are the same without controllers.
+This machine may have no controllers of version 2. Handling of the kernel's files is tested on a folder with
+the same files, and moving processes on the real tree, which works the same without controllers.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from tests.everstep.capabilities.bash.surroundings import Surroundings, bash, po
 
 @pytest.fixture(autouse=True)
 def again() -> Iterator[None]:
-    """Other tests have what the machine has."""
+    """Other tests use the machine's real cgroups."""
     yield
     cgroups.use(Path("/"))
     cgroups.use(None)
@@ -26,7 +26,7 @@ def again() -> Iterator[None]:
 
 @pytest.fixture
 def stand_in(tmp_path: Path) -> Path:
-    """The files of a cgroup of which the kernel knows nothing."""
+    """The files of a cgroup, in a folder that the kernel does not know."""
     folder = tmp_path / "cgroup"
     folder.mkdir()
     (folder / "cgroup.controllers").write_text("cpu io memory pids\n")
@@ -50,8 +50,8 @@ def test_the_worker_moves_into_a_leaf_and_controllers_are_enabled(stand_in: Path
     )
 
 
-def test_what_the_kernel_bounds() -> None:
-    """9.1.13: what is watched otherwise, and the places for scratch."""
+def test_the_kernel_limits_memory_and_processes() -> None:
+    """9.1.13: the limits that are otherwise watched, plus the size of the temporary file systems."""
     limits = cgroups.limits_of(ExecutionPolicy.for_bash(".").with_memory(100 * MIB))
     assert limits == {
         "memory.max": str(225 * MIB),
@@ -84,8 +84,8 @@ def test_limits_are_written_where_the_kernel_has_them(
     assert made.ran_out_of_memory
 
 
-def test_without_controllers_it_is_said_what_holds(stand_in: Path) -> None:
-    """9.1.13: the doctor and `everstep up` say it."""
+def test_without_controllers_the_remaining_limits_are_reported(stand_in: Path) -> None:
+    """9.1.13: the doctor and `everstep up` report them."""
     (stand_in / "cgroup.controllers").write_text("cpu\n")
     cgroups.use(stand_in)
     assert cgroups.bound().folder is None
@@ -97,8 +97,8 @@ def test_without_controllers_it_is_said_what_holds(stand_in: Path) -> None:
     assert "is no cgroup of version 2" in str(cgroups.bound())
 
 
-def test_what_is_not_delegated_is_not_taken() -> None:
-    """9.1.13: a worker that is root could write to every cgroup of the machine."""
+def test_a_cgroup_that_is_not_delegated_is_not_used() -> None:
+    """9.1.13: a worker that runs as root could write to every cgroup of the machine."""
     cgroups.use(None)
     told = cgroups.bound()
     if told.folder is None:
@@ -109,7 +109,7 @@ def test_what_is_not_delegated_is_not_taken() -> None:
 
 @pytest.fixture
 def real(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A cgroup of the kernel's, with controllers or without."""
+    """A cgroup of the kernel, with or without controllers."""
     mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
     top = next((Path(words[1]) for words in mounts if words[2] == "cgroup2"), None)
     if top is None or not os.access(top, os.W_OK):
@@ -123,8 +123,8 @@ def real(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder.rmdir()
 
 
-async def test_a_command_runs_in_a_cgroup_that_goes_with_it(real: Path, around: Surroundings) -> None:
-    """9.1.13: with all that it begins, before it begins anything; nothing is left."""
+async def test_a_command_runs_in_its_own_cgroup(real: Path, around: Surroundings) -> None:
+    """9.1.13: with all its processes, from the start; the cgroup is removed with it."""
     command = "(setsid sleep 98765 &); until test -e go; do sleep 0.02; done; cat /proc/self/cgroup"
     await bash("true", policy_for(around))
     running = asyncio.create_task(bash(command, policy_for(around, 60)))

@@ -1,4 +1,4 @@
-"""The worker attacks its own sandbox, says what it finds open, and runs nothing there."""
+"""The worker attacks its own sandbox, reports what it finds open, and then runs no commands."""
 
 import os
 import struct
@@ -18,12 +18,12 @@ from tests.everstep.capabilities.bash.users import WorkerUser
 
 @pytest.fixture(autouse=True)
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a process that has not run a command yet."""
+    """Like a process that has not run a command yet."""
     monkeypatch.setattr(checks, "_HELD", set[tuple[int, int, bool, bool]]())
 
 
 async def refused(around: Surroundings) -> str:
-    """What the model reads instead of a result."""
+    """The error that the model reads instead of a result."""
     text = await bash("touch run", policy_for(around))
     assert text.startswith("Error: bash is unavailable: ")
     assert not (around.base_dir / "run").exists()
@@ -64,14 +64,12 @@ def with_arguments(change: Callable[[list[str]], list[str]], monkeypatch: pytest
     monkeypatch.setattr(profile, "arguments", changed)
 
 
-async def test_a_network_that_is_open_is_noticed(
-    around: Surroundings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """9.1.5: the text names what is open, and says what to do."""
+async def test_an_open_network_is_detected(around: Surroundings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """9.1.5: the text names the opening, and says what to do."""
     with_arguments(lambda given: [each for each in given if each != "--unshare-net"], monkeypatch)
     text = await refused(around)
     assert "the sandbox leaves open: the worker's network; update bubblewrap and the kernel" in text
-    # The filter alone keeps it from those.
+    # Only the filter blocks these.
     assert "local sockets" not in text
 
 
@@ -83,18 +81,16 @@ async def test_a_network_that_is_open_is_noticed(
         ("other people's homes", "/home/somebody"),
     ],
 )
-async def test_a_path_too_many_is_noticed(
+async def test_an_extra_path_is_detected(
     name: str, path: str, around: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """9.1.5: wherever it came from."""
+    """9.1.5: regardless of its origin."""
     with_arguments(lambda given: ["--dir", path, *given], monkeypatch)
     assert f"the sandbox leaves open: {name}; " in await refused(around)
 
 
-async def test_a_system_that_can_be_written_is_noticed(
-    around: Surroundings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """9.1.5: it would be memory without a size."""
+async def test_a_writable_system_is_detected(around: Surroundings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """9.1.5: it would be memory without a limit."""
 
     def writable(given: list[str]) -> list[str]:
         where = len(given) - given[::-1].index("/dev") - 2
@@ -105,8 +101,8 @@ async def test_a_system_that_can_be_written_is_noticed(
     assert "the sandbox leaves open: writing to the system; " in await refused(around)
 
 
-async def test_a_missing_filter_is_noticed(around: Surroundings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """9.1.5: by what it alone refuses."""
+async def test_a_missing_filter_is_detected(around: Surroundings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """9.1.5: by the calls that only the filter refuses."""
     allowing = struct.pack("=HBBI", 0x06, 0, 0, seccomp.ALLOW)
 
     def program() -> bytes:
@@ -126,8 +122,8 @@ async def test_a_missing_filter_is_noticed(around: Surroundings, monkeypatch: py
         assert f"the sandbox leaves open: {name}; " in text
 
 
-async def test_missing_limits_are_noticed(around: Surroundings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """9.1.5: a bomb would not end."""
+async def test_missing_limits_are_detected(around: Surroundings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """9.1.5: a fork bomb would not end."""
     real = profile.prelude
 
     def unlimited(policy: ExecutionPolicy, lifeline: int) -> str:
@@ -137,10 +133,8 @@ async def test_missing_limits_are_noticed(around: Surroundings, monkeypatch: pyt
     assert "the sandbox leaves open: memory without end; " in await refused(around)
 
 
-async def test_a_project_that_is_open_is_noticed(
-    around: Surroundings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """9.1.12: what an installation has there is tried, by commands and by file tools."""
+async def test_an_open_project_is_detected(around: Surroundings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """9.1.12: the installation's files there are attacked by commands and by file tools."""
     real = Guard.mounts
 
     def only_places(guard: Guard, sources: Mapping[str, str]) -> list[Mount]:
@@ -164,10 +158,8 @@ async def test_a_project_that_is_open_is_noticed(
         assert f"the sandbox leaves open: {name}; " in text
 
 
-async def test_file_tools_that_are_open_are_noticed(
-    around: Surroundings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """9.1.12: bash says so, as does the doctor."""
+async def test_open_file_tools_are_detected(around: Surroundings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """9.1.12: bash reports it, as does the doctor."""
 
     def never(protection: Protection, path: str, roots: Sequence[str], *, write: bool) -> bool:
         del protection, path, roots, write
@@ -185,7 +177,7 @@ async def test_file_tools_that_are_open_are_noticed(
 
 
 @pytest.mark.parametrize("git", [False, True])
-def test_it_holds_for_whoever_runs_the_worker(git: bool, user: WorkerUser) -> None:
+def test_it_holds_for_every_user_of_the_worker(git: bool, user: WorkerUser) -> None:
     """9.1.12: as root and as an ordinary user, and nothing is left of the attack."""
     base = user.folder / "base"
     base.mkdir()
@@ -193,7 +185,7 @@ def test_it_holds_for_whoever_runs_the_worker(git: bool, user: WorkerUser) -> No
     assert os.listdir(base) == []
 
 
-async def test_without_bubblewrap_nothing_is_run(
+async def test_without_bubblewrap_no_command_runs(
     around: Surroundings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """9.1.5: the text says what to install."""
@@ -206,10 +198,10 @@ async def test_without_bubblewrap_nothing_is_run(
     assert await refused(around) == f"Error: bash is unavailable: {said}"
 
 
-async def test_the_bash_of_the_worker_is_no_matter(
+async def test_the_location_of_the_workers_bash_does_not_matter(
     around: Surroundings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """9.1.1: it may stand where no command looks."""
+    """9.1.1: it may be where no command looks."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "bash").symlink_to("/bin/bash")
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
@@ -218,7 +210,7 @@ async def test_the_bash_of_the_worker_is_no_matter(
 
 @pytest.fixture
 def everybodys() -> Generator[Path]:
-    """A folder that everybody may look into, other than pytest's."""
+    """A folder that all users may read, unlike pytest's."""
     with TemporaryDirectory(dir="/var/tmp") as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)
@@ -239,7 +231,7 @@ def everybodys() -> Generator[Path]:
         ("Unknown option --disable-userns", "1", "update bubblewrap to 0.8 or later"),
     ],
 )
-async def test_a_sandbox_that_cannot_be_made(  # noqa: PLR0917 -- all that differs
+async def test_a_sandbox_that_cannot_be_made(  # noqa: PLR0917 -- all parameters of a case
     problem: str,
     setting: str,
     said: str,
@@ -247,7 +239,7 @@ async def test_a_sandbox_that_cannot_be_made(  # noqa: PLR0917 -- all that diffe
     everybodys: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """9.1.5: the text says what forbids it, and how to allow it."""
+    """9.1.5: the text says what prevents it, and how to allow it."""
     program = everybodys / "bwrap"
     program.write_text(f'#!/bin/sh\necho "bwrap: {problem}" >&2; exit 1\n')
     program.chmod(0o755)
@@ -260,9 +252,9 @@ async def test_a_sandbox_that_cannot_be_made(  # noqa: PLR0917 -- all that diffe
     assert said in text
 
 
-async def test_another_machine_is_no_place_for_it(
+async def test_on_another_system_the_sandbox_is_unsupported(
     around: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """9.1.5: the text says where it runs."""
+    """9.1.5: the text names the supported systems."""
     monkeypatch.setattr(checks.platform, "machine", lambda: "riscv64")
     assert "it needs Linux on x86_64 or aarch64; run the worker there" in await refused(around)

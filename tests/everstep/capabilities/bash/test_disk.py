@@ -1,4 +1,4 @@
-"""One command lets the disk grow by so much and no more, in however many files."""
+"""A command may use a limited amount of disk space, in any number of files."""
 
 import asyncio
 import os
@@ -59,10 +59,10 @@ DEEP = (
 )
 
 
-async def test_a_deep_tree_takes_none_of_the_workers_descriptors(
+async def test_a_deep_tree_uses_no_descriptors_of_the_worker(
     around: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """9.1.11: a tree that cannot be measured is as much as the command may not take."""
+    """9.1.11: a tree that cannot be measured counts as the limit of the command."""
     looked = list[int]()
     walk: Any = os.fwalk
 
@@ -74,33 +74,33 @@ async def test_a_deep_tree_takes_none_of_the_workers_descriptors(
     monkeypatch.setattr("everstep.capabilities.bash.disk.os.fwalk", counting)
     told = await bash(DEEP, own(policy_for(around, 60)))
     monkeypatch.undo()
-    # What removes the folders of a test cannot remove these.
+    # pytest's removal of temporary folders cannot remove these.
     await bash("rm -rf d", policy_for(around, 60))
     assert "what it takes of the disk cannot be measured" in told
     assert max(looked) - min(looked) <= 2 * disk.DEPTH
 
 
 @pytest.mark.parametrize("name", WRITERS)
-async def test_the_disk_grows_by_so_much(name: str, around: Surroundings) -> None:
-    """9.1.11: in whatever way the files are made."""
+async def test_the_disk_use_of_a_command_is_limited(name: str, around: Surroundings) -> None:
+    """9.1.11: regardless of how the files are created."""
     told = await bash(f"{WRITERS[name]}; {WAIT}", own(policy_for(around, 60)))
     assert STOPPED in told or "what it takes of the disk cannot be measured" in told, told
     kept = sum(file.stat().st_blocks * 512 for file in around.base_dir.rglob("*") if file.is_file())
     assert kept < 2**30
 
 
-async def test_space_is_not_had_without_writing(around: Surroundings) -> None:
-    """9.1.11: it would be taken faster than anybody looks; libraries write instead."""
+async def test_space_cannot_be_reserved_without_writing(around: Surroundings) -> None:
+    """9.1.11: it would be used faster than the watcher can measure; libraries write instead."""
     code = 'import os; os.posix_fallocate(os.open("b", os.O_CREAT | os.O_RDWR), 0, 2**20); print("written")'
     told = await bash(f"fallocate -l 1M a; {PYTHON} -I -S -c '{code}'", policy_for(around))
     assert "Operation not supported" in told
     assert "written" in told
 
 
-async def test_what_others_write_is_not_the_commands(
+async def test_files_of_other_processes_do_not_count(
     around: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """9.1.11: it goes on, and may still take its own."""
+    """9.1.11: the command continues, and may still use its own limit."""
     looked, loop, judge = asyncio.Event(), asyncio.get_running_loop(), disk.Disk.judged
 
     def judged(self: disk.Disk) -> str | None:
@@ -121,8 +121,8 @@ async def test_what_others_write_is_not_the_commands(
     assert await running == "on\n"
 
 
-async def test_files_without_end_are_too_many(around: Surroundings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """9.1.11: tables of files are full before the disk is."""
+async def test_the_number_of_files_is_limited(around: Surroundings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """9.1.11: inode tables are full before the disk is."""
     if not os.statvfs(around.base_dir).f_files:
         pytest.skip("this file system makes as many as there is space for")
     monkeypatch.setattr(disk, "FILES", 500)
@@ -131,16 +131,16 @@ async def test_files_without_end_are_too_many(around: Surroundings, monkeypatch:
     assert len(os.listdir(around.base_dir)) > 500
 
 
-async def test_what_is_there_before_does_not_count(around: Surroundings) -> None:
-    """9.1.11: only what is added."""
+async def test_existing_files_do_not_count(around: Surroundings) -> None:
+    """9.1.11: only added ones."""
     (around.base_dir / "old").write_bytes(bytes(80 * MIB))
     assert await bash("cp old new 2>&1; ls", ExecutionPolicy.for_bash(around.base_dir, 60)) == "new\nold\n"
     told = await bash("head -c 1M /dev/zero >>old; rm new; echo on; sleep 0.2", own(policy_for(around, 60)))
     assert told == "on\n"
 
 
-def test_the_limit_is_told() -> None:
-    """9.1.11: 1 GiB where nothing is said."""
+def test_the_default_limit_is_documented() -> None:
+    """9.1.11: 1 GiB by default."""
     assert ExecutionPolicy.for_bash(".").disk_bytes == 1024 * MIB
     assert re.search(
         r"\| `disk_bytes` \| `1073741824` \|", (ROOT / "docs/capabilities.md").read_text("utf-8")

@@ -1,4 +1,4 @@
-"""However a command ends, nothing of it is left."""
+"""A command leaves no processes, however it ends."""
 
 import asyncio
 import os
@@ -22,15 +22,15 @@ DEADLINE = 20
 
 
 async def become(condition: Callable[[], bool]) -> None:
-    """Wait until it is so."""
+    """Wait until the condition holds."""
     async with asyncio.timeout(DEADLINE):
-        while not condition():  # noqa: ASYNC110 -- nobody tells when another process wrote
+        while not condition():  # noqa: ASYNC110 -- another process writes, and does not notify this one
             await asyncio.sleep(0.005)
 
 
 @asynccontextmanager
 async def at_work(around: Surroundings) -> AsyncGenerator[asyncio.Task[str]]:
-    """A command with processes in the background, which would take days."""
+    """A command with background processes that would run for days."""
     task = asyncio.create_task(bash(AT_WORK, policy_for(around, 99)))
     await become((around.base_dir / "begun").exists)
     assert around.left()
@@ -42,8 +42,8 @@ async def at_work(around: Surroundings) -> AsyncGenerator[asyncio.Task[str]]:
         (around.base_dir / "begun").unlink()
 
 
-async def test_time_that_is_up(around: Surroundings) -> None:
-    """9.1.3: `Time limit of {n}s reached, command stopped`; what it said before is read."""
+async def test_a_timeout_stops_the_command(around: Surroundings) -> None:
+    """9.1.3: `Time limit of {n}s reached, command stopped`; its earlier output is returned."""
     begun = time.monotonic()
     text = await bash(f"echo first; {AT_WORK}", policy_for(around, 1.5))
     assert text == "Time limit of 1.5s reached, command stopped\n\nfirst\n"
@@ -51,8 +51,8 @@ async def test_time_that_is_up(around: Surroundings) -> None:
     assert 1.5 <= time.monotonic() - begun < DEADLINE
 
 
-async def test_a_cancelled_command_is_gone_at_once(around: Surroundings) -> None:
-    """9.1.1: with all its processes, within 100 ms; the best of several, on a machine with other work."""
+async def test_a_cancelled_command_ends_at_once(around: Surroundings) -> None:
+    """9.1.1: with all its processes, within 100 ms; the best of several, on a shared machine."""
     seconds = list[float]()
     for _ in range(5):
         async with at_work(around) as task:
@@ -65,8 +65,8 @@ async def test_a_cancelled_command_is_gone_at_once(around: Surroundings) -> None
     assert min(seconds) < 0.1
 
 
-async def test_a_command_cancelled_twice_is_gone_as_well(around: Surroundings) -> None:
-    """9.1.1: whoever cancels does not wait."""
+async def test_a_command_cancelled_twice_ends_as_well(around: Surroundings) -> None:
+    """9.1.1: the caller that cancels does not wait."""
     async with at_work(around) as task:
         task.cancel()
         await asyncio.sleep(0)
@@ -77,7 +77,7 @@ async def test_a_command_cancelled_twice_is_gone_as_well(around: Surroundings) -
 
 
 async def test_a_command_cancelled_at_any_moment_leaves_nothing(around: Surroundings) -> None:
-    """9.1.1: also while its sandbox is being made."""
+    """9.1.1: also while its sandbox is created."""
     sandbox = Sandbox(policy_for(around, 99))
     descriptors = len(os.listdir("/proc/self/fd"))
     for turns in range(30):
@@ -91,8 +91,8 @@ async def test_a_command_cancelled_at_any_moment_leaves_nothing(around: Surround
     assert len(os.listdir("/proc/self/fd")) <= descriptors + 3  # a namespace is kept
 
 
-async def test_a_command_that_ends_takes_the_background_along(around: Surroundings) -> None:
-    """9.1.1: nothing runs on."""
+async def test_a_command_that_ends_stops_its_background_processes(around: Surroundings) -> None:
+    """9.1.1: no process continues."""
     begun = time.monotonic()
     assert await bash(AT_WORK.removesuffix("wait") + "echo done", policy_for(around, 99)) == "done\n"
     assert not around.left()
@@ -114,18 +114,18 @@ asyncio.run(work())
 
 @pytest.mark.parametrize("begun", [0, 1, 3, 8])
 async def test_a_worker_that_is_killed_leaves_nothing(begun: int, around: Surroundings) -> None:
-    """9.1.1: whatever it was about to begin."""
+    """9.1.1: at any point of its startup."""
     worker = await asyncio.create_subprocess_exec(sys.executable, "-c", WORKER, str(around.base_dir))
     await become(lambda: around.left() != [] and len(os.listdir(around.base_dir)) >= begun)
     worker.kill()
     await worker.wait()
     await become(lambda: not around.left())
-    # Who was at work was not told to do more.
+    # No command was started after the kill.
     assert len(list(around.base_dir.glob("[0-9]*"))) <= 8
 
 
-async def test_many_commands_at_once(around: Surroundings) -> None:
-    """9.1.1: they do not know each other."""
+async def test_many_commands_run_concurrently(around: Surroundings) -> None:
+    """9.1.1: they are isolated from each other."""
     policy = policy_for(around, 60)
     texts = await asyncio.gather(*(bash(f"echo {n}; ls /proc | grep -c '^[0-9]'", policy) for n in range(12)))
     assert [text.split()[0] for text in texts] == [str(n) for n in range(12)]
@@ -133,8 +133,8 @@ async def test_many_commands_at_once(around: Surroundings) -> None:
     assert not around.left()
 
 
-async def test_a_flood_is_stopped_and_what_came_first_is_kept(around: Surroundings) -> None:
-    """9.1.4: the line of what was cut stands in front; 9.1.5: the sandbox speaks on stderr."""
+async def test_excessive_output_is_stopped_and_its_beginning_is_kept(around: Surroundings) -> None:
+    """9.1.4: the line about the cut is in front; 9.1.5: the sandbox reports on stderr."""
     text = await bash("echo first; echo oops >&2; yes", policy_for(around))
     assert text.startswith("...(truncated)...\nfirst\n")
     said = "it wrote more than 10 MiB; write to a file, and show parts of it"
@@ -143,7 +143,7 @@ async def test_a_flood_is_stopped_and_what_came_first_is_kept(around: Surroundin
 
 @contextmanager
 def few_descriptors(count: int) -> Generator[None]:
-    """So many more, and no others."""
+    """This many more descriptors, and no others."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(map(int, os.listdir("/proc/self/fd")))
     lower = [os.open("/", os.O_PATH) for _ in range(highest - len(os.listdir("/proc/self/fd")) + 2)]
@@ -157,7 +157,7 @@ def few_descriptors(count: int) -> Generator[None]:
 
 
 async def test_a_worker_without_descriptors_leaves_nothing(around: Surroundings) -> None:
-    """9.1.1: wherever they run out; and the next command has them again."""
+    """9.1.1: at any point where they run out; and the next command has them again."""
     policy = policy_for(around, 99)
     assert await bash("echo on", policy) == "on\n"
     before, told = len(os.listdir("/proc/self/fd")), list[str]()
@@ -168,7 +168,7 @@ async def test_a_worker_without_descriptors_leaves_nothing(around: Surroundings)
                     told.append(await bash("echo on", policy))
                 except OSError as error:
                     told.append(str(error))
-            # The watcher may still be looking, here and before.
+            # The watcher may still run, here and before.
             await become(lambda: len(os.listdir("/proc/self/fd")) <= before)
             assert not around.left()
     assert {"on\n", "[Errno 24] Too many open files"} <= {*told}
@@ -178,7 +178,7 @@ async def test_a_worker_without_descriptors_leaves_nothing(around: Surroundings)
 async def test_a_command_that_cannot_be_watched_never_begins(
     around: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """9.1.5: nor does anybody wait for it."""
+    """9.1.5: nor does a caller wait for it."""
 
     def none_left(thread: threading.Thread) -> None:
         raise RuntimeError(f"no more threads for {thread.name}")
@@ -196,7 +196,7 @@ async def test_a_command_that_cannot_be_watched_never_begins(
 async def test_a_command_cancelled_while_the_sandbox_is_checked_leaves_nothing(
     around: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """9.1.1, 9.1.5: at any moment of it; the next one checks anew."""
+    """9.1.1, 9.1.5: at any moment of the check; the next command checks again."""
     monkeypatch.setattr(checks, "_HELD", set[tuple[int, int, bool, bool]]())
     descriptors = len(os.listdir("/proc/self/fd"))
     cancelled = 0
@@ -205,7 +205,7 @@ async def test_a_command_cancelled_while_the_sandbox_is_checked_leaves_nothing(
         for _ in range(turns):
             await asyncio.sleep(0.002)
         if (around.base_dir / "begun").exists():
-            # This machine is quick: it was checked by now.
+            # On a fast machine the check has already ended.
             task.cancel()
             await asyncio.wait([task])
             break
@@ -234,8 +234,8 @@ asyncio.run(work())
 
 
 @pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
-async def test_a_worker_without_streams_of_its_own(closed: str, around: Surroundings) -> None:
-    """9.1.3: services are begun like that, and descriptors get the numbers of what is missing."""
+async def test_a_worker_without_standard_streams(closed: str, around: Surroundings) -> None:
+    """9.1.3: services are started this way, and descriptors get the numbers of the missing streams."""
     told = around.outside / "told"
     words = shlex.join([sys.executable, "-c", CLOSED, str(around.base_dir), str(told)])
     worker = await asyncio.create_subprocess_shell(f"exec {words} {closed}")
@@ -244,10 +244,10 @@ async def test_a_worker_without_streams_of_its_own(closed: str, around: Surround
 
 
 @pytest.mark.parametrize("error", [PermissionError("no eyes"), ValueError("no eyes")])
-async def test_what_cannot_be_watched_is_stopped(
+async def test_a_command_that_cannot_be_watched_is_stopped(
     error: Exception, around: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """9.1.5: nothing runs on because nobody can see it."""
+    """9.1.5: no command runs unwatched."""
 
     def blind(*_: object) -> str | None:
         raise error

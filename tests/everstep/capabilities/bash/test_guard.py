@@ -1,4 +1,4 @@
-"""What an agent cannot touch where its commands run, whoever runs the worker."""
+"""Files that an agent's commands cannot change, for every user of the worker."""
 
 import os
 from pathlib import Path
@@ -7,12 +7,12 @@ import pytest
 
 from tests.everstep.capabilities.bash.users import WorkerUser
 
-SECRET = "S3CRET"  # noqa: S105 -- nobody's
+SECRET = "S3CRET"  # noqa: S105 -- a fake secret
 PAYLOAD = "touch pwned"
 
 
 def project(user: WorkerUser) -> Path:
-    """A project as people have them, with an installation's data inside."""
+    """A typical project, with an installation's data inside."""
     base = user.folder / "project"
     for folder in (".everstep/run", ".everstep/postgres", ".claude/agents", "agents", "src/app"):
         (base / folder).mkdir(parents=True)
@@ -35,7 +35,7 @@ def repository(user: WorkerUser, base: Path) -> None:
 
 
 def content(base: Path) -> dict[str, str]:
-    """All files with what is in them."""
+    """All files with their contents."""
     return {
         str(path.relative_to(base)): path.read_text(errors="replace")
         for path in sorted(base.rglob("*"))
@@ -57,8 +57,8 @@ ATTEMPTS = [
 ]
 
 
-def test_nothing_that_is_protected_is_read_or_changed(user: WorkerUser) -> None:
-    """9.1.9: secrets, data, settings and definitions of agents, by whatever way."""
+def test_no_protected_file_is_read_or_changed(user: WorkerUser) -> None:
+    """9.1.9: secrets, data, settings and agent definitions, by any path."""
     base = project(user)
     before = content(base)
 
@@ -73,8 +73,8 @@ def test_nothing_that_is_protected_is_read_or_changed(user: WorkerUser) -> None:
     ]
 
 
-def test_what_is_not_there_cannot_be_made(user: WorkerUser) -> None:
-    """9.1.9: settings and agents that were there at the next start would be used; nothing stays of this."""
+def test_missing_protected_files_cannot_be_created(user: WorkerUser) -> None:
+    """9.1.9: the next start would use new settings and agents; nothing remains of the attempt."""
     base = user.folder / "empty"
     base.mkdir()
     told = user.bash(
@@ -91,8 +91,8 @@ def test_what_is_not_there_cannot_be_made(user: WorkerUser) -> None:
     assert os.listdir(base / "made") == []
 
 
-def test_a_directory_for_work_alone_gets_no_settings(user: WorkerUser) -> None:
-    """9.1.9: they are put aside where the installation is not started from, and the model is told."""
+def test_settings_created_in_a_plain_work_directory_are_set_aside(user: WorkerUser) -> None:
+    """9.1.9: they are renamed where the installation is not started from, and the model is informed."""
     base, here = user.folder / "work", user.folder / "here"
     base.mkdir()
     here.mkdir()
@@ -104,7 +104,7 @@ def test_a_directory_for_work_alone_gets_no_settings(user: WorkerUser) -> None:
 
 
 def test_the_project_is_protected_in_a_base_directory_around_it(user: WorkerUser) -> None:
-    """9.1.9: the folders above it cannot be renamed either, and another in its place is another one."""
+    """9.1.9: the folders above it cannot be renamed either, and a replacement is a different project."""
     base = project(user)
     before = content(base)
     told = user.bash(
@@ -120,8 +120,8 @@ def test_the_project_is_protected_in_a_base_directory_around_it(user: WorkerUser
     assert content(base) == before
 
 
-def test_a_secret_is_not_uncovered_by_closing_its_folder(user: WorkerUser) -> None:
-    """9.1.9: a folder that cannot be looked into is hidden."""
+def test_closing_its_folder_does_not_reveal_a_secret(user: WorkerUser) -> None:
+    """9.1.9: a folder that cannot be read is hidden."""
     base = user.folder / "base"
     (base / "a").mkdir(parents=True)
     (base / "a/.env").write_text(SECRET)
@@ -129,8 +129,8 @@ def test_a_secret_is_not_uncovered_by_closing_its_folder(user: WorkerUser) -> No
     assert SECRET not in "".join(told)
 
 
-def test_data_of_an_installation_are_no_place_to_work(user: WorkerUser) -> None:
-    """9.1.9: not even for a policy that names them."""
+def test_the_data_of_an_installation_is_not_a_base_directory(user: WorkerUser) -> None:
+    """9.1.9: not even for a policy that names it."""
     base = project(user)
     for named in (base / ".everstep", base / ".everstep/postgres"):
         (told,) = user.bash(named, "ls", hidden=[str(base / ".everstep")], here=str(base))
@@ -141,7 +141,7 @@ def test_data_of_an_installation_are_no_place_to_work(user: WorkerUser) -> None:
     assert "holds the data of an installation" in told
 
 
-def test_a_link_in_the_place_of_settings_is_refused(user: WorkerUser) -> None:
+def test_a_symbolic_link_as_settings_file_is_refused(user: WorkerUser) -> None:
     """9.1.9: a link could be replaced; the text says what to do."""
     base = user.folder / "base"
     (base / "other").mkdir(parents=True)
@@ -162,7 +162,7 @@ GIT_ATTEMPTS = [
 
 
 @pytest.mark.parametrize("git", [False, True])
-def test_what_of_git_runs_code_is_read_only(git: bool, user: WorkerUser) -> None:
+def test_git_files_that_run_code_are_read_only(git: bool, user: WorkerUser) -> None:
     """9.1.10: with git and without."""
     base = user.folder / "base"
     repository(user, base)
@@ -180,8 +180,8 @@ def test_what_of_git_runs_code_is_read_only(git: bool, user: WorkerUser) -> None
     assert not (base / "pwned").exists()
 
 
-def test_without_git_the_rest_is_read_only_too(user: WorkerUser) -> None:
-    """9.1.10: git can look."""
+def test_without_git_the_other_files_are_read_only_too(user: WorkerUser) -> None:
+    """9.1.10: git can read."""
     base = user.folder / "base"
     repository(user, base)
     told = user.bash(base, "git log --format=%s; git status --short", "echo x >>file; git commit -qam x")
@@ -197,7 +197,7 @@ COMMIT = (
 
 
 def test_with_git_commits_are_made(user: WorkerUser) -> None:
-    """9.1.10: add, commit and checkout; and outside nothing is left of how that is done."""
+    """9.1.10: add, commit and checkout; no helper files remain outside."""
     base = user.folder / "base"
     repository(user, base)
     before = set(os.listdir(base / ".git"))
@@ -207,8 +207,8 @@ def test_with_git_commits_are_made(user: WorkerUser) -> None:
     assert set(os.listdir(base / ".git")) - before <= {"COMMIT_EDITMSG", "packed-refs"}
 
 
-def test_a_linked_worktree_and_a_submodule_are_like_the_repository_itself(user: WorkerUser) -> None:
-    """9.1.10: whose own git directory lies outside of the base directory."""
+def test_a_linked_worktree_and_a_submodule_are_protected_like_a_repository(user: WorkerUser) -> None:
+    """9.1.10: their git directory is outside of the base directory."""
     main, other, linked = user.folder / "main", user.folder / "other", user.folder / "linked"
     repository(user, main)
     repository(user, other)
@@ -227,13 +227,13 @@ def test_a_linked_worktree_and_a_submodule_are_like_the_repository_itself(user: 
         assert (base / ".git").read_text() == pointer
         assert not (folder / "hooks/pre-commit").exists()
         assert user.git(base, "log", "-1", "--format=%s") == "two\n"
-        # Without the policy it is not even there.
+        # Without the policy it does not even exist there.
         assert "not a git repository" in user.bash(base, "git status")[0]
     assert "\ntwo" not in user.git(main, "log", "--format=%s")
 
 
-def test_a_git_file_of_a_commands_making_opens_nothing(user: WorkerUser) -> None:
-    """9.1.10: a repository that does not know of the base directory is not its own."""
+def test_a_git_file_created_by_a_command_opens_nothing(user: WorkerUser) -> None:
+    """9.1.10: a repository that does not know the base directory is not used."""
     base, strange = user.folder / "base", user.folder / "strange"
     base.mkdir()
     repository(user, strange)
@@ -243,7 +243,7 @@ def test_a_git_file_of_a_commands_making_opens_nothing(user: WorkerUser) -> None
     assert "one" not in told
 
 
-def test_repositories_inside_are_found_by_what_they_are(user: WorkerUser) -> None:
+def test_repositories_inside_are_recognised_by_their_contents(user: WorkerUser) -> None:
     """9.1.10: a bare one, or one of another name, at any depth, and no folder above can be moved."""
     base = user.folder / "base"
     repository(user, base)
@@ -268,8 +268,8 @@ def test_repositories_inside_are_found_by_what_they_are(user: WorkerUser) -> Non
         assert not (base / name / "hooks/pre-commit").exists()
 
 
-def test_hooks_among_the_files_of_the_project_are_read_only(user: WorkerUser) -> None:
-    """9.1.10: where the configuration says that they are."""
+def test_hooks_in_the_project_files_are_read_only(user: WorkerUser) -> None:
+    """9.1.10: at the path that the configuration names."""
     base = user.folder / "base"
     repository(user, base)
     (base / ".husky").mkdir()
@@ -278,8 +278,8 @@ def test_hooks_among_the_files_of_the_project_are_read_only(user: WorkerUser) ->
     assert os.listdir(base / ".husky") == []
 
 
-def test_a_repository_that_a_command_makes_runs_no_code(user: WorkerUser) -> None:
-    """9.1.10: with hooks or such configuration it is put out of use; without it can be used."""
+def test_a_repository_created_by_a_command_runs_no_code(user: WorkerUser) -> None:
+    """9.1.10: with hooks or such configuration it is disabled; without, it can be used."""
     base = user.folder / "base"
     base.mkdir()
     evil = [
@@ -333,8 +333,8 @@ HIDDEN_PLACES = {
 
 
 @pytest.mark.parametrize("place", HIDDEN_PLACES)
-def test_no_place_hides_a_repository_that_runs_code(place: str, user: WorkerUser) -> None:
-    """9.1.10: whichever way git finds it, and in as many commands as it takes."""
+def test_a_repository_that_runs_code_is_found_at_every_path(place: str, user: WorkerUser) -> None:
+    """9.1.10: in every way that git finds it, and over any number of commands."""
     base = user.folder / "base"
     repository(user, base)
     told = user.bash(base, *(MAKE.format(each) for each in HIDDEN_PLACES[place]), git=True)
@@ -343,8 +343,8 @@ def test_no_place_hides_a_repository_that_runs_code(place: str, user: WorkerUser
     assert not list(base.rglob("pwned")), told
 
 
-def test_a_repository_outside_is_not_touched_by_way_of_a_link(user: WorkerUser) -> None:
-    """9.1.10: not even to put it out of use."""
+def test_a_repository_outside_is_not_changed_through_a_link(user: WorkerUser) -> None:
+    """9.1.10: not even to disable it."""
     base, other = user.folder / "base", user.folder / "other"
     base.mkdir()
     repository(user, other)
@@ -353,8 +353,8 @@ def test_a_repository_outside_is_not_touched_by_way_of_a_link(user: WorkerUser) 
     assert (other / ".git/HEAD").is_file()
 
 
-def test_what_a_command_makes_opens_no_directory_outside(user: WorkerUser) -> None:
-    """9.1.10: a linked worktree lies in the repository that it leads on to, or none is opened."""
+def test_files_created_by_a_command_open_no_directory_outside(user: WorkerUser) -> None:
+    """9.1.10: a linked worktree is inside the repository that it refers to, or none is opened."""
     base, outside = user.folder / "base", user.folder / "outside"
     for each in (base, outside):
         each.mkdir()
@@ -367,16 +367,16 @@ def test_what_a_command_makes_opens_no_directory_outside(user: WorkerUser) -> No
 
 
 @pytest.mark.parametrize("name", ["commondir", "gitdir", "config"])
-def test_a_pipe_in_a_git_directory_holds_nobody_up(name: str, user: WorkerUser) -> None:
-    """9.1.10: the worker waits for nothing that a command has made."""
+def test_a_pipe_in_a_git_directory_does_not_block_the_worker(name: str, user: WorkerUser) -> None:
+    """9.1.10: the worker does not wait for files that a command created."""
     base = user.folder / "base"
     base.mkdir()
     make = f"git init -q sub; rm -f sub/.git/{name}; mkfifo sub/.git/{name}; mkfifo .git"
     assert user.bash(base, make, "echo goes on", git=True)[1] == "goes on\n"
 
 
-def test_hooks_are_found_through_configuration_that_is_included(user: WorkerUser) -> None:
-    """9.1.10: what is included, at any depth, is read-only too, and what is missing cannot be made."""
+def test_hooks_are_found_through_included_configuration(user: WorkerUser) -> None:
+    """9.1.10: included files, at any depth, are read-only too, and missing ones cannot be created."""
     base = user.folder / "base"
     repository(user, base)
     user.git(base, "config", "include.path", "../git.cfg")
@@ -390,14 +390,14 @@ def test_hooks_are_found_through_configuration_that_is_included(user: WorkerUser
         git=True,
     )
     after = content(base)
-    # What git has seen of the files, which it notes down.
+    # Git's index, which git updates when it reads files.
     assert after | {".git/index": ""} == before | {".git/index": ""}
     assert "On branch" in told[0]
     assert not (base / ".hooks").exists()
 
 
-def test_settings_that_a_command_makes_in_a_subfolder_are_put_aside(user: WorkerUser) -> None:
-    """9.1.9: at any depth; what was there before stays."""
+def test_settings_created_in_a_subfolder_are_set_aside(user: WorkerUser) -> None:
+    """9.1.9: at any depth; existing ones stay."""
     base = project(user)
     (base / "src/.claude").mkdir()
     (told,) = user.bash(
@@ -409,8 +409,8 @@ def test_settings_that_a_command_makes_in_a_subfolder_are_put_aside(user: Worker
     assert "a/everstep.toml cannot be made by a command" in told
 
 
-def test_a_program_in_the_project_is_not_taken_for_the_machines(user: WorkerUser) -> None:
-    """9.1.9: although the worker's PATH names its folder."""
+def test_a_program_in_the_project_does_not_replace_the_machines(user: WorkerUser) -> None:
+    """9.1.9: although the worker's PATH contains its folder."""
     base = user.folder / "base"
     (base / "bin").mkdir(parents=True)
     for name in ("bwrap", "unshare", "nsenter", "setpriv", "git"):
@@ -422,8 +422,8 @@ def test_a_program_in_the_project_is_not_taken_for_the_machines(user: WorkerUser
     assert not (base / "pwned").exists()
 
 
-def test_many_commands_at_once_share_what_keeps_names_free(user: WorkerUser) -> None:
-    """9.1.9: one that ends leaves the others protected, and the last one leaves nothing."""
+def test_concurrent_commands_share_the_placeholders(user: WorkerUser) -> None:
+    """9.1.9: when one command ends, the others stay protected, and the last one leaves nothing."""
     base = user.folder / "base"
     base.mkdir()
     script = (

@@ -1,6 +1,6 @@
-"""What commands try that mean harm: each is contained, and its author reads a clear text.
+"""Hostile commands: each is contained, and the model reads a clear text.
 
-Wherever one succeeds, it prints ESCAPED, which stands in no command as such.
+A command that succeeds prints ESCAPED, a word that no command contains literally.
 """
 
 import re
@@ -13,11 +13,11 @@ from tests.everstep.capabilities.bash.surroundings import SECRET, Surroundings, 
 
 MIB = 1024 * 1024
 ROOM = 96 * MIB
-"""What the worker's memory may grow by, whatever commands do."""
+"""The permitted growth of the worker's memory, for any command."""
 
 
 class Hostile(NamedTuple):
-    """A command, what is read of it, and how long it may take."""
+    """A command, its expected output, and its timeout."""
 
     name: str
     command: str
@@ -26,12 +26,12 @@ class Hostile(NamedTuple):
 
 
 def python(code: str) -> str:
-    """Run in the sandbox; what it raises is read by its last line."""
+    """A Python program to run in the sandbox; of an exception, the last line is read."""
     return f"{{python}} -I -S -c '{code}'"
 
 
 def calls(name: str, arguments: str) -> str:
-    """A function of the C library, which says ESCAPED where it succeeds and its error where not."""
+    """A C library call that prints ESCAPED on success and its error otherwise."""
     return python(
         "import ctypes, os; libc = ctypes.CDLL(None, use_errno=True); "
         "buffer = ctypes.create_string_buffer(256); "
@@ -288,7 +288,7 @@ ALL = FILES + PROCESSES + NETWORK + KERNEL
 
 @pytest.mark.parametrize("hostile", ALL, ids=[each.name for each in ALL])
 async def test_a_hostile_command_is_contained(hostile: Hostile, around: Surroundings) -> None:
-    """9.1.5, 9.1.1, 9.1.7, 9.1.8: what is refused reaches the model as the command's own error output."""
+    """9.1.5, 9.1.1, 9.1.7, 9.1.8: a refusal reaches the model as the command's own error output."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     command = hostile.command.format(**around.words)
 

@@ -1,4 +1,4 @@
-"""What a policy names is what commands find, whatever other commands put in its place."""
+"""Commands get the files that a policy names, even if other commands replace them."""
 
 import os
 from collections.abc import Sequence
@@ -25,8 +25,8 @@ def inner(around: Surroundings) -> Path:
     return path
 
 
-async def test_a_readable_path_that_a_command_replaces_leads_nowhere_else(around: Surroundings) -> None:
-    """9.1.6: a link in its place would show the next command anything on the machine."""
+async def test_a_replaced_readable_path_leads_nowhere_else(around: Surroundings) -> None:
+    """9.1.6: a link in its place would show the next command any file of the machine."""
     path = inner(around)
     policy = policy_for(around).with_readable_paths(path)
     assert SECRET not in await bash(REPLACE.format(**around.words), policy)
@@ -41,10 +41,8 @@ async def test_a_readable_path_that_a_command_replaces_leads_nowhere_else(around
 
 
 @pytest.mark.parametrize("kind", ["base", "writable"])
-async def test_a_writable_path_that_a_command_replaces_leads_nowhere_else(
-    kind: str, around: Surroundings
-) -> None:
-    """9.1.6: nor would it have anything written."""
+async def test_a_replaced_writable_path_leads_nowhere_else(kind: str, around: Surroundings) -> None:
+    """9.1.6: nor could any other file be written."""
     path = inner(around)
     if kind == "base":
         policy = ExecutionPolicy.for_bash(path, 10).with_writable_paths(around.base_dir)
@@ -59,7 +57,7 @@ async def test_a_writable_path_that_a_command_replaces_leads_nowhere_else(
 
 
 async def test_a_link_to_a_replaced_path_leads_nowhere_else(around: Surroundings, tmp_path: Path) -> None:
-    """9.1.6: whatever the policy calls it."""
+    """9.1.6: by every name that the policy uses."""
     path = inner(around)
     (tmp_path / "alias").symlink_to(path)
     policy = policy_for(around).with_readable_paths(tmp_path / "alias")
@@ -67,10 +65,10 @@ async def test_a_link_to_a_replaced_path_leads_nowhere_else(around: Surroundings
     assert "leads out of" in await bash("true", policy)
 
 
-async def test_what_is_replaced_while_a_command_begins_is_not_shown(
+async def test_a_path_replaced_at_the_start_of_a_command_is_not_shown(
     around: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """9.1.6: what was looked at is what is mounted, or nothing begins."""
+    """9.1.6: the checked directory is the mounted one, or the command does not start."""
     path, begin = inner(around), sandbox.launch_for
 
     def late(policy: ExecutionPolicy, places: Sequence[Place]) -> Launch:
@@ -88,8 +86,8 @@ async def test_what_is_replaced_while_a_command_begins_is_not_shown(
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-async def test_what_is_replaced_all_the_time_is_never_shown(around: Surroundings) -> None:
-    """9.1.6: in a loop, by commands that run beside."""
+async def test_a_path_replaced_in_a_loop_is_never_shown(around: Surroundings) -> None:
+    """9.1.6: by commands that run concurrently."""
     path = inner(around)
     (path / "here").touch()
     (around.base_dir / "link").symlink_to(around.outside)
@@ -107,10 +105,10 @@ async def test_what_is_replaced_all_the_time_is_never_shown(around: Surroundings
     assert not around.left()
 
 
-async def test_a_link_within_and_one_that_the_makers_put_elsewhere_are_followed(
+async def test_links_inside_and_links_of_the_operator_are_followed(
     around: Surroundings, tmp_path: Path
 ) -> None:
-    """9.1.6: only what commands can put there is not trusted."""
+    """9.1.6: only paths that commands can write are not trusted."""
     path = inner(around)
     (path / "here").touch()
     (around.base_dir / "link").symlink_to("a/b")
@@ -119,7 +117,7 @@ async def test_a_link_within_and_one_that_the_makers_put_elsewhere_are_followed(
     assert await bash("pwd; ls link", policy) == f"{around.base_dir}\nhere\n"
 
 
-def test_links_in_a_circle_end(tmp_path: Path) -> None:
+def test_circular_links_are_refused(tmp_path: Path) -> None:
     """9.1.6: the text says what to do."""
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
@@ -130,7 +128,7 @@ def test_links_in_a_circle_end(tmp_path: Path) -> None:
     assert real_path(str(tmp_path / "l0"), []) == str(tmp_path.parent / "x")
 
 
-def test_a_place_is_known_by_what_it_is_not_by_its_name(tmp_path: Path) -> None:
+def test_a_path_is_identified_by_its_inode_not_by_its_name(tmp_path: Path) -> None:
     """9.1.6: and no link is followed to it."""
     (tmp_path / "a").mkdir()
     place = Place.at(f"{tmp_path}/a", writable=False)

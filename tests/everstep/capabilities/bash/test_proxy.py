@@ -1,4 +1,4 @@
-"""The only way out of a sandbox with a network."""
+"""The proxy: the only way out of a sandbox with a network."""
 
 import asyncio
 import os
@@ -31,7 +31,7 @@ def anything(_address: Address) -> bool:
 
 @dataclass
 class Server:
-    """Answers each request with one line, and keeps what came."""
+    """Answers each request with one line, and records the requests."""
 
     port: int
     answer: bytes = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nhi\n"
@@ -40,7 +40,7 @@ class Server:
     resolved: list[str] = field(default_factory=list[str])
 
     async def resolve(self, host: str) -> Sequence[Address]:
-        """Every name is this server's."""
+        """Every name resolves to this server."""
         self.resolved.append(host)
         return LOOPBACK
 
@@ -68,7 +68,7 @@ async def a_server() -> AsyncGenerator[Server]:
 
 @asynccontextmanager
 async def listening(proxy: Proxy) -> AsyncGenerator[Callable[[bytes], "asyncio.Future[bytes]"]]:
-    """What a proxy answers to some bytes, until it closes the connection."""
+    """The proxy's response to these bytes, until it closes the connection."""
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     proxy.start(listener)
@@ -95,8 +95,8 @@ def get(url: str, *headers: str, method: str = "GET") -> bytes:
     return "\r\n".join([f"{method} {url} HTTP/1.1", *headers, "", ""]).encode()
 
 
-async def test_a_request_is_sent_on_to_its_host_alone() -> None:
-    """9.1.14: the Host follows from the URL, and what concerns the connection stays behind."""
+async def test_a_request_is_forwarded_to_its_host_only() -> None:
+    """9.1.14: the Host follows from the URL, and hop-by-hop headers are removed."""
     async with a_server() as server, listening(server.proxy((f"{HOST}:{server.port}",))) as ask:
         headers = (
             "Host: evil.example",
@@ -121,7 +121,7 @@ async def test_a_tunnel_carries_bytes_both_ways() -> None:
         assert server.heads == [b"GET /inside HTTP/1.1\r\n\r\n"]
 
 
-async def test_what_the_policy_does_not_allow_is_neither_looked_up_nor_reached() -> None:
+async def test_a_forbidden_host_is_neither_resolved_nor_reached() -> None:
     """9.1.14"""
     async with a_server() as server:
         proxy = server.proxy(("pypi.org",))
@@ -155,16 +155,16 @@ async def test_what_the_policy_does_not_allow_is_neither_looked_up_nor_reached()
         *("localhost", "LOCALHOST.", "0x7f000001", "[64:ff9b::7f00:1]", "[fe80::1]", "[fd00::1]"),
     ],
 )
-async def test_with_all_public_names_nothing_else_is_open(host: str) -> None:
-    """9.1.15: by the machine's own resolver, whatever the address is written like."""
+async def test_with_all_public_names_no_private_address_is_open(host: str) -> None:
+    """9.1.15: by the machine's own resolver, in every notation of the address."""
     async with listening(Proxy(True)) as ask:
         for sent in (get(f"http://{host}/"), get(f"{host}:443", method="CONNECT")):
             answer = await ask(sent)
             assert answer.startswith((b"HTTP/1.1 403", b"HTTP/1.1 400")), answer
 
 
-async def test_a_name_is_looked_up_once_and_its_checked_address_is_used() -> None:
-    """9.1.15: a name that changes its address in between gains nothing."""
+async def test_a_name_is_resolved_once_and_its_checked_address_is_used() -> None:
+    """9.1.15: DNS rebinding has no effect."""
     async with a_server() as server:
         asked = list[str]()
 
@@ -183,7 +183,7 @@ async def test_a_name_is_looked_up_once_and_its_checked_address_is_used() -> Non
             assert b"leads to no public address" in await ask(get(url))
 
 
-async def test_an_address_among_closed_ones_is_used() -> None:
+async def test_an_open_address_among_closed_ones_is_used() -> None:
     """9.1.15"""
     async with a_server() as server:
 
@@ -213,7 +213,7 @@ async def test_an_address_among_closed_ones_is_used() -> None:
         (b"GET http://pypi.org/", 408),
     ],
 )
-async def test_what_is_no_request_is_answered_and_sent_nowhere(sent: bytes, status: int) -> None:
+async def test_an_invalid_request_is_answered_and_not_forwarded(sent: bytes, status: int) -> None:
     """9.1.16"""
     async with a_server() as server:
         proxy = server.proxy(True, Limits(head_seconds=0.2))
@@ -222,7 +222,7 @@ async def test_what_is_no_request_is_answered_and_sent_nowhere(sent: bytes, stat
         assert server.heads == []
 
 
-async def test_it_moves_so_many_bytes_and_no_more() -> None:
+async def test_the_number_of_bytes_is_limited() -> None:
     """9.1.16"""
     async with a_server() as server:
         server.answer = b"x" * 500_000
@@ -232,7 +232,7 @@ async def test_it_moves_so_many_bytes_and_no_more() -> None:
             assert b"HTTP/1.1 403" in await ask(get(f"http://{HOST}:{server.port}/"))
 
 
-async def test_it_serves_so_many_at_a_time_and_the_next_after_them() -> None:
+async def test_the_number_of_concurrent_connections_is_limited() -> None:
     """9.1.16"""
     async with a_server() as server:
         proxy = server.proxy((f"{HOST}:{server.port}",), Limits(connections=2, head_seconds=0.3))
@@ -251,10 +251,10 @@ async def run(command: str, policy: ExecutionPolicy, proxy: Callable[[], Proxy])
 
 
 FETCH = f"{PYTHON} -I -S -c 'import sys, urllib.request as r; print(r.urlopen(sys.argv[1]).read())' "
-"""What programs do that follow the variables; it needs no network of its own."""
+"""The behaviour of programs that follow the proxy variables; it needs no network."""
 
 
-async def test_a_command_reaches_an_allowed_host_by_the_proxy(around: Surroundings) -> None:
+async def test_a_command_reaches_an_allowed_host_through_the_proxy(around: Surroundings) -> None:
     """9.1.14"""
     async with a_server() as server:
         policy = policy_for(around).with_network([f"{HOST}:{server.port}"])
@@ -272,8 +272,8 @@ async def test_a_command_reaches_an_allowed_host_by_the_proxy(around: Surroundin
     assert not around.left()
 
 
-async def test_nothing_but_the_proxy_is_in_the_sandboxs_network(around: Surroundings) -> None:
-    """9.1.14: another address, another protocol, or a socket with a path leads nowhere."""
+async def test_only_the_proxy_is_in_the_sandboxs_network(around: Surroundings) -> None:
+    """9.1.14: another address, another protocol, or a Unix socket is unreachable."""
     around.base_dir.chmod(0o777)
     with socket.socket(socket.AF_UNIX) as local:
         local.bind(str(around.base_dir / "door"))
@@ -296,10 +296,10 @@ async def test_nothing_but_the_proxy_is_in_the_sandboxs_network(around: Surround
 
 
 @pytest.mark.asyncio(loop_scope="session")
-async def test_the_servers_of_the_worker_are_closed(
+async def test_the_workers_servers_are_unreachable(
     around: Surroundings, services: EmbeddedServices, tmp_path: Path
 ) -> None:
-    """9.1.15: with `network: true`, straight and by the proxy."""
+    """9.1.15: with `network: true`, directly and through the proxy."""
     del tmp_path
     host, port = services.temporal_address.split(":")
     straight = f"(exec 3<>/dev/tcp/{host}/{port}) 2>/dev/null && echo open"
@@ -310,7 +310,7 @@ async def test_the_servers_of_the_worker_are_closed(
     assert "open" not in text.split()
 
 
-async def test_a_network_that_cannot_be_opened_runs_nothing(
+async def test_without_its_network_no_command_runs(
     around: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """9.1.14"""
@@ -325,7 +325,7 @@ async def test_a_network_that_cannot_be_opened_runs_nothing(
     assert not (around.base_dir / "run").exists()
 
 
-async def test_a_command_that_ends_takes_its_proxy_along(around: Surroundings) -> None:
+async def test_a_command_that_ends_stops_its_proxy(around: Surroundings) -> None:
     """9.1.16"""
     made = list[Proxy]()
 
@@ -336,7 +336,7 @@ async def test_a_command_that_ends_takes_its_proxy_along(around: Surroundings) -
     policy = policy_for(around).with_network()
     held = set[int]()
     for _ in range(3):
-        # The first one starts what all commands share.
+        # The first command starts the parts that all commands share.
         await run("exec 3<>/dev/tcp/127.0.0.1/3128; sleep 0.1", policy, proxy)
         tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -346,7 +346,7 @@ async def test_a_command_that_ends_takes_its_proxy_along(around: Surroundings) -
 
 
 def _sockets() -> int:
-    """Those of this process; files are opened all the time by what watches a command."""
+    """The sockets of this process; its other files change all the time, because the watcher opens some."""
     links = list[str]()
     for descriptor in os.listdir("/proc/self/fd"):
         with suppress(FileNotFoundError):

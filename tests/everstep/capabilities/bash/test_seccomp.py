@@ -1,4 +1,4 @@
-"""The filter, run by a few lines of our own: what it says on both machines, without any call being made."""
+"""The seccomp filter, run by a small interpreter: its verdicts on both architectures."""
 
 import errno
 import platform
@@ -18,7 +18,7 @@ def answer(
     *arguments: int,
     architecture: int | None = None,
 ) -> int:
-    """The number of the error, or zero where the call is allowed."""
+    """The error number, or zero where the call is allowed."""
     filter_ = program(machine)
     instructions = list(struct.iter_unpack("=HBBI", filter_))
     padded = (*arguments, *[0] * (6 - len(arguments)))
@@ -110,10 +110,10 @@ CALLS = [
 
 
 @pytest.mark.parametrize(("name", "x86", "arm", "arguments", "expected"), CALLS)
-def test_a_call_is_answered_alike_on_both_machines(
+def test_a_call_gets_the_same_verdict_on_both_architectures(
     name: str, x86: int, arm: int, arguments: tuple[int, ...], expected: int
 ) -> None:
-    """9.1.5: what is refused fails, and nothing is killed."""
+    """9.1.5: a refused call fails, and no process is killed."""
     assert answer(X86, x86, *arguments) == expected, name
     assert answer(ARM, arm, *arguments) == expected, name
 
@@ -122,7 +122,7 @@ def test_a_call_is_answered_alike_on_both_machines(
     ("number", "arguments"),
     [(90, (0, 0o4755)), (85, (0, 0o4755)), (133, (0, 0o4755)), (2, (0, CREATE, 0o4755))],
 )
-def test_the_old_calls_are_looked_at_as_well(number: int, arguments: tuple[int, ...]) -> None:
+def test_the_old_calls_are_checked_as_well(number: int, arguments: tuple[int, ...]) -> None:
     """9.1.5: chmod, creat, mknod and open, which only x86 has."""
     assert answer(X86, number, *arguments) == EPERM
     assert answer(X86, number, *(each & 0o777 for each in arguments)) == 0
@@ -130,12 +130,12 @@ def test_the_old_calls_are_looked_at_as_well(number: int, arguments: tuple[int, 
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_calls_of_another_architecture_are_refused(machine: str) -> None:
-    """9.1.5: the numbers of 32 bits mean other calls."""
+    """9.1.5: 32-bit numbers mean other calls."""
     assert answer(machine, 39, architecture=0x40000003) == EPERM
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="these instructions are those of x86")
-async def test_calls_of_32_bits_make_no_local_sockets(around: Surroundings) -> None:
+async def test_32_bit_calls_create_no_local_sockets(around: Surroundings) -> None:
     """9.1.7: neither `socketcall` nor `socket` of i386, called for real."""
     # mov eax, NUMBER; mov ebx, FIRST; mov ecx, SECOND; xor edx, edx; int 0x80; ret
     code = (
@@ -153,7 +153,7 @@ async def test_calls_of_32_bits_make_no_local_sockets(around: Surroundings) -> N
     assert told == f"{-EPERM} {-EPERM}\n"
 
 
-def test_a_machine_without_a_table_is_named() -> None:
-    """9.1.5: nothing runs without a filter."""
+def test_an_architecture_without_a_table_is_named() -> None:
+    """9.1.5: no command runs without a filter."""
     with pytest.raises(ValueError, match="no table of system calls for riscv64; use x86_64 or aarch64"):
         program("riscv64")

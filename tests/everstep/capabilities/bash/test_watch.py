@@ -1,4 +1,4 @@
-"""Watching what a command takes: in time, without holding up the worker or blaming it for nothing."""
+"""Measuring a command's resources: in time, without blocking the worker or counting others' use."""
 
 import asyncio
 import threading
@@ -32,27 +32,27 @@ print("all there", flush=True)
 import time
 time.sleep(0.5)
 '"""
-"""Eight processes that have 60 MiB in common, and so 480 MiB if it counts for each."""
+"""Eight processes that share 60 MiB, counted as 480 MiB if each of them counts it."""
 
 
-async def test_what_processes_have_in_common_counts_once(around: Surroundings) -> None:
+async def test_memory_shared_by_processes_counts_once(around: Surroundings) -> None:
     """9.1.2: memory 128M."""
     assert await bash(FAMILY, policy_for(around)) == "all there\n"
 
 
-async def test_what_takes_too_long_to_be_told_counts_for_each(
+async def test_memory_that_takes_too_long_to_measure_counts_for_each_process(
     around: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """9.1.2: or whoever makes looking slow would not be watched."""
+    """9.1.2: otherwise a command could escape the limit by making measurements slow."""
     await bash("true", policy_for(around))
     monkeypatch.setattr(watch, "PATIENCE", -1.0)
     assert (await bash(FAMILY, policy_for(around))).endswith(TOO_MUCH)
 
 
-async def test_a_look_that_takes_long_holds_up_nobody(
+async def test_a_slow_measurement_blocks_nothing(
     around: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """9.1.1: other work goes on, and a command that is cancelled is gone all the same."""
+    """9.1.1: other work continues, and a cancelled command still ends."""
     looking, over, loop = asyncio.Event(), threading.Event(), asyncio.get_running_loop()
 
     def slow(*_: object) -> str | None:
@@ -73,7 +73,7 @@ async def test_a_look_that_takes_long_holds_up_nobody(
 
 
 async def test_sockets_are_counted_with_a_network_as_well(around: Surroundings) -> None:
-    """9.1.2: the network is the command's own."""
+    """9.1.2: a command has its own network namespace."""
     script = "import socket, time; x = [socket.socket() for _ in range(300)]; time.sleep(1)"
     for policy in (policy_for(around), policy_for(around).with_network()):
         assert "it opened more than 256 sockets" in await bash(f"{PYTHON} -I -S -c '{script}'", policy)

@@ -1,4 +1,4 @@
-"""Workers of two kinds: one that is root, and one that is not."""
+"""Workers of two kinds: one that runs as root, and one that does not."""
 
 import json
 import os
@@ -23,15 +23,15 @@ NOBODY = 65534
 
 @dataclass(frozen=True)
 class WorkerUser:
-    """Somebody who runs a worker, and has a folder."""
+    """A user that runs a worker, and has a folder."""
 
     folder: Path
-    """Where everybody may look into."""
+    """A folder that all users may read."""
     uid: int
     python: str
 
     def worker(self, **asked: Any) -> dict[str, Any]:
-        """What agents of such a worker read."""
+        """The results that agents of such a worker read."""
         self.own()
         command = [self.python, "-m", attacker.__name__, json.dumps({**asked, "base": str(asked["base"])})]
         ran = self.run(command, cwd=ROOT)
@@ -39,18 +39,18 @@ class WorkerUser:
         return json.loads(ran.stdout)
 
     def bash(self, base: Path, *commands: str, **asked: Any) -> list[str]:
-        """What an agent reads of its commands."""
+        """The results of commands."""
         return self.worker(base=base, commands=commands, **asked)["bash"]
 
     def own(self) -> None:
-        """Give everything in the folder to this user."""
+        """Give all files in the folder to this user."""
         if os.geteuid() == 0:
             for place, folders, names in os.walk(self.folder):
                 for name in (*folders, *names):
                     os.chown(f"{place}/{name}", self.uid, self.uid, follow_symlinks=False)
 
     def git(self, folder: Path, *words: str) -> str:
-        """What git says, outside of any sandbox."""
+        """The output of git, outside of a sandbox."""
         self.own()
         ran = self.run(["git", "-C", str(folder), *words], cwd=folder)
         assert ran.returncode == 0, ran.stderr
@@ -63,7 +63,7 @@ class WorkerUser:
         )
 
     def start(self, command: list[str], cwd: Path, err: IO[str]) -> "subprocess.Popen[str]":
-        """Start one that goes on; what it prints is read from it."""
+        """Start a program in the background; its output can be read."""
         return subprocess.Popen(command, cwd=cwd, stdout=-1, stderr=err, text=True, **self._options)  # noqa: S603
 
     @property
@@ -83,7 +83,7 @@ GIT = {
 
 
 def worker_users(kind: str) -> Iterator[WorkerUser]:
-    """The one who runs the tests, or root's opposite."""
+    """The user of the test run, and if that is root, an ordinary user."""
     folder = Path(mkdtemp(dir="/var/tmp", prefix="everstep-user-"))
     folder.chmod(0o755)
     (folder / "home").mkdir()
@@ -95,7 +95,7 @@ def worker_users(kind: str) -> Iterator[WorkerUser]:
         if os.geteuid() != 0:
             pytest.skip("only root can become another user; under a plain user all other tests are this one")
         os.chown(folder, NOBODY, NOBODY)
-        # Root's own interpreter may well be where others cannot reach it.
+        # Ordinary users may be unable to reach root's interpreter.
         for python in (sys.executable, f"/usr/bin/python3.{sys.version_info.minor}"):
             user = WorkerUser(folder, NOBODY, python)
             with suppress(OSError):

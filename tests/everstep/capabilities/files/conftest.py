@@ -1,4 +1,4 @@
-"""Where the file tools are tried, both ways in which they open paths."""
+"""The directory of the file tools, with both implementations of opening paths."""
 
 import os
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from tests.node import do_without
 
 @pytest.fixture(params=["openat2", "step by step"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both ways; the first only where the kernel has it."""
+    """Both implementations; the first only where the kernel supports it."""
     if request.param != "openat2":
         monkeypatch.setattr(openat2, "is_available", lambda: False)
     elif not openat2.is_available():
@@ -23,7 +23,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def ground(way: str) -> Iterator[Ground]:
-    """A fresh one."""
+    """A new directory."""
     del way
     with open_to_all() as root:
         yield Ground(Path(root))
@@ -31,5 +31,5 @@ def ground(way: str) -> Iterator[Ground]:
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is waited for: a disk would take minutes for thousands of files."""
+    """Nothing is flushed to disk: that would take minutes for thousands of files."""
     monkeypatch.setattr(os, "fsync", str)

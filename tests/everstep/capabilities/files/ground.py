@@ -1,4 +1,4 @@
-"""Words for files: a directory with secrets around it, and the tools that work in it."""
+"""Builders for files: a directory with secrets around it, and the tools that work in it."""
 
 import ctypes
 import os
@@ -15,12 +15,12 @@ from everstep.agent_domain.tools.tools import ToolContext
 from everstep.capabilities.files import FileTool, ListDirTool, SearchFilesTool, UseFileTools
 
 CONTEXT = ToolContext(UUID(int=1), "c1", 1)
-SECRET = "the secret"  # noqa: S105 -- what must not be read
+SECRET = "the secret"  # noqa: S105 -- must not be read
 OUTSIDE = "Error: Path is outside the allowed directory"
 
 
 class Ground:
-    """A base directory; beside it one with a secret, and one whose name only begins like the base's."""
+    """A base directory; next to it one with a secret, and one whose name has the base's name as a prefix."""
 
     def __init__(self, root: Path) -> None:
         self.base, self.outside, self.beside = root / "base", root / "outside", root / "base-too"
@@ -38,7 +38,7 @@ class Ground:
         return {tool.name: tool for tool in (*UseFileTools(self.base, policy).tools, *more)}
 
     def call(self, tool: str, policy: ExecutionPolicy | None = None, /, **args: Any) -> str:
-        """What the model reads."""
+        """The result that the model reads."""
         return self.tools(policy)[tool].call(args, CONTEXT)
 
     def read(self, path: str, **args: Any) -> str:
@@ -54,12 +54,12 @@ class Ground:
         (self.base / path).symlink_to(target)
 
     def around(self) -> dict[str, str]:
-        """Everything outside, with its content."""
+        """All files outside, with their contents."""
         files = [path for place in (self.outside, self.beside) for path in place.rglob("*")]
         return {str(path): path.read_text() if path.is_file() else "" for path in files}
 
     def names(self) -> list[str]:
-        """Everything inside that is no directory."""
+        """All files inside, without directories."""
         found = (Path(folder) / name for folder, _, names in os.walk(self.base) for name in names)
         return sorted(str(path.relative_to(self.base)) for path in found)
 
@@ -69,7 +69,7 @@ NOBODY = 65534
 
 @contextmanager
 def unprivileged(ground: Ground) -> Generator[None]:
-    """Without root's rights, which may read and write everything."""
+    """Without root's rights, which bypass file permissions."""
     if os.geteuid() != 0:
         yield
         return
@@ -87,7 +87,7 @@ def unprivileged(ground: Ground) -> Generator[None]:
 
 @contextmanager
 def open_to_all() -> Generator[Path]:
-    """A directory that everybody may enter, unlike pytest's."""
+    """A directory that all users may enter, unlike pytest's."""
     with tempfile.TemporaryDirectory() as directory:
         Path(directory).chmod(0o755)
         yield Path(directory)
@@ -98,14 +98,14 @@ AT_CWD = -100
 
 
 def exchange(first: Path, second: Path) -> None:
-    """Let two names change places, at once."""
+    """Exchange two names, atomically."""
     if ctypes.CDLL(None, use_errno=True).renameat2(AT_CWD, bytes(first), AT_CWD, bytes(second), EXCHANGE):
         raise OSError(ctypes.get_errno(), "the names could not be exchanged")
 
 
 @contextmanager
 def exchanging(first: Path, second: Path) -> Generator[None]:
-    """Let two names change places all the time."""
+    """Exchange two names in a loop."""
     over = threading.Event()
 
     def swap() -> None:

@@ -1,4 +1,4 @@
-"""What models and their commands may try in order to get out, or to hang the worker."""
+"""Attempts of models and commands to leave the base directory, or to block the worker."""
 
 import os
 import random
@@ -34,7 +34,7 @@ from tests.everstep.capabilities.files.ground import (
 from tests.node import do_without
 
 ROOM_KIB = 64 * 1024
-"""What the worker's memory may grow by, whatever a path leads to."""
+"""The permitted growth of the worker's memory, for any path."""
 
 BINARY = "Error: This file is binary, only text can be read"
 TOO_LARGE = "It is larger than 8388608 bytes, the most that can be edited"
@@ -53,13 +53,13 @@ TOO_LONG = "Error: '{path}' cannot be used: File name too long"
 
 
 def nothing(ground: Ground) -> None:
-    """What the path names does not need to be made."""
+    """Nothing: the path needs no file."""
     del ground
 
 
 @dataclass(frozen=True)
 class Hostile:
-    """A path, what is made for it, and what the model reads when it reads and when it writes there."""
+    """A path, its setup, and the results of reading it and of writing it."""
 
     name: str
     path: str
@@ -69,7 +69,7 @@ class Hostile:
 
     @property
     def editing(self) -> str:
-        """What the model reads when it edits: that the path is wrong, or that reading failed."""
+        """The result of editing it: that the path is wrong, or that reading failed."""
         if self.reading in {OUTSIDE, NUL, NO_TEXT}:
             return self.reading
         detail = TOO_LARGE if self.reading == BINARY else self.reading
@@ -77,18 +77,18 @@ class Hostile:
 
 
 def linked(target: str, path: str = "link") -> Callable[[Ground], object]:
-    """Make a link; `{base}` and `{outside}` stand in its target for the directories."""
+    """Create a link; `{base}` and `{outside}` in its target are the two directories."""
     return lambda ground: ground.link(path, target.format(**vars(ground)))
 
 
 def chain(ground: Ground, length: int, end: str) -> None:
-    """Links to links, the last to something."""
+    """Links to links, the last to a file."""
     for number in range(length):
         ground.link(f"l{number}", end if number == length - 1 else f"l{number + 1}")
 
 
 def a_socket(ground: Ground) -> None:
-    """Bound by a short way, since such names are short."""
+    """Bound through a short path, because socket names are limited in length."""
     directory = os.open(ground.base, os.O_RDONLY)
     with socket.socket(socket.AF_UNIX) as bound:
         bound.bind(f"/proc/self/fd/{directory}/sock")
@@ -96,35 +96,35 @@ def a_socket(ground: Ground) -> None:
 
 
 def a_linked_pipe(ground: Ground) -> None:
-    """Behind a link."""
+    """A link to a pipe."""
     os.mkfifo(ground.base / "p")
     ground.link("link", "p")
 
 
 def another_name_of_a_pipe(ground: Ground) -> None:
-    """Not the one that it was made with."""
+    """A hard link to a pipe."""
     os.mkfifo(ground.base / "p")
     os.link(ground.base / "p", ground.base / "other")
 
 
 def a_sparse_file(ground: Ground) -> None:
-    """A terabyte that takes no room."""
+    """A terabyte that uses no disk space."""
     (ground.base / "huge").touch()
     os.truncate(ground.base / "huge", 2**40)
 
 
 def out(name: str, path: str, make: Callable[[Ground], object] = nothing) -> Hostile:
-    """Something that leads out."""
+    """A link that leads outside."""
     return Hostile(name, path, OUTSIDE, OUTSIDE, make)
 
 
 def no_name(name: str, path: str) -> Hostile:
-    """Something that looks as if it led out, and is just a name that nothing has."""
+    """A name that resembles a path to the outside, and does not exist."""
     return Hostile(name, path, NONE, WRITES)
 
 
 HOSTILE = [
-    # Spelled out.
+    # Literal paths.
     out("up", "../outside/secret.txt"),
     out("down and further up", "sub/../../outside/secret.txt"),
     out("up from nothing", "gone/../../outside/secret.txt"),
@@ -159,7 +159,7 @@ HOSTILE = [
     no_name("control characters", "\x1b[2J\x07"),
     Hostile("the same, spelled oddly", "./sub/.././/a.txt", A_TXT, WRITES),
     Hostile("absolute, inside", "{base}/a.txt", A_TXT, WRITES),
-    # What cannot be a path.
+    # Invalid paths.
     Hostile("NUL", "a.txt\x00.png", NUL, NUL),
     Hostile("NUL that leads out", "../outside\x00", NUL, NUL),
     Hostile("bytes that are no UTF-8", "b\udcff", NO_TEXT, NO_TEXT),
@@ -192,7 +192,7 @@ HOSTILE = [
     Hostile("many links", "l0", A_TXT, WRITES, lambda g: chain(g, MAX_LINKS, "a.txt")),
     Hostile("too many links", "l0", TANGLED, TANGLED, lambda g: chain(g, MAX_LINKS + 1, "a.txt")),
     Hostile("a link that goes up and down", "link", A_TXT, WRITES, linked("sub/../" * 580 + "a.txt")),
-    # Things that are no files.
+    # Special files.
     Hostile("a pipe", "pipe", NOT_REGULAR, NOT_REGULAR, lambda g: os.mkfifo(g.base / "pipe")),
     Hostile("a link to a pipe", "link", NOT_REGULAR, NOT_REGULAR, a_linked_pipe),
     Hostile("a socket", "sock", NOT_REGULAR, NOT_REGULAR, a_socket),
@@ -202,19 +202,19 @@ HOSTILE = [
     Hostile("a link to a directory", "link", DIRECTORY, DIRECTORY, linked("sub")),
     Hostile("a file as a directory", "a.txt/b", NONE, NO_WAY),
     Hostile("a file as a directory, and up", "a.txt/b/../../sub/b.txt", B_TXT, WRITES),
-    # Files of a kind.
+    # Kinds of regular files.
     Hostile("a huge file", "huge", BINARY, WRITES, a_sparse_file),
 ]  # fmt: skip
 
 
-def test_there_are_enough_of_them() -> None:
+def test_the_table_is_long() -> None:
     assert len(HOSTILE) >= 35
     assert len({each.name for each in HOSTILE}) == len(HOSTILE)
 
 
 @pytest.mark.parametrize("hostile", HOSTILE, ids=lambda hostile: hostile.name)
-def test_what_is_hostile_is_contained_and_the_model_is_told(ground: Ground, hostile: Hostile) -> None:
-    """9.2.1: by every tool, and nothing outside is read or changed."""
+def test_a_hostile_path_is_contained_and_the_model_is_informed(ground: Ground, hostile: Hostile) -> None:
+    """9.2.1: by every tool, and no file outside is read or changed."""
     hostile.make(ground)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     path = hostile.path.replace("{base}", str(ground.base)).replace("{outside}", str(ground.outside))
@@ -240,7 +240,7 @@ def test_what_is_hostile_is_contained_and_the_model_is_told(ground: Ground, host
 @pytest.mark.parametrize("tool", ["read_file", "write_file", "edit_file", "list_dir", "search_files"])
 @pytest.mark.parametrize("value", [5, 1.5, True, [], [1], {}, {"a": 1}, [[]]])
 def test_arguments_of_a_wrong_kind_are_problems_not_failures(ground: Ground, tool: str, value: Any) -> None:
-    """9.2.1: problems are told as successful results."""
+    """9.2.1: problems are returned as successful results."""
     told = ground.call(tool, **dict.fromkeys(ground.tools()[tool].schema["properties"], value))
 
     if tool == "search_files" and value == []:
@@ -253,7 +253,7 @@ def test_arguments_of_a_wrong_kind_are_problems_not_failures(ground: Ground, too
     "number", [10**400, 1e300, -(10**400), float("nan"), float("inf"), "x", "-7", "0x10"]
 )
 def test_numbers_of_any_size_are_read_or_refused(ground: Ground, number: Any) -> None:
-    """9.2.2: whatever a model sends."""
+    """9.2.2: for any argument of a model."""
     assert ground.read("a.txt", offset=number, limit=number)
 
 
@@ -261,8 +261,8 @@ DEVICES = ["zero", "null", "full", "random", "tty", "fd/0", "stdin", "ptmx"]
 
 
 @pytest.mark.parametrize("name", DEVICES)
-def test_a_device_is_never_opened_for_its_content(way: str, name: str) -> None:
-    """9.2.1: whoever allows /dev gets no endless file."""
+def test_the_content_of_a_device_is_never_read(way: str, name: str) -> None:
+    """9.2.1: a policy that allows /dev gives access to no endless file."""
     del way
     told = ReadFileTool("/dev").call({"path": name}, CONTEXT)
     assert told in {NOT_REGULAR.format(path=name), OUTSIDE, NONE.format(path=name)}
@@ -271,12 +271,12 @@ def test_a_device_is_never_opened_for_its_content(way: str, name: str) -> None:
 
 @pytest.mark.parametrize("path", ["self/root/etc/passwd", "self/cwd", "self/exe", "self/fd/0"])
 def test_a_magic_link_is_not_followed(way: str, path: str) -> None:
-    """9.2.1: whoever allows /proc does not allow everything that is open."""
+    """9.2.1: a policy that allows /proc does not allow all open files."""
     del way
     assert ReadFileTool("/proc").call({"path": path}, CONTEXT) == OUTSIDE
 
 
-def test_whoever_allows_everything_gets_it(ground: Ground) -> None:
+def test_a_policy_that_allows_everything_gives_access_to_everything(ground: Ground) -> None:
     """9.2.1"""
     told = ReadFileTool("/").call({"path": f"{ground.outside}/secret.txt"}, CONTEXT)
     assert told == f"     1\t{SECRET}"
@@ -287,7 +287,7 @@ STEPS = (*NAMES, *NAMES, "..", ".", "")
 
 
 def a_maze(root: Path, dice: random.Random) -> None:
-    """Directories, files that say where they are, and links to anywhere, in and around the base."""
+    """Directories, files that contain their location, and random links, in and around the base."""
     targets = (*(f"{root}/base/{name}" for name in ("", *NAMES)), f"{root}/outside", "/etc", "/")
     places = [root / "base", root / "outside"]
     for place in places[:]:
@@ -308,10 +308,10 @@ def a_maze(root: Path, dice: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_both_ways_lead_to_the_same_place_and_never_out(
+def test_both_implementations_resolve_to_the_same_file_and_never_outside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """9.2.1: in any maze of links, and where the system itself says."""
+    """9.2.1: in any maze of links, to the file that the system itself resolves."""
     if not openat2.is_available():
         do_without("this kernel has no openat2, or a sandbox forbids it")
     dice = random.Random(seed)  # noqa: S311 -- a maze is no secret
@@ -336,7 +336,7 @@ def test_both_ways_lead_to_the_same_place_and_never_out(
 @pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize("seed", range(10))
 def test_nothing_outside_a_maze_is_written(tmp_path: Path, way: str, seed: int) -> None:
-    """9.2.1, 9.2.3: nor made."""
+    """9.2.1, 9.2.3: nor created."""
     del way
     dice = random.Random(seed)  # noqa: S311 -- a maze is no secret
     a_maze(tmp_path, dice)
@@ -361,8 +361,8 @@ def test_nothing_outside_a_maze_is_written(tmp_path: Path, way: str, seed: int) 
 # --- Directories ---
 
 
-def test_the_base_may_be_named_by_a_link_and_paths_by_either_name(ground: Ground) -> None:
-    """9.2.1: paths stay inside, whatever the base is called."""
+def test_the_base_may_be_a_link_and_paths_may_use_either_name(ground: Ground) -> None:
+    """9.2.1: paths stay inside, under both names of the base."""
     alias = ground.base.parent / "alias"
     alias.symlink_to(ground.base)
     tool = ReadFileTool(alias)
@@ -375,8 +375,8 @@ def test_the_base_may_be_named_by_a_link_and_paths_by_either_name(ground: Ground
     assert tool.call({"path": f"{ground.outside}/secret.txt"}, CONTEXT) == OUTSIDE
 
 
-def test_a_base_that_does_not_exist_is_no_business_of_the_model(ground: Ground) -> None:
-    """9.2.1: it is told whom to tell."""
+def test_a_missing_base_directory_is_the_operators_problem(ground: Ground) -> None:
+    """9.2.1: the model is asked to report it."""
     gone = ground.base / "gone"
     told = "Error: The directory for the file tools does not exist; tell whoever runs this agent"
     for tool in (*UseFileTools(gone).tools, SearchFilesTool(gone), ListDirTool(gone)):
@@ -386,8 +386,8 @@ def test_a_base_that_does_not_exist_is_no_business_of_the_model(ground: Ground) 
     assert not gone.exists()
 
 
-def test_a_base_that_is_removed_and_made_anew_is_the_one_that_is_there(ground: Ground) -> None:
-    """9.2.1: between two calls, or in place of a link that led elsewhere."""
+def test_a_base_directory_that_was_removed_and_created_again_is_used(ground: Ground) -> None:
+    """9.2.1: between two calls, or as a replacement of a link that led elsewhere."""
     tools = ground.tools()
     assert tools["read_file"].call({"path": "a.txt"}, CONTEXT) == A_TXT
     ground.base.rename(ground.base.parent / "old")
@@ -399,7 +399,7 @@ def test_a_base_that_is_removed_and_made_anew_is_the_one_that_is_there(ground: G
 
 
 @pytest.mark.parametrize("base", ["", None, 5, b"/tmp", "a\x00b"])
-def test_what_is_no_directory_is_refused_when_the_agent_is_made(base: Any) -> None:
+def test_a_base_that_is_not_a_directory_is_refused_at_build_time(base: Any) -> None:
     """9.2.1"""
     with pytest.raises(InvalidInput, match="is no directory; pass a path as text or as a Path"):
         UseFileTools(base)
@@ -426,7 +426,7 @@ def test_a_policy_allows_more_directories(ground: Ground) -> None:
 
 
 @pytest.mark.parametrize("spelled", ["{base}/sub", "{base}/../alias/sub", "{alias}/sub"])
-def test_a_directory_of_the_policy_that_becomes_a_link_leads_nowhere(ground: Ground, spelled: str) -> None:
+def test_a_policy_directory_that_becomes_a_link_leads_nowhere(ground: Ground, spelled: str) -> None:
     """9.2.1: where commands may write, they may replace a directory that the policy names."""
     alias = ground.base.parent / "alias"
     alias.symlink_to(ground.base)
@@ -440,8 +440,8 @@ def test_a_directory_of_the_policy_that_becomes_a_link_leads_nowhere(ground: Gro
         assert tool.call({"path": way_in}, CONTEXT) == OUTSIDE
 
 
-def test_the_base_may_lie_in_a_directory_of_the_policy(ground: Ground) -> None:
-    """9.2.1: and relative paths start in it all the same."""
+def test_the_base_may_be_in_a_directory_of_the_policy(ground: Ground) -> None:
+    """9.2.1: and relative paths still start in it."""
     policy = ExecutionPolicy.in_dir(ground.base).with_readable_paths(ground.base.parent)
     assert ground.call("read_file", policy, path="a.txt") == A_TXT
     assert ground.call("read_file", policy, path="../outside/secret.txt") == f"     1\t{SECRET}"
@@ -449,7 +449,7 @@ def test_the_base_may_lie_in_a_directory_of_the_policy(ground: Ground) -> None:
 
 
 def test_a_readable_path_may_be_a_file(ground: Ground) -> None:
-    """9.2.1: and then it is that one."""
+    """9.2.1: and then only that file is readable."""
     policy = ExecutionPolicy.in_dir(ground.base).with_readable_paths(ground.outside / "secret.txt")
     path = str(ground.outside / "secret.txt")
     assert ground.call("read_file", policy, path=path) == f"     1\t{SECRET}"
@@ -464,8 +464,8 @@ def denied(path: str) -> str:
     return f"Error: '{path}' cannot be used: Permission denied"
 
 
-def test_what_the_worker_may_not_do_is_told(ground: Ground) -> None:
-    """9.2.1: problems are told as successful results."""
+def test_missing_permissions_are_reported(ground: Ground) -> None:
+    """9.2.1: problems are returned as successful results."""
     (ground.base / "locked").mkdir()
     (ground.base / "locked" / "x").touch()
     with unprivileged(ground):
@@ -500,9 +500,9 @@ AT_MOST = 50_000
 
 
 def tried(act: Callable[[], str], *both: str) -> None:
-    """Thousands of times, and until both ways of the race were seen.
+    """Thousands of times, and until both outcomes of the race were seen.
 
-    Nothing else is seen, except by those who looked in one moment and opened in the next.
+    There are no other outcomes, except for an implementation that checks first and opens later.
     """
     seen = set[str]()
     for number in range(AT_MOST):
@@ -513,8 +513,8 @@ def tried(act: Callable[[], str], *both: str) -> None:
     assert all(text in both or text.startswith("Error: ") for text in seen)
 
 
-def test_a_file_that_turns_into_a_link_leads_nowhere(ground: Ground) -> None:
-    """9.2.1: not even in the moment in which it is opened."""
+def test_a_file_that_becomes_a_link_leads_nowhere(ground: Ground) -> None:
+    """9.2.1: not even at the moment of opening."""
     around = ground.around()
     ground.link("link", ground.outside / "secret.txt")
     with exchanging(ground.base / "a.txt", ground.base / "link"):
@@ -523,7 +523,7 @@ def test_a_file_that_turns_into_a_link_leads_nowhere(ground: Ground) -> None:
 
 
 @pytest.mark.usefixtures("hasty")
-def test_a_directory_that_turns_into_a_link_leads_nowhere(ground: Ground) -> None:
+def test_a_directory_that_becomes_a_link_leads_nowhere(ground: Ground) -> None:
     """9.2.1: for no tool."""
     (ground.outside / "sub" / "outer.txt").touch()
     around = ground.around()
@@ -539,7 +539,7 @@ def test_a_directory_that_turns_into_a_link_leads_nowhere(ground: Ground) -> Non
     assert ground.around() == around
 
 
-def test_a_file_that_turns_into_a_pipe_is_not_waited_for(ground: Ground) -> None:
+def test_a_file_that_becomes_a_pipe_does_not_block(ground: Ground) -> None:
     """9.2.1"""
     os.mkfifo(ground.base / "pipe")
     with exchanging(ground.base / "a.txt", ground.base / "pipe"):
@@ -551,15 +551,15 @@ def test_a_file_that_turns_into_a_pipe_is_not_waited_for(ground: Ground) -> None
         )
 
 
-def test_a_hard_link_is_the_file_that_it_is_and_others_keep_theirs(ground: Ground) -> None:
-    """9.2.1, 9.2.3: what is outside is not written to through it."""
+def test_a_hard_link_is_read_and_its_other_names_keep_their_content(ground: Ground) -> None:
+    """9.2.1, 9.2.3: no file outside is written through it."""
     os.link(ground.outside / "secret.txt", ground.base / "hard.txt")
     assert ground.write("hard.txt").startswith("Wrote")
     assert (ground.outside / "secret.txt").read_text() == SECRET
 
 
 def test_the_tools_need_no_rights_beyond_the_base(ground: Ground) -> None:
-    """9.2.1: the directory above may be closed to the worker."""
+    """9.2.1: the worker may have no permission for the directory above."""
     del ground
     with open_to_all() as root:
         inner = Ground(root)

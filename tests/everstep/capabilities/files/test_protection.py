@@ -1,4 +1,4 @@
-"""What file tools refuse like `..`, although it lies in their directory."""
+"""Paths in the base directory that file tools refuse like `..`."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.everstep.capabilities.files.ground import OUTSIDE, Ground
 
 @pytest.fixture(autouse=True)
 def installation(ground: Ground) -> Iterator[None]:
-    """One that has its data and its agents in the base directory."""
+    """An installation with its data and agents in the base directory."""
     for name, text in {
         ".everstep/api-secret": "key",
         ".everstep/postgres/postgresql.auto.conf": "",
@@ -81,16 +81,16 @@ READ_ONLY = [
 
 
 @pytest.mark.parametrize("path", UNREADABLE)
-def test_what_is_secret_is_not_read(path: str, ground: Ground) -> None:
-    """9.2.10: neither data of an installation nor what begins with `.env`."""
+def test_secrets_are_not_read(path: str, ground: Ground) -> None:
+    """9.2.10: neither data of an installation nor files that begin with `.env`."""
     assert ground.read(path) == OUTSIDE
     assert ground.call("list_dir", path=path) == OUTSIDE
     assert ground.read(str(ground.base / path)) == OUTSIDE
 
 
 @pytest.mark.parametrize("path", READ_ONLY)
-def test_what_runs_code_or_holds_secrets_is_not_written(path: str, ground: Ground) -> None:
-    """9.2.10: and no folder is made on the way."""
+def test_files_that_run_code_or_hold_secrets_are_not_written(path: str, ground: Ground) -> None:
+    """9.2.10: and no parent folder is created."""
     before = {each: each.read_text() for each in ground.base.rglob("*") if each.is_file()}
     folders = {each for each in ground.base.rglob("*") if each.is_dir()}
     assert ground.write(path) == OUTSIDE
@@ -100,8 +100,8 @@ def test_what_runs_code_or_holds_secrets_is_not_written(path: str, ground: Groun
     assert {each for each in ground.base.rglob("*") if each.is_dir()} == folders
 
 
-def test_links_lead_nowhere_else(ground: Ground) -> None:
-    """9.2.10: what counts is where a path leads."""
+def test_links_do_not_bypass_the_protection(ground: Ground) -> None:
+    """9.2.10: the target of a path decides."""
     ground.link("secret", ".env")
     ground.link("data", ".everstep")
     ground.link("git", ground.base / ".git")
@@ -114,13 +114,13 @@ def test_links_lead_nowhere_else(ground: Ground) -> None:
 
 
 def test_settings_and_definitions_are_read(ground: Ground) -> None:
-    """9.2.10: an agent may look at them."""
+    """9.2.10: an agent may read them."""
     for path in ("everstep.toml", "agents/a.md", ".git/config", "nested/everstep.toml"):
         assert not ground.read(path).startswith("Error")
 
 
 def test_hooks_and_configuration_elsewhere_are_not_written(ground: Ground) -> None:
-    """9.2.10: where a repository says that they are, in the base directory or above it; missing ones too."""
+    """9.2.10: at the paths that a repository names, in the base directory or above it; missing ones too."""
     (ground.base / ".git/config").write_text("[include]\npath = ../git.cfg\n")
     (ground.base / "git.cfg").write_text("[core]\n\thooksPath = .hooks/here\n")
     for path in ("git.cfg", ".hooks/here/pre-commit", "sub/../.hooks/here/x"):
@@ -129,7 +129,7 @@ def test_hooks_and_configuration_elsewhere_are_not_written(ground: Ground) -> No
     assert ground.write(".hooks/README").startswith("Wrote")
 
 
-def test_what_a_policy_names_itself_is_given_on_purpose(ground: Ground) -> None:
+def test_paths_that_a_policy_names_are_permitted(ground: Ground) -> None:
     """9.2.10: except for the data of an installation."""
     (ground.base / ".claude").mkdir()
     policy = ExecutionPolicy.in_dir(ground.base).with_writable_paths(
@@ -141,16 +141,16 @@ def test_what_a_policy_names_itself_is_given_on_purpose(ground: Ground) -> None:
     assert ground.call("read_file", policy, path=".everstep/api-secret") == OUTSIDE
 
 
-def test_a_search_does_not_look_into_data(ground: Ground) -> None:
-    """9.2.10: names in there are not told either."""
+def test_a_search_does_not_enter_data(ground: Ground) -> None:
+    """9.2.10: names in there are not listed either."""
     found = ground.call("search_files", patterns=["**/api-secret", "**/temporal.db", "**/a.txt"])
     assert "api-secret" not in found.replace("[**/api-secret]", "")
     assert "nested/.everstep" not in found
     assert "a.txt" in found
 
 
-def test_data_of_an_installation_are_no_base_directory(ground: Ground) -> None:
-    """9.2.10: whatever is asked for."""
+def test_the_data_of_an_installation_is_not_a_base_directory(ground: Ground) -> None:
+    """9.2.10: with every policy."""
     protect([ground.base])
     assert ground.read("a.txt") == OUTSIDE
     assert ground.write("new") == OUTSIDE
@@ -159,7 +159,7 @@ def test_data_of_an_installation_are_no_base_directory(ground: Ground) -> None:
 def test_the_data_of_all_installations_of_this_user_are_closed(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """9.2.10: without anybody having said so."""
+    """9.2.10: without configuration."""
     protect()
     state = ground.base / "state"
     monkeypatch.setenv("XDG_STATE_HOME", str(state))
@@ -171,7 +171,7 @@ def test_the_data_of_all_installations_of_this_user_are_closed(
 def test_the_environment_that_the_worker_runs_from_is_read_only(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """9.2.10: what is written there would run at its next start."""
+    """9.2.10: a file written there would run at its next start."""
     packages = ground.base / ".venv" / "lib"
     packages.mkdir(parents=True)
     monkeypatch.setattr("sys.prefix", str(packages.parent))
@@ -179,8 +179,8 @@ def test_the_environment_that_the_worker_runs_from_is_read_only(
     assert ground.write(".venv/lib/sitecustomize.py") == OUTSIDE
 
 
-def test_a_file_in_the_base_directory_is_as_open_as_before(ground: Ground, tmp_path: Path) -> None:
-    """9.2.10: names that only look alike."""
+def test_other_files_in_the_base_directory_are_not_protected(ground: Ground, tmp_path: Path) -> None:
+    """9.2.10: names that only resemble protected ones."""
     del tmp_path
     for path in ("environment", ".gitignore", ".github/x", "everstep.tomls", "a.env", "git/config", "half/x"):
         assert ground.write(path).startswith("Wrote")

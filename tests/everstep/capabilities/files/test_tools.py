@@ -1,4 +1,4 @@
-"""What the file tools do for an agent that means well."""
+"""The file tools in normal use."""
 
 import errno
 import os
@@ -51,7 +51,7 @@ def test_an_agent_reads_writes_and_edits(ground: Ground) -> None:
     ]
 
 
-def test_the_tools_say_how_they_may_be_run(tmp_path: Path) -> None:
+def test_the_tools_declare_their_effects(tmp_path: Path) -> None:
     """9.2.1: reading and writing twice is the same as once, editing is not."""
     tools = {
         tool.name: options_of(tool)
@@ -72,7 +72,7 @@ def test_the_tools_say_how_they_may_be_run(tmp_path: Path) -> None:
         ("list_dir", [], ["path"]),
     ],
 )
-def test_models_are_told_about_every_argument(
+def test_every_argument_is_described(
     ground: Ground, tool: str, required: list[str], optional: list[str]
 ) -> None:
     """9.2.2 to 9.2.7: names and defaults."""
@@ -102,7 +102,7 @@ def test_the_texts_of_reading(ground: Ground) -> None:
 
 
 def a_large_text(ground: Ground, lines: int) -> list[str]:
-    """So large that it is not read whole."""
+    """So large that it is not read completely."""
     text = [f"line {number} with some ä in it, and words to make it longer" for number in range(1, lines + 1)]
     (ground.base / "large").write_text("\n".join(text))
     assert (ground.base / "large").stat().st_size > WHOLE
@@ -115,7 +115,7 @@ def numbered(lines: list[str], first: int) -> str:
 
 @pytest.mark.parametrize("offset", [0, 1, 15_000, 31_123, 38_001, 39_999])
 def test_a_large_file_reads_like_a_small_one(ground: Ground, offset: int) -> None:
-    """9.2.2: wherever its parts meet."""
+    """9.2.2: at any boundary of its chunks."""
     lines = a_large_text(ground, 40_000)
     assert ground.read("large", offset=offset) == numbered(lines[offset : offset + 2000], offset + 1)
     assert ground.read("large", offset=offset, limit=3) == numbered(lines[offset : offset + 3], offset + 1)
@@ -134,21 +134,21 @@ def test_the_end_of_a_large_file_reads_like_that_of_a_small_one(ground: Ground, 
     assert ground.read("large", offset=past) == "Error: The file ends before this offset"
 
 
-def test_a_line_of_any_length_is_cut_without_being_kept(ground: Ground) -> None:
-    """9.2.2: 2000 characters of it, whatever they take."""
+def test_a_line_of_any_length_is_cut_without_loading_it(ground: Ground) -> None:
+    """9.2.2: 2000 characters of it, of any width."""
     (ground.base / "long").write_text("\U0001f600" * WHOLE + "\nnext")
     assert ground.read("long") == f"     1\t{chr(0x1F600) * 2000}...\n     2\tnext"
 
 
 @pytest.mark.parametrize("junk", [b"\x00", b"\xff\n"])
-def test_junk_in_a_large_file_is_binary_where_it_is_read(ground: Ground, junk: bytes) -> None:
+def test_invalid_text_in_a_large_file_is_binary_where_it_is_read(ground: Ground, junk: bytes) -> None:
     """9.2.2"""
     (ground.base / "large").write_bytes(junk + b"text\n" * WHOLE)
     assert ground.read("large") == "Error: This file is binary, only text can be read"
 
 
 def test_only_the_beginning_of_a_huge_file_is_read(ground: Ground) -> None:
-    """9.2.2, 9.2.8: and it says so."""
+    """9.2.2, 9.2.8: and the result says so."""
     with (ground.base / "huge").open("wb") as file:
         for _ in range(MAX_READ // 2**20):
             file.write(b"some text\n" * (2**20 // 10) + b"end..\n")
@@ -169,7 +169,7 @@ def test_only_the_beginning_of_a_huge_file_is_read(ground: Ground) -> None:
 
 @pytest.mark.parametrize("part", [b"some text\n", b"one endless line "])
 def test_a_huge_file_is_read_in_little_memory(ground: Ground, part: bytes) -> None:
-    """9.2.2, 9.2.8: whatever its lines are like."""
+    """9.2.2, 9.2.8: with lines of any length."""
     with (ground.base / "huge").open("wb") as file:
         for _ in range(40):
             file.write(part * (2**20 // len(part)))
@@ -184,15 +184,15 @@ def test_a_huge_file_is_read_in_little_memory(ground: Ground, part: bytes) -> No
     assert peak < 6 * 2**20
 
 
-def test_a_line_of_a_terabyte_is_no_text(ground: Ground) -> None:
-    """9.2.2, 9.2.8: and is not looked for either."""
+def test_a_line_of_a_terabyte_is_not_text(ground: Ground) -> None:
+    """9.2.2, 9.2.8: and is not searched either."""
     (ground.base / "sparse").write_text("x")
     os.truncate(ground.base / "sparse", 2**40)
     assert ground.read("sparse", offset=5) == "Error: This file is binary, only text can be read"
 
 
 def test_a_file_may_change_while_it_is_read(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    """9.2.2: what was there is shown."""
+    """9.2.2: the content at the time is returned."""
     lines, read = a_large_text(ground, 40_000), os.read
 
     def cut_short(file: int, size: int) -> bytes:
@@ -206,7 +206,7 @@ def test_a_file_may_change_while_it_is_read(ground: Ground, monkeypatch: pytest.
 # --- Writing ---
 
 
-def test_writing_makes_directories_and_overwrites(ground: Ground) -> None:
+def test_writing_creates_directories_and_overwrites(ground: Ground) -> None:
     """9.2.3"""
     assert ground.write("new/deep/x.txt", "ä\n") == "Wrote new/deep/x.txt: 3 bytes, 2 lines"
     assert ground.write("new/deep/x.txt", "") == "Wrote new/deep/x.txt: 0 bytes, 1 lines"
@@ -216,14 +216,14 @@ def test_writing_makes_directories_and_overwrites(ground: Ground) -> None:
 
 
 @pytest.mark.parametrize("path", ["new/", "new/.", "sub/new/"])
-def test_a_path_that_ends_like_a_directory_is_no_file(ground: Ground, path: str) -> None:
+def test_a_path_with_a_trailing_slash_is_not_a_file(ground: Ground, path: str) -> None:
     """9.2.3"""
     assert ground.write(path) == f"Error: '{path}' names a directory, list_dir shows what is in it"
     assert ground.names() == ["a.txt", "sub/b.txt"]
 
 
-def test_what_is_too_long_is_not_written(ground: Ground) -> None:
-    """9.2.3, 9.2.8: the limit is said, and no directory made."""
+def test_content_that_is_too_long_is_not_written(ground: Ground) -> None:
+    """9.2.3, 9.2.8: the result names the limit, and no directory is created."""
     size = writing.MAX_WRITE + 1
     assert ground.write("new/x", "x" * size) == (
         f"Error: The file would have {size} bytes, at most {size - 1} can be written. Split it into several"
@@ -234,7 +234,7 @@ def test_what_is_too_long_is_not_written(ground: Ground) -> None:
 
 @pytest.mark.parametrize("mode", [0o600, 0o755, 0o4755])
 def test_a_file_keeps_its_mode(ground: Ground, mode: int) -> None:
-    """9.2.3, 9.2.4, 9.2.9: but nothing that lets it act for somebody else."""
+    """9.2.3, 9.2.4, 9.2.9: but no set-user-id or set-group-id bit."""
     (ground.base / "a.txt").chmod(mode)
     ground.write("a.txt", "one")
     assert stat.S_IMODE((ground.base / "a.txt").stat().st_mode) == mode & 0o777
@@ -253,8 +253,8 @@ def test_new_files_have_the_usual_mode(ground: Ground) -> None:
     assert stat.S_IMODE((ground.base / "new").stat().st_mode) == 0o750
 
 
-def test_what_root_makes_belongs_to_the_owner_of_the_directory(ground: Ground) -> None:
-    """9.2.3: so that commands of the same agent, which are not root, can use it."""
+def test_a_file_created_by_root_belongs_to_the_owner_of_the_directory(ground: Ground) -> None:
+    """9.2.3: so that commands of the same agent, which do not run as root, can use it."""
     if os.geteuid() != 0:
         do_without("only root can give files away")
     os.chown(ground.base, NOBODY, NOBODY - 1)
@@ -272,10 +272,10 @@ def test_what_root_makes_belongs_to_the_owner_of_the_directory(ground: Ground) -
 
 
 @pytest.mark.parametrize("broken", ["write", "fsync", "rename", "fchmod"])
-def test_a_write_that_fails_leaves_everything_as_it_was(
+def test_a_failed_write_leaves_everything_unchanged(
     ground: Ground, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
-    """9.2.3, 9.2.4, 9.2.9: the old content, and nothing beside it."""
+    """9.2.3, 9.2.4, 9.2.9: the old content, and no extra file."""
 
     def fail(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, "full")
@@ -339,15 +339,15 @@ def test_the_texts_of_editing(ground: Ground) -> None:
     assert ground.edit("binary", "a", "b") == f"{failed}This file is binary, only text can be read"
 
 
-def test_what_is_not_edited_stays_byte_for_byte(ground: Ground) -> None:
-    """9.2.4: line ends and marks as well."""
+def test_text_outside_of_the_edit_stays_byte_for_byte(ground: Ground) -> None:
+    """9.2.4: including line ends and byte order marks."""
     (ground.base / "dos").write_bytes(b"\xef\xbb\xbfa\r\nb\r\nc")
     ground.edit("dos", "b", "d")
     assert (ground.base / "dos").read_bytes() == b"\xef\xbb\xbfa\r\nd\r\nc"
 
 
 def test_the_size_of_edited_files_is_limited(ground: Ground) -> None:
-    """9.2.4, 9.2.8: before and after; what would be too long is not even made."""
+    """9.2.4, 9.2.8: before and after; a result that would be too long is not even built."""
     ground.write("x", "a" * 1_000_000)
     size = 10**6 * 10**6
     assert ground.edit("x", "a", "b" * 10**6, replace_all=True) == (
@@ -362,8 +362,8 @@ def test_the_size_of_edited_files_is_limited(ground: Ground) -> None:
     )
 
 
-def test_edits_of_one_file_at_the_same_time_are_all_made(ground: Ground) -> None:
-    """9.2.4, 9.2.9: the calls of one step run together."""
+def test_concurrent_edits_of_one_file_are_all_applied(ground: Ground) -> None:
+    """9.2.4, 9.2.9: the calls of one step run concurrently."""
     words = [f"<{number}>" for number in range(20)]
     ground.write("x", "".join(words))
     threads = [threading.Thread(target=ground.edit, args=("x", word, f"[{word[1:-1]}]")) for word in words]
@@ -374,8 +374,8 @@ def test_edits_of_one_file_at_the_same_time_are_all_made(ground: Ground) -> None
     assert (ground.base / "x").read_text() == "".join(f"[{number}]" for number in range(20))
 
 
-def test_what_another_process_writes_meanwhile_is_not_lost(ground: Ground) -> None:
-    """9.2.4, 9.2.9: the edit is made anew, or not at all."""
+def test_a_concurrent_write_of_another_process_is_not_lost(ground: Ground) -> None:
+    """9.2.4, 9.2.9: the edit is applied again, or not at all."""
     written = list[str]()
 
     def changed(text: str) -> editing.files.Edit | str:
@@ -405,7 +405,7 @@ def a_tree(ground: Ground, *paths: str) -> None:
 
 
 def test_files_are_found_by_name_and_path(ground: Ground) -> None:
-    """9.2.5, 9.2.6: in the form of the rules."""
+    """9.2.5, 9.2.6: in the format of the rules."""
     a_tree(ground, "README.md", "src/app.py", "src/web/app.js", ".git/config", "x.md/y")
     assert ground.call("search_files", pattern="*.md") == "Files found: 1\n\n[*.md]\nREADME.md"
     assert ground.call("search_files", patterns=["app", "config", "*.rs"]) == (
@@ -427,7 +427,7 @@ def test_the_number_of_results_can_be_set(ground: Ground) -> None:
 
 
 def test_links_count_if_they_lead_to_a_file_inside(ground: Ground) -> None:
-    """9.2.5: none is followed to other directories."""
+    """9.2.5: no link to another directory is followed."""
     ground.link("in.md", "sub/b.txt")
     ground.link("absolute.md", ground.base / "a.txt")
     ground.link("out.md", ground.outside / "secret.txt")
@@ -442,8 +442,8 @@ def test_links_count_if_they_lead_to_a_file_inside(ground: Ground) -> None:
     assert ground.call("search_files", pattern="secret.txt") == "No file matches secret.txt"
 
 
-def test_a_search_that_is_cut_short_says_so(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    """9.2.6, 9.2.8: and what is named with its directory is found all the same."""
+def test_a_truncated_search_says_so(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    """9.2.6, 9.2.8: and a pattern with a directory is still found."""
     monkeypatch.setattr(searching, "MAX_SEEN", 20)
     a_tree(ground, *(f"many/{number:03}" for number in range(50)), "zoo/deep/tiger.txt")
     note = "... the search ended after 20 entries; begin the pattern with a directory to search there"
@@ -453,7 +453,7 @@ def test_a_search_that_is_cut_short_says_so(ground: Ground, monkeypatch: pytest.
 
 
 def test_a_search_takes_bounded_time(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    """9.2.6, 9.2.8: whatever the patterns are."""
+    """9.2.6, 9.2.8: for any pattern."""
     monkeypatch.setattr(searching, "MAX_SECONDS", -1.0)
     assert ground.call("search_files", pattern="a.txt").startswith(
         "No file matches a.txt\n... the search ended after 0"
@@ -461,7 +461,7 @@ def test_a_search_takes_bounded_time(ground: Ground, monkeypatch: pytest.MonkeyP
 
 
 def test_a_deep_tree_is_searched_as_far_as_paths_reach(ground: Ground) -> None:
-    """9.2.6: what lies deeper is said to be unread."""
+    """9.2.6: deeper directories are reported as unread."""
     here = os.open(ground.base, os.O_RDONLY)
     for _ in range(25):
         os.mkdir("d" * 200, dir_fd=here)
@@ -478,7 +478,7 @@ def test_a_deep_tree_is_searched_as_far_as_paths_reach(ground: Ground) -> None:
 
 
 def test_a_directory_is_listed(ground: Ground) -> None:
-    """9.2.7: directories first, links as what they lead to inside."""
+    """9.2.7: directories first, links to files inside by their targets."""
     a_tree(ground, "Zoo/x", "b.txt", "B", "line\nbreak")
     ground.link("inner", "sub")
     ground.link("outer", ground.outside)
@@ -511,7 +511,7 @@ def test_the_texts_of_listing(ground: Ground) -> None:
 def test_a_directory_with_very_many_entries_is_listed_in_part(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """9.2.7, 9.2.8: and it says so."""
+    """9.2.7, 9.2.8: and the result says so."""
     monkeypatch.setattr(searching, "MAX_SEEN", 60)
     a_tree(ground, *(f"many/{number:03}" for number in range(61)))
     lines = ground.call("list_dir", path="many").split("\n")
@@ -519,7 +519,7 @@ def test_a_directory_with_very_many_entries_is_listed_in_part(
     assert lines[-2:] == ["... 10 more not shown", "... only 60 entries were looked at, there are more"]
 
 
-def test_names_that_are_no_utf_8_are_shown_as_well_as_can_be(ground: Ground) -> None:
+def test_names_that_are_not_utf_8_are_shown_with_replacements(ground: Ground) -> None:
     """9.2.6, 9.2.7"""
     Path(os.fsdecode(bytes(ground.base) + b"/b\xff.txt")).write_text(SECRET)
     assert "[file] b\ufffd.txt" in ground.call("list_dir", path=".")

@@ -1,4 +1,4 @@
-"""Servers that others wrote."""
+"""Third-party MCP servers."""
 
 import asyncio
 import socket
@@ -28,7 +28,7 @@ def filesystem(folder: Path) -> StdioServer:
 
 
 def free_port() -> int:
-    """One that nobody listens on. The server cannot be told to take any."""
+    """A free port. The server has no option to choose one itself."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         return held.getsockname()[1]
@@ -36,7 +36,7 @@ def free_port() -> int:
 
 @asynccontextmanager
 async def everything_over_http(port: int | None = None) -> AsyncGenerator[HttpServer]:
-    """The same over HTTP."""
+    """The same server over HTTP."""
     port = port or free_port()
     process = await asyncio.create_subprocess_exec(
         *(node(), _package("server-everything"), "streamableHttp"),

@@ -1,6 +1,6 @@
-"""A server that does what servers must not: `python hostile.py MODE`.
+"""A hostile MCP server: `python hostile.py MODE`.
 
-A program of its own, without the SDK, which would not let it.
+It does not use the SDK, which would prevent the violations.
 """
 
 import contextlib
@@ -97,7 +97,7 @@ def listed(request: dict[str, Any]) -> None:
     answer(request, {"tools": pages[page], **more})
 
 
-def called(request: dict[str, Any]) -> None:  # noqa: C901, PLR0912, PLR0915 -- one thing after the other
+def called(request: dict[str, Any]) -> None:  # noqa: C901, PLR0912, PLR0915 -- one case after the other
     args: dict[str, Any] = request["params"].get("arguments") or {}
     match request["params"]["name"]:
         case "echo":

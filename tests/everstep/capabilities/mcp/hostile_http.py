@@ -1,4 +1,4 @@
-"""A server over HTTP that does what servers must not, without the SDK, which would not let it."""
+"""A hostile MCP server over HTTP, without the SDK, which would prevent the violations."""
 
 import asyncio
 import gzip
@@ -17,16 +17,16 @@ Headers = dict[str, str]
 
 
 class HostileHttp:
-    """What it was asked, with which headers, and how it shall behave."""
+    """The requests that it received, with their headers, and its configured behaviour."""
 
     def __init__(self) -> None:
         self.url = ""
         self.seen: list[tuple[str, Headers]] = []
         self.sessions = 0
         self.token = ""
-        """Where set, the only one that is let in."""
+        """If set, the only accepted token."""
         self.forgets_with = 0
-        """Where set, the HTTP status for the next call: its session is known no more."""
+        """If set, the HTTP status of the next call: its session has expired."""
         self.never = asyncio.Event()
 
     @property
@@ -176,7 +176,7 @@ async def respond(
 
 @asynccontextmanager
 async def hostile_http() -> AsyncGenerator[HostileHttp]:
-    """It, on a port of its own."""
+    """The server, on a free port."""
     app = HostileHttp()
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))

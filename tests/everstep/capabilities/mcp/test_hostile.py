@@ -1,4 +1,4 @@
-"""Servers on stdio that do what servers must not."""
+"""Hostile servers over stdio."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ from tests.everstep.capabilities.mcp.using import (
 )
 from tests.node import do_without
 
-SECRET = "sk-very-secret"  # noqa: S105 -- it opens nothing
+SECRET = "sk-very-secret"  # noqa: S105 -- a fake secret
 
 # Listing.
 
@@ -41,13 +41,13 @@ async def test_all_pages_are_listed() -> None:
         assert tools.names[-1] == "s_tool_9_19"
 
 
-async def test_only_what_was_chosen_is_listed(caplog: pytest.LogCaptureFixture) -> None:
+async def test_only_chosen_tools_are_listed(caplog: pytest.LogCaptureFixture) -> None:
     async with using(hostile("paged"), tools=["tool_3_*", "tool_4_1", "missing"]) as tools:
         assert len(tools.names) == 21
         assert "'missing'" in caplog.text
 
 
-async def test_if_nothing_is_as_was_chosen_it_says_what_there_is() -> None:
+async def test_if_no_tool_matches_the_error_lists_them() -> None:
     with pytest.raises(
         McpError, match=r"MCP server 's': it has no tool that matches ech; its tools: echo, wait"
     ):
@@ -55,13 +55,13 @@ async def test_if_nothing_is_as_was_chosen_it_says_what_there_is() -> None:
             pass
 
 
-async def test_a_list_without_an_end_is_given_up() -> None:
+async def test_an_endless_list_is_abandoned() -> None:
     with pytest.raises(McpError, match="its list of tools has no end"):
         async with using(hostile("endless")):
             pass
 
 
-async def test_a_list_that_no_model_could_be_told_is_refused_until_some_are_chosen() -> None:
+async def test_a_list_that_is_too_long_for_a_model_is_refused_until_some_are_chosen() -> None:
     with pytest.raises(
         McpError, match=r"its 20 tools take more than 1,000,000 characters to describe; choose"
     ):
@@ -78,7 +78,7 @@ async def test_of_two_tools_with_one_name_the_first_counts(caplog: pytest.LogCap
         assert "lists 'same' twice" in caplog.text
 
 
-async def test_tools_that_would_be_called_the_same_are_refused_until_one_is_chosen() -> None:
+async def test_tools_with_the_same_resulting_name_are_refused_until_one_is_chosen() -> None:
     with pytest.raises(McpError, match=r"'a\.b' and 'a/b' would both be called 's_a_b'"):
         async with using(hostile("clash")):
             pass
@@ -86,7 +86,7 @@ async def test_tools_that_would_be_called_the_same_are_refused_until_one_is_chos
         assert tools.names == ["s_a_b", "s_c"]
 
 
-async def test_what_cannot_be_told_to_a_model_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+async def test_tools_that_a_model_cannot_use_are_omitted(caplog: pytest.LogCaptureFixture) -> None:
     async with using(hostile("odd")) as tools:
         assert list(tools.listed) == ["näme with späces.and.dots", "x" * 100, "wordy"]
         assert len(tools.listed["wordy"].description) < 10_000
@@ -94,7 +94,7 @@ async def test_what_cannot_be_told_to_a_model_is_left_out(caplog: pytest.LogCapt
         assert "'large' is left out: its schema has more than 64,000 characters" in caplog.text
 
 
-async def test_the_effect_of_a_tool_is_what_its_server_says_of_it() -> None:
+async def test_the_effect_of_a_tool_follows_its_servers_annotations() -> None:
     async with using(hostile("hints"), timeout_seconds=7) as tools:
         effects = {name: each.options.effect for name, each in tools.listed.items()}
 
@@ -107,7 +107,7 @@ async def test_the_effect_of_a_tool_is_what_its_server_says_of_it() -> None:
         assert {each.options.timeout_seconds for each in tools.listed.values()} == {7}
 
 
-async def test_nothing_secret_is_recorded() -> None:
+async def test_no_secret_is_recorded() -> None:
     """9.10.2"""
     async with using(hostile(env={"TOKEN": SECRET})) as tools:
         recorded = json.dumps([each.to_dict() for each in tools.listed.values()])
@@ -130,13 +130,13 @@ async def test_nothing_secret_is_recorded() -> None:
         (hostile("garbage"), "it wrote more than 100 lines that are no JSON-RPC"),
     ],
 )
-async def test_a_server_that_does_not_start_says_why(server: StdioServer, told: str) -> None:
+async def test_a_server_that_does_not_start_has_a_clear_error(server: StdioServer, told: str) -> None:
     with pytest.raises(McpError, match=f"^MCP server 's': .*{told}"):
         async with using(server):
             pass
 
 
-async def test_a_server_that_never_answers_is_given_up() -> None:
+async def test_a_server_that_never_answers_is_abandoned() -> None:
     with pytest.raises(McpTimeout, match=r"MCP server 's': it did not answer within 0\.3s"):
         async with using(hostile("silent"), connect_seconds=0.3):
             pass
@@ -145,7 +145,7 @@ async def test_a_server_that_never_answers_is_given_up() -> None:
 # Calling.
 
 
-async def test_a_server_sees_the_environment_that_it_was_given_and_no_other(
+async def test_a_server_gets_only_its_configured_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("EVERSTEP_AUTH_SECRET", "the worker's own")
@@ -169,7 +169,7 @@ async def test_a_server_sees_the_environment_that_it_was_given_and_no_other(
         ("huge_anonymous", McpError, "it answered with a message of 50,000,0.. bytes"),
     ],
 )
-async def test_a_call_that_fails_says_why_and_the_next_one_works(
+async def test_a_failed_call_has_its_reason_and_the_next_one_works(
     tool: str, error: type[Exception], told: str
 ) -> None:
     async with using(hostile()) as tools:
@@ -194,7 +194,7 @@ async def test_a_long_result_is_cut() -> None:
         )
 
 
-async def test_a_huge_answer_takes_no_memory_and_disturbs_nobody() -> None:
+async def test_a_huge_answer_takes_no_memory_and_does_not_affect_other_calls() -> None:
     async with using(hostile()) as tools:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         waiting = asyncio.create_task(tools.call("wait", seconds=0.5))
@@ -206,7 +206,7 @@ async def test_a_huge_answer_takes_no_memory_and_disturbs_nobody() -> None:
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 6 * MOST_BYTES / 1024
 
 
-async def test_lines_that_are_no_messages_are_passed_over() -> None:
+async def test_lines_that_are_not_messages_are_ignored() -> None:
     async with using(hostile()) as tools:
         assert await tools.call("garbage") == "after the garbage"
         with pytest.raises(McpError, match="it wrote more than 100 lines that are no JSON-RPC"):
@@ -214,7 +214,7 @@ async def test_lines_that_are_no_messages_are_passed_over() -> None:
         assert await tools.call("echo", text="again") == "again"
 
 
-async def test_a_call_that_takes_too_long_is_told_to_the_server(tmp_path: Path) -> None:
+async def test_a_call_that_times_out_is_cancelled_at_the_server(tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     async with using(hostile(env={"NOTES": str(notes)}), timeout_seconds=0.2) as tools:
         with pytest.raises(McpTimeout, match=r"MCP server 's': it did not answer within 0\.2s") as late:
@@ -227,7 +227,7 @@ async def test_a_call_that_takes_too_long_is_told_to_the_server(tmp_path: Path) 
         assert await tools.call("echo", text="a") == "a"
 
 
-async def test_a_cancelled_call_stops_at_once_and_is_told_to_the_server(tmp_path: Path) -> None:
+async def test_a_cancelled_call_ends_at_once_and_is_cancelled_at_the_server(tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     async with using(hostile(env={"NOTES": str(notes)})) as tools:
         calling = asyncio.create_task(tools.call("never", note=str(notes)))
@@ -244,12 +244,12 @@ async def test_a_cancelled_call_stops_at_once_and_is_told_to_the_server(tmp_path
         assert await other == "waited"
 
 
-async def test_a_cancelled_call_stops_at_once_when_the_server_reads_nothing() -> None:
-    """Not even the word that nobody waits any more gets through."""
+async def test_a_cancelled_call_ends_at_once_when_the_server_reads_nothing() -> None:
+    """Not even the cancel notification is delivered."""
     async with using(hostile()) as tools:
         await tools.call("stop_reading")
         calls = [asyncio.create_task(tools.call("echo", text="x" * 1_000_000)) for _ in range(3)]
-        # Whoever is under way by then fills the pipe.
+        # The concurrent calls fill the pipe.
         await asyncio.wait(calls, timeout=0.2)
 
         began = time.perf_counter()
@@ -260,7 +260,7 @@ async def test_a_cancelled_call_stops_at_once_when_the_server_reads_nothing() ->
         assert time.perf_counter() - began < 0.1
 
 
-async def test_fifty_calls_at_once_wait_together() -> None:
+async def test_fifty_concurrent_calls_wait_together() -> None:
     async with using(hostile()) as tools:
         began = time.perf_counter()
         answers = await asyncio.gather(*(tools.call("wait", seconds=0.5) for _ in range(50)))
@@ -284,7 +284,7 @@ async def test_of_fifty_calls_none_hangs_when_the_server_dies() -> None:
 
 
 @pytest.mark.parametrize("half", ["input", "output"])
-async def test_a_server_that_is_half_closed_is_given_up(half: str) -> None:
+async def test_a_half_closed_server_is_abandoned(half: str) -> None:
     async with using(hostile()) as tools:
         await tools.call(f"close_{half}")
 
@@ -293,7 +293,7 @@ async def test_a_server_that_is_half_closed_is_given_up(half: str) -> None:
         assert await tools.call("echo", text="a") == "a"
 
 
-async def test_a_tool_that_may_run_once_is_not_called_again(tmp_path: Path) -> None:
+async def test_a_tool_that_may_run_once_is_not_retried(tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     async with using(hostile()) as tools:
         with pytest.raises(McpError, match="was not asked again"):
@@ -302,14 +302,14 @@ async def test_a_tool_that_may_run_once_is_not_called_again(tmp_path: Path) -> N
         assert notes.read_text() == "died\n"
 
 
-async def test_a_tool_that_may_run_twice_is_called_again(tmp_path: Path) -> None:
+async def test_a_tool_that_may_run_twice_is_retried(tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     async with using(hostile()) as tools:
         assert await tools.call("dies_once", note=str(notes)) == "alive"
         assert notes.read_text() == "died\n"
 
 
-async def test_a_tool_that_is_gone_is_said_to_be_gone() -> None:
+async def test_a_removed_tool_is_reported() -> None:
     async with using(hostile("paged")) as before, using(hostile()) as now:
         now.listed = before.listed
         with pytest.raises(
@@ -321,7 +321,7 @@ async def test_a_tool_that_is_gone_is_said_to_be_gone() -> None:
 # Connections and their end.
 
 
-async def test_a_connection_that_nobody_uses_is_closed_and_opened_again() -> None:
+async def test_an_idle_connection_is_closed_and_opened_again() -> None:
     async with using(hostile(), idle_seconds=0.2) as tools:
         await until(lambda: len(CONNECTIONS) == 0)
 
@@ -333,7 +333,7 @@ async def test_a_connection_in_use_is_not_idle() -> None:
         assert await tools.call("wait", seconds=0.6) == "waited"
 
 
-async def test_closing_ends_the_program_however_stubborn_it_is(caplog: pytest.LogCaptureFixture) -> None:
+async def test_closing_ends_a_program_that_ignores_signals(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "everstep.capabilities.mcp")
     async with using(hostile("stubborn")):
         await until(lambda: "starting as" in caplog.text)
@@ -343,7 +343,7 @@ async def test_closing_ends_the_program_however_stubborn_it_is(caplog: pytest.Lo
     assert len(CONNECTIONS) == 0
 
 
-async def test_closing_fails_the_calls_that_wait() -> None:
+async def test_closing_fails_the_waiting_calls() -> None:
     async with using(hostile()) as tools:
         waiting = asyncio.create_task(tools.call("wait", seconds=60))
         await tools.call("echo", text="the other is under way")
@@ -361,7 +361,7 @@ async def test_toolsets_of_one_server_share_its_program() -> None:
         assert len(CONNECTIONS) == 1
 
 
-def test_each_event_loop_has_connections_of_its_own_and_ends_them() -> None:
+def test_each_event_loop_has_its_own_connections_and_ends_them() -> None:
     use = UseMCP(hostile(), "s")
 
     async def once() -> str:
@@ -371,7 +371,7 @@ def test_each_event_loop_has_connections_of_its_own_and_ends_them() -> None:
     assert len(CONNECTIONS) == 0
 
 
-async def test_what_a_server_says_about_errors_is_logged_in_bounds(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_error_output_of_a_server_is_logged_within_limits(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "everstep.capabilities.mcp")
     async with using(hostile("chatty", env={"TOKEN": SECRET})):
         await until(lambda: "more of its errors is not logged" in caplog.text)
@@ -423,8 +423,8 @@ async def test_a_worker_that_is_killed_leaves_no_server_behind(*, is_behind_anot
     await until(lambda: not is_running(pid))
 
 
-async def test_what_a_server_started_elsewhere_ends_with_the_worker_as_well() -> None:
-    """In sessions of their own, one with a parent that has ended: as daemons are started."""
+async def test_processes_that_a_server_started_end_with_the_worker_as_well() -> None:
+    """In other process sessions, one with a parent that has ended: the way daemons are started."""
     command = [sys.executable, "-I", "-S", str(HOSTILE)]
     started = """(setsid sleep 600 & echo "left $!." >&2)
         setsid sh -c 'sleep 600 & echo "left $!." >&2; wait' &
@@ -461,7 +461,7 @@ def _pid(text: str) -> int:
 
 
 def _runs(pid: int) -> bool:
-    """Whether it does: what cannot be seen to run cannot be seen to end either."""
+    """Whether it runs; a process that cannot be observed running cannot be observed ending either."""
     if not Path("/proc/self/stat").exists():
         do_without("this needs /proc to see whether a process runs")
     return is_running(pid)
@@ -483,5 +483,5 @@ def _runs(pid: int) -> bool:
         (b"xxxx", None),
     ],
 )
-def test_who_asked_is_seen_where_it_stands_outermost(line: bytes, asked: int | None) -> None:
+def test_the_request_id_is_read_at_the_outermost_level(line: bytes, asked: int | None) -> None:
     assert asked_by(line, line) == asked

@@ -1,4 +1,4 @@
-"""Servers over HTTP, headers of tenants, and what goes wrong on the way."""
+"""Servers over HTTP: headers of tenants, and network errors."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ from tests.everstep.capabilities.mcp.counterparts import free_port
 from tests.everstep.capabilities.mcp.hostile_http import HostileHttp, hostile_http
 from tests.everstep.capabilities.mcp.using import tools_of, until, using
 
-SECRET = "sk-very-secret"  # noqa: S105 -- it opens nothing
+SECRET = "sk-very-secret"  # noqa: S105 -- a fake secret
 
 
 @pytest_asyncio.fixture
@@ -38,7 +38,7 @@ async def awaited_token_of(tenant: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("headers", [token_of, awaited_token_of])
-async def test_each_tenant_has_headers_and_a_connection_of_its_own(
+async def test_each_tenant_has_its_own_headers_and_connection(
     http: HostileHttp, headers: Callable[[str], dict[str, str]]
 ) -> None:
     use = UseMCP(HttpServer(http.url, headers), "s")
@@ -51,7 +51,7 @@ async def test_each_tenant_has_headers_and_a_connection_of_its_own(
     assert http.sessions == 2
 
 
-async def test_static_headers_go_with_every_request(http: HostileHttp) -> None:
+async def test_static_headers_are_sent_with_every_request(http: HostileHttp) -> None:
     async with using(HttpServer(http.url, {"X-Key": SECRET})) as tools:
         await tools.call("whoami")
 
@@ -72,7 +72,7 @@ async def test_headers_are_in_no_record_no_error_and_no_log(
     assert SECRET not in "".join(ours)
 
 
-async def test_a_function_for_headers_that_raises_is_named_without_its_words(http: HostileHttp) -> None:
+async def test_a_header_function_that_raises_is_named_without_the_exceptions_text(http: HostileHttp) -> None:
     def broken(tenant: str) -> dict[str, str]:
         raise RuntimeError(f"{SECRET} of {tenant}")
 
@@ -81,17 +81,17 @@ async def test_a_function_for_headers_that_raises_is_named_without_its_words(htt
     assert SECRET not in str(failed.value)
 
 
-async def test_headers_are_made_anew_when_the_server_no_longer_accepts_them(http: HostileHttp) -> None:
-    http.token = "first"  # noqa: S105 -- it opens nothing
+async def test_headers_are_created_again_when_the_server_rejects_them(http: HostileHttp) -> None:
+    http.token = "first"  # noqa: S105 -- a fake secret
     async with using(HttpServer(http.url, lambda _: {"Authorization": f"Bearer {http.token}"})) as tools:
         assert await tools.call("whoami") == "Bearer first"
-        http.token = "another"  # noqa: S105 -- it opens nothing
+        http.token = "another"  # noqa: S105 -- a fake secret
 
         assert await tools.call("whoami") == "Bearer another"
 
 
-async def test_headers_that_are_not_accepted_are_not_tried_for_long(http: HostileHttp) -> None:
-    http.token = "another"  # noqa: S105 -- it opens nothing
+async def test_rejected_headers_are_not_retried_for_long(http: HostileHttp) -> None:
+    http.token = "another"  # noqa: S105 -- a fake secret
     with pytest.raises(McpError, match="MCP server 's': it answered with HTTP 401 Unauthorized") as failed:
         await tools_of(UseMCP(HttpServer(http.url, {"Authorization": f"Bearer {SECRET}"}), "s"))
 
@@ -100,7 +100,7 @@ async def test_headers_that_are_not_accepted_are_not_tried_for_long(http: Hostil
 
 
 @pytest.mark.parametrize("status", [400, 404])
-async def test_a_session_that_is_forgotten_is_begun_again(http: HostileHttp, status: int) -> None:
+async def test_an_expired_session_is_begun_again(http: HostileHttp, status: int) -> None:
     async with using(HttpServer(http.url)) as tools:
         slow = asyncio.create_task(tools.call("slow", seconds=0.5))
         await until(lambda: "tools/call" in http.methods)
@@ -108,7 +108,7 @@ async def test_a_session_that_is_forgotten_is_begun_again(http: HostileHttp, sta
 
         assert await tools.call("whoami") == "nobody"
         assert http.sessions == 2
-        # The first session is not torn down under those who still wait for it.
+        # The first session stays open for the calls that still wait for it.
         assert await slow == "slept"
 
 
@@ -124,7 +124,7 @@ async def test_a_session_that_is_forgotten_is_begun_again(http: HostileHttp, sta
         ("status", {"status": 599}, "it answered with HTTP 599; whether it did what"),
     ],
 )
-async def test_an_answer_that_is_none_fails_its_call_only(
+async def test_an_invalid_answer_fails_its_call_only(
     http: HostileHttp, tool: str, args: dict[str, int], told: str
 ) -> None:
     async with using(HttpServer(http.url)) as tools:
@@ -144,16 +144,16 @@ async def test_a_huge_answer_takes_no_memory(http: HostileHttp) -> None:
         with pytest.raises(McpError):
             await tools.call("huge")
 
-        # The server runs in this process as well, and has built the like before.
+        # The server runs in this process as well, and has built an answer of this size before.
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 4 * MOST_BYTES / 1024
 
 
-async def test_an_answer_may_come_as_a_stream(http: HostileHttp) -> None:
+async def test_an_answer_may_be_a_stream(http: HostileHttp) -> None:
     async with using(HttpServer(http.url)) as tools:
         assert await tools.call("late_stream") == "by stream"
 
 
-async def test_a_server_that_cannot_be_reached_is_said_to_be() -> None:
+async def test_an_unreachable_server_is_reported() -> None:
     began = time.perf_counter()
     with pytest.raises(McpError, match=r"MCP server 's': it cannot be reached \(ConnectError\)$"):
         await tools_of(UseMCP(HttpServer(f"http://127.0.0.1:{free_port()}/mcp"), "s"))
@@ -161,8 +161,8 @@ async def test_a_server_that_cannot_be_reached_is_said_to_be() -> None:
     assert time.perf_counter() - began < 10
 
 
-async def test_a_call_that_is_left_holds_up_no_other(http: HostileHttp) -> None:
-    """Although the server does not take note of that either."""
+async def test_an_abandoned_call_blocks_no_other(http: HostileHttp) -> None:
+    """Although the server ignores the cancel notification."""
     async with using(HttpServer(http.url), timeout_seconds=0.3) as tools:
         with pytest.raises(McpTimeout, match=r"it did not answer within 0\.3s"):
             await tools.call("never")

@@ -1,4 +1,4 @@
-"""How tools of servers are called."""
+"""Names of the tools of servers."""
 
 import re
 
@@ -17,7 +17,7 @@ from everstep.capabilities.mcp.naming import is_chosen, names, usable_name
         ("über/alles", "s__ber_alles"),
     ],
 )
-def test_a_name_is_made_of_what_models_allow(tool: str, name: str) -> None:
+def test_a_name_has_the_characters_that_models_allow(tool: str, name: str) -> None:
     """9.10.2"""
     assert usable_name("s", tool) == name
 
@@ -26,20 +26,20 @@ def test_without_a_prefix_a_tool_keeps_its_name() -> None:
     assert usable_name("", "echo") == "echo"
 
 
-def test_a_long_name_is_cut_and_stays_its_own() -> None:
+def test_a_long_name_is_cut_and_stays_unique() -> None:
     one, other = usable_name("s", "x" * 100), usable_name("s", "x" * 101)
 
     assert one != other
     assert all(re.fullmatch(r"[a-zA-Z0-9_-]{64}", name) for name in (one, other))
 
 
-def test_a_name_does_not_depend_on_what_else_there_is() -> None:
+def test_a_name_does_not_depend_on_other_tools() -> None:
     alone, among = names("s", ["a.b"]), names("s", ["c", "a.b", "a_c"])
 
     assert alone["a.b"] == among["a.b"] == "s_a_b"
 
 
-def test_two_tools_that_come_to_one_name_are_refused() -> None:
+def test_two_tools_with_the_same_resulting_name_are_refused() -> None:
     with pytest.raises(McpError, match=r"'a\.b' and 'a/b' would both be called 's_a_b'.*tools="):
         names("s", ["a.b", "a/b"])
 

@@ -1,4 +1,4 @@
-"""Servers that others wrote: npm `server-everything` and `server-filesystem`, PyPI `mcp-server-time`."""
+"""Third-party servers: npm `server-everything` and `server-filesystem`, PyPI `mcp-server-time`."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ Way = Callable[[], AbstractAsyncContextManager[Server]]
 
 
 @pytest.mark.parametrize("way", [over_stdio, everything_over_http])
-async def test_everything_works_over_both_ways(way: Way) -> None:
+async def test_everything_works_over_both_transports(way: Way) -> None:
     async with way() as server, using(server, "all") as tools:
         assert {"all_echo", "all_get-sum", "all_get-tiny-image"} <= set(tools.names)
         assert tools.listed["echo"].schema["required"] == ["message"]
@@ -46,7 +46,7 @@ async def test_everything_works_over_both_ways(way: Way) -> None:
         assert "temperature" in json.loads(await tools.call("get-structured-content", location="Chicago"))
         assert "[link to the resource demo://" in await tools.call("get-resource-links", count=3)
         blob = await tools.call("get-resource-reference", resourceType="Blob", resourceId=1)
-        # The blob says what time it is, so it is not always as long.
+        # The blob contains the time, so its length varies.
         told = r"\[resource demo://resource/dynamic/blob/1, text/plain, \d+ bytes, not shown\]"
         assert re.search(told, blob)
         text = await tools.call("get-resource-reference", resourceType="Text", resourceId=1)
@@ -56,7 +56,7 @@ async def test_everything_works_over_both_ways(way: Way) -> None:
 
 
 @pytest.mark.parametrize("way", [over_stdio, everything_over_http])
-async def test_calls_run_at_once_and_one_that_is_cancelled_disturbs_no_other(way: Way) -> None:
+async def test_calls_run_concurrently_and_a_cancelled_one_affects_no_other(way: Way) -> None:
     async with way() as server, using(server) as tools:
         long = [
             asyncio.create_task(tools.call("trigger-long-running-operation", duration=1, steps=2))
@@ -76,8 +76,8 @@ async def test_calls_run_at_once_and_one_that_is_cancelled_disturbs_no_other(way
         assert time.perf_counter() - began < 10
 
 
-async def test_an_http_server_that_was_started_again_is_found_again() -> None:
-    """It knows nothing of the session any more."""
+async def test_a_restarted_http_server_is_reconnected() -> None:
+    """The restarted server does not know the session."""
     port = free_port()
     async with everything_over_http(port) as server:
         tools = await tools_of(UseMCP(server, "s"))
@@ -86,7 +86,7 @@ async def test_an_http_server_that_was_started_again_is_found_again() -> None:
         assert await tools.call("echo", message="two") == "Echo: two"
         assert "logging" in await tools.call("toggle-simulated-logging")
     async with everything_over_http(port):
-        # Not even what may run once only: it never began.
+        # A tool that may run only once is retried as well: it never began.
         assert "logging" in await tools.call("toggle-simulated-logging")
     with pytest.raises(McpError, match=r"MCP server 's': it cannot be reached \(ConnectError\)"):
         await tools.call("echo", message="three")
@@ -109,7 +109,7 @@ async def test_files_are_read_and_written(tmp_path: Path) -> None:
             await tools.call("read_text_file", path="/etc/passwd")
 
 
-async def test_the_time_is_told() -> None:
+async def test_the_time_is_returned() -> None:
     async with using(TIME, "time") as tools:
         assert tools.names == ["time_get_current_time", "time_convert_time"]
         assert json.loads(await tools.call("get_current_time", timezone="UTC"))["timezone"] == "UTC"

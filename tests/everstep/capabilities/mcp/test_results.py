@@ -1,4 +1,4 @@
-"""What a model reads of an answer."""
+"""The text that a model reads of a result."""
 
 import base64
 from typing import Any
@@ -53,11 +53,11 @@ def text(said: str) -> dict[str, Any]:
     ],
     ids=["text", "image", "audio", "text resource", "binary resource", "link"],
 )
-def test_each_kind_of_content_has_its_words(block: dict[str, Any], said: str) -> None:
+def test_each_kind_of_content_has_its_text(block: dict[str, Any], said: str) -> None:
     assert read(block) == said
 
 
-def test_parts_stand_on_lines_of_their_own() -> None:
+def test_parts_are_on_separate_lines() -> None:
     assert read(text("a"), text("b")) == "a\nb"
 
 
@@ -65,14 +65,14 @@ def test_a_structured_answer_is_read_as_json() -> None:
     assert read(structuredContent={"a": [1, "ü"]}) == '{"a":[1,"ü"]}'
 
 
-def test_a_structured_answer_that_a_text_says_already_is_read_once() -> None:
+def test_a_structured_answer_repeated_as_text_is_read_once() -> None:
     assert read(text('{"a": 1}'), structuredContent={"a": 1}) == '{"a": 1}'
     assert read(text("word"), structuredContent={"content": "word"}) == "word"
     assert read(text("5"), structuredContent={"result": 5}) == "5"
     assert read(text("it is one"), structuredContent={"a": 1}) == 'it is one\n{"a":1}'
 
 
-def test_nothing_is_said_to_be_nothing() -> None:
+def test_an_empty_result_says_so() -> None:
     assert read() == read(text("")) == NOTHING
 
 
@@ -83,15 +83,15 @@ def test_a_long_answer_is_cut_and_says_so() -> None:
     assert read(text("x" * 1_000), most=1_000) == "x" * 1_000
 
 
-def test_what_no_store_can_hold_is_written_as_an_escape() -> None:
+def test_unstorable_text_is_escaped() -> None:
     assert read(text("a\0b")) == "a\\x00b"
 
 
-def test_an_address_of_a_megabyte_is_cut_as_well() -> None:
+def test_a_very_long_address_is_cut_as_well() -> None:
     link = {"type": "resource_link", "uri": "file:///" + "x" * 1_000_000, "name": "a"}
 
     assert len(read(link, most=10_000)) < 1_000
 
 
-def test_a_failure_without_words_says_that() -> None:
+def test_a_failure_without_a_message_says_so() -> None:
     assert error_text(" ") == "it does not say why"

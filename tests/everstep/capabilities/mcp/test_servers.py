@@ -1,4 +1,4 @@
-"""Where servers are, and that nobody sees their secrets."""
+"""Configuration of servers, and protection of its secrets."""
 
 import subprocess
 import sys
@@ -13,11 +13,11 @@ from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.tools.toolsets import Toolset
 from everstep.capabilities.mcp import HttpServer, StdioServer, UseMCP
 
-SECRET = "sk-very-secret"  # noqa: S105 -- it opens nothing
+SECRET = "sk-very-secret"  # noqa: S105 -- a fake secret
 
 
 def anything(value: Any) -> Any:
-    """What no type checker would let through."""
+    """Untyped, because a type checker would refuse these values."""
     return value
 
 
@@ -28,7 +28,7 @@ HTTP = HttpServer(f"https://me:{SECRET}@example.com/mcp?key={SECRET}", {"Authori
 @pytest.mark.parametrize(
     "shown", [STDIO, HTTP, UseMCP(STDIO), UseMCP(HTTP), HttpServer(HTTP.url, lambda tenant: {"X": tenant})]
 )
-def test_nothing_secret_is_printed(shown: object) -> None:
+def test_no_secret_is_printed(shown: object) -> None:
     assert SECRET not in f"{shown!r} {shown}"
 
 
@@ -44,12 +44,12 @@ def test_nothing_secret_is_printed(shown: object) -> None:
         (HttpServer("https://mcp.example.com:8443/mcp"), "mcp_example_com"),
     ],
 )
-def test_names_begin_with_what_the_server_is(server: StdioServer | HttpServer, name: str) -> None:
+def test_names_begin_with_the_kind_of_the_server(server: StdioServer | HttpServer, name: str) -> None:
     assert UseMCP(server).toolset.name == name
     assert UseMCP(server).toolset.policy.prefix == name
 
 
-def test_a_prefix_of_ones_own_wins_and_may_be_empty() -> None:
+def test_a_custom_prefix_takes_precedence_and_may_be_empty() -> None:
     assert UseMCP(STDIO, "mine").toolset.name == "mine"
     assert UseMCP(STDIO, "").toolset.policy.prefix == ""
     assert UseMCP(STDIO, "").toolset.name == "server"
@@ -75,14 +75,16 @@ def test_a_prefix_of_ones_own_wins_and_may_be_empty() -> None:
         (lambda: UseMCP(STDIO, idle_seconds=float("inf")), "idle_seconds must be finite"),
     ],
 )
-def test_what_cannot_be_used_is_refused_with_what_to_change(make: Callable[[], object], told: str) -> None:
+def test_an_invalid_configuration_is_refused_with_what_to_change(
+    make: Callable[[], object], told: str
+) -> None:
     with pytest.raises(InvalidInput, match=told) as refused:
         make()
 
     assert SECRET not in str(refused.value)
 
 
-def test_servers_are_the_same_when_they_are_reached_the_same_way() -> None:
+def test_servers_with_the_same_connection_settings_are_equal() -> None:
     assert StdioServer("a", ["b"], {"c": "d"}) == StdioServer("a", ("b",), {"c": "d"})
     assert len({StdioServer("a", cwd=Path("b")), StdioServer("a", cwd=Path("b")), StdioServer("a")}) == 2
 
@@ -103,7 +105,7 @@ def test_it_installs_its_toolset() -> None:
     assert isinstance(use.toolset, Toolset)
 
 
-def test_without_the_extra_it_says_what_to_install() -> None:
+def test_without_the_extra_the_error_names_what_to_install() -> None:
     code = """
 import sys
 sys.modules["mcp"] = None

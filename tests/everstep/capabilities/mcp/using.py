@@ -1,4 +1,4 @@
-"""Using a toolset the way the runtime does."""
+"""Using a toolset in the same way as the runtime."""
 
 import asyncio
 import sys
@@ -15,7 +15,7 @@ from everstep.capabilities.mcp import Server, StdioServer, UseMCP, close_connect
 EXECUTION = UUID(int=7)
 HOSTILE = Path(__file__).parent / "hostile.py"
 UNSTOPPED = 20.0
-"""Seconds after which a test has failed: what it waits for will not happen any more."""
+"""Seconds after which a test fails: the awaited event will not happen any more."""
 
 
 def hostile(mode: str = "", env: Mapping[str, str] | None = None) -> StdioServer:
@@ -23,7 +23,7 @@ def hostile(mode: str = "", env: Mapping[str, str] | None = None) -> StdioServer
 
 
 class Tools:
-    """What a server listed, by its own names."""
+    """The tools that a server listed, by their original names."""
 
     def __init__(self, use: UseMCP, tenant: str, listed: Mapping[str, ListedTool]) -> None:
         self.use = use
@@ -40,7 +40,7 @@ class Tools:
 
 
 async def tools_of(use: UseMCP, tenant: str = "t1") -> Tools:
-    """What it lists, as it is after it was recorded."""
+    """The listed tools, after a round trip through their recorded form."""
     listed = await use.toolset.listed(Asker(EXECUTION, tenant))
     recorded = [ListedTool.from_dict(each.to_dict()) for each in listed]
     return Tools(use, tenant, {each.origin["tool"]: each for each in recorded})
@@ -48,7 +48,7 @@ async def tools_of(use: UseMCP, tenant: str = "t1") -> Tools:
 
 @asynccontextmanager
 async def using(server: Server, prefix: str = "s", /, **options: Any) -> AsyncGenerator[Tools]:
-    """Its tools; in the end all connections are closed."""
+    """The toolset's tools; at the end all connections are closed."""
     try:
         yield await tools_of(UseMCP(server, prefix, **options))
     finally:
@@ -56,14 +56,14 @@ async def using(server: Server, prefix: str = "s", /, **options: Any) -> AsyncGe
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    """Wait for something that another process does."""
+    """Wait for an effect of another process."""
     async with asyncio.timeout(UNSTOPPED):
         while not holds():  # noqa: ASYNC110 -- it happens in another process
             await asyncio.sleep(0.01)
 
 
 def is_running(pid: int) -> bool:
-    """Whether it runs; one that only waits for its parent to take note does not."""
+    """Whether it runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in {"Z", "X"}
     except OSError:

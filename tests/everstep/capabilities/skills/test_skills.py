@@ -30,7 +30,7 @@ LIST = "Available skills:\n- [pdf]: Fills forms\n- [review]: Reads code"
 
 @pytest.fixture(params=["openat2", "step by step"], autouse=True)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways in which files are opened."""
+    """Both implementations of opening files."""
     if request.param != "openat2":
         monkeypatch.setattr(openat2, "is_available", lambda: False)
     elif not openat2.is_available():
@@ -46,7 +46,7 @@ def a_skill(path: Path, description: str = "", body: str = "Do it.", **fields: s
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two skills, of either form."""
+    """Two skills, one of each layout."""
     a_skill(tmp_path / "lib" / "pdf" / "SKILL.md", "Fills forms", "Run $0.")
     a_skill(tmp_path / "lib" / "review.md", "Reads code")
     return tmp_path / "lib"
@@ -63,7 +63,7 @@ def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
 # --- The library ---
 
 
-def test_skills_are_read_in_both_forms(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_skills_are_read_in_both_layouts(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     """9.5.1: `{lib}/{name}/SKILL.md` and `{lib}/{name}.md`."""
     (folder / "notes.txt").touch()
     (folder / "empty").mkdir()
@@ -78,7 +78,7 @@ def test_skills_are_read_in_both_forms(folder: Path, caplog: pytest.LogCaptureFi
     assert not warned(caplog)
 
 
-def test_of_one_name_skill_md_wins(folder: Path) -> None:
+def test_of_one_name_the_directory_wins(folder: Path) -> None:
     """9.5.1"""
     a_skill(folder / "pdf.md", "flat")
     a_skill(folder / "other" / "SKILL.md", "by its name", name="review")
@@ -99,8 +99,8 @@ def test_a_skill_may_have_no_front_matter(folder: Path) -> None:
 @pytest.mark.parametrize(
     "yaml", ["a: [", "a: &x 1\nb: *x", "- a", "just text", "x: " + "y" * 70_000, "!!int x"]
 )
-def test_front_matter_that_is_no_map_counts_as_none(folder: Path, yaml: str) -> None:
-    """9.5.1: the body follows it all the same."""
+def test_front_matter_that_is_not_a_map_is_ignored(folder: Path, yaml: str) -> None:
+    """9.5.1: the body is still read."""
     (folder / "odd.md").write_text(f"---\n{yaml}\n---\nBody")
     odd = SkillLibrary(folder).get("odd")
     assert odd is not None
@@ -108,7 +108,7 @@ def test_front_matter_that_is_no_map_counts_as_none(folder: Path, yaml: str) -> 
 
 
 def test_resources_are_the_files_in_three_directories(folder: Path) -> None:
-    """9.5.1: and those declared, none twice; links out are none."""
+    """9.5.1: and declared ones, without duplicates; links to the outside are not resources."""
     for path in ("scripts/run.sh", "scripts/deep/x.py", "references/a.md", "assets/b.png", "tests/c", "d.md"):
         (folder / "pdf" / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / "pdf" / path).touch()
@@ -130,8 +130,8 @@ def test_resources_are_the_files_in_three_directories(folder: Path) -> None:
     )
 
 
-def test_a_library_is_looked_at_once_and_on_first_use(folder: Path) -> None:
-    """9.5.1: what was loaded is kept."""
+def test_a_library_is_read_once_and_on_first_use(folder: Path) -> None:
+    """9.5.1: the loaded skills are cached."""
     found = SkillLibrary(folder)
     a_skill(folder / "late.md")
     first = found.skills
@@ -141,9 +141,7 @@ def test_a_library_is_looked_at_once_and_on_first_use(folder: Path) -> None:
     assert found.skills is first
 
 
-def test_a_library_that_does_not_exist_has_no_skills(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_missing_library_has_no_skills(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """9.5.1, 9.5.2, 9.5.6: and a warning says so."""
     found = SkillLibrary(tmp_path / "gone")
     assert LoadSkillTool(found)() == "(no skills)"
@@ -152,12 +150,12 @@ def test_a_library_that_does_not_exist_has_no_skills(
 
 
 @pytest.mark.parametrize("path", [None, 5, ""])
-def test_what_is_no_path_is_refused(path: Any) -> None:
+def test_an_invalid_path_is_refused(path: Any) -> None:
     with pytest.raises(InvalidInput, match="is no directory; pass a path as text or as a Path"):
         SkillLibrary(path)
 
 
-# --- What strangers may put there ---
+# --- Hostile files ---
 
 
 def a_pipe(path: Path) -> None:
@@ -198,10 +196,10 @@ def some_bytes(content: bytes) -> Callable[[Path], object]:
         (some_bytes(b"x" * (library.MAX_BYTES + 1)), "it is larger than 262144 bytes; shorten it"),
     ],
 )
-def test_what_is_hostile_is_left_out_and_warned_about(
+def test_a_hostile_file_is_omitted_with_a_warning(
     folder: Path, caplog: pytest.LogCaptureFixture, make: Callable[[Path], object], why: str
 ) -> None:
-    """9.5.1, 9.5.6: and keeps no other out."""
+    """9.5.1, 9.5.6: and all others are loaded."""
     a_skill(folder.parent / "secret.md", "the secret")
     make(folder / "bad.md")
     assert names(folder) == ["pdf", "review"]
@@ -210,8 +208,10 @@ def test_what_is_hostile_is_left_out_and_warned_about(
     assert str(folder / "bad.md") in warned(caplog)[0]
 
 
-def test_a_directory_that_leads_out_is_no_skill(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """9.5.1, 9.5.6: neither by its own link, nor by that of its file, nor by those of its resources."""
+def test_a_directory_that_leads_outside_is_not_a_skill(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """9.5.1, 9.5.6: neither through its own link, nor a link to its file, nor its resources."""
     a_skill(folder.parent / "outside" / "SKILL.md", "the secret")
     (folder.parent / "outside" / "scripts").mkdir()
     (folder.parent / "outside" / "scripts" / "secret.sh").touch()
@@ -232,10 +232,10 @@ def test_a_link_within_the_library_is_a_skill(folder: Path) -> None:
     assert names(folder) == ["again", "pdf", "review", "twin"]
 
 
-def test_there_are_limits_to_a_library(
+def test_a_library_has_limits(
     folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """9.5.1, 9.5.6: and a warning says what is left out."""
+    """9.5.1, 9.5.6: and a warning names the omitted skills."""
     monkeypatch.setattr(library, "MAX_SKILLS", 1)
     monkeypatch.setattr(library, "MAX_RESOURCES", 2)
     (folder / "pdf" / "assets").mkdir()
@@ -274,8 +274,8 @@ def test_the_tool_lists_and_loads(folder: Path, args: dict[str, Any], told: str)
     assert not tool.schema.get("required")
 
 
-def test_arguments_of_a_wrong_kind_fail_the_call(folder: Path) -> None:
-    """9.5.3: the model is told what to send."""
+def test_arguments_of_a_wrong_type_fail_the_call(folder: Path) -> None:
+    """9.5.3: the result says what to send."""
     with pytest.raises(ToolFailed, match="skill_name: Input should be a valid string"):
         LoadSkillTool(SkillLibrary(folder)).call({"skill_name": 5}, CONTEXT)
 
@@ -284,7 +284,7 @@ def test_arguments_of_a_wrong_kind_fail_the_call(folder: Path) -> None:
 
 
 class Listening:
-    """A model that keeps what it is asked."""
+    """A model that records its requests."""
 
     def __init__(self, *script: InferenceResponse) -> None:
         self.model = ScriptedModel(*script)
@@ -295,8 +295,8 @@ class Listening:
         return await self.model.respond(request, on_text)
 
 
-def test_an_agent_is_told_of_its_skills_once_and_loads_one(folder: Path) -> None:
-    """9.5.3, 9.5.4: before everything else, in every request, however long it runs."""
+def test_an_agent_is_informed_of_its_skills_once_and_loads_one(folder: Path) -> None:
+    """9.5.3, 9.5.4: before everything else, in every request, in runs of any length."""
     model = Listening(
         calls(("load_skill", {"skill_name": "pdf", "arguments": "x.py"})), says("Done"), says("Again")
     )
@@ -329,7 +329,7 @@ def test_the_announcement_changes_nothing_else(folder: Path) -> None:
     assert hook.before_step(announced) is announced
 
 
-def test_without_skills_nothing_is_announced(tmp_path: Path) -> None:
+def test_without_skills_there_is_no_announcement(tmp_path: Path) -> None:
     """9.5.4: with skills present."""
     state = AgentState.empty().with_messages("Hello")
     assert AnnounceSkills(SkillLibrary(tmp_path)).before_step(state) is state
