@@ -217,7 +217,7 @@ def parse_json(text: str, where: str = "the text") -> Any:
     except InvalidInput:
         raise
     except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"{where} is no JSON: {error}") from None
+        raise InvalidInput(f"{where} is not valid JSON: {error}") from None
 
 
 def parse_uuid(value: object, where: str) -> UUID:
@@ -347,7 +347,7 @@ def parse_moment(value: object, where: str = "the moment") -> datetime:
         at = datetime.fromisoformat(text)
         return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
     except (ValueError, OverflowError):
-        raise InvalidInput(f"{where} is no ISO 8601 date and time with a zone: {value!r}") from None
+        raise InvalidInput(f"{where} is not an ISO 8601 date and time with a zone: {value!r}") from None
 
 
 def parse_optional_moment(value: object, where: str = "the moment") -> datetime | None:

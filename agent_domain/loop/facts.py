@@ -104,7 +104,7 @@ class ExecutionFacts:
     state_info: StateInfo = StateInfo()
     execution_started_at: datetime | None = None
     step_started_at: datetime | None = None
-    """Set while a step is under way."""
+    """Set while a step is in progress."""
     usage: Usage = Usage()
     child_tokens: int = 0
     """Tokens used by child executions, and by their children in turn."""

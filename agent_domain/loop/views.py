@@ -20,7 +20,7 @@ class StepView(Protocol):
 
     @property
     def finish_reason(self) -> str | None:
-        """Why the model stopped writing."""
+        """The reason why the model stopped."""
         ...
 
     @property

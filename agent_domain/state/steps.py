@@ -99,7 +99,7 @@ class AgentStep:
 
     @property
     def finish_reason(self) -> str | None:
-        """Why the model stopped writing."""
+        """The reason why the model stopped."""
         return self.inference_response.finish_reason if self.inference_response else None
 
     @property

@@ -196,7 +196,7 @@ def result_value(result: object, tool: str = "the tool") -> Any:
         return freeze(str(result), where)
     try:
         plain = to_jsonable_python(result)
-    except ValueError:  # no JSON form, bytes that are no text, or a value inside itself
+    except ValueError:  # no JSON form, bytes that are not text, or a value inside itself
         raise InvalidInput(
             f"{where} is of type {type(result).__name__}, which cannot be stored as JSON; "
             "return text, numbers, lists, maps, a dataclass or a pydantic model"

@@ -395,7 +395,7 @@ def test_a_time_is_read_as_utc(text: str, at: datetime) -> None:
 
 @pytest.mark.parametrize("text", ["", "yesterday", "2026-13-01T00:00:00Z", "0001-01-01T00:00:00+05:00"])
 def test_what_is_no_time_is_refused(text: str) -> None:
-    with pytest.raises(InvalidInput, match="startedAt is no ISO 8601 date and time"):
+    with pytest.raises(InvalidInput, match="startedAt is not an ISO 8601 date and time"):
         parse_moment(text, "startedAt")
 
 

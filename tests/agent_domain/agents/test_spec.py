@@ -247,7 +247,7 @@ def test_of_several_prompts_the_first_key_wins() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("{", "the agent is no JSON"),
+        ("{", "the agent is not valid JSON"),
         ("[]", "The agent must be a JSON object, not list"),
         ("{}", "The agent needs a 'name'"),
         ('{"name": "a"}', "The agent needs a 'description'"),

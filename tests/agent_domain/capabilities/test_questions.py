@@ -118,8 +118,8 @@ def test_another_form_is_refused() -> None:
     """8.5.4: `Answer does not match the schema: {detail}`."""
     assert refusing(FORM, data={}) == "Answer does not match the schema: 'name' is a required property"
     assert refusing(FORM, "[]") == "Answer does not match the schema: not an object"
-    assert refusing(FORM, "Ada").startswith("Answer does not match the schema: the answer is no JSON")
-    assert refusing(FORM).startswith("Answer does not match the schema: the answer is no JSON")
+    assert refusing(FORM, "Ada").startswith("Answer does not match the schema: the answer is not valid JSON")
+    assert refusing(FORM).startswith("Answer does not match the schema: the answer is not valid JSON")
 
 
 @pytest.mark.parametrize("text", ["", " \n"])

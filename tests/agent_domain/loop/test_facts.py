@@ -516,7 +516,7 @@ def test_facts_cannot_be_changed(field: str) -> None:
 
 def test_what_is_no_state_info_is_refused() -> None:
     """4.1.6: a moment has to be one."""
-    with pytest.raises(InvalidInput, match="startedAt is no ISO 8601 date"):
+    with pytest.raises(InvalidInput, match="startedAt is not an ISO 8601 date"):
         StateInfo.from_dict({"startedAt": "yesterday"})
 
 

@@ -435,7 +435,7 @@ def test_a_cut_conversation_is_made_of_the_last_messages(
         ({"usage": {"prompt": "many"}}, "prompt is 'many'"),
         ({"usage": 5}, "usage must be a map"),
         ({"execution": [1]}, "execution must be a map"),
-        ({"execution": {"started_at": "noon"}}, "started_at is no ISO 8601 date"),
+        ({"execution": {"started_at": "noon"}}, "started_at is not an ISO 8601 date"),
         ({"execution": {"cumulative_seconds": "x"}}, "could not convert"),
         ({"messages": 5}, "int"),
         ({"metadata": [1]}, "metadata must be a map"),

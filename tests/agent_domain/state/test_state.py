@@ -752,7 +752,7 @@ def broken(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
         (broken(lambda d: d.update(steps=5)), "int"),
         (broken(lambda d: d.update(metadata=[1])), "metadata must be a map"),
         (broken(lambda d: d.update(messageStore={"sections": [{}]})), "name"),
-        (broken(lambda d: d.update(startedAt="noon")), "startedAt is no ISO 8601 date"),
+        (broken(lambda d: d.update(startedAt="noon")), "startedAt is not an ISO 8601 date"),
         (broken(lambda d: d.update(metadata={"a": "\ud800"})), "half of a surrogate pair"),
         (broken(lambda d: d["steps"][0]["step"].update(stepType="odd")), "odd"),
         (broken(lambda d: d["usage"].update(input=-1)), "input is -1"),

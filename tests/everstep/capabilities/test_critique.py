@@ -153,7 +153,7 @@ async def test_a_failing_critic_is_called_again(wrong: str | Exception) -> None:
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        ("Looks good", "Approved without critique: the critic's answer is no JSON"),
+        ("Looks good", "Approved without critique: the critic's answer is not valid JSON"),
         (ModelError("overloaded"), "Approved without critique: the critic failed: overloaded"),
     ],
 )
@@ -172,7 +172,7 @@ async def test_the_critic_gets_the_error_of_its_answer() -> None:
     _, model = await run("Ulm", "Looks good", YES, having=[UseSelfCritique()])
     *_, own, again = model.requests[2].messages
     assert own.text == "Looks good"
-    assert again.text.startswith("That cannot be read: the critic's answer is no JSON")
+    assert again.text.startswith("That cannot be read: the critic's answer is not valid JSON")
 
 
 async def test_another_model_may_criticise() -> None:

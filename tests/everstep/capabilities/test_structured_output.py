@@ -160,7 +160,7 @@ async def test_the_model_gets_the_validation_error() -> None:
     state, model = await extracting("I think Ada", ADA)
     *_, own, again = model.requests[1].messages
     assert own.text == "I think Ada"
-    assert again.text.startswith("That does not fit: the answer is no JSON")
+    assert again.text.startswith("That does not fit: the answer is not valid JSON")
     assert results(state) == [STORED]
 
 

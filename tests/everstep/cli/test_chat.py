@@ -218,7 +218,7 @@ async def test_a_question_is_answered_by_the_next_line(room: Room, http: httpx2.
         (
             "fill in",
             "Friday",
-            "refused: Answer does not match the schema: the answer is no JSON",
+            "refused: Answer does not match the schema: the answer is not valid JSON",
             '{"day":"Fri"}',
         ),
     ],
@@ -266,7 +266,7 @@ async def test_a_call_is_decided_about_as_it_was_shown(room: Room, decision: str
         ("yes please", "type a, or d and perhaps a reason"),
         ("a little later", "type a, or d and perhaps a reason"),
         ("e", "type a, or d and perhaps a reason"),
-        ("e {", "what follows is no JSON"),
+        ("e {", "what follows is not valid JSON"),
         ("e [1]", "what follows"),
         ("e {}", "Required arguments are missing: euros"),
     ],

@@ -278,8 +278,8 @@ async def test_a_call_is_approved_with_other_arguments(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        (("--args", "{"), "--args is no JSON"),
-        (("--args", ""), "--args is no JSON"),
+        (("--args", "{"), "--args is not valid JSON"),
+        (("--args", ""), "--args is not valid JSON"),
         (("--args", "[1]"), "--args"),
         (("--args", "{}"), "Required arguments are missing: euros"),
     ],
@@ -429,9 +429,9 @@ async def test_what_is_no_id_is_refused_before_anything_is_asked(
         (("run", " \n "), "the message is empty; say something"),
         (("run", "\ud800"), "message text contains half of a surrogate pair; send valid Unicode"),
         (("steer", UNKNOWN, ""), "the message is empty; say something"),
-        (("answer", UNKNOWN, "--data", "{"), "--data is no JSON"),
-        (("answer", UNKNOWN, "--data", ""), "--data is no JSON"),
-        (("answer", UNKNOWN, "--data", "[" * 100_000), "--data is no JSON"),
+        (("answer", UNKNOWN, "--data", "{"), "--data is not valid JSON"),
+        (("answer", UNKNOWN, "--data", ""), "--data is not valid JSON"),
+        (("answer", UNKNOWN, "--data", "[" * 100_000), "--data is not valid JSON"),
         (("answer", UNKNOWN, "--data", "NaN"), "--data"),
         (("executions", "--cursor", "xx"), "the cursor cannot be read"),
         (("--agents", "json:loads", "run", "hello"), "it should hold an AgentBuilder"),

@@ -121,8 +121,8 @@ async def test_a_viewer_without_a_position_starts_at_the_head(ann: Person, since
 @pytest.mark.parametrize(
     ("since", "complaint"),
     [
-        ("[object Object]", "since is no JSON"),
-        ("undefined", "since is no JSON"),
+        ("[object Object]", "since is not valid JSON"),
+        ("undefined", "since is not valid JSON"),
         ("7", "the position cannot be read"),
         ("[]", "the position cannot be read"),
         ("{}", "seq"),
