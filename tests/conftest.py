@@ -1,4 +1,4 @@
-"""What every test runs under."""
+"""The fixtures and limits of every test."""
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -7,15 +7,15 @@ from everstep.runtime.signals import restore_for_children
 from tests.databases import databases
 from tests.services import services
 
-# Here and nowhere else: imported into several conftests, each would start servers of its own.
+# Only here: imported into several conftests, each would start servers of its own.
 __all__ = ["databases", "services"]
 
-# A run in the background of a script ignores SIGINT. Its children would do so as well, and never end when
-# a test sends them one.
+# A background job of a script ignores SIGINT. Its children would inherit that and never end when a test sends
+# SIGINT.
 restore_for_children()
 
-# How long an example takes says more about the machine than about the code. All else stays as hypothesis
-# chose it, which is something else where the variable CI is set.
+# An example's duration depends on the machine more than on the code. The other settings stay hypothesis's
+# defaults, which differ where the variable CI is set.
 settings.register_profile("everstep", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("everstep")
 
@@ -24,7 +24,7 @@ SLOW_SECONDS = 1800
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Name the marker of what takes too long for every day."""
+    """Register the marker for tests that are too slow for every run."""
     config.addinivalue_line("markers", "slow: takes too long for every day; run with -m slow")
     config.addinivalue_line(
         "markers", "installation: drives processes of a running installation over their own ports"
@@ -32,7 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave those out, unless they are asked for."""
+    """Deselect the slow tests unless they are requested."""
     if "slow" in str(config.getoption("markexpr")):
         for item in items:
             item.add_marker(pytest.mark.timeout(SLOW_SECONDS))

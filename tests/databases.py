@@ -1,4 +1,4 @@
-"""Databases on the server of the test session, made and dropped by name."""
+"""Databases on the test session's server, created and dropped by name."""
 
 from uuid import uuid4
 
@@ -10,11 +10,11 @@ from everstep.runtime.embedded import EmbeddedServices
 from everstep.store.migrate import upgrade
 
 MIGRATED, SHARED = "migrated", "shared"
-"""One with empty tables, which others are copies of; and one that many tests use in turn."""
+"""A database with empty tables, from which others are copied; and one that many tests use in turn."""
 
 
 class Databases:
-    """Databases on the test server, made and dropped by name."""
+    """Databases on the test server, created and dropped by name."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -25,23 +25,23 @@ class Databases:
             connection.execute(statement.encode())
 
     def named(self, name: str) -> str:
-        """The URL of one of them."""
+        """The URL of a database."""
         return make_url(self.url).set(database=name).render_as_string(hide_password=False)
 
     def create(self, template: str = "template0") -> str:
-        """Create one and return its URL."""
+        """Create a database and return its URL."""
         name = f"test_{uuid4().hex}"
         self.run(f"CREATE DATABASE {name} TEMPLATE {template}")
         return self.named(name)
 
     def drop(self, url: str) -> None:
-        """Remove one, even while clients are connected."""
+        """Drop a database, even while clients are connected."""
         self.run(f"DROP DATABASE IF EXISTS {make_url(url).database} WITH (FORCE)")
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def databases(services: EmbeddedServices) -> Databases:
-    """The test server's databases, with one that is migrated."""
+    """The test server's databases, one of them migrated."""
     databases = Databases(services.database_url)
     databases.run(f"CREATE DATABASE {MIGRATED}")
     await upgrade(databases.named(MIGRATED))

@@ -36,7 +36,7 @@ INSTEAD = {
     "stands": "is, or is stored",
     "goes": "is sent, moves, continues",
 }
-"""Words that this project once wrote everywhere, and what engineers write."""
+"""Words of this project's former idiom, and their replacements."""
 
 PARTICIPLE = re.compile(
     r"(?:[a-z]{2}ed|told|begun|ran|came|heard|kept|known|said|found|left|sent|met|lost|gone|written|given|taken"
@@ -44,7 +44,7 @@ PARTICIPLE = re.compile(
 )
 NO_PARTICIPLES = {"need", "feed", "speed", "seed", "embed", "shared", "red", "exceed", "proceed", "succeed"}
 NOT_NAMED = ("__", "test_")
-"""Functions whose names Python or pytest demands."""
+"""Functions whose names Python or pytest requires."""
 BOOLEAN = ("is_", "has_", "was_", "can_", "on_")
 
 
@@ -56,12 +56,11 @@ class Finding(NamedTuple):
     instead: str
 
     def __str__(self) -> str:
-        """One line for people."""
         return f"{self.place}: {self.found!r}; write {self.instead}"
 
 
 class Measure(NamedTuple):
-    """What was found in a room."""
+    """The findings of a room."""
 
     words: int
     private: list[Finding]
@@ -76,12 +75,11 @@ class Measure(NamedTuple):
 
     @property
     def percent(self) -> float:
-        """Functions in a hundred that are named by a participle."""
+        """The percentage of functions named by a participle."""
         return 100 * len(self.participles) / max(self.functions, 1)
 
 
 def files(folder: Path, *suffixes: str) -> Iterator[Path]:
-    """The files of a folder, or the file itself."""
     found = [folder] if folder.is_file() else sorted(folder.rglob("*"))
     for path in found:
         if path.suffix in suffixes and path.is_file() and not SKIPPED & {*path.relative_to(folder).parts}:
@@ -89,7 +87,6 @@ def files(folder: Path, *suffixes: str) -> Iterator[Path]:
 
 
 def place_of(path: Path) -> str:
-    """The path in the repository."""
     return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name
 
 
@@ -138,7 +135,7 @@ def _transitions(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def functions(path: Path) -> Iterator[tuple[ast.FunctionDef | ast.AsyncFunctionDef, bool]]:
-    """Each function of a module that is no test, and whether it is a transition."""
+    """Each function of a module except tests, and whether it is a transition."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     transitions = {*_transitions(tree)}
     for node in ast.walk(tree):
@@ -147,7 +144,6 @@ def functions(path: Path) -> Iterator[tuple[ast.FunctionDef | ast.AsyncFunctionD
 
 
 def measure(*rooms: Path) -> Measure:
-    """Measure folders or files together."""
     found = Measure(0, [], 0, [], [])
     for room in rooms:
         for path in files(room, ".py", ".md"):

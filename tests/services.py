@@ -1,7 +1,7 @@
 """The real servers, once per test session.
 
-A test whose marker says `loop_scope="session"` may also stop and start them. Others use what the
-fixture tells about them: their own event loop is not the one that the servers belong to.
+A test whose marker says `loop_scope="session"` may also stop and start them. Other tests use the addresses in
+the fixture: they run in their own event loop, and the servers belong to another one.
 """
 
 from collections.abc import AsyncGenerator, Generator
@@ -15,29 +15,30 @@ import pytest_asyncio
 from everstep.runtime.embedded import EmbeddedConfig, EmbeddedServices, embedded
 
 CARELESS: Final = {"fsync": "off"}
-"""PostgreSQL without waiting for the disk. What was committed survives a killed server, but no power cut;
-without `synchronous_commit` it would not even survive that."""
+"""PostgreSQL without waiting for the disk. Committed data survive a killed server, but no power cut; without
+`synchronous_commit` they would not even survive the former.
+"""
 
 
 @contextmanager
 def data_directory() -> Generator[Path]:
-    """One that goes when it is done with.
+    """A directory that is removed afterwards.
 
-    Not below pytest's: each session of pytest closes that one to other users, and under root PostgreSQL,
-    also one of another session, is such a user.
+    Not below pytest's: each session of pytest closes that one to other users, and under root PostgreSQL, also
+    one of another session, runs as such a user.
     """
     with TemporaryDirectory(prefix="everstep-test-") as folder:
         yield Path(folder)
 
 
 def careless(data: Path) -> EmbeddedConfig:
-    """On free ports, without waiting for the disk."""
+    """Servers on free ports that do not wait for the disk."""
     return EmbeddedConfig(data, temporal_port=0, ui_port=0, postgres_settings=CARELESS)
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def services() -> AsyncGenerator[EmbeddedServices]:
-    """PostgreSQL and Temporal, on free ports and in a directory of their own."""
+    """PostgreSQL and Temporal, on free ports and in a directory of this session."""
     with data_directory() as data:
         async with embedded(careless(data)) as running:
             yield running

@@ -1,4 +1,4 @@
-"""A link that swallows: it acknowledges what it is sent, passes nothing on, and closes nothing."""
+"""A link that acknowledges what it receives, relays nothing, and closes nothing."""
 
 import asyncio
 from asyncio import StreamReader, StreamWriter
@@ -23,32 +23,31 @@ class SwallowingLink:
     """Between clients and one server, which may listen on a unix socket."""
 
     url: str
-    """Where clients connect to, through the link."""
     target: URL
     takes_new: bool = True
-    """Whether new connections get through."""
+    """Whether the link accepts new connections."""
     connections: list[Connection] = field(default_factory=list[Connection])
     swallowed: int = 0
-    """Bytes that were not passed on."""
+    """Bytes that were not relayed."""
 
     def swallow(self, *, new: bool = True) -> None:
-        """Pass on nothing of the connections that exist, for good; nor of new ones, until `flow`."""
+        """Stop relaying on existing connections for good, and on new ones until `flow`."""
         self.takes_new = self.takes_new and not new
         for connection in self.connections:
             connection.swallows = True
 
     def flow(self) -> None:
-        """Let new connections through. What was swallowed is gone, as are the connections it was sent on."""
+        """Relay on new connections. The swallowed bytes are lost, as are the connections that they were sent
+        on.
+        """
         self.takes_new = True
 
     def cut(self) -> None:
-        """End all connections."""
         for connection in self.connections:
             for writer in connection.writers:
                 writer.transport.abort()
 
     async def accept(self, reader: StreamReader, writer: StreamWriter) -> None:
-        """A client came."""
         there, other = await self._open()
         connection = Connection((writer, other), not self.takes_new)
         self.connections.append(connection)

@@ -1,4 +1,4 @@
-"""The contracts between the packages are kept, and a contract that is broken is noticed."""
+"""The contracts between the packages are kept, and a broken contract is noticed."""
 
 import ast
 import importlib
@@ -34,7 +34,7 @@ def test_the_layers_name_every_package() -> None:
 
 
 def test_everything_is_imported_as_everstep() -> None:
-    """What is beside it is linked into it, and there is no other package in the wheel."""
+    """The folders beside it are linked into it, and there is no other package in the wheel."""
     assert packages_below(ROOT) - {"tests", "bench", "examples"} == {"everstep", *LINKED}
     assert [(ROOT / "everstep" / name).readlink() for name in LINKED] == [
         Path("..") / name for name in LINKED
@@ -43,7 +43,7 @@ def test_everything_is_imported_as_everstep() -> None:
 
 
 @pytest.mark.parametrize("name", LINKED)
-def test_an_import_by_the_old_name_says_the_new_one(name: str) -> None:
+def test_an_import_by_the_old_name_reports_the_new_one(name: str) -> None:
     with pytest.raises(ImportError, match=rf"Import everstep\.{name}"):
         importlib.import_module(name)
     source = f"from {name}.contracts import anything\n"
@@ -59,7 +59,7 @@ def test_an_import_by_the_old_name_says_the_new_one(name: str) -> None:
         "-",
     ]
     for folder in (ROOT, ROOT / "agent_domain"):
-        found = subprocess.run(  # noqa: S603 -- our own interpreter and words
+        found = subprocess.run(  # noqa: S603 -- our own interpreter
             lint, cwd=folder, input=source, capture_output=True, text=True, check=False
         )
         assert found.returncode == 1
@@ -92,7 +92,7 @@ PLANTED = [
     ),
     Planted("workflows", "workflows/planted.py", "import everstep.agents"),
     Planted("workflows", "workflows/planted.py", "import httpx"),
-    # Workflows import activities, so what those import counts as well.
+    # Workflows import activities, so their imports count as well.
     Planted("workflows", "activities/planted.py", "import sqlalchemy.ext.asyncio"),
     Planted("gateway", "broadcast_gateway/planted.py", "from everstep.workflows import anything"),
     Planted("gateway", "broadcast_gateway/planted.py", "import everstep.activities"),
@@ -109,7 +109,7 @@ PLANTED = [
 
 @pytest.fixture
 def copied(tmp_path: Path) -> Path:
-    """The packages as they are, where something can be planted in them."""
+    """A copy of the packages for planted imports."""
     for package in ("everstep", *LINKED):
         shutil.copytree(
             ROOT / package, tmp_path / package, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
@@ -120,7 +120,7 @@ def copied(tmp_path: Path) -> Path:
 
 def linted(folder: Path) -> subprocess.CompletedProcess[str]:
     lint = "from importlinter.cli import lint_imports_command as lint; lint()"
-    return subprocess.run(  # noqa: S603 -- our own interpreter and words
+    return subprocess.run(  # noqa: S603 -- our own interpreter
         [sys.executable, "-c", lint, "--no-cache", "--no-logo"],
         cwd=folder,
         capture_output=True,
@@ -159,16 +159,16 @@ def test_a_forbidden_import_is_planted_for_every_contract() -> None:
 
 # Clocks and sources of ids that come with a class or a module that the domain does need.
 IMPURE_NAMES = {"now", "utcnow", "today", "uuid1", "uuid4"}
-# What can be called without importing anything.
+# Names that can be called without an import.
 IMPURE_BUILTINS = {"open", "input", "print", "exec", "eval", "__import__", "breakpoint"}
-# What the domain may import besides the standard library.
+# The domain's permitted imports outside the standard library.
 DOMAIN_LIBRARIES = {"everstep", "pydantic", "pydantic_core"}
 
 
 def impurities(source: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(source)):
         match node:
-            # Named is enough: a clock can be handed on without being called.
+            # A mention is enough: a clock can be passed on without being called.
             case ast.Attribute(
                 value=ast.Name(id="datetime" | "date" | "uuid") | ast.Attribute(attr="datetime" | "date"),
                 attr=name,
@@ -198,7 +198,7 @@ def imported_libraries(source: str) -> Iterator[str]:
     sorted((ROOT / "agent_domain").rglob("*.py")),
     ids=lambda path: str(path.relative_to(ROOT)),
 )
-def test_the_domain_makes_up_nothing_by_itself(module: Path) -> None:
+def test_the_domain_has_no_input_but_its_arguments(module: Path) -> None:
     """1.1.2: no clock, no ids, no files, and no library but pydantic."""
     source = module.read_text()
 
@@ -223,5 +223,5 @@ def test_an_impurity_is_noticed(source: str) -> None:
     assert list(impurities(source))
 
 
-def test_a_library_of_others_is_noticed() -> None:
+def test_a_third_party_library_is_noticed() -> None:
     assert set(imported_libraries("import numpy.linalg\nfrom requests import get")) == {"numpy", "requests"}

@@ -1,4 +1,4 @@
-"""No task of the product runs in the background without being kept running."""
+"""No background task of the product runs unsupervised."""
 
 import ast
 from collections.abc import Iterator
@@ -26,7 +26,8 @@ AWAITED: Final = {
     "everstep/streams/connection.py": "pings of a client's line, whose end is the line's",
     "everstep/http_api/event_stream.py": "awaited by the answer that they are",
 }
-"""Tasks that something waits for, or whose end is someone's answer, and why they need not be kept running."""
+"""Tasks that are awaited, or whose end is a result that a caller waits for, and why they need no supervision.
+"""
 
 CAUGHT: Final = {
     ("everstep/client/titles.py", "_entitle"),
@@ -36,7 +37,7 @@ CAUGHT: Final = {
     ("broadcast_gateway/protocols.py", "_work"),
     ("broadcast_gateway/hub.py", "coroutine"),
 }
-"""Tasks that end by themselves. Each catches every exception, or is looked at when it is done."""
+"""Tasks that end by themselves. Each catches every exception, or its result is checked."""
 
 
 def tasks() -> Iterator[tuple[str, ast.Call]]:
@@ -58,7 +59,7 @@ def _name(node: ast.AST) -> str:
             return ""
 
 
-def test_every_task_is_kept_running_or_known() -> None:
+def test_every_task_is_supervised_or_listed() -> None:
     """1.3.3."""
     unknown = [
         f"{file}:{call.lineno}: {ast.unparse(call)}"
@@ -71,7 +72,7 @@ def test_every_task_is_kept_running_or_known() -> None:
     assert not unknown, "wrap them in everstep.agent_domain.background.keep_running, or say here why not"
 
 
-def test_what_is_known_is_still_there() -> None:
+def test_the_listed_tasks_still_exist() -> None:
     """1.3.3."""
     found = {(file, _name(call.args[0])) for file, call in tasks()}
 
@@ -79,7 +80,7 @@ def test_what_is_known_is_still_there() -> None:
     assert found >= CAUGHT
 
 
-def test_what_ends_by_itself_catches_everything() -> None:
+def test_the_tasks_that_end_by_themselves_catch_everything() -> None:
     """1.3.3."""
     for file, name in CAUGHT - {("broadcast_gateway/hub.py", "coroutine")}:
         tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))

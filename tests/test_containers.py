@@ -1,4 +1,4 @@
-"""docker-compose.yml and Dockerfile: what they open, and what they are made of."""
+"""The open ports and the sources of docker-compose.yml and Dockerfile."""
 
 import re
 from pathlib import Path
@@ -28,7 +28,7 @@ def test_images_are_pinned(name: str) -> None:
     assert PINNED.fullmatch(services()[name]["image"])
 
 
-def test_the_image_is_built_of_what_is_pinned() -> None:
+def test_the_image_is_built_from_pinned_sources() -> None:
     """13.5.1"""
     bases = re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE)
     assert bases
@@ -39,7 +39,7 @@ def test_the_image_is_built_of_what_is_pinned() -> None:
     assert uv == locked[1]
 
 
-def test_passwords_have_to_be_given() -> None:
+def test_passwords_must_be_set() -> None:
     """13.5.2"""
     assert environment("postgres")["POSTGRES_PASSWORD"].startswith("${POSTGRES_PASSWORD:?")
     assert environment("api")["EVERSTEP_BROADCAST_SECRET"].startswith("${EVERSTEP_BROADCAST_SECRET:?")
@@ -56,7 +56,7 @@ def test_only_workers_have_the_keys_of_providers() -> None:
     assert holders == ["worker"]
 
 
-def test_what_asks_for_no_password_is_open_to_this_machine_only() -> None:
+def test_a_server_without_a_password_is_open_to_this_machine_only() -> None:
     """13.5.3"""
     ports = {name: service.get("ports", []) for name, service in services().items()}
     public = {
@@ -66,7 +66,7 @@ def test_what_asks_for_no_password_is_open_to_this_machine_only() -> None:
     assert ports["temporal-ui"] == ["127.0.0.1:8080:8080"]
 
 
-def test_the_processes_know_the_names_that_they_are_reached_by() -> None:
+def test_the_processes_accept_the_names_under_which_they_are_reached() -> None:
     """13.5.3"""
     for name in ("api", "gateway"):
         assert environment(name)["EVERSTEP_ALLOWED_HOSTS"] == "${EVERSTEP_ALLOWED_HOSTS:-api,gateway}"

@@ -1,4 +1,4 @@
-"""What the README and the examples promise is what happens."""
+"""The README and the examples work as they promise."""
 
 import os
 import re
@@ -19,7 +19,7 @@ QUICKSTART = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
 
 def output_of(script: str, *arguments: str) -> str:
     command = [sys.executable, str(ROOT / "examples" / script), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)  # noqa: S603 -- ours
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)  # noqa: S603 -- our own code
     return done.stdout
 
 
@@ -41,7 +41,7 @@ def test_the_code_on_our_pages_runs(block: str) -> None:
 
 
 def test_a_service_gets_its_result(tmp_path: Path) -> None:
-    """8.4.1, 8.5.3: the agent waits for a person, and goes on."""
+    """8.4.1, 8.5.3: the agent waits for a person, and continues."""
     told = output_of("03_service.py", "--data", str(tmp_path / "data"))
 
     assert "It is paused meanwhile" in told
@@ -52,7 +52,7 @@ CODING = ROOT / "examples" / "05_coding_agent"
 
 
 def without_keys() -> dict[str, str]:
-    """So that the model is the script."""
+    """Remove the provider keys, so that the model is the script."""
     return {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
 
 
@@ -62,7 +62,7 @@ def test_the_coding_agent_makes_the_tests_pass(tmp_path: Path) -> None:
     folder = shutil.copytree(
         CODING, tmp_path / "coding", ignore=shutil.ignore_patterns("workspace", ".everstep")
     )
-    done = subprocess.run(  # noqa: S603 -- ours
+    done = subprocess.run(  # noqa: S603 -- our own code
         [sys.executable, str(folder / "run.py"), "--data", str(tmp_path / "data")],
         capture_output=True,
         text=True,
@@ -84,8 +84,8 @@ def test_the_coding_agent_makes_the_tests_pass(tmp_path: Path) -> None:
     assert "total = int(number)" in (folder / "project" / "durations" / "text.py").read_text()
 
 
-def test_the_script_of_the_coding_agent_mends_nothing_twice() -> None:
-    """9.2.4: on a copy that it has mended before, its edits find nothing to change."""
+def test_the_script_of_the_coding_agent_fixes_nothing_twice() -> None:
+    """9.2.4: on a copy that it has already fixed, its edits find nothing to change."""
     script = yaml.safe_load((CODING / "scenario.yaml").read_text(encoding="utf-8"))
     edits = [
         call["args"]
@@ -102,7 +102,7 @@ def test_the_script_of_the_coding_agent_mends_nothing_twice() -> None:
     assert not any(edit["old_string"] in files[edit["path"]] for edit in edits)
 
 
-def test_the_coding_agents_page_shows_what_it_does(tmp_path: Path) -> None:
+def test_the_coding_agents_page_shows_its_output(tmp_path: Path) -> None:
     page = (CODING / "README.md").read_text(encoding="utf-8")
     named = set(re.findall(r"^\| `([a-z_./]+)`", page, re.MULTILINE))
     ignored = {"README.md", ".gitignore"}
@@ -110,7 +110,7 @@ def test_the_coding_agents_page_shows_what_it_does(tmp_path: Path) -> None:
         "workspace/",
         ".everstep/",
     }
-    listed = subprocess.run(  # noqa: S603 -- ours
+    listed = subprocess.run(  # noqa: S603 -- our own code
         [Path(sys.executable).parent / "everstep", "agents"],
         cwd=shutil.copytree(CODING, tmp_path / "coding"),
         env=without_keys(),

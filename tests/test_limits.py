@@ -1,4 +1,4 @@
-"""What every test runs under: a limit of time, and signals that its children hear."""
+"""The limits of every test: a time limit, and signals that its children receive."""
 
 import signal
 import subprocess
@@ -11,19 +11,19 @@ import pytest
 from everstep.runtime.embedded.child import LAUNCHER
 from tests.acceptance.harness import ROOT, environment
 
-# As a script starts a job in the background, and `nohup` as well.
+# The state in which a script starts a background job, and `nohup` a process.
 IN_BACKGROUND = ("sh", "-c", "trap '' HUP INT QUIT; exec \"$@\"", "sh")
 INTERRUPTED = ("sh", "-c", "kill -INT $$; exit 7")
-"""Ends with the signal, or with 7 where it is ignored."""
+"""Ends with the signal, or with 7 if it is ignored."""
 
 
 def code_of(command: Sequence[str | Path]) -> int:
-    return subprocess.run(command, check=False, cwd=ROOT, env=environment(), timeout=60).returncode  # noqa: S603 -- our own words
+    return subprocess.run(command, check=False, cwd=ROOT, env=environment(), timeout=60).returncode  # noqa: S603 -- fixed command
 
 
 def pytest_run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     command = (*IN_BACKGROUND, sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments)
-    return subprocess.run(  # noqa: S603 -- our own words
+    return subprocess.run(  # noqa: S603 -- fixed command
         command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment(), timeout=120
     )
 

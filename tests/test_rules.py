@@ -1,4 +1,4 @@
-"""The list of rules and the tests are compared without being fooled by other numbers."""
+"""The comparison of rules and tests is not misled by other numbers."""
 
 from pathlib import Path
 
@@ -77,7 +77,7 @@ def test_a_built_rule_without_a_test_is_reported_in_order(tmp_path: Path) -> Non
     ]
 
 
-def test_a_rule_that_nobody_wrote_is_reported_with_its_test(tmp_path: Path) -> None:
+def test_a_number_that_is_no_rule_is_reported_with_its_test(tmp_path: Path) -> None:
     root = project(tmp_path, "2.2.1, 2.2.10, 2.5 and 11.", "Something of 2.2.2.")
 
     assert reported(root) == [
@@ -132,7 +132,7 @@ def test_a_docstring_names_rules_and_other_numbers(docstring: str, numbers: set[
     assert numbers_in(docstring, written(PAGE)) == numbers
 
 
-def test_a_page_without_built_rules_is_reported_not_passed(tmp_path: Path) -> None:
+def test_a_page_without_built_rules_is_reported_and_does_not_pass(tmp_path: Path) -> None:
     root = project(tmp_path, "2.2.1", page="# Rules\n")
 
     assert reported(root) == ["rules.md has no rules under '## Built'"]
@@ -142,7 +142,7 @@ def test_rules_are_sorted_as_numbers() -> None:
     assert in_order({"10.1", "2.10", "2.9", "2.9.1"}) == ["2.9", "2.9.1", "2.10", "10.1"]
 
 
-def test_the_exit_status_tells_whether_something_is_missing(
+def test_the_exit_status_shows_whether_a_rule_is_missing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = project(tmp_path, "2.2.1, 2.2.10, 2.5, 11")

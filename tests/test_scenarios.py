@@ -31,7 +31,8 @@ def response(turn: Turn) -> InferenceResponse | Exception:
 async def run_locally(scenario: Scenario) -> tuple[AgentState, list[str]]:
     """The scenario with real tools, a real driver and a scripted model.
 
-    The model is asked once for each step, as in the workflow's shell: the table has no tries below the loop.
+    The model is called once for each step, as in the workflow's shell: the table has no attempts below the
+    loop.
     """
     decisions: list[Decision] = []
     builder = AgentBuilder.new().with_driver(ToolCallingDriver(ScriptedModel(*map(response, scenario.turns))))
@@ -73,7 +74,7 @@ def test_bare_facts_decide_as_the_table_says(scenario: Scenario) -> None:
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 async def test_full_state_and_bare_facts_count_the_same(scenario: Scenario) -> None:
-    """1.1.2: the bodies beside the facts change none of them."""
+    """1.1.2: the bodies beside the facts do not change them."""
     state, _ = await run_locally(scenario)
     facts = drive(scenario, lambda _decision: None)
 

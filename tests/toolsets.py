@@ -1,4 +1,4 @@
-"""A toolset for tests: whatever somebody puts into it, and a count of how often it was asked."""
+"""A toolset for tests, with tools that the test chooses and a count of its requests."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,7 +36,7 @@ class _Called:
 
 @dataclass
 class Shelf:
-    """Tools that somebody else has."""
+    """Tools from another source."""
 
     tools: dict[str, Callable[[dict[str, Any], ToolContext], Any]]
     name: str = "shelf"

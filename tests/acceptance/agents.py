@@ -1,9 +1,9 @@
 """The agents of the acceptance tests, as worker processes load them.
 
-What they do is written down in the worker's folder, line by line and for good before it goes on, so
-that what a killed worker did can be counted. They also tell where they are (`at`): there a failpoint
-can be armed (`EVERSTEP_TEST_FUSE`), once in the folder, and this worker can be held up until the test
-opens the gates (`EVERSTEP_TEST_GATES`, each for all executions or for those of one message).
+They record their actions in the worker's folder, one line each and flushed to disk before they continue, so
+that the actions of a killed worker can be counted. They also report where they are (`at`): there a failpoint
+can be armed (`EVERSTEP_TEST_FUSE`), once per folder, and this worker can be held until the test opens the
+gates (`EVERSTEP_TEST_GATES`, each for all executions or for those of one message).
 """
 
 import asyncio
@@ -32,11 +32,12 @@ FUSE = os.environ.get("EVERSTEP_TEST_FUSE")
 GATES = frozenset(os.environ.get("EVERSTEP_TEST_GATES", "").split(";"))
 
 JOURNAL, ARMED, SPENT, OPEN = "journal", "armed", "spent", "open"
-"""Files in the folder: what was done; the failpoint's flag; that it was armed before; the open gates."""
+"""Files in the folder: the journal; the failpoint's flag; the mark that it was armed before; the open gates.
+"""
 
 
 def note(event: str, where: str, **told: Any) -> None:
-    """One line more in the journal."""
+    """Append a line to the journal."""
     line = json.dumps({"event": event, "where": where, "pid": os.getpid(), **told}) + "\n"
     journal = os.open(FOLDER / JOURNAL, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
@@ -47,7 +48,7 @@ def note(event: str, where: str, **told: Any) -> None:
 
 
 def spark(where: str) -> None:
-    """Arm the failpoint, if this is where it is to be armed and it never was."""
+    """Arm the failpoint if this is its place and it was never armed before."""
     if where != FUSE:
         return
     try:
@@ -58,22 +59,21 @@ def spark(where: str) -> None:
 
 
 async def at(where: str, about: str = "") -> None:
-    """Be somewhere: held up, if there is a gate."""
+    """Mark a place: fires the failpoint and waits at the gate, if there is one."""
     spark(where)
     if GATES & {where, f"{about}: {where}"}:
         note("waiting", where, about=about)
-        while not (FOLDER / OPEN).exists():  # noqa: ASYNC110 -- nobody tells another process
+        while not (FOLDER / OPEN).exists():  # noqa: ASYNC110 -- there is no signal between processes
             await asyncio.sleep(0.02)
 
 
 class WitnessedModel:
-    """A model whose questions and answers are written down: an answer when it is complete."""
+    """A model whose requests and complete replies are journalled."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
 
     async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
-        """Ask the model."""
         conversation = request.messages[request.cached_messages :]
         turn = sum(message.is_assistant for message in conversation) + 1
         about, pieces = conversation[0].text, 0
@@ -124,7 +124,7 @@ async def jot(text: str, context: ToolContext) -> str:
 
 @tool(options=ToolOptions(quick=True, effect=Effect.AT_MOST_ONCE))
 async def ring(times: int, context: ToolContext) -> str:
-    """Ring the bell."""
+    """Ring a bell."""
     return await _ran(context, "ring", f"rang {times} times")
 
 
@@ -135,7 +135,7 @@ async def ask(prompt: str, choices: list[str]) -> str:
 
 
 class Delegate:
-    """Hands a task over to another clerk."""
+    """Hands a task to another clerk."""
 
     name = "delegate"
     description = "Hand a task over to a clerk."
@@ -157,7 +157,7 @@ class Delegate:
 
 
 def _turns(name: str, **args: Any) -> tuple[ScriptedTurn, ...]:
-    """Look something up, then this call, then an answer that takes a while."""
+    """Look something up, then make this call, then write a slow reply."""
     return (
         ScriptedTurn(
             text="Let me see.",
@@ -188,7 +188,7 @@ SCRIPT = Script(
 
 @tool(options=ToolOptions(effect=Effect.AT_MOST_ONCE))
 async def transfer(euros: int, context: ToolContext) -> str:
-    """Pay, once somebody has approved it."""
+    """Pay, after a person's approval."""
     return await _ran(context, "transfer", f"transferred {euros}")
 
 
@@ -205,7 +205,7 @@ def _agent(name: str, policy: ErrorPolicy) -> AgentBuilder:
 
 
 agents = [
-    # Carries on when a tool fails, and reads why.
+    # Continues when a tool fails, and reads the reason.
     _agent("clerk", ErrorPolicy.ignore_tool_errors()),
     # Stops at any failure.
     _agent("novice", ErrorPolicy()),

@@ -1,4 +1,4 @@
-"""A stage on which everything goes wrong: processes, stories that are told, and viewers of all kinds."""
+"""The chaos test's processes, stories and viewers, and the faults that hit them."""
 
 import asyncio
 import os
@@ -33,9 +33,9 @@ from tests.services import careless, data_directory
 
 AGENTS = "tests.acceptance.storytellers:agents"
 LOOK = 0.1
-"""Seconds between two looks at what others do."""
+"""Seconds between two polls."""
 TAIL = 4000
-"""Characters of a log that are shown."""
+"""Characters of a log that a report shows."""
 
 
 Wreck: TypeAlias = Callable[[], Coroutine[object, object, None]]
@@ -43,26 +43,26 @@ Wreck: TypeAlias = Callable[[], Coroutine[object, object, None]]
 
 @dataclass(frozen=True)
 class Measure:
-    """How much of everything."""
+    """The size of a run."""
 
     stories: int
     viewers: int
     seconds: float
-    """In which all goes wrong; what is under way then may take as long as it does."""
+    """How long faults happen; work that is under way may take longer."""
     kills: int
-    """Of gateways, and as many of workers."""
+    """Kills of gateways, and as many of workers."""
     drains: int
     restarts: int
     cut_every: float
-    """Seconds from one cut of a viewer's connection to the next, about."""
+    """Average seconds between two cuts of a viewer's connection."""
     unread: float
     """Seconds in which every fifth viewer reads nothing."""
     patience: float
-    """Seconds until everything has to be over, when nothing goes wrong any more."""
+    """Seconds until everything must be over, once the faults have stopped."""
     limit: int = 300
-    """Seconds that the whole test may take."""
+    """The whole test's time limit in seconds."""
     shared: int = 0
-    """Further gateways that share one port."""
+    """Additional gateways that share one port."""
 
 
 SHORT = Measure(16, 48, 20, kills=3, drains=1, restarts=1, cut_every=3, unread=3, patience=90)
@@ -71,17 +71,17 @@ LONG = Measure(
 )
 
 ABORTED, LOST = "0.2", "0.05"
-"""Of all attempts to write a step, and of all frames on their way to a gateway."""
+"""The share of attempts that break off, and the share of frames lost on their way to a gateway."""
 
 
 def measure() -> Measure:
-    """For every day, unless `EVERSTEP_CHAOS=long` asks for more."""
+    """The short run, or the long one if `EVERSTEP_CHAOS=long`."""
     return LONG if os.environ.get("EVERSTEP_CHAOS") == "long" else SHORT
 
 
 @dataclass
 class Story:
-    """What somebody wants to be told."""
+    """A story that a client asks for."""
 
     about: str
     execution_id: UUID | None = None
@@ -92,7 +92,7 @@ class Story:
 
 @dataclass
 class Plot:
-    """A stream: a session with two stories, or one story that has none."""
+    """A stream: a session with two stories, or one story without a session."""
 
     stories: list[Story]
     is_session: bool
@@ -100,11 +100,11 @@ class Plot:
     began: asyncio.Event = field(default_factory=asyncio.Event)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     told: list[Envelope] = field(default_factory=list[Envelope])
-    """All that is stored of it, in the end."""
+    """Every envelope stored for it, read at the end."""
 
     @property
     def is_long(self) -> bool:
-        """Whether one of its stories is."""
+        """Whether one of its stories is long."""
         return any(is_long(story.about) for story in self.stories)
 
     def __str__(self) -> str:
@@ -112,14 +112,14 @@ class Plot:
 
 
 class Patient(Protocol):
-    """What a role needs to know of how long it may take to start."""
+    """The part of the stage that a role needs: how long it may take to start."""
 
     @property
     def patience(self) -> float: ...
 
 
 class Scenery(Protocol):
-    """Where a role plays."""
+    """The installation in which a role runs."""
 
     folder: Path
     installation: Installation
@@ -130,7 +130,7 @@ class Scenery(Protocol):
 
 @dataclass
 class Role:
-    """A process that is started again whenever it ends, as an operator's tools do."""
+    """A process that is restarted whenever it ends, as an operator's supervisor does."""
 
     name: str
     arguments: tuple[str, ...]
@@ -141,7 +141,7 @@ class Role:
     busy: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def start(self) -> None:
-        """It may find no database, and is then started again."""
+        """Start; a process that finds no database is started again."""
         deadline = monotonic() + self.stage.measure.patience
         while True:
             log = self.stage.folder / f"{self.name}-{len(self.lives) + 1}.log"
@@ -157,14 +157,14 @@ class Role:
             await asyncio.sleep(LOOK)
 
     async def crash(self, pause: float) -> None:
-        """Killed, and after a moment there again."""
+        """Kill the process, and restart it after a moment."""
         async with self.busy:
             await self.lives[-1].kill()
             await asyncio.sleep(pause)
             await self.start()
 
     async def drain(self) -> None:
-        """Told to stop; another one takes over."""
+        """Stop the process gracefully while another one takes over."""
         async with self.busy:
             assert await self.lives[-1].stop() == 0, self.lives[-1].log.read_text()[-TAIL:]
             await self.start()
@@ -176,8 +176,6 @@ class Role:
 
 @dataclass
 class Stage:
-    """All processes, streams and viewers."""
-
     measure: Measure
     seed: str
     installation: Installation
@@ -194,15 +192,15 @@ class Stage:
     notes: list[str] = field(default_factory=list[str])
     began: float = field(default_factory=monotonic)
     faults: list[str] = field(default_factory=list[str])
-    """What is not as it should be."""
+    """Everything that is wrong."""
     restarting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def dice(self, what: str) -> Random:
-        """Drawn alike for the same seed."""
+        """A random generator; the same seed draws the same values."""
         return Random(f"{self.seed} {what}")  # noqa: S311 -- no secret
 
     def note(self, what: str) -> None:
-        """What happened when, for people."""
+        """Log an event with its time, for the report."""
         self.notes.append(f"{monotonic() - self.began:6.2f} {what}")
 
     @property
@@ -231,7 +229,6 @@ class Stage:
         return Role(name, arguments, says, self.installation.environment(**given), self)
 
     async def open(self) -> None:
-        """Start all processes."""
         for number in range(2):
             port = a_free_port()
             self.ports.append(port)
@@ -256,22 +253,19 @@ class Stage:
         return [*self.gateways, *self.workers, *self.apis]
 
     async def close(self) -> None:
-        """Leave no process behind."""
         for role in self.roles:
             if role.lives:
                 await role.lives[-1].kill()
 
-    # Stories.
-
     def _draw(self) -> None:
-        """Half of all stories are told in sessions, two in each."""
+        """Half of all stories belong to sessions, two in each."""
         about = [Story(f"Story {number}") for number in range(self.measure.stories)]
         half = self.measure.stories // 2
         self.plots += [Plot(about[place : place + 2], is_session=True) for place in range(0, half, 2)]
         self.plots += [Plot([story], is_session=False) for story in about[half:]]
 
     async def play(self) -> None:
-        """All of it, until all stories have been told to everybody."""
+        """Run the scenario until every viewer has received every story."""
         self._draw()
         self.began = monotonic()
         async with AsyncExitStack() as ways, asyncio.TaskGroup() as tasks:
@@ -283,7 +277,7 @@ class Stage:
         self.note("everything was told")
 
     async def _tell(self, plot: Plot, dice: Random) -> None:
-        """Begin a stream at some moment, and wait until all of it has been told."""
+        """Start a stream at a random moment and wait until all of it is stored."""
         await asyncio.sleep(dice.uniform(0, 0.6) * self.measure.seconds)
         if plot.is_session:
             for story in plot.stories:
@@ -350,7 +344,7 @@ class Stage:
             raise StoreUnavailable(str(error)) from error
 
     async def until(self, what: str, holds: Callable[[], Awaitable[bool] | bool]) -> None:
-        """Wait for what others do; the patience begins when nothing goes wrong any more."""
+        """Wait for other processes; the timeout starts when the faults stop."""
         deadline = self.began + self.measure.seconds + self.measure.patience
         while True:
             found = holds()
@@ -364,7 +358,7 @@ class Stage:
     # Viewers.
 
     async def _look_on(self, number: int, ways: AsyncExitStack, tasks: asyncio.TaskGroup) -> None:
-        """One more viewer, who comes when it is time."""
+        """Add a viewer at its moment."""
         dice, kinds = self.dice(f"viewer {number}"), (Native, Pusher, Sse, Follower, Pusher, Sse)
         kind = kinds[(number + number // len(self.plots)) % len(kinds)]
         is_slow = number % 5 == 0
@@ -399,14 +393,14 @@ class Stage:
     async def _watch(self, onlooker: Onlooker) -> None:
         try:
             await onlooker.watch()
-        except Exception as error:  # noqa: BLE001 -- of the test's own viewers as well
+        except Exception as error:  # noqa: BLE001 -- the test's own viewers may fail in any way
             self.faults.append(f"viewer {onlooker.name} gave up: {error!r}")
 
     async def _trouble(self, onlooker: Onlooker, dice: Random, *, is_slow: bool) -> None:
-        """Cuts, and a while in which nothing is read."""
+        """Cut the viewer's connections, and stop reading for a while."""
         if is_slow:
-            # From when the long text begins: of less nobody would notice that it is not read.
-            while not any(map(_begins_the_last, onlooker.seen.stored)):  # noqa: ASYNC110 -- nobody tells
+            # Starts with the long text: with less, a pause in reading has no effect.
+            while not any(map(_begins_the_last, onlooker.seen.stored)):  # noqa: ASYNC110 -- there is no signal to wait for
                 await asyncio.sleep(LOOK / 4)
             await onlooker.way.held(self.measure.unread)
         while monotonic() < self.began + self.measure.seconds:
@@ -422,10 +416,10 @@ class Stage:
             else:
                 return [Envelope.placed(each) for each in found]
 
-    # What goes wrong.
+    # Faults.
 
     async def _wreck(self) -> None:
-        """All of it, at moments that are drawn."""
+        """Run every fault at its random moment."""
         dice, measure = self.dice("wrecks"), self.measure
         wrecks: list[tuple[float, str, Wreck]] = []
 
@@ -456,7 +450,7 @@ class Stage:
             await self.services.postgres.start()
 
     def report(self) -> str:
-        """All that helps to find out."""
+        """Everything that helps to explain a failure."""
         seen = [
             f"{each.name}: {each.connections} connections, {each.way.cuts // 2} cuts, {each.resyncs} resyncs,"
             f" {each.seen.words} texts, {len(each.seen.stored)} stored;"
@@ -475,7 +469,7 @@ def _begins_the_last(envelope: Envelope) -> bool:
 
 @asynccontextmanager
 async def set_up(measure: Measure, nursery: Nursery, folder: Path) -> AsyncGenerator[Stage]:
-    """Servers of our own, and all processes."""
+    """Start servers for this test alone, and all processes."""
     seed = os.environ.get("EVERSTEP_CHAOS_SEED") or uuid4().hex[:8]
     with data_directory() as data:
         async with (

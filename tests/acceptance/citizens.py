@@ -1,5 +1,3 @@
-"""The agents of `test_rules_of_an_installation.py`, as its worker and its API load them."""
-
 import asyncio
 from datetime import timedelta
 
@@ -18,7 +16,7 @@ PATIENCE = timedelta(seconds=1)
 """How long the hasty agent waits for an answer."""
 
 NAP = 0.4
-"""Seconds of work of one call."""
+"""Seconds of work in one call."""
 
 
 @tool
@@ -30,13 +28,13 @@ async def nap() -> str:
 
 @tool
 async def spill() -> str:
-    """Fail with a message that nobody else may read."""
+    """Fail with a message that no one else may read."""
     raise RuntimeError("password=hunter2 at 10.0.0.3")
 
 
 @tool(options=ToolOptions(effect=Effect.AT_MOST_ONCE))
 async def pay(mark: str) -> str:
-    """Pay, unless the rules ask a person first."""
+    """Pay; the rules may ask a person first."""
     return f"paid {mark}"
 
 

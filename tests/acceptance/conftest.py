@@ -1,4 +1,4 @@
-"""One installation for all tests that leave its servers alone."""
+"""One installation for all tests that do not stop its servers."""
 
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -17,14 +17,14 @@ from tests.acceptance.harness import Installation, Nursery, installed
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def nursery() -> AsyncGenerator[Nursery]:
-    """Where processes come from."""
+    """The source of processes."""
     async with Nursery.opened() as nursery:
         yield nursery
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def installation(services: EmbeddedServices, nursery: Nursery) -> AsyncGenerator[Installation]:
-    """Everstep on the servers of all tests, in a database of its own."""
+    """An installation on the session's servers, in its own database."""
     with psycopg.connect(services.database_url.replace("+psycopg", ""), autocommit=True) as connection:
         connection.execute("CREATE DATABASE acceptance")
     own = make_url(services.database_url).set(database="acceptance")
@@ -34,7 +34,7 @@ async def installation(services: EmbeddedServices, nursery: Nursery) -> AsyncGen
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def front(installation: Installation, tmp_path: Path) -> AsyncGenerator[Front]:
-    """With a worker and a key."""
+    """An API with a worker and a key."""
     keys = PostgresKeys(installation.store.engine)
     made = await create_key(keys, "people", tenant_id=f"front-{uuid4().hex}", user_id="ann")
     front = Front(installation, tmp_path, made.secret, f"front-{uuid4().hex}")

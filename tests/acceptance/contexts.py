@@ -1,4 +1,4 @@
-"""Policies about contexts, as an application has them."""
+"""Policies for contexts, as an application defines them."""
 
 import asyncio
 import time
@@ -11,9 +11,9 @@ HIDDEN = "password=hunter2"
 
 
 class Policy:
-    """What it does depends on what the message is about."""
+    """A policy that chooses its behaviour by the subject of the message."""
 
-    async def check(  # noqa: C901 -- one case for each thing that a policy may do
+    async def check(  # noqa: C901 -- one case for each behaviour
         self, context: MessageContext, caller: ContextCaller
     ) -> MessageContext:
         match context.related_id:
@@ -46,14 +46,14 @@ class Policy:
 
 
 class Unmakeable:
-    """A policy with arguments."""
+    """A policy whose constructor needs arguments."""
 
     def __init__(self, url: str) -> None:
         self.url = url
 
 
 class Blocking:
-    """A policy that cannot be awaited."""
+    """A policy that is not async."""
 
     def check(self, context: Any, caller: Any) -> Any:
         del caller
@@ -61,7 +61,7 @@ class Blocking:
 
 
 class Short:
-    """A policy that takes too little."""
+    """A policy that takes too few arguments."""
 
     async def check(self, context: Any) -> Any:
         return context

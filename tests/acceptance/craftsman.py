@@ -1,8 +1,8 @@
-"""An agent with the real tools, for tests that lose the worker in the midst of their calls.
+"""An agent with the real tools, for tests that kill the worker during their calls.
 
 It answers each message with one step: all quick tools at once, all others at once, a subagent, a question.
-Each call is written down once the tool has done its work, and is held up there until the gates are opened:
-whoever is killed then has had every effect, and reported none.
+Each call is journalled once the tool has done its work, and is then held until the gates open: a worker
+killed at that point has had every effect and reported none.
 """
 
 import asyncio
@@ -41,14 +41,14 @@ from tests.acceptance.agents import FOLDER, WitnessedModel, at, note
 WORK: Final = FOLDER / "work"
 SERVER: Final = Path(__file__).parents[1] / "everstep" / "capabilities" / "mcp" / "hostile.py"
 MARK: Final = "LC_EVERSTEP_SITE"
-"""A variable that commands may see: by it, processes are known that a site began."""
+"""A variable that commands may see. It identifies the processes that a site started."""
 
 BILL, PLAN, LETTER, WALK, GO, MEMO = "bill", "plan", "letter", "walk", "go", "memo.md"
 SKILLS: Final = "skills"
 
 
 def furnish(work: Path) -> None:
-    """What the tools find."""
+    """Create the files that the tools find."""
     (work / SKILLS).mkdir(parents=True)
     (work / SKILLS / "joining.md").write_text("---\ndescription: How to join wood\n---\nUse a dowel.\n")
     (work / MEMO).write_text("Buy nails.\n")
@@ -57,7 +57,7 @@ def furnish(work: Path) -> None:
 
 @dataclass(frozen=True)
 class Watched:
-    """A tool whose calls are written down, and held up once they have had their effect."""
+    """A tool whose calls are journalled, and held once they have had their effect."""
 
     tool: Tool
 
@@ -106,7 +106,7 @@ class WatchedSet:
 
 
 class Fruit(BaseModel):
-    """Some fruit."""
+    """Name some fruit."""
 
     number: int
 
@@ -134,7 +134,7 @@ SLOW: Final[Mapping[str, dict[str, Any]]] = {
 WALKING: Final = {
     "command": f"echo begun >>{WALK}; until [ -e {GO} ]; do sleep 0.05; done; echo ended >>{WALK}; cat {WALK}"
 }
-"""Takes until somebody says go: a worker that is killed meanwhile is killed in the midst of it."""
+"""Runs until the test releases it, so a worker killed before that is killed during the command."""
 ERRAND: Final = {"subagent": "finder", "prompt": TASK}
 QUESTION: Final = {"prompt": "Which wood?", "choices": ["oak", "pine"]}
 
@@ -161,7 +161,7 @@ FINDER = AgentSpec("finder", "Finds files", "You find files.", tools=["search_fi
 
 
 def _watched(definition: AgentDefinition, left_alone: Iterable[str]) -> AgentDefinition:
-    """With tools that are written down, except for those that others run."""
+    """The toolset with journalled tools, except for those that others run."""
     tools = definition.tools.merged(
         [Watched(tool) for tool in definition.tools if tool.name not in left_alone]
     )
@@ -191,7 +191,7 @@ def _craftsman() -> AgentDefinition:
     ):
         builder.with_capability(capability)
     watched = _watched(builder.definition(), left_alone=("user_input", "spawn_subagent"))
-    # Once more, so that the subagent inherits tools that are written down.
+    # A second time, so that the subagent inherits journalled tools.
     return watched.equipped()
 
 

@@ -1,4 +1,4 @@
-"""The HTTP API of an installation: processes that can be killed, and a worker behind them."""
+"""The HTTP API of an installation: processes that can be killed, with a worker behind them."""
 
 import os
 import secrets
@@ -15,10 +15,10 @@ AGENTS = "tests.everstep.http_api.clerk:agents"
 
 
 def a_free_port() -> int:
-    """One that stays the same, whichever process answers there.
+    """Choose a port that stays the same for every process that listens there.
 
-    It lies below the ports that the kernel gives to outgoing connections, in a range of this test process,
-    so that nothing takes it between this look and its use.
+    It lies below the range that the kernel gives to outgoing connections, in a range reserved for this test
+    process, so that nothing takes it between the check and its use.
     """
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 8
     while True:
@@ -29,7 +29,7 @@ def a_free_port() -> int:
 
 @dataclass
 class Front:
-    """API processes on one port, one after the other, and a worker."""
+    """A sequence of API processes on one port, and a worker."""
 
     installation: Installation
     folder: Path
@@ -38,11 +38,11 @@ class Front:
     port: int = field(default_factory=a_free_port)
     kill_at: Failpoint | None = None
     variables: dict[str, str] = field(default_factory=dict[str, str])
-    """What its processes find in their environment besides."""
+    """Additional environment variables of its processes."""
     begun: list[Process] = field(default_factory=list[Process])
 
     async def process(self, *arguments: str, says: str) -> Process:
-        """A process of this installation, once it says that it is up."""
+        """Start a process of this installation and wait until it reports that it is up."""
         log = self.folder / f"{len(self.begun)}.log"
         log.touch()
         given = {"EVERSTEP_TASK_QUEUE": self.queue, "EVERSTEP_AGENTS": AGENTS, **self.variables}
@@ -56,10 +56,9 @@ class Front:
         return process
 
     async def api(self) -> Process:
-        """One that answers."""
+        """Start an API process and wait until it answers."""
         return await self.process("api", "--port", str(self.port), says="answering at")
 
     @property
     def url(self) -> str:
-        """Where."""
         return f"http://127.0.0.1:{self.port}"

@@ -1,8 +1,8 @@
-"""Worker processes that can be killed, and what is left of an execution afterwards.
+"""Worker processes that can be killed, and the stored rows of an execution afterwards.
 
-A site is a task queue of its own with the workers on it, and a folder in which they write down what
-they did. The account of an execution is every row that the database has of it, without what may
-differ between two runs: ids, times and attempts.
+A site is a task queue with its own workers, and a folder in which they journal their actions. The account of
+an execution is every database row of it, without the values that may differ between two runs: ids, times and
+attempts.
 """
 
 import asyncio
@@ -38,23 +38,24 @@ from tests.acceptance.agents import ARMED, JOURNAL, OPEN
 ROOT: Final = Path(__file__).parents[2]
 AGENTS: Final = "tests.acceptance.agents:agents"
 DEADLINE: Final = 90.0
-"""Seconds after which something will not happen any more. A crash is noticed after 10; a worker that hangs
-may keep for 10 each of the tasks that it had asked for."""
+"""Seconds after which a wait fails. A crash is noticed after 10; a worker that hangs may hold each of the
+tasks that it had polled for 10.
+"""
 
 LOOK: Final = 0.02
-"""Seconds between two looks at what another process does: nobody tells."""
+"""Seconds between two polls of another process, which sends no signal."""
 
 OUR_ENVIRONMENT: Final = re.compile(r"EVERSTEP_|TEMPORAL_|DATABASE_URL|OPENAI_|ANTHROPIC_|COV_")
 
 
 def environment(**more: str) -> dict[str, str]:
-    """This process's, without what would tell another process which installation to use."""
+    """This process's environment, without the variables that select another installation."""
     inherited = {name: value for name, value in os.environ.items() if not OUR_ENVIRONMENT.match(name)}
     return {**inherited, **more}
 
 
 async def until(what: str, condition: Callable[[], Awaitable[object] | object]) -> None:
-    """Wait for something that another process does."""
+    """Wait for an effect of another process."""
     try:
         async with asyncio.timeout(DEADLINE):
             while True:
@@ -67,7 +68,7 @@ async def until(what: str, condition: Callable[[], Awaitable[object] | object]) 
 
 
 class Nursery:
-    """Where processes come from; see `nursery.py`."""
+    """The source of processes; see `nursery.py`."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -78,7 +79,7 @@ class Nursery:
     @classmethod
     @asynccontextmanager
     async def opened(cls) -> AsyncGenerator["Nursery"]:
-        """Ready to start processes; none of them survives it."""
+        """A nursery that ends all its processes when the block ends."""
         module = (sys.executable, "-m", "tests.acceptance.nursery")
         process = await asyncio.create_subprocess_exec(
             *module, stdin=PIPE, stdout=PIPE, cwd=ROOT, env=environment()
@@ -93,7 +94,7 @@ class Nursery:
             await nursery._listening
 
     async def start(self, *arguments: str, log: Path, environment: Mapping[str, str]) -> "Process":
-        """An `everstep` process."""
+        """Start an `everstep` process."""
         born = asyncio.get_running_loop().create_future()
         self._births.append(born)
         order = {"arguments": arguments, "log": str(log), "environment": dict(environment)}
@@ -117,7 +118,7 @@ class Nursery:
 
 @dataclass
 class Process:
-    """A process of ours."""
+    """An `everstep` process."""
 
     pid: int
     log: Path
@@ -125,34 +126,31 @@ class Process:
 
     @property
     def code(self) -> int | None:
-        """What it ended with, as in `subprocess`; None while it lives."""
+        """The return code, as in `subprocess`; None while it runs."""
         return self.ended.result() if self.ended.done() else None
 
     async def death(self) -> int:
-        """What it ends with."""
+        """Wait for its end and return its code."""
         async with asyncio.timeout(DEADLINE):
             return await asyncio.shield(self.ended)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal."""
         os.kill(self.pid, number)
 
     async def kill(self) -> None:
-        """As a crash would."""
+        """Kill it with SIGKILL, as a crash would."""
         if self.code is None:
             self.signal(signal.SIGKILL)
         await self.death()
 
     async def stop(self) -> int:
-        """As an operator would; what it was doing it may finish."""
+        """Stop it as an operator would; it may finish its current work."""
         self.signal(signal.SIGTERM)
         return await self.death()
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A line of a journal."""
-
     event: str
     where: str
     pid: int
@@ -160,14 +158,14 @@ class Entry:
 
 
 def read_journal(file: Path) -> list[Entry]:
-    """All lines of a journal, if there is one."""
+    """All lines of a journal, if it exists."""
     lines = map(json.loads, file.read_text().splitlines()) if file.exists() else ()
     return [Entry(line.pop("event"), line.pop("where"), line.pop("pid"), line) for line in lines]
 
 
 @dataclass
 class Installation:
-    """Servers with the tables in place, and what reaches them."""
+    """Servers with the tables in place, and the connections to them."""
 
     database_url: str
     temporal_address: str
@@ -176,11 +174,11 @@ class Installation:
     nursery: Nursery
 
     def environment(self, **more: str) -> dict[str, str]:
-        """What a process is told to use these servers."""
+        """The variables that make a process use these servers."""
         return environment(DATABASE_URL=self.database_url, TEMPORAL_ADDRESS=self.temporal_address, **more)
 
     def client(self, queue: str, agents: str = AGENTS) -> Client:
-        """Starts and handles executions of these agents."""
+        """A client that starts and handles executions of these agents."""
         known = {agent.descriptor.name: agent for agent in load_agents(agents)}
         return Client(self.temporal, self.store, known, task_queue=queue)
 
@@ -189,7 +187,7 @@ class Installation:
 async def installed(
     nursery: Nursery, services: EmbeddedServices, database_url: str
 ) -> AsyncGenerator[Installation]:
-    """Everstep on these servers, with its tables."""
+    """An installation on these servers, with its tables."""
     await upgrade(database_url)
     engine = create_engine(database_url)
     settings = Settings.read(database_url=database_url, temporal_address=services.temporal_address)
@@ -210,12 +208,12 @@ class Site:
     folder: Path
     agents: str = AGENTS
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
-    """What its workers find in their environment besides."""
+    """Additional environment variables of its workers."""
     workers: list[Process] = field(default_factory=list[Process])
 
     @property
     def client(self) -> Client:
-        """Starts executions that only the workers of this site can run."""
+        """A client whose executions only the workers of this site can run."""
         return self.installation.client(self.name, self.agents)
 
     async def worker(
@@ -226,7 +224,7 @@ class Site:
         gates: str = "",
         grace: float = 60,
     ) -> Process:
-        """One more worker: `kill_at` where it dies, once armed at `fuse`; `gates` where it is held up."""
+        """A worker that dies at `kill_at` once the failpoint at `fuse` is armed, or waits at `gates`."""
         given = {
             "EVERSTEP_TASK_QUEUE": self.name,
             "EVERSTEP_AGENTS": self.agents,
@@ -247,38 +245,38 @@ class Site:
         return worker
 
     async def start(self, message: str, agent: str = "clerk") -> Execution:
-        """An execution, for the workers of this site."""
+        """Start an execution for the workers of this site."""
         return await self.client.start(agent, message)
 
     async def ended(self, execution: Execution) -> "Account":
-        """The account of an execution that comes to its end."""
+        """Wait for the end of an execution and return its account."""
         async with asyncio.timeout(DEADLINE):
             await execution.result()
         return await account(self.installation, execution)
 
     def open_gates(self) -> None:
-        """Whoever is held up goes on."""
+        """Release the workers that wait at a gate."""
         (self.folder / OPEN).touch()
 
     async def reached(self, event: str, where: str) -> None:
-        """Wait until a worker has written this down."""
+        """Wait until a worker has journalled this."""
         await until(f"a worker of {self.name} {event} at {where}", lambda: self.count(event, where))
 
     def journal(self, *events: str) -> list[Entry]:
-        """What the workers did; all of it, or only such events."""
+        """The workers' journal; all of it, or only these events."""
         entries = read_journal(self.folder / JOURNAL)
         return [entry for entry in entries if not events or entry.event in events]
 
     def counted(self, event: str) -> dict[str, int]:
-        """How often this happened, by where."""
+        """How often this happened, by place."""
         return dict(Counter(entry.where for entry in self.journal(event)))
 
     def count(self, event: str, where: str) -> int:
-        """How often this happened there."""
+        """How often this happened at a place."""
         return self.counted(event).get(where, 0)
 
     async def close(self) -> None:
-        """Leave no process behind."""
+        """End every process."""
         for worker in self.workers:
             await worker.kill()
 
@@ -287,7 +285,7 @@ class Site:
 async def site(
     name: str, installation: Installation, folder: Path, agents: str = AGENTS, **variables: str
 ) -> AsyncGenerator[Site]:
-    """A site of its own; its workers do not survive it."""
+    """A new site; its workers end with the block."""
     folder.mkdir()
     made = Site(name, installation, folder, agents, variables)
     try:
@@ -297,7 +295,7 @@ async def site(
 
 
 async def paused(execution: Execution) -> None:
-    """Wait until it waits for people."""
+    """Wait until an execution waits for people."""
 
     async def is_paused() -> bool:
         return (await execution.get()).status is ExecutionStatus.PAUSED
@@ -310,18 +308,18 @@ async def paused(execution: Execution) -> None:
 
 @dataclass(frozen=True)
 class Account:
-    """All that is stored of an execution, comparable with that of another one."""
+    """All stored rows of an execution, comparable with those of another one."""
 
     status: ExecutionStatus
     answer: str | None
     steps: tuple[int, ...]
     conversation: tuple[tuple[str, str], ...]
     rows: Mapping[str, Any]
-    """By table, without what may differ."""
+    """By table, without the values that may differ."""
 
     @property
     def told(self) -> str:
-        """What the model was told last."""
+        """The last message that the model received."""
         return next(text for role, text in reversed(self.conversation) if role == "tool")
 
 
@@ -337,16 +335,16 @@ TABLES: Final = {
     "agent_streams": ("stream_id", "stream_id"),
     "agent_envelopes": ("execution_id", "seq"),
 }
-"""Whose a row is, and how the rows are ordered."""
+"""The column that links a row to its execution, and the order of the rows."""
 
 DIFFERS: Final = re.compile(r".*(_at|At|[sS]econds|duration_?[mM]s|attempts?)|epoch|timestamp|task_queue")
-"""Keys of what may differ: when, how long, and at which attempt."""
+"""Keys whose values may differ: times, durations and attempt numbers."""
 
 AN_ID: Final = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}|call_[0-9a-f]{12}")
 
 
 async def account(installation: Installation, execution: Execution) -> Account:
-    """What is stored of an execution; its envelopes have to be without gap and duplicate."""
+    """Read the account of an execution; its envelopes must have no gap and no duplicate."""
     row = await execution.get()
     steps = await execution.steps()
     envelopes = await installation.store.envelopes(execution.ref.tenant_id, execution.ref.stream_id)
@@ -366,7 +364,7 @@ async def _rows(installation: Installation, execution: Execution) -> Mapping[str
     found: dict[str, Any] = {}
     async with installation.store.engine.connect() as connection:
         for table, (whose, order) in TABLES.items():
-            wanted = f"SELECT to_jsonb(t) FROM {table} t WHERE {whose} = :id ORDER BY {order}"  # noqa: S608 -- our own words
+            wanted = f"SELECT to_jsonb(t) FROM {table} t WHERE {whose} = :id ORDER BY {order}"  # noqa: S608 -- fixed text
             rows = await connection.execute(text(wanted), {"id": execution.id})
             found[table] = [_without_what_differs(row) for row in rows.scalars()]
     _forget_what_was_taken_back(found)
@@ -375,7 +373,7 @@ async def _rows(installation: Installation, execution: Execution) -> Mapping[str
 
 
 def _forget_what_was_taken_back(found: dict[str, Any]) -> None:
-    """Readers are told that an attempt was given up, of which nothing else is left than this number."""
+    """Drop the announcement that an attempt was superseded, of which only this number remains."""
     told = [row for row in found["agent_envelopes"] if row["type"] != "agent.attempt.superseded"]
     for stream in found["agent_streams"]:
         stream["head"] -= len(found["agent_envelopes"]) - len(told)
@@ -392,7 +390,7 @@ def _without_what_differs(value: object) -> object:
 
 
 async def elapsed(work: Awaitable[object]) -> float:
-    """How many seconds something takes."""
+    """Measure how many seconds something takes."""
     began = monotonic()
     await work
     return monotonic() - began

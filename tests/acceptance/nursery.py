@@ -1,9 +1,9 @@
 """Starts `everstep` processes quickly: a process that has imported everything and forks.
 
-A process of ours imports for two seconds before it does anything, and the tests start dozens. This
-one has done that already. It reads one order per line (environment, arguments, log), forks, and the
-child is the command from there on; it answers with each child's id, and with how each ended. When its
-standard input ends, because the tests are over or were killed, so do all children.
+An `everstep` process imports for two seconds before it does anything, and the tests start dozens. This
+process has already done so. It reads one order per line (environment, arguments, log) and forks; the child
+runs the command. It answers with each child's id and, later, with its exit code. When its standard input
+ends, because the tests are over or were killed, it ends all children.
 
 Nothing here may start a thread or an event loop: a fork would inherit half of it.
 """
@@ -19,19 +19,19 @@ from typing import Any, NoReturn
 from everstep.cli import http
 from everstep.cli.main import main
 
-# It is imported only by those who need it, and they do.
+# Only the processes that need this module import it.
 assert http
 
 children: set[int] = set()
 
 
 def tell(**news: Any) -> None:
-    """One line to whoever gives the orders."""
+    """Write one line to the process that sends the orders."""
     os.write(1, (json.dumps(news) + "\n").encode())
 
 
 def reap(_number: int, _frame: FrameType | None) -> None:
-    """Tell how children ended."""
+    """Report the exit codes of children."""
     with suppress(ChildProcessError):
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -42,10 +42,10 @@ def reap(_number: int, _frame: FrameType | None) -> None:
 
 
 def become(order: dict[str, Any]) -> NoReturn:
-    """Be the command that was ordered."""
+    """Replace this process with the ordered command."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    # A group of its own: Ctrl-C in the terminal is for the tests, which then end everything.
+    # Its own process group: Ctrl-C in the terminal reaches only the tests, which then end everything.
     os.setsid()
     nothing, log = os.open(os.devnull, os.O_RDONLY), os.open(order["log"], os.O_WRONLY | os.O_CREAT, 0o644)
     os.dup2(nothing, 0)
@@ -57,11 +57,11 @@ def become(order: dict[str, Any]) -> NoReturn:
 
 
 def serve() -> None:
-    """Carry out orders until there are no more."""
+    """Carry out orders until the input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, reap)
     for line in sys.stdin:
-        # How a child ends is told after its id is.
+        # A child's exit code is reported after its id.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
         pid = os.fork()
         if not pid:

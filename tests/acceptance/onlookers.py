@@ -1,8 +1,8 @@
-"""Viewers of every kind, who come back whenever they are cut, and keep what they have seen.
+"""Viewers of every kind, which reconnect whenever they are cut and keep what they receive.
 
-Three of the four apply the reader's rule by hand, each over its own wire; the fourth is the client that is
-handed out. What cannot be is noted as a fault: an envelope out of order, text of what is over, text that does
-not go on from what was there, an answer that invites nobody to come back.
+Three of the four implement the reader's rule by hand, each over its own wire; the fourth is the client
+library. Violations are recorded as faults: an envelope out of order, text of a finished step, text that does
+not continue the previous text, a close code that forbids reconnecting.
 """
 
 import asyncio
@@ -28,18 +28,18 @@ from everstep.streams.client_events import Happened, Reload, Wrote
 from tests.acceptance.ways import HOST, Way
 
 QUIET = 60.0
-"""Seconds without a word after which somebody comes back by himself."""
+"""Seconds of silence after which a viewer reconnects on its own initiative."""
 RESYNC = 0.2
-"""Seconds before what is missing is asked for: it may be on its way."""
+"""Seconds before a viewer asks for missing envelopes, which may still be on their way."""
 
 
 class Cut(Exception):
-    """The connection is no use any more; come back."""
+    """The connection is unusable; reconnect."""
 
 
 @dataclass(frozen=True)
 class Text:
-    """Of an attempt, as far as it was read."""
+    """The text of an attempt, as far as it was read."""
 
     attempt: int
     content: str
@@ -48,20 +48,20 @@ class Text:
 
 @dataclass
 class Seen:
-    """All that a viewer was told."""
+    """Everything that a viewer received."""
 
     stored: list[Envelope] = field(default_factory=list[Envelope])
     texts: dict[tuple[UUID, int], Text] = field(default_factory=dict[tuple[UUID, int], Text])
-    """By execution and step: what is being written, or was when the step completed."""
+    """By execution and step: the text in progress, or the text at the moment when the step completed."""
     drafts: dict[tuple[UUID, int], Draft] = field(default_factory=dict[tuple[UUID, int], Draft])
-    """What the reader held when a step completed, by the same."""
+    """The reader's draft when a step completed, by the same key."""
     floors: dict[UUID, Attempted] = field(default_factory=dict[UUID, Attempted])
     faults: list[str] = field(default_factory=list[str])
     words: int = 0
-    """How often there was text."""
+    """The number of text chunks received."""
 
     def happened(self, envelope: Envelope, reader: Reader | None = None) -> None:
-        """Something stored, as it was applied."""
+        """Record a stored envelope as it is applied."""
         if envelope.seq != len(self.stored) + 1:
             self.faults.append(f"{envelope.seq} after {len(self.stored)}")
         self.stored.append(envelope)
@@ -81,7 +81,7 @@ class Seen:
                 self.drafts[key] = deepcopy(draft)
 
     def wrote(self, execution_id: UUID, step_number: int, text: Text) -> None:
-        """What is written now, all of it."""
+        """Record the whole text of the attempt in progress."""
         self.words += 1
         key, where = (execution_id, step_number), f"step {step_number} of {execution_id}"
         before = self.texts.get(key)
@@ -96,7 +96,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Entrance:
-    """Where everybody is let in, and with what."""
+    """The address and credentials of every wire."""
 
     api: str
     key: str
@@ -109,7 +109,7 @@ class Entrance:
 
 @dataclass(eq=False)
 class Onlooker(ABC):
-    """Watches one stream, over his own way."""
+    """Watches one stream over its own wire."""
 
     name: str
     stream_id: UUID
@@ -128,11 +128,11 @@ class Onlooker(ABC):
 
     @property
     def position(self) -> object:
-        """Where he is, for people."""
+        """The current position, for reports."""
         return len(self.seen.stored)
 
     async def watch(self) -> None:
-        """For as long as one likes."""
+        """Watch until cancelled."""
         while True:
             self.connections += 1
             try:
@@ -143,15 +143,15 @@ class Onlooker(ABC):
 
     @abstractmethod
     async def connection(self) -> None:
-        """From where he is until it ends, one way or the other."""
+        """Read one connection from the current position until it ends."""
 
     def fault(self, what: str) -> None:
-        """What should never be."""
+        """Record a violation."""
         self.seen.faults.append(what)
 
 
 class Handy(Onlooker):
-    """Reads by the rule."""
+    """Implements the reader's rule by hand."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
@@ -162,13 +162,13 @@ class Handy(Onlooker):
         return self.reader.position.to_dict()
 
     def joined(self, answer: dict[str, Any]) -> None:
-        """What somebody is told who subscribes."""
+        """Apply the reply to a subscription."""
         if not answer["recovered"]:
             self.fault(f"not recovered at {self.position}: {answer}")
         self.reader.joined(answer["epoch"], answer["seq"], recovered=answer["recovered"])
 
     def take(self, envelope: Envelope) -> bool:
-        """Whether nothing is missing before it."""
+        """Return whether the envelope has no gap before it."""
         taken = self.reader.take(envelope)
         if taken is Taken.APPLIED and envelope.seq is not None:
             self.seen.happened(envelope, self.reader)
@@ -221,7 +221,7 @@ class Native(Handy):
 
 
 class Pusher(Handy):
-    """As pusher-js does it, with a position in what is signed."""
+    """The Pusher protocol as pusher-js speaks it, with a position in the signed channel data."""
 
     async def connection(self) -> None:
         url = f"ws://{HOST}:{self.way.port}/app/{self.entrance.app}?protocol=7&client=test&version=1"
@@ -268,7 +268,7 @@ class Pusher(Handy):
 
 
 class Sse(Handy):
-    """As browsers read server-sent events: their position is the id of the last event."""
+    """Server-sent events as browsers read them: the position is the id of the last event."""
 
     last = "0"
 
@@ -310,7 +310,7 @@ class Sse(Handy):
 
 
 class Follower(Onlooker):
-    """The client that is handed out."""
+    """The client library."""
 
     async def connection(self) -> None:
         pace = Pace(pause=0.1, longest=1.0, patience=10.0)
@@ -329,7 +329,7 @@ class Follower(Onlooker):
 
 
 def settled(draft: Draft, message: str) -> bool:
-    """Whether a draft is the stored message once that was applied to it, and stays so."""
+    """Whether a draft equals the stored message after the message was applied, and stays equal."""
     place = draft.place
     draft.settle(place.step_number, message)
     late = draft.take(place, "late", False)

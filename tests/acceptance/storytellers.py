@@ -1,7 +1,7 @@
-"""An agent that tells stories, and now and then breaks off in the middle of a sentence.
+"""An agent that writes stories, and sometimes breaks off in the middle of a sentence.
 
-Each attempt writes words of its own, numbered, so that whatever is missing, doubled or of another attempt
-shows. What is asked, aborted, answered and done is written down, as `agents.py` does it.
+Each attempt writes its own numbered words, so that text that is missing, repeated or of another attempt is
+noticed. Model calls, breaks, replies and tool runs are journalled as in `agents.py`.
 """
 
 import os
@@ -28,7 +28,7 @@ from everstep.inference.scripted import (
 from tests.acceptance.agents import note
 
 ABORTED = float(os.environ.get("EVERSTEP_TEST_ABORTED", "0"))
-"""So many of all attempts break off."""
+"""The share of attempts that break off."""
 
 STEPS = 4
 WORDS, MANY = 60, 10_000
@@ -40,7 +40,7 @@ def is_long(about: str) -> bool:
 
 
 def words(about: str, turn: int, nonce: str) -> str:
-    """What is told in one attempt."""
+    """The text of one attempt."""
     count = MANY if turn == STEPS and is_long(about) else WORDS
     return " ".join(f"{nonce}·{turn}·{number}" for number in range(count))
 
@@ -55,7 +55,7 @@ CALLS = {
 
 
 def script(about: str, turn: int) -> Script:
-    """This turn, in words that nobody has said before."""
+    """The reply of a turn, in words that occur in no other attempt."""
     dice = Random(uuid4().hex)  # noqa: S311 -- no secret
     text = words(about, turn, f"{dice.getrandbits(24):06x}")
     error = None
@@ -70,10 +70,10 @@ def script(about: str, turn: int) -> Script:
 
 
 class Teller:
-    """Answers the latest message of a conversation, turn by turn."""
+    """Replies to the latest message of a conversation, turn by turn."""
 
     async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
-        """The next turn, if it does not break off."""
+        """The next turn, unless it breaks off."""
         conversation = request.messages[request.cached_messages :]
         asked = max(index for index, message in enumerate(conversation) if message.is_user)
         turn = sum(message.is_assistant for message in conversation[asked:]) + 1
@@ -96,14 +96,14 @@ def _done(context: ToolContext, name: str) -> str:
 
 @tool
 async def weigh(what: str, context: ToolContext) -> str:
-    """Weigh something, as often as you like."""
+    """Weigh something, any number of times."""
     del what
     return _done(context, "weigh")
 
 
 @tool(options=ToolOptions(effect=Effect.AT_MOST_ONCE))
 async def pay(what: str, context: ToolContext) -> str:
-    """Pay for something, once at most."""
+    """Pay for something, at most once."""
     del what
     return _done(context, "pay")
 

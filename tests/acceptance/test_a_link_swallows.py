@@ -1,7 +1,7 @@
-"""The way to PostgreSQL acknowledges what it is sent, and answers nothing: every process notices and goes on.
+"""The link to PostgreSQL acknowledges but never answers: every process notices and recovers.
 
-Worker, API and gateway are processes, and so is the doctor. Between them and the database is a link that
-passes nothing on from some moment, and closes nothing: TCP finds nothing wrong with it.
+Worker, API, gateway and doctor are processes. Between them and the database is a link that relays nothing
+from some moment on and closes nothing, so TCP finds no error.
 """
 
 import asyncio
@@ -26,14 +26,14 @@ from tests.swallowing import SwallowingLink, swallowing_link
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 DEADLINE = STATEMENT_SECONDS + ANSWER_SECONDS + CHECKOUT_SECONDS
-"""Seconds in which a request is answered, however the database is: a connection, and one answer."""
+"""Seconds within which a request is answered, in any state of the database: a connection, and one answer."""
 SLACK = 30
-"""Seconds that a machine with other work may take besides."""
+"""Additional seconds for a machine under load."""
 
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def link(installation: Installation) -> AsyncGenerator[SwallowingLink]:
-    """The way to the database."""
+    """The link to the database."""
     async with swallowing_link(installation.database_url) as link:
         yield link
 
@@ -49,10 +49,10 @@ async def far(installation: Installation, link: SwallowingLink, tmp_path: Path) 
         await process.kill()
 
 
-async def test_an_execution_goes_on_while_old_connections_are_swallowed(
+async def test_an_execution_continues_while_old_connections_are_swallowed(
     far: Front, link: SwallowingLink, installation: Installation
 ) -> None:
-    """1.3.2: the worker heartbeats all the while, and does not wait for an answer that never comes."""
+    """1.3.2: the worker sends heartbeats throughout, and does not wait for an answer that never comes."""
     worker = await far.process("worker", says="working on")
     client = installation.client(far.queue, "tests.everstep.http_api.clerk:agents")
     first = await client.start("clerk", "Hello")
@@ -69,10 +69,10 @@ async def test_an_execution_goes_on_while_old_connections_are_swallowed(
     assert worker.code is None
 
 
-async def test_an_execution_that_waits_for_the_link_ends_once_it_flows(
+async def test_an_execution_that_waits_for_the_link_ends_once_the_link_flows(
     far: Front, link: SwallowingLink, installation: Installation
 ) -> None:
-    """1.3.2: its activities fail and are tried again, which the doctor of anybody sees."""
+    """1.3.2: its activities fail and are retried, and any doctor reports that."""
     worker = await far.process("worker", says="working on")
     client = installation.client(far.queue, "tests.everstep.http_api.clerk:agents")
     link.swallow()
@@ -91,7 +91,7 @@ async def test_an_execution_that_waits_for_the_link_ends_once_it_flows(
 
 
 async def test_the_api_answers_in_time_and_recovers(far: Front, link: SwallowingLink) -> None:
-    """1.3.2: 503 with Retry-After, and /readyz says what is missing."""
+    """1.3.2: 503 with Retry-After, and /readyz names what is missing."""
     await far.process("worker", says="working on")
     api = await far.api()
     headers = {"Authorization": f"Bearer {far.key}"}
@@ -121,7 +121,9 @@ async def test_the_api_answers_in_time_and_recovers(far: Front, link: Swallowing
     assert api.code is None
 
 
-async def test_the_doctor_says_so_and_does_not_hang(far: Front, link: SwallowingLink, tmp_path: Path) -> None:
+async def test_the_doctor_reports_a_silent_link_and_does_not_hang(
+    far: Front, link: SwallowingLink, tmp_path: Path
+) -> None:
     """1.3.2."""
     link.swallow()
     log = tmp_path / "doctor"
@@ -150,7 +152,7 @@ async def test_the_doctor_finds_a_worker_whose_database_is_silent(
     assert "cannot be reached" in log.read_text()
 
 
-async def test_a_gateway_lives_through_it(far: Front, link: SwallowingLink, tmp_path: Path) -> None:
+async def test_a_gateway_survives_a_silent_link(far: Front, link: SwallowingLink, tmp_path: Path) -> None:
     """1.3.2."""
     secret = {"EVERSTEP_AUTH_SECRET": "s" * 40, "EVERSTEP_GATEWAY_PORT": "0"}
     far.variables.update(secret)

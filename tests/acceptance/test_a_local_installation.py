@@ -1,4 +1,4 @@
-"""`everstep up` in a folder of a project: where its data are, and who gets at them and at its servers."""
+"""`everstep up` in a project's folder: where its data are, and who can access them and its servers."""
 
 import asyncio
 import json
@@ -31,32 +31,32 @@ ANY_PORT = ("--temporal-port", "0", "--ui-port", "0", "--http-port", "0", "--gat
 
 @dataclass(frozen=True)
 class Place:
-    """A user's home, with projects in it."""
+    """A user's home with projects in it."""
 
     root: Path
 
     @property
     def state(self) -> Path:
-        """Where data of all projects are."""
+        """The folder with the data of all projects."""
         return self.root / "state" / "everstep"
 
     @property
     def environment(self) -> dict[str, str]:
-        """What every process here is told."""
+        """The environment of every process here."""
         return environment(XDG_STATE_HOME=str(self.root / "state"), HOME=str(self.root))
 
     def project(self, name: str) -> Path:
-        """A new project's folder."""
+        """Create a project's folder."""
         folder = self.root / name
         folder.mkdir()
         return folder
 
     def data(self) -> list[Path]:
-        """The data folders that there are."""
+        """The data folders that exist."""
         return sorted(self.state.glob("*"))
 
     async def says(self, project: Path, *arguments: str) -> str:
-        """What a command prints that goes well."""
+        """Run a command that succeeds and return its output."""
         process = await asyncio.create_subprocess_exec(
             *(*EVERSTEP, *arguments), cwd=project, env=self.environment, stdout=-1, stderr=-1
         )
@@ -67,19 +67,18 @@ class Place:
 
 @dataclass(frozen=True)
 class Up:
-    """A running installation: what it printed."""
+    """A running installation, by what it printed."""
 
     out: str
     err: str
 
     @property
     def database_url(self) -> str:
-        """With the password."""
         return json.loads(self.out)["database_url"]
 
     @property
     def ui_url(self) -> str:
-        """Of Temporal."""
+        """Temporal's UI."""
         return json.loads(self.out)["ui_url"]
 
 
@@ -91,7 +90,7 @@ def place() -> Generator[Place]:
 
 @asynccontextmanager
 async def up(place: Place, project: Path, *options: str) -> AsyncGenerator[Up]:
-    """Started as a user does, and stopped by Ctrl-C."""
+    """Start it as a user does, and stop it with Ctrl-C."""
     logs = place.root / "out", place.root / "err"
     with logs[0].open("w") as out, logs[1].open("w") as err:
         process = await asyncio.create_subprocess_exec(
@@ -112,7 +111,7 @@ async def up(place: Place, project: Path, *options: str) -> AsyncGenerator[Up]:
         await process.wait()
 
 
-async def test_data_are_outside_of_the_project_and_found_by_all_commands(place: Place) -> None:
+async def test_data_are_outside_the_project_and_every_command_finds_them(place: Place) -> None:
     """13.1.1 and 13.1.3"""
     project = place.project("project")
     async with up(place, project) as first:
@@ -129,7 +128,7 @@ async def test_data_are_outside_of_the_project_and_found_by_all_commands(place: 
     assert place.data() == [data]
 
 
-async def test_a_project_that_was_moved_or_cloned_is_told_where_its_data_are(place: Place) -> None:
+async def test_a_project_that_was_moved_or_cloned_reports_where_its_data_are(place: Place) -> None:
     """13.1.4"""
     project = place.project("project")
     subprocess.run(["git", "init", "-q"], cwd=project, check=True)  # noqa: ASYNC221, S607
@@ -158,7 +157,7 @@ async def test_a_folder_in_the_project_is_used_on_request_and_found_again(place:
         assert f"The data of this project are in {inside}, inside the project." in found.err
     assert place.data() == []
 
-    # It comes along when the project is copied, and is another's data there.
+    # A copy of the project includes the folder, and there it is another project's data.
     theirs = place.project("theirs")
     shutil.copytree(inside, theirs / ".everstep")
     async with up(place, theirs) as fresh:
@@ -166,8 +165,8 @@ async def test_a_folder_in_the_project_is_used_on_request_and_found_again(place:
     assert len(place.data()) == 1
 
 
-async def test_what_it_keeps_is_its_owners_alone(place: Place) -> None:
-    """13.1.6: also under a generous umask, and where it was open before."""
+async def test_only_the_owner_can_access_the_data(place: Place) -> None:
+    """13.1.6: also under a permissive umask, and where the folder was open before."""
     project = place.project("project")
     before = os.umask(0)
     try:
@@ -184,12 +183,12 @@ async def test_what_it_keeps_is_its_owners_alone(place: Place) -> None:
 
 
 def open_to_others(data: Path) -> list[str]:
-    """What anyone else may do anything with."""
+    """Files that other users can access."""
     return [str(each) for each in (data, *data.rglob("*")) if each.lstat().st_mode & 0o077]
 
 
 def refused(url: str, **other: str | None) -> str:
-    """What PostgreSQL says to someone it does not let in."""
+    """PostgreSQL's refusal."""
     parts = make_url(url)
     given = {"user": parts.username, "password": parts.password, "dbname": parts.database, **other}
     try:
@@ -231,8 +230,8 @@ async def test_its_database_has_a_password_and_its_user_is_no_superuser(place: P
 
 
 def answered(url: str, *headers: tuple[str, str]) -> int:
-    """With what status."""
-    request = urllib.request.Request(url, headers=dict(headers))  # noqa: S310 -- our own URL
+    """The status of the response."""
+    request = urllib.request.Request(url, headers=dict(headers))  # noqa: S310 -- a fixed URL
     try:
         with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
             return answer.status
@@ -240,7 +239,7 @@ def answered(url: str, *headers: tuple[str, str]) -> int:
         return error.code
 
 
-async def test_its_temporal_is_not_for_web_pages(place: Place) -> None:
+async def test_web_pages_cannot_reach_its_temporal(place: Place) -> None:
     """13.3.3 and 13.3.4"""
     async with up(place, place.project("project")) as here:
         ui = f"{here.ui_url}/api/v1/namespaces"

@@ -1,8 +1,8 @@
-"""PostgreSQL and Temporal go away for a while and come back on their files; executions carry on.
+"""PostgreSQL and Temporal stop for a while and restart on their files; executions continue.
 
-Four executions are under way when it happens: one waits for a model, one for a tool that must not run
-again, one for a person's answer, and one was paused between two steps. The model and the tool come to
-their end while the server is away.
+Four executions are under way at that moment: one waits for a model, one for a tool that must not run twice,
+one for a person's answer, and one was paused between two steps. The model and the tool finish while the
+server is away.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ Outage: TypeAlias = Callable[["UnderWay"], Awaitable[None]]
 
 @dataclass(frozen=True)
 class UnderWay:
-    """The executions, each where it waits, and the servers."""
+    """The executions, each at the point where it waits, and the servers."""
 
     site: Site
     services: EmbeddedServices
@@ -41,7 +41,7 @@ class UnderWay:
 
     @classmethod
     async def arrived(cls, site: Site, services: EmbeddedServices) -> "UnderWay":
-        """All of them where they wait, and the gates still closed."""
+        """All of them at the points where they wait, with the gates still closed."""
         await site.worker(gates=GATES)
         held = await site.start("jot")
         await site.reached("waiting", "turn 1")
@@ -55,7 +55,7 @@ class UnderWay:
         return under_way
 
     async def accounts(self) -> Mapping[str, Account]:
-        """People come, and all of them end."""
+        """People answer, and all executions end."""
         await self.asking.submit_input("low")
         await paused(self.held)
         await self.held.resume()
@@ -63,19 +63,19 @@ class UnderWay:
         return {name: await self.site.ended(each) for name, each in executions.items()}
 
     async def is_recorded(self) -> bool:
-        """Whether the model's answer and the tool's result are in the store."""
+        """Whether the model's reply and the tool's result are in the store."""
         answered = (await self.model.steps())[-1].facts
         (called,) = (await self.tool.steps())[-1].calls
         return answered is not None and called.record is not None
 
 
 async def nothing(under_way: UnderWay) -> None:
-    """What the outages are compared with."""
+    """No outage: the reference for the others."""
     under_way.site.open_gates()
 
 
 async def postgres_is_killed(under_way: UnderWay) -> None:
-    """The answer and the result cannot be written for a while."""
+    """The reply and the result cannot be stored for a while."""
     await under_way.services.postgres.kill()
     under_way.site.open_gates()
     await until("the worker has tried twice, for each", lambda: tries(under_way.site) >= 4)
@@ -85,12 +85,12 @@ async def postgres_is_killed(under_way: UnderWay) -> None:
 
 
 def tries(site: Site) -> int:
-    """How often a worker could not write what must not be lost."""
+    """How often a worker failed to store something that must not be lost."""
     return site.workers[0].log.read_text().count("the store is unavailable, retrying")
 
 
 async def temporal_is_killed(under_way: UnderWay) -> None:
-    """The answer and the result are written, and cannot be reported for a while."""
+    """The reply and the result are stored, and cannot be reported for a while."""
     await under_way.services.temporal.kill()
     under_way.site.open_gates()
     await until("the answer and the result are recorded", under_way.is_recorded)
@@ -98,7 +98,7 @@ async def temporal_is_killed(under_way: UnderWay) -> None:
 
 
 async def away(service: Service, under_way: UnderWay, seconds: float) -> None:
-    """An outage of a certain length."""
+    """An outage of a given length."""
     await service.stop()
     under_way.site.open_gates()
     await asyncio.sleep(seconds)
@@ -106,12 +106,12 @@ async def away(service: Service, under_way: UnderWay, seconds: float) -> None:
 
 
 async def postgres_is_away_for_long(under_way: UnderWay) -> None:
-    """Longer than anything times out."""
+    """An outage longer than every timeout."""
     await away(under_way.services.postgres, under_way, 20)
 
 
 async def temporal_is_away_for_long(under_way: UnderWay) -> None:
-    """Longer than anything times out."""
+    """An outage longer than every timeout."""
     await away(under_way.services.temporal, under_way, 20)
 
 
@@ -124,7 +124,7 @@ class Servers:
     folder: Path
 
     async def played(self, outage: Outage) -> tuple[Mapping[str, Account], Site]:
-        """How the executions end, and what the worker did."""
+        """How the executions end, and the worker's journal."""
         name = outage.__name__
         async with site(name, self.installation, self.folder / name) as place:
             under_way = await UnderWay.arrived(place, self.services)
@@ -134,7 +134,7 @@ class Servers:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def servers(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Servers]:
-    """Servers of our own."""
+    """Servers of this test alone."""
     with data_directory() as data:
         async with (
             embedded(careless(data)) as services,
@@ -145,7 +145,7 @@ async def servers(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def undisturbed(servers: Servers) -> Mapping[str, Account]:
-    """How the executions end otherwise."""
+    """How the executions end without an outage."""
     accounts, _ = await servers.played(nothing)
     return accounts
 
@@ -159,13 +159,13 @@ async def undisturbed(servers: Servers) -> Mapping[str, Account]:
         pytest.param(temporal_is_away_for_long, marks=pytest.mark.slow),
     ],
 )
-async def test_nothing_is_lost_and_nothing_doubled(
+async def test_nothing_is_lost_or_done_twice(
     servers: Servers, undisturbed: Mapping[str, Account], outage: Outage
 ) -> None:
     accounts, place = await servers.played(outage)
 
     assert {account.status for account in accounts.values()} == {ExecutionStatus.COMPLETED}
     assert accounts == undisturbed
-    # Each answer was paid for once, each tool ran once.
+    # Each reply was paid for once, and each tool ran once.
     assert place.counted("asked") == place.counted("answered") == {"turn 1": 4, "turn 2": 4, "turn 3": 4}
     assert place.counted("ran") == {"look_up": 4, "book": 1, "pay": 1, "jot": 1}

@@ -1,4 +1,4 @@
-"""Commands in a folder that someone else has filled: a cloned repository, say."""
+"""Commands in a folder that another user has filled, such as a cloned repository."""
 
 import asyncio
 import sys
@@ -12,7 +12,7 @@ from tests.acceptance.harness import environment
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 EVERSTEP = (sys.executable, "-c", "import sys; sys.path.pop(0); from everstep.cli.main import main; main()")
-"""As the installed command begins: the folder that it is started in is not searched."""
+"""The same start as the installed command: the folder that it starts in is not on the import path."""
 
 MODULES = (
     "agents",
@@ -31,7 +31,7 @@ PACKAGES = ("everstep", "tests", "my_app")
 
 @pytest.fixture
 def strange(tmp_path: Path) -> Path:
-    """All in it leaves a trace when it is run."""
+    """A folder in which every file leaves a trace when it is run."""
     code = f"open({str(tmp_path / 'ran')!r}, 'a').write(__name__ + ' ')\nagents = []\n"
     folder = tmp_path / "strange"
     for name in MODULES:
@@ -48,7 +48,7 @@ def strange(tmp_path: Path) -> Path:
 
 
 async def said(folder: Path, *arguments: str, **more: str) -> str:
-    """What a command there prints that goes well."""
+    """Run a command there that succeeds, and return its output."""
     process = await asyncio.create_subprocess_exec(
         *(*EVERSTEP, *arguments), cwd=folder, env=environment(**more), stdout=-1, stderr=-1
     )
@@ -74,8 +74,8 @@ async def test_nothing_that_is_not_named_is_imported(strange: Path, arguments: l
     assert not (strange.parent / "ran").exists()
 
 
-async def test_what_the_settings_of_the_folder_name_is(strange: Path) -> None:
-    """10.2.6: a module, and all that it imports; a folder has texts only."""
+async def test_a_name_in_the_folders_settings_is_imported(strange: Path) -> None:
+    """10.2.6: a module, and everything that it imports; a folder has texts only."""
     (strange / "everstep.toml").write_text('agents = [".claude/agents"]\n')
     assert "stranger" in await said(strange, "agents")
     assert not (strange.parent / "ran").exists()

@@ -1,8 +1,8 @@
-"""A worker is killed while real tools are at work, each in the midst of a call: it ends as each declares.
+"""A worker is killed while real tools are in the middle of a call: each ends as it declares.
 
-One that is idempotent runs again, under the same key, and the model reads the same. One that runs at most
-once does not, and the model is told that its effect is unknown. Whatever a tool asked a model is paid for
-once, and of what it started nothing is left.
+An idempotent tool runs again under the same key, and the model reads the same result. A tool that runs at
+most once does not, and the model learns that its effect is unknown. A tool's model calls are paid for once,
+and no process that it started is left.
 """
 
 import asyncio
@@ -38,16 +38,16 @@ ONCE = {"bash", "edit_file", "server_echo"}
 
 @dataclass(frozen=True)
 class Day:
-    """What came of the executions, and what is left in the folder."""
+    """The results of the executions, and the files left in the folder."""
 
     site: Site
     accounts: Mapping[str, Account]
     read: Mapping[str, str]
     """What the model read of each tool's call."""
     walked: str
-    """What it read of the command that nobody saw the end of."""
+    """What it read of the command whose end is unknown."""
     notes: Mapping[str, Any]
-    """What the quick tools noted down."""
+    """The journal of the quick tools."""
     children: int
 
     @property
@@ -57,16 +57,16 @@ class Day:
 
     @property
     def asked(self) -> Mapping[str, int]:
-        """How often each question was put to a model, by what was said last."""
+        """How often each question reached a model, by the last message."""
         return Counter(entry.told["last"] for entry in self.site.journal("asked"))
 
     def file(self, name: str) -> str:
-        """What stands in a file of the folder in which it works."""
+        """The content of a file in its folder."""
         return (self.site.folder / "work" / name).read_text()
 
 
 def began_by(site: Site) -> list[str]:
-    """The processes that tools of the site's workers started, and that are still there."""
+    """The processes that tools of the site's workers started and that still run."""
     return list(_began_by(f"{MARK}={site.folder}".encode()))
 
 
@@ -77,13 +77,13 @@ def _began_by(mark: bytes) -> Iterator[str]:
                 told, words = (process / "environ").read_bytes(), (process / "cmdline").read_bytes()
             except (FileNotFoundError, ProcessLookupError, PermissionError):
                 continue
-            # Bubblewrap's first process shows the variables that it was begun with.
+            # Bubblewrap's first process shows the variables that it started with.
             if mark in told.split(b"\0") and b"worker" not in words:
                 yield words.replace(b"\0", b" ").decode(errors="replace")
 
 
 async def the_results(execution: Execution) -> dict[str, list[str]]:
-    """What the model read, by tool."""
+    """The results that the model read, by tool."""
     found: dict[str, list[str]] = {}
     for step in await execution.steps():
         for call in step.calls:
@@ -92,7 +92,7 @@ async def the_results(execution: Execution) -> dict[str, list[str]]:
 
 
 async def day(site: Site, executions: Mapping[str, Execution]) -> Day:
-    """Wait for the end of all of it."""
+    """Wait for the end of all executions."""
     accounts = {name: await site.ended(each) for name, each in executions.items()}
     found = [await the_results(each) for each in executions.values()]
     read = {name: texts for results in found for name, texts in results.items()}
@@ -105,7 +105,7 @@ async def day(site: Site, executions: Mapping[str, Execution]) -> Day:
 
 
 async def begun(site: Site) -> dict[str, Execution]:
-    """All but that of the quick tools."""
+    """The journalled calls, except for those of the quick tools."""
     messages = {
         "slow": "Please take your time",
         "sending": "Please send somebody",
@@ -117,7 +117,7 @@ async def begun(site: Site) -> dict[str, Execution]:
 
 
 async def undisturbed(site: Site) -> Day:
-    """Nothing happens to the worker."""
+    """The worker is not killed."""
     await site.worker()
     (site.folder / "work" / GO).touch()
     executions = await begun(site)
@@ -127,16 +127,16 @@ async def undisturbed(site: Site) -> Day:
 
 
 async def cut_short(site: Site) -> Day:
-    """The worker is killed when each tool has done its work and none has told; one command is still at it."""
+    """The worker is killed when each tool has done its work and none has reported; one command still runs."""
     first = await site.worker(gates=HELD)
     executions = await begun(site)
     for name in SLOW:
         await site.reached("waiting", f"{name} ran")
-    # The agent's own search is the other one.
+    # The other search is the agent's.
     await until("the subagent searches", lambda: site.count("waiting", "search_files ran") == 2)
     await until("the command walks", (site.folder / "work" / WALK).exists)
     assert began_by(site)
-    # Last, and all in one step, because they are held up for a moment only: quick tools have five seconds.
+    # Last, and all in one step, because they can be held only for a moment: quick tools have five seconds.
     executions["quick"] = await site.start("Please do it at once", "craftsman")
     for name in QUICK:
         await site.reached("waiting", f"{name} ran")
@@ -154,7 +154,7 @@ async def cut_short(site: Site) -> Day:
 async def days(
     installation: Installation, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncGenerator[tuple[Day, Day]]:
-    """The day without the crash, and the day with it."""
+    """A run without the crash, and a run with it."""
     need_a_sandbox()
     folders = [tmp_path_factory.mktemp("craft") / name for name in ("undisturbed", "cut-short")]
     async with (
@@ -166,8 +166,8 @@ async def days(
         yield await asyncio.gather(undisturbed(one), cut_short(other))
 
 
-async def test_the_tools_are_all_there_are() -> None:
-    """What they declare is what the cases below expect."""
+async def test_the_cases_cover_every_tool() -> None:
+    """The cases below expect what the tools declare."""
     (agent,) = craftsman.agents
     listed = {"server_echo": Effect.AT_MOST_ONCE, "server_dies_once": Effect.IDEMPOTENT}
     declared = {tool.name: options_of(tool).effect for tool in agent.tools} | listed
@@ -177,10 +177,10 @@ async def test_the_tools_are_all_there_are() -> None:
 
 @pytest.mark.parametrize("name", sorted(set(ALL) - ONCE))
 async def test_an_idempotent_tool_runs_again(days: tuple[Day, Day], name: str) -> None:
-    """1.1.3: under the same key, and the model reads what it would have read."""
+    """1.1.3: under the same key, and the model reads the same result as without the crash."""
     expected, came = days
 
-    # The search is made by the subagent as well.
+    # The subagent searches as well.
     each = 2 if name == "search_files" else 1
     assert (expected.ran[name], came.ran[name]) == (each, 2 * each)
     assert came.read[name] == expected.read[name]
@@ -191,16 +191,16 @@ async def test_an_idempotent_tool_runs_again(days: tuple[Day, Day], name: str) -
 
 @pytest.mark.parametrize("name", sorted(ONCE))
 async def test_a_tool_that_runs_at_most_once_does_not(days: tuple[Day, Day], name: str) -> None:
-    """1.1.3: the model is told that nobody knows."""
+    """1.1.3: the model learns that the effect is unknown."""
     expected, came = days
 
     assert came.read[name] == UNKNOWN
     assert not expected.read[name].startswith("Error")
-    # The undisturbed command that walks has run as well.
+    # The undisturbed long command has run as well.
     assert (expected.ran[name], came.ran[name]) == (2 if name == "bash" else 1, 1)
 
 
-async def test_what_tools_did_they_did_once(days: tuple[Day, Day]) -> None:
+async def test_the_effects_of_tools_happen_once(days: tuple[Day, Day]) -> None:
     """9.1.1, 9.2.3, 9.2.4, 1.1.3: on the disk."""
     expected, came = days
     for name in (BILL, PLAN, LETTER):
@@ -210,7 +210,7 @@ async def test_what_tools_did_they_did_once(days: tuple[Day, Day]) -> None:
 
 
 async def test_a_command_ends_with_its_worker(days: tuple[Day, Day]) -> None:
-    """9.1.1: it did not go on, nobody began it again, and the model is told so."""
+    """9.1.1: it did not continue, it was not started a second time, and the model learns so."""
     expected, came = days
 
     assert expected.walked == expected.file(WALK) == "begun\nended\n"
@@ -218,7 +218,7 @@ async def test_a_command_ends_with_its_worker(days: tuple[Day, Day]) -> None:
     assert came.walked == UNKNOWN
 
 
-async def test_what_tools_ask_models_is_asked_once(days: tuple[Day, Day]) -> None:
+async def test_the_model_calls_of_tools_are_made_once(days: tuple[Day, Day]) -> None:
     """9.8.1, 9.9.1, 1.1.1: although the tools ran again."""
     expected, came = days
 
@@ -229,8 +229,8 @@ async def test_what_tools_ask_models_is_asked_once(days: tuple[Day, Day]) -> Non
     assert usage == [each.rows["agent_executions"][0]["token_usage"] for each in (*came.accounts.values(),)]
 
 
-async def test_a_subagent_goes_on(days: tuple[Day, Day]) -> None:
-    """9.6.2, 1.1.1: and there is one of it."""
+async def test_a_subagent_continues(days: tuple[Day, Day]) -> None:
+    """9.6.2, 1.1.1: and there is only one."""
     expected, came = days
 
     assert came.read["spawn_subagent"] == expected.read["spawn_subagent"] == "[Subagent: finder] Found."
@@ -239,7 +239,7 @@ async def test_a_subagent_goes_on(days: tuple[Day, Day]) -> None:
 
 
 async def test_a_question_waits_without_a_worker(days: tuple[Day, Day]) -> None:
-    """8.4.1, 8.5.3: and its answer is heard by the next one."""
+    """8.4.1, 8.5.3: and the next worker receives its answer."""
     expected, came = days
 
     assert came.read["user_input"] == "oak"
@@ -247,7 +247,7 @@ async def test_a_question_waits_without_a_worker(days: tuple[Day, Day]) -> None:
 
 
 async def test_quick_tools_leave_everything_as_without_the_crash(days: tuple[Day, Day]) -> None:
-    """9.3.2, 9.4.2, 9.5.3, 1.1.3: each row that is stored, notes and tasks with them."""
+    """9.3.2, 9.4.2, 9.5.3, 1.1.3: every stored row, including notes and tasks."""
     expected, came = days
 
     assert in_any_order(came.accounts["quick"]) == in_any_order(expected.accounts["quick"])
@@ -257,13 +257,13 @@ async def test_quick_tools_leave_everything_as_without_the_crash(days: tuple[Day
 
 
 def in_any_order(account: Account) -> Mapping[str, object]:
-    """Its rows; viewers are told of calls that run at once in the order in which these ended."""
+    """Its rows in a fixed order: viewers see calls that run in parallel in the order in which they ended."""
     told = sorted(json.dumps([row["type"], row["payload"]]) for row in account.rows["agent_envelopes"])
     return {**account.rows, "agent_envelopes": told}
 
 
-async def test_a_server_is_asked_for_its_tools_once(days: tuple[Day, Day]) -> None:
-    """1.1.1: for each execution, whoever runs it; the subagent is one."""
+async def test_a_server_lists_its_tools_once(days: tuple[Day, Day]) -> None:
+    """1.1.1: for each execution, on any worker; the subagent counts as one."""
     expected, came = days
 
     assert came.site.count("listed", "server") == expected.site.count("listed", "server") == 5

@@ -1,7 +1,7 @@
-"""Worker processes are killed, stopped and hung; what they were doing ends as if they had not been.
+"""Worker processes are killed, stopped and hung; their work ends as if they had not been.
 
-The cases run at the same time, each on a task queue of its own, because each of them waits for ten
-seconds until a lost worker is noticed; a test waits for its case.
+The cases run in parallel, each on its own task queue, because each of them waits ten seconds until a lost
+worker is noticed; a test waits for its case.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ UNKNOWN = f"Error: {EFFECT_UNKNOWN}"
 
 @dataclass(frozen=True)
 class Played:
-    """How a case went."""
+    """The result of a case."""
 
     account: Account
     site: Site
@@ -39,12 +39,12 @@ class Played:
 
     @property
     def asked(self) -> Mapping[str, int]:
-        """How often the model was asked each turn."""
+        """How often each turn was requested from the model."""
         return self.site.counted("asked")
 
     @property
     def answered(self) -> Mapping[str, int]:
-        """How often the model answered each turn to the end."""
+        """How often the model completed each turn."""
         return self.site.counted("answered")
 
     @property
@@ -54,7 +54,7 @@ class Played:
 
 
 Case: TypeAlias = Callable[[Site], Coroutine[None, None, Mapping[str, Played]]]
-"""Plays on a site; what came out, by name."""
+"""Runs on a site and returns the results by name."""
 
 ONCE = {"turn 1": 1, "turn 2": 1, "turn 3": 1}
 
@@ -66,15 +66,15 @@ class Crash:
     message: str
     point: Failpoint
     fuse: str
-    """Where the failpoint is armed; it strikes when it is passed next."""
+    """Where the failpoint is armed; it fires when it is passed next."""
     asked: Mapping[str, int] = field(default_factory=lambda: ONCE)
     answered: Mapping[str, int] = field(default_factory=lambda: ONCE)
     effects: int = 1
     told: str | None = None
-    """What the model is told of the call, where it is something else than without the crash."""
+    """The message that the model receives about the call, if it differs from the run without the crash."""
 
     async def played(self, site: Site) -> Mapping[str, Played]:
-        """The whole case."""
+        """Run the whole case."""
         first = await site.worker(kill_at=self.point, fuse=self.fuse)
         execution = await site.start(self.message)
         assert await first.death() == -signal.SIGKILL, first.log.read_text()
@@ -87,7 +87,7 @@ CRASHES = {
     "during a stream": Crash(
         "book", Failpoint.INFER_DURING_STREAM, "turn 3, piece 5", asked={**ONCE, "turn 3": 2}
     ),
-    # The one window in which an answer can be lost: it is whole, and its transaction not committed.
+    # The only window in which a reply can be lost: it is complete, and its transaction is not committed.
     "before an answer is recorded": Crash(
         "book",
         Failpoint.INFER_AFTER_RESPONSE,
@@ -117,11 +117,11 @@ CRASHES = {
 }
 
 
-# People, and what they do while a worker is lost or not.
+# People, and their actions while a worker is lost or not.
 
 
 async def at_rest(execution: Execution) -> None:
-    """Wait until Temporal waits too: no worker has anything of this execution in hand."""
+    """Wait until Temporal waits too: no worker holds a task of this execution."""
 
     async def is_at_rest() -> bool:
         described = (await execution.workflow.describe()).raw_description
@@ -132,7 +132,7 @@ async def at_rest(execution: Execution) -> None:
 
 @dataclass
 class People:
-    """Three executions that wait for people: for an answer, for an approval, for going on."""
+    """Three executions that wait for people: for an answer, for an approval, for resuming."""
 
     asking: Execution
     approving: Execution
@@ -145,7 +145,7 @@ class People:
 
     @classmethod
     async def needed(cls, site: Site) -> "People":
-        """All of them paused. The worker's gate is where a step ends."""
+        """All of them paused. The worker's gate is at the end of a step."""
         held = await site.start("book")
         await site.reached("waiting", "look_up ran")
         await held.pause()
@@ -155,14 +155,14 @@ class People:
         return people
 
     async def come(self, site: Site) -> Mapping[str, Played]:
-        """They answer, approve, and let it go on."""
+        """Answer, approve, and resume."""
         await asyncio.gather(self.asking.submit_input("high"), self.approving.approve(), self.held.resume())
         executions = {"answered": self.asking, "approved": self.approving, "resumed": self.held}
         return {name: Played(await site.ended(each), site) for name, each in executions.items()}
 
 
 async def nothing_happens(site: Site) -> Mapping[str, Played]:
-    """What the other cases are compared with."""
+    """The reference for the other cases."""
     await site.worker(gates="look_up ran")
     people = await People.needed(site)
     played = dict(await people.come(site))
@@ -172,7 +172,7 @@ async def nothing_happens(site: Site) -> Mapping[str, Played]:
 
 
 async def a_kill_while_nothing_runs(site: Site) -> Mapping[str, Played]:
-    """All wait for people when the worker dies; there is another one when they come, or a little later."""
+    """All wait for people when the worker dies; another one is there when they answer, or a little later."""
     first = await site.worker(gates="look_up ran")
     people = await People.needed(site)
     await asyncio.gather(*map(at_rest, people.all))
@@ -183,7 +183,7 @@ async def a_kill_while_nothing_runs(site: Site) -> Mapping[str, Played]:
 
 
 async def killed_as_it_pauses(site: Site) -> Execution:
-    """People see the question, and the server has not heard that it was asked."""
+    """People see the question, and the server has not recorded that it was asked."""
     first = await site.worker(kill_at=Failpoint.SETTLE_BEFORE_REPORT, fuse="turn 2 answered")
     execution = await site.start("ask")
     assert await first.death() == -signal.SIGKILL, first.log.read_text()
@@ -192,7 +192,7 @@ async def killed_as_it_pauses(site: Site) -> Execution:
 
 
 async def a_kill_as_it_pauses(site: Site) -> Mapping[str, Played]:
-    """People answer before the question is asked anew."""
+    """People answer before the question is asked a second time."""
     execution = await killed_as_it_pauses(site)
     answering = asyncio.create_task(execution.submit_input("high"))
 
@@ -206,7 +206,7 @@ async def a_kill_as_it_pauses(site: Site) -> Mapping[str, Played]:
 
 
 async def a_cancel_as_it_pauses(site: Site) -> Mapping[str, Played]:
-    """People cancel, so that the question is not asked anew."""
+    """People cancel, so that the question is not asked a second time."""
     execution = await killed_as_it_pauses(site)
     cancelling = asyncio.create_task(execution.cancel())
     await site.worker()
@@ -215,7 +215,9 @@ async def a_cancel_as_it_pauses(site: Site) -> Mapping[str, Played]:
 
 
 async def a_kill_of_who_answers(site: Site) -> Mapping[str, Played]:
-    """What people say is stored, and they are gone before the execution hears of it. Others say it again."""
+    """An answer is stored, and the process that received it dies before the execution gets it. It is sent
+    again.
+    """
     await site.worker()
     asking, approving = await site.start("ask"), await site.start("approve")
     await asyncio.gather(paused(asking), paused(approving))
@@ -232,7 +234,7 @@ async def a_kill_of_who_answers(site: Site) -> Mapping[str, Played]:
 
 
 async def delegated(site: Site) -> Execution:
-    """The child of an execution that hands its booking over."""
+    """The child of an execution that delegates its booking."""
     parent = await site.start("delegate")
 
     async def called() -> bool:
@@ -252,7 +254,7 @@ async def both(site: Site, child: Execution) -> Mapping[str, Played]:
 
 
 async def a_child_undisturbed(site: Site) -> Mapping[str, Played]:
-    """What the next case is compared with."""
+    """The reference for the next case."""
     await site.worker()
     child = await delegated(site)
     await until("the child is there", lambda: site.installation.store.execution(child.ref))
@@ -260,7 +262,7 @@ async def a_child_undisturbed(site: Site) -> Mapping[str, Played]:
 
 
 async def a_kill_while_a_child_works(site: Site) -> Mapping[str, Played]:
-    """The worker has parent and child in hand, and the child's tool has just had its effect."""
+    """The worker runs parent and child, and the child's tool has just had its effect."""
     first = await site.worker(gates="book ran")
     child = await delegated(site)
     await site.reached("waiting", "book ran")
@@ -271,7 +273,7 @@ async def a_kill_while_a_child_works(site: Site) -> Mapping[str, Played]:
 
 
 async def a_kill_as_a_child_is_accepted(site: Site) -> Mapping[str, Played]:
-    """The child is in the store, and the server has not heard of it."""
+    """The child is in the store, and the server has not recorded it."""
     first = await site.worker(kill_at=Failpoint.SPAWN_BEFORE_REPORT, fuse="turn 2 answered")
     child = await delegated(site)
     assert await first.death() == -signal.SIGKILL, first.log.read_text()
@@ -280,14 +282,14 @@ async def a_kill_as_a_child_is_accepted(site: Site) -> Mapping[str, Played]:
 
 
 async def stopping(site: Site) -> None:
-    """Tell the first worker to stop; it has heard."""
+    """Stop the first worker; it has received the signal."""
     first = site.workers[0]
     first.signal(signal.SIGTERM)
     await until("a worker stops", lambda: "stopping" in first.log.read_text())
 
 
 async def a_stop_during_a_call(site: Site) -> Mapping[str, Played]:
-    """The call ends in time, and the next worker goes on from there."""
+    """The call ends in time, and the next worker continues from there."""
     first = await site.worker(gates="turn 2")
     execution = await site.start("book")
     await site.reached("waiting", "turn 2")
@@ -300,7 +302,7 @@ async def a_stop_during_a_call(site: Site) -> Mapping[str, Played]:
 
 
 async def a_stop_during_a_long_call(site: Site) -> Mapping[str, Played]:
-    """The call does not end in time; a worker that is there takes it over at once."""
+    """The call does not end in time; a worker that is already running takes it over at once."""
     first = await site.worker(gates="turn 2", grace=0.5)
     execution = await site.start("book")
     await site.reached("waiting", "turn 2")
@@ -312,9 +314,9 @@ async def a_stop_during_a_long_call(site: Site) -> Mapping[str, Played]:
 
 
 async def hanging(site: Site) -> None:
-    """Hang the first worker while it stops: it holds what it does and, unlike others, asks for no more.
+    """Hang the first worker while it stops: it holds its tasks and, unlike others, polls for no more.
 
-    A worker that hangs otherwise is still given tasks, for ten seconds each and until the server notices.
+    A worker that hangs otherwise still receives tasks, for ten seconds each and until the server notices.
     """
     await stopping(site)
     await site.worker(gates="turn 3")
@@ -335,7 +337,7 @@ async def a_hang_during_a_call(site: Site) -> Mapping[str, Played]:
 
 
 async def a_hang_during_a_tool(site: Site) -> Mapping[str, Played]:
-    """The worker wakes up when the execution goes on without its result."""
+    """The worker wakes up when the execution continues without its result."""
     first = await site.worker(gates="pay ran")
     execution = await site.start("pay")
     await site.reached("waiting", "pay ran")
@@ -375,7 +377,7 @@ Playing: TypeAlias = Callable[[Case | str], Awaitable[Mapping[str, Played]]]
 async def playing(
     installation: Installation, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncGenerator[Playing]:
-    """All cases, under way."""
+    """All cases, running."""
     folder = tmp_path_factory.mktemp("sites")
 
     async def played(case: Case, name: str) -> Mapping[str, Played]:
@@ -415,12 +417,12 @@ async def test_after_a_kill_nothing_is_paid_for_or_done_twice(playing: Playing, 
     assert played.answered == crash.answered
     assert played.ran.get("look_up") == 1
     assert sum(effect.where != "look_up" for effect in effects) == crash.effects
-    # Whatever is done twice, is done under the same idempotency key.
+    # An effect that happens twice has the same idempotency key.
     assert len({(effect.where, *effect.told.values()) for effect in effects}) == 1 + min(crash.effects, 1)
 
 
 @pytest.mark.parametrize("name", [name for name, crash in CRASHES.items() if crash.told])
-async def test_the_model_is_told_when_an_effect_is_unknown(playing: Playing, name: str) -> None:
+async def test_the_model_learns_when_an_effect_is_unknown(playing: Playing, name: str) -> None:
     played = (await playing(name))[""]
 
     (asked,) = [entry for entry in played.site.journal("asked") if entry.where == "turn 3"]
@@ -440,7 +442,7 @@ async def test_a_kill_while_nothing_runs_changes_nothing(playing: Playing, name:
     assert played.ran == {"look_up": 3, "book": 1, "transfer": 1}
 
 
-async def test_an_answer_is_heard_although_the_question_is_asked_anew(playing: Playing) -> None:
+async def test_an_answer_is_received_although_the_question_is_asked_twice(playing: Playing) -> None:
     played = (await playing(a_kill_as_it_pauses))[""]
 
     assert played.account == (await playing(nothing_happens))["answered"].account
@@ -455,7 +457,7 @@ async def test_what_a_lost_worker_wrote_does_not_hide_how_it_ended(playing: Play
     assert [row["state"] for row in played.account.rows["agent_requests"]] == ["resolved"]
 
 
-async def test_an_answer_is_heard_although_who_gave_it_did_not_tell(playing: Playing) -> None:
+async def test_an_answer_is_received_although_its_api_process_died(playing: Playing) -> None:
     played = await playing(a_kill_of_who_answers)
 
     assert played["answered"].account.status is ExecutionStatus.COMPLETED
@@ -465,7 +467,7 @@ async def test_an_answer_is_heard_although_who_gave_it_did_not_tell(playing: Pla
 
 @pytest.mark.parametrize("case", [a_kill_while_a_child_works, a_kill_as_a_child_is_accepted])
 async def test_parent_and_child_end_as_if_no_worker_had_been_lost(playing: Playing, case: Case) -> None:
-    """1.1.1, 1.1.3, 9.6.2: and every answer is paid for once."""
+    """1.1.1, 1.1.3, 9.6.2: and every reply is paid for once."""
     played, expected = await playing(case), await playing(a_child_undisturbed)
 
     assert played["parent"].account.told == "completed: Your room in the Hotel de la Gare is ready."
@@ -483,17 +485,17 @@ async def test_a_worker_that_is_stopped_finishes_its_model_call(playing: Playing
     assert played.ran == {"look_up": 1, "book": 1}
 
 
-async def test_a_call_that_outlasts_the_grace_is_handed_over_at_once(playing: Playing) -> None:
+async def test_a_call_that_outlasts_the_grace_period_is_handed_over_at_once(playing: Playing) -> None:
     played = (await playing(a_stop_during_a_long_call))[""]
 
     assert played.account == (await playing(nothing_happens))["book"].account
     assert played.asked == {**ONCE, "turn 2": 2}
     assert played.answered == ONCE
-    # Sooner than anybody would notice by the missing heartbeats.
+    # Sooner than the missing heartbeats would be noticed.
     assert played.seconds < 10
 
 
-async def test_what_a_hung_worker_answers_late_changes_nothing(playing: Playing) -> None:
+async def test_a_late_reply_of_a_hung_worker_changes_nothing(playing: Playing) -> None:
     played = (await playing(a_hang_during_a_call))[""]
 
     assert played.account == (await playing(nothing_happens))["book"].account
@@ -514,7 +516,7 @@ async def test_the_result_of_a_hung_tool_comes_too_late(playing: Playing) -> Non
 async def test_a_worker_that_hangs_without_warning_only_delays(
     playing: Playing, installation: Installation, tmp_path: Path
 ) -> None:
-    """It is still given tasks, for ten seconds each: as many at once as it had asked for."""
+    """It still receives tasks, for ten seconds each: as many at once as it had polled for."""
     expected = (await playing(nothing_happens))["book"].account
     async with site("a hang", installation, tmp_path / "site") as place:
         first = await place.worker(gates="turn 2")

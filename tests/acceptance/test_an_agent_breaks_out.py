@@ -1,4 +1,4 @@
-"""`everstep up` in a project, and an agent that is told to break out: as root and as an ordinary user."""
+"""`everstep up` in a project, and an agent with orders to break out: as root and as an ordinary user."""
 
 import json
 import signal
@@ -12,7 +12,7 @@ import pytest
 from tests.everstep.capabilities.bash.surroundings import need_a_sandbox
 from tests.everstep.capabilities.bash.users import WorkerUser, worker_users
 
-SECRET = "S3CRET-of-the-project"  # noqa: S105 -- nobody's
+SECRET = "S3CRET-of-the-project"  # noqa: S105 -- of no account
 OUTSIDE = "Error: Path is outside the allowed directory"
 ANY_PORT = ("--temporal-port", "0", "--ui-port", "0", "--http-port", "0", "--gateway-port", "0")
 COMMAND = "import sys; sys.argv[0] = 'everstep'; from everstep.cli.main import main; main()"
@@ -68,14 +68,14 @@ WRITE = (
 
 @pytest.fixture(params=["own", "ordinary"])
 def user(request: pytest.FixtureRequest) -> Iterator[WorkerUser]:
-    """Whoever runs these tests, and somebody who is not root."""
+    """The user who runs these tests, and a user who is not root."""
     need_a_sandbox()
     yield from worker_users(request.param)
 
 
 @contextmanager
 def up(user: WorkerUser, project: Path, *options: str) -> Generator[None]:
-    """Started as a user does, and stopped by Ctrl-C."""
+    """Start it as a user does, and stop it with Ctrl-C."""
     command = [user.python, "-c", COMMAND, *options, "up", "--json", *ANY_PORT]
     with (user.folder / "err").open("w") as err, user.start(command, project, err) as process:
         assert process.stdout
@@ -88,7 +88,7 @@ def up(user: WorkerUser, project: Path, *options: str) -> Generator[None]:
 
 @pytest.mark.parametrize("data", ["state", ".everstep"])
 def test_nothing_of_the_installation_is_read_or_changed(data: str, user: WorkerUser) -> None:
-    """9.1.9, 9.1.10 and 9.2.10: with the data outside of the project, and with data in it on request."""
+    """9.1.9, 9.1.10 and 9.2.10: with the data outside the project, and with data in it on request."""
     project = user.folder / "project"
     (project / "sub").mkdir(parents=True)
     for name in (".env", ".env.local", "sub/.env"):

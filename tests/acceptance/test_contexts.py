@@ -1,4 +1,4 @@
-"""What messages and sessions are about, in an installation whose application has a policy."""
+"""The subjects of messages and sessions, in an installation whose application has a policy."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -22,8 +22,6 @@ POLICY = "tests.acceptance.contexts:Policy"
 
 
 class Person:
-    """A caller."""
-
     def __init__(self, front: Front, tenant: str, **claims: Any) -> None:
         payload = {"sub": "ann", "tenant": tenant, "exp": 4_000_000_000, **claims}
         headers = {"Authorization": f"Bearer {jwt.encode(payload, SECRET, 'HS256')}"}
@@ -65,7 +63,7 @@ def about(related_id: Any, **more: Any) -> dict[str, Any]:
 
 
 async def test_a_session_keeps_the_page_on_which_it_began(ann: Person) -> None:
-    """8.2.6: over both addresses that make a session."""
+    """8.2.6: on both addresses that create a session."""
     first, then = "https://Shop.Example:443/orders/7?x#y", "/orders/./8"
     for path in ("/agent/sessions", "/agent/messages"):
         said = {} if path == "/agent/sessions" else {"content": "hello"}
@@ -94,7 +92,7 @@ async def test_an_id_is_text_or_a_whole_number(ann: Person, related_id: Any) -> 
 
 
 @pytest.mark.parametrize("field", ["related_id", "context_url"])
-async def test_a_text_that_is_too_long_is_refused_in_characters(ann: Person, field: str) -> None:
+async def test_the_limit_of_a_text_counts_characters(ann: Person, field: str) -> None:
     """8.2.6"""
     refused = await ann.post("/agent/sessions", 422, **(about("7") | {field: "/" * 2001}))
     assert f"body.{field}: it has 2001 characters; send at most 2000" in refused["detail"]
@@ -106,7 +104,7 @@ async def test_a_text_that_is_too_long_is_refused_in_characters(ann: Person, fie
     ["javascript:alert(1)", "//evil.example", "/a\u202eb", "https://ann:pw@shop.example/", "\\\\evil", ""],
     ids=["script", "host", "bidi", "user", "backslash", "empty"],
 )
-async def test_what_is_no_link_is_refused_and_not_stored(ann: Person, name: str, url: str) -> None:
+async def test_an_invalid_link_is_refused_and_not_stored(ann: Person, name: str, url: str) -> None:
     """8.2.6"""
     for path in ("/agent/sessions", "/agent/messages"):
         said = {} if path == "/agent/sessions" else {"content": "hello"}
@@ -115,7 +113,7 @@ async def test_what_is_no_link_is_refused_and_not_stored(ann: Person, name: str,
 
 
 async def test_the_policy_decides_at_every_address_that_takes_a_context(ann: Person) -> None:
-    """8.2.7: and nothing is stored of what it refuses."""
+    """8.2.7: and nothing of a refused request is stored."""
     session = (await ann.post("/agent/sessions"))["id"]
     for path in ("/agent/sessions", "/agent/messages", f"/agent/sessions/{session}/messages"):
         said = {} if path == "/agent/sessions" else {"content": "hello"}
@@ -134,7 +132,7 @@ async def test_the_policy_decides_at_every_address_that_takes_a_context(ann: Per
     assert (await ann.http.get(f"/agent/sessions/{session}/messages")).json()["items"] == []
 
 
-async def test_what_the_policy_returns_is_checked_and_stored(ann: Person) -> None:
+async def test_the_result_of_the_policy_is_checked_and_stored(ann: Person) -> None:
     """8.2.7"""
     made = await ann.post("/agent/sessions", **about("canonical"))
     assert (made["related_id"], made["context_url"]) == ("7", "https://shop.example/7")
@@ -143,7 +141,7 @@ async def test_what_the_policy_returns_is_checked_and_stored(ann: Person) -> Non
 
 
 @pytest.mark.parametrize("related_id", ["broken", "nothing", "ends the process"])
-async def test_a_policy_that_fails_is_a_fault_without_details(
+async def test_a_failing_policy_is_reported_without_details(
     shop: Front, ann: Person, related_id: str
 ) -> None:
     """8.2.7"""
@@ -155,12 +153,12 @@ async def test_a_policy_that_fails_is_a_fault_without_details(
     await until("the log tells", lambda: "context policy" in log.read_text())
     if related_id == "broken":
         assert HIDDEN in log.read_text()
-    # It goes on.
+    # The process continues.
     await ann.post("/agent/messages", content="hello", **about("1"))
 
 
 @pytest.mark.parametrize("related_id", ["hangs", "blocks"])
-async def test_a_policy_that_hangs_keeps_nobody_waiting(ann: Person, related_id: str) -> None:
+async def test_a_hanging_policy_does_not_block_the_caller(ann: Person, related_id: str) -> None:
     """8.2.7"""
     hanging = asyncio.create_task(ann.http.post("/agent/sessions", json=about(related_id)))
     others = 0
@@ -174,7 +172,7 @@ async def test_a_policy_that_hangs_keeps_nobody_waiting(ann: Person, related_id:
     assert await ann.sessions() == []
 
 
-async def test_the_policy_is_told_who_asks(shop: Front) -> None:
+async def test_the_policy_receives_the_caller(shop: Front) -> None:
     """8.2.7: a service that acts for a person has its own scopes."""
     tenant = f"tenant-{uuid4().hex}"
     service = Person(shop, tenant, sub="desk", scope="sessions:all profile", roles=["clerk", "head of sales"])
@@ -200,7 +198,7 @@ async def test_the_policy_is_told_who_asks(shop: Front) -> None:
         ("tests.acceptance.contexts:number", "async def check"),
     ],
 )
-async def test_a_policy_that_is_none_keeps_the_api_from_starting(
+async def test_an_object_that_is_no_policy_keeps_the_api_from_starting(
     installation: Installation, tmp_path: Path, setting: str, words: str
 ) -> None:
     """8.2.7"""

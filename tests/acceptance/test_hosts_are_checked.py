@@ -1,4 +1,4 @@
-"""DNS rebinding: a web page whose name resolves to this machine asks `everstep up`."""
+"""DNS rebinding: a web page whose name resolves to this machine sends requests to `everstep up`."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ ANY_PORT = ("--temporal-port", "0", "--ui-port", "0", "--http-port", "0", "--gat
 
 @dataclass(frozen=True)
 class Up:
-    """What `everstep up --json` printed."""
+    """The output of `everstep up --json`."""
 
     api: int
     gateway: int
@@ -35,13 +35,13 @@ class Up:
 
     @property
     def authorization(self) -> tuple[str, ...]:
-        """What opens the API."""
+        """The header that opens the API."""
         return (f"Authorization: Bearer {self.token}",) if self.token else ()
 
 
 @asynccontextmanager
 async def up(nursery: Nursery, log: Path, **settings: str) -> AsyncGenerator[Up]:
-    """A local installation of its own."""
+    """A local installation for this test."""
     with data_directory() as data:
         log.touch()
         given = ("--data", str(data), "up", *ANY_PORT, "--json")
@@ -58,7 +58,7 @@ def port_of(url: str) -> int:
 
 
 async def head(port: int, line: str, *headers: str, body: str = "") -> str:
-    """The head of an answer, of which SSE has no end."""
+    """The head of a response, since SSE has no end."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     lengths = [f"Content-Length: {len(body)}"] if body else []
     writer.write("\r\n".join([line, *headers, *lengths, "", body]).encode())
@@ -69,7 +69,7 @@ async def head(port: int, line: str, *headers: str, body: str = "") -> str:
 
 
 async def watched(port: int, path: str, *headers: str) -> int:
-    """How a WebSocket is answered."""
+    """The response to a WebSocket handshake."""
     protocol = [f"Sec-WebSocket-Protocol: {SUBPROTOCOL}"] if path == "/v1" else []
     return await status(port, f"GET {path} HTTP/1.1", *headers, *UPGRADE, *protocol)
 
@@ -79,7 +79,7 @@ async def status(port: int, line: str, *headers: str, body: str = "") -> int:
 
 
 def pages(port: int) -> Sequence[tuple[str, ...]]:
-    """What a browser sends for a page with a name of its own; the last ones are no browsers."""
+    """The headers that a browser sends for a page with a foreign name; the last cases are no browsers."""
     return [
         ("Host: evil.com",),
         (f"Host: evil.com:{port}", f"Origin: http://evil.com:{port}"),
@@ -109,9 +109,7 @@ JSON = "Content-Type: application/json"
 
 
 @pytest.mark.parametrize("auth", ["on", "off"])
-async def test_a_page_with_a_name_of_its_own_gets_nothing(
-    nursery: Nursery, tmp_path: Path, auth: str
-) -> None:
+async def test_a_page_with_a_foreign_name_gets_nothing(nursery: Nursery, tmp_path: Path, auth: str) -> None:
     """13.3.1 and 13.3.2: over HTTP, server-sent events, WebSockets and Pusher's protocol."""
     async with up(nursery, tmp_path / "up", EVERSTEP_AUTH=auth) as here:
         stream = f"GET /agent/streams/{UUID(int=1)} HTTP/1.1"
@@ -137,7 +135,7 @@ async def test_a_page_with_a_name_of_its_own_gets_nothing(
                 assert await watched(here.gateway, path, f"Host: {host}") == 101, host
 
 
-async def test_requests_that_name_no_host_or_two_are_refused_and_probes_are_not(
+async def test_requests_with_no_host_or_two_are_refused_and_probes_are_not(
     nursery: Nursery, tmp_path: Path
 ) -> None:
     """13.3.1 and 13.3.2"""
@@ -153,14 +151,14 @@ async def test_requests_that_name_no_host_or_two_are_refused_and_probes_are_not(
         twice = ("Host: localhost", "Host: evil.com")
         assert await status(here.gateway, "GET /v1 HTTP/1.1", *twice, *UPGRADE) == 403
 
-        # What runs a process asks by address, and old load balancers name no host.
+        # Supervisors probe by address, and old load balancers name no host.
         for port in (here.api, here.gateway):
             assert await status(port, "GET /healthz HTTP/1.1", "Host: 10.1.2.3:8080") == 200
         assert await status(here.api, "GET /readyz HTTP/1.1", "Host: 10.1.2.3:8080") == 200
         assert await status(here.api, "GET /healthz HTTP/1.0") == 200
 
 
-async def test_names_that_are_set_are_answered(nursery: Nursery, tmp_path: Path) -> None:
+async def test_configured_names_are_answered(nursery: Nursery, tmp_path: Path) -> None:
     """13.3.1"""
     names = "api.example.com,*.watch.example"
     async with up(nursery, tmp_path / "up", EVERSTEP_AUTH="off", EVERSTEP_ALLOWED_HOSTS=names) as here:
@@ -174,10 +172,10 @@ async def test_names_that_are_set_are_answered(nursery: Nursery, tmp_path: Path)
 
 
 @pytest.mark.parametrize("process", ["api", "gateway"])
-async def test_a_process_that_listens_everywhere_needs_its_names(
+async def test_a_process_that_listens_on_every_address_needs_its_names(
     installation: Installation, nursery: Nursery, tmp_path: Path, process: str
 ) -> None:
-    """13.3.1: it would refuse all that comes through a proxy, while its probes say that all is well."""
+    """13.3.1: it would refuse every request from a proxy, while its probes report that all is well."""
     log = tmp_path / "log"
     log.touch()
     everywhere = {"EVERSTEP_HTTP_HOST": "0.0.0.0", "EVERSTEP_GATEWAY_HOST": "0.0.0.0"}  # noqa: S104

@@ -1,4 +1,4 @@
-"""What people do is done once, whichever API process dies between its commit and its call of Temporal."""
+"""A person's action is done once, also if an API process dies between its commit and its call of Temporal."""
 
 import asyncio
 import signal
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 @dataclass(frozen=True)
 class Ann:
-    """Somebody who asks an API process."""
+    """A caller of an API process."""
 
     http: httpx2.AsyncClient
 
@@ -33,19 +33,19 @@ class Ann:
         return await self.http.post(path, json=body, headers={"Idempotency-Key": key})
 
     async def post(self, path: str, body: Any = None) -> Any:
-        """What comes of a request that goes well."""
+        """The body of a request that succeeds."""
         answer = await self.posts(path, body, str(uuid4()))
         assert answer.status_code < 300, answer.text
         return answer.json()
 
     async def get(self, path: str) -> Any:
-        """What is at an address."""
+        """Read an address."""
         answer = await self.http.get(path)
         assert answer.status_code == 200, answer.text
         return answer.json()
 
     async def until(self, execution: str, status: str) -> Any:
-        """An execution, once it stands like this."""
+        """Wait until an execution is in this state."""
 
         async def stands() -> bool:
             return (await self.get(f"/agent/executions/{execution}"))["status"] == status
@@ -54,19 +54,19 @@ class Ann:
         return await self.get(f"/agent/executions/{execution}")
 
     async def begins(self, content: str) -> tuple[str, str]:
-        """A session, and its execution that waits for somebody."""
+        """Create a session whose execution waits for a person."""
         sent = await self.post("/agent/messages", {"content": content})
         await self.until(sent["execution_id"], "paused")
         return sent["session_id"], sent["execution_id"]
 
     async def asked(self, execution: str) -> Any:
-        """What an execution waits for."""
+        """The request that an execution waits for."""
         return (await self.get(f"/agent/executions/{execution}/requests"))["items"][0]
 
 
 @asynccontextmanager
 async def ann_at(front: Front) -> AsyncGenerator[Ann]:
-    """Somebody at this process."""
+    """A caller at this process."""
     headers = {"Authorization": f"Bearer {front.key}"}
     async with httpx2.AsyncClient(base_url=front.url, headers=headers, timeout=30) as http:
         yield Ann(http)
@@ -104,7 +104,7 @@ async def test_an_interrupt_is_carried_out_by_the_next_attempt(front: Front) -> 
 
 
 @pytest.mark.slow
-async def test_an_interrupt_is_carried_out_although_nobody_asks_again(front: Front) -> None:
+async def test_an_interrupt_is_carried_out_without_a_second_request(front: Front) -> None:
     """8.3.3, 8.2.9: by the reconciler of a worker or of an API process."""
     await front.api()
     async with ann_at(front) as ann:
@@ -136,7 +136,7 @@ async def answering(ann: Ann) -> tuple[str, Any, Callable[[Ann], Awaitable[objec
 
 
 async def answering_by_message(ann: Ann) -> tuple[str, Any, Callable[[Ann], Awaitable[object]]]:
-    """An answer that is a message of the session."""
+    """An answer sent as a message of the session."""
     session, execution = await ann.begins("ask me")
     path = f"/agent/sessions/{session}/messages"
     return path, {"content": "Friday"}, lambda ann: ann.until(execution, "completed")
@@ -176,7 +176,7 @@ async def starting(ann: Ann) -> tuple[str, Any, Callable[[Ann], Awaitable[object
 @pytest.mark.parametrize(
     "ready", [approving, answering, answering_by_message, cancelling, steering, starting]
 )
-async def test_who_was_not_answered_asks_another_process(front: Front, ready: Ready) -> None:
+async def test_a_caller_without_a_reply_asks_another_process(front: Front, ready: Ready) -> None:
     """8.2.8: with the same key; another request under it is refused."""
     await front.api()
     async with ann_at(front) as ann:
@@ -193,7 +193,7 @@ async def test_who_was_not_answered_asks_another_process(front: Front, ready: Re
 
 
 @pytest.mark.parametrize("ready", [approving, answering, cancelling])
-async def test_two_processes_that_are_asked_at_once_say_the_same(front: Front, ready: Ready) -> None:
+async def test_two_processes_asked_at_once_give_the_same_reply(front: Front, ready: Ready) -> None:
     """8.2.8"""
     other = replace(front, port=a_free_port())
     await asyncio.gather(front.api(), other.api())
@@ -220,14 +220,14 @@ KEPT = """
 
 
 async def texts(front: Front, statement: str) -> Counter[str]:
-    """What a statement finds of this test's executions."""
+    """The rows of a statement for this test's executions."""
     url = front.installation.database_url.replace("+psycopg", "")
     async with await psycopg.AsyncConnection.connect(url) as connection:
         return Counter([row[0] async for row in await connection.execute(statement.encode(), (front.queue,))])
 
 
-async def test_what_is_said_around_the_end_is_heard_once_or_refused(front: Front) -> None:
-    """8.3.2: sent to two processes at once, at moments that are drawn, and again under the same key."""
+async def test_a_message_near_the_end_is_received_once_or_refused(front: Front) -> None:
+    """8.3.2: sent to two processes at once, at random moments, and again under the same key."""
     dice, accepted, refused = Random(11), set[str](), set[str]()  # noqa: S311 -- no secret
     other = replace(front, port=a_free_port())
     await asyncio.gather(front.api(), other.api())

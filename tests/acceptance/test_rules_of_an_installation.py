@@ -1,4 +1,4 @@
-"""Rules that speak of a running installation, each over HTTP against an API process and a worker process."""
+"""Rules about a running installation, each over HTTP against an API process and a worker process."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -59,7 +59,7 @@ async def test_every_layer_has_its_own_status(town: Town) -> None:
     assert state_of((await town.snapshots(asked))[-1])["status"] == "completed"
 
 
-async def test_a_step_that_rests_in_no_result_is_told_to_the_model(town: Town) -> None:
+async def test_the_model_learns_of_a_step_that_rests_in_no_result(town: Town) -> None:
     """1.1.5"""
     asked = await town.begin([("user_input", {"prompt": "Which?"})])
     await town.request(asked)
@@ -100,7 +100,7 @@ async def test_a_sessions_time_limits_all_its_executions(town: Town) -> None:
     assert (ended["stop_reason"], ended["step_count"]) == ("time_limit", 1)
 
 
-# What viewers are told.
+# Viewers.
 
 
 async def test_envelopes_have_their_keys(town: Town) -> None:
@@ -134,7 +134,7 @@ async def test_messages_are_listed_as_they_were_stored(town: Town) -> None:
     ]
 
 
-async def test_what_a_tools_exception_says_is_for_the_operator(town: Town) -> None:
+async def test_only_the_operator_sees_the_message_of_a_tools_exception(town: Town) -> None:
     """5.4.4"""
     done = await town.begin([("spill", {})])
     ended = await town.ended(done)
@@ -198,7 +198,7 @@ async def test_a_subagent_is_an_execution_of_its_own(town: Town) -> None:
     assert await town.results(done) == ["[Subagent: finder] [child] is done."]
 
 
-async def test_a_quiet_session_starts_the_next_message_with_what_was_said(town: Town) -> None:
+async def test_a_quiet_session_starts_the_next_message_with_the_conversation_so_far(town: Town) -> None:
     """8.2.4"""
     first = await town.begin([("count", {"mark": "a"})])
     await town.ended(first)

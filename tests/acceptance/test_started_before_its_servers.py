@@ -1,4 +1,4 @@
-"""Processes that are started while PostgreSQL or Temporal is away."""
+"""Processes that start while PostgreSQL or Temporal is away."""
 
 import signal
 from collections.abc import AsyncGenerator
@@ -31,7 +31,7 @@ class Site:
     folder: Path
 
     async def start(self, *arguments: str, **more: str) -> Process:
-        """A process, whatever it finds."""
+        """Start a process in any state of the servers."""
         log = self.folder / f"{arguments[0]}.log"
         log.touch()
         given = {
@@ -50,7 +50,7 @@ def folder(tmp_path: Path) -> Path:
 
 @asynccontextmanager
 async def a_site(nursery: Nursery, folder: Path) -> AsyncGenerator[Site]:
-    """Nothing runs yet, and the tables are there."""
+    """A site with tables on which nothing runs yet."""
     with data_directory() as data:
         async with embedded(careless(data)) as services:
             await upgrade(services.database_url)
@@ -59,7 +59,7 @@ async def a_site(nursery: Nursery, folder: Path) -> AsyncGenerator[Site]:
 
 
 async def said(process: Process, words: str) -> None:
-    """Wait until it says so."""
+    """Wait until the process logs this."""
     await until(f"it says '{words}'", lambda: words in process.log.read_text() or process.ended.done())
     assert words in process.log.read_text()
 
@@ -71,7 +71,7 @@ async def asked(port: int, path: str) -> tuple[int, Any]:
 
 
 async def missing(port: int) -> list[str]:
-    """What `/readyz` lacks; a port that is handed over may refuse for a moment."""
+    """The parts that `/readyz` reports missing; a port that is handed over may refuse for a moment."""
     try:
         _, told = await asked(port, "/readyz")
     except httpx2.RequestError:
@@ -79,7 +79,7 @@ async def missing(port: int) -> list[str]:
     return [check["name"] for check in told["checks"] if not check["ok"]]
 
 
-async def test_an_api_waits_and_tells_what_for(nursery: Nursery, folder: Path) -> None:
+async def test_an_api_waits_and_reports_what_it_waits_for(nursery: Nursery, folder: Path) -> None:
     """13.4.1 and 13.4.2"""
     async with a_site(nursery, folder) as site:
         port = a_free_port()
@@ -138,7 +138,7 @@ async def test_a_worker_and_a_gateway_wait_as_well(nursery: Nursery, folder: Pat
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_process_that_waits_stops_when_it_is_told_to(
+async def test_a_waiting_process_stops_on_request(
     nursery: Nursery, folder: Path, number: signal.Signals
 ) -> None:
     """13.4.1"""
@@ -155,7 +155,7 @@ async def test_a_process_that_waits_stops_when_it_is_told_to(
         assert "hush" not in log.read_text()
 
 
-async def test_tables_that_are_not_there_yet_are_waited_for(nursery: Nursery, folder: Path) -> None:
+async def test_tables_that_do_not_exist_yet_are_waited_for(nursery: Nursery, folder: Path) -> None:
     """13.4.1"""
     with data_directory() as data:
         async with embedded(careless(data)) as services:

@@ -1,8 +1,8 @@
 """Random programs under random faults: no acknowledged operation is lost, doubled, or refused and done.
 
 `EVERSTEP_CHAOS_SEED` draws the same programs and faults again; `EVERSTEP_CHAOS=long` plays five storms that
-are longer and stronger (`make chaos`). The accounts, in `storm/accounts.py`, compare what clients were
-answered with what the tools and models journalled, outside of the product.
+are longer and stronger (`make chaos`). The accounts, in `storm/accounts.py`, compare the clients' answers
+with the journal of tools and models, outside the product.
 """
 
 from pathlib import Path

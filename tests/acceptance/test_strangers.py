@@ -1,4 +1,4 @@
-"""Someone else uses the same Temporal namespace, while `everstep up` runs: nothing of ours minds."""
+"""Others use the same Temporal namespace while `everstep up` runs, without effect on it."""
 
 import json
 from datetime import timedelta
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 GIVEN: list[list[Any]] = [[], ["hello"], [7], [None], [{}], [[1]], [{"ref": "main"}], ["a", "b"], [b"\xff"]]
 MOST_LINES = 40
-"""Of a log, from the beginning to the end."""
+"""The most lines of a log, over the whole run."""
 
 
 async def test_workflows_of_others_neither_end_an_installation_nor_fill_its_log(
@@ -67,7 +67,7 @@ async def test_workflows_of_others_neither_end_an_installation_nor_fill_its_log(
                 await until(f"it is {status}", lambda: stands(status))
 
             await until_it_is("completed", "Hello")
-            # Only the reconciler closes this one, in a look at all that ended.
+            # Only the reconciler closes this one, in a scan of all that ended.
             await until_it_is("failed", "ask", is_terminated=True)
             await until_it_is("completed", "Hello again")
             assert 'background_failures_total{task="the reconciler"}' not in (await http.get("/metrics")).text

@@ -1,23 +1,24 @@
-"""Everything goes wrong at once, and every viewer ends up with exactly what happened.
+"""All faults happen at once, and every viewer ends with exactly the stored state.
 
-Gateways and workers are killed and started again, one gateway is sent away, PostgreSQL is restarted, frames
-are lost on their way, models break off, connections are cut, and some viewers do not read for a while. When
-it happens is drawn: `EVERSTEP_CHAOS_SEED` draws the same again, as far as processes do. `make chaos` is the
-same with more of all.
+Gateways and workers are killed and restarted, one gateway is drained, PostgreSQL is restarted, frames are
+lost on their way, models break off, connections are cut, and some viewers do not read for a while. The
+moments are random: `EVERSTEP_CHAOS_SEED` draws the same again, as far as processes do. `make chaos` runs the
+same with more of everything.
 
-What is asserted of each viewer, on whatever wire:
+Asserted of each viewer, on every wire:
 
-- It was told all stored envelopes of its stream, in order, each once, and as the table has them.
-- The last text that it had of a step when the step completed is the stored message, or the beginning of it
-  that was never said to be complete: what is lost on the way may leave a draft unfinished, as text is only as
-  good as the bus, and never garbled. Once the stored message is applied to the draft, it is the same.
-- Text only goes on, or is that of a later attempt. Of an attempt that was superseded, of a step that has
-  completed and of an execution that has ended nothing is told any more.
-- The last that is told of each execution is its terminal status, once.
-- It was never told to stay away, and nothing of what it had read was void.
+- It received all stored envelopes of its stream, in order, each once, and equal to the table.
+- The last text that it had of a step when the step completed is the stored message, or a beginning of it that
+  was never marked complete: a loss on the way may leave a draft unfinished, as text is only as reliable as
+  the bus, and never garbled. Once the stored message is applied to the draft, it is the same.
+- Text only grows, or belongs to a later attempt. No text arrives of an attempt that was superseded, of a step
+  that has completed, or of an execution that has ended.
+- The last envelope of each execution is its terminal status, once.
+- No close code forbade it to reconnect, and nothing that it had read became void.
 
-And of each execution: it is completed, each step once; each answer was asked for no more often than it was
-tried; each tool ran, no more often than it was tried, and one that must not run twice did not.
+And of each execution: it is completed, each step once; each model reply was requested no more often than
+there were attempts; each tool ran, no more often than there were attempts, and one that must not run twice
+did not.
 """
 
 from collections import Counter
@@ -46,12 +47,12 @@ Said = dict[tuple[UUID, int], str]
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def stage(nursery: Nursery, tmp_path: Path) -> AsyncGenerator[Stage]:
-    """As much of it as was asked for."""
+    """The stage of the requested size."""
     async with set_up(measure(), nursery, tmp_path) as stage:
         yield stage
 
 
-async def test_every_viewer_ends_up_with_what_happened(stage: Stage) -> None:
+async def test_every_viewer_ends_with_the_stored_state(stage: Stage) -> None:
     """Follows rules 0.5, 7.1.1, 7.4.2, 7.6.3, 7.7.1, 7.8.1, 7.8.2 and 7.8.4."""
     try:
         await stage.play()
@@ -61,14 +62,14 @@ async def test_every_viewer_ends_up_with_what_happened(stage: Stage) -> None:
         print(stage.report())  # noqa: T201
     assert stage.faults == []
     assert len(stage.onlookers) == stage.measure.viewers
-    # It was chaos.
+    # Otherwise there was no chaos.
     assert sum(each.connections - 1 for each in stage.onlookers) > stage.measure.viewers / 2
     told = [each.type for plot in stage.plots for each in plot.told]
     assert EnvelopeType.AGENT_ATTEMPT_SUPERSEDED in told
 
 
 async def examine(stage: Stage) -> None:
-    """All that is promised above; what is not so becomes a fault."""
+    """Check the assertions above; each violation becomes a fault."""
     journal = read_journal(stage.folder / JOURNAL)
     said: Said = {}
     for plot in stage.plots:
@@ -88,7 +89,7 @@ async def examine(stage: Stage) -> None:
 
 
 def wrong_view(onlooker: Onlooker, plot: Plot, said: Said) -> Iterator[str]:
-    """What a viewer did not see as it was."""
+    """Stored envelopes that a viewer did not see as they are."""
     seen = onlooker.seen
     for told, stored in zip(seen.stored, plot.told, strict=False):
         if told.to_dict() != stored.to_dict():
@@ -108,7 +109,7 @@ def wrong_view(onlooker: Onlooker, plot: Plot, said: Said) -> Iterator[str]:
 
 
 async def wrong_announcements(stage: Stage, plot: Plot) -> list[str]:
-    """Announcements whose moment is not that of their message."""
+    """Announcements whose time is not that of their message."""
     stored = await stage.rows(
         "SELECT id, created_at FROM agent_session_messages WHERE session_id = :id", id=plot.stream_id
     )
@@ -118,7 +119,7 @@ async def wrong_announcements(stage: Stage, plot: Plot) -> list[str]:
 
 
 def wrong_texts(onlooker: Onlooker, said: Said) -> Iterator[str]:
-    """Whatever was read of a step before it completed is its message, as far as it goes."""
+    """Text read before a step completed is a beginning of its message."""
     for key, last in onlooker.seen.texts.items():
         message = said.get(key, "")
         if last.content != message and (last.is_complete or not message.startswith(last.content)):
@@ -126,7 +127,7 @@ def wrong_texts(onlooker: Onlooker, said: Said) -> Iterator[str]:
 
 
 def wrong_drafts(onlooker: Handy, said: Said) -> Iterator[str]:
-    """What the reader held when a step completed is what the viewer had seen; the message wins over it."""
+    """The reader's draft when a step completed is the text that the viewer saw; the message replaces it."""
     texts = onlooker.seen.texts
     for key, draft in onlooker.seen.drafts.items():
         if draft.content != (texts[key].content if key in texts else ""):
@@ -139,7 +140,7 @@ def wrong_drafts(onlooker: Handy, said: Said) -> Iterator[str]:
 
 
 async def wrong_story(stage: Stage, story: Story, journal: list[Entry], said: Said) -> list[str]:
-    """What is wrong with an execution; what it said is added to what was said."""
+    """Violations of an execution; adds its messages to `said`."""
     of = {"id": story.execution_id}
     (execution,) = await stage.rows("SELECT status FROM agent_executions WHERE id = :id", **of)
     steps = await stage.rows("SELECT * FROM agent_steps WHERE execution_id = :id ORDER BY number", **of)
@@ -165,7 +166,7 @@ async def wrong_story(stage: Stage, story: Story, journal: list[Entry], said: Sa
 def wrong_step(
     story: Story, step: Mapping[str, Any], message: str, events: Counter[tuple[str, str]]
 ) -> Iterator[str]:
-    """It says what one attempt has said, and was tried as often as is stored at most."""
+    """Its message is that of one attempt, and the stored number of attempts is an upper bound."""
     number, tried = step["number"], step["attempt"]
     if message != words(story.about, number, message.partition("·")[0]):
         yield f"the message of step {number} is garbled: {message[:60]!r}"
@@ -176,11 +177,11 @@ def wrong_step(
 
 
 def wrong_call(call: Mapping[str, Any], ran: int) -> Iterator[str]:
-    """It ran, and no more often than it may."""
+    """The tool ran, and no more often than it may."""
     name, is_good = call["name"], call["success"]
     limit = 1 if name == "pay" else call["attempts"]
     if call["state"] != "done" or not is_good <= ran <= max(1, limit):
         yield f"{name} is {call['state']}, ran {ran} times and was tried {call['attempts']} times"
-    # Whether it was paid may be unknown, which the model is told then.
+    # It may be unknown whether it was paid; then the model learns so.
     if not is_good and name != "pay":
         yield f"{name} failed: {call['error']}"

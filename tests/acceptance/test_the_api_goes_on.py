@@ -1,4 +1,4 @@
-"""An API process that has answered ten thousand requests is as large as it was after the first ones."""
+"""An API process that has answered ten thousand requests is as large as after the first ones."""
 
 import asyncio
 import re
@@ -13,17 +13,17 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 WARM, MANY, AT_ONCE = 2_000, 10_000, 8
 GROWTH = 12
-"""Megabytes: what a leak of a kilobyte for each request would come to."""
+"""Megabytes: a leak of a kilobyte per request would reach this."""
 
 
 def megabytes(pid: int) -> float:
-    """What a process keeps in memory."""
+    """The resident memory of a process."""
     (kilobytes,) = re.findall(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     return int(kilobytes) / 1024
 
 
 async def send(ann: httpx2.AsyncClient, first: int, count: int) -> None:
-    """Right requests and wrong ones; each has a key of its own."""
+    """Send valid and invalid requests; each has its own key."""
     for number in range(first, first + count):
         key = {"Idempotency-Key": f"key-{number}"}
         match number % 5:

@@ -1,4 +1,4 @@
-"""Clients that send too much, too slowly or nothing: an API process stays small, and answers others."""
+"""Clients that send too much, too slowly or nothing: an API process stays small and answers others."""
 
 import asyncio
 from time import monotonic
@@ -24,12 +24,12 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def dialled(front: Front) -> Streams:
-    """A connection."""
+    """Open a connection."""
     return await asyncio.open_connection("127.0.0.1", front.port)
 
 
 async def answer(streams: Streams, sent: bytes = b"", wait: float = 60) -> bytes:
-    """What comes until the server closes the connection."""
+    """Read until the server closes the connection."""
     reader, writer = streams
     writer.write(sent)
     try:
@@ -42,7 +42,7 @@ async def answer(streams: Streams, sent: bytes = b"", wait: float = 60) -> bytes
 
 
 async def agents(front: Front) -> int:
-    """What a caller who sends what is right is answered."""
+    """The response to a caller with a valid request."""
     async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {front.key}"}) as ann:
         return (await ann.get(f"{front.url}/agent/agents")).status_code
 
@@ -57,7 +57,7 @@ async def test_a_head_is_bounded_in_size(front: Front) -> None:
     for sent in (b"A: " + b"a" * 123 * 1024 * 1024, b"A: b\r\n" * 500_000):
         reader, writer = await dialled(front)
         writer.write(head + sent)
-        # It is told before it has sent all.
+        # The response arrives before it has sent everything.
         async with asyncio.timeout(30):
             assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 431 ")
         writer.transport.abort()
@@ -67,7 +67,7 @@ async def test_a_head_is_bounded_in_size(front: Front) -> None:
 
 
 async def test_heads_and_silence_are_bounded_in_time(front: Front) -> None:
-    """8.8.1: half a head, one that comes byte by byte, nothing at all, and nothing after an answer."""
+    """8.8.1: half a head, one that arrives byte by byte, nothing at all, and nothing after a response."""
     await front.api()
     began = monotonic()
     half, drops, silent, idle = [await dialled(front) for _ in range(4)]
@@ -149,11 +149,11 @@ async def test_connections_of_one_address_are_bounded(front: Front) -> None:
     refused = await answer(await dialled(front), probe)
     assert refused.startswith(b"HTTP/1.1 503 ")
     assert b"retry-after: 5" in refused
-    # Who was let in is served.
+    # An authenticated caller is served.
     assert (await answer(held.pop(), probe)).startswith(b"HTTP/1.1 200 ")
     for _, writer in held:
         writer.transport.abort()
     async with asyncio.timeout(30):
-        # The server hears of it in its own time.
+        # The server notices it at its own pace.
         while not (await answer(await dialled(front), probe)).startswith(b"HTTP/1.1 200 "):
             pass

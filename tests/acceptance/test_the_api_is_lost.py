@@ -1,7 +1,7 @@
 """API processes are killed while they accept messages: every message has one execution, which ends.
 
-People send each message again, with the same Idempotency-Key, until they are answered. The kills come at
-moments that are drawn, but the same ones each time.
+Clients send each message again, with the same Idempotency-Key, until they get a response. The kills happen at
+random moments, the same ones in each run.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ PEOPLE = 6
 
 @dataclass
 class Sent:
-    """What a person was told of a message."""
+    """The response to a message."""
 
     number: int
     session: str
@@ -36,7 +36,7 @@ class Sent:
 
 
 async def told(ann: httpx2.AsyncClient, path: str, number: int) -> Sent:
-    """Send a message until it is answered, as a good client does."""
+    """Send a message until there is a response, as a good client does."""
     tries = 0
     while True:
         tries += 1
@@ -55,7 +55,7 @@ async def told(ann: httpx2.AsyncClient, path: str, number: int) -> Sent:
 
 
 async def talk(ann: httpx2.AsyncClient, person: int, stop: asyncio.Event) -> list[Sent]:
-    """Begin sessions, and say a second thing in each."""
+    """Start sessions, and send a second message in each."""
     sent: list[Sent] = []
     number = person
     while not stop.is_set():
@@ -68,7 +68,7 @@ async def talk(ann: httpx2.AsyncClient, person: int, stop: asyncio.Event) -> lis
 
 
 async def survived(front: Front, kills: int) -> None:
-    """Kill so often, and see that nothing was lost and nothing done twice."""
+    """Kill this often, and check that nothing was lost and nothing done twice."""
     dice, stop = Random(17), asyncio.Event()  # noqa: S311 -- no secret
     api = await front.api()
     async with httpx2.AsyncClient(
@@ -95,13 +95,13 @@ async def survived(front: Front, kills: int) -> None:
 
 
 async def statuses(front: Front) -> Counter[str]:
-    """How many executions of this test stand how."""
+    """The number of this test's executions by status."""
     rows = await _rows(front, "SELECT status FROM agent_executions WHERE task_queue = %s")
     return Counter(rows)
 
 
 async def said(front: Front) -> Counter[str]:
-    """What is stored of what people said, and how often."""
+    """The stored messages of people, with their counts."""
     statement = """
         SELECT m.content FROM agent_session_messages m JOIN agent_executions e USING (session_id)
         WHERE m.role = 'user' AND e.task_queue = %s GROUP BY m.id, m.content
@@ -116,7 +116,7 @@ async def _rows(front: Front, statement: str) -> list[str]:
 
 
 @pytest.mark.parametrize("point", [Failpoint.API_AFTER_COMMIT, Failpoint.API_BEFORE_ANSWER])
-async def test_who_was_not_answered_asks_again(front: Front, point: Failpoint) -> None:
+async def test_a_client_without_a_response_asks_again(front: Front, point: Failpoint) -> None:
     """8.2.2"""
     front.kill_at = point
     (front.folder / ARMED).touch()

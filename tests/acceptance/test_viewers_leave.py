@@ -1,4 +1,4 @@
-"""Viewers of a running installation do not outlive the token or the key by which they watch."""
+"""Viewers of a running installation do not outlive the token or the key that they use."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ MINUTE = 60.0
 
 
 class Theatre:
-    """An API and a gateway, and a session to watch."""
+    """An API, a gateway, and a session to watch."""
 
     def __init__(self, front: Front, gateway: int) -> None:
         self.front = front
@@ -44,7 +44,7 @@ class Theatre:
         return signed(SECRET, "ann", self.tenant, days=seconds / 86_400)
 
     async def native(self, credential: str, ready: asyncio.Event) -> int:
-        """With which code it ends."""
+        """Watch, and return the close code."""
         async with connect(f"{self.gateway}/v1", subprotocols=[Subprotocol("everstep.v1")]) as ws:
             await ws.send(json.dumps({"type": "hello", "token": credential}))
             assert json.loads(await ws.recv())["type"] == "welcome"
@@ -54,7 +54,7 @@ class Theatre:
             return await _code(ws)
 
     async def pusher(self, credential: str, ready: asyncio.Event) -> int:
-        """With which code it ends."""
+        """Watch, and return the close code."""
         channel = f"private-agent.session.{self.session}"
         async with connect(f"{self.gateway}/app/everstep?protocol=7") as ws, self.http(credential) as http:
             socket_id = json.loads(json.loads(await ws.recv())["data"])["socket_id"]
@@ -66,7 +66,7 @@ class Theatre:
             return await _code(ws)
 
     async def sse(self, credential: str, ready: asyncio.Event) -> str:
-        """The last event."""
+        """Watch, and return the last event."""
         last, path = "", f"/agent/streams/{self.session}"
         async with self.http(credential) as http, http.stream("GET", path) as answer:
             assert answer.status_code == 200
@@ -76,7 +76,7 @@ class Theatre:
         return last
 
     async def all_end(self, credential: str, then: Any = None) -> tuple[float, list[Any]]:
-        """How long viewers of all wires last, after something was done, and how they end."""
+        """How long viewers of all wires last after an action, and how they end."""
         wires = (self.native, self.pusher, self.sse)
         ready = [asyncio.Event() for _ in wires]
         async with asyncio.timeout(MINUTE + 30):
@@ -121,7 +121,7 @@ async def test_viewers_of_all_wires_leave_when_their_token_expires(theatre: Thea
 
     assert (native, pusher) == (3003, 4200)
     assert "The token has expired" in last
-    # The claim has whole seconds, and the sweeper comes by once a second; clocks may be apart by much more.
+    # The claim has whole seconds, and the sweeper runs once a second; clocks may differ by much more.
     assert lasts - 1 <= time.time() - began < 30
 
 

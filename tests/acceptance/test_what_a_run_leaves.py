@@ -1,4 +1,4 @@
-"""What a run leaves behind in an installation: clocks, snapshots, references, an end that is shown."""
+"""The traces of a run in an installation: clocks, snapshots, references, a visible end."""
 
 from typing import Any
 from uuid import UUID
@@ -21,8 +21,8 @@ async def details(front: Front, execution: str) -> str:
     return shown.current_details.splitlines()[0]
 
 
-async def test_what_two_executions_of_a_session_leave(front: Front) -> None:
-    """1.2.3, 2.7.5, 6.2, 8.1, 8.1.2, 8.1.5: by a worker and an API of their own."""
+async def test_two_executions_of_a_session_leave_their_traces(front: Front) -> None:
+    """1.2.3, 2.7.5, 6.2, 8.1, 8.1.2, 8.1.5: by a worker and an API of this test."""
     await front.api()
     headers = {"Authorization": f"Bearer {front.key}"}
     async with httpx2.AsyncClient(base_url=front.url, headers=headers, timeout=30) as ann:

@@ -1,4 +1,4 @@
-"""An installation over its HTTP API: an API process, a worker, and a client that waits for what they do."""
+"""An installation over its HTTP API: an API process, a worker, and a client that waits for them."""
 
 import json
 from collections.abc import AsyncGenerator
@@ -19,7 +19,7 @@ ENDED = frozenset({"completed", "failed", "cancelled"})
 
 @dataclass
 class Town:
-    """What a service does with an installation."""
+    """A service's operations on an installation."""
 
     front: Front
     http: httpx2.AsyncClient
@@ -28,7 +28,7 @@ class Town:
     @classmethod
     @asynccontextmanager
     async def open(cls, front: Front, tenant: str) -> AsyncGenerator["Town"]:
-        """With an API process that answers."""
+        """Open it with an API process that answers."""
         await front.api()
         headers = {"Authorization": f"Bearer {front.key}"}
         async with httpx2.AsyncClient(base_url=front.url, headers=headers, timeout=20) as http:
@@ -36,11 +36,11 @@ class Town:
 
     @property
     def installation(self) -> Installation:
-        """The servers below."""
+        """The installation below it."""
         return self.front.installation
 
     async def post(self, path: str, *, expect: int | None = None, **body: Any) -> Any:
-        """The answer to a request; another status than expected fails the test."""
+        """The response to a request; a status other than the expected one fails the test."""
         headers = {"Idempotency-Key": uuid4().hex}
         answer = await self.http.post(path, json=body, headers=headers)
         wanted = [expect] if expect else [200, 201]
@@ -48,27 +48,26 @@ class Town:
         return answer.json()
 
     async def get(self, path: str) -> Any:
-        """What can be read there."""
+        """Read an address."""
         answer = await self.http.get(path)
         assert answer.status_code == 200, answer.text
         return answer.json()
 
     async def begin(self, *turns: Calls, agent: str = "citizen", **more: Any) -> dict[str, Any]:
-        """A session with one program."""
+        """Start a session with one program."""
         content = Program(f"[{uuid4().hex[:6]}]", turns).text()
         return await self.post("/agent/messages", content=content, agent=agent, **more)
 
     async def say(self, session: str, *turns: Calls, **more: Any) -> dict[str, Any]:
-        """Another program in the session."""
+        """Send another program in the session."""
         content = Program(f"[{uuid4().hex[:6]}]", turns).text()
         return await self.post(f"/agent/sessions/{session}/messages", content=content, **more)
 
     async def execution(self, accepted: dict[str, Any]) -> dict[str, Any]:
-        """An execution as it is now."""
         return await self.get(f"/agent/executions/{accepted.get('execution_id') or accepted['id']}")
 
     async def status(self, accepted: dict[str, Any], *wanted: str) -> dict[str, Any]:
-        """The execution, once it has one of these statuses."""
+        """Wait until the execution has one of these statuses."""
         found: dict[str, Any] = {}
 
         async def is_so() -> bool:
@@ -79,22 +78,21 @@ class Town:
         return found
 
     async def ended(self, accepted: dict[str, Any]) -> dict[str, Any]:
-        """The execution, once it has ended."""
+        """Wait until the execution has ended."""
         return await self.status(accepted, *ENDED)
 
     async def request(self, accepted: dict[str, Any]) -> dict[str, Any]:
-        """The question or approval that an execution waits for."""
         await self.status(accepted, "paused")
         found = await self.get(f"/agent/executions/{accepted['execution_id']}/requests")
         return next(each for each in found["items"] if each["state"] == "open")
 
     async def steps(self, accepted: dict[str, Any]) -> list[dict[str, Any]]:
-        """What an execution did."""
+        """The steps of an execution."""
         execution = accepted.get("execution_id") or accepted["id"]
         return (await self.get(f"/agent/executions/{execution}/steps?limit=200"))["items"]
 
     async def results(self, accepted: dict[str, Any]) -> list[str]:
-        """What the model read of each call."""
+        """The results of each call as the model read them."""
         return [call["text"] for step in await self.steps(accepted) for call in step["calls"]]
 
     async def envelopes(self, accepted: dict[str, Any]) -> list[Envelope]:
@@ -104,13 +102,12 @@ class Town:
         return [Envelope.placed(each) for each in found]
 
     async def snapshots(self, accepted: dict[str, Any]) -> list[dict[str, Any]]:
-        """The stored states of an execution, oldest first."""
         execution = accepted.get("execution_id") or accepted["id"]
         found = await self.get(f"/agent/executions/{execution}/snapshots?limit=200")
         return found["items"][::-1]
 
 
 def state_of(snapshot: dict[str, Any]) -> dict[str, Any]:
-    """The state that a snapshot keeps."""
+    """The state in a snapshot."""
     state = snapshot["state"]
     return json.loads(state) if isinstance(state, str) else state

@@ -1,4 +1,4 @@
-"""The way from a viewer to whichever server there is: it can be cut, and held up."""
+"""The route from a viewer to one of the servers, which can be cut and held."""
 
 import asyncio
 import socket
@@ -8,11 +8,11 @@ from typing import cast
 
 HOST = "127.0.0.1"
 NARROW = ((socket.SOL_SOCKET, socket.SO_RCVBUF, 4096), (socket.IPPROTO_TCP, socket.TCP_MAXSEG, 536))
-"""So little fits into the buffers of a narrow way that who does not read is noticed."""
+"""The buffers of a narrow route hold so little that a viewer that does not read is noticed."""
 
 
 class _End(asyncio.Protocol):
-    """One end of a connection that is passed on."""
+    """One end of a relayed connection."""
 
     def __init__(self, way: "Way") -> None:
         self.way = way
@@ -30,7 +30,7 @@ class _End(asyncio.Protocol):
             self._waiting.append(data)
 
     def joined(self, other: "_End") -> None:
-        """From now on what comes here goes there."""
+        """From now on, send the data of this end to that one."""
         self.other = other
         for data in self._waiting:
             if other.transport:
@@ -54,7 +54,7 @@ class _End(asyncio.Protocol):
 
 
 class Way:
-    """Connections of one viewer, each to the server that is chosen then."""
+    """Connections of one viewer, each to the server that is selected at that moment."""
 
     def __init__(self, choose: Callable[[], int], *, is_narrow: bool = False) -> None:
         self.port = 0
@@ -69,7 +69,7 @@ class Way:
     @classmethod
     @asynccontextmanager
     async def opened(cls, choose: Callable[[], int], *, is_narrow: bool = False) -> AsyncGenerator["Way"]:
-        """Ready to be gone."""
+        """A route that ends with the block."""
         way = cls(choose, is_narrow=is_narrow)
         server = await asyncio.get_running_loop().create_server(way._front, HOST, 0)
         way.port = server.sockets[0].getsockname()[1]
@@ -83,14 +83,14 @@ class Way:
             way.cut()
 
     def cut(self) -> None:
-        """All connections break, for both sides."""
+        """Break all connections, on both sides."""
         for end in [*self._fronts, *self._backs]:
             if end.transport:
                 self.cuts += 1
                 end.transport.abort()
 
     async def held(self, seconds: float) -> None:
-        """Nothing is read of what the server sends meanwhile."""
+        """Read nothing from the server for the time of the block."""
         self.is_held = True
         for end in self._backs:
             if end.transport:
@@ -102,7 +102,7 @@ class Way:
                 end.transport.resume_reading()
 
     def lost(self, end: _End) -> None:
-        """One end is gone."""
+        """One end has closed."""
         self._fronts.pop(end, None)
         self._backs.pop(end, None)
 
@@ -133,7 +133,7 @@ class Way:
             raise
         self._backs[back] = None
         if front.transport is None:
-            # It was cut meanwhile.
+            # It was cut in between.
             if back.transport:
                 back.transport.abort()
             return

@@ -1,4 +1,4 @@
-"""What stands in history is read as it was written, also by later versions."""
+"""Data in histories are read as they were written, also by later versions."""
 
 from dataclasses import MISSING, fields
 from typing import Any
@@ -68,7 +68,7 @@ VALUES: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("value", "text"), VALUES, ids=lambda value: type(value).__name__)
 async def test_facts_are_written_briefly_and_read_as_they_were(value: Any, text: str) -> None:
-    """1.1.1: by us, and by whoever reads them with pydantic's converter."""
+    """1.1.1: by this code, and by others with pydantic's converter."""
     (payload,) = await data_converter().encode([value])
 
     assert payload.data.decode() == text
@@ -77,8 +77,8 @@ async def test_facts_are_written_briefly_and_read_as_they_were(value: Any, text:
 
 
 @pytest.mark.parametrize(("value", "text"), VALUES, ids=lambda value: type(value).__name__)
-async def test_what_a_later_version_adds_is_ignored(value: Any, text: str) -> None:
-    """0.6: readers skip what they do not know."""
+async def test_a_field_of_a_later_version_is_ignored(value: Any, text: str) -> None:
+    """0.6: readers skip unknown fields."""
     (payload,) = await data_converter().encode([value])
     payload.data = (text[:-1] + ',"since":2}').encode()
 
@@ -114,8 +114,10 @@ DEFAULTS: dict[type, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", DEFAULTS, ids=lambda kind: kind.__name__)
-def test_no_default_of_what_is_left_out_ever_changes(kind: type) -> None:
-    """1.1.1: else what was left out yesterday would mean something else tomorrow. New fields may be added."""
+def test_no_default_of_an_omitted_field_ever_changes(kind: type) -> None:
+    """1.1.1: otherwise the fields that were omitted yesterday would change their meaning. New fields may be
+    added.
+    """
     known = {field.name: field.default for field in fields(kind) if field.default is not MISSING}
 
     assert known.items() >= DEFAULTS[kind].items()
@@ -123,6 +125,6 @@ def test_no_default_of_what_is_left_out_ever_changes(kind: type) -> None:
 
 
 def test_steps_are_counted_from_one() -> None:
-    """4.4.1: a step that does not exist cannot be asked for."""
+    """4.4.1: there is no step 0."""
     with pytest.raises(InvalidInput):
         InferInput(REF, 0)

@@ -1,4 +1,4 @@
-"""An activity that fails says of what kind the failure was, and no more."""
+"""An activity that fails reports the kind of the failure, and nothing else."""
 
 import logging
 from uuid import UUID
@@ -17,7 +17,7 @@ ID = UUID(int=7)
 
 @discreet
 async def attempt(error: Exception | None) -> str:
-    """Does something, or fails."""
+    """Succeeds, or fails."""
     if error:
         raise error from KeyError("a secret too")
     return "done"
@@ -29,13 +29,13 @@ async def refused(error: Exception) -> ApplicationError:
     return raised.value
 
 
-async def test_what_succeeds_is_left_alone() -> None:
-    """1.1.3: nothing but failures is looked at."""
+async def test_a_success_is_unchanged() -> None:
+    """1.1.3: only failures are redacted."""
     assert await ActivityEnvironment().run(attempt, None) == "done"
 
 
-async def test_a_failure_is_told_by_its_kind(caplog: pytest.LogCaptureFixture) -> None:
-    """1.1.3: its message, and what caused it, stand in the worker's log only."""
+async def test_a_failure_is_reported_by_its_kind(caplog: pytest.LogCaptureFixture) -> None:
+    """1.1.3: its message and its cause are in the worker's log only."""
     with caplog.at_level(logging.WARNING):
         failure = await refused(RuntimeError("a secret"))
 
@@ -55,14 +55,14 @@ async def test_a_failure_is_told_by_its_kind(caplog: pytest.LogCaptureFixture) -
         (ExecutionEnded(ID, ExecutionStatus.CANCELLED), f"The execution {ID} has ended as cancelled"),
     ],
 )
-async def test_what_is_gone_is_not_looked_for_again(error: Exception, message: str) -> None:
+async def test_a_missing_row_is_not_retried(error: Exception, message: str) -> None:
     """8.2.1: these messages hold ids only."""
     failure = await refused(error)
 
     assert (failure.type, failure.message, failure.non_retryable) == (type(error).__name__, message, True)
 
 
-async def test_what_is_meant_to_be_read_passes() -> None:
+async def test_an_error_meant_for_readers_passes() -> None:
     """3.5.1: with the wait that a provider asked for."""
     asked = ApplicationError("busy", type="RateLimited", non_retryable=True)
 

@@ -1,4 +1,4 @@
-"""What a model writes, on its way to viewers."""
+"""The text of a model, on its way to viewers."""
 
 import asyncio
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ def has_begun(previous: int | None = None, recorded: StepFacts | None = None) ->
 
 
 class Heard:
-    """A bus that keeps chunks; it says when one comes."""
+    """A bus that keeps chunks and notifies the test of each."""
 
     def __init__(self) -> None:
         self.chunks: list[Chunk] = []
@@ -61,8 +61,10 @@ def texts(bus: Heard) -> LiveTexts:
     return LiveTexts(bus)
 
 
-async def test_nothing_is_told_before_the_beginning_is_stored(texts: LiveTexts, bus: Heard) -> None:
-    """Follows rules 7.2 and 7.6.2: a chunk says whose it is and what it follows; the last ends it."""
+async def test_nothing_is_published_before_the_step_is_stored(texts: LiveTexts, bus: Heard) -> None:
+    """Follows rules 7.2 and 7.6.2: a chunk names its attempt and its predecessor; the last one ends the
+    attempt.
+    """
     with texts.told(begins(), is_public=True) as text:
         text.heard("Well, ")
         text.heard("yes")
@@ -78,9 +80,7 @@ async def test_nothing_is_told_before_the_beginning_is_stored(texts: LiveTexts, 
     assert (first.after_seq, last.after_seq) == (7, 7)
 
 
-async def test_text_that_gathers_is_told_without_anything_more_being_heard(
-    texts: LiveTexts, bus: Heard
-) -> None:
+async def test_buffered_text_is_published_without_further_input(texts: LiveTexts, bus: Heard) -> None:
     """Follows rule 7.6.1."""
     with texts.told(begins(), is_public=True) as text:
         text.begun(has_begun())
@@ -95,7 +95,7 @@ async def test_text_that_gathers_is_told_without_anything_more_being_heard(
         assert bus.told[2:] == [(2, "x" * MOST_CHARACTERS)]
 
 
-async def test_who_says_nothing_is_not_told_of(texts: LiveTexts, bus: Heard) -> None:
+async def test_a_silent_attempt_is_not_published(texts: LiveTexts, bus: Heard) -> None:
     """7.6.1, 7.6.2."""
     with texts.told(begins(), is_public=True) as text:
         text.begun(has_begun())
@@ -104,7 +104,7 @@ async def test_who_says_nothing_is_not_told_of(texts: LiveTexts, bus: Heard) -> 
     assert bus.chunks == []
 
 
-async def test_what_was_written_before_the_beginning_was_stored_may_never_be_told(
+async def test_text_from_before_the_stored_beginning_may_never_be_published(
     texts: LiveTexts, bus: Heard
 ) -> None:
     with texts.told(begins(), is_public=True) as text:
@@ -114,7 +114,7 @@ async def test_what_was_written_before_the_beginning_was_stored_may_never_be_tol
 
 
 async def test_an_attempt_that_failed_has_no_end(texts: LiveTexts, bus: Heard) -> None:
-    """7.6.2: only one that ended well; what it still had to say is void."""
+    """7.6.2: only a successful one does; its buffered text is void."""
     with texts.told(begins(), is_public=True) as text:
         text.begun(has_begun())
         text.heard("Well, ")
@@ -126,7 +126,7 @@ async def test_an_attempt_that_failed_has_no_end(texts: LiveTexts, bus: Heard) -
 
 
 @pytest.mark.parametrize("void", [has_begun(previous=2), has_begun(recorded=StepFacts(3))])
-async def test_who_comes_too_late_is_not_told(texts: LiveTexts, bus: Heard, void: BegunStep) -> None:
+async def test_a_late_attempt_is_not_published(texts: LiveTexts, bus: Heard, void: BegunStep) -> None:
     """7.6.3: another attempt has begun, or the step has its reply."""
     with texts.told(begins(), is_public=True) as text:
         text.heard("Well, ")
@@ -136,7 +136,7 @@ async def test_who_comes_too_late_is_not_told(texts: LiveTexts, bus: Heard, void
     assert (bus.chunks, text.text, text.was_told) == ([], "", False)
 
 
-async def test_a_hung_attempt_is_not_told_once_the_next_one_has_begun_here(
+async def test_a_hung_attempt_is_not_published_once_the_next_one_has_begun_here(
     texts: LiveTexts, bus: Heard
 ) -> None:
     """7.6.3: nor after that one has ended."""
@@ -180,8 +180,8 @@ class Notes:
         return True
 
 
-async def test_what_viewers_are_not_told_is_still_kept(texts: LiveTexts, bus: Heard) -> None:
-    """7.5: without chunks the text so far is there for those who look in, and has no place for viewers."""
+async def test_text_is_kept_without_publishing(texts: LiveTexts, bus: Heard) -> None:
+    """7.5: without chunks the text so far is there for readers of the row, and has no place for viewers."""
     notes: Any = Notes()
     with texts.told(begins(), is_public=False) as text:
         text.begun(has_begun())
@@ -192,8 +192,10 @@ async def test_what_viewers_are_not_told_is_still_kept(texts: LiveTexts, bus: He
     assert notes.kept == [("Yes", None, 7)]
 
 
-async def test_who_comes_in_the_middle_goes_on_from_what_was_kept(texts: LiveTexts, bus: Heard) -> None:
-    """7.8.4: the text of a step that nobody watched is cut all the same, and kept up to a cut."""
+async def test_a_viewer_who_joins_in_the_middle_continues_from_the_kept_text(
+    texts: LiveTexts, bus: Heard
+) -> None:
+    """7.8.4: the text of an unwatched step is chunked all the same, and kept up to a chunk's end."""
     notes: Any = Notes()
     bus.is_watched = False
     with texts.told(begins(), is_public=True) as text:
@@ -213,8 +215,8 @@ async def test_who_comes_in_the_middle_goes_on_from_what_was_kept(texts: LiveTex
     assert bus.told == [(2, "xx"), (3, "")]
 
 
-async def test_what_is_kept_and_the_chunks_after_it_are_the_whole_text(texts: LiveTexts, bus: Heard) -> None:
-    """7.8.4: wherever somebody joins."""
+async def test_the_kept_text_and_the_chunks_after_it_are_the_whole_text(texts: LiveTexts, bus: Heard) -> None:
+    """7.8.4: wherever a viewer joins."""
     notes: Any = Notes()
     with texts.told(begins(), is_public=True) as text:
         text.begun(has_begun())
@@ -235,7 +237,7 @@ class Unreachable(Heard):
         raise ConnectionResetError
 
 
-async def test_a_bus_that_fails_costs_nobody_the_answer() -> None:
+async def test_a_failing_bus_does_not_cost_the_reply() -> None:
     bus, notes = Unreachable(), Notes()
     store: Any = notes
     with LiveTexts(bus).told(begins(), is_public=True) as text:

@@ -1,4 +1,4 @@
-"""What an attempt writes beside its work, and what it does not give up to write."""
+"""An attempt's writes beside its work, and those that it does not give up."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -30,13 +30,13 @@ MATERIAL: Any = None
 
 
 async def some_turns() -> None:
-    """Of the loop: enough for whatever is ready."""
+    """Some turns of the loop: enough for everything that is ready."""
     for _ in range(20):
         await asyncio.sleep(0)
 
 
 class Notes:
-    """A store that keeps partial texts, or is away first."""
+    """A store that keeps partial texts, or is away at first."""
 
     def __init__(self, away: int = 0) -> None:
         self.away = away
@@ -65,7 +65,7 @@ class Notes:
 
 class TestPartialText:
     @pytest.mark.parametrize("away", [0, 2])
-    async def test_the_text_so_far_is_kept_for_those_who_join_late(
+    async def test_the_text_so_far_is_kept_for_viewers_who_join_late(
         self, monkeypatch: pytest.MonkeyPatch, away: int
     ) -> None:
         """7.8.4: under the number of the attempt; a store that is away for a while costs nothing else."""
@@ -87,8 +87,8 @@ class TestPartialText:
         assert store.kept == [(3, 2, "x" * MOST_CHARACTERS + "y" * MOST_CHARACTERS, 2)]
         assert struck == [Failpoint.INFER_DURING_STREAM] * 2
 
-    async def test_what_was_not_said_is_not_written(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """7.8.4: nor is what was written already."""
+    async def test_unchanged_text_is_not_stored(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """7.8.4: neither an empty text nor a stored one."""
         monkeypatch.setattr(text_checkpoints, "NOTE_SECONDS", 0)
         store: Any = Notes()
 
@@ -109,8 +109,8 @@ class TestPartialText:
 
         assert store.kept == [(3, 2, "Hm", None)]
 
-    async def test_who_has_no_say_any_more_is_told_no_further(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """7.6.3: another worker has taken over, which this one hears from the store."""
+    async def test_a_superseded_attempt_publishes_nothing_more(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """7.6.3: another worker has taken over, as the store reports to this one."""
         monkeypatch.setattr(text_checkpoints, "NOTE_SECONDS", 0)
         store: Any = Notes()
         store.has_say = False
@@ -136,7 +136,7 @@ class TestPartialText:
 
 
 class TestPersistence:
-    async def test_what_was_paid_for_is_written_once_the_store_is_back(
+    async def test_a_paid_reply_is_stored_once_the_store_is_back(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """1.1.3: in the same attempt, with waits that grow up to a limit."""
@@ -156,8 +156,8 @@ class TestPersistence:
         assert await ActivityEnvironment().run(until_written, write) == "written"
         assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0])
 
-    async def test_other_errors_are_not_waited_out(self) -> None:
-        """1.1.3: only a store that is away comes back by itself."""
+    async def test_other_errors_are_not_retried(self) -> None:
+        """1.1.3: only an unavailable store recovers by itself."""
 
         async def write() -> None:
             raise NotFound("execution", "any more")
@@ -167,7 +167,7 @@ class TestPersistence:
 
 
 class Beginnings:
-    """Notes that something began; it can be made to wait, or to fail."""
+    """Records that something began; it can be made to wait, or to fail."""
 
     def __init__(self) -> None:
         self.began = asyncio.Event()
@@ -193,8 +193,8 @@ async def in_an_activity(work: Callable[[], Awaitable[None]]) -> None:
 
 
 class TestBeginnings:
-    async def test_what_is_over_in_a_moment_leaves_its_beginning_to_its_end(self) -> None:
-        """1.1.3: it is written once, whole."""
+    async def test_a_short_step_stores_its_beginning_with_its_end(self) -> None:
+        """1.1.3: it is stored once, whole."""
         noted = Beginnings()
 
         async def work() -> None:
@@ -205,8 +205,8 @@ class TestBeginnings:
         await in_an_activity(work)
         assert not noted.began.is_set()
 
-    async def test_what_takes_longer_is_seen_to_have_begun(self) -> None:
-        """1.1.3: and its end comes after its beginning."""
+    async def test_a_longer_step_stores_its_beginning_first(self) -> None:
+        """1.1.3: and its end after its beginning."""
         noted = Beginnings()
 
         async def work() -> None:
@@ -219,7 +219,7 @@ class TestBeginnings:
 
         await in_an_activity(work)
 
-    async def test_what_is_written_is_not_written_again(self) -> None:
+    async def test_a_stored_beginning_is_not_stored_again(self) -> None:
         """1.1.3: such as a reservation, which comes first."""
         noted = Beginnings()
 
@@ -232,7 +232,7 @@ class TestBeginnings:
         await in_an_activity(work)
         assert not noted.began.is_set()
 
-    async def test_what_was_given_up_begins_no_more(self) -> None:
+    async def test_a_cancelled_beginning_is_never_stored(self) -> None:
         """1.1.5: neither now nor later."""
         noted = Beginnings()
 
@@ -245,7 +245,7 @@ class TestBeginnings:
             await in_an_activity(work)
         assert noted.was_given_up
 
-    async def test_an_execution_that_ended_meanwhile_is_heard_of(self) -> None:
+    async def test_the_end_of_the_execution_is_noticed(self) -> None:
         """8.2.1: the end of such a step is of no use."""
         noted = Beginnings()
         noted.error = NotFound("execution", "any more")
@@ -260,7 +260,7 @@ class TestBeginnings:
 
 
 class TestPulse:
-    async def test_it_beats_while_the_body_runs(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_it_sends_heartbeats_while_the_body_runs(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """8.2.1: a cancel comes back with a heartbeat."""
         monkeypatch.setattr(pulse_module, "HEARTBEAT_SECONDS", 0)
         beats: list[object] = []
@@ -284,7 +284,7 @@ class TestPulse:
 
         assert await environment.run(work) == len(beats)
 
-    async def test_a_local_activity_has_no_pulse(self) -> None:
+    async def test_a_local_activity_sends_no_heartbeat(self) -> None:
         """1.1.3: it lives as long as its workflow's task."""
         beats: list[object] = []
 

@@ -1,4 +1,4 @@
-"""Steps and executions in words, for tests of what decisions rest on."""
+"""Builders of steps and executions, for tests of decisions."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -25,27 +25,24 @@ DONE = ContinuationOutcome(ContinuationDecision.STOP, False, "ToolCallPresenceCh
 
 
 def after(seconds: float) -> datetime:
-    """So many seconds past noon."""
+    """This many seconds after noon."""
     return NOON + timedelta(seconds=seconds)
 
 
 def a_call(call_id: str = "a", need: CallNeed = CallNeed.RUN) -> CallFacts:
-    """A call without a result."""
     return CallFacts(call_id, "search", need)
 
 
 def an_answered_call(call_id: str = "a") -> CallFacts:
-    """A call with its result."""
     return replace(a_call(call_id), is_settled=True)
 
 
 def a_failed_call(call_id: str = "a", kind: ErrorType | None = None, message: str = "boom") -> CallFacts:
-    """A call whose result is an error."""
     return replace(an_answered_call(call_id), error=StepError(message, kind, "search"))
 
 
 def a_step(*calls: CallFacts, **fields: Any) -> StepFacts:
-    """A step with these calls; without any it is an answer."""
+    """A step with these calls; without calls it is an answer."""
     return StepFacts(1, calls, **fields)
 
 
@@ -55,7 +52,7 @@ def a_failed_step(kind: ErrorType | None = None) -> StepFacts:
 
 
 def an_execution(*steps: StepFacts) -> ExecutionFacts:
-    """These steps were carried out; criteria are about to be asked about the last."""
+    """An execution with these steps, about to be evaluated after the last."""
     facts = ExecutionFacts().entered(NOON)
     for number, step in enumerate(steps, 1):
         begun = facts.recorded(GO_ON).step_started(NOON) if facts.is_applied else facts.step_started(NOON)
@@ -64,7 +61,7 @@ def an_execution(*steps: StepFacts) -> ExecutionFacts:
 
 
 def a_critique(verdict: CritiqueVerdict, iteration: int) -> ExecutionFacts:
-    """An answer that was criticised so often."""
+    """An answer after this many critiques."""
     return an_execution(a_step()).criticised(CritiqueFacts(verdict, iteration))
 
 
@@ -77,5 +74,4 @@ def an_outcome(
 
 
 def names(calls: Iterable[CallFacts]) -> list[str]:
-    """The ids of these calls."""
     return [call.id for call in calls]

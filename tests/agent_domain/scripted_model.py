@@ -1,4 +1,4 @@
-"""A model that answers from a script, and what it takes to run an agent on it in-process."""
+"""A model that replies from a script, and a runner for its agent in-process."""
 
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
@@ -21,7 +21,7 @@ EXECUTION_ID = UUID(int=2)
 
 
 class StoppedClock:
-    """It is always the same moment."""
+    """A clock that never advances."""
 
     def now(self) -> datetime:
         return AT
@@ -31,7 +31,7 @@ class StoppedClock:
 
 
 class ScriptedModel:
-    """Gives one answer after the other, and keeps what it was asked."""
+    """Gives one reply after the other, and keeps the requests."""
 
     def __init__(self, *answers: InferenceResponse | str | Exception) -> None:
         self.answers = list(answers)
@@ -49,17 +49,14 @@ class ScriptedModel:
 
 
 def a_call(call_id: str = "c1", name: str = "weather", **args: Any) -> ToolCall:
-    """A call with these arguments."""
     return ToolCall(call_id, name, frozen_map(args))
 
 
 def calling(*calls: ToolCall, text: str = "") -> InferenceResponse:
-    """A response that calls tools."""
     return InferenceResponse(text, calls)
 
 
 def begun(asked: str = "Hello") -> AgentState:
-    """A conversation whose first step has begun."""
     state = AgentState.empty().with_messages(asked).identified(AGENT_ID, EXECUTION_ID)
     return state.with_step_started(AT)
 
@@ -67,7 +64,7 @@ def begun(asked: str = "Hello") -> AgentState:
 def runner(
     driver: StepDriver, tools: Iterable[Tool] = (), build: Callable[[AgentBuilder], object] | None = None
 ) -> LocalRunner:
-    """Runs an agent with this driver and these tools, where the clock stands still."""
+    """A runner for an agent with this driver and these tools, with a stopped clock."""
     builder = AgentBuilder.base().with_driver(driver).with_tools(tools)
     if build:
         build(builder)
@@ -81,5 +78,4 @@ async def run(
     build: Callable[[AgentBuilder], object] | None = None,
     asked: str = "Hello",
 ) -> AgentState:
-    """A whole run that begins with one user message."""
     return await runner(driver, tools, build).run(AgentState.empty().with_messages(asked))

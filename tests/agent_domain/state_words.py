@@ -1,4 +1,4 @@
-"""Words to write states and steps with, and arbitrary ones for properties."""
+"""Builders of states and steps, and strategies for arbitrary ones."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -32,7 +32,7 @@ STOPS = ContinuationOutcome(ContinuationDecision.STOP, False, "Worker", StopReas
 
 
 def later(seconds: float) -> datetime:
-    """So many seconds after the start of all that happens here."""
+    """This many seconds after the start."""
     return AT + timedelta(seconds=seconds)
 
 
@@ -42,12 +42,12 @@ def a_call(name: str = "look", call_id: str = "c1", **args: Any) -> ToolCall:
 
 
 def answered(call: ToolCall, result: Any = "done") -> ToolExecution:
-    """A call that went well."""
+    """A call that succeeded."""
     return ToolExecution(call, result, None, AT, later(1))
 
 
 def failing(call: ToolCall, message: str = "broken", kind: ErrorType | None = None) -> ToolExecution:
-    """A call that did not."""
+    """A call that failed."""
     return ToolExecution(call, None, StepError(message, kind), AT, later(1))
 
 
@@ -59,7 +59,7 @@ def a_step(
     number: int = 1,
     **fields: Any,
 ) -> AgentStep:
-    """A step that said something, with these calls answered and perhaps others made."""
+    """A step with a text, with these calls and results, and perhaps further calls."""
     made = (*(execution.call for execution in executions), *calls)
     return AgentStep(
         id=UUID(int=100 + number),
@@ -86,7 +86,7 @@ def having_taken(*steps: AgentStep, state: AgentState | None = None) -> AgentSta
     return state
 
 
-# Arbitrary values. What no store can hold (half a surrogate pair, NUL) never gets into a value.
+# Arbitrary values. Content that no store can hold (half a surrogate pair, NUL) never gets into a value.
 
 texts = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\x00"), max_size=12)
 names = st.sampled_from(["look", "search_files", "écrire", "検索"])
@@ -127,7 +127,7 @@ outcomes = st.builds(
 
 @st.composite
 def calls(draw: st.DrawFn) -> tuple[ToolCall, ...]:
-    """Calls with ids of their own, some with arguments that were no JSON object."""
+    """Calls with their own ids, some with arguments that were no JSON object."""
     drawn = draw(st.lists(st.tuples(names, json_maps, st.none() | texts), max_size=3))
     return tuple(
         ToolCall(f"call-{index}", name, frozen_map({}) if malformed else args, malformed or None)
@@ -168,7 +168,7 @@ def steps(draw: st.DrawFn, complete: bool = True) -> AgentStep:
 
 @st.composite
 def states(draw: st.DrawFn) -> AgentState:
-    """Any state that the loop and its users can bring about."""
+    """Any state that the loop and its users can produce."""
     store = MessageStore().with_section("messages", draw(conversations))
     for name in draw(st.sets(texts, max_size=2)):
         store = store.with_section(name, draw(conversations))

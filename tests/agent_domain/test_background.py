@@ -1,4 +1,4 @@
-"""Work in the background goes on, whatever happens in it."""
+"""Background work continues despite any exception."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -9,7 +9,7 @@ from everstep.agent_domain.background import LENGTH, LONGEST_PAUSE, Failures, ke
 
 
 class Log:
-    """What was written down."""
+    """Keeps the log lines."""
 
     def __init__(self) -> None:
         self.lines = list[str]()
@@ -21,7 +21,7 @@ class Log:
 
 
 class Clock:
-    """A clock that moves while someone sleeps."""
+    """A clock that advances during sleeps."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -47,7 +47,7 @@ def failing(times: int, error: Exception) -> Callable[[], Awaitable[None]]:
     return work
 
 
-async def test_work_that_fails_begins_again_after_pauses_that_grow() -> None:
+async def test_work_that_fails_restarts_after_growing_pauses() -> None:
     """1.3.3."""
     clock, log, failures = Clock(), Log(), Failures()
 
@@ -61,7 +61,7 @@ async def test_work_that_fails_begins_again_after_pauses_that_grow() -> None:
     assert [bool(trace) for trace in log.traces] == [True] + 7 * [False]
 
 
-async def test_work_that_went_well_for_long_begins_again_soon() -> None:
+async def test_work_that_ran_long_enough_restarts_soon() -> None:
     """1.3.3."""
     clock, left = Clock(), 3
 
@@ -78,7 +78,7 @@ async def test_work_that_went_well_for_long_begins_again_soon() -> None:
     assert clock.slept == [1, 1, 1]
 
 
-async def test_who_cancels_the_work_ends_it() -> None:
+async def test_cancelling_the_work_ends_it() -> None:
     clock, failures = Clock(), Failures()
 
     async def work() -> None:

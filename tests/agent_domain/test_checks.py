@@ -22,7 +22,7 @@ def test_any_whole_number_may_be_negative_but_not_broken() -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), True, "5", None])
-def test_what_is_no_finite_number_is_refused(value: object) -> None:
+def test_a_number_that_is_not_finite_is_refused(value: object) -> None:
     with pytest.raises(InvalidInput, match=r"timeout is .*; pass a finite number"):
         finite("timeout", value)
 

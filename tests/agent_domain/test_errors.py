@@ -1,4 +1,4 @@
-"""Errors say what to change, and are caught by the names that Python programmers know."""
+"""Errors give advice, and are caught under the names that Python programmers know."""
 
 import pytest
 
@@ -32,19 +32,17 @@ from everstep.agent_domain.errors import (
         (ToolFailed("no such city"), (AgentError,)),
     ],
 )
-def test_an_error_is_also_what_its_reader_expects(
-    error: Exception, bases: tuple[type[Exception], ...]
-) -> None:
+def test_an_error_is_also_a_builtin_exception(error: Exception, bases: tuple[type[Exception], ...]) -> None:
     assert isinstance(error, (EverstepError, *bases))
 
 
-def test_what_belongs_to_the_loop_is_told_from_what_belongs_to_the_caller() -> None:
+def test_errors_of_the_loop_differ_from_errors_of_the_caller() -> None:
     assert not isinstance(InvalidInput("no"), AgentError)
     assert not isinstance(ListenerFailed("AgentFinished"), AgentError)
     assert not isinstance(ToolFailed("no"), ModelError)
 
 
-def test_an_unknown_name_is_told_with_the_known_ones() -> None:
+def test_an_unknown_name_is_reported_with_the_known_ones() -> None:
     """5.4.3, 10.2.1: the text is a contract for tools, agents and schemas alike."""
     error = UnknownName("tool", "serach", ["search", "read_file"])
 
@@ -55,7 +53,7 @@ def test_an_unknown_name_is_told_with_the_known_ones() -> None:
 
 
 @pytest.mark.parametrize("kind", [RateLimited, ModelUnavailable])
-def test_a_provider_may_say_how_long_to_wait(kind: type[RateLimited | ModelUnavailable]) -> None:
+def test_a_provider_may_set_the_wait(kind: type[RateLimited | ModelUnavailable]) -> None:
     """3.5.1: at least a received `Retry-After`."""
     assert kind("slow down", 2.5).retry_after == 2.5
     assert kind("slow down").retry_after is None
@@ -73,7 +71,7 @@ def test_a_provider_may_say_how_long_to_wait(kind: type[RateLimited | ModelUnava
         (ToolFailed("no such city"), False),
     ],
 )
-def test_what_may_pass_by_itself_is_told_from_what_will_not(error: Exception, passes: bool) -> None:
+def test_temporary_errors_differ_from_permanent_ones(error: Exception, passes: bool) -> None:
     """3.5.1, 3.5.2"""
     assert isinstance(error, RETRYABLE) is passes
 

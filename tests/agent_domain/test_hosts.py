@@ -1,4 +1,4 @@
-"""Which names a server answers to."""
+"""The host names that a server accepts."""
 
 import pytest
 
@@ -71,14 +71,14 @@ def hosts() -> AllowedHosts:
 
 
 @pytest.mark.parametrize("host", LOOPBACK)
-def test_loopback_names_are_always_answered(hosts: AllowedHosts, host: str) -> None:
+def test_loopback_names_are_always_accepted(hosts: AllowedHosts, host: str) -> None:
     """13.3.1"""
     assert hosts.refusal([host]) is None
     assert AllowedHosts().refusal([host]) is None
 
 
 @pytest.mark.parametrize("host", NAMED)
-def test_names_that_are_set_are_answered(hosts: AllowedHosts, host: str) -> None:
+def test_configured_names_are_accepted(hosts: AllowedHosts, host: str) -> None:
     """13.3.1"""
     assert hosts.refusal([host]) is None
     assert AllowedHosts().refusal([host]) is not None
@@ -110,7 +110,7 @@ def test_any_name_may_be_allowed() -> None:
 @pytest.mark.parametrize(
     "name", ["https://api.example.com", "api.example.com/v1", "a b", "10.0.0.0/99", "", "*."]
 )
-def test_what_is_no_name_is_refused_when_it_is_set(name: str) -> None:
+def test_an_invalid_name_is_refused_when_it_is_set(name: str) -> None:
     """13.3.1"""
     with pytest.raises(
         InvalidInput, match="in EVERSTEP_ALLOWED_HOSTS is not a host; write names without scheme"
@@ -125,7 +125,7 @@ def test_addresses_of_version_6_may_be_set_with_and_without_brackets(name: str) 
     assert hosts.refusal([f"[{name.strip('[]')}]:8080"]) is None
 
 
-def test_a_refusal_shows_nothing_that_a_terminal_obeys() -> None:
+def test_a_refusal_contains_no_terminal_control_characters() -> None:
     refusal = AllowedHosts().refusal(["\x1b[31mevil" + "x" * 500])
     assert refusal
     assert refusal.isprintable()

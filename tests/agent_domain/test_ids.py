@@ -1,4 +1,4 @@
-"""Ids follow from what they name."""
+"""Ids are derived from their subjects."""
 
 from uuid import UUID
 
@@ -13,8 +13,8 @@ numbers = st.integers(1, 10_000)
 
 
 @given(st.uuids(), numbers, st.integers(0, 100))
-def test_an_id_is_the_same_whoever_computes_it(execution: UUID, number: int, index: int) -> None:
-    """1.1.2: what a second attempt writes finds what the first one wrote."""
+def test_every_process_computes_the_same_id(execution: UUID, number: int, index: int) -> None:
+    """1.1.2: a second attempt's writes find those of the first."""
     assert step_id(execution, number) == step_id(execution, number)
     assert call_id(execution, number, index) == call_id(execution, number, index)
     assert envelope_id(execution, f"step/{number}") == envelope_id(execution, f"step/{number}")
@@ -41,7 +41,7 @@ def test_different_things_have_different_ids(places: list[tuple[int, int]]) -> N
     assert steps.isdisjoint(envelopes)
 
 
-def test_a_call_id_is_what_providers_accept() -> None:
+def test_a_call_id_is_valid_for_every_provider() -> None:
     """5.4.1: letters, digits, `_` and `-`, at most 40 characters."""
     made = call_id(EXECUTION, 1000, 63)
 

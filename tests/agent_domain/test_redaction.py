@@ -1,4 +1,4 @@
-"""What is taken out of an error's words."""
+"""Redaction of error texts."""
 
 import pytest
 from hypothesis import given, strategies as st
@@ -25,7 +25,7 @@ from everstep.agent_domain.redaction import REDACTED, Redaction
         ("-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY----- x", "[redacted] x"),
     ],
 )
-def test_what_looks_like_a_secret_is_taken_out(text: str, redacted: str) -> None:
+def test_text_like_a_secret_is_removed(text: str, redacted: str) -> None:
     """5.4.4"""
     assert Redaction()(text) == redacted
 
@@ -48,8 +48,8 @@ def test_ordinary_words_stay(text: str) -> None:
     assert Redaction()(text) == text
 
 
-def test_the_values_of_known_secrets_are_taken_out_wherever_they_are() -> None:
-    """5.4.4: also as they stand in addresses; the longest first, and no short words."""
+def test_the_values_of_known_secrets_are_removed_everywhere() -> None:
+    """5.4.4: also in their URL-encoded form; the longest first, and no short words."""
     redaction = Redaction(("correct horse", "correct horse battery", "on", ""))
 
     assert redaction("I said correct horse battery on it") == "I said [redacted] on it"

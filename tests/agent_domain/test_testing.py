@@ -31,7 +31,7 @@ USED = Usage(input=9, output=2)
 
 
 async def played(*steps: ScenarioStep, heard: list[str] | None = None) -> AgentState:
-    """The state after the first of these steps was played, its calls not run yet."""
+    """The state after the first of these steps, before its calls run."""
     driver = DeterministicAgentDriver.from_steps(*steps)
     told: list[str] = [] if heard is None else heard
     reply = await driver.infer(BEGUN, told.append)
@@ -73,7 +73,7 @@ async def test_a_scenario_step_has_its_type_its_text_and_its_usage(
     "scenario",
     [ScenarioStep.final(""), ScenarioStep.tool(""), ScenarioStep.error(""), ScenarioStep.tool_call("a")],
 )
-async def test_without_a_usage_a_scenario_step_uses_nothing(scenario: ScenarioStep) -> None:
+async def test_a_scenario_step_without_a_usage_uses_nothing(scenario: ScenarioStep) -> None:
     """12.3."""
     heard: list[str] = []
     assert step_of(await played(scenario, heard=heard)).usage == Usage()
@@ -113,8 +113,8 @@ async def test_a_call_has_an_id_and_waits_for_the_executor() -> None:
     assert step_of(done).step_type is StepType.TOOL_EXECUTION
 
 
-async def test_a_call_that_is_not_run_is_told_all_the_same() -> None:
-    """12.3: execute_tools False; only the text is put out."""
+async def test_a_call_that_is_not_run_is_shown_all_the_same() -> None:
+    """12.3: execute_tools False; only the text is in the output."""
     state = await played(ScenarioStep.tool_call("look", {"at": "x"}, "I look", execute_tools=False))
     step = step_of(state)
     assert (len(step.tool_calls), step.tool_executions, step.is_complete) == (1, (), True)
@@ -134,7 +134,7 @@ async def test_a_driver_plays_one_entry_a_step_and_repeats_the_last() -> None:
     assert await texts_of(DeterministicAgentDriver.from_steps(*steps), 4) == ["one", "two", "three", "three"]
 
 
-async def test_without_entries_the_answer_is_ok() -> None:
+async def test_the_default_answer_is_ok() -> None:
     """12.3."""
     for driver in (DeterministicAgentDriver.from_responses(), DeterministicAgentDriver.from_steps()):
         assert await texts_of(driver, 2) == ["ok", "ok"]
@@ -147,7 +147,7 @@ async def test_responses_are_final_steps() -> None:
     assert reply.own_type is StepType.FINAL
 
 
-def test_a_step_without_a_response_puts_out_an_empty_text() -> None:
+def test_a_step_without_a_response_has_an_empty_text() -> None:
     """12.3."""
     outputs: Messages = DeterministicAgentDriver().outputs(AgentStep(UUID(int=1), AT))
     assert outputs == (assistant(""),)
@@ -163,7 +163,7 @@ def test_arguments_that_json_cannot_hold_are_refused() -> None:
 # Scripted models.
 
 
-async def test_a_scripted_model_answers_as_written() -> None:
+async def test_a_scripted_model_answers_by_its_script() -> None:
     """The last entry repeats."""
     model = ScriptedModel("one", calls(("look", {"at": "x"}), text="I look", usage=USED), says("two", USED))
     port: Model = model
@@ -182,7 +182,7 @@ async def test_a_scripted_model_answers_as_written() -> None:
     assert model.requests == [request] * 4
 
 
-async def test_a_scripted_model_raises_as_written_and_says_ok_without_a_script() -> None:
+async def test_a_scripted_model_raises_by_its_script_and_answers_ok_without_one() -> None:
     request, heard = InferenceRequest(()), list[str]()
     with pytest.raises(RateLimited, match="slow down"):
         await ScriptedModel(RateLimited("slow down")).respond(request, heard.append)
@@ -196,8 +196,8 @@ async def test_a_scripted_model_raises_as_written_and_says_ok_without_a_script()
 CONTEXT = ToolContext(UUID(int=1), "c1", 1)
 
 
-def test_a_mock_tool_does_what_its_handler_says() -> None:
-    """12.4: and remembers the arguments."""
+def test_a_mock_tool_returns_the_result_of_its_handler() -> None:
+    """12.4: and keeps the arguments."""
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 
     def adds(a: int) -> int:
@@ -211,7 +211,7 @@ def test_a_mock_tool_does_what_its_handler_says() -> None:
 
 
 def test_a_mock_tool_returns_a_value() -> None:
-    """12.4: without parameters, whatever it is passed."""
+    """12.4: without parameters, for any arguments."""
     tool = MockTool.returning("look", "Looks", [1, 2])
     assert (tool.name, tool.description) == ("look", "Looks")
     assert tool.schema == {"type": "object", "properties": {}}
@@ -219,7 +219,7 @@ def test_a_mock_tool_returns_a_value() -> None:
     assert tool.calls == [{}, {"at": "x"}]
 
 
-def test_a_mock_tool_needs_no_more_than_a_name() -> None:
+def test_a_mock_tool_needs_only_a_name() -> None:
     """12.4."""
     tool = MockTool("look")
     assert tool.call({}, CONTEXT) is None
@@ -227,8 +227,8 @@ def test_a_mock_tool_needs_no_more_than_a_name() -> None:
     assert MockTool("look", options=ToolOptions(quick=True)).options.quick
 
 
-def test_what_a_handler_raises_fails_the_call() -> None:
-    """12.4: it reaches the executor, which makes a failure of it."""
+def test_an_exception_of_a_handler_fails_the_call() -> None:
+    """12.4: it reaches the executor, which turns it into a failure."""
 
     def raises() -> None:
         raise ValueError("broken")

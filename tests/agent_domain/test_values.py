@@ -1,4 +1,4 @@
-"""Frozen JSON is the same JSON, and text is written in the agreed forms."""
+"""Frozen JSON equals the original, and text is written in the agreed forms."""
 
 import copy
 import enum
@@ -58,7 +58,7 @@ def nested(levels: int) -> Any:
 
 
 @given(jsons)
-def test_a_frozen_value_equals_what_was_frozen_and_thaws_to_it(value: Any) -> None:
+def test_a_frozen_value_equals_the_original_and_thaws_to_it(value: Any) -> None:
     """0.8: freezing loses nothing."""
     frozen = freeze(value)
     thawed = thaw(frozen)
@@ -77,7 +77,7 @@ def every_part(value: Any) -> Iterator[Any]:
 
 
 @given(jsons)
-def test_what_is_written_reads_back_as_the_same(value: Any) -> None:
+def test_a_written_value_reads_back_the_same(value: Any) -> None:
     """0.4"""
     assert parse_json(json_text(value)) == value
 
@@ -87,12 +87,12 @@ def test_a_frozen_value_has_a_hash_and_survives_copying_and_pickling(value: Any)
     frozen = freeze(value)
 
     assert hash(frozen) == hash(freeze(value))
-    for again in (copy.copy(frozen), copy.deepcopy(frozen), pickle.loads(pickle.dumps(frozen))):  # noqa: S301 -- our own
+    for again in (copy.copy(frozen), copy.deepcopy(frozen), pickle.loads(pickle.dumps(frozen))):  # noqa: S301 -- our own data
         assert again == frozen
         assert type(again) is type(frozen)
 
 
-def test_freezing_goes_all_the_way_down() -> None:
+def test_freezing_includes_nested_values() -> None:
     """0.8"""
     frozen = freeze({"list": [{"a": 1}], "tuple": (1, 2), "map": MappingProxyType({"b": []})})
 
@@ -153,7 +153,7 @@ def test_a_map_with_more_entries_is_another_map() -> None:
     assert isinstance(after["b"], FrozenList)
 
 
-def test_a_map_that_is_frozen_already_is_taken_as_it_is() -> None:
+def test_a_frozen_map_is_reused() -> None:
     given_map = freeze({"a": 1})
 
     assert frozen_map(given_map) is given_map
@@ -161,7 +161,7 @@ def test_a_map_that_is_frozen_already_is_taken_as_it_is() -> None:
     assert frozen_map(EMPTY) is EMPTY
 
 
-def test_members_of_enumerations_become_what_they_stand_for() -> None:
+def test_members_of_enumerations_become_their_values() -> None:
     class Colour(str, enum.Enum):  # noqa: UP042 -- str() of a StrEnum is its value anyway
         RED = "red"
 
@@ -171,7 +171,7 @@ def test_members_of_enumerations_become_what_they_stand_for() -> None:
     assert type(frozen["red"]) is str
 
 
-# What is no JSON.
+# Invalid JSON.
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_members_of_enumerations_become_what_they_stand_for() -> None:
         ([-(10**5000)], r"data\[0\] is a number of thousands of digits"),
     ],
 )
-def test_what_is_no_json_is_refused_with_its_place(value: object, complaint: str) -> None:
+def test_invalid_json_is_refused_with_its_place(value: object, complaint: str) -> None:
     with pytest.raises(InvalidInput, match=complaint):
         freeze(value, "data")
 
@@ -213,7 +213,7 @@ def test_the_largest_number_can_be_written() -> None:
     assert parse_json(json_text(freeze([largest, -largest]))) == [largest, -largest]
 
 
-def test_json_is_refused_when_it_is_too_deep_to_be_meant() -> None:
+def test_too_deep_json_is_refused() -> None:
     deepest = nested(MAX_DEPTH)
 
     assert freeze(deepest) == deepest
@@ -232,7 +232,7 @@ def test_json_that_contains_itself_is_refused() -> None:
 
 
 def test_the_written_form_of_values_may_be_deeper_than_a_value() -> None:
-    """4.1.7: so that a value as deep as may be can be read back from inside a state."""
+    """4.1.7: so that a value of the permitted depth can be read back from inside a state."""
     document = {"a": nested(MAX_DEPTH + DOCUMENT_DEPTH - 1)}
 
     assert frozen_document(document, "the state") == document
@@ -245,7 +245,7 @@ def test_the_written_form_of_values_may_be_deeper_than_a_value() -> None:
 
 
 class Noted(BaseModel):
-    """What travels through a workflow's history."""
+    """A model that travels through a workflow's history."""
 
     notes: FrozenDict
     tags: FrozenList = FrozenList()
@@ -269,19 +269,19 @@ def test_fields_of_models_are_frozen_as_well() -> None:
     ("text", "stored"),
     [("Grüße 🙂", "Grüße 🙂"), ("a\x00b", "a\\x00b"), ("a\ud800b", "a\\ud800b"), ("", "")],
 )
-def test_text_from_elsewhere_is_made_storable(text: str, stored: str) -> None:
+def test_foreign_text_is_made_storable(text: str, stored: str) -> None:
     assert storable(text) == stored
     assert valid_text(storable(text), "text") == stored
 
 
 @pytest.mark.parametrize("value", [None, 1, "text", [("a", 1)], object()])
-def test_a_map_has_to_be_one(value: object) -> None:
+def test_a_map_must_be_a_map(value: object) -> None:
     with pytest.raises(InvalidInput, match=f"metadata must be a map, not {type(value).__name__}"):
         frozen_map(value, "metadata")
 
 
 @pytest.mark.parametrize("value", [None, 1, b"text", ["text"]])
-def test_text_has_to_be_text(value: object) -> None:
+def test_text_must_be_text(value: object) -> None:
     with pytest.raises(InvalidInput, match=f"the name must be text, not {type(value).__name__}"):
         valid_text(value, "the name")
 
@@ -290,7 +290,7 @@ def test_text_has_to_be_text(value: object) -> None:
     "text",
     ["", "{", "{'a':1}", "[1,]", "NaN", "1 2", "[" * 100_000, '"\\ud800"', '{"a":"\\u0000"}', "9" * 5000],
 )
-def test_text_that_is_no_json_is_refused(text: str) -> None:
+def test_invalid_json_text_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match=r"^the reply"):
         parse_json(text, "the reply")
 
@@ -332,9 +332,7 @@ def test_json_text_is_compact_and_leaves_characters_readable(value: object, text
         ("a", 0, "..."),
     ],
 )
-def test_a_cut_counts_characters_and_says_that_some_are_missing(
-    text: str, length: int, expected: str
-) -> None:
+def test_a_cut_counts_characters_and_is_marked(text: str, length: int, expected: str) -> None:
     """0.3: a character is a code point; longer than n gives n characters and three dots."""
     assert cut(text, length) == expected
 
@@ -353,8 +351,8 @@ def test_a_cut_text_is_at_most_three_characters_longer_than_asked(text: str, len
     ("digits", "text"),
     [(3, "2026-01-16T10:05:00.123Z"), (6, "2026-01-16T10:05:00.123999Z"), (0, "2026-01-16T10:05:00Z")],
 )
-def test_times_are_utc_with_as_many_digits_as_the_form_wants(digits: int, text: str) -> None:
-    """0.5: envelopes 3, stored messages 6, snapshots none; what is too much is dropped, not rounded."""
+def test_times_are_utc_with_the_digits_of_the_form(digits: int, text: str) -> None:
+    """0.5: envelopes 3, stored messages 6, snapshots none; further digits are dropped, not rounded."""
     assert moment(AT, digits) == text
 
 
@@ -366,12 +364,12 @@ def test_times_are_utc_with_as_many_digits_as_the_form_wants(digits: int, text: 
         (datetime(2026, 1, 1, 1, tzinfo=timezone(timedelta(hours=2))), "2025-12-31T23:00:00.000Z"),
     ],
 )
-def test_digits_are_shown_also_when_they_are_zero(at: datetime, text: str) -> None:
+def test_digits_are_shown_even_when_they_are_zero(at: datetime, text: str) -> None:
     """0.5"""
     assert moment(at, 3) == text
 
 
-def test_a_time_without_a_zone_is_no_moment() -> None:
+def test_a_time_without_a_zone_is_invalid() -> None:
     """0.5"""
     with pytest.raises(InvalidInput, match="2026-01-16T10:05:00 has no time zone; pass an aware datetime"):
         moment(datetime(2026, 1, 16, 10, 5), 3)  # noqa: DTZ001 -- the point of the test
@@ -394,7 +392,7 @@ def test_a_time_is_read_as_utc(text: str, at: datetime) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "2026-13-01T00:00:00Z", "0001-01-01T00:00:00+05:00"])
-def test_what_is_no_time_is_refused(text: str) -> None:
+def test_an_invalid_time_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="startedAt is not an ISO 8601 date and time"):
         parse_moment(text, "startedAt")
 
@@ -411,7 +409,7 @@ def test_a_time_with_all_its_digits_reads_back_as_the_same(at: datetime) -> None
     assert parse_optional_moment(optional_moment(at)) == at
 
 
-def test_no_time_is_written_and_read_as_none() -> None:
+def test_an_absent_time_is_written_and_read_as_none() -> None:
     assert optional_moment(None) is None
     assert parse_optional_moment(None) is None
 
@@ -419,7 +417,7 @@ def test_no_time_is_written_and_read_as_none() -> None:
 # Reading.
 
 
-def test_what_goes_wrong_while_reading_is_one_error_that_names_what_was_read() -> None:
+def test_an_error_in_reading_names_the_data() -> None:
     def read(data: Any) -> object:
         with reading("the snapshot"):
             return data["steps"][0].upper()
@@ -432,7 +430,7 @@ def test_what_goes_wrong_while_reading_is_one_error_that_names_what_was_read() -
         assert caught.value.__cause__ is not None
 
 
-def test_a_complaint_about_data_keeps_its_words() -> None:
+def test_an_error_about_data_keeps_its_text() -> None:
     with (
         pytest.raises(InvalidInput, match="the snapshot cannot be read: status is 'odd'"),
         reading("the snapshot"),

@@ -1,4 +1,4 @@
-"""A gateway on real sockets, with a table and doors that the test holds in its hands."""
+"""A gateway on real sockets, with a table and a token service that the test controls."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ QUICK = Pace(grace=0.001, settled=0.01, compare=0.05, retry=0.01, most=0.05, lin
 
 @dataclass
 class Table:
-    """What is stored, and how often somebody looked."""
+    """The stored envelopes, and the number of reads."""
 
     epoch: str = "first"
     streams: dict[UUID, list[Entry]] = field(default_factory=dict[UUID, list[Entry]])
@@ -47,14 +47,14 @@ class Table:
     looks: int = 0
 
     def store(self, count: int = 1, stream_id: UUID = SESSION) -> list[Entry]:
-        """So many more, whichever."""
+        """Store this many more envelopes of any kind."""
         rows = self.streams.setdefault(stream_id, [])
         new = [entry(len(rows) + place + 1) for place in range(count)]
         rows += new
         return new
 
     def tell(self, record: EventRecord, execution_id: UUID = EXECUTION) -> Entry:
-        """One more that says this."""
+        """Store and push one more envelope with this content."""
         rows = self.streams.setdefault(SESSION, [])
         rows.append(entry(len(rows) + 1, record, execution_id))
         return rows[-1]
@@ -83,7 +83,7 @@ class Table:
 
 @dataclass
 class Keys:
-    """A token is a name; `ann for 0.5` is good for half a second."""
+    """A token is a name; `ann for 0.5` is valid for half a second."""
 
     is_away: bool = False
     banned: set[str] = field(default_factory=set[str])
@@ -112,7 +112,7 @@ class Keys:
 
 @dataclass
 class Running:
-    """A gateway that runs, and what it knows."""
+    """A running gateway and its parts."""
 
     gateway: Gateway
     table: Table
@@ -122,7 +122,7 @@ class Running:
     parts: AsyncExitStack
 
     async def stop(self) -> None:
-        """As on SIGTERM."""
+        """Stop it as SIGTERM does."""
         await self.parts.aclose()
 
     @property
@@ -140,7 +140,6 @@ async def running(
     keys: Keys | None = None,
     origins: Collection[str] = (),
 ) -> AsyncGenerator[Running]:
-    """A gateway and its listener for writers, on free ports."""
     table, keys, metrics = table or Table(), keys or Keys(), Metrics()
     hub = Hub(table, metrics, limits=limits, pace=pace)
     bounds = bounds or Bounds(drain_seconds=0.05, closing_seconds=1.0)
@@ -163,8 +162,6 @@ def listener() -> socket.socket:
 
 @dataclass
 class Client:
-    """A viewer's end of a connection: JSON in, JSON out."""
-
     socket: ClientConnection
 
     async def send(self, **frame: Any) -> None:
@@ -175,14 +172,14 @@ class Client:
             return json.loads(await self.socket.recv())
 
     async def until(self, **expected: Any) -> dict[str, Any]:
-        """The next frame with these fields; what comes before it is not looked at."""
+        """Read up to the next frame with these fields, and skip the frames before it."""
         while True:
             frame = await self.next()
             if expected.items() <= frame.items():
                 return frame
 
     async def seqs(self, count: int) -> list[int | None]:
-        """Of the next envelopes."""
+        """The numbers of the next envelopes."""
         return [(await self.next())["seq"] for _ in range(count)]
 
     async def sub(self, channel: str = f"agent.session.{SESSION}", **since: Any) -> dict[str, Any]:
@@ -190,7 +187,7 @@ class Client:
         return await self.next()
 
     async def end(self) -> tuple[int, list[dict[str, Any]]]:
-        """With which code it was closed, and what came before."""
+        """The close code, and the frames before it."""
         frames: list[dict[str, Any]] = []
         async with asyncio.timeout(PATIENCE):
             with suppress(ConnectionClosed):
@@ -208,14 +205,14 @@ async def raw(url: str, origin: str | None = None, **options: Any) -> AsyncGener
 
 
 def native_socket(running: Running, **options: Any) -> AbstractAsyncContextManager[Client]:
-    """A connection over which nothing was said yet."""
+    """A connection without any frames yet."""
     url = f"ws://127.0.0.1:{running.port}/v1"
     return raw(url, subprotocols=[Subprotocol(websocket.SUBPROTOCOL)], **options)
 
 
 @asynccontextmanager
 async def watching(running: Running, name: str = "ann", **options: Any) -> AsyncGenerator[Client]:
-    """A viewer with the native protocol who has said hello."""
+    """A viewer with the native protocol after its hello."""
     async with native_socket(running, **options) as client:
         await client.send(type="hello", token=name)
         assert await client.next() == {
@@ -227,8 +224,6 @@ async def watching(running: Running, name: str = "ann", **options: Any) -> Async
 
 @dataclass
 class Writer:
-    """Pushes over a link."""
-
     socket: ClientConnection
     table: Table
 
@@ -271,7 +266,6 @@ async def pusher_client(running: Running, key: str = KEY, protocol: str = "7") -
 
 
 def joining(socket_id: str, channel: str, data: str | None = None, secret: str = SECRET) -> dict[str, Any]:
-    """A signed `pusher:subscribe`."""
     signature = channel_signature(secret, socket_id, channel, data)
     sent = {"channel": channel, "auth": f"{KEY}:{signature}"} | (
         {} if data is None else {"channel_data": data}
@@ -281,7 +275,6 @@ def joining(socket_id: str, channel: str, data: str | None = None, secret: str =
 
 @asynccontextmanager
 async def watching_pair() -> AsyncGenerator[tuple[Running, Client, Client]]:
-    """A gateway with a viewer of each protocol."""
     async with running() as gateway, watching(gateway) as viewer, pusher_client(gateway) as other:
         await other.next()
         yield gateway, viewer, other

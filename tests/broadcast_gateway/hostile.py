@@ -1,4 +1,4 @@
-"""Visitors who mean no good: frames that are almost right, and what a gateway answers to them."""
+"""Malicious clients: frames that are almost valid, and a gateway's answers to them."""
 
 import asyncio
 import json
@@ -21,9 +21,9 @@ TEXT, BINARY, CONTINUED, CLOSE, PING, PONG = 0x1, 0x2, 0x0, 0x8, 0x9, 0xA
 FIN = 0x80
 
 OURS = {closing.native for closing in CLOSINGS} | {closing.pusher for closing in CLOSINGS}
-"""The table's."""
+"""The codes of the table."""
 RFC = {1002, 1007, 1009}
-"""What is no WebSocket any more: no frame of ours could say so."""
+"""Codes for bytes that are no WebSocket any more, which no frame of ours could report."""
 PATIENCE = 30.0
 
 NASTY = (
@@ -46,7 +46,7 @@ NASTY = (
     b"9223372036854775808",
     b"-1",
 )
-"""Where JSON should be something else."""
+"""Bodies in place of valid JSON."""
 
 
 def frame(
@@ -58,7 +58,7 @@ def frame(
     size: int | None = None,
     is_masked: bool = True,
 ) -> bytes:
-    """A frame of a client; `size` may lie, and `first` be any byte."""
+    """A client's frame; `size` may be wrong, and `first` may be any byte."""
     told = len(data) if size is None else size
     head = bytes([FIN | opcode if first is None else first])
     flag = 0x80 if is_masked else 0
@@ -74,7 +74,7 @@ def frame(
     return head + mask + bytes(byte ^ mask[place % 4] for place, byte in enumerate(data))
 
 
-# What could be said, were it not for the mutations.
+# Valid frames before mutation.
 
 
 def _a_position(dice: Random) -> Position:
@@ -87,7 +87,7 @@ def _a_channel(dice: Random) -> str:
 
 
 def native_sentence(dice: Random, socket_id: str) -> bytes:
-    """What a viewer may say in the native protocol."""
+    """A valid frame of the native protocol."""
     del socket_id
     sentences = [
         {"type": "hello", "token": "eve"},
@@ -101,7 +101,7 @@ def native_sentence(dice: Random, socket_id: str) -> bytes:
 
 
 def pusher_sentence(dice: Random, socket_id: str) -> bytes:
-    """What a viewer may say in Pusher's protocol."""
+    """A valid frame of Pusher's protocol."""
     channel = f"private-{_a_channel(dice)}"
     data = dice.choice([None, channel_data(_a_position(dice)), "{}", "[", '{"since":3}'])
     sentences: list[dict[str, Any]] = [
@@ -118,7 +118,7 @@ def pusher_sentence(dice: Random, socket_id: str) -> bytes:
 
 
 def mutated(data: bytes, dice: Random) -> bytes:
-    """Almost the same."""
+    """A small change of a valid frame."""
     at, size = dice.randrange(len(data)), dice.randint(1, 6)
     match dice.randrange(6):
         case 0:
@@ -135,7 +135,7 @@ def mutated(data: bytes, dice: Random) -> bytes:
             return data[: data.rindex(b":") + 1] + dice.choice(NASTY) + b"}"
 
 
-# What is sent: some bytes, that are one frame or would like to be.
+# Attacks: bytes that are one frame or resemble one.
 
 Attack = Callable[[bytes, Random], bytes]
 
@@ -154,26 +154,26 @@ def noise(data: bytes, dice: Random) -> bytes:
 
 def no_frame_at_all(data: bytes, dice: Random) -> bytes:
     del data
-    # None that could be a closing of its own.
+    # Not a close frame.
     return bytes([dice.choice([0x00, 0x41, 0x83, 0x8B, 0x9A, 0xFF])]) + dice.randbytes(dice.randint(1, 80))
 
 
 def in_pieces(data: bytes, dice: Random) -> bytes:
-    """With pings between them."""
+    """A fragmented message with pings in between."""
     cut = dice.randrange(len(data))
     between = frame(dice.randbytes(3), dice, opcode=dice.choice([PING, PONG]))
     return frame(data[:cut], dice, first=TEXT) + between + frame(data[cut:], dice, opcode=CONTINUED)
 
 
 def in_wrong_pieces(data: bytes, dice: Random) -> bytes:
-    """Goes on with what never began, or begins in the middle."""
+    """Continues a message that never began, or begins a second one inside the first."""
     if dice.random() < 0.5:
         return frame(data, dice, opcode=CONTINUED)
     return frame(data, dice, first=TEXT) + frame(data, dice)
 
 
 def in_many_pieces(data: bytes, dice: Random) -> bytes:
-    """Together more than is allowed."""
+    """Fragments that exceed the limit together."""
     pieces = b"".join(frame(data * 30, dice, first=CONTINUED) for _ in range(20))
     return frame(data, dice, first=TEXT) + pieces
 
@@ -185,7 +185,7 @@ def broken_text(data: bytes, dice: Random) -> bytes:
 
 
 def lying_size(data: bytes, dice: Random) -> bytes:
-    """The header promises more, or less, than there is."""
+    """The header announces more or less than the payload."""
     size = dice.choice(
         [0, 1, 125, 126, 65_535, 65_537, 1 << 20, 1 << 31, (1 << 63) - 1, 1 << 63, (1 << 64) - 1]
     )
@@ -197,7 +197,7 @@ def too_large(data: bytes, dice: Random) -> bytes:
 
 
 def control(data: bytes, dice: Random) -> bytes:
-    """With more than a control frame holds, in pieces, or as it should be."""
+    """A control frame that is too long, fragmented, or valid."""
     opcode = dice.choice([PING, PONG])
     if dice.random() < 0.6:
         return frame(dice.randbytes(dice.randrange(126)), dice, opcode=opcode)
@@ -205,14 +205,14 @@ def control(data: bytes, dice: Random) -> bytes:
 
 
 def other_header(data: bytes, dice: Random) -> bytes:
-    """Reserved bits and codes, or no mask."""
+    """Reserved bits and opcodes, or no mask."""
     if dice.random() < 0.3:
         return frame(data, dice, is_masked=False)
     return frame(data, dice, first=dice.choice([0x83, 0x87, 0x8B, 0x8F, 0xC1, 0xA1, 0x91, 0xF1, 0x03]))
 
 
 def goodbye(data: bytes, dice: Random) -> bytes:
-    """With codes that are allowed, and with others."""
+    """A close frame with a valid or invalid code."""
     del data
     if dice.random() < 0.2:
         return frame(dice.choice([b"", b"\x03", b"\x03\xe8\xff\xfe"]), dice, opcode=CLOSE)
@@ -223,7 +223,7 @@ def goodbye(data: bytes, dice: Random) -> bytes:
 
 
 ALLOWED = {None, 1000, 1001, 3000, 3500, 4999}
-"""Codes of goodbyes that are said back."""
+"""Codes of close frames that are echoed."""
 
 ATTACKS: dict[Attack, int] = {
     as_it_is: 40,
@@ -240,12 +240,12 @@ ATTACKS: dict[Attack, int] = {
     other_header: 2,
     goodbye: 2,
 }
-"""How often each comes."""
+"""The weight of each attack."""
 
 
 @dataclass
 class Visitor:
-    """A raw connection; what comes back is read by hand."""
+    """A raw connection; its replies are parsed by hand."""
 
     port: int
     dice: Random
@@ -255,7 +255,7 @@ class Visitor:
     _heard: bytes = b""
 
     async def visit(self, frames: int) -> str:
-        """Say so much, if one is let; how it went."""
+        """Connect, send the attacks, and return the outcome."""
         self._socket.setblocking(False)
         try:
             async with asyncio.timeout(PATIENCE):
@@ -284,7 +284,7 @@ class Visitor:
                 break
         match self.dice.randrange(20):
             case 0:
-                # Gone in the middle of something, without a word.
+                # The connection ends in the middle of a frame, without a close.
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 return "vanished"
             case 1:
@@ -298,7 +298,7 @@ class Visitor:
                 return await self._end()
 
     async def _shake_hands(self, is_pusher: bool) -> bool:
-        """Sometimes it is none; then there is nothing but an answer, or an end."""
+        """Sometimes an invalid one; then there is only a response, or an end."""
         path = f"/app/{KEY}?protocol=7" if is_pusher else "/v1"
         request = (
             f"GET {path} HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -318,7 +318,7 @@ class Visitor:
         return False
 
     async def _end(self) -> str:
-        """Closed with a code that is known, or still of use."""
+        """Closed with a known code, or still usable."""
         asked = self.dice.randbytes(8)
         await self._send(frame(asked, self.dice, opcode=PING))
         while received := await self._frame():
@@ -333,7 +333,7 @@ class Visitor:
         raise AssertionError("it ended without a word")
 
     async def _send(self, data: bytes) -> bool:
-        """In one piece or several; whether anybody takes it."""
+        """Send in one piece or several; returns whether the gateway still reads."""
         loop = asyncio.get_running_loop()
         cut = self.dice.choice([len(data), self.dice.randrange(len(data))])
         try:
@@ -353,7 +353,7 @@ class Visitor:
         return data
 
     async def _frame(self) -> tuple[int, bytes] | None:
-        """The next frame, as servers send them: in one piece, without a mask."""
+        """The next frame as servers send them: in one piece, without a mask."""
         while True:
             heard = self._heard
             start = 2

@@ -1,7 +1,7 @@
-"""Whatever is lost, doubled, late, cut or slow: every viewer ends up with what happened.
+"""With any loss, duplicate, delay, cut or slowness, every viewer ends with the stored state.
 
-`Faithful` loses nothing on the way to the gateway: then every viewer reads every text to its end. In
-`Broadcast` everything goes wrong that can, and a text that was lost comes with the stored message.
+`Faithful` loses nothing on the way to the gateway, so every viewer reads every text to its end. In
+`Broadcast` every fault happens, and a lost text arrives with the stored message.
 """
 
 from collections.abc import Iterator
@@ -27,9 +27,9 @@ ROOMY = Limits(chunks=3, room=700)
 SMALL = Limits(ring=5, ring_bytes=6_000, early=4, chunks=3, early_chunks=4, room=700)
 
 Told = dict[tuple[UUID, int, int], list[str]]
-"""What was written, by execution, step and attempt."""
+"""Text, by execution, step and attempt."""
 Said = dict[tuple[UUID, int], tuple[int, str]]
-"""What a step said in the end, and in which attempt."""
+"""The final message of a step and its attempt."""
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Execution:
 
 @dataclass(eq=False)
 class Watcher:
-    """A client: its connection, how it reads, and all that it has seen."""
+    """A client: its connection, its reader, and everything that it has seen."""
 
     screen: Screen
     reader: Reader = field(default_factory=Reader)
@@ -52,12 +52,13 @@ class Watcher:
     seen: list[Envelope] = field(default_factory=list[Envelope])
     texts: dict[tuple[UUID, int, int], str] = field(default_factory=dict[tuple[UUID, int, int], str])
     late_for: set[tuple[UUID, int, int]] = field(default_factory=set[tuple[UUID, int, int]])
-    """What was begun before it joined."""
+    """Attempts that began before it joined."""
 
     def look(self, told: Told, said: Said, *, is_faithful: bool) -> None:
-        """Read what has come: nothing is missing, and nothing that is stored is doubled.
+        """Read the new frames: nothing is missing, and no stored envelope is repeated.
 
-        Text may come again: a gateway that does not know it yet cannot know what was read of it elsewhere.
+        Text may be repeated: a gateway that does not have it yet cannot know which text another one has
+        delivered.
         """
         for each in self.screen.seen():
             taken = self.reader.take(each)
@@ -112,7 +113,7 @@ class Faithful(RuleBasedStateMachine):
         if self.is_faithful:
             self._load(4)
 
-    # The writers.
+    # Writers.
 
     @rule(which=st.integers(0, 1), words=st.lists(st.sampled_from(["a", "ß", "long " * 30]), max_size=4))
     def write(self, which: int, words: list[str]) -> None:
@@ -138,7 +139,7 @@ class Faithful(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 1), late=st.booleans())
     def complete(self, which: int, late: bool) -> None:
-        """The step is over; that may be written a moment after the next one has begun to write."""
+        """End the step; that may be stored a moment after the next step has begun to write."""
         run = self.running[which]
         self.said[run.id, run.step] = run.attempt, "".join(self._text(run))
         over, run.step, run.attempt, run.is_closed = run.step, run.step + 1, 1, False
@@ -156,7 +157,7 @@ class Faithful(RuleBasedStateMachine):
         self._store(self.running.pop(which), ended())
         self._accept()
 
-    # The link.
+    # Link.
 
     @precondition(lambda self: self.link)
     @rule(many=st.integers(1, 12))
@@ -166,7 +167,7 @@ class Faithful(RuleBasedStateMachine):
             self._push(each)
         del self.link[:many]
 
-    # The gateway.
+    # Gateway.
 
     @rule()
     def turn(self) -> None:
@@ -185,7 +186,7 @@ class Faithful(RuleBasedStateMachine):
                     if watcher.screen.viewer is need.viewer:
                         self._resume(watcher)
 
-    # The viewers.
+    # Viewers.
 
     @precondition(lambda self: len(self.watchers) < 6)
     @rule(room=st.sampled_from([1, 2, 1000]), from_the_start=st.booleans())
@@ -202,7 +203,7 @@ class Faithful(RuleBasedStateMachine):
     @precondition(lambda self: self.watchers)
     @rule(data=st.data(), has_read=st.booleans())
     def cut(self, data: st.DataObject, has_read: bool) -> None:
-        """What was on its way is lost, or read just before."""
+        """Frames on their way are lost, or read just before."""
         watcher = data.draw(st.sampled_from(self.watchers))
         if has_read:
             watcher.look(self.told, self.said, is_faithful=self.is_faithful)
@@ -214,7 +215,7 @@ class Faithful(RuleBasedStateMachine):
             assert self.stream.head + 1 - self.stream.first <= self.limits.ring
 
     def teardown(self) -> None:
-        """Everything is mended: then nothing is missing."""
+        """End all faults: after that nothing is missing."""
         for each in self.link:
             self._push(each)
         for _ in range(len(self.table) + 20):
@@ -240,7 +241,7 @@ class Faithful(RuleBasedStateMachine):
         for watcher in self.watchers:
             self._look(watcher)
 
-    # How it is done.
+    # Helpers.
 
     @property
     def epoch(self) -> str:
@@ -270,7 +271,7 @@ class Faithful(RuleBasedStateMachine):
         yield from self.table[max(after, self.pruned) :][:limit]
 
     def _start(self) -> None:
-        """Another gateway, which everybody joins."""
+        """Start another gateway, which every viewer joins."""
         self.stream = Stream(SESSION, self.limits)
         self.relay = Relay(self.stream)
         self.needs.clear()
@@ -312,7 +313,7 @@ class Faithful(RuleBasedStateMachine):
         while joined is None:
             relay = self.relay
             self._load(4)
-            # The table may say that the history has changed: then everybody is somewhere else by now.
+            # The table may report another history: then every viewer has moved on by now.
             if relay is not self.relay and viewer.subscriptions:
                 return
             joined = self.relay.subscribe(viewer, CHANNEL, NATIVE, since, is_fresh=True)
@@ -336,7 +337,7 @@ class Faithful(RuleBasedStateMachine):
 
 
 class Broadcast(Faithful):
-    """The link loses, doubles and reorders; gateways crash; the table is pruned and restored."""
+    """The link loses, duplicates and reorders; gateways crash; the table is pruned and restored."""
 
     limits = SMALL
     is_faithful = False
@@ -348,7 +349,7 @@ class Broadcast(Faithful):
     @precondition(lambda self: len(self.table) > self.pruned)
     @rule()
     def restore_a_backup(self) -> None:
-        """The last envelope is lost, and what is written now has its number."""
+        """The last envelope is lost, and the next one gets its number."""
         self.table.pop()
         self.history += 1
         self.link.clear()

@@ -1,4 +1,4 @@
-"""Frames, and why connections are closed."""
+"""Frames and close codes."""
 
 import pytest
 
@@ -24,25 +24,25 @@ from everstep.broadcast_gateway.wires.closing import (
         (65536, b"\x81\x7f\x00\x00\x00\x00\x00\x01\x00\x00"),
     ],
 )
-def test_a_text_frame_says_how_long_it_is(size: int, header: bytes) -> None:
+def test_a_text_frame_starts_with_its_length(size: int, header: bytes) -> None:
     body = b"x" * size
     assert text_frame(body) == header + body
 
 
 @pytest.mark.parametrize("closing", CLOSINGS)
-def test_a_code_says_whether_to_come_back(closing: Closing) -> None:
-    """7.8.2: in both protocols alike."""
+def test_a_code_determines_whether_to_reconnect(closing: Closing) -> None:
+    """7.8.2: the same in both protocols."""
     comes_back = closing.reconnect_in is not None
     assert (3000 <= closing.native < 3500) is comes_back
     assert 3000 <= closing.native < 4000
-    # What pusher-js makes of the code of a close.
+    # The reactions of pusher-js to a close code.
     assert (4100 <= closing.pusher < 4300) is comes_back
     assert closing.pusher != 4000
 
 
-def test_a_code_says_why() -> None:
+def test_a_code_has_a_reason() -> None:
     assert len({closing.native for closing in CLOSINGS}) == len(CLOSINGS)
-    # RFC 6455: what is sent with a close has 125 bytes, two of which are the code.
+    # RFC 6455: a close frame's payload has up to 125 bytes, two of which are the code.
     assert all(len(closing.reason.encode()) <= 123 for closing in CLOSINGS)
 
 
@@ -64,7 +64,7 @@ def test_a_code_says_why() -> None:
         b'{"a":' * 1000 + b"1" + b"}" * 1000,
     ],
 )
-def test_what_is_no_object_of_json_is_a_bad_frame(data: bytes) -> None:
+def test_a_frame_without_a_json_object_is_a_bad_frame(data: bytes) -> None:
     with pytest.raises(BadFrame) as refused:
         parse_frame(data)
     assert refused.value.closing is BAD_FRAME

@@ -1,4 +1,4 @@
-"""What writers push, as far as the gateway reads it."""
+"""Frames from writers, as far as the gateway parses them."""
 
 import json
 from contextlib import suppress
@@ -52,12 +52,12 @@ def test_a_stored_envelope_is_relayed_as_it_was_written() -> None:
         (entry(1, ended()), ENDED),
     ],
 )
-def test_an_envelope_may_put_an_end_to_what_was_written(told: Entry, fence: object) -> None:
+def test_an_envelope_may_end_a_draft(told: Entry, fence: object) -> None:
     """7.8.4"""
     assert told.fence == fence
 
 
-def test_a_chunk_says_where_it_belongs() -> None:
+def test_a_chunk_names_its_place() -> None:
     """7.2"""
     told = chunk(4, "word", step=2, attempt=3, after=9)
     assert (told.at, told.content, told.after_seq, told.is_complete) == (Place(2, 3, 4), "word", 9, False)
@@ -116,7 +116,7 @@ CHANGED_CHUNKS: list[dict[str, Any]] = [
         *(json.dumps(STREAMED | changed).encode() for changed in CHANGED_CHUNKS),
     ],
 )
-def test_what_is_no_envelope_is_refused(bad: bytes) -> None:
+def test_a_frame_without_an_envelope_is_refused(bad: bytes) -> None:
     with pytest.raises(InvalidInput, match="the envelope cannot be read"):
         read(bad)
 
@@ -131,7 +131,7 @@ ANYTHING = st.recursive(
     st.binary() | st.dictionaries(st.sampled_from(list(GOOD)), ANYTHING).map(lambda d: json.dumps(d).encode())
 )
 @example(b'{"seq":1e400}')
-def test_whatever_comes_is_read_or_refused(data: bytes) -> None:
+def test_any_frame_is_parsed_or_refused(data: bytes) -> None:
     with suppress(InvalidInput):
         assert isinstance(read(data), Entry | Chunk)
 
@@ -141,9 +141,7 @@ def test_whatever_comes_is_read_or_refused(data: bytes) -> None:
     st.sampled_from(list(STREAMED["payload"])),
     ANYTHING,
 )
-def test_whatever_stands_in_a_payload_is_read_or_refused(
-    good: dict[str, Any], name: str, value: object
-) -> None:
+def test_any_payload_is_parsed_or_refused(good: dict[str, Any], name: str, value: object) -> None:
     data = good | {"payload": good["payload"] | {name: value}}
     with suppress(InvalidInput):
         read(json.dumps(data).encode())

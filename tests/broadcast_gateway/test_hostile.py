@@ -1,4 +1,4 @@
-"""Ten thousand frames of people who mean no good: nobody else notices, and nothing is left of them."""
+"""Ten thousand frames of malicious clients: other viewers are unaffected, and no object remains."""
 
 import asyncio
 import gc
@@ -22,7 +22,7 @@ from tests.broadcast_gateway.writers import SESSION
 FRAMES = 10_000
 AT_ONCE = 250
 HELD = (Connection, Dialogue, ServerProtocol, Subscription, Viewer)
-"""What a connection consists of."""
+"""The objects of a connection."""
 
 BOUNDS = Bounds(
     sweep_seconds=0.05,
@@ -35,13 +35,13 @@ BOUNDS = Bounds(
 
 
 def held() -> Counter[str]:
-    """How many objects there are, also of those that only a garbage collector would find."""
+    """The number of objects, including those that only a garbage collector would find."""
     return Counter(type(each).__name__ for each in gc.get_objects() if isinstance(each, HELD))
 
 
 @contextmanager
 def uncollected() -> Generator[None]:
-    """No garbage is collected meanwhile."""
+    """Switch the garbage collector off for the time of the block."""
     gc.collect()
     gc.disable()
     try:
@@ -51,7 +51,7 @@ def uncollected() -> Generator[None]:
 
 
 async def until_alone(gateway: Running) -> None:
-    """Wait until nobody and nothing is left but one viewer and his stream."""
+    """Wait until only one viewer and its stream are left."""
     house = gateway.gateway.house
 
     def is_alone() -> bool:
@@ -60,21 +60,21 @@ async def until_alone(gateway: Running) -> None:
         return is_watched and not house.tasks and "everstep_gateway_connections 1.0\n" in there
 
     async with asyncio.timeout(PATIENCE):
-        while not is_alone():  # noqa: ASYNC110 -- nobody tells
+        while not is_alone():  # noqa: ASYNC110 -- no signal
             await asyncio.sleep(0.01)
 
 
 async def until_gone(before: Counter[str]) -> None:
-    """Wait until there are as many objects as before: one that was looked at may be held until the next."""
+    """Wait until there are as many objects as before: the last one examined may be held until the next."""
     with suppress(TimeoutError):
         async with asyncio.timeout(5):
-            while held() != before:  # noqa: ASYNC110 -- nobody tells
+            while held() != before:  # noqa: ASYNC110 -- no signal
                 await asyncio.sleep(0.1)
     assert held() == before
 
 
 async def tell(writer: Writer, gateway: Running, enough: asyncio.Event) -> None:
-    """More and more, until it is enough. What others want to watch is heard, and not told."""
+    """Push more and more until stopped. Frames from other viewers are read and not answered."""
     while not enough.is_set():
         await writer.push(*gateway.table.store())
         with suppress(TimeoutError):
@@ -84,7 +84,7 @@ async def tell(writer: Writer, gateway: Running, enough: asyncio.Event) -> None:
 
 
 async def read_all(viewer: Client, gateway: Running, telling: asyncio.Task[None]) -> None:
-    """All that is stored, in order."""
+    """Read everything stored, in order."""
     read = 0
     while not telling.done() or read < len(gateway.table.streams[SESSION]):
         read += 1
@@ -92,7 +92,7 @@ async def read_all(viewer: Client, gateway: Running, telling: asyncio.Task[None]
 
 
 async def visits(gateway: Running, seed: int) -> Counter[str]:
-    """Many at a time, until all frames are sent; how often each end came."""
+    """Run many visits in parallel until all frames are sent; counts each outcome."""
     ends, sent, number = Counter[str](), 0, 0
 
     async def come() -> None:
@@ -111,10 +111,10 @@ async def visits(gateway: Running, seed: int) -> Counter[str]:
 
 
 @pytest.mark.parametrize("seed", [7])
-async def test_whatever_is_sent_nobody_else_notices_and_nothing_is_left(
+async def test_other_viewers_are_unaffected_and_nothing_remains(
     seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each connection is closed with a code of the table, or stays of use. Follows rule 7.8.2."""
+    """Each connection is closed with a code of the table, or stays usable. Follows rule 7.8.2."""
     async with running(bounds=BOUNDS) as gateway, writing(gateway) as writer, watching(gateway) as viewer:
         await viewer.sub()
         await writer.interest()

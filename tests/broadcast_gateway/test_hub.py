@@ -1,4 +1,4 @@
-"""What the hub reads of the table, and when, with viewers that have no sockets."""
+"""The hub's reads of the table, with viewers that have no sockets."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -27,7 +27,7 @@ SMALL = Limits(ring=5)
 
 @dataclass
 class Room:
-    """A hub, its table, and what it wants of writers."""
+    """A hub, its table, and its requests to writers."""
 
     hub: Hub
     table: Table
@@ -57,12 +57,12 @@ async def a_room(limits: Limits = LIMITS) -> AsyncGenerator[Room]:
 
 async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 -- nobody tells
+        while not condition():  # noqa: ASYNC110 -- no signal
             await asyncio.sleep(0.001)
 
 
 async def shown(screen: Screen, *told: str) -> None:
-    """Exactly this, and not more."""
+    """Exactly these frames, and no more."""
     seen: list[str] = []
 
     def look() -> bool:
@@ -73,7 +73,7 @@ async def shown(screen: Screen, *told: str) -> None:
     assert seen == [*told]
 
 
-async def test_what_the_ring_has_lost_is_read_once_for_all_who_need_it() -> None:
+async def test_a_gap_in_the_ring_is_read_once_for_all_who_need_it() -> None:
     async with a_room(SMALL) as room:
         room.table.store(40)
         first, _ = await room.joins()
@@ -87,7 +87,7 @@ async def test_what_the_ring_has_lost_is_read_once_for_all_who_need_it() -> None
             await shown(screen, "41")
 
 
-async def test_who_reads_old_pages_while_the_table_is_away_is_told_to_come_back() -> None:
+async def test_a_viewer_of_old_pages_is_asked_to_reconnect_while_the_table_is_away() -> None:
     async with a_room(SMALL) as room:
         room.table.store(40)
         await room.joins()
@@ -97,7 +97,7 @@ async def test_who_reads_old_pages_while_the_table_is_away_is_told_to_come_back(
         assert screen.closings == [NOT_NOW]
 
 
-async def test_who_reads_old_pages_of_another_history_begins_anew() -> None:
+async def test_a_viewer_of_old_pages_of_another_history_starts_over() -> None:
     """7.8.4"""
     async with a_room(SMALL) as room:
         room.table.store(40)
@@ -108,7 +108,7 @@ async def test_who_reads_old_pages_of_another_history_begins_anew() -> None:
         assert screen.closings[0] == BEGIN_ANEW
 
 
-async def test_a_viewer_who_has_read_more_than_is_known_here_is_believed_once_the_table_says_so() -> None:
+async def test_a_position_ahead_of_the_gateway_is_accepted_once_the_table_confirms_it() -> None:
     async with a_room() as room:
         room.table.store(2)
         await room.joins()
@@ -119,7 +119,7 @@ async def test_a_viewer_who_has_read_more_than_is_known_here_is_believed_once_th
         assert joined == Joined("first", 5, recovered=False)
 
 
-async def test_a_stream_in_which_nothing_was_told_is_watched_all_the_same() -> None:
+async def test_an_empty_stream_can_be_watched() -> None:
     async with a_room() as room:
         screen, joined = await room.joins(Position())
         assert joined == Joined("first", 0, recovered=True)
@@ -127,8 +127,8 @@ async def test_a_stream_in_which_nothing_was_told_is_watched_all_the_same() -> N
         await shown(screen, "1")
 
 
-async def test_all_streams_are_compared_however_often_another_one_is() -> None:
-    """7.8.1: what was lost is found, also where somebody pushes what has to be looked up all the time."""
+async def test_all_streams_are_compared_even_if_one_is_compared_often() -> None:
+    """7.8.1: a lost envelope is found, even while pushes need table reads all the time."""
     async with a_room() as room:
         room.table.store(1)
         screen, _ = await room.joins()
@@ -141,14 +141,14 @@ async def test_all_streams_are_compared_however_often_another_one_is() -> None:
                 await asyncio.sleep(0.002)
 
         pushing, looks = asyncio.create_task(push()), room.table.looks
-        # Long after the first one was looked at because it was new.
+        # Long after the first one was read because it was new.
         await until(lambda: room.table.looks > looks + 20)
         room.table.store(1)
         await shown(screen, "2")
         pushing.cancel()
 
 
-async def test_a_stream_that_nobody_watches_is_held_for_a_while() -> None:
+async def test_an_unwatched_stream_is_kept_for_a_while() -> None:
     async with a_room() as room:
         screen, _ = await room.joins()
         assert room.wishes == [(SESSION, True)]
@@ -159,7 +159,7 @@ async def test_a_stream_that_nobody_watches_is_held_for_a_while() -> None:
         assert room.wishes == [(SESSION, True), (SESSION, False)]
 
 
-async def test_who_waits_for_the_table_in_vain_is_told_and_the_next_one_tries_again() -> None:
+async def test_waiting_for_the_table_times_out_and_the_next_viewer_tries_again() -> None:
     async with a_room() as room:
         room.table.is_away = True
         with pytest.raises(StoreUnavailable):
@@ -168,7 +168,7 @@ async def test_who_waits_for_the_table_in_vain_is_told_and_the_next_one_tries_ag
         assert (await room.joins())[1].epoch == "first"
 
 
-async def test_what_was_pushed_before_the_table_was_read_counts() -> None:
+async def test_a_push_before_the_table_was_read_counts() -> None:
     async with a_room() as room:
         first, second, third = room.table.store(3)
         joining = asyncio.create_task(room.joins(Position()))
@@ -179,7 +179,7 @@ async def test_what_was_pushed_before_the_table_was_read_counts() -> None:
         await shown(screen, *(str(each.seq) for each in (first, second, third)), "4")
 
 
-async def test_of_streams_that_nobody_watches_nothing_is_read() -> None:
+async def test_unwatched_streams_are_not_read() -> None:
     async with a_room() as room:
         room.hub.pushed(SESSION, b"nonsense", "first")
         await room.joins()
@@ -194,13 +194,13 @@ async def test_text_of_an_execution_that_has_ended_is_dropped() -> None:
         room.table.store(1)
         screen, _ = await room.joins()
         record = envelopes.stream_chunk(Attempt(1, 1), 5, "late", is_complete=False, after_seq=1)
-        # What comes before it is not there, and the table says that nobody writes any more.
+        # The text before it is missing, and the table shows that no attempt writes any more.
         room.hub.pushed(SESSION, body(envelope(record)), "first")
         room.table.store(1)
         await shown(screen, "2")
 
 
-async def test_while_the_table_is_away_what_is_pushed_goes_on() -> None:
+async def test_pushes_continue_while_the_table_is_away() -> None:
     async with a_room() as room:
         room.table.store(1)
         screen, _ = await room.joins()

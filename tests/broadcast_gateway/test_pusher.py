@@ -36,7 +36,7 @@ SOCKET = "1234.5678"
 
 
 def decoded(frame: bytes) -> Any:
-    """As pusher-js decodes a message: `data` may be a text with JSON in it."""
+    """Decode as pusher-js does: `data` may be a string with JSON in it."""
     (body,) = bodies(frame)
     message = json.loads(body)
     if isinstance(message["data"], str):
@@ -53,7 +53,7 @@ def sent(event: str, **data: Any) -> bytes:
     return json.dumps({"event": event, "data": data}).encode()
 
 
-# What clients send.
+# Frames from clients.
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def sent(event: str, **data: Any) -> bytes:
         (sent("pusher:signin", auth="k:s", user_data="{}"), Other()),
     ],
 )
-def test_what_a_client_says_is_read(frame: bytes, meant: Sent) -> None:
+def test_a_frame_of_a_client_is_parsed(frame: bytes, meant: Sent) -> None:
     assert parse(frame) == meant
 
 
@@ -95,7 +95,7 @@ def test_what_a_client_says_is_read(frame: bytes, meant: Sent) -> None:
         sent("pusher:unsubscribe"),
     ],
 )
-def test_what_is_none_of_the_protocol_is_a_bad_frame(frame: bytes) -> None:
+def test_a_frame_outside_the_protocol_is_a_bad_frame(frame: bytes) -> None:
     with pytest.raises(BadFrame):
         parse(frame)
 
@@ -110,7 +110,7 @@ FRAMES = st.fixed_dictionaries({"event": st.sampled_from(EVENTS), "data": DATA |
 
 
 @given(st.binary() | (FRAMES | JSON).map(lambda frame: json.dumps(frame).encode()))
-def test_whatever_a_client_sends_is_read_or_a_bad_frame(data: bytes) -> None:
+def test_any_frame_is_parsed_or_a_bad_frame(data: bytes) -> None:
     try:
         meant = parse(data)
     except BadFrame:
@@ -120,16 +120,16 @@ def test_whatever_a_client_sends_is_read_or_a_bad_frame(data: bytes) -> None:
         assert not meant.is_signed(SOCKET, SECRETS)
 
 
-# Who may join.
+# Authorisation of channels.
 
 
-def test_who_shows_the_signature_may_join() -> None:
+def test_a_viewer_with_the_signature_may_join() -> None:
     signature = hmac.new(b"hush", f"{SOCKET}:{CHANNEL}".encode(), hashlib.sha256).hexdigest()
     assert Subscribe(CHANNEL, f"everstep:{signature}").is_signed(SOCKET, SECRETS)
 
 
 def test_a_position_comes_back_signed() -> None:
-    """7.8.4: the client cannot say where it was, so it says so to whoever signs."""
+    """7.8.4: the client cannot send its position, so its authorisation endpoint signs it."""
     since = Position(7, "of-now", {EXECUTION: Place(2, 1, 40)})
     data = channel_data(since)
     signature = channel_signature("hush", SOCKET, CHANNEL, data)
@@ -156,7 +156,7 @@ SIGNED = "everstep:" + channel_signature("hush", SOCKET, CHANNEL, "{}")
         Subscribe(CHANNEL, "everstep", "{}"),
     ],
 )
-def test_a_signature_of_anything_else_is_none(subscribe: Subscribe) -> None:
+def test_a_signature_over_other_data_is_invalid(subscribe: Subscribe) -> None:
     assert not subscribe.is_signed(SOCKET, SECRETS)
     assert Subscribe(CHANNEL, SIGNED, "{}").is_signed(SOCKET, SECRETS)
     assert not Subscribe(CHANNEL, SIGNED, "{}").is_signed("1234.5679", SECRETS)
@@ -168,7 +168,7 @@ def test_a_grant_that_cannot_be_read_is_refused(data: str) -> None:
         assert Subscribe(CHANNEL, "", data).grant
 
 
-def test_a_grant_says_how_long_it_is_good() -> None:
+def test_a_grant_contains_its_expiry() -> None:
     """8.10.2"""
     key = uuid4()
     data = channel_data(None, 17.5, key)
@@ -182,7 +182,7 @@ def test_a_position_that_cannot_be_read_is_refused() -> None:
         assert Subscribe(CHANNEL, "", '{"since":7}').grant
 
 
-# What clients are sent.
+# Frames to clients.
 
 
 def test_the_first_frame_has_its_data_as_text() -> None:
@@ -191,7 +191,7 @@ def test_the_first_frame_has_its_data_as_text() -> None:
     assert decoded(frame)["event"] == "pusher:connection_established"
 
 
-def test_who_has_joined_is_told_from_where_on() -> None:
+def test_a_viewer_who_joins_receives_the_start_position() -> None:
     """7.8.1, 7.8.4"""
     frame = pusher.subscription_succeeded(CHANNEL, Joined("e", 7, recovered=False))
     assert decoded(frame) == {
@@ -201,7 +201,7 @@ def test_who_has_joined_is_told_from_where_on() -> None:
     }
 
 
-def test_who_may_not_join_keeps_the_connection() -> None:
+def test_a_refused_channel_keeps_the_connection() -> None:
     assert decoded(pusher.subscription_error(CHANNEL, "The signature is wrong", 401)) == {
         "event": "pusher:subscription_error",
         "channel": CHANNEL,
@@ -216,7 +216,7 @@ def test_client_events_are_refused_by_an_error() -> None:
     }
 
 
-def test_each_side_may_ask_whether_the_other_is_there() -> None:
+def test_each_side_may_ping_the_other() -> None:
     assert decoded(pusher.ping()) == {"event": "pusher:ping", "data": {}}
     assert decoded(pusher.pong()) == {"event": "pusher:pong", "data": {}}
 

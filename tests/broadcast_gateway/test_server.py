@@ -1,4 +1,4 @@
-"""The gateway as viewers and writers meet it: over sockets."""
+"""The gateway over sockets, for viewers and writers."""
 
 import asyncio
 import gc
@@ -47,7 +47,7 @@ def words(index: int, content: str, after: int, attempt: int = 1) -> EventRecord
 
 
 async def everything(reader: asyncio.StreamReader) -> bytes:
-    """Until the other side has ended it, one way or the other."""
+    """Read until the other side ends the connection."""
     data = b""
     with suppress(ConnectionResetError):
         while more := await reader.read(1000):
@@ -56,7 +56,7 @@ async def everything(reader: asyncio.StreamReader) -> bytes:
 
 
 async def piece(port: int, data: bytes) -> bytes:
-    """All that is answered to some bytes."""
+    """The reply to some bytes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(data)
     async with asyncio.timeout(20):
@@ -66,7 +66,7 @@ async def piece(port: int, data: bytes) -> bytes:
 
 
 class TestReading:
-    async def test_a_viewer_reads_what_was_stored_and_then_what_is_pushed(self) -> None:
+    async def test_a_viewer_reads_stored_envelopes_and_then_pushed_ones(self) -> None:
         """7.8.1"""
         async with running() as gateway, writing(gateway) as writer, watching(gateway) as viewer:
             gateway.table.store(3)
@@ -89,7 +89,7 @@ class TestReading:
             assert await viewer.seqs(1) == [4]
 
     async def test_a_position_that_was_pruned_is_not_recovered(self) -> None:
-        """7.8.1: then the history has to be fetched."""
+        """7.8.1: then the client has to fetch the history."""
         async with running() as gateway, watching(gateway) as viewer:
             gateway.table.store(9)
             gateway.table.oldest = 6
@@ -112,7 +112,7 @@ class TestReading:
             assert (await viewer.sub(since={"seq": 10}))["recovered"]
             assert await viewer.seqs(3200) == [*range(11, 3211)]
 
-    async def test_what_a_writer_could_not_push_is_read_from_the_table(self) -> None:
+    async def test_envelopes_that_a_writer_could_not_push_are_read_from_the_table(self) -> None:
         async with running() as gateway, writing(gateway) as writer, watching(gateway) as viewer:
             await viewer.sub()
             await writer.interest()
@@ -122,7 +122,7 @@ class TestReading:
             gateway.table.store(2)
             assert await viewer.seqs(2) == [4, 5]
 
-    async def test_who_joins_in_the_middle_gets_the_text_so_far(self) -> None:
+    async def test_a_viewer_who_joins_in_the_middle_gets_the_text_so_far(self) -> None:
         """7.8.4"""
         async with running() as gateway, writing(gateway) as writer, watching(gateway) as viewer:
             gateway.table.store(2)
@@ -133,7 +133,7 @@ class TestReading:
             await writer.stream(words(3, " time", 2))
             assert (await viewer.next())["payload"]["chunk_index"] == 3
 
-    async def test_a_chunk_that_was_lost_is_made_up_for_by_the_text_so_far(self) -> None:
+    async def test_a_lost_chunk_is_replaced_by_the_text_so_far(self) -> None:
         """7.8.4"""
         async with running() as gateway, writing(gateway) as writer, watching(gateway) as viewer:
             gateway.table.noted[str(EXECUTION)] = None
@@ -162,7 +162,7 @@ class TestReading:
             assert answer["channel"] == f"agent.execution.{EXECUTION}"
             assert (await viewer.next())["session_id"] == str(SESSION)
 
-    async def test_who_no_longer_watches_is_sent_nothing(self) -> None:
+    async def test_a_viewer_who_unsubscribes_receives_nothing_more(self) -> None:
         async with running() as gateway, writing(gateway) as writer, watching(gateway) as viewer:
             await viewer.sub()
             await viewer.send(type="unsub", channel=CHANNEL)
@@ -176,7 +176,7 @@ class TestReading:
 
 
 class TestHistories:
-    async def test_another_epoch_sends_everybody_back_to_the_beginning(self) -> None:
+    async def test_another_epoch_sends_every_viewer_back_to_the_beginning(self) -> None:
         """7.8.4"""
         async with running() as gateway, watching(gateway) as viewer:
             gateway.table.store(2)
@@ -190,7 +190,7 @@ class TestHistories:
                 answer = await again.sub(since=position)
                 assert (answer["epoch"], answer["recovered"]) == ("second", False)
 
-    async def test_what_a_writer_pushes_of_another_history_is_looked_up(self) -> None:
+    async def test_a_push_of_another_history_is_read_from_the_table(self) -> None:
         async with running() as gateway, watching(gateway) as viewer:
             await viewer.sub()
             gateway.table.epoch = "stale"
@@ -200,7 +200,7 @@ class TestHistories:
                 await writer.push(*stored)
                 assert await viewer.seqs(2) == [1, 2]
 
-    async def test_of_a_session_that_was_deleted_nothing_is_left(self) -> None:
+    async def test_nothing_of_a_deleted_session_remains(self) -> None:
         async with running() as gateway, watching(gateway) as viewer:
             gateway.table.store(2)
             await viewer.sub()
@@ -210,7 +210,7 @@ class TestHistories:
             async with watching(gateway) as again:
                 assert (await again.sub())["type"] == "sub_error"
 
-    async def test_while_the_table_is_away_viewers_are_told_to_come_back(self) -> None:
+    async def test_viewers_are_asked_to_reconnect_while_the_table_is_away(self) -> None:
         async with running() as gateway, watching(gateway) as old, watching(gateway) as new:
             gateway.table.store(1)
             await old.sub()
@@ -239,7 +239,7 @@ class TestAdmission:
             (["x" * 70_000], 1009),
         ],
     )
-    async def test_what_is_none_of_the_protocol_ends_the_connection(
+    async def test_a_frame_outside_the_protocol_ends_the_connection(
         self, frames: list[str | bytes], code: int
     ) -> None:
         async with running() as gateway, watching(gateway) as other:
@@ -253,7 +253,7 @@ class TestAdmission:
             assert await other.seqs(1) == [1]
 
     @pytest.mark.parametrize("channel", ["agent.session.me", "news", "", f"agent.session.{UUID(int=66)}"])
-    async def test_channels_that_are_none_or_not_his_are_refused_and_the_connection_stays(
+    async def test_invalid_and_forbidden_channels_are_refused_and_the_connection_stays(
         self, channel: str
     ) -> None:
         async with running() as gateway, watching(gateway) as viewer:
@@ -262,7 +262,7 @@ class TestAdmission:
             assert (answer["type"], answer["channel"]) == ("sub_error", channel)
             assert (await viewer.sub())["type"] == "sub_ok"
 
-    async def test_who_cannot_be_answered_is_told_to_come_back(
+    async def test_a_viewer_who_cannot_be_served_is_asked_to_reconnect(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
         async with running() as gateway, native_socket(gateway) as viewer:
@@ -270,7 +270,7 @@ class TestAdmission:
             assert (await viewer.end())[0] == 3006
         assert "a viewer cannot be answered" in caplog.text
 
-    async def test_an_expired_token_ends_the_connection_unless_a_newer_one_is_shown(self) -> None:
+    async def test_an_expired_token_ends_the_connection_unless_a_newer_one_is_sent(self) -> None:
         async with (
             running(bounds=Bounds(sweep_seconds=0.01)) as gateway,
             watching(gateway, "ann for 1") as viewer,
@@ -281,7 +281,7 @@ class TestAdmission:
             assert (await other.end())[0] == 3003
             assert (await viewer.sub())["type"] == "sub_ok"
 
-    async def test_a_key_that_was_revoked_ends_the_connection(self) -> None:
+    async def test_a_revoked_key_ends_the_connection(self) -> None:
         bounds = Bounds(sweep_seconds=0.01, recheck_seconds=0.02, hello_seconds=0.01, ping_after=0.02)
         async with running(bounds=bounds) as gateway, watching(gateway) as viewer:
             await viewer.sub()
@@ -308,7 +308,7 @@ class TestAdmission:
             gone = joining(socket_id, channel, channel_data(None, time.time() - 1))
             await viewer.send(**gone)
             assert json.loads((await viewer.next())["data"])["status"] == 401
-            # A later authorisation replaces the one before.
+            # A later authorisation replaces the earlier one.
             await viewer.send(**joining(socket_id, channel, channel_data(None, time.time() + 1)))
             await viewer.until(event="pusher_internal:subscription_succeeded")
             ends = time.time() + 2
@@ -318,7 +318,7 @@ class TestAdmission:
             assert time.time() >= ends
             assert (code, frames[-1]["event"]) == (4200, "pusher:error")
 
-    async def test_a_channel_of_a_key_that_is_revoked_ends_the_connection(self) -> None:
+    async def test_a_channel_of_a_revoked_key_ends_the_connection(self) -> None:
         """8.10.2"""
         channel, key = f"private-agent.session.{SESSION}", uuid4()
         bounds = Bounds(sweep_seconds=0.01, recheck_seconds=0.02)
@@ -329,12 +329,12 @@ class TestAdmission:
             gateway.keys.banned.add(str(key))
             assert (await viewer.end())[0] == 4009
 
-    async def test_who_says_nothing_has_to_go(self) -> None:
+    async def test_a_silent_client_is_disconnected(self) -> None:
         bounds = Bounds(sweep_seconds=0.01, hello_seconds=0.05)
         async with running(bounds=bounds) as gateway, native_socket(gateway) as viewer:
             assert (await viewer.end())[0] == 3502
 
-    async def test_who_sends_no_handshake_has_to_go(self) -> None:
+    async def test_a_client_without_a_handshake_is_disconnected(self) -> None:
         async with running(bounds=Bounds(sweep_seconds=0.01, hello_seconds=0.05)) as gateway:
             reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
             writer.write(b"GET /v1 HTTP/1.1\r\n")
@@ -342,7 +342,7 @@ class TestAdmission:
                 assert await everything(reader) == b""
             writer.close()
 
-    async def test_a_half_open_connection_is_found_out(self) -> None:
+    async def test_a_half_open_connection_is_detected(self) -> None:
         bounds = Bounds(sweep_seconds=0.01, ping_after=0.05, silent_after=0.2, closing_seconds=0.1)
         async with running(bounds=bounds) as gateway, watching(gateway) as lively:
             reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
@@ -352,7 +352,7 @@ class TestAdmission:
             writer.close()
             assert (await lively.sub())["type"] == "sub_ok"
 
-    async def test_what_comes_behind_a_request_in_the_same_piece_is_no_error_of_the_gateway(
+    async def test_bytes_after_a_request_in_the_same_piece_are_not_an_error_of_the_gateway(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
         async with running() as gateway:
@@ -372,7 +372,7 @@ class TestAdmission:
             assert int.from_bytes(answer[1:3]) == 1002
             writer.close()
 
-    async def test_of_a_handshake_that_was_refused_nothing_is_left(self) -> None:
+    async def test_nothing_of_a_refused_handshake_remains(self) -> None:
         async with running() as gateway:
             gc.collect()
             gc.disable()
@@ -413,7 +413,7 @@ class TestAdmission:
                 if not isinstance(each, BaseException):
                     await each.socket.close()
 
-    async def test_a_connection_watches_only_so_many_channels_and_sends_only_so_many_frames(self) -> None:
+    async def test_channels_and_frames_of_a_connection_are_limited(self) -> None:
         async with running(bounds=Bounds(channels=1, frames=50)) as gateway, watching(gateway) as viewer:
             await viewer.sub()
             assert "100" not in (answer := await viewer.sub(f"agent.{UUID(int=5)}"))["message"]
@@ -435,7 +435,7 @@ class TestAdmission:
             ("null", False),
         ],
     )
-    async def test_pages_from_elsewhere_may_not_watch(self, origin: str | None, is_allowed: bool) -> None:
+    async def test_pages_of_other_origins_may_not_watch(self, origin: str | None, is_allowed: bool) -> None:
         async with running(origins=["https://app.example/"]) as gateway:
             if is_allowed:
                 async with watching(gateway, origin=origin):
@@ -444,12 +444,12 @@ class TestAdmission:
                 await native_socket(gateway, origin=origin).__aenter__()
             assert refused.value.response.status_code == 403
 
-    async def test_other_paths_say_where_to_go(self) -> None:
+    async def test_other_paths_name_the_right_one(self) -> None:
         async with running() as gateway, httpx2.AsyncClient() as http, watching(gateway):
             base = f"http://127.0.0.1:{gateway.port}"
             assert (await http.get(f"{base}/healthz")).json() == {"status": "ok"}
             metrics = (await http.get(f"{base}/metrics")).text
-            # The one that asks is there as well.
+            # Including the connection of this request.
             assert "everstep_gateway_connections 2.0" in metrics
             missing = await http.get(f"{base}/nowhere")
             assert (missing.status_code, "/v1" in missing.text) == (404, True)
@@ -460,7 +460,7 @@ class TestAdmission:
 class TestPusher:
     CHANNEL = f"private-{CHANNEL}"
 
-    async def test_a_client_goes_on_from_the_position_that_was_signed_along(self) -> None:
+    async def test_a_client_continues_from_its_signed_position(self) -> None:
         async with running() as gateway, pusher_client(gateway) as viewer:
             gateway.table.store(3)
             hello = await viewer.next()
@@ -492,7 +492,7 @@ class TestPusher:
             await viewer.send(**joining(socket_id, self.CHANNEL))
             assert (await viewer.next())["event"] == "pusher_internal:subscription_succeeded"
 
-    async def test_applications_and_versions_that_are_unknown_are_told_never_to_come_back(self) -> None:
+    async def test_clients_of_unknown_applications_and_versions_are_asked_not_to_reconnect(self) -> None:
         async with running() as gateway:
             async with pusher_client(gateway, "other") as viewer:
                 code, frames = await viewer.end()
@@ -510,13 +510,13 @@ class TestPusher:
 
 
 class TestWriters:
-    async def test_a_writer_with_another_secret_is_turned_away(self) -> None:
+    async def test_a_writer_with_another_secret_is_rejected(self) -> None:
         async with running() as gateway:
             with pytest.raises(InvalidStatus) as refused:
                 await writing(gateway, "guessed").__aenter__()
             assert refused.value.response.status_code == 401
 
-    async def test_what_cannot_be_read_does_not_end_the_link(self) -> None:
+    async def test_an_unreadable_frame_does_not_end_the_link(self) -> None:
         async with running() as gateway, writing(gateway) as writer, watching(gateway) as viewer:
             await viewer.sub()
             await writer.interest()
@@ -525,7 +525,7 @@ class TestWriters:
             await writer.push(*gateway.table.store())
             assert await viewer.seqs(1) == [1]
 
-    async def test_what_a_lost_writer_had_on_its_way_is_read(self) -> None:
+    async def test_envelopes_that_a_lost_writer_did_not_deliver_are_read_from_the_table(self) -> None:
         async with running() as gateway, watching(gateway) as viewer:
             await viewer.sub()
             async with writing(gateway) as writer:
@@ -533,7 +533,7 @@ class TestWriters:
                 gateway.table.store(2)
             assert await viewer.seqs(2) == [1, 2]
 
-    async def test_a_writer_that_comes_later_is_told_what_is_wanted(self) -> None:
+    async def test_a_writer_that_connects_later_learns_which_streams_are_watched(self) -> None:
         async with running() as gateway, watching(gateway) as viewer:
             await viewer.sub()
             async with writing(gateway) as writer, writing(gateway) as other:
@@ -542,7 +542,7 @@ class TestWriters:
 
 
 class TestSlowness:
-    async def test_who_takes_nothing_is_closed_and_nobody_else_waits(self) -> None:
+    async def test_a_client_that_does_not_read_is_closed_and_others_do_not_wait(self) -> None:
         """7.8.2"""
         async with (
             running(limits=Limits(ring=50), bounds=Bounds(sweep_seconds=0.02, patience=0.5)) as gateway,
@@ -563,7 +563,7 @@ class TestSlowness:
                 seen += 40
                 assert seen < 40_000
 
-    async def test_a_slow_viewer_who_comes_back_goes_on_where_he_was(self) -> None:
+    async def test_a_slow_viewer_who_reconnects_continues_from_its_position(self) -> None:
         """7.8.1"""
         async with running() as gateway, watching(gateway) as viewer:
             gateway.table.store(300)
@@ -575,7 +575,7 @@ class TestSlowness:
 
 
 class TestStopping:
-    async def test_everybody_is_sent_elsewhere(self) -> None:
+    async def test_every_viewer_is_sent_to_another_gateway(self) -> None:
         async with watching_pair() as (gateway, viewer, other):
             await gateway.stop()
             code, frames = await viewer.end()

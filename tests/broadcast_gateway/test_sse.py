@@ -26,7 +26,7 @@ async def opened(
 
 
 async def events(feed: AsyncGenerator[bytes], count: int) -> list[dict[str, str]]:
-    """The next ones, field by field."""
+    """Read the next events, field by field."""
     data = b""
     async with asyncio.timeout(20):
         while data.count(b"\n\n") < count:
@@ -35,7 +35,7 @@ async def events(feed: AsyncGenerator[bytes], count: int) -> list[dict[str, str]
     return [dict(line.split(": ", 1) for line in each.split("\n") if line) for each in told]
 
 
-async def test_events_follow_from_the_last_that_was_read() -> None:
+async def test_events_follow_the_last_one_that_was_read() -> None:
     """7.8.1"""
     async with running() as gateway, writing(gateway) as writer:
         gateway.table.store(3)
@@ -66,7 +66,7 @@ async def test_text_under_way_comes_as_a_snapshot() -> None:
 
 
 async def test_a_feed_ends_when_its_token_expires() -> None:
-    """8.10.3: also one in which something happens all the time."""
+    """8.10.3: also a feed with constant activity."""
     async with running() as gateway, writing(gateway) as writer:
         gateway.table.store(1)
         ends = time.time() + 0.3
@@ -103,7 +103,7 @@ async def test_a_feed_ends_when_its_key_is_revoked() -> None:
         assert b"no longer" in told[-1]
 
 
-async def test_a_history_that_changed_says_goodbye() -> None:
+async def test_a_changed_history_sends_a_goodbye() -> None:
     """7.8.4"""
     async with running() as gateway:
         gateway.table.store(1)
@@ -116,13 +116,13 @@ async def test_a_history_that_changed_says_goodbye() -> None:
                 await anext(feed)
 
 
-async def test_quiet_streams_say_that_somebody_is_there() -> None:
+async def test_quiet_streams_send_keepalives() -> None:
     async with running() as gateway, aclosing(await opened(gateway, quiet=0.01)) as feed:
         await events(feed, 1)
         assert await anext(feed) == b":\n\n"
 
 
-async def test_who_reads_slowly_gets_all_and_holds_little() -> None:
+async def test_a_slow_reader_gets_everything_and_holds_little() -> None:
     """7.8.2"""
     async with running() as gateway:
         gateway.table.store(900)
@@ -136,7 +136,7 @@ async def test_who_reads_slowly_gets_all_and_holds_little() -> None:
         assert [*map(int, told)] == [*range(901)]
 
 
-async def test_only_so_many_are_served_and_none_after_the_end() -> None:
+async def test_feeds_are_limited_and_refused_after_the_end() -> None:
     async with running() as gateway:
         feeds = Feeds(gateway.hub, most=1)
         first = await feeds.open(SESSION, True, None)
@@ -151,7 +151,7 @@ async def test_only_so_many_are_served_and_none_after_the_end() -> None:
             await feeds.open(SESSION, True, None)
 
 
-async def test_while_the_table_is_away_nobody_is_let_in() -> None:
+async def test_viewers_are_refused_while_the_table_is_away() -> None:
     async with running() as gateway:
         gateway.table.is_away = True
         with pytest.raises(StoreUnavailable):
@@ -159,6 +159,6 @@ async def test_while_the_table_is_away_nobody_is_let_in() -> None:
 
 
 @pytest.mark.parametrize("last", ["", "x", "first:", "first:x", "-1", "first:-1", "9" * 30, "x" * 200 + ":1"])
-def test_ids_that_are_none_are_refused(last: str) -> None:
+def test_invalid_ids_are_refused(last: str) -> None:
     with pytest.raises(InvalidInput):
         since_event(last)

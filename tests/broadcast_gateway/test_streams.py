@@ -1,4 +1,4 @@
-"""What the gateway holds of a stream, and what it knows to be missing."""
+"""The gateway's view of a stream, and its gaps."""
 
 import pytest
 
@@ -30,14 +30,14 @@ ME = str(EXECUTION)
 
 
 def stream(*rows: Entry, limits: Limits = LIMITS) -> Stream:
-    """One whose table was read."""
+    """A stream whose table was read."""
     opened = Stream(SESSION, limits)
     opened.loaded(0, rows, epoch=EPOCH, oldest=1)
     return opened
 
 
 def sent(held: Stream, cursor: Cursor | None = None, room: int = 1_000_000) -> list[str]:
-    """What somebody is sent who was there, but has not looked since."""
+    """The frames for a viewer who was there but has not read since."""
     cursor = cursor or Cursor(0, {}, is_joining=False)
     frames = b"".join(held.frames(cursor, NATIVE, room))
     return [in_short(Envelope.from_dict(parse_json(each.decode()))) for each in bodies(frames)]
@@ -46,20 +46,20 @@ def sent(held: Stream, cursor: Cursor | None = None, room: int = 1_000_000) -> l
 # Stored envelopes.
 
 
-def test_what_comes_in_order_is_held() -> None:
+def test_envelopes_in_order_are_held() -> None:
     held = stream()
     assert held.append(entries(1, 3), EPOCH)
     assert (held.head, held.hole, sent(held)) == (3, None, ["1", "2", "3"])
 
 
-def test_what_comes_twice_is_held_once() -> None:
+def test_a_repeated_envelope_is_held_once() -> None:
     held = stream(*entries(1, 3))
     assert not held.append(entries(2, 3), EPOCH)
     assert held.append(entries(3, 4), EPOCH)
     assert sent(held) == ["1", "2", "3", "4"]
 
 
-def test_a_hole_is_read_from_the_table_and_what_came_early_follows() -> None:
+def test_a_gap_is_read_from_the_table_and_early_envelopes_follow() -> None:
     held = stream(*entries(1, 2))
     assert not held.append([entry(5), entry(4), entry(7)], EPOCH)
     assert (held.head, held.hole) == (2, 2)
@@ -69,7 +69,7 @@ def test_a_hole_is_read_from_the_table_and_what_came_early_follows() -> None:
     assert (held.head, held.hole, sent(held)) == (7, None, ["1", "2", "3", "4", "5", "6", "7"])
 
 
-def test_what_was_pushed_while_the_table_was_read_is_held_once() -> None:
+def test_an_envelope_pushed_while_the_table_was_read_is_held_once() -> None:
     held = stream(*entries(1, 2))
     held.append([entry(4)], EPOCH)
     held.append([entry(3)], EPOCH)
@@ -77,7 +77,7 @@ def test_what_was_pushed_while_the_table_was_read_is_held_once() -> None:
     assert (held.head, sent(held)) == (5, ["1", "2", "3", "4", "5"])
 
 
-def test_what_came_early_beyond_all_measure_is_read_from_the_table() -> None:
+def test_envelopes_far_too_early_are_read_from_the_table() -> None:
     held = stream(limits=Limits(early=2))
     held.append(entries(2, 9), EPOCH)
     held.append([entry(1)], EPOCH)
@@ -86,7 +86,7 @@ def test_what_came_early_beyond_all_measure_is_read_from_the_table() -> None:
     assert (held.head, held.hole) == (9, None)
 
 
-def test_a_head_that_was_seen_in_the_table_shows_a_hole() -> None:
+def test_a_head_in_the_table_shows_a_gap() -> None:
     held = stream(*entries(1, 2))
     held.noticed(2)
     assert held.hole is None
@@ -95,7 +95,7 @@ def test_a_head_that_was_seen_in_the_table_shows_a_hole() -> None:
 
 
 def test_nothing_is_held_before_the_table_was_read() -> None:
-    """What is pushed meanwhile waits."""
+    """Pushes wait until then."""
     held = Stream(SESSION)
     assert held.hole == 0
     assert not held.append(entries(1, 4), EPOCH)
@@ -125,7 +125,7 @@ def test_the_ring_is_bounded_by_its_bytes() -> None:
     assert stream(*entries(1, 9), limits=Limits(ring_bytes=1)).first == 9
 
 
-def test_drafts_that_are_over_count_as_well() -> None:
+def test_finished_drafts_count_as_well() -> None:
     held = stream(limits=Limits(ring_bytes=3 * len(entry(1).body)))
     held.chunk(chunk(0, "many words " * 1000))
     held.append([entry(1, completed(1))], EPOCH)
@@ -146,7 +146,7 @@ def test_another_epoch_makes_a_stream_void() -> None:
     assert read.is_void
 
 
-def test_what_was_pushed_before_the_table_was_read_counts_in_its_own_history() -> None:
+def test_a_push_before_the_table_was_read_counts_in_its_own_history() -> None:
     """7.8.4"""
     held = Stream(SESSION)
     held.append(entries(1, 3), "of-then")
@@ -155,7 +155,7 @@ def test_what_was_pushed_before_the_table_was_read_counts_in_its_own_history() -
 
 
 def test_a_stream_whose_next_envelope_was_pruned_is_void() -> None:
-    """7.8.1: nobody can be sent it without a gap."""
+    """7.8.1: no viewer can get it without a gap."""
     held = stream(*entries(1, 2))
     held.noticed(9)
     held.loaded(2, entries(5, 9), epoch=EPOCH, oldest=5)
@@ -185,10 +185,10 @@ def test_a_position_is_recovered_if_nothing_after_it_is_gone(since: Position, re
     assert held.is_behind(since) is (since == Position(10, EPOCH))
 
 
-# What is written.
+# Drafts.
 
 
-def test_chunks_are_sent_one_by_one_to_who_was_there() -> None:
+def test_chunks_are_sent_one_by_one_to_viewers_who_were_there() -> None:
     held = stream(*entries(1, 1))
     cursor = Cursor(0, {}, is_joining=False)
     assert held.chunk(chunk(0, "a ", after=1)) is APPLIED
@@ -201,7 +201,7 @@ def test_chunks_are_sent_one_by_one_to_who_was_there() -> None:
 
 
 def test_a_chunk_waits_for_the_envelope_that_it_follows() -> None:
-    """7.2: `after_seq`. The envelope may be lost, so there is a hole."""
+    """7.2: `after_seq`. The envelope may be lost, so there is a gap."""
     held = stream(*entries(1, 1))
     assert held.chunk(chunk(0, after=2)) is RESYNC
     assert (held.hole, held.lacking, sent(held)) == (1, [], ["1"])
@@ -209,7 +209,7 @@ def test_a_chunk_waits_for_the_envelope_that_it_follows() -> None:
     assert (held.hole, sent(held)) == (None, ["1", "2", "1.1.0:text "])
 
 
-def test_a_chunk_waits_for_the_one_before() -> None:
+def test_a_chunk_waits_for_the_previous_one() -> None:
     held = stream()
     held.chunk(chunk(0, "a "))
     assert held.chunk(chunk(2, "c ")) is RESYNC
@@ -220,7 +220,7 @@ def test_a_chunk_waits_for_the_one_before() -> None:
     assert sent(held) == ["1.1.0:a ", "1.1.1:b ", "1.1.2:c "]
 
 
-def test_only_so_many_chunks_wait() -> None:
+def test_the_number_of_waiting_chunks_is_limited() -> None:
     held = stream(limits=Limits(early_chunks=2))
     for index in (1, 2, 3):
         held.chunk(chunk(index))
@@ -230,8 +230,8 @@ def test_only_so_many_chunks_wait() -> None:
     assert len(sent(held)) == 4
 
 
-def test_text_that_is_missing_comes_from_the_row_of_its_step() -> None:
-    """7.8.4: what was streamed meanwhile follows."""
+def test_missing_text_comes_from_the_row_of_its_step() -> None:
+    """7.8.4: chunks streamed in the meantime follow."""
     held = stream()
     held.chunk(chunk(4, "e "))
     taken = held.partial(ME, Place(1, 1, 3), "a b c ", after_seq=0, timestamp=AT)
@@ -241,7 +241,7 @@ def test_text_that_is_missing_comes_from_the_row_of_its_step() -> None:
     assert sent(held) == ["1.1.0-5:a b c d e "]
 
 
-def test_a_row_that_says_less_than_was_streamed_is_dropped() -> None:
+def test_a_row_that_is_shorter_than_the_stream_is_dropped() -> None:
     held = stream()
     for index, word in enumerate("abc"):
         held.chunk(chunk(index, word))
@@ -255,7 +255,7 @@ def test_a_row_waits_for_the_envelope_that_it_follows() -> None:
     assert (held.hole, sent(held)) == (1, ["1"])
 
 
-def test_nothing_of_an_attempt_is_taken_after_a_later_one_or_its_end() -> None:
+def test_an_attempt_is_ignored_after_a_later_one_or_its_end() -> None:
     """7.8.4, 7.6.3"""
     held = stream()
     held.chunk(chunk(0, "first "))
@@ -269,14 +269,14 @@ def test_nothing_of_an_attempt_is_taken_after_a_later_one_or_its_end() -> None:
     assert sent(held) == ["1", "2", "1.3.0:third "]
 
 
-def test_nothing_of_a_step_is_taken_after_its_end() -> None:
+def test_a_step_is_ignored_after_its_end() -> None:
     held = stream()
     held.chunk(chunk(0))
     held.append([entry(1, completed(1))], EPOCH)
     assert held.chunk(chunk(1)) is DROPPED
 
 
-def test_nothing_of_an_execution_is_taken_after_its_end() -> None:
+def test_an_execution_is_ignored_after_its_end() -> None:
     held = stream()
     held.chunk(chunk(0))
     held.chunk(chunk(0, execution_id=OTHER))
@@ -286,8 +286,8 @@ def test_nothing_of_an_execution_is_taken_after_its_end() -> None:
     assert held.chunk(chunk(1, execution_id=OTHER)) is APPLIED
 
 
-def test_who_was_there_is_sent_the_last_words_before_the_end() -> None:
-    """All of it may come in one turn of the loop."""
+def test_viewers_receive_the_last_words_before_the_end() -> None:
+    """All of it may arrive in one turn of the loop."""
     held = stream()
     for index, word in enumerate(["a ", "b ", ""]):
         held.chunk(chunk(index, word))
@@ -296,7 +296,7 @@ def test_who_was_there_is_sent_the_last_words_before_the_end() -> None:
     assert sent(held, Cursor(1, {ME: Place(1, 1, 2)})) == ["1.1.2:", "2", "3"]
 
 
-def test_nothing_is_sent_of_an_attempt_that_was_given_up() -> None:
+def test_nothing_is_sent_of_a_superseded_attempt() -> None:
     """7.8.4"""
     held = stream()
     held.chunk(chunk(0, "first "))
@@ -304,8 +304,8 @@ def test_nothing_is_sent_of_an_attempt_that_was_given_up() -> None:
     assert sent(held) == ["1", "2"]
 
 
-def test_a_step_may_begin_to_write_before_the_end_of_the_one_before() -> None:
-    """They are stored together, a moment later; nothing of either is lost or comes in disorder."""
+def test_a_step_may_begin_to_write_before_the_end_of_the_previous_one() -> None:
+    """They are stored together, a moment later; nothing of either is lost or out of order."""
     held = stream()
     cursor = Cursor(0, {}, is_joining=False)
     held.chunk(chunk(0, "one "))
@@ -318,7 +318,7 @@ def test_a_step_may_begin_to_write_before_the_end_of_the_one_before() -> None:
     assert sent(held) == ["1.1.0:one ", "1", "2.1.0:two ", "2.1.1:"]
 
 
-def test_what_waits_for_the_end_of_a_step_is_taken_after_it() -> None:
+def test_a_chunk_that_waits_for_the_end_of_a_step_is_accepted_after_it() -> None:
     held = stream()
     held.chunk(chunk(0, "one "))
     assert held.chunk(chunk(0, "two ", step=2, after=1)) is RESYNC
@@ -326,7 +326,7 @@ def test_what_waits_for_the_end_of_a_step_is_taken_after_it() -> None:
     assert sent(held) == ["1.1.0:one ", "1", "2.1.0:two "]
 
 
-def test_what_is_older_than_the_ring_is_only_written_on_if_its_row_says_so() -> None:
+def test_a_draft_older_than_the_ring_continues_only_if_its_row_says_so() -> None:
     """Its execution may have ended before anything that was read."""
     held = Stream(SESSION)
     held.loaded(6, entries(7, 9), epoch=EPOCH, oldest=1)
@@ -341,10 +341,10 @@ def test_what_is_older_than_the_ring_is_only_written_on_if_its_row_says_so() -> 
     assert held.chunk(chunk(1, after=5, execution_id=OTHER)) is DROPPED
 
 
-# Late joiners, and who is behind.
+# Viewers who join late or are behind.
 
 
-def test_who_joins_in_the_middle_of_a_step_is_sent_a_snapshot() -> None:
+def test_a_viewer_who_joins_in_the_middle_of_a_step_gets_a_snapshot() -> None:
     """7.8.4"""
     held = stream()
     for index, word in enumerate(["a ", "b "]):
@@ -355,7 +355,7 @@ def test_who_joins_in_the_middle_of_a_step_is_sent_a_snapshot() -> None:
     assert sent(held, cursor) == ["1.1.2:c "]
 
 
-def test_a_snapshot_leaves_the_closing_chunk_to_say_that_it_is_complete() -> None:
+def test_a_snapshot_leaves_it_to_the_closing_chunk_to_complete_it() -> None:
     """7.6.2"""
     held = stream()
     for index, word in enumerate(["a ", "b ", ""]):
@@ -385,7 +385,7 @@ def test_a_snapshot_is_an_envelope_like_any_other() -> None:
     assert snapshot.timestamp == AT
 
 
-def test_a_snapshot_is_made_once_for_all_who_need_it() -> None:
+def test_a_snapshot_is_built_once_for_all_who_need_it() -> None:
     held = stream()
     held.chunk(chunk(0, "a "))
     one, other = (held.frames(Cursor(0, {}), NATIVE, 1) for _ in range(2))
@@ -394,12 +394,12 @@ def test_a_snapshot_is_made_once_for_all_who_need_it() -> None:
     assert sent(held, Cursor(0, {})) == ["1.1.0-2:a b "]
 
 
-def test_nobody_is_sent_a_draft_in_which_nothing_is_written() -> None:
+def test_an_empty_draft_is_not_sent() -> None:
     held = stream(entry(1, completed(1)))
     assert sent(held, Cursor(1, {})) == []
 
 
-def test_who_is_far_behind_in_a_draft_is_sent_a_snapshot() -> None:
+def test_a_viewer_far_behind_in_a_draft_gets_a_snapshot() -> None:
     """7.8.4"""
     held = stream(limits=Limits(chunks=2))
     for index, word in enumerate("abcd"):
@@ -408,8 +408,8 @@ def test_who_is_far_behind_in_a_draft_is_sent_a_snapshot() -> None:
     assert sent(held, Cursor(0, {ME: Place(1, 1, 1)})) == ["1.1.0-4:abcd"]
 
 
-def test_who_has_read_more_elsewhere_is_sent_nothing_twice() -> None:
-    """7.8.4: another gateway may have heard of it first."""
+def test_a_viewer_who_has_read_more_elsewhere_gets_nothing_twice() -> None:
+    """7.8.4: another gateway may have received it first."""
     held = stream()
     held.chunk(chunk(0, "a "))
     cursor = Cursor(0, {ME: Place(1, 1, 2)})
@@ -419,7 +419,7 @@ def test_who_has_read_more_elsewhere_is_sent_nothing_twice() -> None:
     assert sent(held, cursor) == ["1.1.2:c "]
 
 
-def test_frames_end_where_there_is_no_more_room() -> None:
+def test_frames_end_where_the_room_ends() -> None:
     held = stream(*entries(1, 3))
     held.chunk(chunk(0))
     cursor = Cursor(0, {})

@@ -1,4 +1,4 @@
-"""Who is sent what: those who are up to date together, all others from where they are."""
+"""Fan-out: viewers who are up to date together, all others from their positions."""
 
 import gc
 
@@ -35,7 +35,7 @@ def relay(*rows: Entry, limits: Limits = LIMITS, after: int = 0, oldest: int = 1
 
 
 def join(relay: Relay, screen: Screen, since: Position | None = None, wire: Wire = NATIVE) -> list[Need]:
-    """Subscribe, and be sent what was missed."""
+    """Subscribe, and receive the missed envelopes."""
     joined = relay.subscribe(screen.viewer, CHANNEL, wire, since)
     assert joined
     need = screen.viewer.subscriptions[CHANNEL].catch_up()
@@ -45,8 +45,8 @@ def join(relay: Relay, screen: Screen, since: Position | None = None, wire: Wire
 # Joining.
 
 
-def test_who_says_nothing_of_a_position_is_told_what_comes() -> None:
-    """7.8.1: he has to fetch what was before."""
+def test_a_viewer_without_a_position_gets_new_envelopes() -> None:
+    """7.8.1: the client has to fetch the history before them."""
     watched, screen = relay(*entries(1, 3)), Screen()
     assert watched.subscribe(screen.viewer, CHANNEL, NATIVE) == Joined(EPOCH, 3, recovered=False)
     watched.stream.append(entries(4, 5), EPOCH)
@@ -54,7 +54,7 @@ def test_who_says_nothing_of_a_position_is_told_what_comes() -> None:
     assert screen.told() == ["4", "5"]
 
 
-def test_who_resumes_is_told_what_he_missed_and_then_what_comes() -> None:
+def test_a_viewer_who_resumes_gets_the_missed_envelopes_and_then_new_ones() -> None:
     """7.8.1: without gap or duplicate."""
     watched, screen = relay(*entries(1, 3)), Screen()
     since = Position(1, EPOCH)
@@ -67,19 +67,21 @@ def test_who_resumes_is_told_what_he_missed_and_then_what_comes() -> None:
 
 
 @pytest.mark.parametrize("since", [Position(2, "of-then"), Position(2, EPOCH)])
-def test_whose_position_is_no_longer_held_has_to_fetch_the_history(since: Position) -> None:
+def test_a_viewer_whose_position_is_no_longer_held_has_to_fetch_the_history(since: Position) -> None:
     """7.8.1, 7.8.4: of another epoch, or pruned."""
     watched, screen = relay(*entries(8, 9), after=7, oldest=5), Screen()
     assert watched.subscribe(screen.viewer, CHANNEL, NATIVE, since) == Joined(EPOCH, 9, recovered=False)
 
 
-def test_the_table_is_read_before_anybody_joins() -> None:
+def test_the_table_is_read_before_a_viewer_joins() -> None:
     watched, screen = Relay(Stream(SESSION)), Screen()
     assert watched.subscribe(screen.viewer, CHANNEL, NATIVE) is None
 
 
-def test_the_table_is_read_for_who_has_seen_more_than_is_known() -> None:
-    """Another gateway was faster; or what he saw was lost, and then he has to fetch the history."""
+def test_the_table_is_read_for_a_viewer_ahead_of_the_gateway() -> None:
+    """Another gateway was faster; or the envelopes that the viewer has were lost, and then it has to fetch
+    the history.
+    """
     watched, screen = relay(*entries(1, 3)), Screen()
     since = Position(4, EPOCH)
     assert watched.subscribe(screen.viewer, CHANNEL, NATIVE, since) is None
@@ -89,7 +91,7 @@ def test_the_table_is_read_for_who_has_seen_more_than_is_known() -> None:
     assert watched.subscribe(screen.viewer, CHANNEL, NATIVE, since) == Joined(EPOCH, 4, recovered=True)
 
 
-def test_who_joins_in_the_middle_of_a_step_goes_on_from_a_snapshot() -> None:
+def test_a_viewer_who_joins_in_the_middle_of_a_step_continues_from_a_snapshot() -> None:
     """7.8.4"""
     watched, screen = relay(*entries(1, 1)), Screen()
     for index, word in enumerate(["a ", "b "]):
@@ -100,7 +102,7 @@ def test_who_joins_in_the_middle_of_a_step_goes_on_from_a_snapshot() -> None:
     assert screen.told() == ["1.1.0-2:a b ", "1.1.2:c "]
 
 
-def test_who_resumes_in_the_middle_of_a_step_is_told_the_rest() -> None:
+def test_a_viewer_who_resumes_in_the_middle_of_a_step_gets_the_rest() -> None:
     """7.8.4"""
     watched, screen = relay(*entries(1, 1)), Screen()
     for index, word in enumerate(["a ", "b ", ""]):
@@ -110,7 +112,7 @@ def test_who_resumes_in_the_middle_of_a_step_is_told_the_rest() -> None:
     assert screen.told() == ["1.1.1:b ", "1.1.2:", "2"]
 
 
-def test_who_joins_again_is_there_once() -> None:
+def test_a_viewer_who_joins_twice_is_subscribed_once() -> None:
     watched, screen = relay(), Screen()
     join(watched, screen)
     join(watched, screen)
@@ -119,10 +121,10 @@ def test_who_joins_again_is_there_once() -> None:
     assert screen.told() == ["1"]
 
 
-# Being sent.
+# Sending.
 
 
-def test_all_who_are_up_to_date_are_written_the_same_bytes_once() -> None:
+def test_viewers_who_are_up_to_date_get_the_same_bytes_framed_once() -> None:
     watched, screens = relay(), [Screen() for _ in range(3)]
     for screen in screens:
         join(watched, screen)
@@ -136,7 +138,7 @@ def test_all_who_are_up_to_date_are_written_the_same_bytes_once() -> None:
     assert all(len(screen.writes) == 1 for screen in screens)
 
 
-def test_each_wire_frames_the_same_envelopes_in_its_way() -> None:
+def test_each_wire_frames_the_same_envelopes_in_its_own_format() -> None:
     watched, native, pushed = relay(), Screen(), Screen()
     join(watched, native)
     join(watched, pushed, wire=Pusher(f"private-{CHANNEL}"))
@@ -146,7 +148,7 @@ def test_each_wire_frames_the_same_envelopes_in_its_way() -> None:
     assert pushed.writes == [entry(1).frame(Pusher(f"private-{CHANNEL}"))]
 
 
-def test_who_joins_between_two_turns_is_told_nothing_twice() -> None:
+def test_a_viewer_who_joins_between_two_turns_gets_nothing_twice() -> None:
     watched, early, late = relay(), Screen(), Screen()
     join(watched, early)
     watched.stream.append([entry(1)], EPOCH)
@@ -176,8 +178,8 @@ def test_one_viewer_may_watch_several_channels() -> None:
     assert (one.viewers, other.viewers) == ({screen.viewer}, set())
 
 
-def test_who_is_gone_leaves_nothing_for_the_garbage_collector() -> None:
-    """A gateway switches it off."""
+def test_a_viewer_who_leaves_creates_no_garbage() -> None:
+    """A gateway switches the garbage collector off."""
 
     def come_and_go(watched: Relay) -> None:
         for _ in range(3):
@@ -202,7 +204,7 @@ def test_who_is_gone_leaves_nothing_for_the_garbage_collector() -> None:
 # Slow viewers.
 
 
-def test_a_slow_viewer_slows_nobody_and_goes_on_from_where_he_was() -> None:
+def test_a_slow_viewer_does_not_slow_others_and_continues_from_its_position() -> None:
     """7.8.2"""
     watched, slow, fast = relay(), Screen(room=1), Screen()
     join(watched, slow)
@@ -219,7 +221,7 @@ def test_a_slow_viewer_slows_nobody_and_goes_on_from_where_he_was() -> None:
     assert slow.writes[0] is fast.writes[0]
 
 
-def test_a_slow_viewer_is_handed_no_more_than_his_transport_takes() -> None:
+def test_a_slow_viewer_gets_no_more_than_its_transport_takes() -> None:
     """7.8.2"""
     watched, slow = relay(*entries(1, 9), limits=Limits(room=1)), Screen(room=2)
     join(watched, slow, Position(0))
@@ -228,7 +230,7 @@ def test_a_slow_viewer_is_handed_no_more_than_his_transport_takes() -> None:
     assert slow.told() == ["3", "4"]
 
 
-def test_a_slow_viewer_is_told_all_that_was_written() -> None:
+def test_a_slow_viewer_gets_all_of_the_text() -> None:
     watched, slow = relay(), Screen(room=1)
     join(watched, slow)
     watched.stream.chunk(chunk(0, "a "))
@@ -242,7 +244,7 @@ def test_a_slow_viewer_is_told_all_that_was_written() -> None:
     assert slow.told() == ["1.1.1:b ", "1", "2.1.0:c "]
 
 
-def test_a_slow_viewer_is_told_nothing_of_an_attempt_that_was_given_up() -> None:
+def test_a_slow_viewer_gets_nothing_of_a_superseded_attempt() -> None:
     """7.8.4"""
     watched, slow = relay(), Screen(room=1)
     join(watched, slow)
@@ -258,7 +260,7 @@ def test_a_slow_viewer_is_told_nothing_of_an_attempt_that_was_given_up() -> None
 
 
 def test_a_slow_viewer_who_falls_off_the_ring_is_closed() -> None:
-    """7.8.2: with a code that invites to resume."""
+    """7.8.2: with a code that invites it to resume."""
     watched, slow, fast = relay(limits=Limits(ring=2)), Screen(room=1), Screen()
     join(watched, slow)
     join(watched, fast)
@@ -286,10 +288,10 @@ def test_a_viewer_who_takes_nothing_for_ten_seconds_is_stuck() -> None:
     assert not slow.viewer.is_stuck(200.0, 0, 10.0)
 
 
-# The table.
+# Reads of the table.
 
 
-def test_what_has_left_the_ring_is_read_from_the_table() -> None:
+def test_envelopes_that_left_the_ring_are_read_from_the_table() -> None:
     """7.8.1"""
     watched, screen = relay(*entries(1, 9), limits=Limits(ring=3)), Screen()
     (need,) = join(watched, screen, Position(1))
@@ -304,8 +306,8 @@ def test_what_has_left_the_ring_is_read_from_the_table() -> None:
     assert screen.told() == [str(seq) for seq in range(2, 11)]
 
 
-def test_a_page_of_the_table_is_sent_as_fast_as_it_is_taken() -> None:
-    """7.8.2: meanwhile the ring may go on; who reads the table is not closed for that."""
+def test_a_page_of_the_table_is_sent_as_fast_as_the_viewer_takes_it() -> None:
+    """7.8.2: the ring may advance in the meantime; a viewer that reads the table is not closed for that."""
     watched, slow = relay(*entries(1, 9), limits=Limits(ring=2, room=1)), Screen(room=1)
     (need,) = join(watched, slow, Position(0))
     assert isinstance(need, Rows)
@@ -328,7 +330,7 @@ def test_a_page_may_reach_into_the_ring() -> None:
 
 
 @pytest.mark.parametrize("rows", [[], entries(5, 7)])
-def test_who_needs_what_was_pruned_is_closed_and_not_recovered(rows: list[Entry]) -> None:
+def test_a_viewer_who_needs_pruned_envelopes_is_closed_and_not_recovered(rows: list[Entry]) -> None:
     """7.8.1"""
     watched, screen = relay(*entries(1, 9), limits=Limits(ring=3)), Screen()
     since = Position(1, EPOCH)
@@ -338,7 +340,7 @@ def test_who_needs_what_was_pruned_is_closed_and_not_recovered(rows: list[Entry]
     assert watched.subscribe(Screen().viewer, CHANNEL, NATIVE, since) == Joined(EPOCH, 9, recovered=False)
 
 
-def test_rows_for_who_has_left_are_for_nobody() -> None:
+def test_rows_for_a_viewer_who_has_left_are_dropped() -> None:
     watched, screen = relay(*entries(1, 9), limits=Limits(ring=3)), Screen()
     (need,) = join(watched, screen, Position(1))
     assert isinstance(need, Rows)
@@ -347,7 +349,7 @@ def test_rows_for_who_has_left_are_for_nobody() -> None:
     assert screen.told() == []
 
 
-def test_more_at_once_than_the_ring_holds_is_read_from_the_table_by_everybody() -> None:
+def test_every_viewer_reads_from_the_table_if_there_is_more_at_once_than_the_ring_holds() -> None:
     watched, screen = relay(limits=Limits(ring=3)), Screen()
     join(watched, screen)
     watched.stream.append(entries(1, 5), EPOCH)

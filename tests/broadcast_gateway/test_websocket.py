@@ -48,7 +48,7 @@ def read(frame: bytes) -> Any:
         ({"type": "ping", "of": "a later version"}, Ping()),
     ],
 )
-def test_what_a_viewer_says_is_read(frame: object, sent: Sent) -> None:
+def test_a_frame_of_a_viewer_is_parsed(frame: object, sent: Sent) -> None:
     """7.8.1, 7.8.4"""
     assert parse(json.dumps(frame).encode()) == sent
 
@@ -70,7 +70,7 @@ def test_what_a_viewer_says_is_read(frame: object, sent: Sent) -> None:
         {"type": "refresh"},
     ],
 )
-def test_what_is_none_of_the_protocol_is_a_bad_frame(frame: object) -> None:
+def test_a_frame_outside_the_protocol_is_a_bad_frame(frame: object) -> None:
     with pytest.raises(BadFrame):
         parse(json.dumps(frame).encode())
 
@@ -92,17 +92,17 @@ FRAMES = st.fixed_dictionaries(
 @given(
     st.binary() | st.text().map(str.encode) | (FRAMES | JSON).map(lambda frame: json.dumps(frame).encode())
 )
-def test_whatever_a_viewer_sends_is_read_or_a_bad_frame(data: bytes) -> None:
+def test_any_frame_is_parsed_or_a_bad_frame(data: bytes) -> None:
     with suppress(BadFrame):
         assert isinstance(parse(data), Sent)
 
 
-def test_envelopes_are_sent_as_they_are() -> None:
+def test_envelopes_are_sent_unchanged() -> None:
     told = entry(7)
     assert list(bodies(told.frame(NATIVE))) == [told.body]
 
 
-def test_what_a_viewer_is_answered() -> None:
+def test_replies_to_a_viewer() -> None:
     """7.8.1, 7.8.4"""
     assert read(websocket.welcome(25)) == {"type": "welcome", "ping_after": 25}
     assert read(websocket.sub_ok("c", Joined("e", 7, recovered=True))) == {
@@ -116,7 +116,7 @@ def test_what_a_viewer_is_answered() -> None:
     assert read(websocket.pong()) == {"type": "pong"}
 
 
-def test_the_last_frame_says_when_to_come_back() -> None:
+def test_the_last_frame_says_when_to_reconnect() -> None:
     """7.8.2"""
     assert read(websocket.bye(TOO_SLOW)) == {
         "type": "bye",

@@ -1,4 +1,4 @@
-"""Envelopes and chunks as writers would push them, and viewers that keep what they are sent."""
+"""Envelopes and chunks in the form that writers push, and viewers that keep what they receive."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ def envelope(record: EventRecord, execution_id: UUID = EXECUTION) -> Envelope:
 
 
 def entry(seq: int, record: EventRecord | None = None, execution_id: UUID = EXECUTION) -> Entry:
-    """A stored envelope; which one does not matter, if it is not said."""
+    """A stored envelope, with defaults for the rest."""
     told = record or envelopes.tool_started(f"call_{seq}", "add", {}, step_number=1)
     return entry_of(envelope(told, execution_id).numbered(seq))
 
@@ -63,7 +63,7 @@ def chunk(
     after: int | None = None,
     execution_id: UUID = EXECUTION,
 ) -> Chunk:
-    """Some text; without any, it closes the attempt."""
+    """A chunk of text; without text, it closes the attempt."""
     record = envelopes.stream_chunk(
         Attempt(step, attempt), index, content, is_complete=not content, after_seq=after
     )
@@ -73,7 +73,7 @@ def chunk(
 
 
 def bodies(data: bytes) -> Iterator[bytes]:
-    """What stands in the text frames of some bytes."""
+    """The bodies of the text frames in some bytes."""
     while data:
         assert data[0] == 0x81, "the first byte of a text frame"
         size, start = data[1], 2
@@ -86,7 +86,7 @@ def bodies(data: bytes) -> Iterator[bytes]:
 
 @dataclass(eq=False)
 class Screen:
-    """A viewer's end of a connection, whose transport has room for so many writes until somebody looks."""
+    """A viewer's connection, whose transport has room for this many writes between two reads."""
 
     room: int = 1_000_000
     sent: list[bytes] = field(default_factory=list[bytes])
@@ -105,14 +105,14 @@ class Screen:
             self.viewer.pause(self.now, sum(map(len, self.writes)))
 
     def seen(self) -> list[Envelope]:
-        """What was sent since somebody looked last."""
+        """Frames sent since the last read."""
         seen = [Envelope.from_dict(parse_json(each.decode())) for each in self.sent]
         self.sent.clear()
         self.writes.clear()
         return seen
 
     def told(self) -> list[str]:
-        """The same in short: numbers of what is stored, and words of what is streamed."""
+        """The same in short: numbers of stored envelopes, and words of chunks."""
         return [in_short(each) for each in self.seen()]
 
 

@@ -1,4 +1,4 @@
-"""Pages in the Chromium that is installed here."""
+"""Pages in the installed Chromium."""
 
 import asyncio
 import shutil
@@ -22,7 +22,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 
 @asynccontextmanager
 async def chromium() -> AsyncGenerator[Browser]:
-    """Without a window."""
+    """A headless browser."""
     path = next(filter(None, map(shutil.which, NAMES)), None)
     if path is None:
         do_without("this needs Chromium; install it (Debian: apt-get install chromium)")
@@ -36,7 +36,7 @@ async def chromium() -> AsyncGenerator[Browser]:
 
 @asynccontextmanager
 async def a_page(browser: Browser, pictures: Path) -> AsyncGenerator[Page]:
-    """An empty one; how it looks when a test fails is shown by a picture, and what it logs is told."""
+    """An empty page; a failing test keeps a screenshot, and its log is reported."""
     page = await browser.new_page()
     page.set_default_timeout(DEADLINE * 1000)
     logged: list[str] = []
@@ -54,7 +54,7 @@ async def a_page(browser: Browser, pictures: Path) -> AsyncGenerator[Page]:
 
 
 def our_pages() -> FastAPI:
-    """What the HTTP API serves to everybody, and beside it `page.html`."""
+    """The HTTP API's public files, and `page.html` beside them."""
     app = FastAPI()
     pages.install(app)
 
@@ -67,12 +67,12 @@ def our_pages() -> FastAPI:
 
 @asynccontextmanager
 async def served(app: Starlette) -> AsyncGenerator[str]:
-    """On a port of its own; answers with the address."""
+    """Serve a folder on a free port and return the address."""
     server = uvicorn.Server(uvicorn.Config(app, "127.0.0.1", 0, log_config=None, lifespan="off"))
     socket = server.config.bind_socket()
     serving = asyncio.create_task(server.serve([socket]))
     try:
-        # It listens since it was bound: who comes before it accepts waits.
+        # The socket listens since it was bound, so connections before the first accept wait.
         yield f"http://127.0.0.1:{socket.getsockname()[1]}"
     finally:
         server.should_exit = True

@@ -1,4 +1,4 @@
-"""A gateway that follows a script, and somebody who watches."""
+"""A gateway that follows a script, and a viewer."""
 
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -11,13 +11,13 @@ from tests.browsers.viewer import Viewer, viewer
 
 @pytest_asyncio.fixture
 async def gateway() -> AsyncGenerator[ScriptedGateway]:
-    """One that follows the test's script."""
+    """A gateway that follows the test's script."""
     async with scripted_gateway() as gateway:
         yield gateway
 
 
 @pytest_asyncio.fixture
 async def ann(gateway: ScriptedGateway, tmp_path: Path) -> AsyncGenerator[Viewer]:
-    """Somebody with our client in node."""
+    """A viewer with our client in node."""
     async with viewer(gateway.url, tmp_path) as ann:
         yield ann

@@ -1,14 +1,14 @@
-"""What readers may come upon, and what becomes of it: the table that every client is held against.
+"""Inputs for readers and their outcomes: the table against which every client is tested.
 
 `reader_cases.json` is for readers in all languages. Each case is a list of steps, and each step an array
-whose last entry says what became of it:
+whose last entry is the outcome:
 
-    ["take", type, execution_id, seq, payload, "applied" | "dropped" | "resync" | "unreadable"]
-    ["joined", epoch, seq, recovered, null]
-    ["settle", execution_id, step_number, content, null]
+["take", type, execution_id, seq, payload, "applied" | "dropped" | "resync" | "unreadable"]
+["joined", epoch, seq, recovered, null]
+["settle", execution_id, step_number, content, null]
 
-After the last one the reader has `position`, and in `texts`, by execution, [content, is_complete]. Whoever
-changes the rule writes the table anew: `python -m tests.browsers.reader_cases`.
+After the last step the reader has `position`, and in `texts`, by execution, [content, is_complete]. A change
+of the rule needs a new table: `python -m tests.browsers.reader_cases`.
 """
 
 import json
@@ -33,7 +33,7 @@ CHUNK, SNAPSHOT = "agent.stream.chunk", "agent.stream.snapshot"
 
 
 def read(case: Case) -> Case:
-    """The same case, with what becomes of it by the reader in Python."""
+    """The same case, with the outcomes of the reader in Python."""
     since = case.get("since")
     reader = Reader(None if since is None else Position.from_dict(since))
     steps = [[*step, _taken(reader, step)] for step in case["steps"]]
@@ -58,7 +58,7 @@ def _taken(reader: Reader, step: Step) -> str | None:
 
 
 def written(kind: str, execution_id: str, seq: int | None, payload: Any) -> dict[str, Any]:
-    """An envelope, with all that readers do not ask for."""
+    """An envelope, with all fields that readers ignore."""
     return {
         "type": kind,
         "session_id": None,
@@ -71,56 +71,53 @@ def written(kind: str, execution_id: str, seq: int | None, payload: Any) -> dict
 
 
 def asked(case: Case) -> Case:
-    """A case without its answers."""
+    """A case without its outcomes."""
     given = {name: case[name] for name in ("name", "since") if name in case}
     return given | {"steps": [step[:-1] for step in case["steps"]]}
 
 
-# What is told.
+# Steps.
 
 
 def chunk(at: Sequence[int], content: str = "text ", of: str = ONE) -> Step:
-    """Some text; without any, it closes the attempt."""
+    """A chunk of text; without text, it closes the attempt."""
     step_number, attempt, index = at
     payload = {"content": content, "is_complete": not content, "chunk_index": index}
     return ["take", CHUNK, of, None, payload | {"step_number": step_number, "attempt": attempt}]
 
 
 def snapshot(at: Sequence[int], content: str = "all of the text ", of: str = ONE) -> Step:
-    """All of the text so far."""
+    """A snapshot of the text so far."""
     step_number, attempt, index = at
     payload = {"content": content, "next_index": index, "step_number": step_number, "attempt": attempt}
     return ["take", SNAPSHOT, of, None, payload]
 
 
 def started(seq: int | None, of: str = ONE) -> Step:
-    """Something that ends nothing."""
+    """An envelope that ends nothing."""
     return ["take", "agent.step.started", of, seq, {"step_number": 1}]
 
 
 def completed(seq: int, step_number: int = 1, of: str = ONE) -> Step:
-    """The end of a step."""
     return ["take", "agent.step.completed", of, seq, {"step_number": step_number}]
 
 
 def superseded(seq: int, attempt: int = 1, step_number: int = 1, of: str = ONE) -> Step:
-    """The end of an attempt."""
     payload = {"step_number": step_number, "attempt": attempt, "next_attempt": attempt + 1}
     return ["take", "agent.attempt.superseded", of, seq, payload]
 
 
 def status(seq: int, now: str = "completed", of: str = ONE) -> Step:
-    """Where an execution stands."""
+    """The status of an execution."""
     return ["take", "agent.status", of, seq, {"status": now}]
 
 
 def joined(seq: int, *, recovered: bool, epoch: str = "of-now") -> Step:
-    """The answer to a subscription."""
+    """The reply to a subscription."""
     return ["joined", epoch, seq, recovered]
 
 
 def settle(step_number: int, content: str = "the message", of: str = ONE) -> Step:
-    """The stored message of a step."""
     return ["settle", of, step_number, content]
 
 
@@ -133,7 +130,7 @@ def _with(step: Step, **changed: Any) -> Step:
 
 
 def by_hand() -> dict[str, list[Step]]:
-    """What is worth a name."""
+    """Cases that deserve a name."""
     some = [chunk((1, 1, index), f"{index} ") for index in range(3)]
     return {
         "nothing": [],
@@ -235,7 +232,7 @@ def by_hand() -> dict[str, list[Step]]:
 
 
 def forgotten_end() -> Case:
-    """More ends than are remembered; too long for the table."""
+    """More ends than a reader remembers; too long for the table."""
     ends = [status(seq, of=str(UUID(int=seq))) for seq in range(1, REMEMBERED_ENDS + 1)]
     late = [chunk((1, 1, 0), of=each) for each in (ONE, TWO)]
     again, one_more = status(REMEMBERED_ENDS + 1), status(REMEMBERED_ENDS + 2, of=str(UUID(int=2**64)))
@@ -254,7 +251,7 @@ SINCE: dict[str, Any] = {
 
 
 def resumed() -> Iterator[Case]:
-    """Readers who come back with a position."""
+    """Readers that reconnect with a position."""
     for name, since in SINCE.items():
         joins = {"": joined(since["seq"], recovered=True), ", and in vain": joined(9, recovered=False)}
         for how, answer in joins.items():
@@ -262,11 +259,11 @@ def resumed() -> Iterator[Case]:
             yield {"name": name + how, "since": since, "steps": [answer, *after]}
 
 
-# Anything at all.
+# Random cases.
 
 
 def story(dice: Random) -> list[Step]:
-    """What two executions tell, in the right order."""
+    """The envelopes of two executions, in order."""
     told: list[Step] = []
     seq = 0
     places = {ONE: [1, 1, 0], TWO: [1, 1, 0]}
@@ -299,7 +296,7 @@ def story(dice: Random) -> list[Step]:
 
 
 def told_badly(dice: Random) -> list[Step]:
-    """A story in which envelopes are lost, doubled and late, and the reader comes back now and then."""
+    """A story in which envelopes are lost, duplicated and late, and the reader sometimes reconnects."""
     heard: list[tuple[float, Step]] = []
     for at, each in enumerate(story(dice)):
         if dice.random() < 0.95:
@@ -317,20 +314,19 @@ def told_badly(dice: Random) -> list[Step]:
 
 
 def anything(seed: int, size: int) -> Iterator[Case]:
-    """So many stories; the same ones for the same seed."""
+    """This many stories; the same ones for the same seed."""
     dice = Random(seed)  # noqa: S311 -- no secret
     for number in range(size):
         yield {"name": f"anything {seed}.{number}", "steps": told_badly(dice)}
 
 
 def written_table(cases: Iterable[Case]) -> str:
-    """A line for each case. In ASCII, so that half a character can stand there."""
+    """One line for each case. In ASCII, so that half a surrogate pair can be written."""
     lines = ",\n".join(json.dumps(case, separators=(",", ":")) for case in cases)
     return f"[\n{lines}\n]\n"
 
 
 def made() -> list[Case]:
-    """The whole table."""
     named = [{"name": name, "steps": steps} for name, steps in by_hand().items()]
     return [read(case) for case in (*named, *resumed(), *anything(1, 30))]
 

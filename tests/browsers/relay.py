@@ -1,4 +1,4 @@
-"""Stands between viewers and a gateway: connections are cut here, and what is said gets stuck."""
+"""A relay between viewers and a gateway: connections are cut here, and frames get stuck."""
 
 import asyncio
 from asyncio import StreamReader, StreamWriter
@@ -9,37 +9,36 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Relay:
-    """On a port that stays, whichever gateway is behind it."""
+    """A relay on a port that stays the same for every gateway behind it."""
 
     port: int = 0
     refused: int | None = None
-    """How many were turned away, from when this is set to 0."""
+    """Count of refused connections, once it is set to 0."""
     _behind: asyncio.Queue[int] = field(default_factory=lambda: asyncio.Queue[int](1))
     _flows: asyncio.Event = field(default_factory=asyncio.Event)
     _writers: set[StreamWriter] = field(default_factory=set[StreamWriter])
 
     def leads_to(self, port: int | None) -> None:
-        """From now on to this gateway; whoever comes while there is none waits."""
+        """Relay to this gateway from now on; new connections wait while there is none."""
         if not self._behind.empty():
             self._behind.get_nowait()
         if port is not None:
             self._behind.put_nowait(port)
 
     def cut(self) -> None:
-        """End all connections, without a word."""
+        """End all connections without a close frame."""
         for writer in self._writers:
             writer.transport.abort()
 
     def stop(self) -> None:
-        """Nothing gets through, and nothing is closed."""
+        """Hold all bytes, and close nothing."""
         self._flows.clear()
 
     def go_on(self) -> None:
-        """What is stuck gets through."""
+        """Relay the held bytes."""
         self._flows.set()
 
     async def took(self, reader: StreamReader, writer: StreamWriter) -> None:
-        """A viewer came."""
         if self.refused is not None:
             self.refused += 1
             writer.transport.abort()
@@ -64,7 +63,7 @@ class Relay:
 
 @asynccontextmanager
 async def relaying(port: int) -> AsyncGenerator[Relay]:
-    """A relay that leads to this gateway."""
+    """Open a relay to this gateway."""
     relay = Relay()
     relay.leads_to(port)
     relay.go_on()

@@ -1,4 +1,4 @@
-"""A gateway that says what a test tells it to say: a real WebSocket server, and nothing behind it."""
+"""A gateway that sends what a test scripts: a real WebSocket server with nothing behind it."""
 
 import asyncio
 import json
@@ -23,26 +23,23 @@ EPOCH = "of-now"
 Frame = dict[str, Any]
 
 
-# What it may tell.
+# Frames.
 
 
 def stored(seq: int) -> Frame:
-    """A stored envelope; which one does not matter."""
+    """A stored envelope, with defaults for the rest."""
     return _stored(seq, envelope(envelopes.tool_started(f"call_{seq}", "add", {}, step_number=1)))
 
 
 def step_completed(seq: int, step_number: int = 1) -> Frame:
-    """The end of a step."""
     return _stored(seq, envelope(completed(step_number)))
 
 
 def attempt_superseded(seq: int) -> Frame:
-    """The end of the first attempt of the first step."""
     return _stored(seq, envelope(superseded(1, 1)))
 
 
 def ended(seq: int) -> Frame:
-    """The end of the execution."""
     record = envelopes.status_changed(
         WireStatus.COMPLETED, WireStatus.PROCESSING, change=seq, step_count=1, last_response="Done."
     )
@@ -54,32 +51,32 @@ def _stored(seq: int, told: Envelope) -> Frame:
 
 
 def chunk(index: int, content: str, *, step: int = 1, attempt: int = 1) -> Frame:
-    """Some text; without any, it closes the attempt."""
+    """A chunk of text; without text, it closes the attempt."""
     record = envelopes.stream_chunk(Attempt(step, attempt), index, content, is_complete=not content)
     return envelope(record).to_dict()
 
 
 def snapshot(next_index: int, content: str, *, step: int = 1) -> Frame:
-    """All of the text so far."""
+    """A snapshot of the text so far."""
     return envelope(envelopes.stream_snapshot(Attempt(step, 1), next_index, content, None)).to_dict()
 
 
-# To whom.
+# Connections.
 
 
 @dataclass(frozen=True)
 class Connection:
-    """Somebody who came."""
+    """A client's connection."""
 
     socket: ServerConnection
 
     async def says(self, *frames: Frame | str | bytes) -> None:
-        """Send these; what is no object as it is."""
+        """Send these; anything but an object is sent unchanged."""
         for frame in frames:
             await self.socket.send(json.dumps(frame) if isinstance(frame, dict) else frame)
 
     async def hears(self, kind: str) -> Frame:
-        """The next frame but pings, which has to be of this type."""
+        """Read the next frame except pings, which must have this type."""
         async with asyncio.timeout(DEADLINE):
             while (frame := json.loads(await self.socket.recv()))["type"] == "ping" != kind:
                 pass
@@ -87,13 +84,13 @@ class Connection:
         return frame
 
     async def welcomes(self, ping_after: float = 60.0) -> str:
-        """Let him in; answers with his token."""
+        """Welcome the client and return its token."""
         token = (await self.hears("hello"))["token"]
         await self.says({"type": "welcome", "ping_after": ping_after})
         return token
 
     async def joins(self, seq: int | None = None, *, channel: str = CHANNEL, recovered: bool = True) -> Any:
-        """Let him watch what he wants to watch next; answers with where he was."""
+        """Accept the next subscription and return its position."""
         asked = await self.hears("sub")
         assert asked["channel"] == channel
         since: Any = asked.get("since")
@@ -104,11 +101,11 @@ class Connection:
         return since
 
     def cut(self) -> None:
-        """Without a word."""
+        """Cut the connection without a close frame."""
         self.socket.transport.abort()
 
     async def gone(self) -> int | None:
-        """He hangs up; answers with his code. What he says before is not heard."""
+        """Wait until the client closes and return its code. Frames before that are ignored."""
         async with asyncio.timeout(DEADLINE):
             try:
                 async for _ in self.socket:
@@ -120,36 +117,36 @@ class Connection:
 
 @dataclass
 class ScriptedGateway:
-    """Where viewers come to."""
+    """The server for all clients of a test."""
 
     url: str = ""
     _came: asyncio.Queue[Connection] = field(default_factory=asyncio.Queue[Connection])
 
     async def comes(self) -> Connection:
-        """The next one who connects."""
+        """Wait for the next connection."""
         async with asyncio.timeout(DEADLINE):
             return await self._came.get()
 
     async def lets_in(self, ping_after: float = 60.0) -> Connection:
-        """The next one who connects and says who he is."""
+        """Wait for the next connection and welcome it."""
         connection = await self.comes()
         await connection.welcomes(ping_after)
         return connection
 
     async def took(self, socket: ServerConnection) -> None:
-        """Hand it to the test."""
+        """Pass the connection to the test."""
         self._came.put_nowait(Connection(socket))
         await socket.wait_closed()
 
     @property
     def is_left_alone(self) -> bool:
-        """Whether nobody has come whom the test does not know."""
+        """Whether no unexpected client has connected."""
         return self._came.empty()
 
 
 @asynccontextmanager
 async def scripted_gateway() -> AsyncGenerator[ScriptedGateway]:
-    """One on a port of its own."""
+    """Open a scripted gateway on a free port."""
     gateway = ScriptedGateway()
     protocols = [Subprotocol("everstep.v1")]
     async with serve(

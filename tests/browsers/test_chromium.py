@@ -26,24 +26,24 @@ expect.set_options(timeout=DEADLINE * 1000)
 
 @pytest_asyncio.fixture
 async def origin() -> AsyncGenerator[str]:
-    """Where the page comes from."""
+    """The page's origin."""
     async with served(our_pages()) as origin:
         yield origin
 
 
 async def shows(page: Page, *events: str, text: str, state: str = "live") -> None:
-    """Wait until exactly this can be read there."""
+    """Wait until the page shows exactly this."""
     await expect(page.locator("#events li")).to_have_text(events)
     await expect(page.locator("#text")).to_have_text(text, use_inner_text=False)
     await expect(page.locator("#state")).to_have_text(state)
-    # What is expected above overlooks blanks.
+    # The expectation above ignores blanks.
     assert await page.locator("#text").text_content() == text
 
 
-async def test_a_page_shows_what_happens_whatever_is_cut(
+async def test_a_page_shows_the_stored_state_despite_cuts(
     gateway: ScriptedGateway, origin: str, tmp_path: Path
 ) -> None:
-    """7.8.1, 7.8.4: a gap, a cut connection and a page that is loaded again change nothing of it."""
+    """7.8.1, 7.8.4: a gap, a cut connection and a reloaded page do not change it."""
     query = urlencode({"url": gateway.url, "channel": CHANNEL, "since": '{"seq": 0}'})
     async with chromium() as browser, a_page(browser, tmp_path) as page:
         await page.goto(f"{origin}/?{query}")
@@ -76,7 +76,7 @@ async def test_a_page_shows_what_happens_whatever_is_cut(
         await shows(page, "5 agent.status", text="Then what?")
 
 
-async def test_a_page_that_may_not_watch_says_so(
+async def test_a_page_that_may_not_watch_reports_it(
     gateway: ScriptedGateway, origin: str, tmp_path: Path
 ) -> None:
     """7.8.1"""

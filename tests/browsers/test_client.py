@@ -30,7 +30,7 @@ OTHER = "agent.execution.00000000-0000-0000-0000-000000000009"
 
 
 def jwt(expires_in: float) -> str:
-    """A token that says when it expires."""
+    """A token with an expiry."""
 
     def part(data: Any) -> str:
         return base64.urlsafe_b64encode(json.dumps(data).encode()).decode().rstrip("=")
@@ -39,15 +39,15 @@ def jwt(expires_in: float) -> str:
 
 
 def sub_ok(seq: int, *, recovered: bool = True) -> Frame:
-    """What the gateway answers."""
+    """The gateway's reply to a subscription."""
     return {"type": "sub_ok", "channel": CHANNEL, "epoch": EPOCH, "seq": seq, "recovered": recovered}
 
 
-# What is told.
+# Notifications.
 
 
 @pytest.mark.parametrize("builtin", [False, True])
-async def test_what_happens_is_told_once_and_text_as_it_grows(
+async def test_events_arrive_once_and_text_as_it_grows(
     gateway: ScriptedGateway, ann: Viewer, builtin: bool
 ) -> None:
     """7.8.1, 7.8.4"""
@@ -75,8 +75,8 @@ async def test_what_happens_is_told_once_and_text_as_it_grows(
     assert ann.told("reload") == ann.told("error", None) == []
 
 
-async def test_without_a_place_it_begins_now(gateway: ScriptedGateway, ann: Viewer) -> None:
-    """7.8.1: what there is until then comes from the API."""
+async def test_without_a_position_it_starts_now(gateway: ScriptedGateway, ann: Viewer) -> None:
+    """7.8.1: the history up to then comes from the API."""
     ann.connects()
     ann.watches(None)
     connection = await gateway.lets_in()
@@ -89,7 +89,7 @@ async def test_without_a_place_it_begins_now(gateway: ScriptedGateway, ann: View
     assert await (await gateway.lets_in()).joins() == {"epoch": EPOCH, "seq": 8}
 
 
-async def test_what_comes_before_the_answer_is_not_told(gateway: ScriptedGateway, ann: Viewer) -> None:
+async def test_frames_before_the_reply_are_dropped(gateway: ScriptedGateway, ann: Viewer) -> None:
     ann.connects()
     ann.watches(None)
     connection = await gateway.lets_in()
@@ -99,7 +99,7 @@ async def test_what_comes_before_the_answer_is_not_told(gateway: ScriptedGateway
     assert ann.seqs == [2]
 
 
-async def test_the_end_of_a_step_without_text_tells_no_text(gateway: ScriptedGateway, ann: Viewer) -> None:
+async def test_the_end_of_a_step_without_text_has_no_text(gateway: ScriptedGateway, ann: Viewer) -> None:
     ann.connects()
     ann.watches(START)
     connection = await gateway.lets_in()
@@ -109,9 +109,7 @@ async def test_the_end_of_a_step_without_text_tells_no_text(gateway: ScriptedGat
     assert ann.texts == []
 
 
-async def test_text_of_an_attempt_that_was_given_up_is_taken_back(
-    gateway: ScriptedGateway, ann: Viewer
-) -> None:
+async def test_text_of_a_superseded_attempt_is_withdrawn(gateway: ScriptedGateway, ann: Viewer) -> None:
     """7.6.3"""
     ann.connects()
     ann.watches(START)
@@ -123,7 +121,7 @@ async def test_text_of_an_attempt_that_was_given_up_is_taken_back(
     assert ann.texts == ["Wrong", "", "Right"]
 
 
-async def test_what_a_page_throws_stops_nothing(gateway: ScriptedGateway, ann: Viewer) -> None:
+async def test_an_exception_in_a_page_stops_nothing(gateway: ScriptedGateway, ann: Viewer) -> None:
     ann.connects()
     ann.watches(START, fails="event")
     connection = await gateway.lets_in()
@@ -148,10 +146,10 @@ async def test_events_can_be_iterated_over(gateway: ScriptedGateway, ann: Viewer
     await ann.until("iterated", 4)
 
 
-# What is cut.
+# Cut connections.
 
 
-async def test_a_cut_connection_comes_back_and_goes_on_where_it_was(
+async def test_a_cut_connection_reconnects_and_continues_from_its_position(
     gateway: ScriptedGateway, ann: Viewer
 ) -> None:
     """7.8.1, 7.8.4"""
@@ -165,7 +163,7 @@ async def test_a_cut_connection_comes_back_and_goes_on_where_it_was(
     connection = await gateway.lets_in()
     draft = {"execution_id": str(EXECUTION), "step_number": 1, "attempt": 1, "next_index": 1}
     assert await connection.joins() == {"epoch": EPOCH, "seq": 1, "drafts": [draft]}
-    # What it knows already is told again.
+    # The gateway sends again what the client has.
     await connection.says(stored(1), chunk(0, "One "), chunk(1, "two."), stored(2))
     await ann.until("event", 2)
     assert ann.seqs == [1, 2]
@@ -175,7 +173,7 @@ async def test_a_cut_connection_comes_back_and_goes_on_where_it_was(
     assert len(ann.told("error", None)) == 1
 
 
-async def test_one_that_is_cut_before_anything_was_answered_still_begins_now(
+async def test_a_connection_cut_before_the_first_reply_still_starts_now(
     gateway: ScriptedGateway, ann: Viewer
 ) -> None:
     ann.connects()
@@ -187,10 +185,10 @@ async def test_one_that_is_cut_before_anything_was_answered_still_begins_now(
     assert await connection.joins(3, recovered=False) is None
 
 
-async def test_a_page_that_is_loaded_again_goes_on_without_the_text_that_it_lost(
+async def test_a_reloaded_page_continues_without_the_text_that_it_lost(
     gateway: ScriptedGateway, ann: Viewer
 ) -> None:
-    """7.8.4: of the drafts of its position it has no text, so it does not show them."""
+    """7.8.4: it has no text for the drafts of its position, so it does not show them."""
     ann.connects()
     draft = {"execution_id": str(EXECUTION), "step_number": 1, "attempt": 1, "next_index": 14}
     ann.watches({"epoch": EPOCH, "seq": 5, "drafts": [draft]})
@@ -202,7 +200,7 @@ async def test_a_page_that_is_loaded_again_goes_on_without_the_text_that_it_lost
     assert (await ann.answers("position"))["drafts"] == [draft | {"next_index": 15}]
 
 
-async def test_what_is_not_recovered_is_void(gateway: ScriptedGateway, ann: Viewer) -> None:
+async def test_an_unrecovered_stream_is_void(gateway: ScriptedGateway, ann: Viewer) -> None:
     """7.8.4"""
     ann.connects()
     ann.watches({"epoch": "of-then", "seq": 5})
@@ -221,7 +219,7 @@ async def test_what_is_not_recovered_is_void(gateway: ScriptedGateway, ann: View
 
 
 @pytest.mark.parametrize("missed", [stored(3), chunk(2, "three")], ids=["stored", "text"])
-async def test_what_is_missing_is_asked_for_from_the_position(
+async def test_a_gap_is_requested_from_the_position(
     gateway: ScriptedGateway, ann: Viewer, missed: Frame
 ) -> None:
     """7.8.3, 7.8.4"""
@@ -232,7 +230,7 @@ async def test_what_is_missing_is_asked_for_from_the_position(
     await connection.says(stored(1), chunk(0, "one "), missed, missed, missed)
     since = (await connection.hears("sub"))["since"]
     assert (since["seq"], since["drafts"][0]["next_index"]) == (1, 1)
-    # Until it is answered it does not ask again: all that is left to do is to ping.
+    # It does not ask again before the reply: the only task left is to ping.
     await connection.says(missed, stored(2), missed)
     await ann.until("event", 2)
     assert await ann.answers("timers", None) == 1
@@ -245,7 +243,7 @@ async def test_what_is_missing_is_asked_for_from_the_position(
     assert ann.told("state") == ["live"]
 
 
-async def test_a_hole_that_stays_is_asked_for_ever_more_slowly(gateway: ScriptedGateway, ann: Viewer) -> None:
+async def test_a_lasting_gap_is_requested_more_and_more_slowly(gateway: ScriptedGateway, ann: Viewer) -> None:
     ann.connects()
     ann.watches(START)
     connection = await gateway.lets_in()
@@ -257,14 +255,14 @@ async def test_a_hole_that_stays_is_asked_for_ever_more_slowly(gateway: Scripted
         moments.append(monotonic())
     pauses = [later - sooner for sooner, later in pairwise(moments)]
     assert all(pause > at_least for pause, at_least in zip(pauses, (0.2, 0.4, 0.8), strict=True))
-    # Whoever leaves does not ask at all.
+    # A closed client does not ask at all.
     await connection.says(stored(3), stored(1))
     await ann.until("event")
     ann.does("unsubscribe", channel=CHANNEL)
     assert await ann.answers("timers", None) == 1
 
 
-async def test_no_more_drafts_are_shown_than_fit_into_a_position(
+async def test_the_number_of_drafts_is_limited_by_the_size_of_a_position(
     gateway: ScriptedGateway, ann: Viewer
 ) -> None:
     ann.connects()
@@ -279,10 +277,10 @@ async def test_no_more_drafts_are_shown_than_fit_into_a_position(
     assert [each["execution_id"] for each in drafts] == ids[1:]
 
 
-# How a connection ends.
+# Ends of connections.
 
 
-async def test_it_comes_back_when_it_is_told_to(gateway: ScriptedGateway, ann: Viewer) -> None:
+async def test_it_reconnects_at_the_requested_time(gateway: ScriptedGateway, ann: Viewer) -> None:
     ann.connects(retryMin=20)
     ann.watches(START)
     connection = await gateway.lets_in()
@@ -295,7 +293,7 @@ async def test_it_comes_back_when_it_is_told_to(gateway: ScriptedGateway, ann: V
     assert "restarted" in ann.told("error", None)[0]
 
 
-async def test_what_comes_after_bye_is_not_heard(gateway: ScriptedGateway, ann: Viewer) -> None:
+async def test_frames_after_bye_are_ignored(gateway: ScriptedGateway, ann: Viewer) -> None:
     ann.connects()
     connection = await gateway.lets_in()
     bye = {"type": "bye", "code": 3000, "reason": "restarted", "reconnect_in": 0}
@@ -306,10 +304,10 @@ async def test_what_comes_after_bye_is_not_heard(gateway: ScriptedGateway, ann: 
     assert len(ann.told("error", None)) == 1
 
 
-async def test_whoever_is_sent_away_again_and_again_comes_ever_more_slowly(
+async def test_a_client_sent_away_repeatedly_reconnects_more_and_more_slowly(
     gateway: ScriptedGateway, ann: Viewer
 ) -> None:
-    """Also where he is asked to come back at once."""
+    """Also if the gateway asks it to reconnect at once."""
     ann.connects(retryMin=0.1)
     moments: list[float] = []
     for _ in range(4):
@@ -320,9 +318,7 @@ async def test_whoever_is_sent_away_again_and_again_comes_ever_more_slowly(
     assert all(pause > at_least for pause, at_least in zip(pauses, (0, 0.08, 0.16), strict=True))
 
 
-async def test_a_connection_that_was_good_for_a_while_is_no_failure(
-    gateway: ScriptedGateway, ann: Viewer
-) -> None:
+async def test_a_connection_that_lasted_a_while_is_no_failure(gateway: ScriptedGateway, ann: Viewer) -> None:
     ann.connects(retryMin=60, retryMax=60, patience=1)
     bye = {"type": "bye", "code": 3000, "reason": "restarted", "reconnect_in": 0}
     for _ in range(2):
@@ -335,7 +331,7 @@ async def test_a_connection_that_was_good_for_a_while_is_no_failure(
 
 
 @pytest.mark.parametrize("code", [1000, 1006, 1011, 3000, 3003, 3005, 3499, 4000])
-async def test_it_comes_back_after_other_ends(gateway: ScriptedGateway, ann: Viewer, code: int) -> None:
+async def test_it_reconnects_after_other_ends(gateway: ScriptedGateway, ann: Viewer, code: int) -> None:
     ann.connects()
     connection = await gateway.lets_in()
     if code == 1006:
@@ -347,7 +343,7 @@ async def test_it_comes_back_after_other_ends(gateway: ScriptedGateway, ann: Vie
 
 @pytest.mark.parametrize("code", [3500, 3502, 3999])
 @pytest.mark.parametrize("says_bye", [True, False])
-async def test_it_stays_away_where_it_is_no_use(
+async def test_it_does_not_reconnect_where_that_is_useless(
     gateway: ScriptedGateway, ann: Viewer, code: int, says_bye: bool
 ) -> None:
     ann.connects(["stale"])
@@ -376,14 +372,14 @@ async def test_a_silent_gateway_is_left(gateway: ScriptedGateway, ann: Viewer) -
     assert "nothing was heard" in ann.told("error", None)[0]
 
 
-async def test_one_that_does_not_say_welcome_is_left(gateway: ScriptedGateway, ann: Viewer) -> None:
+async def test_a_gateway_without_a_welcome_is_left(gateway: ScriptedGateway, ann: Viewer) -> None:
     ann.connects(patience=1)
     await (await gateway.comes()).hears("hello")
     await gateway.lets_in()
 
 
 @pytest.mark.parametrize("channels", [[CHANNEL], []])
-async def test_whoever_is_silent_pings(gateway: ScriptedGateway, ann: Viewer, channels: list[str]) -> None:
+async def test_a_silent_client_pings(gateway: ScriptedGateway, ann: Viewer, channels: list[str]) -> None:
     ann.connects()
     for channel in channels:
         ann.watches(START, channel=channel)
@@ -391,14 +387,14 @@ async def test_whoever_is_silent_pings(gateway: ScriptedGateway, ann: Viewer, ch
     for channel in channels:
         await connection.joins(channel=channel)
     for seq in range(1, 8):
-        # What the viewer hears does not show that he is there.
+        # Received frames do not show the gateway that the client is alive.
         await connection.says(stored(seq))
         await connection.hears("ping")
         await connection.says({"type": "pong"})
     assert ann.told("state", None) == ["live"]
 
 
-async def test_where_nothing_is_said_about_pings_there_are_none(
+async def test_there_are_no_pings_unless_the_gateway_asks_for_them(
     gateway: ScriptedGateway, ann: Viewer
 ) -> None:
     ann.connects()
@@ -435,7 +431,7 @@ async def test_closing_before_it_is_connected_closes(gateway: ScriptedGateway, a
 # Tokens.
 
 
-async def test_a_token_is_asked_for_at_each_connection(gateway: ScriptedGateway, ann: Viewer) -> None:
+async def test_each_connection_requests_a_token(gateway: ScriptedGateway, ann: Viewer) -> None:
     ann.connects(["first", "second"])
     connection = await gateway.comes()
     assert await connection.welcomes() == "first"
@@ -443,7 +439,7 @@ async def test_a_token_is_asked_for_at_each_connection(gateway: ScriptedGateway,
     assert await (await gateway.comes()).welcomes() == "second"
 
 
-async def test_where_no_token_is_to_be_had_it_is_tried_again(gateway: ScriptedGateway, ann: Viewer) -> None:
+async def test_a_failed_token_request_is_retried(gateway: ScriptedGateway, ann: Viewer) -> None:
     ann.connects([None, None, "third"])
     assert await (await gateway.comes()).welcomes() == "third"
     assert all("nobody knows me" in each for each in ann.told("error", None))
@@ -457,29 +453,27 @@ async def test_a_token_is_refreshed_before_it_expires(gateway: ScriptedGateway, 
     for newer in (second, third):
         assert (await connection.hears("refresh"))["token"] == newer
         await connection.says({"type": "refreshed"})
-    # For the next connection it is asked again.
+    # The next connection requests it again.
     connection.cut()
     assert await (await gateway.comes()).welcomes() == third
     assert len(ann.told("asked", None)) == 4
 
 
-async def test_a_token_that_gets_no_newer_is_asked_for_once_more_only(
+async def test_a_token_that_gets_no_newer_is_requested_only_once_more(
     gateway: ScriptedGateway, ann: Viewer
 ) -> None:
     token = jwt(2)
     ann.connects([token])
     connection = await gateway.lets_in()
     assert (await connection.hears("refresh"))["token"] == token
-    # All that is left is the ping.
+    # Only the ping is left.
     assert await ann.answers("timers", None) == 1
 
 
-# What does not fit.
+# Invalid input.
 
 
-async def test_frames_that_cannot_be_read_are_reported_and_stop_nothing(
-    gateway: ScriptedGateway, ann: Viewer
-) -> None:
+async def test_unreadable_frames_are_reported_and_stop_nothing(gateway: ScriptedGateway, ann: Viewer) -> None:
     """0.6"""
     ann.connects()
     ann.watches(START)
@@ -512,7 +506,7 @@ async def test_frames_that_cannot_be_read_are_reported_and_stop_nothing(
     assert ann.told("state") == ["live"]
 
 
-async def test_what_may_not_be_watched_says_so_and_is_not_asked_for_again(
+async def test_a_refused_channel_is_reported_and_not_requested_again(
     gateway: ScriptedGateway, ann: Viewer
 ) -> None:
     """7.8.1"""
@@ -525,7 +519,7 @@ async def test_what_may_not_be_watched_says_so_and_is_not_asked_for_again(
     assert ann.told("error") == ["Not yours"]
     connection.cut()
     connection = await gateway.lets_in()
-    # Unless somebody wants to watch it again.
+    # Unless the page subscribes again.
     await ann.until("state", 3, None)
     ann.watches(START)
     await connection.joins()
@@ -533,7 +527,7 @@ async def test_what_may_not_be_watched_says_so_and_is_not_asked_for_again(
 
 
 @pytest.mark.parametrize("channel", ["news", "agent.nobody", "private-" + CHANNEL, CHANNEL.upper()])
-async def test_what_is_no_channel_is_refused(gateway: ScriptedGateway, ann: Viewer, channel: str) -> None:
+async def test_an_invalid_channel_is_refused(gateway: ScriptedGateway, ann: Viewer, channel: str) -> None:
     del gateway
     ann.connects()
     ann.watches(START, channel=channel)
@@ -541,14 +535,14 @@ async def test_what_is_no_channel_is_refused(gateway: ScriptedGateway, ann: View
 
 
 @pytest.mark.parametrize("since", [{}, {"seq": -1}, {"seq": "1"}, {"seq": 1, "epoch": 7}])
-async def test_what_is_no_position_is_refused(gateway: ScriptedGateway, ann: Viewer, since: Any) -> None:
+async def test_an_invalid_position_is_refused(gateway: ScriptedGateway, ann: Viewer, since: Any) -> None:
     del gateway
     ann.connects()
     ann.watches(since)
     assert "TypeError" in (await ann.until("refused", 1, None))[0]
 
 
-# Several at once.
+# Several channels.
 
 
 async def test_two_channels_share_a_connection(gateway: ScriptedGateway, ann: Viewer) -> None:
@@ -569,7 +563,7 @@ async def test_two_channels_share_a_connection(gateway: ScriptedGateway, ann: Vi
     assert (await connection.joins(channel=OTHER))["seq"] == 5
 
 
-async def test_a_stream_is_watched_once_by_whatever_name(gateway: ScriptedGateway, ann: Viewer) -> None:
+async def test_a_stream_is_watched_once_under_any_of_its_names(gateway: ScriptedGateway, ann: Viewer) -> None:
     short = f"agent.{SESSION}"
     ann.connects()
     ann.watches(START, channel=short)
@@ -581,7 +575,7 @@ async def test_a_stream_is_watched_once_by_whatever_name(gateway: ScriptedGatewa
     assert len(await ann.until("event", 1, short)) == 1
 
 
-async def test_what_is_no_longer_watched_is_not_told(gateway: ScriptedGateway, ann: Viewer) -> None:
+async def test_an_unwatched_channel_sends_no_events(gateway: ScriptedGateway, ann: Viewer) -> None:
     ann.connects()
     ann.watches(START)
     connection = await gateway.lets_in()
@@ -591,7 +585,7 @@ async def test_what_is_no_longer_watched_is_not_told(gateway: ScriptedGateway, a
     ann.does("unsubscribe", channel=CHANNEL)
     assert (await connection.hears("unsub"))["channel"] == CHANNEL
     await connection.says(stored(2), sub_ok(2))
-    # To do so twice is to do so once.
+    # A second call has no effect.
     ann.does("unsubscribe", channel=CHANNEL)
     ann.watches({"seq": 2})
     assert (await connection.joins())["seq"] == 2

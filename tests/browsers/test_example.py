@@ -1,4 +1,4 @@
-"""The pages of `examples/04_browser`, with all that they need: nothing is a stand-in."""
+"""The pages of `examples/04_browser`, with everything that they need and without stand-ins."""
 
 import asyncio
 import os
@@ -29,13 +29,13 @@ expect.set_options(timeout=DEADLINE * 1000)
 
 @dataclass
 class Served:
-    """The program, as somebody runs it."""
+    """The program, as a user runs it."""
 
     process: Process
     log: Path
 
     async def told(self, pattern: str, number: int = 1) -> str:
-        """What it says there, once it has said so often something like it."""
+        """Wait for this many lines of this form and return the last."""
 
         def found() -> list[str]:
             return re.findall(pattern, self.log.read_text())
@@ -49,7 +49,7 @@ class Served:
 
 @asynccontextmanager
 async def served(data: Path, log: Path) -> AsyncGenerator[Served]:
-    """The program runs meanwhile, and ends well."""
+    """Run the program for the time of the block; it ends without an error."""
     arguments = ("--data", str(data), "--port", "0", "--modules", str(installed(EXAMPLE)))
     given = environment(EVERSTEP_HTTP_PORT="0", EVERSTEP_GATEWAY_PORT="0")
     with log.open("wb") as out:
@@ -67,14 +67,14 @@ async def served(data: Path, log: Path) -> AsyncGenerator[Served]:
 
 
 async def restored(data: Path) -> None:
-    """As if a backup had been restored."""
+    """Change the epoch, as restoring a backup does."""
     command = (sys.executable, "-m", "everstep.cli", "--data", str(data), "db", "restored")
     process = await asyncio.create_subprocess_exec(*command, cwd=data, env=environment())
     assert await process.wait() == 0
 
 
 async def is_writing(page: Page) -> None:
-    """Some of what the model writes can be read there."""
+    """Wait until the page shows text of the model."""
     await page.wait_for_function("document.querySelector('#story .text')?.textContent.length > 40")
 
 
@@ -83,10 +83,10 @@ async def loses_its_connection(page: Page) -> None:
 
 
 async def shown(page: Page) -> dict[str, Any]:
-    """What can be read there."""
+    """The page's text."""
     kinds = {"asked": ".user", "texts": ".text", "tools": ".tool", "events": "#events li"}
     found = {name: await page.locator(kind).all_text_contents() for name, kind in kinds.items()}
-    # Two calls of a step run at the same time: whichever is first.
+    # Two calls of a step run in parallel, in any order.
     return found | {
         "tools": sorted(found["tools"]),
         "status": await page.locator("article").get_attribute("data-status"),
@@ -95,14 +95,14 @@ async def shown(page: Page) -> dict[str, Any]:
 
 
 async def shows(page: Page, expected: dict[str, Any]) -> None:
-    """Wait until exactly this can be read there."""
-    # The text of a step that is over comes from the API.
+    """Wait until the page shows exactly this."""
+    # The text of a finished step comes from the API.
     await expect(page.locator(".text")).to_have_text(expected["texts"])
     assert await shown(page) == expected
 
 
 async def stored(config: dict[str, str], session: str) -> dict[str, Any]:
-    """What has to be readable there, by the HTTP API and by the journal."""
+    """The expected text, by the HTTP API and by the journal."""
     headers = {"Authorization": f"Bearer {config['token']}"}
     async with httpx2.AsyncClient(base_url=config["api"], headers=headers) as http:
         listed = (await http.get(f"/agent/sessions/{session}/messages?limit=200")).json()
@@ -127,7 +127,7 @@ async def stored(config: dict[str, str], session: str) -> dict[str, Any]:
 
 
 async def happened(config: dict[str, str], session: str) -> list[str]:
-    """All that is stored of a session whose execution has ended; its terminal `agent.status` is the last."""
+    """All stored envelopes of a session, once the terminal `agent.status` of its execution is stored."""
     url, channel, events = f"{config['gateway']}/v1", f"agent.session.{session}", list[str]()
     async with aclosing(stream(url, channel, token=config["token"], since=Position())) as news:
         async for event in news:
@@ -138,8 +138,8 @@ async def happened(config: dict[str, str], session: str) -> list[str]:
     return events
 
 
-async def test_both_pages_show_what_happens_whatever_is_lost(tmp_path: Path) -> None:
-    """7.4.2, 7.8.1, 7.8.3, 7.8.4: the gateway is killed, pages are loaded again, the history changes."""
+async def test_both_pages_show_the_stored_state_despite_every_loss(tmp_path: Path) -> None:
+    """7.4.2, 7.8.1, 7.8.3, 7.8.4: the gateway is killed, pages are reloaded, the history changes."""
     with data_directory() as data:
         async with (
             served(data, tmp_path / "log") as program,
@@ -183,7 +183,7 @@ async def test_both_pages_show_what_happens_whatever_is_lost(tmp_path: Path) -> 
 
             await restored(data)
             for page in (ours, pushers):
-                # What was read is void: the messages of the API are shown instead, and no envelopes.
+                # The page's events are void: it shows the messages of the API instead, and no envelopes.
                 await expect(page.locator("#events li")).to_have_count(0)
                 await expect(page.locator(".text")).to_have_text(expected["texts"])
                 await expect(page.locator(".user")).to_have_text(expected["asked"])

@@ -39,7 +39,7 @@ QUICK = Bounds(drain_seconds=0.05, closing_seconds=1.0)
 
 @dataclass
 class Office:
-    """Where clients are authorised: the route of the HTTP API, which knows all streams but one."""
+    """The authorisation endpoint: the route of the HTTP API, which knows all streams but one."""
 
     url: str = ""
     asked: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
@@ -52,11 +52,11 @@ class Office:
 
     @property
     def since(self) -> list[Any]:
-        """Which positions were shown."""
+        """The positions in the requests."""
         return [each.get("since") for each in self.asked]
 
     def noting(self, app: ASGIApp) -> ASGIApp:
-        """The application, and what it is asked is noted."""
+        """The application, with its requests recorded."""
 
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
             body = await Request(scope, receive).body()
@@ -79,7 +79,7 @@ def _sent(body: bytes) -> dict[str, Any]:
 
 @dataclass
 class Place:
-    """What a client needs: who authorises, a relay, and behind it a gateway."""
+    """A client's environment: an authorisation endpoint, a relay, and a gateway behind it."""
 
     office: Office
     relay: Relay
@@ -88,7 +88,7 @@ class Place:
     parts: AsyncExitStack
 
     async def restart(self) -> None:
-        """Another gateway takes the place of this one, and knows only what is in the table."""
+        """Replace this gateway by another one, which knows only the table."""
         self.relay.leads_to(None)
         await self.gateway.stop()
         self.gateway = await self.parts.enter_async_context(running(self.table, bounds=QUICK))
@@ -97,7 +97,7 @@ class Place:
 
 @asynccontextmanager
 async def a_place(signed_with: str = SECRET, bounds: Bounds = QUICK) -> AsyncGenerator[Place]:
-    """With one stored envelope, and somebody who authorises with this secret."""
+    """A place with one stored envelope, whose authorisation endpoint uses this secret."""
     office, table = Office(), Table()
     table.store()
     async with AsyncExitStack() as parts:
@@ -112,14 +112,14 @@ async def a_place(signed_with: str = SECRET, bounds: Bounds = QUICK) -> AsyncGen
 
 @pytest_asyncio.fixture
 async def place() -> AsyncGenerator[Place]:
-    """Where all is well."""
+    """A place with the right secret."""
     async with a_place() as place:
         yield place
 
 
 @pytest_asyncio.fixture
 async def ann(tmp_path: Path) -> AsyncGenerator[Viewer]:
-    """Somebody with pusher-js."""
+    """A viewer with pusher-js."""
     pusher = installed(LOCK) / "pusher-js" / "dist" / "node" / "pusher.js"
     async with in_node(HERE / "pusher.mjs", as_module(tmp_path), pusher) as ann:
         yield ann
@@ -131,7 +131,7 @@ def connects(ann: Viewer, place: Place, key: str = KEY, **options: Any) -> None:
 
 
 async def joins(ann: Viewer, place: Place, **options: Any) -> None:
-    """He watches, and has seen the first envelope that came then."""
+    """Subscribe, and wait for the first new envelope."""
     connects(ann, place, **options)
     ann.does("subscribe", channel=CHANNEL)
     await ann.until("joined", 1, CHANNEL)
@@ -140,7 +140,7 @@ async def joins(ann: Viewer, place: Place, **options: Any) -> None:
 
 
 def applied(ann: Viewer) -> list[int]:
-    """Which envelopes the reader's rule made of what came."""
+    """The envelopes that the reader's rule applied."""
     assert not ann.told("resync", CHANNEL)
     return [envelope["seq"] for envelope in ann.told("applied", CHANNEL)]
 
@@ -148,8 +148,8 @@ def applied(ann: Viewer) -> list[int]:
 # Joining.
 
 
-async def test_who_is_authorised_is_told_what_happens(place: Place, ann: Viewer) -> None:
-    """7.8.1: what there is until then comes from the API."""
+async def test_an_authorised_viewer_receives_events(place: Place, ann: Viewer) -> None:
+    """7.8.1: the history up to then comes from the API."""
     await joins(ann, place)
     stored = place.table.store(2)
     await ann.until("applied", 3, CHANNEL)
@@ -166,7 +166,7 @@ async def is_still_connected(ann: Viewer) -> None:
     assert ann.told("state", None) == ["connected"]
 
 
-async def test_who_is_not_authorised_keeps_the_connection(place: Place, ann: Viewer) -> None:
+async def test_an_unauthorised_viewer_keeps_the_connection(place: Place, ann: Viewer) -> None:
     connects(ann, place)
     other = f"private-agent.session.{OTHER}"
     ann.does("subscribe", channel=other)
@@ -186,34 +186,34 @@ async def test_a_wrong_signature_is_refused_and_the_connection_stays(ann: Viewer
         await is_still_connected(ann)
 
 
-async def test_nobody_relays_what_clients_say(place: Place, ann: Viewer) -> None:
+async def test_client_events_are_not_relayed(place: Place, ann: Viewer) -> None:
     await joins(ann, place)
     ann.does("says", event="client-typing", channel=CHANNEL)
     assert await ann.until("error", 1, None) == [4301]
     await is_still_connected(ann)
 
 
-async def test_an_unknown_key_is_not_tried_again(place: Place, ann: Viewer) -> None:
+async def test_an_unknown_key_is_not_retried(place: Place, ann: Viewer) -> None:
     connects(ann, place, key="another")
     await ann.so_that(lambda: "disconnected" in ann.told("state", None))
     assert ann.told("error", None) == [4001]
-    # What could bring it back is a timer.
+    # Only a timer could make it reconnect.
     await ann.is_idle()
     assert "connected" not in ann.told("state", None)
     assert not place.office.asked
 
 
-# Coming back.
+# Reconnecting.
 
 
 async def cut(place: Place, ann: Viewer) -> None:
-    """Without a word."""
+    """Cut without a close frame."""
     del ann
     place.relay.cut()
 
 
 async def killed(place: Place, ann: Viewer) -> None:
-    """The gateway is lost, and another one takes its place."""
+    """Kill the gateway; another one takes its place."""
     del ann
     place.relay.leads_to(None)
     place.relay.cut()
@@ -221,7 +221,7 @@ async def killed(place: Place, ann: Viewer) -> None:
 
 
 async def drained(place: Place, ann: Viewer) -> None:
-    """The gateway is stopped as usual: 4200."""
+    """Stop the gateway gracefully: 4200."""
     await place.restart()
     assert ann.told("error", None)[0] == 4200
 
@@ -235,7 +235,7 @@ async def without_a_table(place: Place, ann: Viewer) -> None:
 
 
 async def stuck(place: Place, ann: Viewer) -> None:
-    """Nothing is heard any more, and nobody closes anything."""
+    """No bytes arrive any more, and no side closes."""
     before = len(ann.told("state", None))
     place.relay.stop()
     await ann.so_that(lambda: len(ann.told("state", None)) > before)
@@ -243,7 +243,7 @@ async def stuck(place: Place, ann: Viewer) -> None:
 
 
 @pytest.mark.parametrize("lost", [cut, killed, drained, without_a_table, stuck])
-async def test_whoever_is_cut_comes_back_and_goes_on_where_he_was(
+async def test_a_cut_viewer_reconnects_and_continues_from_its_position(
     place: Place, ann: Viewer, lost: Callable[[Place, Viewer], Awaitable[None]]
 ) -> None:
     """7.8.3, 7.8.4: each stored envelope once, in order."""
@@ -266,7 +266,7 @@ async def test_whoever_is_cut_comes_back_and_goes_on_where_he_was(
     assert len(sockets) == len({*sockets})
 
 
-async def test_of_a_history_that_has_changed_nothing_is_recovered(place: Place, ann: Viewer) -> None:
+async def test_nothing_of_a_changed_history_is_recovered(place: Place, ann: Viewer) -> None:
     """7.8.4"""
     await joins(ann, place)
     place.table.epoch = "second"
@@ -278,8 +278,8 @@ async def test_of_a_history_that_has_changed_nothing_is_recovered(place: Place, 
     assert applied(ann) == [2, 3]
 
 
-async def test_who_hears_nothing_asks_whether_anybody_is_there(ann: Viewer) -> None:
-    """The gateway says after how long."""
+async def test_a_client_that_receives_nothing_pings(ann: Viewer) -> None:
+    """The gateway sets the interval."""
     async with a_place(bounds=replace(QUICK, ping_after=1.0)) as place:
         await joins(ann, place)
         await ann.until("pong", 2, None)
@@ -297,7 +297,7 @@ async def test_who_hears_nothing_asks_whether_anybody_is_there(ann: Viewer) -> N
 
 @asynccontextmanager
 async def with_echo(place: Place, folder: Path) -> AsyncGenerator[Viewer]:
-    """Somebody whose page has what stands in the docs, for this gateway."""
+    """A viewer whose page runs the code in the docs, with this gateway."""
     page = SNIPPET
     for there, here in (
         ('"agents.example"', '"127.0.0.1"'),
@@ -313,13 +313,13 @@ async def with_echo(place: Place, folder: Path) -> AsyncGenerator[Viewer]:
 
 
 async def shown(ann: Viewer, *seqs: int) -> None:
-    """Wait until exactly these were shown."""
+    """Wait until the page shows exactly these."""
     await ann.until("show", len(seqs), None)
     assert ann.told("show", None) == [*seqs]
 
 
 @pytest.mark.parametrize("lost", [cut, killed])
-async def test_a_page_with_laravel_echo_goes_on_where_it_was(
+async def test_a_page_with_laravel_echo_continues_from_its_position(
     place: Place, tmp_path: Path, lost: Callable[[Place, Viewer], Awaitable[None]]
 ) -> None:
     """7.8.3, 7.8.4"""
@@ -337,10 +337,8 @@ async def test_a_page_with_laravel_echo_goes_on_where_it_was(
         await shown(ann, 2, 3, 4, 5, 6)
 
 
-async def test_a_page_with_laravel_echo_asks_again_where_it_is_not_authorised(
-    place: Place, tmp_path: Path
-) -> None:
-    """The API may be away when the gateway is not."""
+async def test_a_page_with_laravel_echo_retries_a_failed_authorisation(place: Place, tmp_path: Path) -> None:
+    """The API may be away while the gateway is not."""
     place.office.is_away = True
     async with with_echo(place, tmp_path) as ann:
         await ann.until("waits", 2, None)
@@ -350,10 +348,10 @@ async def test_a_page_with_laravel_echo_asks_again_where_it_is_not_authorised(
         await shown(ann, 2)
 
 
-async def test_a_page_with_laravel_echo_does_not_wait_long_where_nobody_listened(
+async def test_a_page_with_laravel_echo_reconnects_soon_after_nothing_listened(
     place: Place, tmp_path: Path
 ) -> None:
-    """By itself pusher-js waits 15 seconds, then 30, then a minute."""
+    """pusher-js alone waits 15 seconds, then 30, then a minute."""
     async with with_echo(place, tmp_path) as ann:
         await ann.until("load", 1, None)
         place.relay.refused = 0

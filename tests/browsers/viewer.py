@@ -1,4 +1,4 @@
-"""Somebody who watches, in node: with our client for browsers, or with what a script brings."""
+"""A viewer in node: with our client for browsers, or with a script's own client."""
 
 import asyncio
 import json
@@ -18,12 +18,12 @@ LOCK = HERE / "node"
 
 
 def as_module(folder: Path) -> Path:
-    """The client under a name by which every node knows that it is a module."""
+    """The client under a name that every version of node treats as a module."""
     return Path(shutil.copy(CLIENT, folder / "everstep-client.mjs"))
 
 
 class Viewer:
-    """What he is told, and what he does."""
+    """The viewer's events, and its commands."""
 
     def __init__(self, process: Process, url: str) -> None:
         self.url = url
@@ -33,7 +33,7 @@ class Viewer:
         self._more = asyncio.Condition()
 
     async def listen(self) -> None:
-        """Note all that the client says."""
+        """Record everything that the client reports."""
         assert self._process.stdout
         async for line in self._process.stdout:
             async with self._more:
@@ -44,54 +44,54 @@ class Viewer:
             self._more.notify_all()
 
     def does(self, what: str, **given: Any) -> None:
-        """One of the commands of `viewer.mjs`."""
+        """Run one of the commands of `viewer.mjs`."""
         assert self._process.stdin
         self._process.stdin.write(json.dumps({"does": what, **given}).encode() + b"\n")
 
     def connects(
         self, tokens: str | list[str | None] = "a-token", *, builtin: bool = False, **options: Any
     ) -> None:
-        """To the gateway; a list of tokens is what a function gives, one after the other."""
+        """Connect to the gateway; a list of tokens is returned by a function, one after the other."""
         self.does(
             "connect", options={"url": self.url, "retryMin": 0.02} | options, tokens=tokens, builtin=builtin
         )
 
     def watches(self, since: Any = None, *, channel: str = CHANNEL, fails: str | None = None) -> None:
-        """Subscribe."""
+        """Subscribe to a channel."""
         self.does("subscribe", channel=channel, since=since, fails=fails)
 
     def told(self, kind: str, channel: str | None = CHANNEL) -> list[Any]:
-        """All that he was told of this kind; without a channel, about the connection."""
+        """All events of this kind; without a channel, those of the connection."""
         return [each["value"] for each in self.said if (each["kind"], each["channel"]) == (kind, channel)]
 
     async def until(self, kind: str, number: int = 1, channel: str | None = CHANNEL) -> list[Any]:
-        """The same, once there are so many."""
+        """Wait for this many events of a kind."""
         return await self.so_that(
             lambda: len(self.told(kind, channel)) >= number and self.told(kind, channel)
         )
 
     async def so_that(self, what: Callable[[], Any]) -> Any:
-        """Wait for what he is told to be so."""
+        """Wait until a condition on the events holds."""
         async with asyncio.timeout(DEADLINE), self._more:
             await self._more.wait_for(lambda: self.has_left or what())
         assert not self.has_left, "the viewer is gone; what it complained about follows"
         return what()
 
     async def answers(self, what: str, channel: str | None = CHANNEL) -> Any:
-        """What he says when he is asked."""
+        """The result of a command."""
         before = len(self.told(what, channel))
         self.does(what, channel=channel)
         return (await self.until(what, before + 1, channel))[-1]
 
     async def is_idle(self) -> None:
-        """Wait until nothing is left that could still happen by itself."""
+        """Wait until nothing is pending."""
         async with asyncio.timeout(DEADLINE):
             while await self.answers("timers", None):
                 pass
 
     @property
     def seqs(self) -> list[int]:
-        """Which stored envelopes he was told of."""
+        """The numbers of the stored envelopes that it received."""
         return [each["seq"] for each in self.told("event")]
 
     @property
@@ -101,13 +101,13 @@ class Viewer:
 
 
 def viewer(url: str, folder: Path) -> AbstractAsyncContextManager[Viewer]:
-    """One with our client who has not connected yet."""
+    """A viewer with our client that has not connected yet."""
     return in_node(HERE / "viewer.mjs", as_module(folder), installed(LOCK) / "ws" / "wrapper.mjs", url=url)
 
 
 @asynccontextmanager
 async def in_node(script: Path, *arguments: Path | str, url: str = "") -> AsyncGenerator[Viewer]:
-    """One who takes commands and tells as `viewer.mjs` does, and has not connected yet."""
+    """A process that takes commands and reports as `viewer.mjs` does, and has not connected yet."""
     process = await asyncio.create_subprocess_exec(
         node(), script, *arguments, stdin=PIPE, stdout=PIPE, stderr=PIPE
     )

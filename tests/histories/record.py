@@ -1,6 +1,6 @@
 """Records histories: `python -m tests.histories.record [NAME ...]`; README.md says when.
 
-Without names, of those ways only that have no history yet.
+Without names, only those that have no history yet.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ def recorded(name: str) -> list[Path]:
 
 
 async def record(temporal: TemporalClient, name: str) -> None:
-    """Go this way, and write down what happened."""
+    """Run this way and save its histories."""
     for path in recorded(name):
         path.unlink()
     with pytest.MonkeyPatch.context() as patch:
@@ -40,7 +40,7 @@ async def record(temporal: TemporalClient, name: str) -> None:
 
 
 def tidied(value: Any) -> Any:
-    """Without the places in our files where something was raised."""
+    """Remove source locations from stack traces."""
     match value:
         case dict():
             entries = cast("dict[str, Any]", value)
@@ -52,7 +52,7 @@ def tidied(value: Any) -> Any:
 
 
 async def main(names: Iterable[str]) -> None:
-    """Record these ways, on a server of their own."""
+    """Record these ways on a server of this process."""
     with data_directory() as data:
         async with embedded(careless(data)) as services:
             temporal = await connected(services)

@@ -1,4 +1,4 @@
-"""Code that is about to run goes through every recorded history without choosing another command."""
+"""Current code replays every recorded history without choosing another command."""
 
 import json
 from datetime import datetime
@@ -28,7 +28,7 @@ def read(path: Path) -> WorkflowHistory:
 
 
 async def replay(path: Path, runner: WorkflowRunner, patch: pytest.MonkeyPatch) -> None:
-    """Go through a history again; raises where the code would do something else."""
+    """Replay a history; raises where the code would do something else."""
     cut_like(path.name.split(".", maxsplit=1)[0], patch)
     replayer = Replayer(workflows=[AgentExecution], workflow_runner=runner, data_converter=data_converter())
     await replayer.replay_workflow(read(path))
@@ -38,10 +38,10 @@ async def replay(path: Path, runner: WorkflowRunner, patch: pytest.MonkeyPatch) 
     "runner", [UnsandboxedWorkflowRunner(), SandboxedWorkflowRunner()], ids=["unsandboxed", "sandboxed"]
 )
 @pytest.mark.parametrize("path", HISTORIES, ids=lambda path: path.stem)
-async def test_a_recorded_execution_can_go_on(
+async def test_a_recorded_execution_can_continue(
     path: Path, runner: WorkflowRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """1.1.1, 1.1.2: what happened is reused, and the same decisions follow from it."""
+    """1.1.1, 1.1.2: recorded results are reused, and the same decisions follow from them."""
     await replay(path, runner, monkeypatch)
 
 
@@ -51,8 +51,8 @@ def test_every_way_has_a_history(name: str) -> None:
     assert recorded(name), f"run: python -m tests.histories.record {name}"
 
 
-async def test_a_decision_that_has_changed_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """1.1.2: else all of the above would prove nothing."""
+async def test_a_changed_decision_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1.1.2: otherwise the tests above would prove nothing."""
 
     def otherwise(facts: ExecutionFacts, rules: Rules, now: datetime) -> Decision:
         decision = decide(facts, rules, now)
@@ -63,8 +63,8 @@ async def test_a_decision_that_has_changed_is_noticed(monkeypatch: pytest.Monkey
         await replay(FOLDER / "parallel_tools.1.json", UnsandboxedWorkflowRunner(), monkeypatch)
 
 
-def test_the_executions_that_rolled_over_are_all_there() -> None:
-    """1.1.4: each run of one is a history of its own, and each but the last goes on in the next."""
+def test_the_executions_that_rolled_over_are_complete() -> None:
+    """1.1.4: each run of one is a history of its own, and each but the last continues in the next."""
     ends: list[Any] = [read(path).events[-1] for path in recorded("rolled_over")]
     kinds = [event.WhichOneof("attributes") for event in ends]
 

@@ -1,4 +1,4 @@
-"""The ways that an execution can take, each as an execution on a real server."""
+"""The ways that an execution can take, each run on a real server."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
@@ -35,20 +35,20 @@ Act: TypeAlias = Callable[[Execution], Awaitable[object]]
 WAYS: dict[str, Way] = {}
 
 BROKEN = REGISTERED.build(CriterionRef(name="tests.broken"))
-assert scenarios  # which registers it
+assert scenarios  # the decorator registers it
 
 MOST_EVENTS = {"rolled_over": 40}
-"""Where a history is cut earlier than usual: a thousand events would tell no more."""
+"""Histories that are cut earlier than usual: a thousand events would show no more."""
 
 
 def cut_like(name: str, patch: pytest.MonkeyPatch) -> None:
-    """Let histories grow as long as where this one was recorded."""
+    """Set the history's limit to the one with which this history was recorded."""
     for module in (activity_options, agent_execution):
         patch.setattr(module, "ROLL_OVER_EVENTS", MOST_EVENTS.get(name, activity_options.ROLL_OVER_EVENTS))
 
 
 def way(go: Way) -> Way:
-    """A way, under the name of the function."""
+    """Register a way under the name of the function."""
     WAYS[go.__name__] = go
     return go
 
@@ -75,14 +75,14 @@ def calling(*names: str) -> InferenceResponse:
 
 
 async def alone(temporal: TemporalClient, agent: AgentBuilder) -> Execution:
-    """Nobody takes part."""
+    """Runs without people."""
     async with at_work(temporal, agent) as office:
         execution, _ = await office.run()
         return execution
 
 
 async def with_people(temporal: TemporalClient, agent: AgentBuilder, *acts: Act) -> Execution:
-    """Whenever it waits, somebody does something."""
+    """Runs an action whenever the execution waits."""
     async with at_work(temporal, agent) as office:
         execution = await office.start()
         for act in acts:
@@ -94,7 +94,7 @@ async def with_people(temporal: TemporalClient, agent: AgentBuilder, *acts: Act)
 
 
 async def interrupted(temporal: TemporalClient, *acts: Act, says: InferenceResponse | str) -> Execution:
-    """While the model writes, somebody does something; and whenever it waits after that, it is resumed."""
+    """Runs an action while the model writes; at each later wait, it resumes the execution."""
     model = HeldModel(says, "Done")
     async with at_work(temporal, having(model=model)) as office:
         execution = await office.start()
@@ -149,7 +149,7 @@ async def cancel_by_temporal(execution: Execution) -> None:
     await execution.workflow.cancel()
 
 
-# By themselves.
+# Without people.
 
 
 @way
@@ -242,7 +242,7 @@ async def hook_of_a_tool_raised(temporal: TemporalClient) -> Execution:
 
 
 class Pausing(AgentHook):
-    """Has the execution hold still after its first step."""
+    """Pauses the execution after its first step."""
 
     def after_step(self, state: AgentState) -> AgentState:
         return state if state.facts.recorded_steps else state.paused()
@@ -255,7 +255,7 @@ async def paused_by_a_hook(temporal: TemporalClient) -> Execution:
 
 @way
 async def asked_in_between(temporal: TemporalClient) -> Execution:
-    """What that cost is a fact of the call."""
+    """The cost of an inner request is a fact of the call."""
     asks, blue = calls(("llm_query", {"query": "?"})), says("Blue", Usage(input=3, output=1))
     return await alone(temporal, having(asks, blue, "Done").with_tools([LlmQueryTool()]))
 
@@ -314,7 +314,7 @@ async def approvals_decided(temporal: TemporalClient) -> Execution:
 
 @way
 async def approval_remembered(temporal: TemporalClient) -> Execution:
-    """The second step waits for nobody."""
+    """The second step waits for no approval."""
     agent = having(calling("look"), calling("look", "quick"), "Done").with_approval("look", "always")
     return await with_people(temporal, agent, approve_all)
 
@@ -348,7 +348,7 @@ async def cancelled_while_paused(temporal: TemporalClient) -> Execution:
 
 
 class Hire(MockTool):
-    """Hands the work over to an agent."""
+    """Delegates the task to an agent."""
 
     def spawn(self, args: dict[str, Any], context: ToolContext) -> Spawn | str:
         del context
@@ -359,7 +359,7 @@ class Hire(MockTool):
 
 
 def a_boss(*whom: str) -> AgentBuilder:
-    """One that hands work over."""
+    """An agent that delegates."""
     script = calls(*(("hire", {"prompt": name}) for name in whom))
     return an_agent(script, "Done", tools=[Hire("hire", options=ToolOptions(need=CallNeed.SUBAGENT))])
 
@@ -367,7 +367,7 @@ def a_boss(*whom: str) -> AgentBuilder:
 async def with_hands(
     temporal: TemporalClient, boss: AgentBuilder, *acts: Act, wanted: bool = False
 ) -> Execution:
-    """Whenever all that work for it wait, somebody does something; the child that asks, if it is wanted."""
+    """Runs an action whenever all its subagents wait; on the child that asks, if requested."""
     asking = having(calling("ask"), "Blue then").with_name("asking")
     async with at_work(temporal, boss, asking, having("Three").with_name("hand")) as office:
         execution = child = await office.start()
@@ -397,7 +397,7 @@ async def children_cancelled(temporal: TemporalClient) -> Execution:
 
 
 async def both_held(temporal: TemporalClient, *, wanted: bool = False) -> Execution:
-    """An execution is told to hold still while its child is asking a model, and both go on together."""
+    """An execution is paused while its child calls a model, and both resume together."""
     model = HeldModel(calls(("look", {}), usage=Usage(input=3, output=1)), "Three")
     hand = having(model=model).with_name("hand")
     async with at_work(temporal, a_boss("hand"), hand) as office:

@@ -1,8 +1,7 @@
-"""A client of the test session's Temporal server, and second attempts that do not keep tests waiting.
+"""A client of the test session's Temporal server, and retries without long waits.
 
-Executions are kept in memory, and every sixth test runs on PostgreSQL as well: a statement that only
-PostgreSQL reads is wrong in no other place. `EVERSTEP_TEST_STORE=postgres` runs all of them there,
-`EVERSTEP_TEST_STORE=memory` none.
+Executions are kept in memory, and every sixth test runs on PostgreSQL as well: an error in a statement shows
+only on PostgreSQL. `EVERSTEP_TEST_STORE=postgres` runs all of them there, `EVERSTEP_TEST_STORE=memory` none.
 """
 
 import os
@@ -22,7 +21,7 @@ from tests.workflows.harness import STORAGE, Storage, connected
 
 @pytest.fixture(scope="package", autouse=True)
 def impatient() -> Generator[None]:
-    """Between two attempts passes next to no time, unless a provider wants it to."""
+    """Retry almost at once, unless a provider asks for a wait."""
     soon = RetryPolicy(initial_interval=timedelta(milliseconds=10), backoff_coefficient=1.0)
     with pytest.MonkeyPatch.context() as patch:
         for options in (MODEL, TOOL, QUICK_TOOL, CHILD, SETTLE):
@@ -32,11 +31,11 @@ def impatient() -> Generator[None]:
 
 MEMORY, POSTGRES = "memory", "postgres"
 ONE_IN = 6
-"""One test of so many runs on PostgreSQL as well, each day the same."""
+"""One in this many tests runs on PostgreSQL as well, the same ones in each run."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Say where a test keeps its executions."""
+    """Choose the stores of a test."""
     if "storage" not in metafunc.fixturenames:
         return
     wanted = os.environ.get("EVERSTEP_TEST_STORE")
@@ -48,7 +47,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def storage(request: pytest.FixtureRequest) -> Generator[Storage]:
-    """Where the stores of the test are, as its parameter says."""
+    """The stores of the test, chosen by its parameter."""
     if getattr(request, "param", MEMORY) == POSTGRES:
         STORAGE.databases = request.getfixturevalue("databases")
     yield STORAGE
@@ -57,6 +56,6 @@ def storage(request: pytest.FixtureRequest) -> Generator[Storage]:
 
 @pytest_asyncio.fixture
 async def temporal(storage: Storage, services: EmbeddedServices) -> AsyncGenerator[Client]:
-    """A client, as our processes have one."""
+    """A client with the settings of our processes."""
     yield await connected(services)
     await storage.close()

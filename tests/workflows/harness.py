@@ -1,7 +1,7 @@
-"""Executions on a real Temporal server and a real worker in this process, with models that are scripted.
+"""Executions on a real Temporal server and a real worker in this process, with scripted models.
 
-Nothing here sleeps: what the store learns is announced (`WatchedStore.until`), what only the server knows is
-asked for until a deadline (`eventually`).
+Nothing here sleeps: changes of the store are announced (`WatchedStore.until`), and state that only the server
+has is polled until a deadline (`eventually`).
 """
 
 import asyncio
@@ -54,7 +54,7 @@ from everstep.workflows.contracts import ExecutionInput, ExecutionProgress, Exec
 from tests.databases import MIGRATED, Databases
 
 DEADLINE = 20.0
-"""Far more than anything takes; whoever waits so long waits for what does not come."""
+"""Far longer than any operation takes; a wait of this length is a wait for something that never happens."""
 
 
 class NoModels:
@@ -67,18 +67,18 @@ class NoModels:
 def an_agent(
     *script: InferenceResponse | str | Exception, tools: Sequence[Tool] = (), model: Model | None = None
 ) -> AgentBuilder:
-    """One that answers as written down."""
+    """An agent with a scripted model."""
     driver = ToolCallingDriver(model or ScriptedModel(*script))
     return AgentBuilder.new().with_name("agent").with_driver(driver).with_tools(tools)
 
 
 class HeldModel:
-    """Starts to write, and goes on when it is told to; says whether somebody hung up."""
+    """Starts to write and continues when released; reports whether the caller disconnected."""
 
     def __init__(self, *script: InferenceResponse | str, holds: int = 1) -> None:
         self.script = script or ("Done",)
         self.holds = holds
-        """Which request is held; the others are answered at once."""
+        """The number of the held request; the others get their reply at once."""
         self.asked = 0
         self.begun = asyncio.Event()
         self.go_on = asyncio.Event()
@@ -101,14 +101,13 @@ class HeldModel:
 
 
 class Storage:
-    """Where the stores of a test are: in memory, or in PostgreSQL, each in a database of its own."""
+    """The stores of a test: in memory, or in PostgreSQL, each in its own database."""
 
     def __init__(self) -> None:
         self.databases: Databases | None = None
         self._opened: list[tuple[str, AsyncEngine]] = []
 
     def store(self, bus: MemoryBus) -> ExecutionStore:
-        """An empty store."""
         if self.databases is None:
             return MemoryStore(bus=bus)
         url = self.databases.create(MIGRATED)
@@ -117,7 +116,6 @@ class Storage:
         return PostgresStore(engine, bus)
 
     async def close(self) -> None:
-        """Drop every database that the test has made."""
         for url, engine in self._opened:
             await engine.dispose()
             if self.databases:
@@ -126,7 +124,7 @@ class Storage:
 
 
 STORAGE = Storage()
-"""Of the test that runs; `conftest.py` says where."""
+"""The running test's storage, set by `conftest.py`."""
 
 
 LOOKS = {
@@ -146,11 +144,11 @@ LOOKS = {
     "steps_after",
     "transcript",
 }
-"""What only reads."""
+"""Methods that only read."""
 
 
 class WatchedStore:
-    """A store whose changes can be waited for, and which can be told to fail."""
+    """A store that announces its changes, and that can be made to fail."""
 
     def __init__(self, store: ExecutionStore | None = None) -> None:
         self._store = store or MemoryStore()
@@ -160,12 +158,12 @@ class WatchedStore:
         self._turns = cycle((0, 5, 1, 20, 2))
 
     def fails(self, method: str, *errors: Exception) -> None:
-        """The next calls of this method raise these errors, without doing anything."""
+        """The next calls of this method raise these errors, without any effect."""
         self._failures.setdefault(method, []).extend(errors)
 
     @asynccontextmanager
     async def held(self, method: str) -> AsyncGenerator[asyncio.Event]:
-        """Calls of this method wait until the body is over; the event says that one does."""
+        """Hold calls of this method until the block ends; the event is set once one waits."""
         waits, open_ = self._gates[method] = asyncio.Event(), asyncio.Event()
         try:
             yield waits
@@ -174,7 +172,7 @@ class WatchedStore:
             open_.set()
 
     async def until(self, met: Callable[[], Awaitable[bool]]) -> None:
-        """Come back once this is so."""
+        """Wait until the condition holds."""
         async with asyncio.timeout(DEADLINE), self._changed:
             while not await met():
                 await self._changed.wait()
@@ -186,13 +184,13 @@ class WatchedStore:
                 await gate[1].wait()
             if failures := self._failures.get(name):
                 raise failures.pop(0)
-            # A database takes its time, now more and now less, in which others are served.
+            # A database takes a varying time, in which other tasks run.
             for _ in range(next(self._turns)):
                 await asyncio.sleep(0)
             try:
                 return await getattr(self._store, name)(*args, **kwargs)
             finally:
-                # Whoever waits looks again when something may have changed, and not because somebody looked.
+                # The condition is checked again after a write, not after a read.
                 if name not in LOOKS:
                     asyncio.get_running_loop().create_task(self._announce())
 
@@ -204,7 +202,7 @@ class WatchedStore:
 
 
 async def eventually(asked: Callable[[], Awaitable[bool]]) -> None:
-    """Ask until it is so: where nobody tells."""
+    """Poll until the condition holds, where no change is announced."""
     async with asyncio.timeout(DEADLINE):
         while not await asked():  # noqa: ASYNC110 -- see above
             await asyncio.sleep(0.01)
@@ -212,7 +210,7 @@ async def eventually(asked: Callable[[], Awaitable[bool]]) -> None:
 
 @dataclass
 class Office:
-    """A client and a store; workers come and go."""
+    """A client and a store; workers start and stop."""
 
     temporal: TemporalClient
     store: WatchedStore
@@ -221,16 +219,16 @@ class Office:
     search_attributes: bool = False
     bus: MemoryBus = field(default_factory=MemoryBus)
     pauses: dict[UUID, int] = field(default_factory=dict[UUID, int])
-    """How often each execution had paused when a test last saw it wait."""
+    """The number of pauses of each execution when a test last saw it wait."""
 
     @property
     def port(self) -> ExecutionStore:
-        """The store, as everybody else sees it."""
+        """The store as the product sees it."""
         return cast("ExecutionStore", self.store)
 
     @property
     def client(self) -> Client:
-        """As a service uses it."""
+        """A client as a service uses it."""
         known = {agent.descriptor.name: agent for agent in self.agents}
         return Client(
             self.temporal,
@@ -241,12 +239,12 @@ class Office:
         )
 
     def worker(self, *agents: AgentDefinition, strike: Strike = inert, moment: float = MOMENT) -> Worker:
-        """One that knows these agents: by default all that can be started."""
+        """A worker with these agents: by default all that can be started."""
         book = AgentBook(agents or self.agents, NoModels())
         return make_worker(self.temporal, self.port, book, self.settings, strike, bus=self.bus, moment=moment)
 
     def worker_with(self, runner: WorkflowRunner) -> Worker:
-        """One that runs workflows in another way."""
+        """A worker with another workflow runner."""
         book = AgentBook(self.agents, NoModels())
         own, children = AgentActivities(self.port, book), SubagentActivities(self.port, book)
         return Worker(
@@ -268,14 +266,14 @@ class Office:
         )
 
     async def start(self, message: Any = "Go", agent: str | None = None, **given: Any) -> Execution:
-        """Start an execution of the first agent, unless told of which."""
+        """Start an execution of the first agent, or of the named one."""
         return await self.client.start(agent or self.agents[0].descriptor.name, message, **given)
 
     async def start_directly(self, plan: ExecutionPlan | None = None) -> Execution:
-        """As a service does that knows only Temporal and our contracts.
+        """Start it like a service that knows only Temporal and the contracts.
 
-        While a local activity is under way, the workflow hears of nothing else until most of its task's time
-        is over: so there is less of that here.
+        While a local activity runs, the workflow gets no signals until most of its task's time is over, so
+        this task timeout is shorter.
         """
         ref = ExecutionRef(uuid4())
         await self.store.accept(NewExecution(ref, self.agents[0].spec(), (user("Go"),)))
@@ -289,12 +287,11 @@ class Office:
         return Execution(self.client, ref)
 
     async def run(self, message: Any = "Go", **given: Any) -> tuple[Execution, ExecutionResult]:
-        """Start an execution and wait for its end."""
         execution = await self.start(message, **given)
         return execution, await finished(execution)
 
     async def until_status(self, execution: Execution, status: ExecutionStatus) -> None:
-        """Come back once it stands like this."""
+        """Wait until it has this status."""
 
         async def stands() -> bool:
             return (await execution.get()).status is status
@@ -302,12 +299,12 @@ class Office:
         await self.store.until(stands)
 
     async def until_asked(self, execution: Execution) -> None:
-        """Come back once it waits for people."""
+        """Wait until it waits for people."""
         await self.until_status(execution, ExecutionStatus.PAUSED)
         self.pauses[execution.id] = (await self.statuses(execution)).count("paused")
 
     async def until_resumed(self, execution: Execution) -> None:
-        """Come back once it went on after the pause that `until_asked` saw, also if it waits again by now."""
+        """Wait until it has resumed after the pause that `until_asked` saw, also if it waits again by now."""
 
         async def goes_on() -> bool:
             left = self.pauses.get(execution.id, 1)
@@ -320,7 +317,7 @@ class Office:
         await self.store.until(goes_on)
 
     async def until_envelope(self, execution: Execution, kind: str) -> None:
-        """Come back once viewers were told of this."""
+        """Wait until this envelope is stored."""
 
         async def told() -> bool:
             return kind in await self.envelope_types(execution)
@@ -328,28 +325,28 @@ class Office:
         await self.store.until(told)
 
     async def envelope_types(self, execution: Execution) -> list[str]:
-        """What viewers were told, in order."""
+        """The types of the stored envelopes, in order."""
         ref = execution.ref
         return [e.type for e in await self.store.envelopes(ref.tenant_id, ref.stream_id)]
 
     async def said(self, execution: Execution) -> list[str]:
-        """The conversation, as text."""
+        """The conversation as text."""
         return [message.text for message in await self.store.transcript(execution.ref)]
 
     async def statuses(self, execution: Execution) -> list[str]:
-        """Where viewers were told that it stands, in order."""
+        """The statuses that viewers received, in order."""
         ref = execution.ref
         envelopes = await self.store.envelopes(ref.tenant_id, ref.stream_id)
         return [e.payload["status"] for e in envelopes if e.type == "agent.status"]
 
 
 async def connected(services: EmbeddedServices) -> TemporalClient:
-    """A client, as our processes have one."""
+    """A client with the settings of our processes."""
     return await connect(Settings(temporal_address=services.temporal_address))
 
 
 def an_office(temporal: TemporalClient, *agents: AgentBuilder | AgentDefinition) -> Office:
-    """On a task queue of its own, with nobody at work yet."""
+    """An office with its own task queue and without a worker."""
     definitions = tuple(a.definition() if isinstance(a, AgentBuilder) else a for a in agents)
     settings = Settings(task_queue=f"test-{uuid4().hex}", graceful_shutdown_seconds=0.2)
     bus = MemoryBus()
@@ -363,33 +360,30 @@ async def at_work(
     strike: Strike = inert,
     moment: float = MOMENT,
 ) -> AsyncGenerator[Office]:
-    """An office with a worker."""
     office = an_office(temporal, *agents)
     async with office.worker(strike=strike, moment=moment):
         yield office
 
 
 async def finished(execution: Execution) -> ExecutionResult:
-    """How it ended."""
+    """The final result of its workflow."""
     async with asyncio.timeout(DEADLINE):
         return await execution.workflow.result()
 
 
 async def progress(execution: Execution) -> ExecutionProgress:
-    """Where its workflow says that it stands, also when it is over."""
+    """The result of the workflow's progress query, also after its end."""
     return await execution.workflow.query(AgentExecution.state)
 
 
-# What histories tell.
+# Histories.
 
 
 async def events_of(execution: Execution) -> list[HistoryEvent]:
-    """The history of its latest run."""
     return [*(await execution.workflow.fetch_history()).events]
 
 
 async def runs_of(execution: Execution) -> list[list[HistoryEvent]]:
-    """The histories of all its runs, in order."""
     runs, run_id = list[list[HistoryEvent]](), (await execution.workflow.describe()).run_id
     while run_id:
         handle = execution.client.temporal.get_workflow_handle(execution.workflow.id, run_id=run_id)
@@ -399,17 +393,16 @@ async def runs_of(execution: Execution) -> list[list[HistoryEvent]]:
 
 
 def of_type(events: Sequence[HistoryEvent], name: str) -> list[HistoryEvent]:
-    """The events of a type, such as `ACTIVITY_TASK_SCHEDULED`."""
     return [event for event in events if event.event_type == EventType.Value(f"EVENT_TYPE_{name}")]
 
 
 def json_of(payload: Payload) -> Any:
-    """A value as it stands in history."""
+    """The JSON of a payload in history."""
     return json.loads(payload.data)
 
 
 def scheduled(events: Sequence[HistoryEvent], activity: str) -> list[tuple[HistoryEvent, Any]]:
-    """When activities of a name were scheduled, and with what."""
+    """When activities of a name were scheduled, and with which input."""
     found = [
         (e, e.activity_task_scheduled_event_attributes) for e in of_type(events, "ACTIVITY_TASK_SCHEDULED")
     ]
@@ -417,7 +410,7 @@ def scheduled(events: Sequence[HistoryEvent], activity: str) -> list[tuple[Histo
 
 
 def carried_out(events: Sequence[HistoryEvent]) -> list[str]:
-    """What the commands of a finished history were: the words of the table, without who decided."""
+    """The commands of a finished history, in the words of the table, without the decider."""
     done: list[str] = []
     names: dict[str, str] = {}
     batch = -1
@@ -445,5 +438,5 @@ def carried_out(events: Sequence[HistoryEvent]) -> list[str]:
 
 
 def seconds_between(earlier: HistoryEvent, later: HistoryEvent) -> float:
-    """What passed between two events, by the server's clock."""
+    """The time between two events, by the server's clock."""
     return (later.event_time.ToDatetime() - earlier.event_time.ToDatetime()).total_seconds()

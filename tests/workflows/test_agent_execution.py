@@ -1,4 +1,4 @@
-"""What an execution does when tools, models, workers and the store behave, and when they do not."""
+"""Executions while tools, models, workers and the store work, and while they fail."""
 
 import asyncio
 import re
@@ -73,11 +73,11 @@ FORGIVING = ErrorPolicy.ignore_tool_errors()
 
 
 class Died(Exception):
-    """An attempt ended in the middle, as if its worker had died."""
+    """The attempt ends in the middle, as if its worker had died."""
 
 
 class Lightning:
-    """Strikes at a failpoint, once; or where it is told to, in one execution each."""
+    """Fires at a failpoint, once; or at the failpoint of each workflow, once per execution."""
 
     def __init__(self, at: Failpoint | None = None) -> None:
         self.at = at
@@ -96,19 +96,19 @@ class Lightning:
 
 
 async def results(execution: Execution) -> list[str]:
-    """What the model read of each call."""
+    """The results of each call as the model read them."""
     return [c.record.text for step in await execution.steps() for c in step.calls if c.record]
 
 
 async def errors(execution: Execution) -> list[tuple[str | None, str | None]]:
-    """The kind of each error and whose it was."""
+    """The kind and source of each error."""
     steps = await execution.steps()
     return [(e.type, e.tool_name) for step in steps for e in errors_of(step)]
 
 
 class TestTools:
     async def test_calls_of_one_response_run_at_the_same_time(self, temporal: TemporalClient) -> None:
-        """5.4.1: each as its own activity; their results stand in response order."""
+        """5.4.1: each as its own activity; the results are in response order."""
         meeting = asyncio.Barrier(2)
         order = asyncio.Event()
 
@@ -133,7 +133,7 @@ class TestTools:
             assert await office.said(execution) == ["Go", "", "one", "two", "Done"]
         assert len(scheduled(await events_of(execution), "run_tool")) == 2
 
-    async def test_an_agent_without_parallel_tools_runs_one_after_the_other(
+    async def test_an_agent_without_parallel_tools_runs_its_calls_in_order(
         self, temporal: TemporalClient
     ) -> None:
         """5.4.1: in response order."""
@@ -155,7 +155,7 @@ class TestTools:
         assert seen == [["a"], ["b"], ["c"]]
 
     async def test_a_quick_tool_is_a_local_activity(self, temporal: TemporalClient) -> None:
-        """1.1.3: it gets its two ids and has one recorded result, and costs no round trip to the server."""
+        """1.1.3: it gets its two ids and has one recorded result, and needs no round trip to the server."""
         seen: list[ToolContext] = []
 
         class Quick(MockTool):
@@ -176,7 +176,7 @@ class TestTools:
         assert scheduled(await events_of(execution), "run_tool") == []
 
     async def test_quick_and_regular_tools_of_one_response(self, temporal: TemporalClient) -> None:
-        """5.4.1: both kinds stand in response order."""
+        """5.4.1: both kinds are in response order."""
         slow, quick = MockTool.returning("slow", "", "s"), MockTool("quick", options=ToolOptions(quick=True))
         agent = an_agent(calls(("slow", {}), ("quick", {}), ("slow", {})), "Done", tools=[slow, quick])
         async with at_work(temporal, agent) as office:
@@ -185,10 +185,8 @@ class TestTools:
             assert await results(execution) == ["s", "null", "s"]
         assert result.steps == 2
 
-    async def test_what_is_wrong_with_a_call_that_never_ran_is_said_with_it(
-        self, temporal: TemporalClient
-    ) -> None:
-        """12.2: arguments that are no object, by the driver's own word."""
+    async def test_a_call_that_never_ran_has_its_error_in_the_result(self, temporal: TemporalClient) -> None:
+        """12.2: arguments that are no object, by the driver's own flag."""
         script = (
             '{"thought": "t", "type": "call_tool", "tool": "look", "args": [1]}',
             '{"thought": "t", "type": "final_answer", "answer": "Done"}',
@@ -204,8 +202,8 @@ class TestTools:
                 "Done",
             ]
 
-    async def test_a_call_that_cannot_run_is_told_so(self, temporal: TemporalClient) -> None:
-        """5.4.3: the model reads it as the failure of its call."""
+    async def test_a_call_that_cannot_run_fails(self, temporal: TemporalClient) -> None:
+        """5.4.3: the model reads the error as the failure of its call."""
 
         @tool
         def look(where: str | None) -> str | None:
@@ -244,7 +242,7 @@ async def gives_itself_up() -> None:
 
 
 class Burst(BaseException):
-    """Such as what `pytest.fail` raises."""
+    """An exception like that of `pytest.fail`."""
 
 
 async def bursts() -> None:
@@ -271,8 +269,8 @@ BAD_TOOLS: dict[str, tuple[Callable[..., Any], str]] = {
 
 
 class TestToolsThatFail:
-    async def test_whatever_a_tool_does_the_model_reads_it(self, temporal: TemporalClient) -> None:
-        """5.4.3: an exception in a tool is a failure with its message; the worker lives on."""
+    async def test_the_model_reads_every_exception_of_a_tool(self, temporal: TemporalClient) -> None:
+        """5.4.3: an exception in a tool is a failure with its message; the worker survives."""
         names = [*BAD_TOOLS, *(f"quick_{name}" for name in BAD_TOOLS)]
         handlers = [handler for handler, _ in BAD_TOOLS.values()] * 2
         tools = [
@@ -293,10 +291,10 @@ class TestToolsThatFail:
         assert [len(bad.calls) for bad in tools] == [1] * len(tools)
 
     @pytest.mark.parametrize("error", [Burst, SystemExit, asyncio.CancelledError])
-    async def test_a_model_that_raises_what_is_no_exception_is_a_failure_step(
+    async def test_a_model_that_raises_a_base_exception_is_a_failure_step(
         self, temporal: TemporalClient, error: type[BaseException]
     ) -> None:
-        """4.3.4, 4.5.4: never a workflow whose activity is tried again for ever."""
+        """4.3.4, 4.5.4: never a workflow whose activity is retried without end."""
 
         class Bursting:
             async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
@@ -309,7 +307,7 @@ class TestToolsThatFail:
         assert [told.message for told in step.errors] == [f"{error.__name__}: at once"]
         assert (result.status, result.stop_reason) == (AgentStatus.FAILED, StopReason.ERROR)
 
-    async def test_what_a_tool_said_is_why_the_execution_failed(self, temporal: TemporalClient) -> None:
+    async def test_the_error_of_a_tool_is_the_error_of_the_execution(self, temporal: TemporalClient) -> None:
         """8.2.3: a failure sets `error_message`."""
         bad = MockTool("bad", handler=raises(ToolFailed("It is closed")))
         async with at_work(temporal, an_agent(calls(("bad", {})), tools=[bad])) as office:
@@ -318,7 +316,7 @@ class TestToolsThatFail:
             assert (await execution.get()).error_message == "It is closed"
         assert (result.status, result.stop_reason) == (AgentStatus.FAILED, StopReason.ERROR)
 
-    async def test_a_tool_that_hangs_is_left_after_its_time(self, temporal: TemporalClient) -> None:
+    async def test_a_hanging_tool_is_abandoned_at_its_timeout(self, temporal: TemporalClient) -> None:
         """3.4.2: a timeout, whether it waits in the loop or blocks a thread."""
         over = threading.Event()
 
@@ -343,10 +341,10 @@ class TestToolsThatFail:
             ]
         assert (result.status, result.stop_reason) == (AgentStatus.FAILED, StopReason.ERROR)
 
-    async def test_a_quick_tool_that_is_not_quick_has_failed(
+    async def test_a_slow_quick_tool_has_failed(
         self, temporal: TemporalClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """1.1.3: Temporal would give the attempt up, and try it again for ever."""
+        """1.1.3: Temporal would time the attempt out and retry it without end."""
         monkeypatch.setattr(tool_calls, "QUICK_SECONDS", 0.05)
 
         async def waits() -> None:
@@ -361,11 +359,11 @@ class TestToolsThatFail:
 
 @dataclass(frozen=True)
 class Struck:
-    """Where the first attempt of something ends, and what comes of it."""
+    """The failpoint of the first attempt, and the outcome."""
 
     at: Failpoint
     did: int
-    """How often the model was asked, or the tool ran."""
+    """The number of model calls or tool runs."""
     effect: Effect = Effect.IDEMPOTENT
     quick: bool = False
     is_unknown: bool = False
@@ -395,7 +393,7 @@ TOOL_ATTEMPTS = [
 
 @dataclass(frozen=True)
 class Told:
-    """What an execution that was struck came to."""
+    """The result of an execution that was struck."""
 
     did: int
     said: list[str]
@@ -408,7 +406,7 @@ class Told:
     scope="module", loop_scope="module", params=[0.0, 60.0], ids=["announced", "over at once"]
 )
 async def told(services: EmbeddedServices, request: pytest.FixtureRequest) -> Mapping[Struck, Told]:
-    """All of them, at the same time; beginnings are written at once, or with what came of them."""
+    """All of them, in parallel; beginnings are stored at once, or together with the outcome."""
     attempts = [*MODEL_ATTEMPTS, *TOOL_ATTEMPTS]
     tools = {
         struck: MockTool(
@@ -441,13 +439,15 @@ async def told(services: EmbeddedServices, request: pytest.FixtureRequest) -> Ma
 
 
 class TestSecondAttempts:
-    """A worker that dies is played by an attempt that ends where it would have died."""
+    """A worker's death is simulated by an attempt that ends at that point."""
 
     @pytest.mark.parametrize("struck", MODEL_ATTEMPTS, ids=str)
-    def test_an_answer_that_was_recorded_is_not_asked_for_again(
+    def test_a_recorded_reply_is_not_requested_again(
         self, told: Mapping[Struck, Told], struck: Struck
     ) -> None:
-        """1.1.1, 1.1.3: the second attempt returns what the first one recorded; viewers are told once."""
+        """1.1.1, 1.1.3: the second attempt returns the reply that the first one recorded; viewers get it
+        once.
+        """
         known = told[struck]
 
         assert known.did == struck.did
@@ -459,15 +459,15 @@ class TestSecondAttempts:
             "agent.step.completed",
             "agent.status",
         ]
-        # What the first attempt may have said is taken back, unless it is recorded.
+        # The text of the first attempt is withdrawn, unless its reply is recorded.
         assert (void in known.envelopes) is (struck.at is not Failpoint.INFER_BEFORE_REPORT)
         assert (known.result.status, known.result.steps) == (AgentStatus.COMPLETED, 1)
 
     @pytest.mark.parametrize("struck", TOOL_ATTEMPTS, ids=str)
-    def test_a_call_has_one_result_whatever_became_of_its_first_attempt(
+    def test_a_call_has_one_result_after_any_failure_of_its_first_attempt(
         self, told: Mapping[Struck, Told], struck: Struck
     ) -> None:
-        """1.1.3: an idempotent tool runs again; what became of another one the model is told."""
+        """1.1.3: an idempotent tool runs again; the effect of another one is reported as unknown."""
         known = told[struck]
 
         assert known.did == struck.did
@@ -498,8 +498,8 @@ class TestSecondAttempts:
         assert result.status is (AgentStatus.COMPLETED if passed_on else AgentStatus.FAILED)
         assert len(pay.calls) == 1
 
-    async def test_an_end_that_could_not_be_written_is_written_later(self, temporal: TemporalClient) -> None:
-        """8.2.3: the final state is always written, once."""
+    async def test_an_end_that_could_not_be_stored_is_stored_later(self, temporal: TemporalClient) -> None:
+        """8.2.3: the final state is always stored, once."""
         async with at_work(
             temporal, an_agent("Done"), strike=Lightning(Failpoint.SETTLE_BEFORE_COMMIT)
         ) as office:
@@ -511,7 +511,7 @@ class TestSecondAttempts:
     async def test_a_store_that_is_away_for_a_while_delays_and_doubles_nothing(
         self, temporal: TemporalClient
     ) -> None:
-        """1.1.3: whichever write it was that failed."""
+        """1.1.3: for a failure of any write."""
         script = Script.of(ScriptedTurn(calls=(ScriptedCall(name="work"),)), "Done")
         agent = an_agent(model=ScenarioModel(script), tools=[MockTool("work")])
         async with at_work(temporal, agent) as office:
@@ -522,27 +522,29 @@ class TestSecondAttempts:
             assert await office.said(execution) == ["Go", "", "null", "Done"]
         assert (result.status, result.steps) == (AgentStatus.COMPLETED, 2)
 
-    async def test_a_call_is_read_only_by_who_did_not_record_it(self, temporal: TemporalClient) -> None:
-        """1.1.3: what this process has just recorded, it runs."""
+    async def test_a_call_is_read_only_by_a_process_that_did_not_record_it(
+        self, temporal: TemporalClient
+    ) -> None:
+        """1.1.3: a process runs the calls that it has just recorded without reading them."""
         script = Script.of(ScriptedTurn(calls=(ScriptedCall(name="work"),)), "Done")
         agent = an_agent(model=ScenarioModel(script), tools=[MockTool("work")])
         async with at_work(temporal, agent) as office:
             office.store.fails("preview_call", StoreUnavailable("connection refused"))
             execution, _ = await office.run()
             assert await office.said(execution) == ["Go", "", "null", "Done"]
-            # Nobody asked; the next one would have been refused.
+            # No read happened; the next one would have been refused.
             with pytest.raises(StoreUnavailable):
                 await office.store.preview_call(execution.ref, "c1")
 
 
 def judged_as(step: StepRow) -> str:
-    """The type of error that the error policy saw in the evaluation after the step."""
+    """The error type that the error policy saw in the evaluation after the step."""
     votes = step.outcome["evaluations"] if step.outcome else ()
     return next(v["context"]["errorType"] for v in votes if v["criterion"] == "ErrorPolicyCriterion")
 
 
 class TestModelsThatFail:
-    async def test_a_busy_provider_is_asked_again_when_it_wishes(self, temporal: TemporalClient) -> None:
+    async def test_a_busy_provider_is_retried_when_it_asks_for_it(self, temporal: TemporalClient) -> None:
         """3.5.1: in one step, waiting at least as long as `Retry-After` said."""
         agent = an_agent(RateLimited("busy", 0.3), ModelUnavailable("away", 0.01), "Done")
         async with at_work(temporal, agent) as office:
@@ -559,8 +561,8 @@ class TestModelsThatFail:
         assert timedelta(seconds=1) <= delay.ToTimedelta() <= timedelta(seconds=2)
         assert seconds_between(asked, began) >= 0.5 + 1
 
-    async def test_while_it_waits_everyone_is_told(self, temporal: TemporalClient) -> None:
-        """3.5.5: in the step, to viewers, and nothing of what the provider said."""
+    async def test_the_wait_for_a_provider_is_visible(self, temporal: TemporalClient) -> None:
+        """3.5.5: in the step, to viewers, and without the provider's words."""
         agent = an_agent(ModelUnavailable("10.0.0.3 is down", 1.2), "Done")
         async with at_work(temporal, agent) as office:
             execution = await office.start()
@@ -590,7 +592,7 @@ class TestModelsThatFail:
         ]
 
     async def test_the_time_is_limited(self, temporal: TemporalClient) -> None:
-        """3.5.4: by the agent, by its plan; what does not fit ends the step at once, and says so."""
+        """3.5.4: by the agent, by its plan; a wait that does not fit ends the step at once."""
         away, late = ModelUnavailable("away"), RateLimited("busy", 600)
         agents = [
             an_agent(away).with_name("none").with_retry_budget(0),
@@ -613,7 +615,7 @@ class TestModelsThatFail:
     async def test_a_model_without_a_key_ends_the_step_at_once_with_its_sentence(
         self, temporal: TemporalClient
     ) -> None:
-        """3.5.2: in the row, and in Temporal, where no other error has words."""
+        """3.5.2: in the row, and in Temporal, where no other error has a text."""
 
         class Keyless:
             def model(self, wanted: object = None) -> Model:
@@ -648,7 +650,7 @@ class TestModelsThatFail:
                 assert await errors(execution) == [(ErrorType.RATE_LIMIT, None)]
                 assert (await execution.get()).error_message == "busy"
 
-    async def test_the_error_policy_judges_what_remained_of_a_failure(self, temporal: TemporalClient) -> None:
+    async def test_the_error_policy_judges_the_last_failure(self, temporal: TemporalClient) -> None:
         """3.5.1, 3.5.2: a step error of that type, which a policy may forgive; another step follows."""
         failures: dict[Exception, str] = {
             RateLimited("busy"): "rate_limit",
@@ -671,7 +673,7 @@ class TestModelsThatFail:
         assert [[e.message for e in failed.errors] for failed, _ in steps] == [[str(e)] for e in failures]
         assert [(failed.messages, after.errors) for failed, after in steps] == [((), ())] * len(failures)
 
-    async def test_an_error_that_will_not_pass_is_not_tried_again(self, temporal: TemporalClient) -> None:
+    async def test_a_permanent_error_is_not_retried(self, temporal: TemporalClient) -> None:
         """3.5.2: a refused request becomes a step error at once."""
         async with at_work(temporal, an_agent(ModelError("too long"), "Done")) as office:
             _, result = await office.run()
@@ -680,7 +682,7 @@ class TestModelsThatFail:
             assert len(driver.model.requests) == 1
         assert result.stop_reason is StopReason.ERROR
 
-    async def test_crashes_are_no_failures_of_the_model(self, temporal: TemporalClient) -> None:
+    async def test_crashes_do_not_count_as_failures_of_the_model(self, temporal: TemporalClient) -> None:
         """3.5.1: attempts that died are not counted among those that the provider refused."""
         agent = an_agent(RateLimited("busy", 0.01), "Done").with_max_retries(2)
         async with at_work(temporal, agent, strike=Lightning(Failpoint.INFER_BEFORE_MODEL)) as office:
@@ -688,10 +690,10 @@ class TestModelsThatFail:
 
         assert (result.status, result.steps) == (AgentStatus.COMPLETED, 1)
 
-    async def test_an_answer_that_no_store_can_hold_is_an_error_of_the_step(
+    async def test_a_reply_that_no_store_can_hold_is_an_error_of_the_step(
         self, temporal: TemporalClient
     ) -> None:
-        """3.4.2: and not one that is paid for again and again."""
+        """3.4.2: and is not paid for again and again."""
         async with at_work(temporal, an_agent("a\0b")) as office:
             _, result = await office.run()
             driver: Any = office.agents[0].driver
@@ -702,7 +704,7 @@ class TestModelsThatFail:
 
 class TestWorkers:
     async def test_an_agent_that_no_worker_knows_waits_visibly(self, temporal: TemporalClient) -> None:
-        """1.1.1: and goes on once a worker knows it."""
+        """1.1.1: and continues once a worker knows it."""
         known, unknown = an_agent("Hello").with_name("known"), an_agent("Hello").with_name("unknown")
         office = an_office(temporal, unknown, known)
         async with office.worker(office.agents[1]):
@@ -717,7 +719,7 @@ class TestWorkers:
             assert (await finished(execution)).status is AgentStatus.COMPLETED
 
     async def test_it_runs_in_the_sandbox_too(self, temporal: TemporalClient) -> None:
-        """1.1.2: what the workflow does is deterministic, says Temporal's sandbox."""
+        """1.1.2: Temporal's sandbox finds the workflow deterministic."""
         work = MockTool("work", options=ToolOptions(quick=True))
         office = an_office(temporal, an_agent(calls(("work", {}), ("work", {})), "Done", tools=[work]))
         async with office.worker_with(SandboxedWorkflowRunner()):
@@ -729,7 +731,7 @@ class TestWorkers:
 
 @dataclass(frozen=True)
 class Broken:
-    """A plan's criterion that nobody registered."""
+    """A plan's criterion that is not registered."""
 
     def decide(self, state: object) -> Any:
         raise NotImplementedError
@@ -740,7 +742,7 @@ class TestWhatNobodyForesaw:
     async def test_an_exception_in_workflow_code_ends_the_execution_as_failed(
         self, temporal: TemporalClient, monkeypatch: pytest.MonkeyPatch, nth: int
     ) -> None:
-        """3.7.1, 8.2.3: written down like any other end; the workflow task does not fail for ever."""
+        """3.7.1, 8.2.3: recorded like any other end; the workflow task does not fail without end."""
         decide, asked = agent_execution.decide, 0
 
         def sometimes(*args: Any) -> Any:
@@ -761,8 +763,8 @@ class TestWhatNobodyForesaw:
         assert (row.status, row.error_message) == (ExecutionStatus.FAILED, "nobody foresaw this")
         assert of_type(await events_of(execution), "WORKFLOW_TASK_FAILED") == []
 
-    async def test_an_execution_that_somebody_else_ended_ends(self, temporal: TemporalClient) -> None:
-        """8.2.1: what an ended execution would write is refused, and not tried again for ever."""
+    async def test_an_execution_that_was_ended_elsewhere_ends(self, temporal: TemporalClient) -> None:
+        """8.2.1: a write of an ended execution is refused, and not retried without end."""
         office = an_office(temporal, an_agent("Done"))
         execution = await office.start()
         await office.store.settle(Settlement(execution.ref, "reconciler", ExecutionStatus.CANCELLED))
@@ -775,7 +777,7 @@ class TestWhatNobodyForesaw:
     async def test_an_execution_that_is_gone_from_the_store_fails_visibly(
         self, temporal: TemporalClient
     ) -> None:
-        """8.2.3: there is nothing that its end could be written to."""
+        """8.2.3: there is no row for its end."""
         async with at_work(temporal, an_agent("Done")) as office:
             gone = NotFound("execution", "any more")
             office.store.fails("begin_step", gone)
@@ -802,7 +804,7 @@ class TestWhatNobodyForesaw:
     async def test_a_criterion_that_no_worker_knows_ends_the_execution(
         self, temporal: TemporalClient
     ) -> None:
-        """2.2.7: for those who start workflows without our client."""
+        """2.2.7: for starters of workflows that do not use our client."""
         office = an_office(temporal, an_agent("Done"))
         plan = office.agents[0].plan().model_copy(update={"criteria": (CriterionRef(name="nobody.knows"),)})
         async with office.worker():
@@ -815,7 +817,7 @@ class TestWhatNobodyForesaw:
 
 class TestStarting:
     async def test_the_same_id_starts_once(self, temporal: TemporalClient) -> None:
-        """1.1.4: one execution is one workflow id, however often it is asked for."""
+        """1.1.4: one execution is one workflow id, for any number of requests."""
         id_ = uuid4()
         async with at_work(temporal, an_agent("Done")) as office:
             await finished(await office.start(execution_id=id_))
@@ -829,9 +831,7 @@ class TestStarting:
         with pytest.raises(UnknownName, match=r"No agent named 'nobody'\. Choose from: agent"):
             await an_office(temporal, an_agent("Done")).start(agent="nobody")
 
-    async def test_whoever_asks_to_stop_before_the_first_step_runs_none(
-        self, temporal: TemporalClient
-    ) -> None:
+    async def test_a_stop_before_the_first_step_runs_none(self, temporal: TemporalClient) -> None:
         """8.2.1: a cancelled execution that was pending never starts a step."""
         office = an_office(temporal, an_agent("Done"))
         execution = await office.start()

@@ -1,4 +1,4 @@
-"""`UseUserInput` in durable executions: what fits becomes the result, and silence has one as well."""
+"""`UseUserInput` in durable executions: a valid answer becomes the result, and so does silence."""
 
 from datetime import datetime
 from typing import Any
@@ -37,7 +37,7 @@ def an_asker(use: UseUserInput | None = None, /, **question: Any) -> AgentBuilde
 async def test_an_answer_that_fits_is_the_result(
     temporal: TemporalClient, question: dict[str, Any], answer: dict[str, Any], reads: str
 ) -> None:
-    """8.5.3, 5.4.2, 7.2: also one that says nothing; viewers are told in which step."""
+    """8.5.3, 5.4.2, 7.2: also an empty one; viewers learn in which step."""
     async with at_work(temporal, an_asker(**question)) as office:
         execution = await office.start()
         await office.until_asked(execution)
@@ -86,10 +86,10 @@ async def test_an_answer_that_does_not_fit_leaves_the_question_open(
         (None, {}, ("Error: No answer within 0.05s", False)),
     ],
 )
-async def test_nobody_answers_in_time(
+async def test_no_answer_arrives_in_time(
     temporal: TemporalClient, default: Any, question: dict[str, Any], result: tuple[str, bool]
 ) -> None:
-    """8.5.5, 7.2: the default answer, if there is one that fits; viewers are told until when, and of it."""
+    """8.5.5, 7.2: the default answer, if there is one that fits; viewers get the deadline and the outcome."""
     agent = an_asker(UseUserInput(0.05, default), **question)
     async with at_work(temporal, agent) as office:
         execution, _ = await office.run()
@@ -110,8 +110,8 @@ async def test_nobody_answers_in_time(
     assert (record.error and record.error.type) == (None if result[1] else ErrorType.TIMEOUT)
 
 
-async def test_what_cannot_be_asked_is_told_to_the_model_at_once(temporal: TemporalClient) -> None:
-    """8.5.1: nobody is asked."""
+async def test_an_invalid_question_fails_at_once(temporal: TemporalClient) -> None:
+    """8.5.1: no person is asked."""
     refused = calls(("user_input", {"prompt": " "}), ("user_input", {"prompt": "?", "choices": [5]}))
     async with at_work(temporal, an_agent(refused, "Done").with_capability(UseUserInput())) as office:
         execution, _ = await office.run()
@@ -124,7 +124,7 @@ async def test_what_cannot_be_asked_is_told_to_the_model_at_once(temporal: Tempo
 
 
 async def test_a_model_that_fills_in_choices_and_a_schema_asks_for_a_choice(temporal: TemporalClient) -> None:
-    """8.5.1: and people are shown the choices alone."""
+    """8.5.1: and people see only the choices."""
     both = calls(("user_input", {"prompt": "Which?", "choices": ["red", "blue"], "schema": DAY}))
     async with at_work(temporal, an_agent(both, "Done").with_capability(UseUserInput())) as office:
         execution = await office.start()

@@ -1,4 +1,4 @@
-"""Stored snapshots have the clocks of their execution, and a restored one goes on counting."""
+"""Stored snapshots have the clocks of their execution, and a restored one continues to count."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -29,12 +29,12 @@ SLIM = SlimAgentStateSerializer()
 
 
 async def slim_snapshots(debugging: Debugging, execution: Execution) -> list[Any]:
-    """What is stored, oldest first."""
+    """The stored snapshots, oldest first."""
     return [thaw(row.state) for row in await debugging.kept(execution)]
 
 
 async def clocks(execution: Execution, *, under_way: float = 0.0) -> Mapping[str, Any]:
-    """The clocks as the workflow has them."""
+    """The workflow's clocks."""
     facts = (await progress(execution)).facts
     info = facts.state_info
     assert info.started_at
@@ -80,10 +80,10 @@ async def test_the_final_snapshot_has_the_clocks_of_the_execution(debugging: Deb
     assert final["current_step"] == final["steps"][-1]
 
 
-async def test_a_snapshot_of_a_pause_counts_the_step_under_way_and_goes_on_counting(
+async def test_a_snapshot_of_a_pause_counts_the_step_under_way_and_continues_to_count(
     debugging: Debugging,
 ) -> None:
-    """2.7.2, 6.2, 6.3.7: restored without that step, nothing of its work is lost."""
+    """2.7.2, 6.2, 6.3.7: restored without that step, none of its work is lost."""
     async with debugging.at_work(looking(asks("?"), "Done")) as office:
         execution = await asked(office)
         facts = (await progress(execution)).facts
@@ -125,7 +125,7 @@ async def test_the_slim_snapshot_of_an_in_process_pause_counts_the_same_way() ->
 
 
 async def test_the_snapshots_of_debug_mode_have_the_clocks_of_their_moment(debugging: Debugging) -> None:
-    """2.7.2, 8.1.3: the sum of what its steps worked, processors included."""
+    """2.7.2, 8.1.3: the sum of the working times of its steps, processors included."""
 
     def look_closely(state: AgentState) -> AgentState:
         return state.with_metadata("seen", sum(range(100_000)))

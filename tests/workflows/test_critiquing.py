@@ -1,4 +1,4 @@
-"""Self-critique in durable executions: what the critic reads, what follows from it, and what it costs."""
+"""Self-critique in durable executions: the critic's input, its consequences, and its cost."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -53,20 +53,20 @@ class Critical(ScriptedModel):
 
 @dataclass(frozen=True)
 class Case:
-    """What the agent answers, what the critic says, and what follows."""
+    """The agent's replies, the critic's verdicts, and the outcome."""
 
     script: Sequence[InferenceResponse | str]
     critic: Sequence[str | Exception]
     steps: int
     asked: int
-    """How often the critic is asked."""
+    """The number of critiques."""
     critiques: int
     said: Sequence[str]
-    """After the first message."""
+    """The messages after the first."""
     reason: StopReason = StopReason.COMPLETED
     max_iterations: int = 2
     usage: int = 0
-    """Besides that of the critic."""
+    """In addition to the critic's."""
 
     def model(self) -> Critical:
         return Critical(self.script, self.critic)
@@ -110,8 +110,8 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-async def test_a_critic_is_heard(temporal: TemporalClient, name: str) -> None:
-    """9.7.1, 9.7.2, 9.7.3, 2.5: the same as in-process; the critic reads the same, and counts."""
+async def test_a_critique_decides_whether_the_agent_revises(temporal: TemporalClient, name: str) -> None:
+    """9.7.1, 9.7.2, 9.7.3, 2.5: the same as in-process; the critic reads the same, and its usage counts."""
     case = CASES[name]
     model, local_model = case.model(), case.model()
     async with at_work(temporal, case.agent(model)) as office:
@@ -143,7 +143,7 @@ async def test_a_critic_is_heard(temporal: TemporalClient, name: str) -> None:
 
 
 async def test_the_words_of_a_rejection_reach_the_agent(temporal: TemporalClient) -> None:
-    """9.7.3: the problem, and what to do about it."""
+    """9.7.3: the problem, and the advice."""
     case = CASES["rejected once"]
     async with at_work(temporal, case.agent(case.model())) as office:
         execution, _ = await office.run()
@@ -155,7 +155,7 @@ async def test_the_words_of_a_rejection_reach_the_agent(temporal: TemporalClient
 
 
 @pytest.mark.parametrize("point", [Failpoint.PROCESS_BEFORE, Failpoint.PROCESS_AFTER_RECORD])
-async def test_a_critic_whose_worker_is_lost_is_heard_once(
+async def test_a_critic_whose_worker_is_lost_critiques_once(
     temporal: TemporalClient, point: Failpoint
 ) -> None:
     """9.7.2, 1.1.1: one critique, one request to revise, and paid for once."""
@@ -171,8 +171,8 @@ async def test_a_critic_whose_worker_is_lost_is_heard_once(
     assert result.usage.total == 2010
 
 
-async def test_the_task_is_what_began_the_execution(temporal: TemporalClient) -> None:
-    """9.7.1: not what the conversation began with."""
+async def test_the_task_is_the_message_that_began_the_execution(temporal: TemporalClient) -> None:
+    """9.7.1: not the first message of the conversation."""
     model = Critical(["Red", "Blue"], [APPROVED])
     agent = an_agent(model=model).with_capability(UseSelfCritique())
     async with at_work(temporal, agent) as office:
@@ -192,7 +192,7 @@ async def test_the_task_is_what_began_the_execution(temporal: TemporalClient) ->
 
 
 async def test_a_critique_counts_against_the_tokens(temporal: TemporalClient) -> None:
-    """2.6.2, 9.7.3: a revision that nothing is left for is not begun."""
+    """2.6.2, 9.7.3: a revision without remaining tokens is not begun."""
     case = CASES["rejected once"]
     async with at_work(temporal, case.agent(case.model()).with_max_tokens(1000)) as office:
         _, result = await office.run()

@@ -67,8 +67,6 @@ async def store(database: str) -> AsyncGenerator[PostgresSessions]:
 
 @dataclass(frozen=True)
 class Debugging:
-    """Runs agents in debug mode."""
-
     services: EmbeddedServices
     store: PostgresSessions
 
@@ -76,7 +74,6 @@ class Debugging:
     async def at_work(
         self, *agents: AgentBuilder | AgentDefinition, strike: Strike = inert
     ) -> AsyncGenerator[Office]:
-        """An office with a worker."""
         office = an_office(await connected(self.services), *agents)
         office = replace(office, store=WatchedStore(self.store))
         async with office.worker(strike=strike):
@@ -93,7 +90,7 @@ def debugging(services: EmbeddedServices, store: PostgresSessions) -> Debugging:
 
 
 def states(kept: list[SnapshotRow]) -> list[AgentState]:
-    """What they hold; each is as it was written."""
+    """The states in them, as they were written."""
     read = [AgentState.from_dict(row.state) for row in kept]
     assert [thaw(state.to_dict()) for state in read] == [thaw(row.state) for row in kept]
     return read
@@ -103,7 +100,7 @@ def texts(state: AgentState) -> list[str]:
     return [message.text for message in state.messages]
 
 
-# Beside the in-process runner.
+# Comparison with the in-process runner.
 
 
 UNLIKE = {
@@ -111,13 +108,14 @@ UNLIKE = {
     *("createdAt", "startedAt", "completedAt", "updatedAt"),
     *("cumulativeExecutionSeconds", "sessionExecutionSeconds"),
 }
-"""What no two runs have in common, and what the store does not keep twice."""
+"""Values that differ in each run, and those that the store does not keep twice."""
 
 
 def as_in_process(state: Mapping[str, Any]) -> Any:
-    """A kept state as this process has it: errors without a reference, and votes with the words raised.
+    """A stored state in the form of this process: errors without a reference, and votes with the exceptions'
+    messages.
 
-    Every exception that is kept has a reference, and each its own.
+    Every stored exception has a unique reference.
     """
     errors = [each for each in _maps(thaw(state)) if each.get("exception")]
     references = [str(error.get("ref")) for error in errors]
@@ -170,7 +168,9 @@ def add(a: int, b: int) -> int:
 
 
 def reacting() -> AgentBuilder:
-    """One whose model is not understood, then passes a list where a map belongs, then does its work."""
+    """An agent whose first reply is invalid, whose second passes a list in place of a map, and whose third is
+    right.
+    """
     script = (
         "no decision",
         '{"thought": "t", "type": "call_tool", "tool": "add", "args": [1]}',
@@ -183,14 +183,16 @@ def reacting() -> AgentBuilder:
 
 
 def quick() -> AgentBuilder:
-    """One whose calls are answered before the workflow hears of them."""
+    """An agent whose calls have their results before the workflow gets the reply."""
     look = MockTool("look", handler=lambda: {"z": [1, 2.0], "a": None}, options=ToolOptions(quick=True))
     script = (calls(("look", {}), ("look", {}), usage=Usage(3, 2)), says("Done", Usage(1)))
     return an_agent(*script, tools=[look]).with_name("quick").with_system_prompt("Be brief")
 
 
 def busy() -> AgentBuilder:
-    """One whose model recovers within the budget of both runners: one step, which tells of no failure."""
+    """An agent whose model recovers within the budget of both runners: one step without a trace of the
+    failure.
+    """
     return an_agent(RateLimited("slow down"), ModelUnavailable("503"), "Done").with_name("busy")
 
 
@@ -212,7 +214,7 @@ class Both:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def both(services: EmbeddedServices, store: PostgresSessions) -> Mapping[str, Both]:
-    """All of them, at the same time."""
+    """All of them, in parallel."""
     debugging = Debugging(services, store)
 
     async def run(office: Office, name: str) -> Both:
@@ -230,15 +232,15 @@ class TestBothRunners:
     async def test_the_final_snapshot_is_the_state_of_the_in_process_runner(
         self, both: Mapping[str, Both], name: str
     ) -> None:
-        """8.1.3, 4.1.7, 3.5.1; 5.4.4: an error has its reference where it is kept."""
+        """8.1.3, 4.1.7, 3.5.1; 5.4.4: an error has its reference where it is stored."""
         kept, here = both[name].kept, both[name].here
 
-        # Here the driver knows the tools; a durable execution keeps what the model is told of them.
+        # Here the driver knows the tools; a durable execution stores the tool definitions for the model.
         told = here.to_dict() | {"cachedContext": DEFINITIONS[name]().spec().cached_context}
         assert kept[-1].is_final
         assert comparable(as_in_process(kept[-1].state)) == comparable(told)
 
-    async def test_what_was_kept_can_be_read_and_counts_the_same(
+    async def test_a_stored_state_can_be_read_and_counts_the_same(
         self, both: Mapping[str, Both], name: str
     ) -> None:
         """8.1.3, 4.1.7"""
@@ -246,7 +248,7 @@ class TestBothRunners:
         before, last = states(kept)[:-1], AgentState.from_dict(as_in_process(kept[-1].state))
 
         records = last.execution.step_executions
-        # What raised after a step became a step by itself, for which nobody was asked.
+        # An exception after a step became a step without a model call.
         followed = [record for record in records if record.outcome and record.outcome.should_continue]
         assert [row.step_number for row in kept[:-1]] == [record.number for record in followed]
         assert [state.step_count for state in before] == [record.number for record in followed]
@@ -259,21 +261,21 @@ class TestBothRunners:
 async def test_a_provider_that_recovers_leaves_no_trace_in_the_steps_of_either_runner(
     both: Mapping[str, Both],
 ) -> None:
-    """3.5.1: tries below the loop are no steps."""
+    """3.5.1: attempts below the loop are no steps."""
     busy_ones = [AgentState.from_dict(both["busy"].kept[-1].state), both["busy"].here]
 
     assert [(state.step_count, state.facts.total_failures) for state in busy_ones] == [(1, 0), (1, 0)]
     assert [state.final_response for state in busy_ones] == ["Done", "Done"]
 
 
-# What is kept when.
+# The moments of snapshots.
 
 
 ASK = calls(("user_input", {"prompt": "Which day?"}))
 
 
 class Struck:
-    """Ends the attempt that is about to ask for a step, the first time."""
+    """Ends the attempt that is about to request a step, the first time."""
 
     def __init__(self, number: int) -> None:
         self.left = number
@@ -287,7 +289,7 @@ class Struck:
 
 class TestWhen:
     async def test_after_each_step_on_a_pause_and_at_the_end(self, debugging: Debugging) -> None:
-        """8.1.3: each after the one before, with the outcome that led on."""
+        """8.1.3: each after the previous one, with the outcome that led to the next step."""
         look = MockTool.returning("look", "Looks", {"found": [1, 2]})
         agent = an_agent(calls(("look", {}), usage=Usage(5)), ASK, "Done", tools=[look])
         async with debugging.at_work(agent.with_capability(UseUserInput())) as office:
@@ -359,7 +361,7 @@ class TestWhen:
         assert {each.parent_snapshot_id for each in kept} == {None}
         assert of_child[0].state["parent_agent_id"] == str(states(kept)[0].agent_id)
 
-    async def test_a_second_attempt_keeps_nothing_again(self, debugging: Debugging) -> None:
+    async def test_a_second_attempt_stores_nothing_twice(self, debugging: Debugging) -> None:
         """8.1.3, 1.1.3"""
         agent = an_agent(calls(("look", {})), "Done", tools=[MockTool("look")])
         async with debugging.at_work(agent, strike=Struck(2)) as office:
@@ -369,8 +371,8 @@ class TestWhen:
         assert [(each.step_number, each.is_final) for each in kept] == [(1, False), (2, True)]
         assert kept[1].previous_snapshot_id == kept[0].id
 
-    async def test_a_pause_says_who_is_waited_for(self, debugging: Debugging) -> None:
-        """8.1.3: for somebody who paused it, here; a step that is complete is not judged yet."""
+    async def test_a_pause_names_the_reason_for_waiting(self, debugging: Debugging) -> None:
+        """8.1.3: here a person's pause; a complete step is not judged yet."""
         model = HeldModel(calls(("look", {})), "Done")
         agent = an_agent(model=model, tools=[MockTool("look", options=ToolOptions(quick=True))])
         async with debugging.at_work(agent) as office:
@@ -390,7 +392,7 @@ class TestWhen:
         assert texts(paused) == texts(first) == ["Go", "", "null"]
         assert paused.last_outcome is None
 
-    async def test_who_steers_is_heard_after_the_step_before(self, debugging: Debugging) -> None:
+    async def test_a_steering_message_follows_the_previous_step(self, debugging: Debugging) -> None:
         """8.1.3, 8.3.1"""
         model = HeldModel("Hello", "Goodbye")
         async with debugging.at_work(an_agent(model=model)) as office:
@@ -404,7 +406,7 @@ class TestWhen:
         assert (texts(first), texts(final)) == (["Go", "Hello"], ["Go", "Hello", "Hurry", "Goodbye"])
         assert [message.text for message in final.steps[1].output_messages] == ["Goodbye"]
 
-    async def test_what_is_cut_short_has_no_call_without_a_result(self, debugging: Debugging) -> None:
+    async def test_a_step_that_is_cut_short_has_no_call_without_a_result(self, debugging: Debugging) -> None:
         """8.1.3, 1.1.5"""
         begun = asyncio.Event()
 
@@ -428,8 +430,10 @@ class TestWhen:
         assert final.last_outcome
         assert final.last_outcome.stop_reason is StopReason.USER_REQUESTED
 
-    async def test_whose_child_waits_for_people_is_paused_by_nobody(self, debugging: Debugging) -> None:
-        """8.1.3, 8.4.1; 8.1.4: and the child keeps what its own agent says."""
+    async def test_a_parent_whose_child_waits_for_people_was_paused_by_no_person(
+        self, debugging: Debugging
+    ) -> None:
+        """8.1.3, 8.4.1; 8.1.4: and the child's snapshots follow its own agent's setting."""
         boss = an_agent(hires("clerk"), "Settled", tools=[Hire()]).with_name("boss")
         clerk = an_agent(ASK, "Friday it is").with_name("clerk").with_capability(UseUserInput())
         async with debugging.at_work(boss, clerk) as office:
@@ -448,8 +452,8 @@ class TestWhen:
         assert final.steps[0].tool_executions == first.steps[0].tool_executions
         assert {each.debug_mode for each in of_child} == {False}
 
-    async def test_what_people_changed_stands_before_the_result(self, debugging: Debugging) -> None:
-        """8.1.3: the call is the model's, and the note says what ran."""
+    async def test_an_edit_by_people_precedes_the_result(self, debugging: Debugging) -> None:
+        """8.1.3: the call is the model's, and the note names what ran."""
         agent = an_agent(calls(("add", {"a": 1, "b": 1})), "Done", tools=[add])
         async with debugging.at_work(agent.with_approval("add", "always")) as office:
             execution = await office.start(debug=True)
@@ -465,7 +469,7 @@ class TestWhen:
     async def test_a_step_that_could_not_be_carried_out_is_the_failure_that_ended_it(
         self, debugging: Debugging, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """8.1.3, 3.7.1: in the place of the step that was under way, whose words stay."""
+        """8.1.3, 3.7.1: in the place of the step that was under way, whose text stays."""
         decide, asked = agent_execution.decide, 0
 
         def sometimes(*args: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What the Temporal UI shows of an execution: what goes on, and once it has ended, how it ended."""
+"""The details of an execution in the Temporal UI: its activity, and after its end, the outcome."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ Act = Callable[[Execution], Awaitable[object]]
 
 
 async def details(execution: Execution, run: str | None = None) -> list[str]:
-    """The lines that the UI shows, which it asks the server for."""
+    """The lines in the UI, as the server returns them."""
     workflow: Any = execution.client.temporal.get_workflow_handle(execution.workflow.id, run_id=run)
     metadata = await workflow.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
     return metadata.current_details.splitlines()
@@ -43,7 +43,7 @@ async def answer(execution: Execution) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """An agent, what a person does once it waits, and how it ends."""
+    """An agent, a person's action once it waits, and how it ends."""
 
     agent: Callable[[], AgentBuilder]
     ended: str
@@ -73,8 +73,8 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-async def test_an_execution_that_has_ended_shows_how(temporal: TemporalClient, name: str) -> None:
-    """1.2.3: and no longer what it did last."""
+async def test_an_ended_execution_shows_its_outcome(temporal: TemporalClient, name: str) -> None:
+    """1.2.3: and no longer its last activity."""
     case = CASES[name]
     async with at_work(temporal, case.agent()) as office:
         execution = await office.start()
@@ -91,7 +91,7 @@ async def test_an_execution_that_has_ended_shows_how(temporal: TemporalClient, n
 
 
 async def test_an_activity_that_fails_for_good_is_shown(temporal: TemporalClient) -> None:
-    """1.2.3: by the kind of its error, without its words."""
+    """1.2.3: by the kind of its error, without its text."""
 
     def breaks(point: Failpoint) -> None:
         if point is Failpoint.INFER_BEFORE_MODEL:
@@ -124,7 +124,7 @@ async def test_parents_show_that_their_children_wait_and_both_show_their_ends(
             assert (await details(ended))[0].endswith("completed (completed)")
 
 
-async def test_a_run_that_was_cut_shows_that_the_next_one_goes_on(
+async def test_a_run_that_was_cut_shows_that_the_next_one_continues(
     temporal: TemporalClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1.2.3, 1.1.4"""

@@ -1,4 +1,4 @@
-"""What stands in Temporal: facts, and never a word of what people, models and tools say; little of it."""
+"""The content of Temporal histories: few facts, and no text of people, models or tools."""
 
 import asyncio
 from typing import Any
@@ -28,8 +28,8 @@ from everstep.client.client import Execution
 from everstep.workflows import agent_execution
 from tests.workflows.harness import Office, an_agent, at_work, finished, of_type, runs_of
 
-SECRET = "Xyzzy"  # noqa: S105 -- a word to look for
-"""Every text below carries it, with the place where it stood."""
+SECRET = "Xyzzy"  # noqa: S105 -- a word to search for
+"""Every text below contains it, with the name of its place."""
 
 
 def secret(place: str) -> str:
@@ -84,7 +84,7 @@ def tools() -> list[MockTool]:
 
 
 class Hire(MockTool):
-    """Hands a task over; whatever becomes of it is a secret."""
+    """Delegates a task; its result is a secret."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, options=ToolOptions(need=CallNeed.SUBAGENT))
@@ -100,7 +100,7 @@ class Hire(MockTool):
 
 
 async def told_and_asked(office: Office, model: Whisperer) -> Execution:
-    """An execution in which everybody says something, and everything goes wrong once."""
+    """An execution in which every part writes text, and each fails once."""
     execution = await office.start(
         [user(secret("prompt"))],
         session_id=uuid4(),
@@ -137,10 +137,10 @@ async def told_and_asked(office: Office, model: Whisperer) -> Execution:
 
 
 class TestPrivacy:
-    async def test_no_word_of_anybody_stands_in_temporal(
+    async def test_no_text_is_stored_in_temporal(
         self, temporal: TemporalClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """1.1.4: no prompt, argument, result, answer, reason or message of an error, in any run."""
+        """1.1.4: no prompt, argument, result, answer, reason or error message, in any run."""
         monkeypatch.setattr(agent_execution, "ROLL_OVER_EVENTS", 40)
         args = {"path": secret("argument")}
         everything = [(name, args) for name in ("look", "quick", "quick_bad", "bad")]
@@ -174,7 +174,7 @@ class TestPrivacy:
         assert SECRET.encode() not in description.raw_description.SerializeToString()
         assert SECRET.encode() not in details.SerializeToString()
 
-    async def test_no_word_of_a_child_stands_in_temporal(self, temporal: TemporalClient) -> None:
+    async def test_no_text_of_a_child_is_stored_in_temporal(self, temporal: TemporalClient) -> None:
         """1.1.4, 9.6.2: neither in its own history nor in its parent's."""
         tasks = [secret("task"), secret("refused"), secret("broken")]
         boss = an_agent(
@@ -199,7 +199,7 @@ class TestPrivacy:
         found = [leak(event) for run in runs for event in run if SECRET.encode() in event.SerializeToString()]
         assert found == []
 
-    async def test_a_failing_attempt_says_of_what_kind_it_was(self, temporal: TemporalClient) -> None:
+    async def test_a_failing_attempt_reports_its_kind(self, temporal: TemporalClient) -> None:
         """1.1.3: for the operator; the worker's log has the rest."""
         agent = an_agent(calls(("look", {})), tools=tools()).with_max_steps(1)
         async with at_work(temporal, agent) as office:
@@ -216,7 +216,7 @@ class TestPrivacy:
 
 
 def leak(event: HistoryEvent) -> str:
-    """Where a word stands that should not."""
+    """The place of a secret that should not be there."""
     text = str(event)
     place = text.index(SECRET)
     return f"event {event.event_id}: {text[max(0, place - 200) : place + 60]}"
@@ -236,7 +236,7 @@ def looks(**_args: object) -> str:
 
 class TestSize:
     @pytest.mark.parametrize("quick", [False, True], ids=["regular", "quick"])
-    async def test_a_history_costs_the_same_whatever_is_said(
+    async def test_the_size_of_a_history_does_not_depend_on_the_texts(
         self, temporal: TemporalClient, quick: bool, record_property: Any
     ) -> None:
         """1.1.4: for 1 kB and for 1 MB of conversation, and less than 1.2 kB for an activity."""
@@ -258,7 +258,7 @@ class TestSize:
             del little
 
         record_property("bytes_per_activity", small)
-        # A quick call is no activity of its own.
+        # A quick call is no separate activity.
         assert count == (17 if quick else 32)
         assert abs(large - small) < 10
         assert max(small, large) < 1200

@@ -1,4 +1,4 @@
-"""Hooks and processors: in a durable execution they do what they do in-process, and are recorded once."""
+"""Hooks and processors: in a durable execution they work as in-process, and are recorded once."""
 
 import asyncio
 import threading
@@ -73,7 +73,7 @@ CHANGED = "add messages before or after the conversation instead"
 
 
 class Meddler(AgentHook):
-    """Changes the state at one place; some changes are made a few times only."""
+    """Changes the state at one place; some changes happen only a few times."""
 
     def __init__(self, where: str, change: Change, times: int | None = None) -> None:
         self.where = where
@@ -101,12 +101,11 @@ class Meddler(AgentHook):
         return self._at("after_step", state)
 
     def __call__(self, state: AgentState) -> AgentState:
-        """As a processor."""
         return self._at("processor", state)
 
 
 class Asking:
-    """A processor that asks a model about each step, and passes its words on."""
+    """A processor that asks a model about each step, and appends its reply."""
 
     def __init__(self, change: Change = lambda state: state, fails: Exception | None = None) -> None:
         self.change = change
@@ -119,7 +118,7 @@ class Asking:
         return self.change(state.with_metadata(f"step {state.step_count}", said.text))
 
 
-# What they do.
+# Changes.
 
 
 def speaks(state: AgentState) -> AgentState:
@@ -156,7 +155,7 @@ def times_out(state: AgentState) -> AgentState:
     raise TimeoutError(f"too slow, with {len(state.messages)} messages")
 
 
-# What they must not do in a durable execution.
+# Changes that are forbidden in a durable execution.
 
 
 def rewrites(state: AgentState) -> AgentState:
@@ -193,7 +192,7 @@ def is_cancelled(state: AgentState) -> AgentState:
 
 
 class Burst(BaseException):
-    """Such as what `pytest.fail` raises."""
+    """An exception like that of `pytest.fail`."""
 
 
 def bursts(state: AgentState) -> AgentState:
@@ -206,21 +205,23 @@ EVERYWHERE = (*STEP_HOOKS, "before_tool", "after_tool")
 
 @dataclass(frozen=True)
 class Case:
-    """Who does what, and how the execution goes on after failures."""
+    """The hooks and processors, and how the execution continues after failures."""
 
     name: str
     build: Callable[[], AgentBuilder]
     fails_around_a_call: bool = False
-    """A durable execution has recorded the reply by then, and answers its calls: in-process it never was."""
+    """A durable execution has recorded the reply by then, and its calls get results: in-process the reply is
+    void.
+    """
 
 
 def an_office_worker(*script: InferenceResponse | str | Exception) -> AgentBuilder:
-    """Looks, then answers; a last step that goes on makes another one that ends."""
+    """Looks, then answers; a last step that continues causes another one that ends."""
     return an_agent(*(script or (LOOKS, DONE)), tools=[MockTool.returning("look", "", "seen")])
 
 
 def meddled(where: str, change: Change, times: int | None = None, policy: str = "stop_on_any_error") -> Case:
-    """One hook or processor meddles."""
+    """One hook or processor makes the change."""
 
     def build() -> AgentBuilder:
         meddler = Meddler(where, change, times)
@@ -264,10 +265,10 @@ BOTH = (
     *(meddled(where, times_out, None, "ignore_tool_errors") for where in EVERYWHERE),
     *ASKING,
 )
-"""What is the same in every shell."""
+"""Cases with the same result in every shell."""
 
 ESCAPING = (leaves, is_cancelled, bursts)
-"""What is no `Exception`, and still no reason to end the worker, or to try the same for ever."""
+"""Exceptions that are no `Exception`, and that must neither end the worker nor be retried without end."""
 
 REFUSED = {
     **{f"{where} {change.__name__}": ANOTHER for where in EVERYWHERE for change in (swaps, restarts)},
@@ -277,7 +278,7 @@ REFUSED = {
     **{f"{where} floods": "at most 1000 messages" for where in STEP_HOOKS},
     **{f"{where} {change.__name__}": "after" for where in EVERYWHERE for change in ESCAPING},
 }
-"""What is a failure step, with what its error says."""
+"""Cases that become a failure step, with the text of its error."""
 
 CHANGES: Mapping[str, Change] = {
     change.__name__: change
@@ -291,7 +292,7 @@ def refused(name: str) -> Case:
 
 
 def agent_of(case: Case) -> AgentBuilder:
-    """Its name is the case's place in the list: names are short words."""
+    """Its name is the case's index: names are short words."""
     return case.build().with_name(f"agent-{ALL.index(case)}")
 
 
@@ -302,7 +303,7 @@ ALL = (*BOTH, *map(refused, REFUSED))
 
 @dataclass(frozen=True)
 class Went:
-    """How an execution went, as far as it can be compared."""
+    """The comparable part of an execution."""
 
     decisions: Sequence[str]
     status: AgentStatus
@@ -315,7 +316,7 @@ class Went:
 
 @dataclass(frozen=True)
 class Ran:
-    """All that is known of a durable execution."""
+    """All results of a durable execution."""
 
     went: Went
     row: ExecutionRow
@@ -325,7 +326,7 @@ class Ran:
 
 
 async def run_locally(case: Case) -> Went:
-    """In-process."""
+    """Run in-process."""
     heard: list[Decision] = []
     runner = LocalRunner(agent_of(case).definition(), on_decision=heard.append)
     state = await runner.run(AgentState.empty().with_messages((user("Go"),)))
@@ -341,7 +342,7 @@ async def run_locally(case: Case) -> Went:
 
 
 async def run_durably(office: Office, case: Case, heard: Mapping[str, list[str]]) -> Ran:
-    """On a worker."""
+    """Run on a worker."""
     execution = await office.start(agent=agent_of(case).definition().descriptor.name)
     result, row = await finished(execution), await execution.get()
     material, steps = await office.store.material(execution.ref), await execution.steps()
@@ -363,7 +364,7 @@ async def run_durably(office: Office, case: Case, heard: Mapping[str, list[str]]
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def ran(services: EmbeddedServices) -> AsyncGenerator[Mapping[str, Ran]]:
-    """Every case, some at once: the time that one may take is not spent waiting for all the others."""
+    """Every case, several in parallel: the time limit of one is not spent waiting for all the others."""
     heard: dict[str, list[str]] = {}
     some = asyncio.Semaphore(SOME)
 
@@ -386,7 +387,7 @@ async def ran(services: EmbeddedServices) -> AsyncGenerator[Mapping[str, Ran]]:
 
 @pytest.mark.parametrize("case", BOTH, ids=lambda case: case.name)
 async def test_hooks_and_processors_do_the_same_in_every_shell(ran: Mapping[str, Ran], case: Case) -> None:
-    """1.1.6, 2.4.2, 4.3.4, 4.5.2, 4.5.4: decisions, what is said, metadata, usage, steps and the end."""
+    """1.1.6, 2.4.2, 4.3.4, 4.5.2, 4.5.4: decisions, messages, metadata, usage, steps and the end."""
     durably, locally = ran[case.name].went, await run_locally(case)
 
     if case.fails_around_a_call:
@@ -395,7 +396,7 @@ async def test_hooks_and_processors_do_the_same_in_every_shell(ran: Mapping[str,
 
 
 @pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
-async def test_what_hooks_and_processors_do_is_replayed(ran: Mapping[str, Ran], case: Case) -> None:
+async def test_the_effects_of_hooks_and_processors_are_replayed(ran: Mapping[str, Ran], case: Case) -> None:
     """1.1.1, 1.1.2: they do not run in the workflow, so the same decisions follow."""
     replayer = Replayer(
         workflows=[AgentExecution],
@@ -407,8 +408,10 @@ async def test_what_hooks_and_processors_do_is_replayed(ran: Mapping[str, Ran], 
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_a_durable_execution_cannot_keep_is_a_failure_step(ran: Mapping[str, Ran], name: str) -> None:
-    """4.3.4, 4.5.4: never a stuck workflow, and the error says what to do instead."""
+def test_a_change_that_a_durable_execution_cannot_store_is_a_failure_step(
+    ran: Mapping[str, Ran], name: str
+) -> None:
+    """4.3.4, 4.5.4: never a stuck workflow, and the error names the alternative."""
     known = ran[f"refused: {name}"]
 
     assert (known.result.status, known.result.stop_reason) == (AgentStatus.FAILED, StopReason.ERROR)
@@ -419,10 +422,10 @@ def test_what_a_durable_execution_cannot_keep_is_a_failure_step(ran: Mapping[str
 
 @pytest.mark.parametrize("where", EVERYWHERE)
 @pytest.mark.parametrize("change", ESCAPING)
-async def test_what_escapes_from_code_is_a_failure_step_in_every_shell(
+async def test_an_exception_that_escapes_from_code_is_a_failure_step_in_every_shell(
     ran: Mapping[str, Ran], where: str, change: Change
 ) -> None:
-    """4.5.4, 1.1.6: in-process, too, where it would end whatever runs the agent."""
+    """4.5.4, 1.1.6: in-process, too, where it would end the process that runs the agent."""
     name = f"{where} {change.__name__}"
     case = next(case for case in ALL if case.name == f"refused: {name}")
     locally, durably = await run_locally(case), ran[case.name].went
@@ -432,7 +435,7 @@ async def test_what_escapes_from_code_is_a_failure_step_in_every_shell(
 
 
 class Blocking(AgentHook):
-    """Keeps its thread busy until somebody lets it go."""
+    """Blocks its thread until it is released."""
 
     def __init__(self, where: str) -> None:
         self.where = where
@@ -468,13 +471,11 @@ class Blocking(AgentHook):
 
 
 class TestTakingTime:
-    """Hooks and processors that block, or never come back."""
+    """Hooks and processors that block, or never return."""
 
     @pytest.mark.parametrize("where", EVERYWHERE)
-    async def test_one_that_blocks_keeps_nobody_else_waiting(
-        self, temporal: TemporalClient, where: str
-    ) -> None:
-        """4.5.5: the worker goes on telling that it lives, and others are served meanwhile."""
+    async def test_a_blocking_hook_does_not_block_others(self, temporal: TemporalClient, where: str) -> None:
+        """4.5.5: the worker continues its heartbeats, and serves others in the meantime."""
         blocking = Blocking(where)
         agents = blocking.joins(an_office_worker()), an_agent("Done").with_name("neighbour")
         async with at_work(temporal, *agents) as office:
@@ -492,7 +493,7 @@ class TestTakingTime:
         )
 
     @pytest.mark.parametrize("where", [*EVERYWHERE, "before_tool, quick", "after_tool, quick"])
-    async def test_one_that_does_not_come_back_is_a_failure_step(
+    async def test_a_hook_that_does_not_return_is_a_failure_step(
         self, temporal: TemporalClient, monkeypatch: pytest.MonkeyPatch, where: str
     ) -> None:
         """4.5.5, 4.5.4, 3.1.1: of type timeout, and never a stuck workflow."""
@@ -513,10 +514,10 @@ class TestTakingTime:
         assert "did not finish within 0.05s" in " ".join(error.message for error in errors)
         assert ErrorType.TIMEOUT in [error.type for error in errors]
 
-    async def test_a_processor_that_waits_for_ever_is_a_failure_step(
+    async def test_a_processor_that_waits_without_end_is_a_failure_step(
         self, temporal: TemporalClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """4.5.5, 4.5.4: also one that keeps nobody waiting."""
+        """4.5.5, 4.5.4: also one that does not block."""
         monkeypatch.setattr(hooks, "MOST_SECONDS", 0.05)
 
         async def waits(state: AgentState) -> AgentState:
@@ -530,8 +531,8 @@ class TestTakingTime:
         assert (result.status, answered.errors) == (AgentStatus.FAILED, ())
         assert [error.type for error in failed.errors] == [ErrorType.TIMEOUT]
 
-    def test_their_time_is_over_before_that_of_their_activity(self) -> None:
-        """4.5.5: which would be tried again for ever."""
+    def test_their_timeout_is_shorter_than_that_of_their_activity(self) -> None:
+        """4.5.5: which would be retried without end."""
         model, tool, quick = (
             options.get("start_to_close_timeout", timedelta()).total_seconds()
             for options in (MODEL, TOOL, QUICK_TOOL)
@@ -542,11 +543,11 @@ class TestTakingTime:
 
 
 class TestPausing:
-    """A hook may pause; whoever resumes finds the execution where it was."""
+    """A hook may pause; the resumed execution is where it was."""
 
     @pytest.mark.parametrize("where", EVERYWHERE)
     async def test_a_hook_pauses(self, temporal: TemporalClient, where: str) -> None:
-        """8.4.1: once the work under way is done; nothing is asked or run twice."""
+        """8.4.1: once the work under way is done; nothing is requested or run twice."""
         meddler = Meddler(where, AgentState.paused, 1)
         agent = an_office_worker()
         agent = agent.add_processor(meddler) if where == "processor" else agent.add_hook(meddler)
@@ -557,14 +558,14 @@ class TestPausing:
             await execution.resume()
             result = await finished(execution)
 
-            # Before the step its calls are not under way yet.
+            # The hook before the step has no calls under way yet.
             assert [call.record is not None for call in step.calls] == [where != "before_step"]
             assert await office.said(execution) == ["Go", "", "seen", "Done"]
             assert await office.statuses(execution) == ["processing", "paused", "processing", "completed"]
         assert (result.status, result.steps) == (AgentStatus.COMPLETED, 2)
 
     async def test_each_call_may_pause(self, temporal: TemporalClient) -> None:
-        """8.4.1, 5.4.1: one after the other; a wish that was granted is not granted again."""
+        """8.4.1, 5.4.1: one after the other; a granted pause request is not granted again."""
         script = calls(("look", {}), ("look", {}))
         agent = an_office_worker(script, DONE).with_parallel_tools(False)
         agent.add_hook(Meddler("after_tool", AgentState.paused))
@@ -597,10 +598,10 @@ class TestCallsAndHooks:
     """Hooks around calls."""
 
     @pytest.mark.parametrize("is_quick", [False, True])
-    async def test_other_calls_of_a_step_that_a_hook_fails_are_answered(
+    async def test_the_other_calls_of_a_step_that_a_hook_fails_get_results(
         self, temporal: TemporalClient, is_quick: bool
     ) -> None:
-        """1.1.5, 4.5.4: no conversation keeps a call without a result, and the run goes on if it may."""
+        """1.1.5, 4.5.4: no stored conversation has a call without a result; the run may continue."""
 
         class Refusing(AgentHook):
             def before_tool(self, state: AgentState, call: ToolCall) -> AgentState:
@@ -628,10 +629,10 @@ class TestCallsAndHooks:
         assert look.calls == [{}]
         assert (result.status, result.steps) == (AgentStatus.COMPLETED, 2)
 
-    async def test_a_hook_is_shown_the_conversation_although_another_call_ends_meanwhile(
+    async def test_a_hook_gets_the_conversation_although_another_call_ends_in_the_meantime(
         self, temporal: TemporalClient
     ) -> None:
-        """4.4.4, 4.5.5: what was said before the step, whole."""
+        """4.4.4, 4.5.5: the whole conversation before the step."""
         shown = list[list[str]]()
 
         class Looking(AgentHook):
@@ -640,7 +641,7 @@ class TestCallsAndHooks:
                 return state
 
         class Overtaken(WatchedStore):
-            """Whoever looks at the steps second is told of them after a call was recorded."""
+            """The second reader of the steps gets them after a call was recorded."""
 
             def __init__(self) -> None:
                 super().__init__()
@@ -668,7 +669,7 @@ class TestCallsAndHooks:
     async def test_hooks_of_concurrent_calls_do_not_lose_each_others_notes(
         self, temporal: TemporalClient
     ) -> None:
-        """4.4.4: what they change is merged by key after all calls; of one key the later call's wins."""
+        """4.4.4: their changes are merged by key after all calls; of one key the later call's wins."""
 
         class Noting(AgentHook):
             def after_tool(self, state: AgentState, execution: ToolExecution) -> AgentState:
@@ -684,7 +685,7 @@ class TestCallsAndHooks:
         assert metadata == {**{f"looked at {place}": True for place in range(5)}, "last": 4}
 
     async def test_people_are_asked_before_hooks_see_the_call(self, temporal: TemporalClient) -> None:
-        """8.6.1: a hook stands around what is run."""
+        """8.6.1: a hook surrounds the call as it is run."""
         seen: list[Mapping[str, Any]] = []
 
         class Seeing(AgentHook):

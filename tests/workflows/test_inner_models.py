@@ -1,4 +1,4 @@
-"""Processors and tools that ask models: each question is paid for once, and counts once."""
+"""Processors and tools that ask models: each request is paid for once, and counts once."""
 
 import asyncio
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ BOTH_STEPS = 15 + 23
 
 
 class Lost:
-    """The worker is lost here, once: what it was doing does not go on, and nobody hears of it."""
+    """The worker is lost here, once: its work stops without a report."""
 
     def __init__(self) -> None:
         self.left = 1
@@ -50,7 +50,7 @@ class Lost:
 
 
 class Inner(ScriptedModel):
-    """Answers the agent as written down, and each inner question by what it has in store for those."""
+    """Replies to the agent by its script, and to each inner request by a script for those."""
 
     def __init__(
         self, *script: InferenceResponse | str, inner: Sequence[str | Exception | Lost] = ()
@@ -97,10 +97,10 @@ async def metadata(office: Office, execution: Execution) -> dict[str, Any]:
 
 class TestProcessors:
     @pytest.mark.parametrize("point", [Failpoint.PROCESS_BEFORE, Failpoint.PROCESS_AFTER_RECORD])
-    async def test_one_that_is_lost_is_answered_once(
+    async def test_a_lost_processor_has_its_answer_once(
         self, temporal: TemporalClient, point: Failpoint
     ) -> None:
-        """1.1.1, 1.1.3: what it asked, what it added, and what that cost."""
+        """1.1.1, 1.1.3: its request, its notes, and their cost."""
         model, strike = Inner(LOOKS, DONE), Lightning(point)
         async with at_work(temporal, an_asker(model, Asks("How was it?")), strike=strike) as office:
             execution, result = await office.run()
@@ -112,10 +112,10 @@ class TestProcessors:
         assert said == ["Go", "", "null", "Noted", "Done", "Noted"]
         assert result.usage.total == row.usage["total"] == BOTH_STEPS + 1001 + 1002
 
-    async def test_one_that_is_lost_with_all_answers_asks_nothing_again(
+    async def test_a_processor_lost_with_all_answers_asks_nothing_again(
         self, temporal: TemporalClient
     ) -> None:
-        """1.1.1, 1.1.3: the answers were recorded as they came."""
+        """1.1.1, 1.1.3: the answers were recorded as they arrived."""
         model, lost = Inner(DONE), Lost()
         agent = an_asker(model, Asks("How was it?", "How come?", then=lost))
         async with at_work(temporal, agent) as office:
@@ -127,7 +127,7 @@ class TestProcessors:
         assert model.inner == ["How was it?", "How come?"]
         assert result.usage.total == row.usage["total"] == 23 + 1001 + 1002
 
-    async def test_one_that_is_lost_between_two_questions_asks_the_second_again(
+    async def test_a_processor_lost_between_two_requests_repeats_the_second(
         self, temporal: TemporalClient
     ) -> None:
         """1.1.1, 1.1.3: the answer to the first was paid for."""
@@ -139,7 +139,7 @@ class TestProcessors:
         assert model.inner == ["How was it?", "How come?", "How come?"]
         assert result.usage.total == 23 + 1001 + 1003
 
-    async def test_what_it_asks_counts_once_while_the_execution_runs(self, temporal: TemporalClient) -> None:
+    async def test_inner_requests_count_once_while_the_execution_runs(self, temporal: TemporalClient) -> None:
         """4.2.1: readers of the row see no more than was used."""
         model = HeldModel(LOOKS, says("Well", Usage(input=1000)), DONE, holds=3)
         agent = an_agent(model=model, tools=[MockTool("look")]).add_processor(Asks("How was it?"))
@@ -152,7 +152,7 @@ class TestProcessors:
 
         assert running.usage["total"] == 15 + 1000
 
-    async def test_what_it_asks_counts_against_the_limit(self, temporal: TemporalClient) -> None:
+    async def test_inner_requests_count_against_the_limit(self, temporal: TemporalClient) -> None:
         """2.6.2: together with the step."""
         agent = an_asker(Inner(LOOKS, DONE), Asks("How was it?")).with_max_tokens(1016)
         async with at_work(temporal, agent) as office:
@@ -160,8 +160,8 @@ class TestProcessors:
 
         assert (result.stop_reason, result.steps, result.usage.total) == (StopReason.TOKEN_LIMIT, 1, 1016)
 
-    async def test_a_model_that_is_busy_is_asked_again(self, temporal: TemporalClient) -> None:
-        """3.5.1: within the step, as often as three times."""
+    async def test_a_busy_model_is_retried(self, temporal: TemporalClient) -> None:
+        """3.5.1: within the step, up to three times."""
         busy = RateLimited("busy", 0.01)
         agent = an_asker(Inner(DONE, inner=[busy, busy, "Well"]), Asks("How was it?"))
         async with at_work(temporal, agent) as office:
@@ -171,7 +171,7 @@ class TestProcessors:
         assert result.status is AgentStatus.COMPLETED
 
     async def test_a_model_that_stays_busy_is_a_failure_step(self, temporal: TemporalClient) -> None:
-        """4.3.4, 4.5.4: after the step that was processed."""
+        """4.3.4, 4.5.4: after the processed step."""
         agent = an_asker(Inner(DONE, inner=[RateLimited("busy", 0.01)] * 3), Asks("How was it?"))
         async with at_work(temporal, agent.with_max_retries(3)) as office:
             execution, result = await office.run()
@@ -180,7 +180,7 @@ class TestProcessors:
         assert (result.status, result.stop_reason, result.steps) == (AgentStatus.FAILED, StopReason.ERROR, 2)
         assert [error.message for error in steps[1].errors] == ["busy"]
 
-    async def test_cancelling_hangs_up(self, temporal: TemporalClient) -> None:
+    async def test_cancelling_disconnects_from_the_provider(self, temporal: TemporalClient) -> None:
         """8.2.1: at once."""
         model = HeldModel("Done", holds=2)
         async with at_work(temporal, an_agent(model=model).add_processor(Asks("How was it?"))) as office:
@@ -218,8 +218,8 @@ class TestTools:
         assert model.inner == ["How many?"]
         assert result.usage.total == row.usage["total"] == BOTH_STEPS + 1001
 
-    async def test_calls_of_one_step_ask_for_themselves(self, temporal: TemporalClient) -> None:
-        """9.9.1, 5.4.1: the same question twice is two questions."""
+    async def test_calls_of_one_step_ask_separately(self, temporal: TemporalClient) -> None:
+        """9.9.1, 5.4.1: the same question twice is two requests."""
         model = Inner(queries("How many?", "How many?"), DONE)
         async with at_work(temporal, an_agent(model=model, tools=[LlmQueryTool()])) as office:
             execution, result = await office.run()
@@ -227,7 +227,7 @@ class TestTools:
             assert sorted(await results(execution)) == ["Answer 1", "Answer 2"]
         assert result.usage.total == BOTH_STEPS + 1001 + 1002
 
-    async def test_a_model_that_fails_is_read_about(self, temporal: TemporalClient) -> None:
+    async def test_the_agent_reads_of_a_failed_model_call(self, temporal: TemporalClient) -> None:
         """9.9.1: no failure of the call."""
         model = Inner(queries("How many?", " "), DONE, inner=[ModelError("refused")])
         async with at_work(temporal, an_agent(model=model, tools=[LlmQueryTool()])) as office:
@@ -239,8 +239,8 @@ class TestTools:
             ]
         assert result.status is AgentStatus.COMPLETED
 
-    async def test_extraction_goes_on_where_it_was_lost(self, temporal: TemporalClient) -> None:
-        """9.8.1, 9.8.3, 1.1.3: the first try was paid for, and what it found wrong is asked again."""
+    async def test_extraction_continues_where_it_was_lost(self, temporal: TemporalClient) -> None:
+        """9.8.1, 9.8.3, 1.1.3: the first attempt was paid for, and its error is sent back again."""
         model = Inner(
             calls(
                 ("extract_data", {"input": "Six", "schema": "answer", "store_as": "found"}), usage=LOOKS.usage
@@ -259,8 +259,8 @@ class TestTools:
         assert model.inner[1] == model.inner[2]
         assert result.usage.total == BOTH_STEPS + 1001 + 1003
 
-    async def test_what_calls_ask_counts_against_the_limit(self, temporal: TemporalClient) -> None:
-        """2.6.2: what a step's calls asked counts before the next step."""
+    async def test_the_requests_of_calls_count_against_the_limit(self, temporal: TemporalClient) -> None:
+        """2.6.2: the inner requests of a step's calls count before the next step."""
         agent = an_agent(model=Inner(queries("How many?"), DONE), tools=[LlmQueryTool()])
         async with at_work(temporal, agent.with_max_tokens(1016)) as office:
             _, result = await office.run()
@@ -268,10 +268,10 @@ class TestTools:
         assert (result.stop_reason, result.steps) == (StopReason.TOKEN_LIMIT, 1)
 
     @pytest.mark.parametrize("is_quick", [False, True])
-    async def test_what_a_call_asked_counts_although_its_effect_is_unknown(
+    async def test_a_request_of_a_call_counts_although_its_effect_is_unknown(
         self, temporal: TemporalClient, is_quick: bool
     ) -> None:
-        """1.1.3, 4.2.1: its tool does not run again, and the model that it asked was paid."""
+        """1.1.3, 4.2.1: its tool does not run again, and the inner model call was paid."""
 
         @tool(options=ToolOptions(effect=Effect.AT_MOST_ONCE, quick=is_quick))
         async def consult(context: ToolContext) -> str:
@@ -290,10 +290,10 @@ class TestTools:
         assert model.inner == ["One?", "Two?"]
         assert result.usage.total == row.usage["total"] == BOTH_STEPS + 1001 + 1002
 
-    async def test_what_calls_asked_counts_although_their_step_was_cancelled(
+    async def test_the_requests_of_calls_count_although_their_step_was_cancelled(
         self, temporal: TemporalClient
     ) -> None:
-        """4.2.1: the row says what was used, also by a call whose result nobody waits for any more."""
+        """4.2.1: the row has the usage of all requests, also of a call whose result is no longer awaited."""
         begun = asyncio.Event()
 
         @tool
@@ -314,7 +314,7 @@ class TestTools:
         assert row.status is ExecutionStatus.CANCELLED
         assert row.usage["total"] == 15 + 1001
 
-    async def test_what_was_used_counts_while_people_are_waited_for(self, temporal: TemporalClient) -> None:
+    async def test_usage_counts_while_people_are_waited_for(self, temporal: TemporalClient) -> None:
         """4.2.1: the step is not complete, and was paid for."""
         model = Inner(queries("How many?"), DONE)
         agent = an_agent(model=model, tools=[LlmQueryTool()]).with_approval("llm_query", "always")

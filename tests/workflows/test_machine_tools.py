@@ -1,4 +1,4 @@
-"""Bash and the file tools at work: the same in every shell, once where that is said, gone when cancelled."""
+"""Bash and the file tools at work: the same in every shell, once if so declared, gone when cancelled."""
 
 import time
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ AT_WORK = "(setsid sleep 98765 &); (sleep 98765 & sleep 98765) & touch begun; wa
 def a_worker(
     folder: Path, *script: InferenceResponse | str, seconds: float = 60, model: HeldModel | None = None
 ) -> AgentBuilder:
-    """An agent that works in a directory, with all tools for it; it reads what fails and goes on."""
+    """An agent that works in a directory, with all tools for it; it reads failures and continues."""
     policy = ExecutionPolicy.for_bash(folder, seconds)
     builder = an_agent(*script, tools=[SearchFilesTool(folder), ListDirTool(folder)], model=model)
     builder.with_capability(UseBash(policy, output_policy=BashPolicy(40, 10, 30)))
@@ -83,16 +83,16 @@ def folder(tmp_path: Path) -> Path:
 
 
 async def locally(agent: AgentBuilder) -> list[str]:
-    """What the model reads of the same calls in-process."""
+    """The results of the same calls in-process, as the model reads them."""
     state = await LocalRunner(agent.definition()).run(AgentState.empty().with_messages((user("Go"),)))
     return [execution.text for step in state.steps for execution in step.tool_executions]
 
 
 async def test_the_tools_do_the_same_in_every_shell(temporal: TemporalClient, folder: Path) -> None:
-    """9.1.3, 9.1.4, 9.2.1 to 9.2.7: durably and in-process; and the directory looks the same afterwards."""
+    """durably and in-process; and the directory has the same content afterwards."""
     (folder / "durable").mkdir()
     (folder / "local").mkdir()
-    # Calls of one step run at once, so one after the other here.
+    # Calls of one step run in parallel, so one after the other here.
     agents = {
         name: a_worker(folder / name, *WORK).with_parallel_tools(False) for name in ("durable", "local")
     }
@@ -130,7 +130,7 @@ UNSTORABLE = {
 async def test_text_that_cannot_be_stored_is_a_problem_not_a_failure(
     temporal: TemporalClient, folder: Path
 ) -> None:
-    """9.2.1, 9.1.3: as a provider sends it; nothing is run, and an agent that stops at failures goes on."""
+    """9.2.1, 9.1.3: as a provider sends it; nothing is run, and an agent that stops at failures continues."""
     made = tuple(ToolCall.from_text("", name, arguments) for name, arguments in UNSTORABLE)
     script = InferenceResponse("", made, "tool_calls"), "Done"
     strict = [a_worker(folder, *script).with_error_policy(ErrorPolicy()) for _ in range(2)]
@@ -147,10 +147,10 @@ async def test_text_that_cannot_be_stored_is_a_problem_not_a_failure(
     ("name", "arguments"),
     [("bash", '{"command": "touch made", "more": "\\u0000"}'), ("read_file", "{"), ("bash", '["\\u0000"]')],
 )
-async def test_arguments_that_are_none_for_another_reason_fail(
+async def test_arguments_that_are_invalid_for_another_reason_fail(
     temporal: TemporalClient, folder: Path, name: str, arguments: str
 ) -> None:
-    """5.4.3: and nothing is run that nobody could have been shown."""
+    """5.4.3: and nothing is run that no person could have been shown."""
     made = InferenceResponse("", (ToolCall.from_text("", name, arguments),), "tool_calls")
     async with at_work(temporal, a_worker(folder, made, "Done")) as office:
         execution, _ = await office.run()
@@ -159,8 +159,8 @@ async def test_arguments_that_are_none_for_another_reason_fail(
     assert list(folder.iterdir()) == []
 
 
-async def test_time_that_is_up_is_a_result_like_any_other(temporal: TemporalClient, folder: Path) -> None:
-    """9.1.3: and the execution goes on."""
+async def test_a_timeout_is_a_result_like_any_other(temporal: TemporalClient, folder: Path) -> None:
+    """9.1.3: and the execution continues."""
     agent = a_worker(folder, calls(runs("echo first; sleep 98765")), "Done", seconds=1)
     async with at_work(temporal, agent) as office:
         execution, _ = await office.run()
@@ -172,7 +172,7 @@ async def test_time_that_is_up_is_a_result_like_any_other(temporal: TemporalClie
 async def test_a_cancelled_execution_leaves_nothing_of_its_commands(
     temporal: TemporalClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """9.1.1, 8.2.1: a cancel reaches a command with the next heartbeat, and then it is gone at once."""
+    """9.1.1, 8.2.1: a cancel reaches a command with the next heartbeat, and ends it at once."""
     need_a_sandbox()
     with surroundings(tmp_path) as around:
         monkeypatch.setenv("LC_EVERSTEP_TEST", around.mark)
@@ -189,7 +189,7 @@ async def test_a_cancelled_execution_leaves_nothing_of_its_commands(
             assert not around.left()
             assert await results(execution) == [CANCELLED_CALL] * 2
             assert (await execution.get()).status is ExecutionStatus.CANCELLED
-    # A quarter of a second until the next heartbeat; the rest is for a machine with other work.
+    # A quarter of a second until the next heartbeat; the rest is for a machine under load.
     assert seconds < 5
 
 
@@ -199,7 +199,7 @@ async def begun(around: Surroundings) -> bool:
 
 @dataclass(frozen=True)
 class Lost:
-    """A worker that is lost in a call, where, and what the model reads of it and what the disk holds."""
+    """A worker that is lost in a call: the place, the model's result, and the content of the disk."""
 
     call: tuple[str, dict[str, Any]]
     point: Failpoint
@@ -239,7 +239,7 @@ LOST = [
 async def test_a_lost_worker_leaves_what_the_tool_declares(
     temporal: TemporalClient, folder: Path, lost: Lost
 ) -> None:
-    """1.1.3: commands and edits are not made twice, what may run again does, and a result is kept."""
+    """1.1.3: commands and edits are not repeated, idempotent calls are, and a result is kept."""
     (folder / "log").write_text("begun\n")
     strike = Lightning(lost.point)
     async with at_work(temporal, a_worker(folder, calls(lost.call), "Done"), strike=strike) as office:
@@ -251,10 +251,10 @@ async def test_a_lost_worker_leaves_what_the_tool_declares(
     assert (folder / "log").read_text() == lost.holds
 
 
-async def test_a_worker_that_is_told_to_go_takes_its_commands_along(
+async def test_a_stopped_worker_takes_its_commands_along(
     temporal: TemporalClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """9.1.1, 1.1.3: the next one does not run the command again, and says that its effect is unknown."""
+    """9.1.1, 1.1.3: the next one does not run the command again, and reports that its effect is unknown."""
     need_a_sandbox()
     with surroundings(tmp_path) as around:
         monkeypatch.setenv("LC_EVERSTEP_TEST", around.mark)
@@ -271,7 +271,7 @@ async def test_a_worker_that_is_told_to_go_takes_its_commands_along(
 
 
 async def test_how_each_tool_is_run(temporal: TemporalClient, folder: Path) -> None:
-    """1.1.3: what returns at once needs no activity of its own."""
+    """1.1.3: a call that returns at once needs no separate activity."""
     every = calls(
         runs("true"),
         writes("a", "x"),

@@ -1,4 +1,4 @@
-"""MCP servers in durable executions: servers that others wrote, and hostile ones."""
+"""MCP servers in durable executions: third-party servers, and hostile ones."""
 
 import asyncio
 import json
@@ -44,14 +44,14 @@ FORGIVING = ErrorPolicy.retry_all(9)
 
 @pytest_asyncio.fixture(autouse=True)
 async def closed() -> AsyncGenerator[None]:
-    """No server is left when a test is over."""
+    """Close every server after a test."""
     yield
     await close_connections()
 
 
 @pytest.fixture
 def listings(monkeypatch: pytest.MonkeyPatch) -> list[Asker]:
-    """Who asked for a list of tools."""
+    """The requests for a list of tools."""
     asked, ask = list[Asker](), mcp_toolset.McpToolset.listed
 
     async def listed(self: mcp_toolset.McpToolset, asker: Asker) -> object:
@@ -72,7 +72,7 @@ def asks(tool: str, **args: object) -> InferenceResponse:
 
 
 class TestServersOfOthers:
-    async def test_three_of_them_serve_one_execution(
+    async def test_three_servers_serve_one_execution(
         self, temporal: TemporalClient, tmp_path: Path, listings: list[Asker]
     ) -> None:
         """9.10.1, 9.10.2: each listed once, and called by its prefix; in-process it is the same."""
@@ -108,8 +108,10 @@ class TestServersOfOthers:
         assert [message.text for message in local.messages] == said
 
     @pytest.mark.parametrize("way", ["stdio", "http"])
-    async def test_what_is_no_text_is_named_and_not_kept(self, temporal: TemporalClient, way: str) -> None:
-        """9.10.2: an image, a link, resources, a structured answer."""
+    async def test_content_other_than_text_is_named_and_not_stored(
+        self, temporal: TemporalClient, way: str
+    ) -> None:
+        """9.10.2: an image, a link, resources, structured content."""
         script = (
             calls(
                 ("s_get-tiny-image", {}),
@@ -139,7 +141,7 @@ class TestServersOfOthers:
     async def test_neither_a_lost_worker_nor_a_cut_history_asks_for_the_list_again(
         self, temporal: TemporalClient, listings: list[Asker], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """9.10.1, 1.1.4: the next worker starts the server, and calls what was recorded."""
+        """9.10.1, 1.1.4: the next worker starts the server, and calls the recorded tools."""
         monkeypatch.setattr(agent_execution, "ROLL_OVER_EVENTS", 20)
         sums = [asks("get-sum", a=number, b=1) for number in range(6)]
         strike = Lightning(Failpoint.TOOL_AFTER_EFFECT)
@@ -165,7 +167,7 @@ class TestServersOfOthers:
 
 
 class TestFailures:
-    async def test_a_server_that_never_answers_fails_the_step(
+    async def test_a_server_that_never_responds_fails_the_step(
         self, temporal: TemporalClient, listings: list[Asker]
     ) -> None:
         """9.10.1, 4.5.4: the error policy decides, and no workflow is stuck."""
@@ -179,10 +181,12 @@ class TestFailures:
         assert [error.type for step in steps for error in step.errors] == [ErrorType.TIMEOUT] * 2
         assert len(listings) == 2
 
-    async def test_a_server_that_dies_in_the_midst_fails_the_call(
+    async def test_a_server_that_dies_during_a_call_fails_the_call(
         self, temporal: TemporalClient, tmp_path: Path
     ) -> None:
-        """9.10.2: what may run once is not called again, what may run twice is; the next call works."""
+        """9.10.2: a tool that runs at most once is not called again, an idempotent one is; the next call
+        works.
+        """
         once, twice = tmp_path / "once", tmp_path / "twice"
         script = (
             calls(("s_die", {"note": str(once)}), ("s_dies_once", {"note": str(twice)})),
@@ -205,7 +209,7 @@ class TestFailures:
     @pytest.mark.parametrize(
         ("tool", "reads"), [("wait", f"Error: {EFFECT_UNKNOWN}"), ("dies_once", "alive")]
     )
-    async def test_a_worker_that_is_lost_runs_again_only_what_may_run_again(
+    async def test_a_lost_worker_repeats_only_idempotent_calls(
         self, temporal: TemporalClient, tmp_path: Path, tool: str, reads: str
     ) -> None:
         """9.10.2, 1.1.3: as the server declared it."""
@@ -230,13 +234,13 @@ async def by_temporal(execution: Execution) -> None:
 
 class TestCancelling:
     @pytest.mark.parametrize("cancel", [by_update, by_temporal])
-    async def test_a_call_ends_with_its_execution_and_the_server_is_told(
+    async def test_a_call_ends_with_its_execution_and_the_server_is_notified(
         self,
         temporal: TemporalClient,
         tmp_path: Path,
         cancel: Callable[[Execution], Awaitable[None]],
     ) -> None:
-        """8.2.1, 1.1.5: within moments; others go on calling it."""
+        """8.2.1, 1.1.5: within moments; other executions continue to call it."""
         notes = tmp_path / "notes"
         server = hostile(env={"NOTES": str(notes)})
         agent = using(server, asks("never", note=str(notes)), asks("echo", text="well"), "Done")
@@ -259,11 +263,11 @@ class TestCancelling:
     async def test_an_execution_is_cancelled_while_it_asks_for_the_list(
         self, temporal: TemporalClient, listings: list[Asker]
     ) -> None:
-        """8.2.1, 9.10.1: of a server that never answers."""
+        """8.2.1, 9.10.1: of a server that never responds."""
         async with at_work(temporal, using(hostile("silent"), "Never")) as office:
             execution = await office.start()
             async with asyncio.timeout(20):
-                while not listings:  # noqa: ASYNC110 -- nobody announces it
+                while not listings:  # noqa: ASYNC110 -- no signal
                     await asyncio.sleep(0.01)
             await execution.cancel()
             result = await finished(execution)
@@ -276,7 +280,7 @@ class TestCancelling:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def database(services: EmbeddedServices) -> str:
-    """The URL of one with our tables."""
+    """The URL of a database with our tables."""
     with psycopg.connect(services.database_url.replace("+psycopg", ""), autocommit=True) as connection:
         connection.execute("CREATE DATABASE mcp_secrets")
     own = make_url(services.database_url).set(database="mcp_secrets").render_as_string(hide_password=False)
@@ -292,7 +296,6 @@ async def http() -> AsyncGenerator[HostileHttp]:
 
 
 def everything_stored(database: str) -> str:
-    """All rows of all tables."""
     rows = list[str]()
     with psycopg.connect(database.replace("+psycopg", "")) as connection:
         tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()

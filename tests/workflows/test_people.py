@@ -1,4 +1,4 @@
-"""People answer, allow, steer, pause and stop: what an execution does with it, and what it refuses."""
+"""People answer, approve, steer, pause and cancel: the effects on an execution, and the refusals."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -42,7 +42,7 @@ from tests.workflows.harness import (
 
 
 def user_input(wait_seconds: float | None = None, handler: Callable[..., Any] | None = None) -> MockTool:
-    """A tool that people answer; what it does without an answer is up to the handler."""
+    """A tool for questions to people; without an answer, the handler decides."""
     options = ToolOptions(need=CallNeed.INPUT, wait_seconds=wait_seconds)
     schema = {"type": "object", "properties": {"prompt": {"type": "string"}}, "required": ["prompt"]}
     return MockTool("user_input", handler=handler, schema=schema, options=options)
@@ -54,14 +54,14 @@ def asks(*prompts: str, **more: Any) -> InferenceResponse:
 
 
 async def results(execution: Execution) -> list[tuple[str, bool]]:
-    """What the model read of each call, and whether it counts as a success."""
+    """The results of each call, and whether it counts as a success."""
     steps = await execution.steps()
     return [(c.record.text, c.record.success) for step in steps for c in step.calls if c.record]
 
 
 class TestQuestions:
     async def test_an_answer_becomes_the_result_of_the_call(self, temporal: TemporalClient) -> None:
-        """8.4.1, 8.5.2, 8.5.3: the same execution goes on in the same step."""
+        """8.4.1, 8.5.2, 8.5.3: the same execution continues in the same step."""
         ask = user_input()
         async with at_work(temporal, an_agent(asks("Which colour?"), "Done", tools=[ask])) as office:
             execution = await office.start()
@@ -114,8 +114,8 @@ class TestQuestions:
             assert await results(execution) == [("one", True), ("two", True)]
             assert (await office.statuses(execution)).count("paused") == 2
 
-    async def test_nobody_answers_in_time(self, temporal: TemporalClient) -> None:
-        """8.5.5: the tool says what holds then: its default, or that it failed."""
+    async def test_no_answer_arrives_in_time(self, temporal: TemporalClient) -> None:
+        """8.5.5: the tool decides on its default or a failure."""
 
         def no_answer(**_args: object) -> str:
             raise TimeoutError("No answer within 0.05s")
@@ -140,8 +140,10 @@ class TestQuestions:
         assert error.type is ErrorType.TIMEOUT
         assert failed.stop_reason is StopReason.ERROR
 
-    async def test_an_answer_whose_news_was_lost_is_told_again(self, temporal: TemporalClient) -> None:
-        """8.5.3: the answer was stored, the execution did not hear of it: the same answer again helps."""
+    async def test_an_answer_whose_signal_was_lost_is_delivered_again(self, temporal: TemporalClient) -> None:
+        """8.5.3: the answer was stored, but the execution did not receive it: sending the same answer again
+        helps.
+        """
         async with at_work(temporal, an_agent(asks("?"), "Done", tools=[user_input()])) as office:
             execution = await office.start()
             await office.until_asked(execution)
@@ -156,7 +158,7 @@ class TestQuestions:
 
 
 async def nothing_happens(*_args: object) -> None:
-    """The process died before it told the workflow."""
+    """The process died before it signalled the workflow."""
 
 
 def delete(path: str) -> str:
@@ -165,7 +167,7 @@ def delete(path: str) -> str:
 
 
 def careful(*paths: str, also: list[tuple[str, dict[str, Any]]] | None = None) -> Any:
-    """An agent that deletes files, and asks before."""
+    """An agent that deletes files, and asks first."""
     script = calls(*(("delete", {"path": path}) for path in paths), *(also or []))
     return an_agent(script, "Done", tools=[tool(delete)]).with_approval("delete", "always")
 
@@ -203,7 +205,7 @@ class TestApprovals:
         text: str,
         success: bool,
     ) -> None:
-        """8.6.2: what runs, and what the model reads; a denial is no error for the error policy."""
+        """8.6.2: the call that runs, and its result; a denial is no error for the error policy."""
         async with at_work(temporal, careful("a")) as office:
             execution = await office.start()
             await office.until_asked(execution)
@@ -270,8 +272,8 @@ class TestApprovals:
 
             assert await results(execution) == [(f"deleted {path}", True) for path in paths]
 
-    async def test_only_what_is_stored_allows_a_call(self, temporal: TemporalClient) -> None:
-        """8.6.3: whoever can talk to the workflow cannot allow anything by that alone."""
+    async def test_only_a_stored_decision_approves_a_call(self, temporal: TemporalClient) -> None:
+        """8.6.3: access to the workflow alone does not approve anything."""
         async with at_work(temporal, careful("a")) as office:
             execution = await office.start()
             await office.until_asked(execution)
@@ -283,7 +285,7 @@ class TestApprovals:
             assert await results(execution) == [(f"Error: {NOT_ALLOWED}", False)]
 
     async def test_a_decision_while_another_call_still_runs(self, temporal: TemporalClient) -> None:
-        """8.6.2: it counts although nobody waited for it yet."""
+        """8.6.2: it counts although nothing waited for it yet."""
         runs, go_on = asyncio.Event(), asyncio.Event()
 
         @tool
@@ -304,8 +306,8 @@ class TestApprovals:
             assert await results(execution) == [("deleted a", True), ("seen", True)]
             assert "paused" not in await office.statuses(execution)
 
-    async def test_nobody_has_to_allow_anything_in_time(self, temporal: TemporalClient) -> None:
-        """8.4.1, 8.6.2: silence allows nothing, also where an answer may be late."""
+    async def test_an_approval_has_no_deadline(self, temporal: TemporalClient) -> None:
+        """8.4.1, 8.6.2: silence approves nothing, also where an answer may be late."""
         ask = user_input(wait_seconds=0.001)
         agent = an_agent(asks("?"), "Done", tools=[ask]).with_approval(ask.name, "always")
         async with at_work(temporal, agent) as office:
@@ -317,8 +319,8 @@ class TestApprovals:
         assert of_type(await events_of(execution), "TIMER_STARTED") == []
         assert ask.calls == []
 
-    async def test_calls_that_need_nobody_run_meanwhile(self, temporal: TemporalClient) -> None:
-        """8.6.2: and results stand in response order."""
+    async def test_calls_without_approval_run_in_the_meantime(self, temporal: TemporalClient) -> None:
+        """8.6.2: and the results are in response order."""
         agent = careful("a", also=[("look", {})]).with_tools([MockTool.returning("look", "", "seen")])
         async with at_work(temporal, agent) as office:
             execution = await office.start()
@@ -331,8 +333,8 @@ class TestApprovals:
 
 
 class TestSteering:
-    async def test_a_message_is_heard_at_the_next_boundary(self, temporal: TemporalClient) -> None:
-        """8.3.1: after the step is recorded, never between a call and its result; it asks for a step."""
+    async def test_a_message_is_inserted_at_the_next_boundary(self, temporal: TemporalClient) -> None:
+        """8.3.1: after the step is recorded, never between a call and its result; it requests a step."""
         model = HeldModel(calls(("look", {})), "Done", "Blue then", holds=1)
         async with at_work(temporal, an_agent(model=model, tools=[MockTool("look")])) as office:
             execution = await office.start()
@@ -344,7 +346,7 @@ class TestSteering:
             assert await office.said(execution) == ["Go", "", "null", "Blue, please", "Done"]
         assert (result.steps, result.unheard) == (2, 0)
 
-    async def test_a_message_asks_for_one_more_step(self, temporal: TemporalClient) -> None:
+    async def test_a_message_requests_one_more_step(self, temporal: TemporalClient) -> None:
         """8.3.1: it counts as a continuation request."""
         model = HeldModel("Red", "Blue", holds=1)
         async with at_work(temporal, an_agent(model=model)) as office:
@@ -361,8 +363,8 @@ class TestSteering:
         assert first.outcome["resolvedBy"] == "ContinuationRequest"
         assert (result.steps, result.unheard) == (2, 0)
 
-    async def test_a_message_that_a_guard_forbids_stays_unheard(self, temporal: TemporalClient) -> None:
-        """8.3.1: the boundary is evaluated without it, and the result says so."""
+    async def test_a_message_that_a_guard_forbids_stays_in_the_queue(self, temporal: TemporalClient) -> None:
+        """8.3.1: the boundary is evaluated without it, and the result reports it."""
         model = HeldModel("Red")
         async with at_work(temporal, an_agent(model=model).with_max_steps(1)) as office:
             execution = await office.start()
@@ -374,7 +376,7 @@ class TestSteering:
             assert await office.said(execution) == ["Go", "Red"]
         assert (result.steps, result.unheard, result.stop_reason) == (1, 1, StopReason.COMPLETED)
 
-    async def test_a_message_to_an_end_that_is_being_written_is_kept(self, temporal: TemporalClient) -> None:
+    async def test_a_message_during_the_end_is_kept(self, temporal: TemporalClient) -> None:
         """8.3.2: once it is accepted, the workflow cannot refuse it any more."""
         async with at_work(temporal, an_agent("Done")) as office:
             async with office.store.held("settle") as settling:
@@ -424,7 +426,7 @@ class TestPausing:
             await finished(execution)
 
     async def test_a_paused_execution_finishes_its_work_and_waits(self, temporal: TemporalClient) -> None:
-        """8.4.1: then goes on where it stood."""
+        """8.4.1: then continues where it stopped."""
         model = HeldModel(calls(("look", {})), "Done")
         async with at_work(temporal, an_agent(model=model, tools=[MockTool("look")])) as office:
             execution = await office.start()
@@ -441,8 +443,8 @@ class TestPausing:
         assert (paused.status, paused.facts.is_paused, asked) == (ExecutionStatus.PAUSED, True, 1)
         assert result.steps == 2
 
-    async def test_what_is_said_meanwhile_is_heard_later(self, temporal: TemporalClient) -> None:
-        """8.3.1: a paused execution hears at its next boundary too."""
+    async def test_a_message_during_a_pause_is_inserted_later(self, temporal: TemporalClient) -> None:
+        """8.3.1: a paused execution inserts it at its next boundary too."""
         model = HeldModel(calls(("look", {})), "Done")
         async with at_work(temporal, an_agent(model=model, tools=[MockTool("look")])) as office:
             execution = await office.start()
@@ -456,8 +458,8 @@ class TestPausing:
 
             assert await office.said(execution) == ["Go", "", "null", "Look twice", "Done"]
 
-    async def test_only_what_is_paused_can_be_resumed(self, temporal: TemporalClient) -> None:
-        """8.2.1: to resume what runs is refused."""
+    async def test_only_a_paused_execution_can_be_resumed(self, temporal: TemporalClient) -> None:
+        """8.2.1: resuming a running execution is refused."""
         model = HeldModel("Done")
         async with at_work(temporal, an_agent(model=model)) as office:
             execution = await office.start()
@@ -470,7 +472,7 @@ class TestPausing:
     async def test_an_answer_to_a_paused_execution_waits_until_it_is_resumed(
         self, temporal: TemporalClient
     ) -> None:
-        """8.5.3: the call has its answer, the pause goes on."""
+        """8.5.3: the call has its answer, the pause continues."""
         async with at_work(temporal, an_agent(asks("?"), "Done", tools=[user_input()])) as office:
             execution = await office.start()
             await office.until_asked(execution)
@@ -486,7 +488,7 @@ class TestPausing:
 
 
 class Stubborn:
-    """A model that answers although somebody hung up."""
+    """A model that replies although the caller disconnected."""
 
     def __init__(self, answer: InferenceResponse) -> None:
         self.answer = answer
@@ -513,13 +515,13 @@ async def by_temporal(execution: Execution) -> None:
 
 
 def asked_to_stop(events: list[HistoryEvent]) -> HistoryEvent:
-    """When it was cancelled, one way or the other."""
+    """The moment when it was cancelled."""
     ours = of_type(events, "WORKFLOW_EXECUTION_UPDATE_ACCEPTED")
     return (ours or of_type(events, "WORKFLOW_EXECUTION_CANCEL_REQUESTED"))[0]
 
 
 async def cancelled(office: Office, execution: Execution) -> list[HistoryEvent]:
-    """Its history, once it has ended as cancelled."""
+    """The history of an execution that has ended as cancelled."""
     result, row = await finished(execution), await execution.get()
     assert (result.status, result.stop_reason) == (AgentStatus.COMPLETED, StopReason.USER_REQUESTED)
     assert (row.status, row.completed_at is None) == (ExecutionStatus.CANCELLED, False)
@@ -532,7 +534,7 @@ class TestCancelling:
     async def test_during_a_stream(
         self, temporal: TemporalClient, cancel: Callable[[Execution], Awaitable[None]]
     ) -> None:
-        """8.2.1: the provider's connection is closed and the status written within a second."""
+        """8.2.1: the provider's connection is closed and the status stored within a second."""
         model = HeldModel("Never")
         async with at_work(temporal, an_agent(model=model)) as office:
             execution = await office.start()
@@ -572,7 +574,7 @@ class TestCancelling:
     async def test_while_people_are_asked(
         self, temporal: TemporalClient, cancel: Callable[[Execution], Awaitable[None]]
     ) -> None:
-        """8.2.1: a paused execution may be cancelled; nobody needs to answer any more."""
+        """8.2.1: a paused execution may be cancelled; its questions need no answer any more."""
         async with at_work(temporal, an_agent(asks("?"), tools=[user_input()])) as office:
             execution = await office.start()
             await office.until_asked(execution)
@@ -582,10 +584,10 @@ class TestCancelling:
             assert await execution.requests() == ()
             assert await office.said(execution) == ["Go", "", CANCELLED_CALL]
 
-    async def test_after_a_pause_was_asked_for(
+    async def test_after_a_pause_was_requested(
         self, temporal: TemporalClient, cancel: Callable[[Execution], Awaitable[None]]
     ) -> None:
-        """8.2.1: to stop outranks to wait."""
+        """8.2.1: a cancel outranks a pause."""
         model = HeldModel("Never")
         async with at_work(temporal, an_agent(model=model)) as office:
             execution = await office.start()
@@ -599,7 +601,7 @@ class TestCancelling:
     async def test_when_the_answer_came_all_the_same(
         self, temporal: TemporalClient, cancel: Callable[[Execution], Awaitable[None]]
     ) -> None:
-        """8.2.1, 1.1.5: the calls in it are not run any more."""
+        """8.2.1, 1.1.5: its calls are not run any more."""
         model, look = Stubborn(calls(("look", {}))), MockTool("look")
         async with at_work(temporal, an_agent(model=model, tools=[look])) as office:
             execution = await office.start()
@@ -611,10 +613,10 @@ class TestCancelling:
         assert scheduled(events, "run_tool") == []
         assert look.calls == []
 
-    async def test_while_something_is_written_down(
+    async def test_during_a_write(
         self, temporal: TemporalClient, cancel: Callable[[Execution], Awaitable[None]]
     ) -> None:
-        """8.2.3: that it ended is written whatever is cancelled meanwhile."""
+        """8.2.3: its end is stored despite any cancel in the meantime."""
         async with at_work(temporal, an_agent(asks("?"), tools=[user_input()])) as office:
             async with office.store.held("settle") as settling:
                 execution = await office.start_directly()
@@ -625,7 +627,7 @@ class TestCancelling:
 
 class TestEndedExecutions:
     async def test_an_ended_execution_refuses_everything(self, temporal: TemporalClient) -> None:
-        """8.2.1: and says that it has ended."""
+        """8.2.1: with the reason that it has ended."""
         async with at_work(temporal, an_agent(says("Done"))) as office:
             execution, _ = await office.run()
             for late in (execution.pause(), execution.resume(), execution.cancel()):

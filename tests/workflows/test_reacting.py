@@ -95,7 +95,7 @@ CASES: dict[str, Callable[[], AgentBuilder]] = {
 
 @pytest.mark.parametrize("name", CASES)
 async def test_react_is_the_same_in_every_shell(temporal: TemporalClient, name: str) -> None:
-    """12.2, 1.1.6: what is said, the types of the steps, what failed, what is noted, what it cost."""
+    """12.2, 1.1.6: messages, types of the steps, failures, notes, usage."""
     async with at_work(temporal, CASES[name]()) as office:
         execution, result = await office.run()
         said = [(m.role, m.text) for m in await office.store.transcript(execution.ref)]

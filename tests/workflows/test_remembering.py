@@ -1,4 +1,4 @@
-"""What agents note down, plan and load: it is there in the next step, however that comes about."""
+"""Notes, tasks and skills of agents: they are there in the next step after any interruption."""
 
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -37,7 +37,7 @@ from tests.workflows.test_agent_execution import Lightning, results
 
 FORGIVING = ErrorPolicy.ignore_tool_errors()
 FEW_EVENTS = 30
-"""A history is cut every few steps; between two runs the server lets a second pass."""
+"""A history is cut every few steps; between two runs the server waits a second."""
 
 
 def writes(*notes: tuple[str, Any]) -> InferenceResponse:
@@ -58,7 +58,7 @@ LISTS = calls(("metadata_list", {}))
 
 
 def a_writer(*script: InferenceResponse | str, policy: MetadataPolicy | None = None) -> AgentBuilder:
-    """An agent with a scratchpad, and with something to do that takes no notes."""
+    """An agent with a scratchpad, and with a tool that takes no notes."""
     return an_agent(*script, tools=[MockTool("look")]).with_capability(UseMetadataTools(policy))
 
 
@@ -72,7 +72,7 @@ async def locally(agent: AgentBuilder) -> AgentState:
 
 
 class TestNotes:
-    async def test_a_step_sees_what_the_steps_before_it_wrote(self, temporal: TemporalClient) -> None:
+    async def test_a_step_sees_the_writes_of_the_steps_before_it(self, temporal: TemporalClient) -> None:
         """9.4.2, 9.4.3: a read in the same step sees the old value; parallel writes merge by key."""
         script = (
             writes(("a", 1), ("b", [1, 2]), ("a", "one")),
@@ -103,7 +103,7 @@ class TestNotes:
     async def test_limits_count_earlier_writes_of_the_step(
         self, temporal: TemporalClient, is_parallel: bool
     ) -> None:
-        """9.4.2: whether they were refused themselves is known as well."""
+        """9.4.2: including whether they were refused themselves."""
         script = writes(("a", 1), ("b", 2), ("tasks", 3), ("c", 4), ("a", 5), ("d", 6))
         agent = a_writer(script, "Done", policy=MetadataPolicy(max_keys=3)).with_parallel_tools(is_parallel)
         async with at_work(temporal, agent) as office:
@@ -123,7 +123,7 @@ class TestNotes:
         "point", [Failpoint.TOOL_AFTER_RESERVE, Failpoint.TOOL_AFTER_EFFECT, Failpoint.TOOL_BEFORE_REPORT]
     )
     async def test_a_lost_worker_loses_no_notes(self, temporal: TemporalClient, point: Failpoint) -> None:
-        """9.4.2, 1.1.3: and writes none of them twice."""
+        """9.4.2, 1.1.3: and stores none of them twice."""
         strike = Lightning(point)
         agent = a_writer(writes(("a", 1), ("b", 2)), reads("a", "b"), "Done")
         async with at_work(temporal, agent, strike=strike) as office:
@@ -134,7 +134,7 @@ class TestNotes:
         assert strike.at is None
 
     async def test_notes_outlive_a_pause(self, temporal: TemporalClient) -> None:
-        """9.4.2, 8.4.1: one that comes between two steps, and one in the midst of a step."""
+        """9.4.2, 8.4.1: one that comes between two steps, and one during a step."""
         script = (writes(("a", 1)), calls(("metadata_write", {"key": "b", "value": 2}), ("look", {})), LISTS)
         async with at_work(temporal, a_writer(*script, "Done").with_approval("look", "always")) as office:
             execution = await office.start()
@@ -163,10 +163,10 @@ class TestNotes:
 
 class TestPlans:
     @pytest.mark.parametrize("few_events", [False, True])
-    async def test_tasks_are_spoken_of_as_often_as_in_process(
+    async def test_tasks_are_mentioned_as_often_as_in_process(
         self, temporal: TemporalClient, monkeypatch: pytest.MonkeyPatch, few_events: bool
     ) -> None:
-        """9.3.2, 9.3.3, 1.1.4: reminders and renderings at the same places, however the history is cut."""
+        """9.3.2, 9.3.3, 1.1.4: reminders and renderings at the same places, wherever the history is cut."""
         if few_events:
             monkeypatch.setattr(agent_execution, "ROLL_OVER_EVENTS", 3 * FEW_EVENTS)
 
@@ -188,7 +188,7 @@ class TestPlans:
         assert sum("<todo-reminder-nag>" in text for text in said) > 1
         assert sum("<todo-reminder-initial>" in text for text in said) == 1
 
-    async def test_a_plan_that_is_refused_changes_nothing(self, temporal: TemporalClient) -> None:
+    async def test_a_refused_plan_changes_nothing(self, temporal: TemporalClient) -> None:
         """9.3.1, 9.3.2: of two plans in one step the later one is kept."""
         script = calls(
             *(
@@ -212,7 +212,7 @@ class TestSkills:
     async def test_skills_are_announced_once_and_loaded(
         self, temporal: TemporalClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """9.5.3, 9.5.4, 1.1.4: as in-process; they stand before the conversation in every run."""
+        """9.5.3, 9.5.4, 1.1.4: as in-process; they precede the conversation in every run."""
         monkeypatch.setattr(agent_execution, "ROLL_OVER_EVENTS", FEW_EVENTS)
         (tmp_path / "sowing.md").write_text("---\ndescription: How to sow\n---\nIn spring.\n")
 
@@ -233,12 +233,12 @@ class TestSkills:
         assert sum("<skills-metadata>" in text for text in said) == 1
 
 
-# In the conversations of a session.
+# Conversations of a session.
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def database(services: EmbeddedServices) -> str:
-    """The URL of one with our tables."""
+    """The URL of a database with our tables."""
     url = services.database_url
     with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
         connection.execute("CREATE DATABASE remembering")
@@ -249,7 +249,6 @@ async def database(services: EmbeddedServices) -> str:
 
 @pytest_asyncio.fixture
 async def store(database: str) -> AsyncGenerator[PostgresSessions]:
-    """A store with sessions."""
     engine = create_engine(database)
     yield PostgresSessions(engine)
     await engine.dispose()
@@ -279,7 +278,7 @@ class TestConversations:
     async def test_a_fork_has_the_notes_of_its_place(
         self, temporal: TemporalClient, store: PostgresSessions
     ) -> None:
-        """9.4.2: those of later steps are none of its own, and nothing is run again."""
+        """9.4.2: not those of later steps, and nothing is run again."""
 
         def opens_late(state: AgentState) -> AgentState:
             late = state.step_count == 3 and user("And now?") not in state.messages

@@ -1,4 +1,4 @@
-"""A long execution cuts its history at step boundaries; nothing is lost, and nothing starts anew."""
+"""A long execution cuts its history at step boundaries; nothing is lost or restarted."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
@@ -36,7 +36,7 @@ from tests.workflows.harness import (
 STEPS = 1000
 MOST_EVENTS = agent_execution.ROLL_OVER_EVENTS
 SAYS = "word " * 40
-"""In each step: 200 kB of conversation in the end."""
+"""The text of each step: 200 kB of conversation in the end."""
 
 MESSAGES = [f"message {number}" for number in range(300)]
 WORKS_ON = ScenarioStep.tool_call("work", response=SAYS, usage=Usage(output=1), execute_tools=False)
@@ -44,7 +44,7 @@ WORKS_ON = ScenarioStep.tool_call("work", response=SAYS, usage=Usage(output=1), 
 
 @dataclass(frozen=True)
 class Rolled:
-    """All that is known of an execution in many runs."""
+    """All results of an execution in many runs."""
 
     result: ExecutionResult
     runs: Sequence[Sequence[HistoryEvent]]
@@ -63,7 +63,7 @@ async def pause_after(office: Office, execution: Execution, steps: int) -> None:
     async def has_come_there() -> bool:
         return (await execution.get()).step_count >= steps
 
-    # Not `until`: what looks so often for so long would slow down what it waits for.
+    # Not `until`: so many checks over so long a time would slow down the execution.
     await eventually(has_come_there)
     await execution.pause()
     await office.until_status(execution, ExecutionStatus.PAUSED)
@@ -101,11 +101,11 @@ class TestRollingOver:
     def test_no_history_gets_long(self, rolled: Rolled) -> None:
         """1.1.4: one execution is one workflow id, in many runs."""
         assert len(rolled.runs) >= STEPS * 6 / MOST_EVENTS
-        # What was under way when it got too long is still finished: a step, and who spoke meanwhile.
+        # Work under way at the limit still finishes: a step, and messages in the meantime.
         assert max(map(len, rolled.runs)) < MOST_EVENTS + 30
 
-    def test_steps_are_numbered_on(self, rolled: Rolled) -> None:
-        """1.1.4: and each is asked for once."""
+    def test_step_numbers_continue(self, rolled: Rolled) -> None:
+        """1.1.4: and each is requested once."""
         asked = [given["number"] for run in rolled.runs for _, given in scheduled(run, "infer")]
 
         assert asked == list(range(1, STEPS + 1))
@@ -116,8 +116,8 @@ class TestRollingOver:
             StopReason.STEPS_LIMIT,
         )
 
-    def test_every_message_is_heard_once(self, rolled: Rolled) -> None:
-        """1.1.4, 8.3.1: also those that came while the history was cut."""
+    def test_every_message_is_received_once(self, rolled: Rolled) -> None:
+        """1.1.4, 8.3.1: also those that arrived while the history was cut."""
         told = [text for text in rolled.said if text in MESSAGES]
         hearing = [run for run in rolled.runs if of_type(run, "WORKFLOW_EXECUTION_UPDATE_ACCEPTED")]
 
@@ -128,18 +128,18 @@ class TestRollingOver:
         assert rolled.result.unheard == 0
         assert len(hearing) > 2
 
-    def test_positions_of_viewers_go_on(self, rolled: Rolled) -> None:
-        """1.1.4: `seq` has no gap, and time goes the same way."""
+    def test_positions_of_viewers_continue(self, rolled: Rolled) -> None:
+        """1.1.4: `seq` has no gap, and time is monotonic."""
         assert [envelope.seq for envelope in rolled.envelopes] == list(range(1, len(rolled.envelopes) + 1))
         assert all(a.created_at < b.created_at for a, b in pairwise(rolled.envelopes))
 
-    def test_settlements_are_counted_on(self, rolled: Rolled) -> None:
+    def test_settlement_numbers_continue(self, rolled: Rolled) -> None:
         """1.1.4, 8.4.1: a later pause is not taken for an earlier one."""
         told = [e.payload["status"] for e in rolled.envelopes if e.type == "agent.status"]
 
         assert told == ["processing", "paused", "processing", "paused", "processing", "stopped"]
 
-    def test_clocks_go_on(self, rolled: Rolled) -> None:
+    def test_clocks_continue(self, rolled: Rolled) -> None:
         """1.1.4, 2.7.2: age and working time are those of the execution, not of its last run."""
         began = rolled.runs[0][0].event_time.ToDatetime(tzinfo=UTC)
         info = rolled.facts.state_info

@@ -1,4 +1,4 @@
-"""The workflow is the third shell of the loop: it decides as the table says, and does what was decided."""
+"""The workflow is the third shell of the loop: it decides as the table says, and acts accordingly."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
@@ -38,7 +38,7 @@ from tests.workflows.harness import (
 
 @dataclass(frozen=True)
 class Ran:
-    """What is known of a scenario that the workflow went through."""
+    """The workflow's results for a scenario."""
 
     decisions: list[str]
     commands: list[str]
@@ -59,7 +59,7 @@ def response(turn: Turn) -> InferenceResponse | Exception:
 
 
 def agent_of(scenario: Scenario) -> AgentDefinition:
-    """One that plays the scenario; its model is asked once only, as the table knows no second try."""
+    """An agent that plays the scenario; its model is called only once, as the table knows no retries."""
     tools = [MockTool("look"), MockTool("listen"), MockTool("bad", handler=fails)]
     builder = an_agent(*map(response, scenario.turns), tools=tools).with_name(scenario.name)
     builder.add_continuation_criteria(*map(REGISTERED.build, scenario.plan.criteria))
@@ -69,13 +69,13 @@ def agent_of(scenario: Scenario) -> AgentDefinition:
 
 
 def command_of(decision: str) -> str:
-    """What a decision makes the workflow do, without who decided."""
+    """The workflow's command for a decision, without the decider."""
     return decision.split(" for ", maxsplit=1)[0].split(" by ", maxsplit=1)[0]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def ran(services: EmbeddedServices) -> AsyncGenerator[Mapping[str, Ran]]:
-    """Every scenario, all at once."""
+    """Every scenario, in parallel."""
     heard: dict[str, list[str]] = {}
 
     def listening(facts: ExecutionFacts, rules: Rules, now: datetime) -> Decision:
@@ -109,7 +109,7 @@ class TestScenarios:
         """1.1.2: every decision is a function of recorded facts, the same in every shell."""
         assert ran[scenario.name].decisions == list(scenario.decisions)
 
-    def test_what_was_decided_is_all_that_is_done(self, ran: Mapping[str, Ran], scenario: Scenario) -> None:
+    def test_only_the_decisions_are_carried_out(self, ran: Mapping[str, Ran], scenario: Scenario) -> None:
         """1.1.2, 5.4.1: the commands in history are the decisions, and there are no others."""
         assert ran[scenario.name].commands == [command_of(told) for told in scenario.decisions]
 
@@ -134,8 +134,8 @@ class TestScenarios:
         assert (row.step_count, row.usage["total"]) == (bare.step_count, bare.usage.total)
         assert [step.number for step in known.steps] == list(range(1, bare.step_count + 1))
 
-    def test_the_trace_tells_why_each_step_followed(self, ran: Mapping[str, Ran], scenario: Scenario) -> None:
-        """2.1.3, 2.2.1: the outcome of each evaluation stands with the step that it judged."""
+    def test_the_trace_shows_why_each_step_followed(self, ran: Mapping[str, Ran], scenario: Scenario) -> None:
+        """2.1.3, 2.2.1: the outcome of each evaluation is stored with the step that it judged."""
         told = [step.outcome["resolvedBy"] for step in ran[scenario.name].steps if step.outcome]
         judged = [d for d in scenario.decisions[1:] if d.startswith(("infer", "stop"))]
 

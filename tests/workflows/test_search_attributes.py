@@ -1,4 +1,4 @@
-"""What executions can be found by in Temporal: where they stand, whose they are, and why they ended."""
+"""Search attributes of executions in Temporal: status, owner, and stop reason."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,13 +18,12 @@ from tests.workflows.test_subagents import a_boss, a_hand, child_of, hires
 
 @pytest_asyncio.fixture(autouse=True)
 async def known(temporal: TemporalClient) -> None:
-    """As `everstep up` and `everstep db upgrade` leave the server; again changes nothing."""
+    """A server set up by `everstep up` and `everstep db upgrade`; a second run changes nothing."""
     for _ in range(2):
         await register(temporal, SEARCH_ATTRIBUTES)
 
 
 async def found(office: Office, query: str) -> set[str]:
-    """The workflows of an office that a query finds."""
     ours = f"TaskQueue = '{office.settings.task_queue}' AND {query}"
     return {workflow.id async for workflow in office.temporal.list_workflows(ours)}
 
@@ -40,13 +39,12 @@ async def until_found(office: Office, query: str, *executions: Execution) -> Non
 
 
 async def attributes_of(execution: Execution) -> Mapping[str, object]:
-    """What it can be found by."""
     described: Any = await execution.workflow.describe()
     pairs = described.typed_search_attributes.search_attributes
     return {pair.key.name: pair.value for pair in pairs if pair.key.name in SEARCH_ATTRIBUTES}
 
 
-async def test_an_execution_is_found_by_where_it_stands(temporal: TemporalClient) -> None:
+async def test_an_execution_is_found_by_its_status(temporal: TemporalClient) -> None:
     """1.2.1, 8.2.1: while it runs, while it waits, and once it has ended."""
     agent = an_agent(asks("?"), "Done", tools=[user_input()])
     async with at_work(temporal, agent) as office:
@@ -70,8 +68,8 @@ async def test_an_execution_is_found_by_where_it_stands(temporal: TemporalClient
         }
 
 
-async def test_only_what_has_changed_is_told(temporal: TemporalClient) -> None:
-    """1.1.4: each word costs an event."""
+async def test_only_changes_are_sent(temporal: TemporalClient) -> None:
+    """1.1.4: each update costs an event."""
     agent = an_agent(calls(("look", {})), "Done", tools=[MockTool("look")])
     async with at_work(temporal, agent) as office:
         office.search_attributes = True
@@ -80,8 +78,8 @@ async def test_only_what_has_changed_is_told(temporal: TemporalClient) -> None:
     assert len(of_type(await events_of(execution), "UPSERT_WORKFLOW_SEARCH_ATTRIBUTES")) == 1
 
 
-async def test_a_server_that_does_not_know_them_is_told_nothing(temporal: TemporalClient) -> None:
-    """1.1.4: unless the settings say that it does."""
+async def test_a_server_without_the_attributes_gets_none(temporal: TemporalClient) -> None:
+    """1.1.4: unless the settings say that it has them."""
     async with at_work(temporal, an_agent("Done")) as office:
         execution, _ = await office.run()
 

@@ -1,4 +1,4 @@
-"""What viewers see of an execution while it works: envelopes and chunks, in the order in which they come."""
+"""Viewers of a working execution: envelopes and chunks, in order."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
@@ -31,7 +31,7 @@ SPOKEN = ["Well, ", "let me ", "see"]
 
 
 class Hangs:
-    """The first attempt is given up once it has said something; what the model raises would be recorded."""
+    """The first attempt hangs after some text and is abandoned; a model's exception would be recorded."""
 
     def __init__(self) -> None:
         self.struck = False
@@ -47,7 +47,7 @@ class Hangs:
 async def watched(
     temporal: TemporalClient, speaker: Speaker, agent: AgentBuilder, strike: Strike = inert
 ) -> AsyncGenerator[tuple[Office, Viewer, Execution]]:
-    """An execution, and somebody who saw it from its beginning."""
+    """An execution, and a viewer who watched it from the beginning."""
     ref = ExecutionRef(uuid4())
     async with (
         at_work(temporal, agent, strike=strike) as office,
@@ -72,7 +72,7 @@ def speaking(*script: Sequence[str] | InferenceResponse | Exception) -> tuple[Sp
     return speaker, an_agent(model=speaker, tools=tools()).with_parallel_tools(False)
 
 
-async def test_text_is_seen_while_it_is_written(temporal: TemporalClient) -> None:
+async def test_text_is_visible_while_it_is_written(temporal: TemporalClient) -> None:
     """7.1.1, 7.2, 7.6.1, 7.6.2: after the beginning of its step, counted in each, with one end each."""
     speaker, agent = speaking(calls(("look", {}), text="I look"), SPOKEN)
     async with watched(temporal, speaker, agent) as (office, viewer, execution):
@@ -98,8 +98,8 @@ async def test_text_is_seen_while_it_is_written(temporal: TemporalClient) -> Non
         assert (await office.said(execution))[-1] == "".join(SPOKEN)
 
 
-async def test_what_a_lost_attempt_said_is_taken_back(temporal: TemporalClient) -> None:
-    """7.6.3: before the next one says anything, and with its beginning."""
+async def test_the_text_of_a_lost_attempt_is_withdrawn(temporal: TemporalClient) -> None:
+    """7.6.3: before the next one writes, and with its beginning."""
     speaker, agent = speaking(SPOKEN)
     async with watched(temporal, speaker, agent, Hangs()) as (office, viewer, execution):
         assert viewer.told == [
@@ -118,8 +118,8 @@ async def test_what_a_lost_attempt_said_is_taken_back(temporal: TemporalClient) 
         assert (await office.said(execution))[-1] == "".join(SPOKEN)
 
 
-async def test_late_words_of_an_attempt_that_was_given_up_are_not_told(temporal: TemporalClient) -> None:
-    """7.6.3: whoever still speaks for it."""
+async def test_late_text_of_a_superseded_attempt_is_not_published(temporal: TemporalClient) -> None:
+    """7.6.3: from any process that still writes it."""
 
     class Haunted(Speaker):
         async def _until_seen(self, seen: int) -> None:
@@ -134,8 +134,8 @@ async def test_late_words_of_an_attempt_that_was_given_up_are_not_told(temporal:
         assert [chunk.content for chunk in viewer.chunks if chunk.attempt.number == 1] == ["Well, "]
 
 
-async def test_an_attempt_that_failed_in_the_middle_is_taken_back(temporal: TemporalClient) -> None:
-    """7.6.2, 7.6.3: its text has no end, and viewers are told why nothing follows (3.5.5)."""
+async def test_an_attempt_that_failed_in_the_middle_is_withdrawn(temporal: TemporalClient) -> None:
+    """7.6.2, 7.6.3: its text has no end, and viewers learn why nothing follows (3.5.5)."""
     speaker, agent = speaking(["Well, "], SPOKEN)
     speaker.fails[1] = ModelUnavailable("hung up")
     async with watched(temporal, speaker, agent) as (_, viewer, _execution):
@@ -171,10 +171,10 @@ async def test_text_that_arrives_after_a_failure_is_not_published(
         assert [chunk.content for chunk in viewer.chunks if chunk.attempt.number == 1] == ["Well, "]
 
 
-async def test_an_attempt_that_failed_before_it_said_anything_takes_nothing_back(
+async def test_an_attempt_that_failed_before_any_text_withdraws_nothing(
     temporal: TemporalClient,
 ) -> None:
-    """7.6.3: there is nothing to take back; attempts still count, and viewers see the wait (3.5.5)."""
+    """7.6.3: there is nothing to withdraw; attempts still count, and viewers see the wait (3.5.5)."""
     speaker, agent = speaking(RateLimited("busy"), ["Done"])
     async with watched(temporal, speaker, agent) as (_, viewer, _execution):
         assert viewer.told[1:5] == [
@@ -185,8 +185,8 @@ async def test_an_attempt_that_failed_before_it_said_anything_takes_nothing_back
         ]
 
 
-async def test_what_is_over_at_once_is_not_streamed(temporal: TemporalClient) -> None:
-    """Follows rule 7.6.2: an attempt that told nothing has no end. The first step is begun first."""
+async def test_an_immediate_reply_is_not_streamed(temporal: TemporalClient) -> None:
+    """Follows rule 7.6.2: an attempt that published nothing has no end. The first step is begun first."""
     ref, agent = ExecutionRef(uuid4()), an_agent(calls(("work", {})), "Done", tools=[MockTool("work")])
     async with (
         at_work(temporal, agent, moment=60) as office,
@@ -199,7 +199,7 @@ async def test_what_is_over_at_once_is_not_streamed(temporal: TemporalClient) ->
 
 
 class Recorder:
-    """Keeps what the adapter broadcasts."""
+    """Keeps the adapter's envelopes."""
 
     def __init__(self) -> None:
         self.sent: list[Envelope] = []
@@ -211,11 +211,11 @@ class Recorder:
 
 Said: TypeAlias = tuple[str, dict[str, Any]]
 DIFFERS = {"duration_ms", "tool_call_id", "after_seq", "chunk_index"}
-"""What no two runs share; where text is cut depends on when it comes."""
+"""Values that differ in each run; chunk boundaries depend on timing."""
 
 
 def plain(envelopes: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Said]:
-    """What was told, with the chunks of an attempt put together."""
+    """The envelopes, with the chunks of an attempt joined."""
     said = list[Said]()
     for kind, payload in envelopes:
         told = {key: value for key, value in payload.items() if key not in DIFFERS}
@@ -241,10 +241,10 @@ SCENARIOS: dict[str, tuple[Sequence[str] | InferenceResponse, ...]] = {
     "config", [BroadcastConfig.standard(), BroadcastConfig.debug(), BroadcastConfig.minimal()]
 )
 @pytest.mark.parametrize("scenario", SCENARIOS)
-async def test_durable_executions_and_those_in_process_tell_the_same(
+async def test_durable_and_in_process_executions_publish_the_same(
     temporal: TemporalClient, scenario: str, config: BroadcastConfig
 ) -> None:
-    """7.2, 7.4.2, 7.5: the presets say how much."""
+    """7.2, 7.4.2, 7.5: the presets select the envelopes."""
     script = SCENARIOS[scenario]
     texts = [says("".join(entry)) if not isinstance(entry, InferenceResponse) else entry for entry in script]
     agent = LocalAgentBuilder.new().with_driver(ToolCallingDriver(ScriptedModel(*texts)))
@@ -260,7 +260,7 @@ async def test_durable_executions_and_those_in_process_tell_the_same(
         assert plain((f.type, f.payload) for f in frames) == plain((e.type, e.payload) for e in recorder.sent)
 
 
-async def test_without_chunks_there_is_nothing_to_take_back(temporal: TemporalClient) -> None:
+async def test_without_chunks_there_is_nothing_to_withdraw(temporal: TemporalClient) -> None:
     """7.5, 7.6.3."""
     speaker, agent = speaking(SPOKEN)
     speaker.is_seen = False
@@ -278,7 +278,7 @@ async def test_without_chunks_there_is_nothing_to_take_back(temporal: TemporalCl
         ]
 
 
-async def test_how_much_is_told_may_be_said_for_one_execution(temporal: TemporalClient) -> None:
+async def test_the_preset_may_be_chosen_for_one_execution(temporal: TemporalClient) -> None:
     """7.5"""
     async with at_work(temporal, an_agent("Done")) as office:
         told = [await office.run(broadcast=config) for config in (None, BroadcastConfig.debug())]
@@ -289,7 +289,7 @@ async def test_how_much_is_told_may_be_said_for_one_execution(temporal: Temporal
     assert ["agent.continuation" in each for each in kinds] == [False, True]
 
 
-async def test_who_cancels_sees_why_it_ended(temporal: TemporalClient) -> None:
+async def test_a_cancel_shows_why_the_execution_ended(temporal: TemporalClient) -> None:
     """7.4.2: the trace comes before the last status, also where another step had been decided on."""
     model = HeldModel(calls(("look", {})), "Done", holds=2)
     agent = an_agent(model=model, tools=[MockTool("look")]).with_broadcast(BroadcastConfig.debug())

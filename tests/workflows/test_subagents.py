@@ -1,4 +1,4 @@
-"""Calls that are executions of their own: children, their ends, and their parent meanwhile."""
+"""Calls that are executions: children, their ends, and their parent in the meantime."""
 
 import asyncio
 import threading
@@ -56,7 +56,7 @@ def quits() -> Any:
 
 
 def waits_for_the_loop() -> Any:
-    """What would never be over in the event loop's own thread."""
+    """Would never return in the event loop's own thread."""
     turned = threading.Event()
     LOOPS[-1].call_soon_threadsafe(turned.set)
     return f"The loop goes on: {turned.wait(DEADLINE)}"
@@ -67,7 +67,7 @@ SAYS: dict[str, Callable[[], Any]] = {"quits": quits, "blocks": waits_for_the_lo
 
 
 class Hire(MockTool):
-    """Hands a task over to an agent, and reads its answer."""
+    """Delegates a task to an agent, and reads its answer."""
 
     def __init__(self, name: str = "hire", effect: Effect = Effect.IDEMPOTENT, **limits: Any) -> None:
         options = ToolOptions(need=CallNeed.SUBAGENT, effect=effect)
@@ -93,27 +93,27 @@ class Hire(MockTool):
 
 
 def hires(*whom: str, **more: Any) -> InferenceResponse:
-    """A response that hands something over to these."""
+    """A response that delegates to these."""
     return calls(*(("hire", {"who": who, **more}) for who in whom))
 
 
 def a_boss(*script: InferenceResponse | str, hire: Any = None) -> AgentBuilder:
-    """One that hires others."""
+    """An agent that delegates."""
     return an_agent(*script, tools=[hire or Hire()]).with_name("boss")
 
 
 def a_hand(*script: InferenceResponse | str | Exception, name: str = "hand", **more: Any) -> AgentBuilder:
-    """One that is hired."""
+    """An agent that is delegated to."""
     return an_agent(*script, **more).with_name(name)
 
 
 async def results(execution: Execution) -> list[str]:
-    """What the model read of each call."""
+    """The results of each call."""
     return [c.record.text for step in await execution.steps() for c in step.calls if c.record]
 
 
 async def child_of(office: Office, parent: Execution, index: int = 0) -> Execution:
-    """The child of a call of its latest step, once there is one."""
+    """Wait for the child of a call of its latest step."""
 
     async def called() -> bool:
         return any(len(step.calls) > index for step in await parent.steps())
@@ -130,13 +130,15 @@ async def child_of(office: Office, parent: Execution, index: int = 0) -> Executi
 
 
 async def standing(*executions: Execution) -> list[ExecutionStatus]:
-    """Where they stand."""
+    """The statuses of executions."""
     return [(await execution.get()).status for execution in executions]
 
 
 class TestChildren:
     async def test_a_call_is_an_execution_of_its_own(self, temporal: TemporalClient) -> None:
-        """8.1.2, 9.6.2, 9.6.3: in the parent's session, under an id of its own; each knows only its words."""
+        """8.1.2, 9.6.2, 9.6.3: in the parent's session, with its own id; each knows only its own
+        conversation.
+        """
         hire = Hire(max_steps=3, max_tokens=500, timeout_seconds=30)
         boss = a_boss(hires("hand", task="Count"), "Thanks", hire=hire)
         async with at_work(temporal, boss, a_hand("Three")) as office:
@@ -162,7 +164,7 @@ class TestChildren:
         assert hire.calls == []
         assert hire.ends == [ChildEnd(ExecutionStatus.COMPLETED, "Three", None, StopReason.COMPLETED)]
 
-    async def test_children_have_the_limits_that_the_tool_says(self, temporal: TemporalClient) -> None:
+    async def test_children_have_the_limits_that_the_tool_sets(self, temporal: TemporalClient) -> None:
         """9.6.2: the others are the agent's own."""
         look = MockTool("look")
         boss = a_boss(hires("hand"), "Thanks", hire=Hire(max_steps=2))
@@ -173,8 +175,8 @@ class TestChildren:
             assert (row.step_count, row.stop_reason) == (2, StopReason.STEPS_LIMIT)
             assert await results(execution) == ["[Subagent: hand] (no response)"]
 
-    async def test_children_of_one_response_work_at_the_same_time(self, temporal: TemporalClient) -> None:
-        """5.4.1: their results stand in response order, beside those of tools."""
+    async def test_children_of_one_response_run_in_parallel(self, temporal: TemporalClient) -> None:
+        """5.4.1: their results are in response order, beside those of tools."""
         meeting, order = asyncio.Barrier(2), asyncio.Event()
 
         @tool
@@ -231,7 +233,7 @@ class TestChildren:
         assert len(streams) == 1
 
     async def test_a_tool_brings_agents_along(self, temporal: TemporalClient) -> None:
-        """9.6.2, 9.6.4: nobody else can start them; they have tools that bring others."""
+        """9.6.2, 9.6.4: only their parent can start them; they have tools that bring others."""
 
         class Crew(Hire):
             subagents: dict[str, AgentDefinition]
@@ -260,7 +262,7 @@ class TestChildren:
             assert await results(execution) == ["[Subagent: hand] Three"]
         assert len(runs) > 1
 
-    async def test_what_a_tool_refuses_or_raises_starts_no_child(self, temporal: TemporalClient) -> None:
+    async def test_a_tool_that_refuses_or_raises_starts_no_child(self, temporal: TemporalClient) -> None:
         """9.6.3, 5.4.3: a text is the result of the call, an exception its failure."""
         odd = MockTool("odd", options=ToolOptions(need=CallNeed.SUBAGENT))
         script = calls(("hire", {"who": "nobody"}), ("hire", {"who": "broken"}), ("hire", {}), ("odd", {}))
@@ -277,10 +279,10 @@ class TestChildren:
             assert len((await office.client.list()).rows) == 1
         assert of_type(await events_of(execution), "START_CHILD_WORKFLOW_EXECUTION_INITIATED") == []
 
-    async def test_a_tool_that_starts_children_may_block_and_raise_whatever_it_likes(
+    async def test_a_tool_that_starts_children_may_block_and_raise_any_exception(
         self, temporal: TemporalClient
     ) -> None:
-        """4.5.4, 9.6.3: no other execution waits, no worker ends, and nothing is tried for ever."""
+        """4.5.4, 9.6.3: no other execution waits, no worker ends, and nothing is retried without end."""
         LOOPS.append(asyncio.get_running_loop())
         boss = a_boss(hires("quits", "blocks", "nothing"), "Thanks").with_error_policy(FORGIVING)
         async with at_work(temporal, boss) as office:
@@ -293,7 +295,7 @@ class TestChildren:
             ]
 
     async def test_an_agent_that_no_worker_knows_waits_visibly(self, temporal: TemporalClient) -> None:
-        """1.1.1: like an execution whose own agent nobody knows."""
+        """1.1.1: like an execution whose own agent no worker knows."""
         async with at_work(temporal, a_boss(hires("stranger"), "Thanks")) as office:
             execution = await office.start()
 
@@ -330,7 +332,7 @@ class TestEnds:
     async def test_a_child_that_ends_badly(
         self, temporal: TemporalClient, hand: AgentBuilder, text: str
     ) -> None:
-        """9.6.3, 5.4.4: its parent reads that, as anyone may, and goes on."""
+        """9.6.3, 5.4.4: its parent reads that, without the details, and continues."""
         async with at_work(temporal, a_boss(hires("hand"), "Thanks"), hand) as office:
             execution, result = await office.run()
             child = await child_of(office, execution)
@@ -346,14 +348,14 @@ class TestEnds:
             (cancelled, ExecutionStatus.CANCELLED, "Error: Subagent 'hand' failed: It was cancelled"),
         ],
     )
-    async def test_a_child_that_somebody_ends(
+    async def test_a_child_that_is_ended_from_outside(
         self,
         temporal: TemporalClient,
         end: Callable[[Execution], Awaitable[None]],
         status: ExecutionStatus,
         text: str,
     ) -> None:
-        """8.2.3, 9.6.3: its end is written down, also where it had no time to do so; its parent goes on."""
+        """8.2.3, 9.6.3: its end is stored, also where it had no time to do so; its parent continues."""
         model = HeldModel()
         async with at_work(temporal, a_boss(hires("hand"), "Thanks"), a_hand(model=model)) as office:
             execution = await office.start()
@@ -369,7 +371,7 @@ class TestEnds:
         assert (result.steps, result.stop_reason) == (2, StopReason.COMPLETED)
 
     async def test_a_child_that_waits_for_people_outlives_no_parent(self, temporal: TemporalClient) -> None:
-        """8.2.3: also where there is nobody left whom it could tell that it goes on."""
+        """8.2.3: also where there is no parent left to notify."""
         hand = a_hand(asks("?"), tools=[user_input()])
         async with at_work(temporal, a_boss(hires("hand"), "Thanks"), hand) as office:
             execution = await office.start()
@@ -383,7 +385,7 @@ class TestEnds:
     async def test_a_parent_that_an_operator_ends_takes_its_children_along(
         self, temporal: TemporalClient
     ) -> None:
-        """8.2.3: the child writes down its own end."""
+        """8.2.3: the child stores its own end."""
         model = HeldModel()
         async with at_work(temporal, a_boss(hires("hand"), "Thanks"), a_hand(model=model)) as office:
             execution = await office.start()
@@ -396,7 +398,7 @@ class TestEnds:
         assert model.was_closed
 
     async def test_the_parent_works_as_long_as_its_child(self, temporal: TemporalClient) -> None:
-        """2.7.1: the child's working seconds are the call's, whatever else passed."""
+        """2.7.1: the child's working seconds are the call's, and no other time."""
         async with at_work(temporal, a_boss(hires("hand"), "Thanks"), a_hand("Three")) as office:
             execution, _ = await office.run()
             child = await finished(await child_of(office, execution))
@@ -422,14 +424,13 @@ async def twice(execution: Execution) -> None:
 
 
 def a_family(*hand: InferenceResponse | str, **more: Any) -> Sequence[AgentBuilder]:
-    """Three generations."""
     lead = a_boss(hires("hand"), "Led").with_name("lead")
     return a_boss(hires("lead"), "Thanks"), lead, a_hand(*hand, **more)
 
 
 @pytest.mark.parametrize("cancel", [by_update, by_temporal, twice])
 class TestCancelling:
-    """8.2.1: a cancel reaches whoever works for the execution, and it ends last."""
+    """8.2.1: a cancel reaches every descendant, and the execution ends last."""
 
     async def test_while_a_grandchild_asks_its_model(
         self, temporal: TemporalClient, cancel: Callable[[Execution], Awaitable[None]]
@@ -456,7 +457,7 @@ class TestCancelling:
     async def test_while_a_grandchild_waits_for_people(
         self, temporal: TemporalClient, cancel: Callable[[Execution], Awaitable[None]]
     ) -> None:
-        """8.2.1, 8.4.1: nobody needs to answer any more."""
+        """8.2.1, 8.4.1: its question needs no answer any more."""
         async with at_work(temporal, *a_family(asks("?"), tools=[user_input()])) as office:
             execution = await office.start()
             await office.until_asked(execution)
@@ -490,7 +491,7 @@ class TestCancelling:
 class TestPeople:
     """8.4.1: a paused subagent pauses its ancestors."""
 
-    async def test_a_question_of_a_grandchild_pauses_all_and_its_answer_lets_all_go_on(
+    async def test_a_question_of_a_grandchild_pauses_all_and_its_answer_resumes_all(
         self, temporal: TemporalClient
     ) -> None:
         """8.4.1, 2.7.3: it is asked and answered under the grandchild's own id."""
@@ -525,7 +526,7 @@ class TestPeople:
         assert entered < resumed
 
     async def test_a_parent_is_not_paused_while_another_child_works(self, temporal: TemporalClient) -> None:
-        """8.4.1: only once nothing else can go on."""
+        """8.4.1: only once nothing else can continue."""
         model = HeldModel("Done")
         asking = a_hand(asks("?"), "Asked", name="asking", tools=[user_input()])
         working = a_hand(model=model, name="working")
@@ -534,7 +535,7 @@ class TestPeople:
             await model.begun.wait()
             child = await child_of(office, execution)
             await office.until_asked(child)
-            # Its parent has heard of it by then: the next word of the child comes after that signal.
+            # Its parent has received it by then: the child's next report comes after that signal.
             await eventually(lambda: heard(execution, 1))
             assert await standing(execution) == [ExecutionStatus.RUNNING]
             model.go_on.set()
@@ -545,7 +546,7 @@ class TestPeople:
             assert await results(execution) == ["[Subagent: asking] Asked", "[Subagent: working] Done"]
             assert await office.statuses(execution) == ["processing", "paused", "processing", "completed"]
 
-    async def test_a_child_that_has_rolled_over_still_tells_its_parent(
+    async def test_a_child_that_has_rolled_over_still_reports_to_its_parent(
         self, temporal: TemporalClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """1.1.4, 8.4.1: in whichever run it waits."""
@@ -563,7 +564,7 @@ class TestPeople:
             assert await results(execution) == ["[Subagent: hand] Three"]
 
     async def test_a_child_that_is_paused_and_resumed(self, temporal: TemporalClient) -> None:
-        """8.4.1: whoever paused it."""
+        """8.4.1: by any person."""
         model = HeldModel(calls(("look", {})), "Done")
         hand = a_hand(model=model, tools=[MockTool("look")])
         async with at_work(temporal, a_boss(hires("hand"), "Thanks"), hand) as office:
@@ -580,7 +581,7 @@ class TestPeople:
 
 
 async def heard(execution: Execution, count: int) -> bool:
-    """Whether so many children have said where they stand."""
+    """Whether this many children have reported their status."""
     return len(of_type(await events_of(execution), "WORKFLOW_EXECUTION_SIGNALED")) == count
 
 
@@ -589,7 +590,7 @@ def default(**_args: object) -> str:
 
 
 class TestApprovals:
-    """8.6.2: once a call is allowed, it still needs what its tool needs."""
+    """8.6.2: an approved call still needs what its tool needs."""
 
     async def test_an_approved_call_starts_its_child(self, temporal: TemporalClient) -> None:
         """8.6.2: with the arguments that people left."""
@@ -644,7 +645,7 @@ class TestApprovals:
             assert "agent.input.requested" not in await office.envelope_types(execution)
 
     async def test_an_approved_question_may_time_out(self, temporal: TemporalClient) -> None:
-        """8.5.5, 8.6.2: the time runs from the question, and the tool says what holds then."""
+        """8.5.5, 8.6.2: the time runs from the question, and the tool decides at its end."""
         ask = user_input(0.05, default)
         agent = an_agent(asks("Which?"), "Done", tools=[ask]).with_approval("user_input", "always")
         async with at_work(temporal, agent) as office:
@@ -656,8 +657,8 @@ class TestApprovals:
             assert await results(execution) == ["Blue"]
             assert await execution.requests() == ()
 
-    async def test_only_what_is_stored_allows_a_child(self, temporal: TemporalClient) -> None:
-        """8.6.3: whoever can talk to the workflow cannot allow anything by that alone."""
+    async def test_only_a_stored_decision_approves_a_child(self, temporal: TemporalClient) -> None:
+        """8.6.3: access to the workflow alone does not approve anything."""
         boss = a_boss(hires("hand"), "Thanks").with_approval("hire", "always").with_error_policy(FORGIVING)
         async with at_work(temporal, boss, a_hand("Three")) as office:
             execution = await office.start()
@@ -685,7 +686,7 @@ class TestSecondAttempts:
     async def test_a_child_is_started_once_and_reported_once(
         self, temporal: TemporalClient, point: Failpoint, effect: Effect
     ) -> None:
-        """1.1.3: whatever became of the first attempt."""
+        """1.1.3: after any failure of the first attempt."""
         boss, hand = a_boss(hires("hand"), "Thanks", hire=Hire(effect=effect)), a_hand("Three")
         async with at_work(temporal, boss, hand, strike=Lightning(point)) as office:
             execution, result = await office.run()
@@ -699,7 +700,7 @@ class TestSecondAttempts:
     async def test_a_store_that_is_away_for_a_while_delays_and_doubles_nothing(
         self, temporal: TemporalClient
     ) -> None:
-        """1.1.3: whichever write it was that failed."""
+        """1.1.3: for a failure of any write."""
         office: Office
         async with at_work(temporal, a_boss(hires("hand"), "Thanks"), a_hand("Three")) as office:
             execution = await office.start()
@@ -710,8 +711,8 @@ class TestSecondAttempts:
             assert await office.said(execution) == ["Go", "", "[Subagent: hand] Three", "Thanks"]
             assert len((await office.client.list()).rows) == 2
 
-    async def test_a_child_that_runs_already_without_us_is_closed(self, temporal: TemporalClient) -> None:
-        """1.1.4: such as after a reset; nobody would hear of its end, so it has one at once."""
+    async def test_a_child_whose_workflow_exists_already_is_closed(self, temporal: TemporalClient) -> None:
+        """1.1.4: such as after a reset; its end would never be received, so it ends at once."""
         model, id_ = HeldModel(), uuid4()
         async with at_work(temporal, a_boss(hires("hand"), "Thanks"), a_hand(model=model)) as office:
             stray = subagent_id(id_, call_id(id_, 1, 0))
@@ -730,7 +731,7 @@ async def holds_still(execution: Execution) -> bool:
 
 
 class TestPausing:
-    async def test_a_pause_reaches_the_children_and_a_resume_too(self, temporal: TemporalClient) -> None:
+    async def test_a_pause_and_a_resume_reach_the_children(self, temporal: TemporalClient) -> None:
         """8.2.1, 9.6.2: the work under way is done first, at every depth."""
         begun, goes_on = asyncio.Event(), asyncio.Event()
 
@@ -760,10 +761,10 @@ class TestPausing:
             assert await standing(grandchild, child, execution) == [ExecutionStatus.COMPLETED] * 3
             assert len(await grandchild.steps()) == 2
 
-    async def test_a_child_that_begins_while_its_parent_holds_still_does_too(
+    async def test_a_child_that_begins_while_its_parent_is_paused_pauses_too(
         self, temporal: TemporalClient
     ) -> None:
-        """8.2.1: whoever was accepted before the pause begins, and is told at once."""
+        """8.2.1: a child accepted before the pause begins, and is notified at once."""
         async with at_work(temporal, a_boss(hires("hand"), "Thanks"), a_hand("Done")) as office:
             execution = await office.start()
             async with office.store.held("reserve_call") as accepting:

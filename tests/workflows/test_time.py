@@ -1,4 +1,4 @@
-"""Days pass in an instant: what waiting counts for, and what it does not."""
+"""Days pass in an instant: which limits count waiting, and which do not."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -24,7 +24,7 @@ WEEK = timedelta(days=7)
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def hurried() -> AsyncGenerator[WorkflowEnvironment]:
-    """A server on which each workflow has a clock of its own, which runs ahead when it is told to."""
+    """A server with time skipping: each workflow's clock runs ahead on request."""
     async with await WorkflowEnvironment.start_time_skipping_v2(
         ts_config=TimeSkippingConfig(enabled=False),
         dev_server_existing_path=str(temporal_executable()),
@@ -46,8 +46,8 @@ def user_input(wait_seconds: float | None = None) -> MockTool:
 ASKS = calls(("user_input", {"prompt": "Which?"}))
 
 
-async def test_a_week_of_waiting_is_no_work_and_no_delay(hurried: WorkflowEnvironment) -> None:
-    """2.7.2, 2.7.3, 8.4.1: neither limit counts it: the wall clock starts anew at the answer."""
+async def test_a_week_of_waiting_counts_neither_as_work_nor_as_delay(hurried: WorkflowEnvironment) -> None:
+    """2.7.2, 2.7.3, 8.4.1: neither limit counts it: the wall clock restarts at the answer."""
     wall = an_agent(ASKS, ASKS, "Done", tools=[user_input()]).with_name("wall").with_timeout(300)
     work = an_agent(ASKS, ASKS, "Done", tools=[user_input()]).with_name("work").with_cumulative_timeout(60)
     async with at_work(hurried.client, wall, work) as office:
@@ -73,7 +73,7 @@ async def test_a_week_of_waiting_is_no_work_and_no_delay(hurried: WorkflowEnviro
 
 
 async def test_a_question_waits_as_long_as_it_may(hurried: WorkflowEnvironment) -> None:
-    """8.5.5: and not longer: after a week the tool says what holds then."""
+    """8.5.5: and not longer: after a week the tool decides."""
     agent = an_agent(ASKS, "Done", tools=[user_input(WEEK.total_seconds())])
     async with at_work(hurried.client, agent) as office:
         execution = await office.start()

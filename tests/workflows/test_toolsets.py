@@ -1,4 +1,4 @@
-"""Tools of others in durable executions: listed once and recorded, and called like any other."""
+"""Third-party tools in durable executions: listed once and recorded, and called like any other."""
 
 from collections.abc import Callable
 from typing import Any
@@ -39,13 +39,13 @@ def a_fetcher(shelf: Shelf, *script: InferenceResponse | str, model: HeldModel |
 
 
 async def available(office: Office, execution: Execution) -> list[list[str]]:
-    """What viewers were told that each step could call."""
+    """The tools that viewers saw for each step."""
     told = await office.store.envelopes(execution.ref.tenant_id, execution.ref.stream_id)
     return [list(e.payload["available_tools"]) for e in told if e.type == "agent.step.started"]
 
 
-async def test_it_is_asked_once_for_each_execution(temporal: TemporalClient) -> None:
-    """9.10.1: by the execution and its tenant, at its first step; its tools run with the others."""
+async def test_a_toolset_is_listed_once_for_each_execution(temporal: TemporalClient) -> None:
+    """9.10.1: for the execution and its tenant, at its first step; its tools run with the others."""
     shelf = a_shelf()
     own = MockTool.returning("look", "", "blue")
     both = calls(("fetch", {}), ("look", {}), ("fetch", {}))
@@ -60,8 +60,8 @@ async def test_it_is_asked_once_for_each_execution(temporal: TemporalClient) -> 
     assert [(asker.execution_id, asker.tenant_id) for asker in shelf.asked[1:]] == [(second.id, "default")]
 
 
-async def test_viewers_are_told_of_its_tools_once_they_are_known(temporal: TemporalClient) -> None:
-    """7.2, 9.10.1: the first step begins before anybody was asked."""
+async def test_viewers_learn_of_its_tools_once_they_are_known(temporal: TemporalClient) -> None:
+    """7.2, 9.10.1: the first step begins before the toolset was asked."""
     agent = a_fetcher(a_shelf(), FETCHES, "Done").with_tools([MockTool("look")])
     async with at_work(temporal, agent) as office:
         execution, _ = await office.run()
@@ -99,8 +99,8 @@ async def test_a_second_attempt_does_not_ask_again(temporal: TemporalClient, poi
     assert len(shelf.asked) == 1
 
 
-async def test_another_worker_finds_what_was_listed(temporal: TemporalClient) -> None:
-    """9.10.1: whatever the server has by then; a call of what is gone fails, and the execution goes on."""
+async def test_another_worker_finds_the_recorded_list(temporal: TemporalClient) -> None:
+    """9.10.1: also if the server has changed; a call of a removed tool fails, and the execution continues."""
     shelf, model = a_shelf(), HeldModel(FETCHES, FETCHES, FETCHES, "Done", holds=2)
     office = an_office(temporal, a_fetcher(shelf, model=model).with_error_policy(ErrorPolicy.retry_all(3)))
     async with office.worker():
@@ -121,7 +121,7 @@ async def test_another_worker_finds_what_was_listed(temporal: TemporalClient) ->
 async def test_a_history_that_is_cut_asks_nothing_again(
     temporal: TemporalClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """9.10.1, 1.1.4: neither does the worker that goes on from there."""
+    """9.10.1, 1.1.4: neither does the worker that continues from there."""
     monkeypatch.setattr(agent_execution, "ROLL_OVER_EVENTS", 20)
     shelf = a_shelf()
     async with at_work(temporal, a_fetcher(shelf, *[FETCHES] * 6, "Done")) as office:
@@ -132,7 +132,9 @@ async def test_a_history_that_is_cut_asks_nothing_again(
     assert len(shelf.asked) == 1
 
 
-async def test_a_list_that_cannot_be_had_fails_the_step_and_not_the_worker(temporal: TemporalClient) -> None:
+async def test_a_list_that_cannot_be_fetched_fails_the_step_and_not_the_worker(
+    temporal: TemporalClient,
+) -> None:
     """9.10.1, 4.5.4: the execution ends as its error policy says."""
     shelf = a_shelf(fails=InvalidInput("the server is gone"))
     async with at_work(temporal, a_fetcher(shelf, "Never")) as office:
@@ -145,7 +147,7 @@ async def test_a_list_that_cannot_be_had_fails_the_step_and_not_the_worker(tempo
     assert len(shelf.asked) == 1
 
 
-async def test_a_list_that_is_had_later_is_asked_for_by_the_next_step(temporal: TemporalClient) -> None:
+async def test_a_list_that_is_available_later_is_requested_by_the_next_step(temporal: TemporalClient) -> None:
     """9.10.1, 4.5.4"""
 
     class Late(Shelf):
@@ -167,7 +169,7 @@ async def test_a_list_that_is_had_later_is_asked_for_by_the_next_step(temporal: 
     ("effect", "ran", "reads"),
     [(Effect.IDEMPOTENT, 2, "for default"), (Effect.AT_MOST_ONCE, 1, f"Error: {EFFECT_UNKNOWN}")],
 )
-async def test_a_call_whose_worker_is_lost_goes_on_as_it_was_listed(
+async def test_a_call_whose_worker_is_lost_continues_as_it_was_listed(
     temporal: TemporalClient, effect: Effect, ran: int, reads: str
 ) -> None:
     """9.10.2: the plan knows nothing of it."""
@@ -186,8 +188,8 @@ async def test_a_call_whose_worker_is_lost_goes_on_as_it_was_listed(
     assert len(done) == ran
 
 
-async def test_people_allow_it_by_the_name_that_was_listed(temporal: TemporalClient) -> None:
-    """8.6.1, 8.6.4, 9.10.1: and may allow more of its calls at once."""
+async def test_people_approve_it_by_its_listed_name(temporal: TemporalClient) -> None:
+    """8.6.1, 8.6.4, 9.10.1: and may approve more of its calls at once."""
     script = (calls(("fetch", {"path": "a1"})), calls(("fetch", {"path": "a2"})), "Done")
     agent = a_fetcher(a_shelf(), *script).with_approval("fetch", "always")
     async with at_work(temporal, agent) as office:

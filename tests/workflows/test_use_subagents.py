@@ -1,4 +1,4 @@
-"""`UseSubagents` in durable executions: what children inherit, what they may, and what their parent reads."""
+"""`UseSubagents` in durable executions: inheritance, permissions, and the parent's results."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -44,13 +44,12 @@ LOOKS = calls(("look", {}), usage=Usage(input=10))
 
 
 def spawns(*prompts: Any, name: str = "helper") -> InferenceResponse:
-    """Starts a subagent for each prompt."""
     asked = (("spawn_subagent", {"subagent": name, "prompt": prompt}) for prompt in prompts)
     return calls(*asked, usage=Usage(input=100))
 
 
 class Talk:
-    """A model that answers each agent by its own script, told apart by how its conversation begins."""
+    """A model with one script per agent, selected by the beginning of the conversation."""
 
     def __init__(self, **scripts: Sequence[InferenceResponse | str | Exception]) -> None:
         self.models = {name: ScriptedModel(*script) for name, script in scripts.items()}
@@ -63,11 +62,11 @@ class Talk:
         return first.text.split()[-1].strip(".") if first.role is Role.SYSTEM else "boss"
 
     def heard(self, name: str) -> list[str]:
-        """What an agent was asked last, as text."""
+        """The last request of an agent, as text."""
         return [message.text for message in self.models[name].requests[-1].messages]
 
     def tools(self, name: str) -> list[str]:
-        """What an agent could call."""
+        """The tools that an agent could call."""
         return [tool["function"]["name"] for tool in self.models[name].requests[0].tools]
 
 
@@ -136,7 +135,7 @@ class TestWhatChildrenAre:
         assert talk.tools("help") == has
 
     async def test_a_call_of_a_tool_that_a_child_lacks_is_refused(self, temporal: TemporalClient) -> None:
-        """9.6.5, 5.4.3: whatever its model has heard of elsewhere."""
+        """9.6.5, 5.4.3: wherever its model knows it from."""
         talk = Talk(boss=(spawns("Help"), "Thanks"), help=(LOOKS, "Done"))
         tools = [seen := look(), MockTool("hear")]
         spec = AgentSpec("helper", "Helps", "You help.", tools=["hear"])
@@ -149,7 +148,7 @@ class TestWhatChildrenAre:
         assert seen.calls == []
 
     async def test_a_child_has_the_listed_tools_of_its_parent(self, temporal: TemporalClient) -> None:
-        """9.6.5: also those that its parent's toolsets list; those not on its list are none of its own."""
+        """9.6.5: also those that its parent's toolsets list, but none outside its own list."""
         shelf = Shelf({"weigh": lambda _args, _context: "heavy", "cut": lambda _args, _context: "short"})
         weighs = calls(("weigh", {}))
         talk = Talk(boss=(spawns("Help"), "Thanks"), help=(weighs, "Done"))
@@ -188,8 +187,8 @@ class TestWhatChildrenAre:
 
 
 class TestWhatIsRefused:
-    async def test_what_starts_no_child(self, temporal: TemporalClient) -> None:
-        """9.6.3: an unknown name, a blank prompt, a skill that is not there: texts, and never failures."""
+    async def test_calls_that_start_no_child(self, temporal: TemporalClient) -> None:
+        """9.6.3: an unknown name, a blank prompt, an unknown skill: texts, and never failures."""
         lost = AgentSpec("lost", "Needs more", "You help.", skills=["flying"])
         script = calls(
             *(
@@ -210,8 +209,8 @@ class TestWhatIsRefused:
         assert result.status is AgentStatus.COMPLETED
 
     @pytest.mark.parametrize("depth", [0, 1, 2])
-    async def test_how_deep_they_nest(self, temporal: TemporalClient, depth: int) -> None:
-        """9.6.3, 9.6.4: the one who may not is told so, and goes on."""
+    async def test_the_depth_of_nesting(self, temporal: TemporalClient, depth: int) -> None:
+        """9.6.3, 9.6.4: an agent at the limit gets a text, and continues."""
         talk = Talk(boss=(spawns("Help"), "Thanks"), help=(spawns("Help"), spawns("Help"), "Done"))
         boss = a_boss(talk, HELPER, policy=SubagentPolicy(max_depth=depth))
         async with at_work(temporal, boss) as office:
@@ -229,10 +228,8 @@ class TestWhatIsRefused:
 
 
 class TestPeople:
-    async def test_what_a_person_allows_the_parent_one_allows_the_child(
-        self, temporal: TemporalClient
-    ) -> None:
-        """8.6.1, 9.6.5: the child pauses, its parent with it; who approves, approves the child's call."""
+    async def test_an_approval_for_one_parent_call_approves_one_child(self, temporal: TemporalClient) -> None:
+        """8.6.1, 9.6.5: the child pauses, its parent with it; the approval is for the child's call."""
         talk = Talk(boss=(spawns("Look"), "Thanks"), help=(LOOKS, "Blue"))
         tools = [seen := look()]
         async with at_work(temporal, a_boss(talk, tools=tools).with_approval("look", "always")) as office:
@@ -254,7 +251,7 @@ class TestPeople:
         assert result.status is AgentStatus.COMPLETED
 
     async def test_cancelling_the_parent_cancels_its_children(self, temporal: TemporalClient) -> None:
-        """8.2.1: who is asking their model hangs up."""
+        """8.2.1: a child in a model call disconnects."""
         model = HeldModel(spawns("Help"), holds=2)
         async with at_work(temporal, a_boss(model)) as office:
             execution = await office.start()
@@ -279,7 +276,7 @@ class TestEnds:
         ],
         ids=["failure", "silence", "length"],
     )
-    async def test_what_the_parent_reads(
+    async def test_results_for_the_parent(
         self, temporal: TemporalClient, says_: str | Exception, reads: str
     ) -> None:
         """9.6.3: never a failure of the call."""
@@ -292,7 +289,7 @@ class TestEnds:
         assert result.status is AgentStatus.COMPLETED
 
     async def test_a_child_stops_at_its_limits(self, temporal: TemporalClient) -> None:
-        """9.6.2: 20 steps; what it said last is read."""
+        """9.6.2: 20 steps; its last text is read."""
         talk = Talk(boss=(spawns("Help"), "Thanks"), help=(LOOKS,))
         async with at_work(temporal, a_boss(talk, tools=[look()])) as office:
             execution, _ = await office.run()
@@ -303,7 +300,7 @@ class TestEnds:
 
 
 class TestWhatViewersAreTold:
-    async def test_all_generations_are_told_in_one_stream(self, temporal: TemporalClient) -> None:
+    async def test_all_generations_publish_in_one_stream(self, temporal: TemporalClient) -> None:
         """7.1.1, 8.1.2: without a gap, each under its own execution's id, and each in its own order."""
         talk = Talk(boss=(spawns("Help", "Help", "Help"), "Thanks"), help=(spawns("Help"), LOOKS, "Done"))
         boss = a_boss(talk, policy=SubagentPolicy(max_depth=2), tools=[look()])
@@ -325,7 +322,7 @@ class TestWhatViewersAreTold:
             numbers = [e.payload["step_number"] for e in own if e.type == "agent.step.started"]
             assert numbers == [*range(1, len(numbers) + 1)]
         assert (told[0].execution_id, told[-1].execution_id) == (execution.id, execution.id)
-        # Nobody ends before those who work for it.
+        # No execution ends before its children.
         ends = {e.execution_id: e.seq for e in told if e.payload.get("status") == "completed"}
         links = [(row.parent_execution_id, id_) for id_, row in rows.items() if row.parent_execution_id]
         assert all(ends[parent] > ends[child] for parent, child in links)
@@ -333,7 +330,7 @@ class TestWhatViewersAreTold:
 
 class TestShells:
     async def test_in_process_it_is_the_same(self, temporal: TemporalClient) -> None:
-        """1.1.6, 9.6.3: what the parent reads, what is charged, and why it stops."""
+        """1.1.6, 9.6.3: the parent's results, the charged usage, and the stop reason."""
 
         def agent() -> AgentBuilder:
             expensive = says("x" * 50, Usage(input=300))
@@ -363,7 +360,7 @@ class TestShells:
 
 class TestTokens:
     async def test_children_are_charged_to_their_parents(self, temporal: TemporalClient) -> None:
-        """9.6.2, 2.6.2: over the whole tree; a parent that is used up goes on no further."""
+        """9.6.2, 2.6.2: over the whole tree; a parent without remaining tokens takes no further step."""
         expensive = says("Done", Usage(input=300))
         talk = Talk(boss=(spawns("Help", "Help"), "Thanks"), help=(spawns("Help"), expensive, expensive))
         boss = a_boss(talk, policy=SubagentPolicy(max_depth=2)).with_max_tokens(600)
@@ -377,7 +374,7 @@ class TestTokens:
         assert (result.usage.total, result.stop_reason) == (100, StopReason.TOKEN_LIMIT)
         assert result.tokens == facts.tokens == 100 + facts.child_tokens
 
-    async def test_a_child_gets_what_is_left(self, temporal: TemporalClient) -> None:
+    async def test_a_child_gets_the_remaining_tokens(self, temporal: TemporalClient) -> None:
         """9.6.2: and so does its child."""
         talk = Talk(boss=(LOOKS, spawns("Help"), "Thanks"), help=(spawns("Help"), "Done", "Done"))
         boss = a_boss(talk, tools=[look()]).with_max_tokens(1000)
@@ -389,9 +386,7 @@ class TestTokens:
             assert (await plan_of(office, child))["max_tokens"] == 1000 - 10 - 100
             assert (await plan_of(office, grandchild))["max_tokens"] == 890 - 100
 
-    async def test_what_other_calls_of_the_step_asked_models_is_not_left(
-        self, temporal: TemporalClient
-    ) -> None:
+    async def test_tokens_of_other_calls_of_the_step_are_not_left(self, temporal: TemporalClient) -> None:
         """9.6.2, 9.9.1: a child that starts after they were paid gets no more than remains."""
         both = calls(
             ("llm_query", {"query": "How many?"}),
@@ -407,10 +402,8 @@ class TestTokens:
         assert plan["max_tokens"] == 1000 - 100 - 30
 
     @pytest.mark.parametrize("whom", ["the parent", "the child"])
-    async def test_what_was_used_before_a_cancel_is_charged(
-        self, temporal: TemporalClient, whom: str
-    ) -> None:
-        """9.6.2, 8.2.1: in every generation, also what no call reports of any more."""
+    async def test_usage_before_a_cancel_is_charged(self, temporal: TemporalClient, whom: str) -> None:
+        """9.6.2, 8.2.1: in every generation, also usage that no call reports any more."""
         looks = calls(("look", {}), usage=Usage(input=700))
         model = HeldModel(spawns("Help"), spawns("Help"), looks, "Never", "Thanks", holds=4)
         boss = a_boss(model, policy=SubagentPolicy(max_depth=2), tools=[look()])
@@ -421,15 +414,15 @@ class TestTokens:
             await (child if whom == "the child" else execution).cancel()
             ended, result = await finished(child), await finished(execution)
 
-        # The child has asked to be helped for 100, and its own child has looked for 700.
+        # The child has paid 100 for delegating, and its own child 700 for its work.
         assert (ended.stop_reason, ended.child_tokens) == (StopReason.USER_REQUESTED, 700)
         assert result.child_tokens == 100 + 700
         assert ended.seconds > 0
 
-    async def test_what_a_child_used_whose_workflow_is_gone_is_charged(
+    async def test_the_usage_of_a_child_whose_workflow_is_gone_is_charged(
         self, temporal: TemporalClient
     ) -> None:
-        """9.6.2: as far as it was written down, and with what its own children used."""
+        """9.6.2: as far as it was stored, and with the usage of its own children."""
         model = HeldModel(
             spawns("Help"), spawns("Help"), says("Looked", Usage(input=700)), "Never", "Thanks", holds=4
         )

@@ -1,6 +1,6 @@
-"""New versions of a worker: what has begun stays where it began, what begins goes to the current one.
+"""New versions of a worker: running executions stay on their build, new ones use the current build.
 
-The commands are those of docs/deployment.md, carried out by the program that they name.
+The commands are those of docs/deployment.md, run with the program that they name.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ BUILT = uuid4().hex[:8]
 
 
 def agents(build: str) -> tuple[AgentBuilder, AgentBuilder]:
-    """As they are in this build: a boss, who first asks and then hires, and a hand."""
+    """The agents of this build: one that asks and then delegates, and its subagent."""
     asking = ScriptedTurn(calls=(ScriptedCall(name="user_input", args={"prompt": "?"}),))
     hiring = ScriptedTurn(calls=(ScriptedCall(name="hire", args={"who": "hand"}),))
     model = ScenarioModel(Script.of(asking, hiring, f"Done by {build}"))
@@ -41,7 +41,7 @@ def worker(office: Office, build: str) -> Any:
 
 
 async def temporal_says(office: Office, *command: str) -> tuple[int, str]:
-    """Carry out a command of the `temporal` program; how it ended, and what it said."""
+    """Run a command of the `temporal` program; returns its exit code and output."""
     address = office.temporal.service_client.config.target_host
     process = await asyncio.create_subprocess_exec(
         temporal_executable(),
@@ -56,11 +56,11 @@ async def temporal_says(office: Office, *command: str) -> tuple[int, str]:
 
 
 async def make_current(office: Office, build: str) -> None:
-    """What an operator does once the workers of a build have started."""
+    """An operator's command after the workers of a build have started."""
     command = ("set-current-version", "--deployment-name", "everstep", "--build-id", build, "--yes")
 
     async def is_current() -> bool:
-        # Refused until the server has heard of the workers.
+        # Refused until the server knows the workers.
         code, _ = await temporal_says(
             office, "worker", "deployment", *command, "--ignore-missing-task-queues"
         )
@@ -107,7 +107,7 @@ async def test_an_execution_can_be_moved_to_another_build(temporal: TemporalClie
         await make_current(office, d)
 
         async def is_moved() -> bool:
-            # Refused until the server has heard that this build serves the queue.
+            # Refused until the server knows that this build serves the queue.
             code, _ = await temporal_says(
                 office,
                 *("workflow", "update-options", "--workflow-id", execution.workflow.id),
@@ -123,8 +123,8 @@ async def test_an_execution_can_be_moved_to_another_build(temporal: TemporalClie
         assert await said_last(office, execution) == f"Done by {d}"
 
 
-async def test_how_much_still_runs_on_a_build_can_be_seen(temporal: TemporalClient) -> None:
-    """1.1.1: whoever stops its workers too early leaves executions waiting."""
+async def test_the_executions_on_a_build_can_be_counted(temporal: TemporalClient) -> None:
+    """1.1.1: stopping its workers too early leaves executions waiting."""
     e, f = f"{BUILT}-e", f"{BUILT}-f"
     office = an_office(temporal, *agents("nobody"))
     async with worker(office, e), worker(office, f):

@@ -1,4 +1,4 @@
-"""Somebody who watches an execution, and a model that writes for somebody to watch."""
+"""A viewer of an execution, and a model that writes for it."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -18,7 +18,7 @@ BEGINNINGS = {"agent.step.started", "agent.attempt.superseded"}
 
 
 class Viewer:
-    """Keeps what comes, in the order in which it comes."""
+    """Keeps events in the order in which they arrive."""
 
     def __init__(self) -> None:
         self.frames: list[Frame] = []
@@ -31,12 +31,12 @@ class Viewer:
                 self._changed.notify_all()
 
     async def until(self, met: Callable[[], bool]) -> None:
-        """Come back once this is so."""
+        """Wait until the condition holds."""
         async with asyncio.timeout(DEADLINE), self._changed:
             await self._changed.wait_for(met)
 
     async def until_over(self) -> None:
-        """Come back once the execution has ended."""
+        """Wait until the execution has ended."""
         await self.until(lambda: self.told[-1] in {"status completed", "status failed", "status stopped"})
 
     @property
@@ -49,12 +49,11 @@ class Viewer:
 
     @property
     def beginnings(self) -> int:
-        """How many attempts began."""
         return sum(envelope.type in BEGINNINGS for envelope in self.envelopes)
 
     @property
     def told(self) -> list[str]:
-        """What came, in words."""
+        """The events, in words."""
         return [_told(frame) for frame in self.frames]
 
 
@@ -75,7 +74,7 @@ def _told(frame: Frame) -> str:
 
 @asynccontextmanager
 async def viewing(bus: MemoryBus, stream_id: UUID) -> AsyncGenerator[Viewer]:
-    """Watch a stream while the body runs."""
+    """Watch a stream for the time of the block."""
     viewer = Viewer()
     with bus.listening(stream_id) as listener:
         watching = asyncio.create_task(viewer.watch(listener))
@@ -87,17 +86,17 @@ async def viewing(bus: MemoryBus, stream_id: UUID) -> AsyncGenerator[Viewer]:
 
 
 class Speaker:
-    """Answers in pieces: the first once its attempt has begun, each once the one before was seen."""
+    """Replies in pieces: the first once its attempt has begun, each once the previous one was seen."""
 
     def __init__(self, *script: Sequence[str] | InferenceResponse | Exception) -> None:
         self.script = script
         self.asked = self.silent = 0
         self.viewer = Viewer()
         self.fails: dict[int, Exception] = {}
-        """How a request ends, by its number."""
+        """The error that ends a request, by its number."""
         self.ears: list[OnText] = []
         self.is_seen = True
-        """Whether what it writes is told; else nobody has to see one piece before the next."""
+        """Whether its text is published; otherwise it does not wait for a viewer between pieces."""
 
     async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
         del request

@@ -1,7 +1,7 @@
-"""What must be true of every operation in the end, by the journal of the agents and the rows of the store.
+"""Checks of every operation at the end, by the journal of the agents and the rows of the store.
 
-The journal is written by tools and models, outside of the product. The rows are read once, when everything
-is quiet. Each function yields one sentence for each thing that is wrong.
+The journal is written by tools and models, outside the product. The rows are read once, when nothing runs any
+more. Each function yields one sentence for each violation.
 """
 
 import json
@@ -21,12 +21,12 @@ from tests.acceptance.storm.programs import AT_MOST_ONCE
 from tests.acceptance.storm.scene import Scene
 
 TALKING = frozenset({"begin", "enqueue", "interrupt", "reject", "steer"})
-"""Operations whose words are heard by a model, or by nobody if they are refused."""
+"""Operations whose words reach a model, or reach none if they are refused."""
 
 
 @dataclass
 class Books:
-    """Everything that was counted."""
+    """All counts."""
 
     journal: list[Entry]
     executions: dict[str, dict[str, Any]]
@@ -37,7 +37,7 @@ class Books:
 
     @classmethod
     async def read(cls, scene: Scene) -> "Books":
-        """What is stored and what was journalled."""
+        """Read the rows and the journal."""
         executions = await scene.rows("SELECT *, input::text AS words FROM agent_executions")
         return cls(
             read_journal(scene.folder / JOURNAL),
@@ -52,24 +52,24 @@ class Books:
         )
 
     def heard(self, words: str) -> int:
-        """How many user messages of all transcripts are these words."""
+        """Count the user messages of all transcripts with these words."""
         return sum(row["role"] == "user" and row["text"] == words for row in self.transcript)
 
     def stored(self, words: str) -> int:
-        """How many messages that people sent are these words, in all sessions."""
+        """Count the messages from people with these words, in all sessions."""
         return sum(row["role"] == "user" and row["content"] == words for row in self.messages)
 
     def asked(self, words: str) -> int:
-        """How often a model was asked with the words in its conversation."""
+        """Count the model calls with these words in the conversation."""
         return sum(entry.event == "asked" and words in entry.told["users"] for entry in self.journal)
 
     def status(self, execution_id: str) -> str:
-        """The status of an execution in the end."""
+        """The final status of an execution."""
         return str(self.executions[execution_id]["status"]) if execution_id in self.executions else "missing"
 
 
 async def wrong_books(scene: Scene) -> list[str]:
-    """Every sentence about what is wrong."""
+    """All violations, one sentence each."""
     books = await Books.read(scene)
     found = [*wrong_operations(scene.operations, books), *wrong_decisions(scene.operations, books)]
     found += [*wrong_calls(books), *wrong_executions(books)]
@@ -79,7 +79,7 @@ async def wrong_books(scene: Scene) -> list[str]:
 
 
 def wrong_operations(operations: list[Operation], books: Books) -> Iterator[str]:
-    """Accepted means done once, refused means that nothing happened."""
+    """An accepted operation is done once; a refused one has no effect."""
     for operation in operations:
         if not operation.status:
             continue
@@ -115,7 +115,7 @@ def _wrong_words(operation: Operation, books: Books) -> Iterator[str]:
     if operation.kind == "interrupt" and route == "queue":
         yield f"it was to interrupt, and waits: {operation}"
     status, heard = books.status(execution), books.heard(words)
-    # An execution that was cancelled may have heard no more: what was cancelled has no next step.
+    # A cancelled execution may not have received it: it has no next step.
     lost = status == "cancelled" and heard == 0
     if heard != 1 and not lost:
         yield f"the words stand {heard} times in transcripts, the execution is {status}: {operation}"
@@ -124,7 +124,7 @@ def _wrong_words(operation: Operation, books: Books) -> Iterator[str]:
 
 
 def _doubled(operations: list[Operation], books: Books) -> Iterator[str]:
-    """One program, one execution; forks play the program of another one again."""
+    """One program has one execution; forks run the program of another execution again."""
     wanted = {each.token for each in operations if each.kind in {"begin", "execution"} and each.is_accepted}
     began = Counter[str]()
     for row in books.transcript:
@@ -169,7 +169,7 @@ def _wrong_decision(
 
 
 def wrong_calls(books: Books) -> Iterator[str]:
-    """Each call has one result; at most once is at most once."""
+    """Each call has one result, and at most once means at most once."""
     ran = Counter(
         (entry.told["execution"], entry.told["key"]) for entry in books.journal if entry.event == "ran"
     )
@@ -188,14 +188,14 @@ def wrong_calls(books: Books) -> Iterator[str]:
 
 
 def wrong_executions(books: Books) -> Iterator[str]:
-    """Every execution ended, and none failed: the programs have no reason to."""
+    """Every execution ended, and none failed: the programs give no reason to."""
     for row in books.executions.values():
         if row["status"] not in {"completed", "cancelled"}:
             yield f"execution {row['id']} is {row['status']}: {row['error_message']}"
 
 
 async def wrong_view(scene: Scene, onlooker: Onlooker) -> list[str]:
-    """A viewer saw what is stored, in order, each once."""
+    """A viewer saw what is stored, in order, each envelope once."""
     stored, seen = await scene.stored(onlooker.stream_id), onlooker.seen
     found = list(seen.faults)
     found += [

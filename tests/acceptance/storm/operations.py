@@ -1,4 +1,4 @@
-"""Clients of the HTTP API that retry by key until the answer is definite, and remember it."""
+"""Clients of the HTTP API that retry by key until the answer is definite, and record it."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 
 PASSING = frozenset({HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS})
-"""Answers that mean: the same request again, a little later."""
+"""Statuses that ask the client to retry a little later."""
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Operation:
 
     @property
     def is_accepted(self) -> bool:
-        """Whether the API said yes."""
+        """Whether the API accepted it."""
         return HTTPStatus.OK <= self.status < HTTPStatus.MULTIPLE_CHOICES
 
     def __str__(self) -> str:
@@ -41,7 +41,7 @@ class Operation:
 
 @dataclass
 class Customer:
-    """Sends operations to whichever API process, and keeps what they were answered."""
+    """Sends operations to any API process and keeps the answers."""
 
     ports: list[int]
     secret: str
@@ -51,13 +51,13 @@ class Customer:
     done: list[Operation] = field(default_factory=list[Operation])
 
     async def send(self, kind: str, token: str, path: str, **body: Any) -> Operation:
-        """Retry until the answer is definite; now and then send the accepted request once more.
+        """Retry until the answer is definite; sometimes send the accepted request a second time.
 
-        A refusal made nothing and is not kept, so the same request may be accepted a moment later.
+        A refusal has no effect and is not stored, so the same request may be accepted a moment later.
         """
         operation = Operation(kind, token, path, body, f"{kind}-{token}")
         if self.dice.random() < 0.1:
-            # Both at once, as a client does that gives up too early.
+            # Both at the same time, like a client whose timeout is too short.
             twin = Operation(kind, token, path, body, operation.key)
             await asyncio.gather(self._ask(operation), self._ask(twin))
             if operation.is_accepted and twin.is_accepted:
@@ -73,7 +73,7 @@ class Customer:
         return operation
 
     async def get(self, path: str) -> Any:
-        """Read something, or None where it is not there."""
+        """Read a resource, or None if it does not exist."""
         found = Operation("get", path, path, {}, "")
         await self._ask(found, method="GET")
         return found.answer if found.is_accepted else None
@@ -81,7 +81,7 @@ class Customer:
     def _compare(self, first: Operation, second: Operation) -> None:
         if not second.status:
             return
-        # What an answer says of the present may move on; who and what it names may not.
+        # The state in an answer may change; its ids may not.
         if first.status != second.status or _names(first.answer) != _names(second.answer):
             self.fault(f"the same key was answered differently: {first} and {second}")
 
@@ -94,7 +94,7 @@ class Customer:
             if method == "POST":
                 headers["Idempotency-Key"] = operation.key
             try:
-                # A connection for each try: the process that answered last time may be gone.
+                # A connection for each attempt: the process that answered last time may have ended.
                 async with httpx2.AsyncClient(base_url=base, headers=headers, timeout=15) as http:
                     if method == "POST":
                         answer = await http.post(operation.path, json=operation.body)
@@ -115,7 +115,7 @@ class Customer:
 
 
 def _names(answer: Any) -> Any:
-    """The ids of an answer, which never change."""
+    """The ids in an answer, which never change."""
     if not isinstance(answer, dict):
         return answer
     kept = ("id", "session_id", "execution_id", "message_id", "route", "type", "detail")

@@ -1,4 +1,4 @@
-"""What clients do to sessions and executions: everything that the API offers, at drawn moments."""
+"""Clients' operations on sessions and executions: everything that the API offers, at random moments."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -15,7 +15,7 @@ Act = Callable[["Talk"], Awaitable[None]]
 
 @dataclass
 class Talk:
-    """One session and what a client does in it."""
+    """One session and a client's operations in it."""
 
     number: int
     customer: Customer
@@ -31,11 +31,11 @@ class Talk:
         return f"[s{self.number}.{self.count}]"
 
     def program(self, token: str) -> str:
-        """A program under that token."""
+        """A program with that token."""
         return draw_program(self.dice, token).text()
 
     async def run(self, until: float) -> None:
-        """Begin a session, and act in it until the moment."""
+        """Start a session, and act in it until the deadline."""
         token = self.token()
         first = await self.customer.send("begin", token, "/agent/messages", content=self.program(token))
         if not first.is_accepted:
@@ -57,7 +57,7 @@ class Talk:
         return sent
 
     async def act_on(self, kind: str, token: str, **body: Any) -> Operation:
-        """An operation on one of the latest executions."""
+        """Apply an operation to one of the latest executions."""
         execution = self.dice.choice(self.executions[-2:])
         return await self.customer.send(kind, token, f"/agent/executions/{execution}/{kind}", **body)
 
@@ -127,7 +127,7 @@ ACTS: list[tuple[Act, float]] = [
 
 @dataclass
 class Decisions:
-    """People who answer what stands in the inbox, sometimes two of them at once."""
+    """People who answer the inbox, sometimes two of them at the same time."""
 
     customer: Customer
     dice: Random
@@ -135,7 +135,7 @@ class Decisions:
     count: int = 0
 
     async def run(self, is_over: Callable[[], bool]) -> None:
-        """Answer until nothing is left to be asked."""
+        """Answer until the inbox stays empty."""
         while not is_over():
             page: dict[str, list[dict[str, Any]]] | None = await self.customer.get("/agent/inbox?limit=50")
             items = page["items"] if page else []
@@ -148,7 +148,7 @@ class Decisions:
         decide = self._answer if request["kind"] == "input" else self._approve
         people = 2 if self.dice.random() < 0.2 else 1
         done = await asyncio.gather(*(decide(request) for _ in range(people)))
-        # Refused for good, or taken: either way the question is closed.
+        # Refused for good or accepted: either way the request is closed.
         if all(each.status for each in done):
             self.decided.add(request["id"])
 

@@ -1,7 +1,8 @@
-"""The agent of the storm: a message holds a program, and the model plays it turn by turn.
+"""The storm's agent: a message holds a program, and the model plays it turn by turn.
 
-Each model call and each run of a tool adds a line to the journal of `agents.py`, on disk before it goes on.
-The journal is the counter outside of the product: the accounts compare it with what clients were told.
+Each model call and each tool run appends a line to the journal of `agents.py`, flushed to disk before it
+continues. The journal counts outside the product: the accounts compare it with the answers that clients
+received.
 """
 
 import asyncio
@@ -32,18 +33,16 @@ Calls = list[tuple[str, dict[str, Any]]]
 
 @dataclass(frozen=True)
 class Program:
-    """What a model says and calls, turn by turn; after the last turn it answers."""
+    """What a model says and calls, turn by turn; after the last turn it gives its answer."""
 
     token: str
     turns: Sequence[Calls] = field(default_factory=list[Calls])
 
     def text(self) -> str:
-        """The program as the content of a message."""
         return json.dumps({"program": self.token, "turns": self.turns})
 
     @classmethod
     def find(cls, text: str) -> "Program | None":
-        """The program of a message, if it holds one."""
         if not text.startswith('{"program"'):
             return None
         given = json.loads(text)
@@ -51,7 +50,6 @@ class Program:
 
     @property
     def calls(self) -> Calls:
-        """Every call of every turn."""
         return [call for calls in self.turns for call in calls]
 
 
@@ -59,7 +57,7 @@ PLAIN = ("count", "charge", "jot", "stamp", "stumble", "linger")
 
 
 def draw_program(dice: Random, token: str, *, depth: int = 0) -> Program:
-    """A program of one to three turns, each with up to three calls; every call has a token of its own."""
+    """A program of one to three turns, each with up to three calls; every call has a unique token."""
     turns: list[Calls] = []
     for turn in range(dice.randint(1, 3)):
         calls: Calls = []
@@ -80,8 +78,6 @@ def draw_program(dice: Random, token: str, *, depth: int = 0) -> Program:
 
 
 class Player:
-    """A model that plays the latest program of the conversation."""
-
     async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
         """The next turn, written word by word."""
         conversation = request.messages[request.cached_messages :]
@@ -105,7 +101,7 @@ class Player:
 
 
 def _place(conversation: Sequence[Message]) -> tuple[Program, int]:
-    """The latest program, and how many of its turns were played."""
+    """Find the latest program and how many of its turns were played."""
     found, played = Program("nothing"), 0
     for message in conversation:
         program = Program.find(message.text) if message.is_user else None
@@ -124,13 +120,13 @@ async def _ran(name: str, mark: str, context: ToolContext) -> str:
 
 @tool
 async def count(mark: str, context: ToolContext) -> str:
-    """Count; the same key again counts once."""
+    """Count; a repeated key counts once."""
     return await _ran("count", mark, context)
 
 
 @tool
 async def linger(mark: str, context: ToolContext) -> str:
-    """Take a while, so that faults meet a call that runs."""
+    """Work for a while, so that faults hit a running call."""
     note("lingers", mark)
     await asyncio.sleep(0.8)
     return await _ran("linger", mark, context)
@@ -144,7 +140,7 @@ async def charge(mark: str, context: ToolContext) -> str:
 
 @tool(options=ToolOptions(quick=True))
 async def jot(mark: str, context: ToolContext) -> str:
-    """Jot something down, at once."""
+    """Add a note, at once."""
     return await _ran("jot", mark, context)
 
 

@@ -1,4 +1,4 @@
-"""TCP relays between processes and servers: they can be cut, or fall silent."""
+"""TCP relays between processes and servers, which can be cut or fall silent."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -9,10 +9,10 @@ CHUNK = 65536
 
 
 class Relay:
-    """Passes bytes on, both ways, unless it is silent.
+    """Relays bytes in both directions unless it is silent.
 
-    A silent relay accepts connections and acknowledges what it is sent, and passes nothing on: to a client
-    the server looks alive and says nothing.
+    A silent relay accepts connections, acknowledges what it receives, and relays nothing: to a client the
+    server looks alive and never answers.
     """
 
     def __init__(self, name: str, connect: Callable[[], Awaitable[Streams]]) -> None:
@@ -27,7 +27,7 @@ class Relay:
     @classmethod
     @asynccontextmanager
     async def open(cls, name: str, connect: Callable[[], Awaitable[Streams]]) -> AsyncGenerator["Relay"]:
-        """A relay that listens on a free port of the loopback interface."""
+        """Open a relay that listens on a free port of the loopback interface."""
         relay = cls(name, connect)
         server = await asyncio.start_server(relay._accept, "127.0.0.1", 0)
         relay.port = server.sockets[0].getsockname()[1]
@@ -46,7 +46,7 @@ class Relay:
             writer.transport.abort()
 
     async def fall_silent(self, seconds: float) -> None:
-        """Pass nothing on for a while."""
+        """Relay nothing for a while."""
         self._speaks.clear()
         try:
             await asyncio.sleep(seconds)

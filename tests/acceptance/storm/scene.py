@@ -1,5 +1,3 @@
-"""The installation that the storm hits: processes, links, sessions and viewers."""
-
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -33,23 +31,22 @@ from tests.services import careless, data_directory
 
 AGENTS = "tests.acceptance.storm.programs:agents"
 LOOK = 0.2
-"""Seconds between two looks at what other processes do."""
+"""Seconds between two polls of other processes."""
 TAIL = 3000
-"""Characters of a log in a report."""
 
 
 @dataclass(frozen=True)
 class Force:
-    """How strong the storm is."""
+    """The strength of the storm."""
 
     talks: int
     viewers: int
     seconds: float
-    """While faults happen; afterwards everything may come to its end."""
+    """How long faults happen; afterwards everything may finish."""
     faults: int
     patience: float
     limit: int
-    """Seconds that the test may take in all."""
+    """The whole test's time limit in seconds."""
 
 
 SHORT = Force(talks=8, viewers=8, seconds=25, faults=8, patience=60, limit=200)
@@ -57,13 +54,13 @@ LONG = Force(talks=40, viewers=24, seconds=150, faults=30, patience=240, limit=1
 
 
 def force() -> Force:
-    """Short for every day, long where `EVERSTEP_CHAOS=long` asks for it."""
+    """The short storm, or the long one if `EVERSTEP_CHAOS=long`."""
     return LONG if os.environ.get("EVERSTEP_CHAOS") == "long" else SHORT
 
 
 @dataclass
 class Scene:
-    """All that takes part."""
+    """The processes, links, sessions and viewers of one storm."""
 
     measure: Force
     seed: str
@@ -84,19 +81,17 @@ class Scene:
     began: float = field(default_factory=monotonic)
 
     def dice(self, what: str) -> Random:
-        """The same draws for the same seed."""
+        """A random generator; the same seed draws the same values."""
         return Random(f"{self.seed} {what}")  # noqa: S311 -- no secret
 
     def note(self, what: str) -> None:
-        """What happened when, for the report."""
+        """Log an event with its time, for the report."""
         self.notes.append(f"{monotonic() - self.began:7.2f} {what}")
 
     @property
     def operations(self) -> list[Operation]:
         """Every operation with its definite answer."""
         return [each for customer in self.customers for each in customer.done]
-
-    # Processes.
 
     def _role(self, name: str, *arguments: str, says: str) -> None:
         given = {
@@ -119,7 +114,6 @@ class Scene:
         )
 
     async def open(self) -> None:
-        """Start two processes of each kind."""
         for number in range(2):
             api, gateway = a_free_port(), a_free_port()
             self.api_ports.append(api)
@@ -130,15 +124,14 @@ class Scene:
         await asyncio.gather(*(role.start() for role in self.roles))
 
     async def close(self) -> None:
-        """Leave no process behind."""
         for role in self.roles:
             if role.lives:
                 await role.lives[-1].kill()
 
-    # The play.
+    # The storm.
 
     async def play(self) -> None:
-        """Act, let everything go wrong, and wait until all is quiet."""
+        """Run clients and faults, and wait until nothing runs any more."""
         self.began = monotonic()
         end = self.began + self.measure.seconds
         weather = Weather(self, self.dice("weather"))
@@ -165,7 +158,7 @@ class Scene:
                 task.cancel()
 
     async def _guard(self, role: Role) -> None:
-        """Start a process again that ended by itself, which is a fault."""
+        """Restart a process that ended by itself, which is a fault."""
         while True:
             await asyncio.sleep(LOOK)
             async with role.busy:
@@ -182,7 +175,7 @@ class Scene:
         return made
 
     async def until(self, what: str, holds: Callable[[], Awaitable[bool]]) -> None:
-        """Wait for what processes do; what does not happen becomes a fault."""
+        """Wait for other processes; a timeout becomes a fault."""
         deadline = monotonic() + self.measure.patience
         while not await holds():
             if monotonic() > deadline:
@@ -201,15 +194,13 @@ class Scene:
         return found["open"] == 0
 
     async def rows(self, statement: str, **given: object) -> list[dict[str, Any]]:
-        """What the database holds."""
+        """The rows of the database."""
         try:
             async with self.installation.store.engine.connect() as connection:
                 found = await connection.execute(text(statement), given)
                 return [dict(row) for row in found.mappings()]
         except (SQLAlchemyError, OSError) as error:
             raise StoreUnavailable(str(error)) from error
-
-    # Viewers.
 
     async def _watch(self, number: int, ways: AsyncExitStack) -> None:
         dice, kind = self.dice(f"viewer {number}"), (Native, Pusher, Sse, Follower)[number % 4]
@@ -239,17 +230,16 @@ class Scene:
         await self.until(f"viewer {onlooker.name} saw all {len(stored)} envelopes", has_seen)
 
     async def stored(self, stream_id: UUID) -> list[Envelope]:
-        """Every stored envelope of a stream."""
         found = await self.installation.store.envelopes(DEFAULT_TENANT, stream_id)
         return [Envelope.placed(each) for each in found]
 
     def _matters(self, operation: Operation) -> bool:
-        """Whether it was refused, or is about an execution that a fault names."""
+        """Whether it was refused, or concerns an execution that a fault names."""
         execution = operation.path.split("/")[3] if operation.path.count("/") > 2 else ""
         return not operation.is_accepted or any(execution and execution in each for each in self.faults)
 
     def report(self) -> str:
-        """What helps to find a fault."""
+        """Everything that helps to explain a fault."""
         kinds = [f"{operation.kind} {operation.status}" for operation in self.operations]
         counts = {kind: kinds.count(kind) for kind in sorted(set(kinds))}
         logs = [f"--- {role.name}\n{role.log[-TAIL:]}" for role in self.roles]
@@ -260,7 +250,6 @@ class Scene:
 
 @asynccontextmanager
 async def open_scene(measure: Force, seed: str, nursery: Nursery, folder: Path) -> AsyncGenerator[Scene]:
-    """Servers, links and processes of one storm."""
     with data_directory() as data:
         async with embedded(careless(data)) as services, AsyncExitStack() as stack:
             installation = await stack.enter_async_context(
@@ -291,7 +280,7 @@ LONG_RUNS = 5
 
 
 def seeds() -> list[str]:
-    """The seeds of this run: given, one fixed for every day, or several drawn for long runs."""
+    """The seeds of this run: the given one, a fixed one by default, or several random ones for long runs."""
     given = os.environ.get("EVERSTEP_CHAOS_SEED")
     if given:
         return given.split(",")

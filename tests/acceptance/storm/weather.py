@@ -1,4 +1,4 @@
-"""What goes wrong, and when: drawn from the seed."""
+"""The faults and their moments, drawn from the seed."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ class Weather:
         self._servers = asyncio.Lock()
 
     async def run(self) -> None:
-        """Every fault at its drawn moment; returns when all are over."""
+        """Run every fault at its random moment; returns when all are over."""
         measure = self.scene.measure
         moments = sorted(self.dice.uniform(0.05, 0.9) * measure.seconds for _ in range(measure.faults))
         async with asyncio.TaskGroup() as tasks:
@@ -41,7 +41,7 @@ class Weather:
                 tasks.create_task(fault())
 
     def _draw(self) -> tuple[str, Fault]:
-        """The next fault with its name."""
+        """Draw the next fault with its name."""
         dice, scene = self.dice, self.scene
         role, relay = dice.choice(scene.roles), dice.choice((scene.database, scene.temporal))
         brief, long = dice.uniform(0.2, 3), dice.uniform(3, 14)
@@ -94,7 +94,7 @@ class Weather:
 
 @contextmanager
 def _stopped(pids: list[int]) -> "Generator[None]":
-    """Processes that do nothing meanwhile, and go on in any case."""
+    """Stop processes for the time of the block; they continue in any case."""
     try:
         for pid in pids:
             with suppress(ProcessLookupError):
@@ -107,7 +107,7 @@ def _stopped(pids: list[int]) -> "Generator[None]":
 
 
 def _family(pid: int) -> list[int]:
-    """A process and all that it started, itself first."""
+    """A process and its descendants, itself first."""
     found = [pid]
     for each in found:
         with suppress(OSError):

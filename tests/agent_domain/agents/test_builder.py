@@ -89,7 +89,7 @@ def test_the_base_has_all_defaults() -> None:
     assert not definition.throw_on_tool_failure
 
 
-def test_a_new_one_has_no_limits() -> None:
+def test_a_new_builder_has_no_limits() -> None:
     """11: only the error policy and tool calls decide."""
     definition = AgentBuilder.new().definition()
     assert criteria_of(definition) == [ErrorPolicyCriterion(), ToolCallPresenceCheck()]
@@ -97,8 +97,8 @@ def test_a_new_one_has_no_limits() -> None:
     assert definition.rules.parallel_tools
 
 
-def test_limits_set_later_take_their_place() -> None:
-    """11, 2.6.3: whatever the order of calls; added criteria come last, as added."""
+def test_limits_set_later_replace_earlier_ones() -> None:
+    """11, 2.6.3: in any order of calls; added criteria come last, as added."""
     builder = AgentBuilder.new().add_continuation_criteria(RetryLimit(2)).with_finish_reasons("length")
     builder = builder.with_timeout(5).with_max_tokens(9).with_max_steps(3).with_error_policy(POLICY)
     assert criteria_of(builder.add_continuation_criteria(ErrorPresenceCheck()).definition()) == [
@@ -121,7 +121,7 @@ ORDERS: list[Callable[[AgentBuilder], AgentBuilder]] = [
 
 @pytest.mark.parametrize("build", ORDERS)
 def test_a_cumulative_timeout_replaces_the_wall_clock(build: Callable[[AgentBuilder], AgentBuilder]) -> None:
-    """11, 2.7.3: whatever the order of calls."""
+    """11, 2.7.3: in any order of calls."""
     assert criteria_of(build(AgentBuilder.new()).definition())[0] == CumulativeExecutionTimeLimit(
         7, "session"
     )
@@ -129,7 +129,7 @@ def test_a_cumulative_timeout_replaces_the_wall_clock(build: Callable[[AgentBuil
     assert not [criterion for criterion in base if isinstance(criterion, ExecutionTimeLimit)]
 
 
-def test_a_cumulative_timeout_is_of_the_execution_unless_said_otherwise() -> None:
+def test_a_cumulative_timeout_covers_the_execution_by_default() -> None:
     """11."""
     definition = AgentBuilder.new().with_cumulative_timeout(7.5).definition()
     assert criteria_of(definition)[0] == CumulativeExecutionTimeLimit(7.5, "execution")
@@ -137,7 +137,7 @@ def test_a_cumulative_timeout_is_of_the_execution_unless_said_otherwise() -> Non
 
 @pytest.mark.parametrize(("retries", "attempts"), [(5, 5), (1, 1), (0, 1), (-3, 1)])
 def test_the_attempts_of_a_model_call(retries: int, attempts: int) -> None:
-    """11, 3.5.1: 1 or less is one; the error policy stays what it is."""
+    """11, 3.5.1: 1 or less is one; the error policy does not change."""
     definition = AgentBuilder.base().with_max_retries(retries).definition()
     assert definition.base_plan.model_attempts == attempts
     assert definition.rules.error_policy.max_retries == 0
@@ -150,7 +150,7 @@ def test_a_retry_budget_is_a_time(seconds: Any) -> None:
         AgentBuilder.base().with_retry_budget(seconds)
 
 
-# What it can do.
+# Capabilities.
 
 
 def test_tools_are_merged_by_name() -> None:
@@ -160,8 +160,8 @@ def test_tools_are_merged_by_name() -> None:
     assert list(definition.tools) == [better, FIND]
 
 
-def test_what_tools_declare_goes_into_the_plan() -> None:
-    """11: what the runtime has to know before it runs them."""
+def test_declarations_of_tools_go_into_the_plan() -> None:
+    """11: facts that the runtime needs before it runs them."""
     options = ToolOptions(quick=True, effect=Effect.AT_MOST_ONCE, timeout_seconds=2.5)
     definition = AgentBuilder.base().with_tools([MockTool("pay", options=options)]).definition()
     assert definition.base_plan.tools == (
@@ -170,7 +170,7 @@ def test_what_tools_declare_goes_into_the_plan() -> None:
 
 
 def test_a_capability_installs_itself() -> None:
-    """11: appended to what is there."""
+    """11: it appends to the existing settings."""
     assert isinstance(Installed(), AgentCapability)
     builder = AgentBuilder.new().with_tools([FIND]).with_capability(Installed())
     definition = builder.definition()
@@ -190,13 +190,13 @@ def test_processors_and_hooks_keep_their_order() -> None:
 
 
 def test_approvals_are_kept_by_tool() -> None:
-    """11, 8.6.1: `never` unless said otherwise, the last word counts."""
+    """11, 8.6.1: `never` by default; the last setting counts."""
     builder = AgentBuilder.base().with_approval("look", "never").with_approval("look", "always")
     assert builder.with_tools([LOOK]).definition().approvals == {"look": ApprovalMode.ALWAYS}
 
 
 def test_an_approval_of_a_tool_that_the_agent_lacks_is_refused() -> None:
-    """8.6.1: a misspelt name would let the calls that were meant run unasked."""
+    """8.6.1: a misspelt name would let calls run without approval."""
     builder = AgentBuilder.base().with_tools([LOOK, FIND]).with_approval("looks", "always")
     with pytest.raises(UnknownName, match=r"No tool named 'looks'\. Choose from: look, find"):
         builder.definition()
@@ -212,15 +212,15 @@ def test_tools_may_run_one_after_the_other() -> None:
     assert not definition.driver.parallel_tools
 
 
-def test_an_agent_says_how_much_is_told_of_its_executions() -> None:
-    """11, 7.5: unless it says so, the standard."""
+def test_an_agent_sets_how_much_of_its_executions_is_published() -> None:
+    """11, 7.5: the default is the standard preset."""
     builder = AgentBuilder.base().with_driver(DRIVER)
     assert builder.definition().plan().broadcast == BroadcastConfig.standard()
     config = BroadcastConfig(include_tool_args=True, max_arg_length=7)
     assert builder.with_broadcast(config).definition().plan().broadcast == config
 
 
-# How it works.
+# Execution.
 
 
 def test_the_full_state_can_be_kept_after_each_step() -> None:
@@ -231,7 +231,7 @@ def test_the_full_state_can_be_kept_after_each_step() -> None:
 
 
 def test_a_driver_is_equipped_with_the_tools() -> None:
-    """11, 4.4.4: a copy of its own."""
+    """11, 4.4.4: its own copy."""
     driver = ToolCallingDriver(ScriptedModel("Hi"))
     definition = AgentBuilder.base().with_driver(driver).with_tools([LOOK]).definition()
     assert isinstance(definition.driver, ToolCallingDriver)
@@ -240,20 +240,20 @@ def test_a_driver_is_equipped_with_the_tools() -> None:
     assert (definition.driver is driver, driver.tools.names) == (False, ())
 
 
-def test_a_driver_that_answers_for_whole_steps_is_taken_as_it_is() -> None:
+def test_a_driver_that_answers_for_whole_steps_is_used_unchanged() -> None:
     """11, 4.4.4."""
     driver = OwnDriver()
     assert AgentBuilder.base().with_driver(driver).definition().driver is driver
 
 
 def test_a_preset_is_kept_beside_the_driver() -> None:
-    """11: who finds a driver uses that."""
+    """11: code that resolves a driver uses the preset."""
     definition = AgentBuilder.base().with_llm_preset("fast").with_driver(DRIVER).definition()
     assert definition.llm_preset == "fast"
     assert definition.driver is not None
 
 
-def test_the_bus_is_the_one_that_was_given() -> None:
+def test_the_builder_keeps_the_given_bus() -> None:
     """11."""
     bus = EventBus()
     assert AgentBuilder.base().with_events(bus).definition().events is bus
@@ -265,11 +265,11 @@ def test_failing_tools_can_be_made_to_throw() -> None:
     assert not AgentBuilder.base().with_throw_on_tool_failure(False).definition().throw_on_tool_failure
 
 
-# What it is told.
+# Texts.
 
 
 def test_prompt_and_format_are_put_into_the_cached_context() -> None:
-    """11, 5.2.1: whatever the order of calls."""
+    """11, 5.2.1: in any order of calls."""
     context = CachedContext((user("Context"),), tool_choice="auto")
     schema = {"type": "json_schema", "schema": {"type": "object"}}
     expected = CachedContext(
@@ -289,7 +289,7 @@ def test_without_a_format_the_context_keeps_its_own() -> None:
     assert builder.with_response_format({}).definition().cached_context == context
 
 
-def test_a_name_and_a_description_are_told_to_others() -> None:
+def test_a_name_and_a_description_are_available_to_others() -> None:
     """10.3.3."""
     definition = AgentBuilder.base().with_name("helper", "Helps").with_tools([LOOK]).definition()
     assert definition.descriptor == AgentDescriptor("helper", "Helps", ["look"])
@@ -303,7 +303,7 @@ def test_two_toolsets_have_two_names() -> None:
         builder.with_toolset(Shelf({}))
 
 
-# Each method.
+# Every method.
 
 SHELF = Shelf({})
 
@@ -338,7 +338,7 @@ METHODS: dict[str, Callable[[AgentBuilder], object]] = {
 }
 
 
-def test_every_method_is_tried_here() -> None:
+def test_every_method_is_covered_here() -> None:
     """11.1."""
     public = {name for name in vars(AgentBuilder) if not name.startswith("_")}
     assert set(METHODS) == public - {"new", "base", "definition"}
@@ -355,14 +355,14 @@ def test_classes_derived_from_the_builder_build_themselves() -> None:
     """11.1."""
 
     class Mine(AgentBuilder):
-        """A builder with more to say."""
+        """A builder with an additional method."""
 
     assert isinstance(Mine.base(), Mine)
     assert isinstance(Mine.new().with_max_steps(1), Mine)
 
 
 def test_defining_leaves_the_builder_as_it_is() -> None:
-    """11: what is built does not change with it, and it can be built again."""
+    """11: the definition does not change with it, and it can be built again."""
     builder = AgentBuilder.base().with_tools([LOOK])
     first = builder.definition()
     again = builder.definition()
@@ -374,7 +374,7 @@ def test_defining_leaves_the_builder_as_it_is() -> None:
 
 
 class Tokens(BaseTool):
-    """A tool class, of which an object is needed."""
+    """A tool class in place of an object."""
 
     name = "tokens"
 
@@ -476,8 +476,8 @@ BAD_INPUT: list[tuple[str, Callable[[Any], object], str]] = [
 @pytest.mark.parametrize(
     ("call", "complaint"), [row[1:] for row in BAD_INPUT], ids=[row[0] for row in BAD_INPUT]
 )
-def test_what_does_not_fit_is_refused(call: Callable[[Any], object], complaint: str) -> None:
-    """11: at once, with what to change, and without a trace in the builder."""
+def test_invalid_input_is_refused(call: Callable[[Any], object], complaint: str) -> None:
+    """11: at once, with advice, and without a trace in the builder."""
     builder = AgentBuilder.base()
     before = builder.definition()
     with pytest.raises(InvalidInput, match=complaint):
@@ -485,20 +485,20 @@ def test_what_does_not_fit_is_refused(call: Callable[[Any], object], complaint: 
     assert builder.definition() == before
 
 
-def test_every_method_refuses_what_does_not_fit() -> None:
+def test_every_method_refuses_invalid_input() -> None:
     """11."""
     assert {row[0] for row in BAD_INPUT} == set(METHODS)
 
 
 def test_a_tool_whose_options_make_no_plan_is_refused_when_it_is_built() -> None:
-    """11: with what is wrong."""
+    """11: with the reason."""
     odd: Any = "perhaps"
     builder = AgentBuilder.base().with_tools([MockTool("look", options=ToolOptions(quick=odd))])
     with pytest.raises(InvalidInput, match="the agent cannot be planned: quick: "):
         builder.definition()
 
 
-def test_what_was_built_goes_through_every_callback() -> None:
+def test_a_definition_passes_every_callback() -> None:
     """11: `on_build`, in their order."""
 
     class Building(AgentBuilder):
@@ -520,7 +520,7 @@ def test_what_was_built_goes_through_every_callback() -> None:
 
 
 class Undescribed:
-    """A tool whose schema cannot be read, and that says so to whoever asks."""
+    """A tool whose schema cannot be read and raises."""
 
     name = "undescribed"
     description = "Does nothing"

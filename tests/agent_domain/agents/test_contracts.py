@@ -25,7 +25,7 @@ BUS = EventBus()
 
 
 class Runner:
-    """Goes from BEFORE to AFTER, and keeps what it was told to tell."""
+    """Turns BEFORE into AFTER, and records its listeners."""
 
     def __init__(self) -> None:
         self.attached: list[tuple[object, ...]] = []
@@ -51,7 +51,7 @@ class Runner:
         return self._with(cls, fn)
 
     def _with(self, *attached: object) -> "Runner":
-        """As the protocol allows, the agent that listens is another one."""
+        """The protocol allows `with` methods to return another agent."""
         changed = Runner()
         changed.attached = [*self.attached, attached]
         return changed
@@ -122,7 +122,7 @@ def test_listeners_registered_after_the_build_are_attached_at_once() -> None:
     assert attached(greeter) == [(AgentFinished, repr), ("handler", BUS), ("all", print)]
 
 
-def test_none_is_no_listener() -> None:
+def test_none_is_not_a_listener() -> None:
     """4.6.3, 10.3.1."""
     greeter = Greeter()
     assert (
@@ -164,7 +164,7 @@ def test_an_agent_is_made_from_keyword_arguments() -> None:
     assert cast("Greeter", registry.create("greeter").unwrap()).greeting == "Hello"
 
 
-def test_an_agent_that_reads_its_configuration_itself_is_given_it_whole() -> None:
+def test_an_agent_that_reads_its_configuration_itself_gets_it_whole() -> None:
     """10.3.2."""
     registry = AgentContractRegistry().register("greeter", Configured)
     factory: AgentFactory = registry
@@ -203,7 +203,7 @@ def test_a_descriptor_needs_a_name_and_a_description(name: str, description: str
         AgentDescriptor(name, description)
 
 
-def test_a_name_list_keeps_the_first_of_each_name_and_drops_what_is_none() -> None:
+def test_a_name_list_keeps_the_first_of_each_name_and_drops_invalid_ones() -> None:
     """10.3.3."""
     assert NameList(["b", "", "a", None, 3, "b", " ", ["c"], "c"]) == ["b", "a", "c"]
     assert NameList() == []

@@ -1,4 +1,4 @@
-"""What an agent was built to be."""
+"""The definition that a builder makes."""
 
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, replace
@@ -48,7 +48,7 @@ def test_a_definition_does_not_change() -> None:
         definition.llm_preset = "fast"  # type: ignore[misc] -- that is the point
 
 
-def test_a_definition_made_by_hand_has_nothing_but_its_plan() -> None:
+def test_a_definition_made_by_hand_has_only_its_plan() -> None:
     """11: two of them share no bus."""
     made = [AgentDefinition(AgentDescriptor("agent", "An agent"), ExecutionPlan()) for _ in range(2)]
     assert made[0] == made[1] == a_definition()
@@ -88,14 +88,14 @@ def test_the_plan_of_a_durable_execution_names_its_criteria() -> None:
 
 
 def test_a_criterion_that_is_not_registered_cannot_be_planned() -> None:
-    """2.1.4: the registry that is asked decides."""
+    """2.1.4: the given registry decides."""
     with pytest.raises(InvalidInput, match="not registered, so it can run in-process only"):
         a_definition(lambda b: b.add_continuation_criteria(NEVER)).plan()
     with pytest.raises(InvalidInput, match="not registered"):
         a_definition(lambda b: b.add_continuation_criteria(RetryLimit(2))).plan(CriterionRegistry())
 
 
-def test_the_row_of_an_execution_keeps_what_may_not_travel() -> None:
+def test_the_row_of_an_execution_keeps_data_that_may_not_travel() -> None:
     """11: prompt, schemas, model and approvals, as JSON."""
     definition = a_definition(
         lambda b: (
@@ -137,8 +137,8 @@ CHILD, DEAR_CHILD = (
         (a_call("dear_child"), CallNeed.APPROVAL),
     ],
 )
-def test_what_a_call_waits_for(call: ToolCall, need: CallNeed) -> None:
-    """8.6.1, 8.6.2, 5.4.3: nobody is asked about a call that cannot run anyway, and approval comes first."""
+def test_the_needs_of_a_call(call: ToolCall, need: CallNeed) -> None:
+    """8.6.1, 8.6.2, 5.4.3: no person is asked about a call that cannot run, and approval comes first."""
     definition = a_definition(
         lambda b: (
             b.with_tools([LOOK, FIND, ASK, CHILD, DEAR_CHILD])
@@ -162,7 +162,7 @@ def test_what_a_call_waits_for(call: ToolCall, need: CallNeed) -> None:
     ],
 )
 def test_which_calls_need_approval(approval: Any, call: ToolCall, needed: bool) -> None:
-    """8.6.1: `never` unless said otherwise."""
+    """8.6.1: `never` by default."""
     definition = a_definition(
         lambda b: b if approval is None else b.with_tools([LOOK]).with_approval("look", approval)
     )
@@ -199,7 +199,7 @@ def test_another_definition_has_another_hash(change: str) -> None:
     assert a_definition(lambda b: CHANGES[change](a_guarded(b))).digest != same[0]
 
 
-def test_settings_of_a_model_are_in_the_hash_and_where_it_was_found_is_not() -> None:
+def test_settings_of_a_model_are_in_the_hash_and_their_source_is_not() -> None:
     """10.2.4"""
     definition = a_definition(a_guarded)
     assert replace(definition, source="agents/helper.md").digest == definition.digest
@@ -207,12 +207,12 @@ def test_settings_of_a_model_are_in_the_hash_and_where_it_was_found_is_not() -> 
 
 
 class Bringing(MockTool):
-    """A tool that brings something."""
+    """A tool that brings agents."""
 
     written = frozen_map({"agents": {"other": "You help."}})
 
 
-def test_what_was_written_down_besides_is_in_the_hash() -> None:
+def test_additional_data_are_in_the_hash() -> None:
     """10.2.4"""
     definition = a_definition(a_guarded)
     assert replace(definition, written=frozen_map({"skills": ["a"]})).digest != definition.digest

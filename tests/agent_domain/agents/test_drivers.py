@@ -1,4 +1,4 @@
-"""How a step talks to a model, and what the conversation keeps of it."""
+"""A driver's step: its requests to the model, and its messages for the conversation."""
 
 import asyncio
 from collections.abc import Sequence
@@ -75,7 +75,7 @@ def asked_with(*calls: ToolCall, text: str = "") -> Message:
 
 
 class EchoingExecutor:
-    """Answers every call with its arguments, and counts the calls in the metadata."""
+    """Returns the arguments of every call, and counts the calls in the metadata."""
 
     async def execute_tool(self, call: ToolCall, state: AgentState) -> ToolExecution:
         return ToolExecution(call, call.args)
@@ -87,7 +87,7 @@ class EchoingExecutor:
         return state.with_metadata("executed", len(calls)), tuple(executions)
 
 
-# What the conversation keeps.
+# Messages of a step.
 
 
 async def test_a_step_without_calls_outputs_one_assistant_message() -> None:
@@ -100,7 +100,7 @@ async def test_a_step_without_calls_outputs_one_assistant_message() -> None:
 
 
 async def test_a_step_with_calls_outputs_them_and_then_their_results_in_order() -> None:
-    """5.4.1, 12.1: the text is kept, and no raw result stands beside it."""
+    """5.4.1, 12.1: the text is kept, and no raw result."""
     state = await run(a_driver(calling(FIRST, SECOND, text="Let me see"), "Done"), [WEATHER])
 
     assert [message.to_dict() for message in state.messages[1:]] == [
@@ -137,7 +137,7 @@ async def test_a_step_with_calls_outputs_them_and_then_their_results_in_order() 
     assert [step.step_type for step in state.steps] == [StepType.TOOL_EXECUTION, StepType.FINAL]
 
 
-async def test_a_failed_call_is_answered_like_any_other() -> None:
+async def test_a_failed_call_gets_a_result_like_any_other() -> None:
     """5.4.1, 5.4.2, 4.3.2: the step is of type error then."""
     state = await run(a_driver(calling(a_call(name="wether"), SECOND)), [WEATHER])
 
@@ -148,7 +148,7 @@ async def test_a_failed_call_is_answered_like_any_other() -> None:
     assert state.steps[0].step_type is StepType.ERROR
 
 
-async def test_arguments_that_were_no_object_stand_in_the_conversation_as_they_came() -> None:
+async def test_arguments_that_were_no_object_are_kept_unchanged_in_the_conversation() -> None:
     """5.4.1, 5.4.3"""
     state = await run(a_driver(calling(ToolCall("c1", "weather", malformed='["Bonn"'))), [WEATHER])
 
@@ -156,7 +156,7 @@ async def test_arguments_that_were_no_object_stand_in_the_conversation_as_they_c
     assert state.messages[2].text == "Error: Pass the arguments as a JSON object"
 
 
-async def test_what_the_provider_wants_back_stays_with_the_message() -> None:
+async def test_data_that_the_provider_needs_back_stay_with_the_message() -> None:
     """5.4.1: beside the calls, if there are any."""
     items = freeze([{"origin": "a model", "items": [{"sealed": "x"}]}])
     answers = (replace(calling(FIRST), items=items), InferenceResponse("Done", items=items))
@@ -169,7 +169,7 @@ async def test_what_the_provider_wants_back_stays_with_the_message() -> None:
     assert answered.metadata == {"provider_items": items}
 
 
-async def test_a_step_without_a_response_has_nothing_to_say() -> None:
+async def test_a_step_without_a_response_has_no_message() -> None:
     """4.3.4: a failed model call leaves no message."""
     state = await run(a_driver(ModelError("credentials")))
 
@@ -192,8 +192,8 @@ def test_a_call_without_an_id_gets_one() -> None:
     assert new_call_id(state) == call_id(EXECUTION_ID, 1, 0)
 
 
-def test_an_id_that_was_given_twice_stays_with_the_first() -> None:
-    """1.1.3: every call has its one result, whatever the model calls it."""
+def test_a_repeated_id_stays_with_the_first_call() -> None:
+    """1.1.3: every call has its one result, with any id from the model."""
     response = with_call_ids(begun(), calling(FIRST, a_call("c1", city="Rome"), a_call("c1", city="Oslo")))
 
     assert [call.id for call in response.tool_calls] == [
@@ -224,7 +224,7 @@ def test_ids_need_an_execution() -> None:
 # Requests.
 
 
-async def test_a_request_holds_what_is_cached_and_the_conversation() -> None:
+async def test_a_request_holds_the_cached_part_and_the_conversation() -> None:
     """12.1, 5.2.3: tool schemas belong to the cached part."""
     model = ScriptedModel("Done")
     await run(ToolCallingDriver(model), [WEATHER], lambda b: b.with_system_prompt("Be kind"))
@@ -243,7 +243,7 @@ def test_tools_that_are_cached_already_are_not_replaced() -> None:
     assert a_driver().request(begun().with_cached_context(cached)).tools == cached.tools
 
 
-async def test_results_whose_call_is_gone_are_not_sent() -> None:
+async def test_results_without_their_call_are_not_sent() -> None:
     """5.2.5: they stay in the conversation."""
     model = ScriptedModel("Done")
     orphan = tool_message("sunny", "c0", "weather")
@@ -281,7 +281,7 @@ async def test_text_that_only_repeats_arguments_does_not_enter_the_conversation(
     assert "".join(heard) == kept
 
 
-async def test_an_answer_in_json_is_heard_as_it_is_written_where_there_are_no_tools() -> None:
+async def test_a_json_reply_is_streamed_at_once_where_there_are_no_tools() -> None:
     """5.5.2: there can be no arguments."""
 
     class Writer:
@@ -298,16 +298,16 @@ async def test_an_answer_in_json_is_heard_as_it_is_written_where_there_are_no_to
     assert "".join(heard) == '{"city":"Bonn"}'
 
 
-async def test_an_answer_in_json_is_kept() -> None:
+async def test_a_json_reply_is_kept() -> None:
     """5.5.2: without calls there is nothing to repeat."""
     assert (await run(a_driver('{"city":"Bonn"}'))).messages[-1].text == '{"city":"Bonn"}'
 
 
-# At the same time, or one after the other.
+# Parallel or sequential calls.
 
 
 async def test_calls_of_one_response_run_at_the_same_time() -> None:
-    """5.4.1: their results stand in the order of the response."""
+    """5.4.1: their results are in the order of the response."""
     meeting, done = asyncio.Barrier(2), list[str]()
     first_may_end = asyncio.Event()
 
@@ -330,7 +330,7 @@ async def test_calls_of_one_response_run_at_the_same_time() -> None:
 
 
 async def test_without_parallel_tools_calls_run_one_after_the_other() -> None:
-    """5.4.1, 5.2.3: in response order, and the model is asked not to call several at once."""
+    """5.4.1, 5.2.3: in response order, and the request forbids parallel calls."""
     model, running, log = ScriptedModel(calling(FIRST, SECOND), "Done"), set[str](), list[str]()
 
     async def alone(city: str) -> str:
@@ -366,8 +366,8 @@ async def test_a_failure_does_not_keep_the_other_calls_from_running() -> None:
 # Streaming.
 
 
-async def test_the_models_text_is_heard_as_it_is_written() -> None:
-    """4.6.1: a stream that said something ends with a complete event."""
+async def test_the_models_text_is_streamed_as_it_is_written() -> None:
+    """4.6.1: a stream with text ends with a complete event."""
     events, told = EventBus(), list[StreamEventReceived]()
     events.on_event(StreamEventReceived, told.append)
 
@@ -376,17 +376,17 @@ async def test_the_models_text_is_heard_as_it_is_written() -> None:
     assert [(event.content, event.is_complete) for event in told] == [("Hello yourself", False), ("", True)]
 
 
-async def test_nobody_has_to_listen() -> None:
+async def test_a_listener_is_optional() -> None:
     reply = await a_driver("Hello yourself").infer(begun())
 
     assert reply == Reply(InferenceResponse("Hello yourself"))
 
 
-# Whole steps, for those who have an executor.
+# Whole steps, for drivers with an executor.
 
 
 async def test_a_step_driver_can_carry_out_a_whole_step() -> None:
-    """4.4.4: what changed while the tools ran is kept, and the step is the current one."""
+    """4.4.4: changes made while the tools ran are kept, and the step is the current one."""
     driver = a_driver(calling(FIRST, SECOND))
     driver.executor = EchoingExecutor()
 
@@ -418,7 +418,7 @@ async def test_calls_need_an_executor() -> None:
 # The two phases.
 
 
-def test_a_step_joins_the_conversation_when_its_last_call_is_answered() -> None:
+def test_a_step_joins_the_conversation_when_its_last_call_has_its_result() -> None:
     """4.5.2, 1.1.5: until then it is under way, and its output is empty."""
     driver = a_driver()
     asked = replied(driver, begun(), Reply(calling(FIRST, SECOND)), seconds=1.0)
@@ -438,7 +438,7 @@ def test_a_step_joins_the_conversation_when_its_last_call_is_answered() -> None:
     assert (asked.step_count, once.step_count, twice.step_count) == (0, 0, 1)
 
 
-def test_a_call_waits_for_what_its_need_says() -> None:
+def test_a_call_waits_for_its_need() -> None:
     state = replied(
         a_driver(),
         begun(),
@@ -449,7 +449,7 @@ def test_a_call_waits_for_what_its_need_says() -> None:
     assert [call.need for call in state.pending] == [CallNeed.RUN, CallNeed.APPROVAL]
 
 
-def test_a_step_is_what_the_model_was_asked_and_what_it_answered() -> None:
+def test_a_step_holds_the_request_and_the_reply() -> None:
     """4.3.1"""
     error = StepError("odd")
     reply = Reply(InferenceResponse("Hi", finish_reason="stop"), StepType.ERROR, (error,))

@@ -17,8 +17,8 @@ from everstep.agent_domain.errors import InvalidInput
         "\n \n---\nname: a\n---\nbody\n",
     ],
 )
-def test_front_matter_stands_between_two_fences(text: str) -> None:
-    """10.1.2: a byte order mark, Windows line ends, blank lines and trailing spaces do no harm."""
+def test_front_matter_is_between_two_fences(text: str) -> None:
+    """10.1.2: a byte order mark, Windows line ends, blank lines and trailing spaces are accepted."""
     assert split_front_matter(text) == ("name: a\n", "body\n")
 
 

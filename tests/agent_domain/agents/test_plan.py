@@ -1,4 +1,4 @@
-"""What governs an execution, as data that is written once and read by later versions."""
+"""The data that govern an execution: written once and read by later versions."""
 
 import json
 from dataclasses import dataclass, field
@@ -57,7 +57,7 @@ def office_hours(state: ExecutionFacts, opens: int = 9, days: object = ()) -> Co
 
 @OFFICE.function("acme.broken")
 def broken(state: ExecutionFacts) -> ContinuationDecision:
-    """Never comes to a vote."""
+    """Always raises."""
     raise ZeroDivisionError("by zero")
 
 
@@ -96,7 +96,7 @@ def criteria_of(plan: ExecutionPlan, registry: CriterionRegistry | None = None) 
 
 
 @pytest.mark.parametrize("plan", [ExecutionPlan(), FULL])
-def test_a_plan_that_was_written_reads_the_same(plan: ExecutionPlan) -> None:
+def test_a_plan_reads_back_as_it_was_written(plan: ExecutionPlan) -> None:
     """1.1.1: it travels with the execution, as JSON."""
     assert ExecutionPlan.model_validate_json(plan.model_dump_json()) == plan
 
@@ -122,8 +122,8 @@ PLANS = st.builds(
 
 
 @given(PLANS)
-def test_a_plan_that_was_read_rules_the_same(plan: ExecutionPlan) -> None:
-    """1.1.2: the same criteria in the same order, whoever reads it."""
+def test_a_plan_that_was_read_decides_the_same(plan: ExecutionPlan) -> None:
+    """1.1.2: the same criteria in the same order for every reader."""
     read = ExecutionPlan.model_validate_json(plan.model_dump_json())
 
     assert read == plan
@@ -134,8 +134,8 @@ def test_a_plan_that_was_read_rules_the_same(plan: ExecutionPlan) -> None:
     )
 
 
-def test_what_a_later_version_added_is_ignored() -> None:
-    """0.6: readers ignore what they do not know, at every level."""
+def test_additions_of_a_later_version_are_ignored() -> None:
+    """0.6: readers ignore unknown fields, at every level."""
     written = json.loads(FULL.model_dump_json())
     written["since"] = 2
     written["error_policy"]["on_moon_error"] = "retry"
@@ -146,21 +146,21 @@ def test_what_a_later_version_added_is_ignored() -> None:
     assert ExecutionPlan.model_validate_json(json.dumps(written)) == FULL
 
 
-def test_what_an_earlier_version_did_not_write_has_a_default() -> None:
+def test_fields_that_an_earlier_version_did_not_write_have_defaults() -> None:
     """0.6: a new field has a default."""
     assert ExecutionPlan.model_validate_json("{}") == ExecutionPlan()
     assert PlannedTool.model_validate_json('{"name": "search"}') == PlannedTool.of("search", ToolOptions())
     assert CumulativeTimeout.model_validate_json('{"seconds": 5}') == CumulativeTimeout(seconds=5.0)
 
 
-def test_debug_mode_is_written_only_where_it_is() -> None:
+def test_debug_mode_is_written_only_where_it_is_on() -> None:
     """8.1.3: other histories and rows do not grow by it."""
     assert "debug" not in ExecutionPlan().model_dump(mode="json")
     assert FULL.model_dump(mode="json")["debug"] is True
 
 
-def test_debug_mode_can_be_asked_for_and_not_taken_away() -> None:
-    """8.1.4: by whoever starts an execution, and by its agent."""
+def test_debug_mode_can_be_switched_on_and_not_off() -> None:
+    """8.1.4: by the caller that starts an execution, and by its agent."""
     plan = ExecutionPlan(max_steps=3)
 
     assert plan.debugged(True) == ExecutionPlan(max_steps=3, debug=True)
@@ -168,7 +168,7 @@ def test_debug_mode_can_be_asked_for_and_not_taken_away() -> None:
     assert plan.debugged(True).debugged(False).debug
 
 
-def test_a_plan_says_how_much_is_told_only_where_it_is_not_the_usual() -> None:
+def test_a_plan_names_its_preset_only_where_it_is_not_the_default() -> None:
     """7.5: every history begins with a plan."""
     assert "broadcast" not in ExecutionPlan().model_dump(mode="json")
     assert "broadcast" not in json.loads(
@@ -181,12 +181,12 @@ def test_a_plan_says_how_much_is_told_only_where_it_is_not_the_usual() -> None:
 
 
 def test_a_plan_cannot_be_changed() -> None:
-    """0.8: a deploy with other defaults never touches it, nor does anybody else."""
+    """0.8: neither a deployment with other defaults nor other code changes it."""
     with pytest.raises(ValidationError, match="frozen"):
         setattr(FULL, next(iter(ExecutionPlan.model_fields)), "other")
 
 
-def test_a_plan_knows_what_its_tools_declare() -> None:
+def test_a_plan_knows_the_declarations_of_its_tools() -> None:
     """8.6.2: such as that a call needs approval."""
     options = ToolOptions(True, Effect.AT_MOST_ONCE, 2.5, CallNeed.APPROVAL)
 
@@ -203,8 +203,8 @@ def test_a_plan_knows_what_its_tools_declare() -> None:
         ({"driver": "telepathy"}, "tool_calling"),
     ],
 )
-def test_a_plan_that_cannot_rule_is_refused(wrong: dict[str, Any], complaint: str) -> None:
-    """3.1.1, 2.7: with the place where it is wrong."""
+def test_an_invalid_plan_is_refused(wrong: dict[str, Any], complaint: str) -> None:
+    """3.1.1, 2.7: with the place of the error."""
     with pytest.raises(ValidationError, match=complaint):
         ExecutionPlan.model_validate_json(json.dumps(wrong))
 
@@ -247,7 +247,7 @@ def test_the_base_set_in_order() -> None:
     ]
 
 
-def test_a_limit_of_nothing_is_a_limit() -> None:
+def test_a_limit_of_zero_is_a_limit() -> None:
     """2.6.1, 2.5: zero is not the same as none; an empty set of finish reasons allows."""
     plan = ExecutionPlan(max_steps=0, max_tokens=0, finish_reasons=())
 
@@ -264,7 +264,7 @@ def test_a_cumulative_timeout_replaces_the_wall_clock(scope: Any) -> None:
 
 
 def test_the_order_in_which_timeouts_are_set_does_not_matter() -> None:
-    """2.7.3: whatever the order of calls."""
+    """2.7.3: in any order of calls."""
     first = AgentBuilder.new().with_cumulative_timeout(8, "session").with_timeout(300).definition()
     second = AgentBuilder.new().with_timeout(300).with_cumulative_timeout(8, "session").definition()
 
@@ -280,14 +280,14 @@ def test_the_order_in_which_timeouts_are_set_does_not_matter() -> None:
         ExecutionPlan(cumulative_timeout=CumulativeTimeout(seconds=0)),
     ],
 )
-def test_a_timeout_has_to_be_positive(plan: ExecutionPlan) -> None:
+def test_a_timeout_must_be_positive(plan: ExecutionPlan) -> None:
     """2.5.2: ValueError."""
     with pytest.raises(ValueError, match=r"^Max seconds must be greater than zero\.$"):
         plan.rules()
 
 
 @pytest.mark.parametrize(("given", "attempts"), [(None, None), (5, 5), (2, 2), (1, 1), (0, 1), (-4, 1)])
-def test_how_often_a_model_call_is_tried(given: int | None, attempts: int | None) -> None:
+def test_the_number_of_attempts_of_a_model_call(given: int | None, attempts: int | None) -> None:
     """3.5.1: attempts in all; by default no bound by number, n <= 1: one."""
     builder = AgentBuilder.new()
     builder = builder if given is None else builder.with_max_retries(given)
@@ -297,8 +297,8 @@ def test_how_often_a_model_call_is_tried(given: int | None, attempts: int | None
 
 
 @pytest.mark.parametrize("seconds", [0, 0.5, 600])
-def test_how_long_a_model_call_is_tried(seconds: float) -> None:
-    """3.5.4: as the agent says; a plan that says nothing is written as before."""
+def test_the_retry_budget_of_a_model_call(seconds: float) -> None:
+    """3.5.4: by the agent's setting; a plan without one is written as before."""
     builder = AgentBuilder.new()
 
     assert "retry_seconds" not in builder.definition().plan().model_dump(mode="json")
@@ -345,7 +345,7 @@ def with_budget() -> CriterionRegistry:
     return registry
 
 
-def test_a_dataclass_of_your_own_can_be_planned() -> None:
+def test_a_custom_dataclass_can_be_planned() -> None:
     """2.6.3: user criteria as added, through JSON and back."""
     registry = with_budget()
     ref = registry.ref(Budget(0.5, limits=FrozenDict(cents=50)))
@@ -358,8 +358,8 @@ def test_a_dataclass_of_your_own_can_be_planned() -> None:
     assert (outcome.resolved_by, outcome.stop_reason) == ("Budget", StopReason.GUARD)
 
 
-def test_a_function_of_your_own_can_be_planned() -> None:
-    """2.6.3, 2.1.3: its votes stand under its registered name."""
+def test_a_custom_function_can_be_planned() -> None:
+    """2.6.3, 2.1.3: its votes have its registered name."""
     criterion = office_hours(opens=13, days=["mo", "tu"])
     ref = OFFICE.ref(criterion)
     plan = ExecutionPlan.model_validate_json(ExecutionPlan(criteria=(ref,)).model_dump_json())
@@ -372,7 +372,7 @@ def test_a_function_of_your_own_can_be_planned() -> None:
     assert office_hours().decide(NEW.at(NOON)) is ALLOW
 
 
-def test_a_function_that_raises_is_named_as_it_is_registered() -> None:
+def test_a_function_that_raises_appears_under_its_registered_name() -> None:
     """2.2.7: resolved by that criterion."""
     outcome = ContinuationCriteria(broken()).evaluate(NEW)
 
@@ -388,8 +388,8 @@ def test_parameters_that_json_cannot_hold_are_refused() -> None:
         with_budget().ref(Budget(euros))
 
 
-def test_a_name_that_nobody_registered_is_refused_at_the_start() -> None:
-    """2.6.3: with the names that there are."""
+def test_an_unregistered_name_is_refused_at_the_start() -> None:
+    """2.6.3: with the known names."""
     plan = ExecutionPlan(criteria=(CriterionRef(name="Mystery"),))
 
     with pytest.raises(UnknownName, match=r"No criterion named 'Mystery'\. Choose from: acme\.budget$"):
@@ -415,7 +415,7 @@ def test_a_name_that_nobody_registered_is_refused_at_the_start() -> None:
     ],
 )
 def test_every_criterion_without_a_function_inside_can_be_planned(criterion: Any) -> None:
-    """2.6.3: it comes back as it was, through JSON."""
+    """2.6.3: it comes back unchanged, through JSON."""
     ref = CriterionRef.model_validate_json(REGISTERED.ref(criterion).model_dump_json())
 
     assert REGISTERED.build(ref) == criterion
@@ -423,7 +423,7 @@ def test_every_criterion_without_a_function_inside_can_be_planned(criterion: Any
 
 
 def test_a_criterion_with_a_function_inside_cannot_be_planned() -> None:
-    """2.6.3: a function has no place in a history."""
+    """2.6.3: a function cannot be stored in a history."""
     with pytest.raises(InvalidInput, match=r"the parameters of StepsLimit\.resolver is of type function"):
         REGISTERED.ref(StepsLimit(3, lambda _state: 1))
 
@@ -440,8 +440,8 @@ def test_the_parameters_of_a_planned_criterion_cannot_be_changed() -> None:
 
 
 @pytest.mark.parametrize("params", [{}, {"max_failures": 3, "colour": "red"}])
-def test_parameters_that_do_not_fit_are_refused_at_the_start(params: dict[str, Any]) -> None:
-    """2.6.3: with the criterion that they are for."""
+def test_invalid_parameters_are_refused_at_the_start(params: dict[str, Any]) -> None:
+    """2.6.3: with the name of their criterion."""
     plan = ExecutionPlan(criteria=(CriterionRef(name="RetryLimit", params=params),))
 
     with pytest.raises(InvalidInput, match="the parameters of the criterion 'RetryLimit' do not fit: "):
@@ -449,7 +449,7 @@ def test_parameters_that_do_not_fit_are_refused_at_the_start(params: dict[str, A
 
 
 class Undeclared:
-    """Registered, but no dataclass: nobody knows its parameters."""
+    """Registered, but no dataclass: its parameters are unknown."""
 
     def decide(self, state: object) -> ContinuationDecision:
         return ALLOW
@@ -466,7 +466,7 @@ class Undeclared:
     ],
 )
 def test_a_criterion_that_is_not_registered_runs_in_process_only(criterion: Any) -> None:
-    """2.6.3: and the refusal says what to do about it."""
+    """2.6.3: and the refusal says how to register it."""
     registry = CriterionRegistry()
     registry.register("undeclared", Undeclared)
 

@@ -1,4 +1,4 @@
-"""What users put around steps and tool calls."""
+"""The users' code around steps and tool calls."""
 
 from typing import Any
 
@@ -13,8 +13,8 @@ from tests.agent_domain.state_words import a_call, a_state, a_step, answered, ha
 STATE = a_state("Hello")
 
 
-def test_a_hook_changes_nothing_until_it_is_told_to() -> None:
-    """2.4.1: each method can be overridden by itself."""
+def test_a_hook_changes_nothing_by_default() -> None:
+    """2.4.1: each method can be overridden separately."""
     hook = AgentHook()
     assert hook.before_step(STATE) is STATE
     assert hook.before_tool(STATE, a_call()) is STATE
@@ -22,13 +22,13 @@ def test_a_hook_changes_nothing_until_it_is_told_to() -> None:
     assert hook.after_step(STATE) is STATE
 
 
-def test_a_state_is_given_back() -> None:
+def test_a_state_is_returned() -> None:
     """4.5.2."""
     assert given_back(STATE, AgentHook(), STATE) is STATE
 
 
 class Processor:
-    """An object that can be called."""
+    """A callable object."""
 
     def __call__(self) -> None: ...
 
@@ -44,7 +44,7 @@ def forgets() -> None: ...
         (5, AgentHook(), "AgentHook returned int; return the state to go on with"),
     ],
 )
-def test_anything_else_is_told_by_the_name_of_who_returned_it(
+def test_any_other_value_is_reported_with_the_name_of_its_hook(
     result: Any, by: object, complaint: str
 ) -> None:
     """4.3.4: it becomes the text of a failure step."""
@@ -62,8 +62,8 @@ def test_anything_else_is_told_by_the_name_of_who_returned_it(
         having_taken(a_step("one"), state=STATE),
     ],
 )
-def test_a_state_that_does_not_go_on_from_the_one_before_is_refused(elsewhere: AgentState) -> None:
-    """4.3.4: and what to do instead is said."""
+def test_a_state_that_does_not_continue_the_previous_one_is_refused(elsewhere: AgentState) -> None:
+    """4.3.4: with advice."""
     with pytest.raises(
         InvalidInput, match=r"returned a state of another execution; change the state that it"
     ):
@@ -73,8 +73,8 @@ def test_a_state_that_does_not_go_on_from_the_one_before_is_refused(elsewhere: A
 
 
 @pytest.mark.parametrize("is_before", [True, False])
-def test_what_is_added_at_one_place_has_to_fit(is_before: bool) -> None:
-    """4.5.4: else it could not be written down, and would be tried again for ever."""
+def test_additions_at_one_place_must_be_valid(is_before: bool) -> None:
+    """4.5.4: otherwise they could not be stored, and would be retried without end."""
     many = tuple(user(f"{number}") for number in range(MOST_ADDED))
     said = STATE.messages
 

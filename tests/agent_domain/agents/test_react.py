@@ -1,4 +1,4 @@
-"""Decisions in JSON instead of native tool calls, and the conversation that they leave."""
+"""Decisions in JSON instead of native tool calls, and the resulting conversation."""
 
 import json
 from typing import Any
@@ -115,7 +115,7 @@ IGNORES = with_policy(ErrorPolicy.ignore_tool_errors())
     ],
 )
 def test_a_decision_is_read_from_the_json_in_a_reply(text: str, decision: object) -> None:
-    """12.2: {thought, type, tool, args, answer}; what is around the object does no harm."""
+    """12.2: {thought, type, tool, args, answer}; text around the object is ignored."""
     assert read_decision(text, NAMES) == decision
 
 
@@ -138,7 +138,7 @@ def test_a_decision_is_read_from_the_json_in_a_reply(text: str, decision: object
         '{"a":' * 5000 + "1" + "}" * 5000,
     ],
 )
-def test_a_reply_that_is_not_one_json_object_holds_no_decision(text: str) -> None:
+def test_a_reply_without_exactly_one_json_object_holds_no_decision(text: str) -> None:
     """12.2: decision_extraction"""
     decision = read_decision(text, NAMES)
 
@@ -172,15 +172,13 @@ INVALID: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("data", "complaint"), INVALID)
-def test_a_decision_that_makes_no_sense_is_told_how_to_make_some(
-    data: dict[str, Any], complaint: str
-) -> None:
+def test_an_invalid_decision_gets_advice(data: dict[str, Any], complaint: str) -> None:
     """12.2: decision_validation"""
     assert read_decision(json_text(data), NAMES) == Unusable("decision_validation", complaint)
 
 
 @given(st.text())
-def test_whatever_a_model_writes_is_a_decision_or_a_complaint(text: str) -> None:
+def test_any_reply_is_a_decision_or_an_error_message(text: str) -> None:
     """12.2"""
     for written in (text, deciding(type="final_answer", answer=text), "{" + text + "}"):
         assert isinstance(read_decision(written, NAMES), CallTool | FinalAnswer | Unusable)
@@ -200,17 +198,17 @@ def test_whatever_a_model_writes_is_a_decision_or_a_complaint(text: str) -> None
         ({"$ref": "#/elsewhere"}, {"mood": 1, "days": None}, {"mood": 1}),
     ],
 )
-def test_arguments_that_are_unknown_or_null_are_dropped(
+def test_unknown_or_null_arguments_are_dropped(
     schema: dict[str, Any], args: dict[str, Any], kept: dict[str, Any]
 ) -> None:
-    """12.2: none is unknown to a tool that takes any."""
+    """12.2: a tool that takes any has no unknown ones."""
     assert usable_args(frozen_map(args), schema) == kept
 
 
-# What the model is told.
+# Requests to the model.
 
 
-async def test_the_model_is_asked_in_json_mode_and_told_of_tools_in_words() -> None:
+async def test_the_request_is_in_json_mode_and_describes_the_tools_in_words() -> None:
     """12.2"""
     model = ScriptedModel(ANSWER)
     await run(ReActDriver(model), [a_weather(), MockTool("news", "Tells the news")], _kind)
@@ -248,8 +246,8 @@ def test_the_system_prompt_holds_rules_a_catalogue_and_schemas() -> None:
         assert word in prompt
 
 
-def test_a_sample_that_is_copied_is_no_decision() -> None:
-    """12.2: small models copy what they are shown; each sample is refused with the problem it has."""
+def test_a_copied_sample_is_no_decision() -> None:
+    """12.2: small models copy samples; each sample is refused with its own error."""
     samples = [line for line in RULES.splitlines() if line.startswith("{")]
     problems = [read_decision(sample, {"weather"}) for sample in samples]
 
@@ -271,7 +269,7 @@ def test_an_answer_in_angle_brackets_is_an_answer(answer: str) -> None:
     assert read_decision(reply, ()) == FinalAnswer(answer)
 
 
-async def test_settings_of_the_agent_that_are_not_for_decisions_stay_behind() -> None:
+async def test_settings_of_the_agent_that_do_not_concern_decisions_are_left_out() -> None:
     """12.2: cached tools and formats belong to native calls and to plain answers."""
     model = ScriptedModel(ANSWER)
     cached = CachedContext(
@@ -288,7 +286,7 @@ async def test_settings_of_the_agent_that_are_not_for_decisions_stay_behind() ->
 # Calls.
 
 
-async def test_a_call_is_told_as_thought_action_and_observation() -> None:
+async def test_a_call_appears_as_thought_action_and_observation() -> None:
     """12.2"""
     tool = a_weather()
     model = ScriptedModel(a_call_of(city="Bonn", days=2), ANSWER)
@@ -329,8 +327,8 @@ async def test_an_observation_is_json_text(result: object, observation: str) -> 
     assert state.messages[2] == user(observation)
 
 
-async def test_a_call_goes_through_the_loop_like_any_other() -> None:
-    """12.2, 12.1, 4.6.1: decided, run by the executor, and told with both events."""
+async def test_a_call_passes_the_loop_like_any_other() -> None:
+    """12.2, 12.1, 4.6.1: decided, run by the executor, and reported with both events."""
     events, told, decided = EventBus(), list[object](), list[Decision]()
     events.on_event(ToolCallStarted, told.append)
     events.on_event(ToolCallCompleted, told.append)
@@ -347,7 +345,7 @@ async def test_a_call_goes_through_the_loop_like_any_other() -> None:
     assert state.steps[0].inference_response == InferenceResponse("Hm", (call,))
 
 
-async def test_arguments_without_meaning_reach_neither_tool_nor_conversation() -> None:
+async def test_meaningless_arguments_reach_neither_tool_nor_conversation() -> None:
     """12.2: unknown argument keys and nulls are dropped."""
     tool = a_weather()
     model = ScriptedModel(a_call_of(mood="calm", city="Bonn", days=None), ANSWER)
@@ -428,7 +426,7 @@ async def test_a_call_with_invalid_arguments_is_refused_without_calling_the_tool
     assert len(model.requests) == 2
 
 
-# Replies that are no decision.
+# Replies without a decision.
 
 INVALID_REPLY = deciding(type="call_tool", tool="wether", args={})
 
@@ -444,10 +442,10 @@ INVALID_REPLY = deciding(type="call_tool", tool="wether", args={})
         *((json_text(data), "decision_validation", complaint) for data, complaint in INVALID),
     ],
 )
-async def test_a_reply_that_is_no_decision_is_a_failed_pseudo_execution(
+async def test_a_reply_without_a_decision_is_a_failed_pseudo_execution(
     reply: str, stage: str, complaint: str
 ) -> None:
-    """12.2: step type error, error type validation; the model reads what was wrong."""
+    """12.2: step type error, error type validation; the model reads the error."""
     state = await run(ReActDriver(ScriptedModel(reply), max_retries=0), [a_weather()])
     step = state.steps[0]
 
@@ -492,7 +490,7 @@ async def test_the_default_policy_stops() -> None:
     assert state.last_outcome.resolved_by == "ErrorPolicyCriterion"
 
 
-async def test_retries_end_with_the_policys_patience() -> None:
+async def test_retries_end_at_the_limit_of_the_policy() -> None:
     """12.2, 3.3.1: the n-th failure in a row stops."""
     model = ScriptedModel(*[INVALID_REPLY] * 5)
 
@@ -520,11 +518,11 @@ async def test_a_pseudo_execution_has_no_events() -> None:
     assert told == []
 
 
-# Asking again within the step.
+# Retries within the step.
 
 
-async def test_an_unreadable_reply_is_asked_for_again_within_the_step() -> None:
-    """12.2, 4.2.1: all of it is one step with the usage of all, and only the outcome is kept."""
+async def test_an_unreadable_reply_is_retried_within_the_step() -> None:
+    """12.2, 4.2.1: all attempts are one step with the usage of all, and only the last reply is kept."""
     model = ScriptedModel(
         InferenceResponse("Hm, sunny?", usage=Usage(10, 1)),
         InferenceResponse("{", usage=Usage(20, 2)),
@@ -546,7 +544,7 @@ async def test_an_unreadable_reply_is_asked_for_again_within_the_step() -> None:
 
 
 @pytest.mark.parametrize("max_retries", [0, 1, 2, 3])
-async def test_it_is_asked_for_so_often_and_then_recorded_as_failed(max_retries: int) -> None:
+async def test_it_is_retried_up_to_a_limit_and_then_recorded_as_failed(max_retries: int) -> None:
     """12.2"""
     model = ScriptedModel(*[InferenceResponse("Sunny!", usage=Usage(1, 1))] * 9)
 
@@ -558,8 +556,8 @@ async def test_it_is_asked_for_so_often_and_then_recorded_as_failed(max_retries:
     assert len(state.messages) == 3
 
 
-async def test_a_reply_that_can_be_read_is_not_asked_for_again() -> None:
-    """12.2: whether a decision that makes no sense is retried is the policy's affair."""
+async def test_a_readable_reply_is_not_retried() -> None:
+    """12.2: the policy decides whether an invalid decision is retried."""
     model = ScriptedModel("Sunny!", INVALID_REPLY)
 
     state = await run(ReActDriver(model), [a_weather()])
@@ -578,7 +576,7 @@ async def test_two_retries_are_the_default() -> None:
             ReActDriver(ScriptedModel(), wrong)  # pyright: ignore[reportArgumentType] -- the point of the test
 
 
-async def test_a_model_that_fails_is_no_decision() -> None:
+async def test_a_failing_model_gives_no_decision() -> None:
     """12.2, 4.3.4: it is a failure step."""
     state = await run(ReActDriver(ScriptedModel(ModelError("credentials"))), [a_weather()])
 
@@ -590,7 +588,7 @@ async def test_a_model_that_fails_is_no_decision() -> None:
 
 
 async def test_the_answer_may_be_written_by_a_second_plain_call() -> None:
-    """12.2: which replaces that of the decision, and knows nothing of decisions."""
+    """12.2: it replaces that of the decision, and its request does not mention decisions."""
     model = ScriptedModel(
         CALL,
         InferenceResponse(answering("draft"), usage=Usage(10, 1)),
@@ -616,7 +614,7 @@ async def test_the_answer_may_be_written_by_a_second_plain_call() -> None:
 
 
 @pytest.mark.parametrize("silence", ["", " \n"])
-async def test_a_second_call_that_says_nothing_leaves_the_answer_of_the_decision(silence: str) -> None:
+async def test_an_empty_second_reply_leaves_the_answer_of_the_decision(silence: str) -> None:
     """12.2"""
     model = ScriptedModel(ANSWER, silence)
 
@@ -634,7 +632,7 @@ async def test_a_second_call_that_says_nothing_leaves_the_answer_of_the_decision
     ],
 )
 async def test_only_the_answer_is_streamed(final_via_inference: bool, replies: list[str], heard: str) -> None:
-    """5.5.1: arguments of tools never appear in deltas, and decisions are made of them."""
+    """5.5.1: arguments of tools never appear in deltas, and decisions consist of them."""
     events, told = EventBus(), list[StreamEventReceived]()
     events.on_event(StreamEventReceived, told.append)
     driver = ReActDriver(ScriptedModel(*replies), final_via_inference=final_via_inference)
@@ -644,8 +642,8 @@ async def test_only_the_answer_is_streamed(final_via_inference: bool, replies: l
     assert [(event.step_number, event.content) for event in told] == [(2, heard), (2, "")]
 
 
-async def test_what_belongs_to_a_reply_that_is_not_kept_is_not_sent_back() -> None:
-    """12.2: providers want their reasoning beside the very message that it led to."""
+async def test_provider_data_of_a_dropped_reply_are_not_sent_back() -> None:
+    """12.2: providers require their reasoning beside the very message that it led to."""
     response = InferenceResponse(CALL, (a_call(),), items=freeze([{"type": "reasoning"}]))
 
     reply = await driver_of(response).infer(begun())
@@ -660,14 +658,14 @@ def driver_of(response: InferenceResponse) -> ReActDriver:
     return driver
 
 
-async def test_nobody_has_to_listen() -> None:
+async def test_a_listener_is_optional() -> None:
     assert await driver_of(InferenceResponse(ANSWER)).infer(begun()) == Reply(InferenceResponse("Sunny"))
 
 
-# Elsewhere.
+# Other cases.
 
 
-async def test_what_a_step_adds_follows_from_the_step_alone() -> None:
+async def test_the_messages_of_a_step_follow_from_the_step_alone() -> None:
     """12.2, 1.1.2: also after it was written and read."""
     model = ScriptedModel(CALL, deciding(type="call_tool", tool="weather", args=[1]), INVALID_REPLY, ANSWER)
 
@@ -689,13 +687,13 @@ async def test_what_a_step_adds_follows_from_the_step_alone() -> None:
         ("[Arguments edited by user: {}]\n", "", 'Observation: [Arguments edited by user: {}]\n{"a":1}'),
     ],
 )
-def test_an_observation_says_what_a_result_says(note: str, told: str, observation: str) -> None:
-    """12.2, 8.6.2: the words of a tool for models, and that people changed the arguments."""
+def test_an_observation_has_the_text_of_its_result(note: str, told: str, observation: str) -> None:
+    """12.2, 8.6.2: a tool's text for the model, and that people changed the arguments."""
     execution = ToolExecution(ToolCall("c1", "weather"), frozen_map({"a": 1}), note=note, told=told)
     assert react_answered(execution) == (user(observation),)
 
 
-def test_a_step_without_a_response_says_nothing() -> None:
+def test_a_step_without_a_response_has_no_message() -> None:
     """4.3.4"""
     step = AgentStep(EXECUTION_ID, AT)
 
@@ -703,7 +701,7 @@ def test_a_step_without_a_response_says_nothing() -> None:
 
 
 async def test_a_call_that_was_cut_short_gets_its_result() -> None:
-    """1.1.5: no conversation keeps a call without one."""
+    """1.1.5: no stored conversation has a call without one."""
     driver = driver_of(InferenceResponse(CALL))
     state = begun()
     reply = await driver.infer(state)

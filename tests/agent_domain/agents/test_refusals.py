@@ -1,4 +1,4 @@
-"""What users pass to the public constructors is refused as what it is: their input."""
+"""Invalid arguments of public constructors are refused as invalid input."""
 
 from collections.abc import Callable
 from typing import Any
@@ -90,35 +90,35 @@ REFUSED: dict[str, Callable[[Any], object]] = {
 
 
 def passed(given: Any) -> Any:
-    """What a caller without types passes."""
+    """An argument from untyped code."""
     return given
 
 
 @pytest.mark.parametrize("construct", REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_used_is_invalid_input(construct: Callable[[Any], object]) -> None:
+def test_an_unusable_argument_is_invalid_input(construct: Callable[[Any], object]) -> None:
     with pytest.raises(InvalidInput):
         construct(passed)
 
 
-def test_a_role_that_is_no_text_speaks_as_the_user() -> None:
-    """5.1.1: as every role that is unknown."""
+def test_a_role_that_is_no_text_becomes_the_user() -> None:
+    """5.1.1: like every unknown role."""
     assert Message(passed([]), "Hi").role is Role.USER
 
 
-def test_what_is_given_otherwise_is_taken_as_meant() -> None:
+def test_other_notations_are_accepted() -> None:
     assert SlimAgentStateSerializer(SlimSerializationConfig.minimal()).config.max_messages == 20
     assert evaluation("x", "stop", "r").decision is ContinuationDecision.STOP
     assert MockTool("look", options=ToolOptions(quick=True)).options.quick
     assert SPEC.validate(name for name in ("bash",)) == []
 
 
-def test_a_policy_is_read_back_without_what_it_does_not_know() -> None:
+def test_a_policy_reads_back_without_unknown_fields() -> None:
     """0.6"""
     policy = ErrorPolicy.retry_all(2)
     assert as_policy({**policy.to_dict(), "on_moon_error": "retry"}) == policy
 
 
-# What cannot be changed from outside.
+# Immutable values.
 
 
 def test_the_metadata_of_an_error_cannot_be_changed() -> None:
@@ -130,7 +130,7 @@ def test_the_metadata_of_an_error_cannot_be_changed() -> None:
 
 
 def test_the_result_of_a_call_cannot_be_changed() -> None:
-    """0.8: plain JSON; what is none stays what the tool returned until it is written."""
+    """0.8: plain JSON; any other object stays unchanged until it is written."""
     given: Any = {"rows": [1]}
     execution = ToolExecution(ToolCall("c1", "look"), given)
     given["rows"].append(2)

@@ -11,7 +11,7 @@ def an_agent(name: str, description: str = "Helps", tools: list[str] | None = No
     return AgentSpec(name, description, "You help.", tools=tools)
 
 
-def test_a_registry_knows_what_was_registered_in_order() -> None:
+def test_a_registry_keeps_the_order_of_registration() -> None:
     """10.2.1."""
     registry = AgentRegistry([an_agent("b"), an_agent("a")])
     assert registry.names() == ["b", "a"]

@@ -1,4 +1,4 @@
-"""Tools whose calls are executions of their own."""
+"""Tools whose calls are executions."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -68,7 +68,7 @@ def an_agent(name: str, *tools: MockTool, **made: Any) -> AgentDefinition:
     return replace(builder.definition(), **made)
 
 
-def test_what_a_tool_can_do_is_known_by_its_methods() -> None:
+def test_the_abilities_of_a_tool_follow_from_its_methods() -> None:
     """9.6.1."""
     assert isinstance(Crew(), CanSpawn)
     assert isinstance(Crew(), BringsAgents)
@@ -76,7 +76,7 @@ def test_what_a_tool_can_do_is_known_by_its_methods() -> None:
 
 
 def test_a_child_begins_with_messages_that_can_be_stored() -> None:
-    """9.6.2: text will do."""
+    """9.6.2: text is enough."""
     spawn = Spawn("hand", ("Count",), metadata={"topic": "tea"})  # type: ignore[arg-type] -- as users write it
 
     assert spawn.messages == (user("Count"),)
@@ -85,7 +85,7 @@ def test_a_child_begins_with_messages_that_can_be_stored() -> None:
         Spawn("hand", (), metadata={"when": AT})  # type: ignore[arg-type] -- no JSON
 
 
-def test_a_child_has_the_limits_that_were_named_and_else_its_own() -> None:
+def test_a_child_has_the_given_limits_and_else_its_own() -> None:
     """9.6.2."""
     definition = an_agent("hand")
 
@@ -120,14 +120,14 @@ def test_a_child_is_accepted_under_its_parent(wanted: str | None, preset: str) -
     assert new.plan["agent"] == "boss/hand"
 
 
-def test_a_child_is_the_same_whoever_computes_it() -> None:
+def test_every_process_computes_the_same_child() -> None:
     """1.1.3: and no two calls have the same."""
     assert child_ref(PARENT, "c1") == child_ref(PARENT, "c1")
     assert child_ref(PARENT, "c1") != child_ref(PARENT, "c2")
 
 
 def test_an_agent_that_a_tool_brings_along_is_found_through_its_parent() -> None:
-    """9.6.4: whatever the parent is called."""
+    """9.6.4: under any name of the parent."""
     hand = an_agent("hand")
     boss = an_agent("boss", MockTool("look"), Crew(hand=hand))
 
@@ -137,8 +137,8 @@ def test_an_agent_that_a_tool_brings_along_is_found_through_its_parent() -> None
     assert split("boss") is None
 
 
-def test_the_end_of_a_child_is_what_its_row_says() -> None:
-    """9.6.3: also where there is none."""
+def test_the_end_of_a_child_follows_from_its_row() -> None:
+    """9.6.3: also where there is no row."""
     failed = replace(ROW, status=ExecutionStatus.FAILED, output=None, error_message="too long")
 
     assert child_end(ROW) == ChildEnd(ExecutionStatus.COMPLETED, "Three", None, StopReason.COMPLETED)

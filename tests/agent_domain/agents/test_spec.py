@@ -135,7 +135,7 @@ def test_any_other_model_is_refused(model: object, given: str) -> None:
 
 
 def test_a_spec_does_not_change() -> None:
-    """0.8, 10.1.1: neither itself nor through what it was made of."""
+    """0.8, 10.1.1: neither directly nor through the objects that it was made from."""
     tools, metadata = ["bash"], {"team": {"name": "core"}}
     spec: Any = a_spec(tools=tools, metadata=metadata)
     tools.append("write_file")
@@ -169,7 +169,7 @@ def test_a_spec_that_names_no_tool_lacks_none(tools: object) -> None:
 
 
 def test_markdown_is_read_with_its_body_as_prompt() -> None:
-    """10.1.2: the body is trimmed, unknown keys are ignored whatever they hold."""
+    """10.1.2: the body is trimmed, unknown keys are ignored with any value."""
     assert from_markdown(MARKDOWN) == AgentSpec(
         name="reviewer",
         description="Reviews a change",
@@ -181,7 +181,7 @@ def test_markdown_is_read_with_its_body_as_prompt() -> None:
     )
 
 
-def test_a_key_without_a_value_counts_as_left_out() -> None:
+def test_a_key_without_a_value_counts_as_absent() -> None:
     """10.1.2."""
     spec = from_markdown("---\nname: a\ndescription: >\n  Helps\ntools:\nmodel:\nmetadata:\n---\nx")
     assert spec == AgentSpec("a", "Helps", "x")
@@ -215,14 +215,14 @@ def test_a_key_without_a_value_counts_as_left_out() -> None:
         ("---\nname: a\ndescription: b\nmodel: {at: 2026-01-16}\n---\nx", "'model'.at is of type date"),
     ],
 )
-def test_what_is_wrong_with_markdown_is_told(text: str, message: str) -> None:
+def test_an_error_in_markdown_is_reported(text: str, message: str) -> None:
     """10.1.2."""
     with pytest.raises(InvalidInput) as refused:
         from_markdown(text)
     assert str(refused.value).startswith(message)
 
 
-def test_a_missing_name_is_told_in_exactly_these_words() -> None:
+def test_a_missing_name_is_reported_in_exactly_these_words() -> None:
     """10.1.2."""
     with pytest.raises(InvalidInput, match=r"^The agent needs a 'name'$"):
         AgentSpec.from_mapping({}, "x")
@@ -257,7 +257,7 @@ def test_of_several_prompts_the_first_key_wins() -> None:
         ({"name": "a", "description": "b", "prompt": "x", "model": 3}, "'model' must be a preset's name"),
     ],
 )
-def test_what_is_wrong_with_json_is_told(given: str | Mapping[str, Any], message: str) -> None:
+def test_an_error_in_json_is_reported(given: str | Mapping[str, Any], message: str) -> None:
     """10.1.2."""
     with pytest.raises(InvalidInput) as refused:
         AgentSpec.from_json(given)
@@ -340,7 +340,7 @@ def test_arbitrary_text_is_read_or_refused(text: str) -> None:
         assert AgentSpec.from_markdown(text, json.loads).name
 
 
-def test_what_an_agent_without_a_parent_may_say_is_left_out_at_first() -> None:
+def test_defaults_of_an_agent_without_a_parent_are_not_written() -> None:
     """10.1.3"""
     spec = a_spec()
     assert (spec.capabilities, spec.max_steps, spec.max_tokens, spec.timeout_seconds) == (None,) * 4
@@ -389,7 +389,7 @@ UNUSABLE: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("changes", "problem"), UNUSABLE)
-def test_what_cannot_be_meant_is_named_with_its_key(changes: dict[str, Any], problem: str) -> None:
+def test_an_invalid_value_is_reported_with_its_key(changes: dict[str, Any], problem: str) -> None:
     """10.1.3"""
     with pytest.raises(InvalidInput) as refused:
         a_spec(**changes)

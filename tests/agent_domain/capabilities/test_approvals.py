@@ -29,7 +29,7 @@ MALFORMED = [
     "g" * 64,
     "\u0660" * 64,
 ]
-"""What is no digest of any call."""
+"""Invalid digests."""
 
 
 def rules(*entries: tuple[str, dict[str, str], str]) -> Any:
@@ -46,12 +46,12 @@ def a_decision(decision: str = "approve", **fields: Any) -> ApprovalDecision:
 @pytest.mark.parametrize(
     "given", ["never", "always", [{"tool": "x", "args": {"a": "b"}, "approval": "always"}]]
 )
-def test_an_approval_can_be_written_down(given: Any) -> None:
+def test_an_approval_can_be_written(given: Any) -> None:
     """8.6.1: as it was given."""
     assert written(parse_approval(given)) == given
 
 
-def test_never_and_always_do_not_look_at_the_call() -> None:
+def test_never_and_always_ignore_the_call() -> None:
     """8.6.1: `never`, `always`."""
     assert parse_approval("never") is ApprovalMode.NEVER
     assert not needs_approval(parse_approval("never"), "bash", ARGS)
@@ -66,7 +66,7 @@ def test_the_first_rule_that_matches_decides() -> None:
     assert not needs_approval(approval, "read_file", {})
 
 
-def test_without_a_matching_rule_nobody_is_asked() -> None:
+def test_without_a_matching_rule_the_call_runs() -> None:
     """8.6.1: `never` is the default."""
     assert not needs_approval(rules(("bash", {"command": "rm*"}, "always")), "bash", {"command": "ls"})
     assert not needs_approval((), "bash", {})
@@ -113,14 +113,14 @@ def test_tool_patterns_are_case_sensitive() -> None:
         [{"tool": "x", "approval": "never", "args": {"n": 1}}],
     ],
 )
-def test_an_approval_that_means_nothing_is_refused(value: object) -> None:
-    """8.6.1: unknown fields too, as a misspelt rule would let calls pass."""
+def test_a_meaningless_approval_is_refused(value: object) -> None:
+    """8.6.1: unknown fields too, as a misspelt rule would let calls run."""
     with pytest.raises(InvalidInput, match="approval"):
         parse_approval(value)
 
 
 def test_a_refused_rule_is_named_with_its_place() -> None:
-    """8.6.1: which rule, and what is wrong with it."""
+    """8.6.1: the rule, and its error."""
     with pytest.raises(InvalidInput, match=r"^approval rule #2 does not fit: tool: Field required$"):
         parse_approval([{"tool": "a", "approval": "never"}, {"approval": "never"}])
 
@@ -175,7 +175,7 @@ def test_an_approved_call_runs_with_exactly_the_requested_arguments() -> None:
 
 
 def test_a_denied_call_does_not_run() -> None:
-    """8.6.2: deny; what the model reads."""
+    """8.6.2: deny; the text for the model."""
     assert a_decision("deny").effective_args(ARGS) is None
     assert a_decision("deny", reason=" too risky ").denial == "Denied by user: too risky"
     assert a_decision("deny").denial == a_decision("deny", reason=" ").denial == "Denied by user"
@@ -206,7 +206,7 @@ def test_an_edited_call_runs_with_the_new_arguments_and_says_so() -> None:
         (None, "Input should be"),
     ],
 )
-def test_a_decision_that_means_nothing_is_refused(fields: object, detail: str) -> None:
+def test_a_meaningless_decision_is_refused(fields: object, detail: str) -> None:
     """8.6.2: the body of the request."""
     with pytest.raises(InvalidInput) as refused:
         ApprovalDecision.parse(fields)
@@ -215,7 +215,7 @@ def test_a_decision_that_means_nothing_is_refused(fields: object, detail: str) -
 
 @pytest.mark.parametrize("digest", MALFORMED, ids=repr)
 def test_a_malformed_digest_is_refused(digest: str) -> None:
-    """8.6.3: what it has to be, and where to take it from."""
+    """8.6.3: the expected form, and its source."""
     with pytest.raises(InvalidInput, match="64 lower-case hexadecimal digits; send the args_digest of the"):
         a_decision(args_digest=digest)
 
@@ -231,7 +231,7 @@ def test_a_decision_fits_one_pending_call_once() -> None:
 @given(
     st.dictionaries(st.sampled_from(["decision", "args_digest", "reason", "args", "remember"]), json_values)
 )
-def test_whatever_is_sent_is_a_decision_or_refused(data: dict[str, Any]) -> None:
+def test_any_request_is_a_decision_or_refused(data: dict[str, Any]) -> None:
     """8.6.2: nothing but InvalidInput."""
     try:
         decision = ApprovalDecision.parse(data)
@@ -252,7 +252,7 @@ def test_whatever_is_sent_is_a_decision_or_refused(data: dict[str, Any]) -> None
 def test_an_approval_may_cover_other_calls(
     remember: bool | dict[str, str], args: dict[str, str], covered: bool
 ) -> None:
-    """8.6.4: as the person says who gives it, and never another tool."""
+    """8.6.4: as the approving person chooses, and never another tool."""
     decision = ApprovalDecision.parse({"decision": "approve", "args_digest": DIGEST, "remember": remember})
     rule = decision.remembered("delete", {"path": "a"})
     assert rule
@@ -260,7 +260,7 @@ def test_an_approval_may_cover_other_calls(
     assert not rule.matches("delete_all", args)
 
 
-def test_a_tool_whose_name_looks_like_a_pattern_is_meant_literally() -> None:
+def test_a_tool_whose_name_looks_like_a_pattern_is_matched_literally() -> None:
     """8.6.4"""
     decision = ApprovalDecision.parse({"decision": "approve", "args_digest": DIGEST, "remember": True})
     rule = decision.remembered("de*[a]?", {})

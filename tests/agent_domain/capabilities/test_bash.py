@@ -33,7 +33,7 @@ def test_the_bash_tool_has_no_network_and_caps_of_5_and_1_mebibyte() -> None:
     assert (policy.stdout_cap, policy.stderr_cap) == (5 * 1024 * 1024, 1024 * 1024)
 
 
-def test_the_environment_is_reduced_to_what_is_harmless() -> None:
+def test_the_environment_is_reduced_to_harmless_variables() -> None:
     """9.1.1: only the named variables and LC_* reach a command."""
     kept = {
         name: name for name in ["PATH", "HOME", "LANG", "LC_ALL", "LC_TIME", "TERM", "TMPDIR", "TZ", "USER"]
@@ -82,7 +82,7 @@ def test_modifiers_return_a_changed_copy() -> None:
     assert bare == ExecutionPolicy.in_dir(Path("/work"))
 
 
-def test_a_lone_path_is_not_taken_for_a_list_of_letters() -> None:
+def test_a_single_path_is_not_taken_for_a_list_of_letters() -> None:
     """9.1.2: a mistake that would open the root directory."""
     paths: Any = "/usr"
     assert ExecutionPolicy("/work", readable_paths=paths).readable_paths == ("/usr",)
@@ -91,8 +91,8 @@ def test_a_lone_path_is_not_taken_for_a_list_of_letters() -> None:
 @pytest.mark.parametrize(
     "change", [{"timeout": float("nan")}, {"memory_bytes": 0}, {"stdout_cap": 1.5}, {"base_dir": ""}]
 )
-def test_values_that_mean_nothing_are_refused(change: dict[str, Any]) -> None:
-    """9.1.2: decided here: bounds clamp, nonsense is refused."""
+def test_meaningless_values_are_refused(change: dict[str, Any]) -> None:
+    """9.1.2: decided here: bounds clamp, meaningless values are refused."""
     with pytest.raises(InvalidInput):
         replace(ExecutionPolicy.in_dir("/work"), **change)
 
@@ -100,18 +100,18 @@ def test_values_that_mean_nothing_are_refused(change: dict[str, Any]) -> None:
 # --- The result ---
 
 
-def test_the_parts_of_a_result_stand_in_order() -> None:
+def test_the_parts_of_a_result_are_in_order() -> None:
     """9.1.3: joined by a blank line."""
     text = the_result(exit_code=137, stdout="out", stderr="err", timed_out=True)
     assert text == "Time limit of 120s reached, command stopped\n\nExit code: 137\n\nout\n\nSTDERR:\nerr"
 
 
-def test_a_good_command_is_its_stdout() -> None:
+def test_a_successful_command_gives_its_stdout() -> None:
     """9.1.3: no exit code if 0."""
     assert the_result(stdout="hello\n") == "hello\n"
 
 
-def test_a_failing_command_says_its_exit_code() -> None:
+def test_a_failing_command_gives_its_exit_code() -> None:
     """9.1.3: `Exit code: {n}` if not 0."""
     assert the_result(exit_code=2, stderr="no such file") == "Exit code: 2\n\nSTDERR:\nno such file"
 
@@ -121,8 +121,8 @@ def test_a_silent_command_has_no_output() -> None:
     assert the_result() == "(no output)"
 
 
-def test_a_command_without_exit_code_says_none() -> None:
-    """9.1.3: what was stopped may not have one."""
+def test_a_missing_exit_code_is_shown() -> None:
+    """9.1.3: a stopped command may not have one."""
     assert the_result(exit_code=None, timed_out=True) == "Time limit of 120s reached, command stopped"
 
 
@@ -133,8 +133,8 @@ def test_a_time_limit_is_written_without_needless_digits(timeout: float, shown: 
     assert text == f"Time limit of {shown}s reached, command stopped"
 
 
-def test_output_that_is_no_text_can_still_be_stored() -> None:
-    """9.1.3: what the store cannot hold is replaced."""
+def test_output_that_is_not_text_can_still_be_stored() -> None:
+    """9.1.3: characters that the store cannot hold are replaced."""
     assert decoded(b"a\x00b\xffc\xc3\xa4") == "a\ufffdb\ufffdcä"
 
 
@@ -148,7 +148,7 @@ def test_the_example_of_the_truncation() -> None:
 
 
 def test_the_defaults_keep_8000_and_42000() -> None:
-    """9.1.4: the tail is raised to use the maximum up."""
+    """9.1.4: the tail is raised to fill the maximum."""
     text = BashPolicy().truncated("h" * 8000 + "x" * 100 + "t" * 42000)
     assert text == f"...(truncated)...\n{'h' * 8000}\n...\n{'t' * 42000}"
 
@@ -179,12 +179,12 @@ def test_a_maximum_of_zero_or_less_is_unlimited(maximum: int) -> None:
     assert BashPolicy(maximum).truncated("x" * 100_000) == "x" * 100_000
 
 
-def test_what_the_sandbox_cut_is_marked_too() -> None:
+def test_a_cut_by_the_sandbox_is_marked_too() -> None:
     """9.1.4: this line also when the sandbox cap cut."""
     assert BashPolicy().truncated("abc", cut=True) == "...(truncated)...\nabc"
 
 
-def test_each_stream_is_truncated_by_itself() -> None:
+def test_each_stream_is_truncated_separately() -> None:
     """9.1.4: per stream."""
     result = CommandResult(0, stdout="0123456789X", stderr="e", stderr_cut=True)
     text = result_text(result, 1, BashPolicy(10, 4, 6))

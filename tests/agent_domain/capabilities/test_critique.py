@@ -54,7 +54,7 @@ def test_a_final_answer_with_text_is_criticised_up_to_the_maximum(
     assert POLICY.due(step_type, text, iteration) == due
 
 
-def test_the_answer_of_the_critic_is_read() -> None:
+def test_the_reply_of_the_critic_is_parsed() -> None:
     """9.7.1: {approved, summary, strengths, weaknesses, suggestions}."""
     answer = """{
         "approved": false, "summary": "s", "strengths": ["a"], "weaknesses": ["b"], "suggestions": ["c"],
@@ -72,8 +72,8 @@ def test_the_answer_of_the_critic_is_read() -> None:
         '{"approved":1,"weaknesses":[]}',
     ],
 )
-def test_small_slips_of_the_critic_are_forgiven(answer: str) -> None:
-    """9.7.1: what is around the object, and lists that are missing."""
+def test_small_errors_of_the_critic_are_accepted(answer: str) -> None:
+    """9.7.1: text around the object, and missing lists."""
     assert parse_critique(answer) == Critique(approved=True)
 
 
@@ -85,7 +85,7 @@ def test_one_point_counts_as_a_list_of_one() -> None:
 @pytest.mark.parametrize(
     "answer", ["", "Looks good", "}{", '{"summary": "s"}', '{"approved": "maybe"}', "[true]"]
 )
-def test_an_answer_without_verdict_is_refused(answer: str) -> None:
+def test_a_reply_without_verdict_is_refused(answer: str) -> None:
     """9.7.1: so that the critic is asked again."""
     with pytest.raises(InvalidInput, match="the critic's answer"):
         parse_critique(answer)
@@ -146,11 +146,11 @@ def test_the_critique_is_kept_in_the_metadata() -> None:
 
 @pytest.mark.parametrize("metadata", [{}, {"self_critic_iteration": "x"}, {"self_critic_iteration": -1}])
 def test_metadata_without_a_critique_counts_as_none(metadata: dict[str, Any]) -> None:
-    """9.7.2: nobody has criticised yet."""
+    """9.7.2: there was no critique yet."""
     assert iteration_of(metadata) == 0
 
 
-def test_a_rejected_answer_is_sent_back_with_what_to_do() -> None:
+def test_a_rejected_answer_is_sent_back_with_advice() -> None:
     """9.7.3: problem, bullets of weaknesses and suggestions, a call to act."""
     message = a_rejection().revision(1, POLICY)
     assert message is not None
@@ -162,7 +162,7 @@ def test_a_rejected_answer_is_sent_back_with_what_to_do() -> None:
 
 
 def test_a_rejection_without_points_still_names_a_problem() -> None:
-    """9.7.3: nothing empty is shown."""
+    """9.7.3: no empty list is shown."""
     message = a_rejection(summary=" ", weaknesses=(" ",), suggestions=()).revision(1, POLICY)
     assert message is not None
     assert "Problem: the answer was not approved" in message
@@ -181,7 +181,7 @@ def test_an_approved_answer_is_not_revised() -> None:
 
 
 @given(st.text() | st.text('{}[]":,approvedtrue ', max_size=40))
-def test_whatever_the_critic_says_is_a_critique_or_refused(answer: str) -> None:
+def test_any_reply_of_the_critic_is_a_critique_or_refused(answer: str) -> None:
     """9.7.1: nothing but InvalidInput."""
     try:
         critique = parse_critique(answer)

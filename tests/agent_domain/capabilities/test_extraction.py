@@ -83,13 +83,13 @@ def test_classes_that_cannot_be_a_schema_are_refused() -> None:
 
 
 @pytest.mark.parametrize("schema", [{"type": "object"}, 3, None, "Person", [], print])
-def test_what_is_no_type_is_refused_when_it_is_registered(schema: Any) -> None:
+def test_an_object_that_is_no_type_is_refused_when_it_is_registered(schema: Any) -> None:
     """9.8.1"""
     with pytest.raises(InvalidInput, match=r"cannot be a schema; pass a pydantic model"):
         SchemaRegistry().register("person", schema)
 
 
-def test_a_typed_dict_that_pydantic_cannot_read_names_the_one_that_it_can() -> None:
+def test_an_unreadable_typed_dict_names_the_readable_alternative() -> None:
     """9.8.1: TypedDicts are schemas, before Python 3.12 only those of typing_extensions."""
 
     class Theirs(typing.TypedDict):
@@ -106,7 +106,7 @@ def test_a_typed_dict_that_pydantic_cannot_read_names_the_one_that_it_can() -> N
     "build", [lambda: SchemaDefinition(Person, max_retries=-1), lambda: StructuredOutputPolicy(-1)]
 )
 def test_negative_retries_are_refused(build: Any) -> None:
-    """9.8.1: the policy says what to change."""
+    """9.8.1: the error gives advice."""
     with pytest.raises(InvalidInput, match="max_retries is -1; pass a whole number of at least 0"):
         build()
 
@@ -128,13 +128,13 @@ def test_retries_are_of_the_call_else_the_schema_else_the_policy(
 
 
 @pytest.mark.parametrize("call", [-1, "3", 1.5, True])
-def test_retries_that_mean_nothing_fail(call: object) -> None:
-    """9.8.1: the model is told what to send."""
+def test_meaningless_retries_fail(call: object) -> None:
+    """9.8.1: the model learns the expected form."""
     with pytest.raises(InvalidInput, match="max_retries"):
         retries(call, SchemaDefinition(Person), POLICY)
 
 
-def test_the_model_is_asked_for_the_class_or_for_nothing() -> None:
+def test_the_request_is_for_the_class_or_for_nothing() -> None:
     """9.8.1: use_maybe wraps the schema and keeps its references."""
     definition = SchemaDefinition(Person)
     assert definition.answer_schema(use_maybe=False)["$defs"]["Person"]["required"] == ["name"]
@@ -154,7 +154,7 @@ def test_an_answer_becomes_json() -> None:
     assert SchemaDefinition(Thing).read({"kind": "x"}, use_maybe=False) == {"kind": "x"}
 
 
-def test_an_answer_may_be_that_there_is_nothing() -> None:
+def test_an_answer_may_be_that_nothing_was_found() -> None:
     """9.8.2: nothing found."""
     nothing = SchemaDefinition(Person).read({"value": None, "detail": "only places"}, use_maybe=True)
     assert nothing == Nothing("only places")
@@ -171,15 +171,15 @@ def test_an_answer_may_be_that_there_is_nothing() -> None:
         ({"name": float("nan")}, "the answer.name is nan"),
     ],
 )
-def test_an_answer_that_does_not_fit_says_where(answer: object, detail: str) -> None:
+def test_an_answer_that_does_not_fit_names_the_place(answer: object, detail: str) -> None:
     """9.8.2: or the extraction error."""
     with pytest.raises(InvalidInput) as refused:
         SchemaDefinition(Person).read(answer, use_maybe=False)
     assert str(refused.value).startswith(detail)
 
 
-def test_of_very_many_faults_the_first_are_told() -> None:
-    """9.8.2: the model can mend an answer by that, and nobody pays for a page."""
+def test_only_the_first_of_many_errors_are_shown() -> None:
+    """9.8.2: they are enough for the model to correct its answer, without the cost of a page."""
     answer = {"name": "Ada", "friends": [{"name": 1}] * 500}
     with pytest.raises(InvalidInput) as refused:
         SchemaDefinition(Person).read(answer, use_maybe=False)
@@ -196,7 +196,7 @@ def test_classes_without_a_json_schema_are_refused() -> None:
 
 
 def test_examples_are_json() -> None:
-    """9.8.1: objects of the class will do; anything else is refused at definition."""
+    """9.8.1: objects of the class are accepted; anything else is refused at definition."""
     definition = SchemaDefinition(Person, examples=[Person(name="Bo"), {"name": "Ada"}])  # type: ignore[arg-type]
     assert definition.examples == ({"name": "Bo", "age": None, "friends": []}, {"name": "Ada"})
     with pytest.raises(InvalidInput, match=r"example #1 cannot be written as JSON"):
@@ -259,7 +259,7 @@ json_values = st.recursive(
 
 
 @given(json_values, st.booleans())
-def test_whatever_the_model_sends_is_data_or_refused(answer: object, use_maybe: bool) -> None:
+def test_any_answer_of_the_model_is_data_or_refused(answer: object, use_maybe: bool) -> None:
     """9.8.2: nothing but InvalidInput."""
     try:
         data = SchemaDefinition(Person).read(answer, use_maybe)

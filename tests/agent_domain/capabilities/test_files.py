@@ -56,7 +56,7 @@ def test_a_path_that_leads_out_is_refused(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["a.txt", "a/../b", ".", "", "...", "..a", "/work/agent/a", "/work/agent"])
-def test_a_path_that_stays_inside_is_fine(path: str) -> None:
+def test_a_path_that_stays_inside_is_allowed(path: str) -> None:
     """9.2.1: paths stay inside base_dir."""
     assert path_problem(path, ["/work/agent"]) is None
 
@@ -70,7 +70,7 @@ def test_the_policy_may_allow_more_directories() -> None:
     assert path_problem("/anything", ["/"]) is None
 
 
-def test_a_nul_is_reported_before_anything_else() -> None:
+def test_a_nul_is_reported_first() -> None:
     """9.2.1: NUL in the path."""
     assert path_problem("../a\x00b", ["/work"]) == "Error: Path contains a NUL character"
 
@@ -86,13 +86,13 @@ def test_no_relative_path_that_passes_climbs_above_the_base(path: str) -> None:
     assert (path_problem(path, ["/x/y"]) is None) == (walked[:2] == ["x", "y"])
 
 
-def test_names_that_are_no_utf_8_can_be_shown() -> None:
+def test_names_that_are_not_utf_8_can_be_shown() -> None:
     """9.2.6: and stored."""
     assert displayable("b\udcffd ä") == "b\ufffdd ä"
 
 
-def test_a_name_fills_one_line() -> None:
-    """9.2.6, 9.2.7: whatever a file is called, it cannot pass for two."""
+def test_a_name_occupies_one_line() -> None:
+    """9.2.6, 9.2.7: no file name can look like two."""
     assert displayable("a\n[dir] b\t\u2028\x7f") == "a\ufffd[dir] b\ufffd\ufffd\ufffd"
     assert listing(".", [("a\nb", False)]) == "[file] a\ufffdb"
 
@@ -117,8 +117,8 @@ def test_the_example_of_reading() -> None:
         ("a\u2028b", "     1\ta\u2028b"),
     ],
 )
-def test_lines_are_numbered_and_a_trailing_newline_makes_none(text: str, shown: str) -> None:
-    """9.2.2: only newlines end lines, so that what is read can be edited."""
+def test_lines_are_numbered_and_a_trailing_newline_adds_none(text: str, shown: str) -> None:
+    """9.2.2: only newlines end lines, so that the numbered text can be edited."""
     assert numbered(text) == shown
 
 
@@ -136,7 +136,7 @@ def test_offset_and_limit_choose_lines() -> None:
 
 @pytest.mark.parametrize("limit", [2001, 10**9, 0, -1])
 def test_at_most_2000_lines_are_shown(limit: int) -> None:
-    """9.2.2: limit at most 2000; zero and less mean as many as possible."""
+    """9.2.2: limit at most 2000; zero and less mean the maximum."""
     assert len(numbered("x\n" * 3000, 0, limit).split("\n")) == 2000
 
 
@@ -145,7 +145,7 @@ def test_numbers_may_outgrow_their_column() -> None:
     assert numbered("x\n" * 1_000_000, 999_998) == "999999\tx\n1000000\tx"
 
 
-def test_an_empty_file_says_so_at_any_offset() -> None:
+def test_an_empty_file_is_reported_at_any_offset() -> None:
     """9.2.2: `(empty file)`."""
     assert numbered("") == numbered("", 7) == "(empty file)"
 
@@ -162,7 +162,7 @@ def test_the_other_texts_of_reading() -> None:
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"a\x00b", b"\xc3"])
-def test_what_is_no_text_is_binary(content: bytes) -> None:
+def test_a_file_that_is_not_text_is_binary(content: bytes) -> None:
     """9.2.2: this file is binary."""
     assert text_of(content) is None
 
@@ -189,7 +189,7 @@ def test_lines_can_be_numbered_without_those_before_them() -> None:
     assert window(3, 2) == (3, 2)
 
 
-def test_what_cannot_be_used_is_said_with_a_limit_or_a_reason() -> None:
+def test_a_read_problem_names_a_limit_or_a_reason() -> None:
     """9.2.1: problems are error texts."""
     assert no_regular_file("p").startswith("Error: 'p' is no regular file but a pipe")
     assert tangled("p").startswith("Error: 'p' leads in circles")
@@ -208,7 +208,7 @@ def test_writing_counts_bytes_and_newlines() -> None:
     assert wrote("e", "") == "Wrote e: 0 bytes, 1 lines"
 
 
-def test_what_cannot_be_written_is_said_with_a_limit_or_a_reason() -> None:
+def test_a_write_problem_names_a_limit_or_a_reason() -> None:
     """9.2.3, 9.2.4: problems are error texts."""
     assert too_long_to_write(9, 5).startswith("Error: The file would have 9 bytes, at most 5 can be written")
     assert too_large_to_edit(5) == "It is larger than 5 bytes, the most that can be edited"
@@ -222,7 +222,7 @@ def test_editing_replaces_the_only_hit() -> None:
     assert Edit("one three", 1).summary("./a") == "Edited ./a: 1 replacement(s)"
 
 
-def test_editing_replaces_every_hit_when_told_to() -> None:
+def test_editing_replaces_every_hit_on_request() -> None:
     """9.2.4: replace_all."""
     assert edited("a b a", "a", "c", replace_all=True) == Edit("c b c", 2)
 
@@ -323,7 +323,7 @@ def finds(pattern: str, tree: list[str] = TREE) -> list[str]:
         ("READ", ["README.md", "src/web/README.md"]),
     ],
 )
-def test_the_first_line_that_applies_decides_what_a_pattern_means(pattern: str, paths: list[str]) -> None:
+def test_the_first_matching_line_determines_the_meaning_of_a_pattern(pattern: str, paths: list[str]) -> None:
     """9.2.5: the table."""
     assert finds(pattern) == paths
 
@@ -345,10 +345,8 @@ def test_the_first_line_that_applies_decides_what_a_pattern_means(pattern: str, 
         ("app", ["docs", "src", "src/web", "src/web/deep"]),
     ],
 )
-def test_a_search_goes_only_where_its_pattern_can_find_something(
-    pattern: str, directories: list[str]
-) -> None:
-    """9.2.5: so that a pattern finds its files however large the tree around them is."""
+def test_a_search_visits_only_directories_that_can_contain_hits(pattern: str, directories: list[str]) -> None:
+    """9.2.5: so that a pattern finds its files in a tree of any size."""
     leads_on = scope(pattern)
     assert [path for path in ("docs", "src", "src/web", "src/web/deep") if leads_on(path)] == directories
 
@@ -356,7 +354,7 @@ def test_a_search_goes_only_where_its_pattern_can_find_something(
 @given(
     st.text("ab/*?{},.", max_size=8), st.lists(st.sampled_from("ab"), min_size=2, max_size=4).map("/".join)
 )
-def test_whatever_a_pattern_finds_lies_in_its_scope(pattern: str, path: str) -> None:
+def test_every_hit_of_a_pattern_is_in_its_scope(pattern: str, path: str) -> None:
     """9.2.5: no file is missed."""
     parts = path.split("/")
     if matcher(pattern)(path):
@@ -374,7 +372,7 @@ def test_whatever_a_pattern_finds_lies_in_its_scope(pattern: str, path: str) -> 
         ("[]", "a[].txt"),
     ],
 )
-def test_a_bracket_that_closes_nothing_is_a_letter(pattern: str, path: str) -> None:
+def test_an_unmatched_bracket_is_a_letter(pattern: str, path: str) -> None:
     """9.2.5: only `[ ]` and `{a,b}` are wildcards."""
     assert finds(pattern, [path]) == [path]
 
@@ -409,8 +407,8 @@ def test_both_arguments_of_a_search_count() -> None:
 
 
 @pytest.mark.parametrize("patterns", [5, {"a": 1}, [1], [None]])
-def test_patterns_that_are_no_text_fail(patterns: object) -> None:
-    """9.2.5: the model is told what to send."""
+def test_patterns_that_are_not_text_fail(patterns: object) -> None:
+    """9.2.5: the model learns the expected form."""
     with pytest.raises(InvalidInput, match="must be text"):
         patterns_of(None, patterns)
 
@@ -429,7 +427,7 @@ def test_the_example_of_the_search_result() -> None:
 
 
 def test_a_group_shows_five_paths() -> None:
-    """9.2.6: at most 5, then how many more; patterns without hits are left out."""
+    """9.2.6: at most 5, then the number of others; patterns without hits are left out."""
     groups = found(["*.py", "none.x", "*.md"], [*(f"{n}.py" for n in range(7)), "a.md"])
     assert search_text(groups) == (
         "Files found: 8\n\n[*.py]\n0.py\n1.py\n2.py\n3.py\n4.py\n... 2 more not shown\n\n[*.md]\na.md"
@@ -446,8 +444,8 @@ def test_a_search_without_hits_names_its_patterns() -> None:
     assert search_text(found(["*.rs", "x"], TREE)) == "No file matches *.rs, x"
 
 
-def test_a_search_that_did_not_see_everything_says_so() -> None:
-    """9.2.6, 9.2.7: nothing is left out in silence."""
+def test_an_incomplete_search_is_reported() -> None:
+    """9.2.6, 9.2.7: no omission is silent."""
     assert search_cut_short(7).startswith("... the search ended after 7 entries")
     assert unread_directories(2) == "... 2 directories could not be read"
     assert listing_cut_short(7) == "... only 7 entries were looked at, there are more"
@@ -463,16 +461,16 @@ def test_braces_cannot_explode() -> None:
         matcher("[" * 4097)
 
 
-def test_what_braces_mean_is_bounded_in_all() -> None:
-    """9.2.5, 9.2.8: as all of it is made ready before the first path is looked at."""
+def test_the_expansion_of_braces_is_limited_in_total() -> None:
+    """9.2.5, 9.2.8: as every expansion is compiled before the first path is compared."""
     long = "[ab]?" * 700
     with pytest.raises(InvalidInput, match="the braces of the pattern mean more than 16384 characters"):
         matcher(long + "{1,2,3,4,5}")
     assert matcher(long + "{1,2,3,4}")("ab" * 700 + "3")
 
 
-def test_no_pattern_is_kept_when_its_search_is_over() -> None:
-    """9.2.8: a worker lives for months, and models are never short of words."""
+def test_no_pattern_is_kept_after_its_search() -> None:
+    """9.2.8: a worker runs for months, and models send ever new patterns."""
     re.purge()
     tracemalloc.start()
     try:
@@ -495,7 +493,7 @@ pattern_texts = st.text("ab./*?[]{},!-&|~^\\", max_size=12)
 
 
 @given(pattern_texts, st.lists(st.text("ab.[", min_size=1, max_size=5), max_size=5))
-def test_every_pattern_finds_only_given_files_or_is_refused(pattern: str, paths: list[str]) -> None:
+def test_any_pattern_finds_only_given_files_or_is_refused(pattern: str, paths: list[str]) -> None:
     """9.2.5: nothing but InvalidInput."""
     try:
         groups = found([pattern], paths, 2)

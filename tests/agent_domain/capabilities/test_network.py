@@ -1,4 +1,4 @@
-"""Which names a policy allows, and which addresses are closed whatever it says."""
+"""The names that a policy allows, and the addresses that are always closed."""
 
 from ipaddress import ip_address
 
@@ -21,7 +21,7 @@ from everstep.agent_domain.errors import InvalidInput
         *("2002:7f00:1::", "2001:0:7f00:1::", "2001:db8::1", "3fff::1", "5f00::1", "100::1"),
     ],
 )
-def test_what_is_not_of_the_internet_is_closed(address: str) -> None:
+def test_addresses_outside_the_internet_are_closed(address: str) -> None:
     """9.1.15"""
     assert not is_public(ip_address(address))
 
@@ -56,7 +56,7 @@ def test_hosts_of_the_internet_are_open(address: str) -> None:
         ("example.com", "exa mple.com", 443, False),
     ],
 )
-def test_a_list_allows_what_it_names(listed: str, host: str, port: int, is_allowed: bool) -> None:
+def test_a_list_allows_its_names(listed: str, host: str, port: int, is_allowed: bool) -> None:
     """9.1.14"""
     refusal = AllowedNetwork.of(network([listed])).refusal(host, port)
     assert (refusal is None) == is_allowed, refusal
@@ -98,7 +98,7 @@ def test_a_refusal_names_the_policy() -> None:
         *(["127.1"], ["a..b"], ["x" * 64 + ".example"], ["user@pypi.org"], ["pypi.org\0"]),
     ],
 )
-def test_what_is_no_list_of_names_is_refused_when_it_is_set(given: object) -> None:
+def test_an_invalid_list_of_names_is_refused_when_it_is_set(given: object) -> None:
     """9.1.14"""
     with pytest.raises(InvalidInput, match=r"network|no name of a host"):
         network(given)

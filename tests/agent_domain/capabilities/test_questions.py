@@ -47,14 +47,14 @@ def test_a_question_needs_a_prompt(args: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("schema", [{"type": "object"}, {"type": "string"}, "string", 5, []])
 def test_choices_win_over_a_schema(schema: object) -> None:
-    """8.5.1: models fill in both; the schema is ignored, whatever it is."""
+    """8.5.1: models fill in both; the schema is ignored in any form."""
     args = frozen_map({"prompt": "?", "choices": ["a", "b"], "schema": schema})
 
     assert Question.parse(args) == Question("?", ("a", "b"))
     assert request_of(args) == {"prompt": "?", "choices": ["a", "b"]}
 
 
-def test_what_is_stored_of_a_form_is_all_of_it() -> None:
+def test_the_stored_form_is_complete() -> None:
     """8.5.1"""
     for choices in ([], [" "], None):
         args = frozen_map({"prompt": "?", "choices": choices, "schema": {"type": "object"}})
@@ -66,7 +66,7 @@ def test_what_is_stored_of_a_form_is_all_of_it() -> None:
     "args",
     [{"choices": []}, {"choices": None}, {"choices": [" "]}, {"schema": {}}, {"choices": [], "schema": None}],
 )
-def test_what_is_empty_counts_as_none(args: dict[str, Any]) -> None:
+def test_empty_fields_count_as_none(args: dict[str, Any]) -> None:
     """8.5.1: empty choices count as none, and so does an empty schema."""
     assert Question.parse({"prompt": "How many?", **args}) == PLAIN
 
@@ -80,12 +80,12 @@ def test_empty_choices_go_with_a_schema() -> None:
 
 @pytest.mark.parametrize("args", [{"choices": "red"}, {"choices": [1]}, {"schema": [1]}, {"schema": "x"}])
 def test_arguments_of_another_type_fail(args: dict[str, Any]) -> None:
-    """8.5.1: the model is told what to send."""
+    """8.5.1: the model learns the expected form."""
     with pytest.raises(InvalidInput):
         Question.parse({"prompt": "?", **args})
 
 
-def test_a_question_is_stored_with_what_may_be_answered() -> None:
+def test_a_question_is_stored_with_its_permitted_answers() -> None:
     """8.5.2: the stored question."""
     assert CHOICE.to_dict() == {"prompt": "Colour?", "choices": ["red", "dark blue"], "schema": None}
 
@@ -115,7 +115,7 @@ def test_another_choice_is_refused(text: str) -> None:
 
 
 def test_another_form_is_refused() -> None:
-    """8.5.4: `Answer does not match the schema: {detail}`."""
+    """8.5.4: otherwise any non-blank text fits, and is kept unchanged."""
     assert refusing(FORM, data={}) == "Answer does not match the schema: 'name' is a required property"
     assert refusing(FORM, "[]") == "Answer does not match the schema: not an object"
     assert refusing(FORM, "Ada").startswith("Answer does not match the schema: the answer is not valid JSON")
@@ -167,13 +167,13 @@ def test_without_answer_the_call_fails(seconds: float, text: str) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), "60"])
-def test_a_timeout_that_means_nothing_is_refused(seconds: Any) -> None:
-    """8.5.1: the policy says what to change."""
+def test_a_meaningless_timeout_is_refused(seconds: Any) -> None:
+    """8.5.1: the error gives advice."""
     with pytest.raises(InvalidInput, match="timeout_seconds"):
         UserInputPolicy(seconds)
 
 
-def test_without_timeout_one_waits_as_long_as_it_takes() -> None:
+def test_without_a_timeout_the_wait_is_unlimited() -> None:
     """8.5.1: timeout_seconds=None, default_answer=None."""
     assert UserInputPolicy() == UserInputPolicy(timeout_seconds=None, default_answer=None)
 
@@ -192,9 +192,7 @@ json_values = st.recursive(
     st.text(),
     json_values,
 )
-def test_whatever_is_asked_and_answered_fits_or_is_refused(
-    args: dict[str, Any], text: str, data: object
-) -> None:
+def test_any_question_and_answer_fit_or_are_refused(args: dict[str, Any], text: str, data: object) -> None:
     """8.5.4: nothing but InvalidInput."""
     try:
         question = Question.parse(args)

@@ -35,8 +35,8 @@ def test_the_defaults_and_the_reserved_keys() -> None:
 
 
 @pytest.mark.parametrize("change", [{"max_keys": -1}, {"max_value_size_bytes": 1.5}])
-def test_a_policy_that_means_nothing_is_refused(change: dict[str, Any]) -> None:
-    """9.4.1: the policy says what to change."""
+def test_a_meaningless_policy_is_refused(change: dict[str, Any]) -> None:
+    """9.4.1: the error gives advice."""
     with pytest.raises(InvalidInput):
         MetadataPolicy(**change)
 
@@ -118,19 +118,19 @@ def test_reasons_are_checked_in_order() -> None:
 def test_keys_that_earlier_calls_of_the_step_write_are_taken(
     name: str, args: dict[str, Any], taken: list[str]
 ) -> None:
-    """9.4.2, 9.8.3: those that are refused write nothing."""
+    """9.4.2, 9.8.3: refused calls write nothing."""
     policy = MetadataPolicy(max_keys=2, max_value_size_bytes=50)
     assert keys_taken({"a": 0}, [ToolCall("c1", name, frozen_map(args))], policy) == taken
 
 
-def test_earlier_calls_that_found_no_place_take_none() -> None:
+def test_earlier_calls_beyond_the_limit_take_no_key() -> None:
     """9.4.2: keys written earlier in the step count."""
     earlier = [ToolCall(key, "metadata_write", frozen_map({"key": key, "value": 1})) for key in "abc"]
     assert keys_taken({}, earlier, MetadataPolicy(max_keys=2)) == ["a", "b"]
 
 
-def test_a_key_that_is_no_text_fails() -> None:
-    """9.4.2: the model is told what to send."""
+def test_a_key_that_is_not_text_fails() -> None:
+    """9.4.2: the model learns the expected form."""
     key: Any = 5
     with pytest.raises(InvalidInput, match="key must be text"):
         Write(key, 1)
@@ -156,7 +156,7 @@ def test_null_is_a_value_that_can_be_read() -> None:
     assert read_text("k", {"k": None}) == "null"
 
 
-def test_a_missing_key_names_those_there_are() -> None:
+def test_a_missing_key_names_the_existing_ones() -> None:
     """9.4.3: missing."""
     assert read_text("x", {"a": 1, "b": 2}) == "Error: Nothing is stored under 'x'. Stored keys: a, b"
     assert read_text("x", {}) == "Error: Nothing is stored under 'x'. There are no keys yet"
@@ -175,7 +175,7 @@ def test_the_list_is_compact() -> None:
     assert list_text({"ä": 1}) == '{"count":1,"keys":[{"key":"ä","type":"integer"}]}'
 
 
-def test_an_empty_list_says_how_to_fill_it() -> None:
+def test_an_empty_list_explains_how_to_fill_it() -> None:
     """9.4.4: empty."""
     assert list_text({}) == "There are no keys yet, metadata_write(key, value) adds one"
 
@@ -188,7 +188,7 @@ json_values = st.recursive(
 
 
 @given(st.text(max_size=5), json_values)
-def test_the_answer_to_a_write_is_short_whatever_is_written(key: str, value: object) -> None:
+def test_the_result_of_a_write_is_always_short(key: str, value: object) -> None:
     """9.4.2: any preview is cut to 100."""
     try:
         write = Write(key, value)

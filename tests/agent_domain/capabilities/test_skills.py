@@ -97,7 +97,7 @@ def test_of_one_name_and_kind_the_first_path_wins() -> None:
     assert by_name([("b.md", second), ("a.md", first)])["pdf"] == first
 
 
-# --- What the model reads ---
+# --- Texts for the model ---
 
 
 def test_skills_are_listed_with_their_descriptions() -> None:
@@ -137,8 +137,8 @@ def test_loading_an_unknown_skill_shows_the_list() -> None:
     assert load_text({}, "nope") == "Error: No skill named 'nope'\n\n(no skills)"
 
 
-def test_a_name_that_is_no_text_fails() -> None:
-    """9.5.3: the model is told what to send."""
+def test_a_name_that_is_not_text_fails() -> None:
+    """9.5.3: the model learns the expected form."""
     with pytest.raises(InvalidInput, match="skill_name must be text, not int"):
         load_text(LIBRARY, 5)
 
@@ -178,13 +178,13 @@ def test_placeholders_are_filled_in(body: str, filled: str) -> None:
     assert with_arguments(body, "a  b c") == filled
 
 
-def test_arguments_are_not_filled_in_twice() -> None:
-    """9.5.5: what an argument says is no placeholder."""
+def test_arguments_are_filled_in_only_once() -> None:
+    """9.5.5: text in an argument is no placeholder."""
     assert with_arguments("$0 $1", "$1 $ARGUMENTS") == "$1 $ARGUMENTS"
 
 
-def test_without_arguments_the_body_is_left_alone() -> None:
-    """9.5.5: decided here: none given is not the same as empty ones."""
+def test_without_arguments_the_body_is_unchanged() -> None:
+    """9.5.5: decided here: absent arguments are not the same as empty ones."""
     assert with_arguments("echo $1", None) == "echo $1"
     assert with_arguments("echo $1.", "") == "echo ."
     assert with_arguments("Plain", " ") == "Plain"
@@ -208,7 +208,7 @@ keys = st.sampled_from(["name", "description", "tags", "resources", "x"]) | st.t
 
 @given(st.none() | st.dictionaries(keys, yaml_values), st.text())
 def test_every_front_matter_makes_a_skill(fields: dict[str, Any] | None, body: str) -> None:
-    """9.5.1: nothing in it can break the library."""
+    """9.5.1: no value in it can break the library."""
     skill = Skill.parse(fields, body, "stem")
     assert skill.name
     skill.rendered("a b").encode()

@@ -27,8 +27,8 @@ def test_the_defaults_of_the_policy() -> None:
     assert SubagentPolicy(max_depth=3, summary_max_chars=8000) == POLICY
 
 
-def test_a_policy_that_means_nothing_is_refused() -> None:
-    """9.6.1: the policy says what to change."""
+def test_a_meaningless_policy_is_refused() -> None:
+    """9.6.1: the error gives advice."""
     with pytest.raises(InvalidInput, match="max_depth is -1; pass a whole number of at least 0"):
         SubagentPolicy(max_depth=-1)
 
@@ -80,7 +80,7 @@ def test_the_parent_reads_the_trimmed_response() -> None:
     assert answered("reviewer", "\n Fine. \n", POLICY) == "[Subagent: reviewer] Fine."
 
 
-def test_no_response_is_said() -> None:
+def test_a_missing_response_is_reported() -> None:
     """9.6.3: `(no response)`."""
     assert answered("reviewer", " \n", POLICY) == "[Subagent: reviewer] (no response)"
 

@@ -135,8 +135,8 @@ def test_todos_must_be_a_list(todos: object) -> None:
 
 
 @pytest.mark.parametrize("change", [{"max_items": 0}, {"max_in_progress": -1}, {"render_every_steps": 0.5}])
-def test_a_policy_that_means_nothing_is_refused(change: dict[str, Any]) -> None:
-    """9.3.1: the policy says what to change."""
+def test_a_meaningless_policy_is_refused(change: dict[str, Any]) -> None:
+    """9.3.1: the error gives advice."""
     with pytest.raises(InvalidInput):
         TodoPolicy(**change)
 
@@ -259,7 +259,7 @@ json_values = st.recursive(
 
 
 @given(json_values)
-def test_whatever_a_model_sends_is_a_list_or_refused(todos: object) -> None:
+def test_any_list_of_a_model_is_accepted_or_refused(todos: object) -> None:
     """9.3.1: nothing but InvalidInput."""
     try:
         tasks = parse_tasks(todos, POLICY)

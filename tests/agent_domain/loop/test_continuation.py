@@ -1,4 +1,4 @@
-"""Votes in, an outcome out: every row of the table, every way to name who decided."""
+"""The aggregation of votes into an outcome: every row of the table, every name of a decider."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -45,12 +45,12 @@ from tests.agent_domain.state_words import evaluations
 
 FORBID, ALLOW, REQUEST, STOP = ContinuationDecision
 NOTHING = ExecutionFacts()
-"""A state that nobody has to look at."""
+"""A state that no criterion of the test reads."""
 
 
 @dataclass(frozen=True)
 class Votes:
-    """Votes as told, under a name of its own."""
+    """Votes as configured, under its own name."""
 
     decision: ContinuationDecision
     name: str = "Someone"
@@ -66,7 +66,7 @@ class Votes:
 
 @dataclass(frozen=True)
 class Raises:
-    """Never comes to a vote."""
+    """Always raises."""
 
     error: Exception = field(default_factory=lambda: ZeroDivisionError("by zero"))
 
@@ -155,7 +155,7 @@ def test_an_evaluation_has_no_context_and_no_stop_reason_by_default() -> None:
 
 
 def test_a_veto_written_as_text_is_a_veto() -> None:
-    """2.1.1: the values are the literals, however a criterion writes them."""
+    """2.1.1: the values are the literals, in any notation of a criterion."""
 
     class Plain:
         def decide(self, state: object) -> str:
@@ -189,7 +189,7 @@ def test_an_outcome_finds_the_first_vote_by_short_name_qualified_name_or_class()
 
 
 def test_an_outcome_knows_its_first_veto() -> None:
-    """2.1.3: forbidding_criterion() is the first forbid or None, whoever decided."""
+    """2.1.3: forbidding_criterion() is the first forbid or None, also if another criterion decided."""
     vetoed = outcome(allows(), STEPS, forbids(StopReason.ERROR, "Policy"))
 
     assert vetoed.resolved_by == "Policy"
@@ -237,16 +237,16 @@ def test_an_outcome_that_was_written_reads_the_same() -> None:
         assert read.evaluation_for(name) is read.evaluations[0]
 
 
-def test_a_trace_may_be_missing_from_a_written_outcome() -> None:
-    """2.1.3: everything else stands by itself."""
+def test_a_written_outcome_may_lack_its_trace() -> None:
+    """2.1.3: all other fields are independent of it."""
     written = outcome(stops()).to_dict()
     del written["evaluations"]
 
     assert verdict(ContinuationOutcome.from_dict(written)) == (STOP, False, "Idler", StopReason.COMPLETED)
 
 
-def test_votes_that_say_nothing_of_their_own_take_no_room_in_a_history() -> None:
-    """2.1.3: what follows from a name is left out, everything else is kept."""
+def test_votes_with_default_reasons_take_no_room_in_a_history() -> None:
+    """2.1.3: a reason that follows from a name is left out, everything else is kept."""
     found = outcome(TokenUsageLimit(5), CumulativeExecutionTimeLimit(9), requests())
 
     assert compact(found) == {
@@ -271,7 +271,7 @@ def test_votes_that_say_nothing_of_their_own_take_no_room_in_a_history() -> None
     ids=["stop reason", "context", "source"],
 )
 @pytest.mark.parametrize("decision", ContinuationDecision)
-def test_a_vote_with_the_usual_reason_keeps_what_else_it_says(
+def test_a_vote_with_the_usual_reason_keeps_its_other_fields(
     own: dict[str, Any], decision: ContinuationDecision
 ) -> None:
     """2.1.2, 2.1.3: its stop reason, or its context."""
@@ -282,7 +282,7 @@ def test_a_vote_with_the_usual_reason_keeps_what_else_it_says(
 
 
 @given(st.lists(evaluations, max_size=4), st.sampled_from(ContinuationDecision), st.sampled_from(StopReason))
-def test_an_outcome_in_few_bytes_says_the_same(
+def test_an_outcome_in_few_bytes_reads_the_same(
     votes: list[ContinuationEvaluation], decision: ContinuationDecision, reason: StopReason
 ) -> None:
     """2.1.3: through JSON and back."""
@@ -292,8 +292,8 @@ def test_an_outcome_in_few_bytes_says_the_same(
     assert expanded(json.loads(json_text(compact(found)))).to_dict() == found.to_dict()
 
 
-def test_what_a_later_version_adds_to_a_vote_is_ignored() -> None:
-    """0.6: readers skip what they do not know."""
+def test_additions_of_a_later_version_to_a_vote_are_ignored() -> None:
+    """0.6: readers skip unknown fields."""
     entry: list[Any] = ["Guard", "allow", "Fine", None, {}, "", "since 2"]
     read = expanded({"decision": "request", "by": "aggregate", "stop": "completed", "votes": [entry], "v": 2})
 
@@ -332,7 +332,7 @@ def test_criteria_answer_in_three_ways() -> None:
 
 
 def test_criteria_are_appended_to_a_new_set() -> None:
-    """2.1.5: with_criteria appends; 0.8: the set it is asked of stays."""
+    """2.1.5: with_criteria appends; 0.8: the original set does not change."""
     few = ContinuationCriteria(allows())
     more = few.with_criteria(stops(), requests())
 
@@ -353,7 +353,7 @@ def test_a_function_is_a_criterion() -> None:
     assert vetoed.evaluations[0].reason == "CallableCriterion forbids another step"
 
 
-def test_what_cannot_vote_is_refused_with_advice() -> None:
+def test_an_object_that_cannot_vote_is_refused_with_advice() -> None:
     """2.1.4: a criterion implements decide(state)."""
     function: Any = len
 
@@ -375,7 +375,7 @@ def test_every_criterion_is_asked_even_after_a_veto() -> None:
 @pytest.mark.parametrize(
     ("votes", "expected"),
     [
-        # a: nobody votes.
+        # a: no votes.
         ([], (STOP, False, "ContinuationCriteria", StopReason.COMPLETED)),
         # b: limits veto only further work, and there is none.
         ([STEPS, stops()], (STOP, False, "Idler", StopReason.COMPLETED)),
@@ -394,7 +394,7 @@ def test_every_criterion_is_asked_even_after_a_veto() -> None:
         # e: any stop.
         ([stops()], (STOP, False, "Idler", StopReason.COMPLETED)),
         ([stops(), allows()], (STOP, False, "Idler", StopReason.COMPLETED)),
-        # f: only guards, and none objects.
+        # f: only guards, and no objection.
         ([allows()], (REQUEST, True, "aggregate", StopReason.COMPLETED)),
         ([allows(), allows()], (REQUEST, True, "aggregate", StopReason.COMPLETED)),
     ],
@@ -440,7 +440,7 @@ def test_only_resource_limits_let_an_answer_through(reason: StopReason) -> None:
 
 
 def test_a_limit_beside_another_veto_does_not_let_an_answer_through() -> None:
-    """2.2.4: every forbid has to be a resource limit."""
+    """2.2.4: every forbid must be a resource limit."""
     assert verdict(outcome(STEPS, forbids(), stops())) == (FORBID, False, "Steps", StopReason.STEPS_LIMIT)
 
 
@@ -475,13 +475,13 @@ def test_a_retry_in_the_last_allowed_step_runs_into_the_limit() -> None:
     assert facts.ended(found, policy).status is AgentStatus.FAILED
 
 
-def test_nobody_requesting_does_not_by_itself_stop() -> None:
+def test_an_absence_of_requests_does_not_by_itself_stop() -> None:
     """2.2.5: [allow, allow] continues, [allow, stop] stops."""
     assert outcome(allows(), allows()).should_continue
     assert not outcome(allows(), stops()).should_continue
 
 
-# --- Sets within sets ---
+# --- Nested sets ---
 
 
 def nested(*criteria: Criterion[Any]) -> ContinuationCriteria:
@@ -510,21 +510,21 @@ def test_a_set_casts_one_vote_with_its_own_decision_and_stop_reason(
     assert guard.name == "Guard"
 
 
-def test_the_vote_of_a_set_says_who_decided_in_it() -> None:
-    """2.2.6: the one evaluation explains itself."""
+def test_the_vote_of_a_set_names_its_decider() -> None:
+    """2.2.6: the one evaluation has a full reason."""
     (vote,) = outcome(nested(allows(), forbids())).evaluations
 
     assert vote.reason == "ContinuationCriteria forbids another step (Veto)"
 
 
 def test_a_nested_veto_stays_a_veto() -> None:
-    """2.2.6: whoever requests outside."""
+    """2.2.6: also if an outer criterion requests."""
     found = outcome(requests(), nested(nested(forbids(), stops()), requests()))
 
     assert verdict(found) == (FORBID, False, "ContinuationCriteria", StopReason.GUARD)
 
 
-def test_a_nested_limit_without_work_inside_stops_if_nobody_outside_has_any() -> None:
+def test_a_nested_limit_without_work_inside_stops_if_there_is_none_outside() -> None:
     """2.2.6: a nested natural completion counts as stop."""
     done = nested(STEPS, stops())
 
@@ -559,7 +559,7 @@ def test_a_nested_stop_without_a_limit_forbids_nothing() -> None:
 
 
 def test_a_request_for_continuation_is_an_outer_request_to_a_nested_set() -> None:
-    """2.2.6, 2.4.2: and it is the outermost set alone that hears of it."""
+    """2.2.6, 2.4.2: and only the outermost set has it in its trace."""
     found = outcome(nested(nested(STEPS, stops())), state=NOTHING.requested())
 
     assert verdict(found) == (FORBID, False, "Steps", StopReason.STEPS_LIMIT)
@@ -580,8 +580,8 @@ def test_a_criterion_that_raises_ends_the_run() -> None:
 
 @pytest.mark.parametrize("others", [[STEPS, stops()], [forbids()], [forbids(StopReason.ERROR)]])
 @pytest.mark.parametrize("backwards", [False, True])
-def test_a_criterion_that_raises_decides_whatever_others_say(others: list[Votes], backwards: bool) -> None:
-    """2.2.7: it outranks an earlier error, too, because the failure step tells about it."""
+def test_a_criterion_that_raises_outranks_all_votes(others: list[Votes], backwards: bool) -> None:
+    """2.2.7: it outranks an earlier error, too, because the failure step reports it."""
     criteria = [Raises(), *others] if backwards else [*others, Raises()]
 
     assert verdict(outcome(*criteria)) == (FORBID, False, "Raises", StopReason.ERROR)
@@ -623,10 +623,10 @@ def raises_late(state: object, decision: ContinuationDecision) -> Any:
         ("stop_reason", raises_late, "no reason"),
     ],
 )
-def test_a_criterion_that_answers_nonsense_has_raised(
+def test_a_criterion_with_an_invalid_vote_has_raised(
     method: str, fn: Callable[..., Any], message: str
 ) -> None:
-    """2.2.7: whichever of its methods fails."""
+    """2.2.7: for each of its methods."""
 
     class Broken:
         def decide(self, state: object) -> ContinuationDecision:
@@ -640,8 +640,8 @@ def test_a_criterion_that_answers_nonsense_has_raised(
     assert found.failure.message == message
 
 
-def test_a_criterion_that_raises_is_named_as_it_wishes() -> None:
-    """2.2.7, 2.1.3: under the name that it has in every other trace."""
+def test_a_criterion_that_raises_keeps_its_own_name() -> None:
+    """2.2.7, 2.1.3: under its name in every other trace."""
 
     class Registered(Raises):
         criterion_class = "acme.office_hours"
@@ -675,7 +675,7 @@ def test_there_are_nine_stop_reasons() -> None:
 
 
 class Knows:
-    """Knows the reason of its veto, or leaves it to its name."""
+    """States the reason of its veto, or leaves it to its name."""
 
     def __init__(self, decision: ContinuationDecision, reason: StopReason | None) -> None:
         self.decision, self.reason = decision, reason
@@ -690,7 +690,7 @@ class Knows:
 
 
 class KnowsTokenUsageLimit(Knows):
-    """Has a telling name as well."""
+    """Has a name that contains a stop reason as well."""
 
 
 class ExplainsToo(KnowsTokenUsageLimit):
@@ -710,7 +710,7 @@ class ExplainsToo(KnowsTokenUsageLimit):
         (Knows(FORBID, None), StopReason.GUARD),
     ],
 )
-def test_where_the_stop_reason_of_a_veto_comes_from(criterion: Knows, reason: StopReason) -> None:
+def test_the_source_of_the_stop_reason_of_a_veto(criterion: Knows, reason: StopReason) -> None:
     """2.3.2: the evaluation's own, the criterion's, the name's, else guard."""
     found = outcome(criterion)
 
@@ -743,7 +743,7 @@ def test_a_criterion_is_asked_for_a_stop_reason_about_vetoes_only(decision: Cont
         ("StepsLimit.Elsewhere", StopReason.GUARD),
     ],
 )
-def test_a_name_can_tell_the_stop_reason(name: str, reason: StopReason) -> None:
+def test_a_name_can_contain_the_stop_reason(name: str, reason: StopReason) -> None:
     """2.3.2: by substring of the criterion's name."""
     assert outcome(Votes(FORBID, name)).stop_reason is reason
 
@@ -783,7 +783,7 @@ def test_other_guards_of_the_base_set_do_not() -> None:
 HALT = StopSignal(StopReason.GUARD, "Enough for today", FrozenDict(budget=0), "hook")
 
 
-def test_a_pending_signal_stands_first_with_its_own_reason_and_message() -> None:
+def test_a_pending_signal_comes_first_with_its_own_reason_and_message() -> None:
     """2.4.2: criterion StopSignal, forbid."""
     found = outcome(requests(), stops(), state=NOTHING.signalled(HALT))
     first = found.evaluations[0]
@@ -794,7 +794,7 @@ def test_a_pending_signal_stands_first_with_its_own_reason_and_message() -> None
     assert len(found.evaluations) == 3
 
 
-def test_the_source_of_a_signal_is_what_decided() -> None:
+def test_the_source_of_a_signal_is_the_decider() -> None:
     """2.4.2, 4.6.1: also where the outcome was written, in full or in few bytes."""
     found = outcome(requests(), stops(), state=NOTHING.signalled(HALT))
     written = found.to_dict()
@@ -804,8 +804,8 @@ def test_the_source_of_a_signal_is_what_decided() -> None:
         assert (read.source, read.resolved_by, read.stop_signal) == ("hook", "StopSignal", HALT)
 
 
-def test_what_decided_is_the_criterion_where_no_signal_did() -> None:
-    """4.6.1: a signal that names no source is called by its criterion."""
+def test_the_decider_is_the_criterion_where_no_signal_decided() -> None:
+    """4.6.1: a signal that names no source has its criterion as source."""
     nameless = StopSignal(StopReason.GUARD)
     of_nobody = outcome(state=NOTHING.signalled(nameless))
 
@@ -823,7 +823,7 @@ def test_a_signal_without_a_message_gives_the_default_reason() -> None:
     assert found.evaluations[0].reason == "StopSignal forbids another step"
 
 
-def test_a_request_stands_last() -> None:
+def test_a_request_comes_last() -> None:
     """2.4.2: criterion ContinuationRequest, request."""
     found = outcome(stops(), allows(), state=NOTHING.requested())
 
@@ -845,7 +845,7 @@ def test_a_request_suppresses_a_pending_signal_unless_a_person_stopped(reason: S
 
 
 def test_a_request_never_suppresses_the_veto_of_a_criterion() -> None:
-    """2.4.2: a guard's veto stands."""
+    """2.4.2: a guard's veto stays in force."""
     found = outcome(STEPS, stops(), state=NOTHING.signalled(HALT).requested())
 
     assert verdict(found) == (FORBID, False, "Steps", StopReason.STEPS_LIMIT)
@@ -860,7 +860,7 @@ def test_a_signal_for_a_resource_limit_lets_an_answer_through() -> None:
 
 
 def test_a_nested_set_does_not_count_signals_again() -> None:
-    """2.4.2, 2.2.6: signals and requests stand once, in the outermost trace."""
+    """2.4.2, 2.2.6: signals and requests appear once, in the outermost trace."""
     found = outcome(nested(stops()), state=NOTHING.signalled(CANCEL).requested())
 
     assert trace(found) == [
@@ -870,12 +870,12 @@ def test_a_nested_set_does_not_count_signals_again() -> None:
     ]
 
 
-# --- Against an implementation that was written from the table alone ---
+# --- Comparison with a reference written from the table alone ---
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """A criterion by itself: what it says, and the stop reason it states."""
+    """A single criterion: its vote, and its stop reason."""
 
     says: str
     states: StopReason | None
@@ -907,7 +907,7 @@ Ballot: TypeAlias = Leaf | Broken | Group
 
 @dataclass(frozen=True)
 class Cast:
-    """One evaluation, as the reference sees it."""
+    """One evaluation in the reference."""
 
     name: str
     says: str
@@ -918,7 +918,7 @@ class Cast:
 
 @dataclass(frozen=True)
 class Verdict:
-    """An outcome, as the reference sees it, and the row that it comes from."""
+    """An outcome in the reference, and the row that it comes from."""
 
     row: str
     says: str
@@ -931,7 +931,7 @@ LIMITS = {"steps_limit", "token_limit", "time_limit"}
 
 
 def cast(ballot: Ballot, name: str) -> Cast:
-    """What one criterion contributes."""
+    """The vote of one criterion."""
     if isinstance(ballot, Broken):
         return Cast("Raises", "forbid", "error", raised=True)
     if isinstance(ballot, Leaf):
@@ -950,7 +950,7 @@ def cast(ballot: Ballot, name: str) -> Cast:
 
 
 def reference(casts: Sequence[Cast]) -> Verdict:
-    """The table of 2.2.2, with what 2.2.3, 2.2.4, 2.2.6 and 2.2.7 say about its rows."""
+    """The table of 2.2.2, with the additions of 2.2.3, 2.2.4, 2.2.6 and 2.2.7 to its rows."""
     said = {c.says for c in casts}
     if "request" in said:
         casts = [c.instead or c for c in casts]
@@ -1026,8 +1026,8 @@ def test_sets_within_sets_signals_and_requests_are_decided_by_the_table(
     agrees(ballots, state, reference(casts))
 
 
-def test_what_is_said_after_nearly_every_step_takes_no_room_at_all() -> None:
-    """2.1.3: after a step that called tools, under the limits of an agent that sets none."""
+def test_the_usual_outcome_after_a_step_takes_no_room_at_all() -> None:
+    """2.1.3: after a step that called tools, with an agent that sets no limits."""
     facts = an_execution(a_step(an_answered_call()))
     plan = AgentBuilder.base().with_driver(ToolCallingDriver(ScriptedModel())).definition().plan()
     found = plan.rules().criteria.evaluate(facts.at(after(1)))
@@ -1038,8 +1038,8 @@ def test_what_is_said_after_nearly_every_step_takes_no_room_at_all() -> None:
 
 
 @pytest.mark.parametrize("told", [{}, {"maxRetries": 3}, {"totalFailures": 1, "errorType": "tool"}])
-def test_an_error_policy_that_has_nothing_to_handle_says_little(told: dict[str, Any]) -> None:
-    """2.1.3: what differs from the usual is kept."""
+def test_the_vote_of_an_idle_error_policy_is_short(told: dict[str, Any]) -> None:
+    """2.1.3: differences from the default are kept."""
     usual = expanded({}).evaluation_for("ErrorPolicyCriterion")
     assert usual
     vote = replace(usual, context=usual.context.merged(told))

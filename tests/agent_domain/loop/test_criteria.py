@@ -1,4 +1,4 @@
-"""The criteria that come with Everstep: the table of votes, reasons, resolvers and clocks."""
+"""The criteria of Everstep: the table of votes, reasons, resolvers and clocks."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -84,7 +84,7 @@ def finished_with(word: str | None) -> ExecutionFacts:
 
 
 def said(state: ExecutionFacts) -> str | None:
-    """A response text that tests hide in the finish reason."""
+    """A response text that tests pass in the finish reason."""
     return state.current_step.finish_reason if state.current_step else None
 
 
@@ -167,7 +167,7 @@ APPROVED, REJECTED = CritiqueVerdict
     ],
     ids=lambda value: None if isinstance(value, ExecutionFacts) else str(value)[:40],
 )
-def test_what_each_criterion_votes(
+def test_the_votes_of_each_criterion(
     criterion: Criterion[Any], facts: ExecutionFacts, decision: ContinuationDecision, stop_reason: str | None
 ) -> None:
     """2.5: the table."""
@@ -213,7 +213,7 @@ DEFAULTS = {
     ],
 )
 def test_reasons_are_the_defaults(criterion: Criterion[Any], facts: ExecutionFacts) -> None:
-    """2.5.1: unless the rule gives other words."""
+    """2.5.1: unless the rule gives another text."""
     vote = the_vote(criterion, facts)
 
     assert vote.reason == DEFAULTS[vote.decision].format(type(criterion).__name__)
@@ -243,16 +243,16 @@ def test_reasons_are_the_defaults(criterion: Criterion[Any], facts: ExecutionFac
         ),
     ],
 )
-def test_the_cumulative_limit_says_how_long_it_took(
+def test_the_cumulative_limit_reports_its_duration(
     limit: CumulativeExecutionTimeLimit, worked: float, reason: str, context: dict[str, float]
 ) -> None:
-    """2.5.1: {%.1f} of the seconds, {%d} of the limit, and both as they are in the context."""
+    """2.5.1: {%.1f} of the seconds, {%d} of the limit, and both unrounded in the context."""
     vote = the_vote(limit, NOT_STARTED.worked(worked))
 
     assert (vote.reason, vote.context) == (reason, context)
 
 
-def test_the_self_critic_says_how_often_it_rejected() -> None:
+def test_the_self_critic_reports_its_number_of_rejections() -> None:
     """2.5.1: Answer still rejected after {i} of {max} critiques."""
     vote = the_vote(SelfCriticContinuationCheck(2), a_critique(REJECTED, 3))
 
@@ -278,7 +278,7 @@ def test_the_self_critic_says_how_often_it_rejected() -> None:
         (IGNORE, STEP_FAILED, "Model error does not stop the run under this policy", "ignore"),
     ],
 )
-def test_the_error_policy_criterion_says_what_it_makes_of_the_failure(
+def test_the_error_policy_criterion_reports_its_handling_of_the_failure(
     policy: ErrorPolicy, facts: ExecutionFacts, reason: str, handling: str
 ) -> None:
     """2.5.1, 3.6.1: reason and context are those of the policy."""
@@ -314,7 +314,7 @@ def test_a_criterion_for_a_policy_asks_the_resolver() -> None:
     assert criterion.decide(an_execution(a_failed_step())) is FORBID
 
 
-def test_retries_that_are_used_up_are_an_error_not_a_retry_limit() -> None:
+def test_used_up_retries_are_an_error_not_a_retry_limit() -> None:
     """3.3.2: retry_limit belongs to RetryLimit and self-critique."""
     used_up = failed_in_a_row(2)
 
@@ -339,7 +339,7 @@ TOLD: list[tuple[Callable[[Resolver], Criterion[Any]], Any, Any]] = [
 @pytest.mark.parametrize(
     ("limit", "below", "reached"), TOLD, ids=["steps", "tokens", "cumulative", "session", "wall clock"]
 )
-def test_a_limit_can_be_told_where_to_look(
+def test_a_limit_takes_a_resolver(
     limit: Callable[[Resolver], Criterion[Any]], below: Any, reached: Any
 ) -> None:
     """2.5.2: limits take a resolver from state to value; for the wall clock that is the start."""
@@ -383,14 +383,14 @@ def test_the_wall_clock_runs_from_the_start_of_the_run_else_of_the_state() -> No
 
 
 def test_a_state_that_has_not_begun_is_never_timed_out() -> None:
-    """2.7: without a start nothing has elapsed, also for a resolver that knows none."""
+    """2.7: without a start no time has elapsed, also for a resolver without a start."""
     assert ExecutionTimeLimit(60, lambda _state: None).decide(ANSWERED.at(after(9999))) is ALLOW
     assert ExecutionTimeLimit(60, lambda _state: NOON - timedelta(days=9)).decide(NOT_STARTED) is ALLOW
 
 
 @pytest.mark.parametrize("limit", [ExecutionTimeLimit, CumulativeExecutionTimeLimit])
 @pytest.mark.parametrize("seconds", [0, -1, -0.5, float("nan")])
-def test_a_time_limit_has_to_be_positive(limit: Callable[[float], object], seconds: float) -> None:
+def test_a_time_limit_must_be_positive(limit: Callable[[float], object], seconds: float) -> None:
     """2.5.2: ValueError."""
     with pytest.raises(ValueError, match=r"^Max seconds must be greater than zero\.$"):
         limit(seconds)

@@ -1,4 +1,4 @@
-"""What a failure means: the presets, how often a retry may fail, and what the policy is told."""
+"""Error policies: the presets, the limit of retries, and the policy's input."""
 
 from dataclasses import fields, replace
 
@@ -95,7 +95,7 @@ def test_each_field_of_a_policy_is_about_its_type(kind: ErrorType) -> None:
 
 
 def test_a_policy_is_changed_into_another() -> None:
-    """3.1.3: with_max_retries(n), with_tool_error_handling(decision); 0.8: the first one stays."""
+    """3.1.3: with_max_retries(n), with_tool_error_handling(decision); 0.8: the original does not change."""
     policy = ErrorPolicy()
     changed = policy.with_max_retries(4).with_tool_error_handling(RETRY)
 
@@ -105,13 +105,13 @@ def test_a_policy_is_changed_into_another() -> None:
 
 @pytest.mark.parametrize("n", [-1, 1.5, "3", True])
 def test_retries_are_counted_in_whole_numbers(n: int) -> None:
-    """3.1.3: a number that nothing can be compared with is refused."""
+    """3.1.3: a number that cannot be compared is refused."""
     with pytest.raises(InvalidInput, match="pass a whole number, 0 or more"):
         ErrorPolicy().with_max_retries(n)
 
 
-def test_a_decision_that_is_none_is_refused() -> None:
-    """3.1.1: stop, retry or ignore; as text they do as well."""
+def test_an_invalid_decision_is_refused() -> None:
+    """3.1.1: stop, retry or ignore, also as text."""
     untyped: dict[str, str] = {"on_tool_error": "explode"}
 
     with pytest.raises(InvalidInput, match="on_tool_error is 'explode'; use one of: stop, retry, ignore"):
@@ -194,7 +194,7 @@ def test_the_nth_failure_in_a_row_stops(
 def test_only_a_retry_is_counted(
     kind: ErrorType, consecutive: int, max_retries: int, decision: ErrorHandlingDecision
 ) -> None:
-    """3.3.1: ignore stays ignore and stop stays stop, however often."""
+    """3.3.1: ignore stays ignore and stop stays stop, any number of times."""
     policy = replace(ErrorPolicy(max_retries=max_retries), **{f"on_{kind}_error": decision})
     handling = policy.evaluate(a_failure(kind, consecutive))
 
@@ -220,7 +220,7 @@ def test_only_a_retry_is_counted(
 def test_ignoring_tool_errors_still_stops_at_the_first_rate_limit_or_timeout(
     kind: ErrorType, handling: ErrorHandlingDecision
 ) -> None:
-    """3.3.1: hence, because its max_retries is 0."""
+    """3.3.1: because its max_retries is 0."""
     assert ErrorPolicy.ignore_tool_errors().evaluate(a_failure(kind)) is handling
 
 
@@ -252,7 +252,7 @@ def test_the_first_failing_tool_supplies_message_and_name() -> None:
     assert resolve(step, 2, 5) == ErrorContext(TOOL, 2, 5, "first", "search", EMPTY)
 
 
-def test_without_a_failing_tool_the_first_error_of_the_step_speaks() -> None:
+def test_without_a_failing_tool_the_first_error_of_the_step_counts() -> None:
     """3.4.1: and the tool name is None."""
     step = a_step(own_errors=(StepError("first", tool_name="search"), StepError("second")))
 
@@ -303,7 +303,7 @@ def test_the_type_of_a_failure_is_the_first_that_matches(step: StepFacts, kind: 
 
 
 def test_an_unknown_effect_is_a_tool_error_for_every_policy() -> None:
-    """3.4.4: and the context says what it is."""
+    """3.4.4: and the context names it."""
     for kinds in ((UNKNOWN,), (UNKNOWN, UNKNOWN), (None, UNKNOWN)):
         context = resolve(tools(*kinds), 1, 1)
         assert (context.type, context.metadata) == (TOOL, {"effect": "unknown"})
@@ -325,12 +325,12 @@ def test_an_unknown_effect_is_a_tool_error_for_every_policy() -> None:
 def test_each_preset_treats_an_unknown_effect_like_a_tool_error(
     policy: ErrorPolicy, decision: ErrorHandlingDecision
 ) -> None:
-    """3.4.4: retry means that the model may try something else; no policy runs the call again."""
+    """3.4.4: retry means that the model may try another way; no policy runs the call again."""
     assert policy.evaluate(resolve(tools(UNKNOWN), 1, 1)) is decision
 
 
-def test_an_execution_of_an_older_release_judges_unknown_effects_apart() -> None:
-    """3.4.4: what it decided under the older rule follows again when it is replayed."""
+def test_an_execution_of_an_older_release_judges_unknown_effects_differently() -> None:
+    """3.4.4: its decision under the older rule follows again when it is replayed."""
     assert resolve(tools(UNKNOWN), 1, 1, unknown_effects_apart=True).type is UNKNOWN
     assert resolve(tools(UNKNOWN, None), 1, 1, unknown_effects_apart=True).type is TOOL
     assert resolve(tools(None), 1, 1, unknown_effects_apart=True).type is TOOL
@@ -350,8 +350,8 @@ def test_an_execution_of_an_older_release_judges_unknown_effects_apart() -> None
         (KeyError("bug"), MODEL),
     ],
 )
-def test_what_became_of_an_exception_that_escaped(raised: Exception, kind: ErrorType) -> None:
-    """3.4.2, 3.5.1, 3.5.2: the type of a step's error follows from what was raised."""
+def test_the_type_of_an_escaped_exception(raised: Exception, kind: ErrorType) -> None:
+    """3.4.2, 3.5.1, 3.5.2: the type of a step's error follows from the exception."""
     assert resolve(a_step(own_errors=(StepError.of(raised),)), 1, 1).type is kind
 
 
@@ -364,8 +364,8 @@ def test_what_became_of_an_exception_that_escaped(raised: Exception, kind: Error
         (ValueError("no number"), TOOL),
     ],
 )
-def test_what_became_of_an_exception_in_a_tool(raised: Exception, kind: ErrorType) -> None:
-    """3.4.2: a tool's error is a tool error unless its type says more."""
+def test_the_type_of_an_exception_in_a_tool(raised: Exception, kind: ErrorType) -> None:
+    """3.4.2: a tool's error is a tool error unless its type is more specific."""
     call = replace(a_failed_call(), error=StepError.of(raised, "search"))
 
     assert resolve(a_step(call), 1, 1).type is kind
@@ -398,7 +398,7 @@ def test_the_handling_in_a_sentence(kind: ErrorType, shown: str) -> None:
     assert reason_for(context, IGNORE, 3) == f"{shown} error does not stop the run under this policy"
 
 
-def test_without_a_failure_the_sentence_says_so() -> None:
+def test_the_sentence_without_a_failure() -> None:
     """3.6.1: No failure to handle."""
     assert reason_for(ErrorContext.none(), IGNORE, 3) == "No failure to handle"
 

@@ -1,4 +1,4 @@
-"""What an execution carries from step to step: counters, clocks, failures, signals, its status."""
+"""The facts that an execution carries from step to step: counters, clocks, failures, signals, status."""
 
 from dataclasses import FrozenInstanceError, fields, replace
 from datetime import timedelta
@@ -39,7 +39,7 @@ HALT = StopSignal(StopReason.GUARD, "Enough")
 
 
 def begun() -> ExecutionFacts:
-    """The first step has begun."""
+    """An execution whose first step has begun."""
     return NEW.entered(NOON).step_started(NOON)
 
 
@@ -57,8 +57,8 @@ def worked(facts: ExecutionFacts) -> tuple[float, float]:
 # --- Counters ---
 
 
-def test_facts_that_are_new() -> None:
-    """4.1.1: in progress, nothing done, nothing asked for."""
+def test_new_facts() -> None:
+    """4.1.1: in progress, no steps, no requests."""
     assert (NEW.status, counted(NEW), NEW.next_step_number) == (AgentStatus.IN_PROGRESS, (0, 0, 0), 1)
     assert [NEW.awaits_reply, NEW.is_applied, NEW.is_paused] == [False] * 3
     assert NEW.pending == ()
@@ -88,7 +88,7 @@ def test_a_step_counts_from_its_last_result_on() -> None:
 
 
 def test_recording_twice_counts_once() -> None:
-    """4.4.1: whoever records."""
+    """4.4.1: by any recorder."""
     facts = an_execution(a_step(), a_failed_step())
 
     assert counted(facts) == (2, 1, 1)
@@ -140,7 +140,7 @@ def test_failures_in_a_row_and_in_all(steps: list[StepFacts], trailing: int, tot
 
 @given(st.lists(st.booleans(), max_size=12))
 def test_counters_agree_with_the_history(history: list[bool]) -> None:
-    """3.4.3: whatever the order of failures and successes."""
+    """3.4.3: in any order of failures and successes."""
     facts = an_execution(*(a_failed_step() if failed else a_step() for failed in history))
     trailing = next((n for n, failed in enumerate(reversed(history)) if not failed), len(history))
 
@@ -148,7 +148,7 @@ def test_counters_agree_with_the_history(history: list[bool]) -> None:
 
 
 def test_the_context_of_a_failure_has_both_counts() -> None:
-    """3.4.1, 3.4.3: what the error policy is told."""
+    """3.4.1, 3.4.3: the input of the error policy."""
     facts = an_execution(a_failed_step(), a_step(), a_step(a_failed_call(kind=ErrorType.TIMEOUT)))
     context = ErrorContext(ErrorType.TIMEOUT, 1, 2, "boom", "search")
 
@@ -162,7 +162,7 @@ def test_only_failures_of_this_execution_count() -> None:
 
 
 def test_an_exception_becomes_the_step_under_way() -> None:
-    """4.3.4: a failure step of type error, with zero usage; its words stay out of the facts."""
+    """4.3.4: a failure step of type error, with zero usage; its text is not part of the facts."""
     facts = begun().with_step(replace(WAITING, usage=Usage(5))).failed(BOOM, 2.5)
 
     assert facts.current_step == StepFacts(
@@ -248,7 +248,7 @@ def test_a_pause_is_no_work() -> None:
 
 
 def test_waiting_within_a_step_is_no_work() -> None:
-    """2.7.1, 2.7.2: only inference and tools count, however long a person took in between."""
+    """2.7.1, 2.7.2: only inference and tools count, however long a person takes in between."""
     asking = a_step(a_call(need=CallNeed.INPUT), seconds=5.0)
     waiting = begun().with_step(asking).at(after(3600))
     done = waiting.with_step(asking.settled([a_call()], 3.0))
@@ -283,7 +283,7 @@ def test_failed_steps_and_processors_are_work() -> None:
 
 
 def test_the_seconds_of_a_step_count_once() -> None:
-    """2.7.1: news of a step that is complete already adds no work."""
+    """2.7.1: a result for a step that is complete already adds no work."""
     facts = begun().with_step(a_step(seconds=2.0))
 
     assert worked(facts.with_step(a_step(seconds=2.0, finish_reason="stop"))) == (2.0, 2.0)
@@ -326,7 +326,7 @@ def test_the_written_form_of_state_info() -> None:
 
 
 def test_the_next_step_start_clears_signals_and_requests() -> None:
-    """2.4.1: both are cleared there, and not before; messages wait until the step that hears them."""
+    """2.4.1: both are cleared there, and not before; messages wait until the step that receives them."""
     asked = an_execution(a_step()).signalled(HALT).requested().steered_by(2)
 
     for facts in (asked, asked.recorded(GO_ON), asked.at(after(5))):
@@ -360,7 +360,7 @@ def test_a_new_execution_keeps_identity_age_and_session_time_only() -> None:
     assert facts.renewed() == ExecutionFacts(state_info=info)
 
 
-def test_being_paused_lasts_until_somebody_resumes() -> None:
+def test_a_pause_lasts_until_it_is_resumed() -> None:
     """8.4.1: resumes as the same execution in the same step."""
     facts = begun().with_step(WAITING)
     resumed = facts.paused().resumed(after(60))
@@ -375,7 +375,7 @@ def test_being_paused_lasts_until_somebody_resumes() -> None:
 
 
 def test_a_step_that_is_given_up_keeps_no_call_without_a_result() -> None:
-    """1.1.5, 8.2.1: and what failed in it is no error of the run; its usage and work count."""
+    """1.1.5, 8.2.1: and its failures are no errors of the run; its usage and work count."""
     step = a_step(
         a_failed_call("a"),
         a_call("b"),
@@ -393,7 +393,7 @@ def test_a_step_that_is_given_up_keeps_no_call_without_a_result() -> None:
     assert facts.error_context == ErrorContext.none()
 
 
-def test_giving_up_a_step_that_had_no_reply_leaves_nothing_behind() -> None:
+def test_giving_up_a_step_without_a_reply_leaves_nothing_behind() -> None:
     """8.2.1: it never counts."""
     facts = begun().abandoned()
 
@@ -425,7 +425,7 @@ OTHERS = [reason for reason in StopReason if reason not in {StopReason.ERROR, St
 )
 @pytest.mark.parametrize("policy", [ErrorPolicy(), LENIENT, ErrorPolicy.retry_all(5)])
 def test_an_execution_that_ends_with_an_error_has_failed(facts: ExecutionFacts, policy: ErrorPolicy) -> None:
-    """3.7.1: if the stop reason is error, whatever the last step was."""
+    """3.7.1: if the stop reason is error, for any last step."""
     assert facts.final_status(StopReason.ERROR, policy) is AgentStatus.FAILED
 
 
@@ -489,7 +489,7 @@ def test_a_criterion_that_raised_leaves_a_failure_step(facts: ExecutionFacts) ->
 @pytest.mark.parametrize("status", [AgentStatus.COMPLETED, AgentStatus.FAILED])
 @pytest.mark.parametrize("reason", StopReason)
 def test_a_terminal_status_is_never_overwritten(status: AgentStatus, reason: StopReason) -> None:
-    """3.7.1: what has ended stays as it ended."""
+    """3.7.1: an ended execution does not change."""
     over = replace(FAILURE, status=status, last_outcome=DONE)
 
     assert over.ended(an_outcome(reason), ErrorPolicy()) == over
@@ -514,20 +514,20 @@ def test_facts_cannot_be_changed(field: str) -> None:
         setattr(NEW, field, None)
 
 
-def test_what_is_no_state_info_is_refused() -> None:
-    """4.1.6: a moment has to be one."""
+def test_invalid_state_info_is_refused() -> None:
+    """4.1.6: a time must be valid."""
     with pytest.raises(InvalidInput, match="startedAt is not an ISO 8601 date"):
         StateInfo.from_dict({"startedAt": "yesterday"})
 
 
-def test_a_step_that_is_broken_off_ends_no_row_of_failures() -> None:
+def test_an_interrupted_step_ends_no_row_of_failures() -> None:
     """3.4.3, 4.3.4: nothing was evaluated between it and its own failure step."""
     failed = begun().failed(BOOM).recorded(GO_ON)
     applied = failed.step_started(NOON).with_step(a_step())
     assert applied.trailing_failures == 0
     assert counted(applied.failed(BOOM)) == (3, 2, 2)
     assert counted(applied.recorded(None).failed(BOOM)) == (3, 2, 2)
-    # A step that was evaluated, or is followed by one that went well, ends it.
+    # A step that was evaluated, or is followed by a successful one, ends it.
     assert counted(applied.recorded(GO_ON).failed(BOOM)) == (3, 2, 1)
     went_well = applied.recorded(None).step_started(NOON).with_step(a_step()).recorded(GO_ON)
     assert counted(went_well.step_started(NOON).failed(BOOM)) == (4, 2, 1)

@@ -1,4 +1,4 @@
-"""Every provider's word for why a model stopped, in one vocabulary."""
+"""The providers' finish reasons in one vocabulary."""
 
 import pytest
 from hypothesis import given, strategies as st
@@ -30,7 +30,7 @@ def test_there_are_six_reasons() -> None:
 
 
 @pytest.mark.parametrize(("reason", "word"), [(reason, word) for reason in WORDS for word in WORDS[reason]])
-def test_a_providers_word_is_read_in_any_case(reason: str, word: str) -> None:
+def test_the_word_of_a_provider_is_read_in_any_case(reason: str, word: str) -> None:
     """5.3.1"""
     for written in (word, word.upper(), word.title()):
         assert FinishReason.parse(written) == reason

@@ -1,4 +1,4 @@
-"""What comes next, in every phase of an execution, for bare facts and for full states alike."""
+"""The next decision in every phase of an execution, for bare facts and for full states alike."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -70,7 +70,7 @@ RUN, APPROVAL, INPUT, SUBAGENT = CallNeed
 
 
 def up_to(steps: int) -> Rules:
-    """Rules that allow so many steps."""
+    """Rules that allow this many steps."""
     return ExecutionPlan(max_steps=steps).rules()
 
 
@@ -79,7 +79,7 @@ def next_after(facts: ExecutionFacts, rules: Rules = RULES, seconds: float = 0) 
 
 
 def waiting_for(*calls: CallFacts) -> ExecutionFacts:
-    """The model has answered with these calls."""
+    """A step whose reply has these calls."""
     return an_execution(a_step(*calls))
 
 
@@ -101,7 +101,7 @@ def test_an_execution_begins_by_asking_the_model() -> None:
     assert (decision.number, decision.hears) == (1, 0)
 
 
-def test_no_step_at_all_may_be_allowed() -> None:
+def test_a_limit_may_allow_no_step_at_all() -> None:
     """2.6.1: StepsLimit(0) executes none."""
     assert why(next_after(ExecutionFacts(), up_to(0))) == (False, "StepsLimit", StopReason.STEPS_LIMIT)
 
@@ -115,11 +115,11 @@ def test_an_execution_that_is_cancelled_before_it_began_never_begins() -> None:
     assert decision.outcome.resolved_by == "StopSignal"
 
 
-# --- While the model is asked ---
+# --- During the model call ---
 
 
-def test_a_reply_that_is_missing_is_asked_for() -> None:
-    """1.1.1: an execution continues in the step it was in; why it follows was said before."""
+def test_a_missing_reply_is_requested() -> None:
+    """1.1.1: an execution continues in the step it was in; its reason was stated before."""
     first = ExecutionFacts().step_started(NOON)
     second = an_execution(a_step(an_answered_call())).recorded(GO_ON).step_started(NOON)
 
@@ -172,7 +172,7 @@ def test_a_call_with_a_result_is_not_run_again() -> None:
         ([INPUT, INPUT], (AwaitInput, ["0"])),
     ],
 )
-def test_what_can_go_on_without_a_person_goes_first(
+def test_calls_without_a_need_for_people_go_first(
     needs: list[CallNeed], expected: tuple[type, list[str]]
 ) -> None:
     """8.4.1, 8.5.2, 8.6.2: approvals together, questions one after the other."""
@@ -191,8 +191,8 @@ def test_what_can_go_on_without_a_person_goes_first(
         (INPUT, AwaitInput(a_call("a", INPUT))),
     ],
 )
-def test_one_after_the_other_means_waiting_for_people_too(need: CallNeed, expected: Decision) -> None:
-    """5.4.1, 8.4.1: the first call goes first, whatever it needs."""
+def test_sequential_calls_wait_for_people_too(need: CallNeed, expected: Decision) -> None:
+    """5.4.1, 8.4.1: the first call is first, with any need."""
     assert next_after(waiting_for(a_call("a", need), a_call("b")), ONE_AT_A_TIME) == expected
 
 
@@ -219,7 +219,7 @@ def test_a_step_with_calls_is_followed_by_another() -> None:
 
 
 def test_an_answer_ends_the_execution() -> None:
-    """2.2.2: nobody has work left."""
+    """2.2.2: no work is left."""
     decision = next_after(an_execution(a_step(an_answered_call()), a_step()))
 
     assert why(decision) == (False, "ToolCallPresenceCheck", StopReason.COMPLETED)
@@ -227,14 +227,14 @@ def test_an_answer_ends_the_execution() -> None:
     assert (decision.reason, decision.unheard) == (StopReason.COMPLETED, 0)
 
 
-def test_what_comes_next_is_the_same_once_the_step_is_recorded() -> None:
+def test_the_next_decision_is_the_same_once_the_step_is_recorded() -> None:
     """1.1.1: a worker that is lost between recording and acting changes nothing."""
     for step in (a_step(), a_step(an_answered_call()), a_failed_step()):
         facts = an_execution(step)
         assert next_after(facts.recorded(GO_ON)) == next_after(facts)
 
 
-def test_a_failed_step_is_tried_again_until_the_policy_stops() -> None:
+def test_a_failed_step_is_retried_until_the_policy_stops() -> None:
     """3.3.1: n = 2: first failure retry, second stop."""
     rules = ExecutionPlan(error_policy=ErrorPolicy.retry_all(2)).rules()
     once, twice = an_execution(a_failed_step()), an_execution(a_failed_step(), a_failed_step())
@@ -252,7 +252,7 @@ def test_an_exception_is_judged_like_any_failure() -> None:
     assert next_after(facts, retrying) == Infer(2, retrying.criteria.evaluate(facts))
 
 
-def test_the_limits_are_asked_about_the_moment_that_was_given() -> None:
+def test_the_limits_use_the_given_time() -> None:
     """1.1.2: time is an argument; 2.7: now - execution_started_at."""
     facts = an_execution(a_step(an_answered_call()))
     rules = Rules(ContinuationCriteria(ExecutionTimeLimit(60), ToolCallPresenceCheck()))
@@ -262,15 +262,15 @@ def test_the_limits_are_asked_about_the_moment_that_was_given() -> None:
     assert why(next_after(facts.resumed(after(3600)), rules, 3659))[0]
 
 
-def test_a_stop_signal_is_heard_at_the_next_boundary() -> None:
-    """2.4.1, 2.4.2: whoever gave it."""
+def test_a_stop_signal_takes_effect_at_the_next_boundary() -> None:
+    """2.4.1, 2.4.2: from any source."""
     facts = an_execution(a_step(an_answered_call())).signalled(StopSignal(StopReason.GUARD, "Enough"))
     decision = next_after(facts)
 
     assert why(decision) == (False, "StopSignal", StopReason.GUARD)
 
 
-def test_a_continuation_request_makes_one_more_step() -> None:
+def test_a_continuation_request_causes_one_more_step() -> None:
     """2.4.2: it is cleared when that step starts."""
     facts = an_execution(a_step()).requested()
     after_it = facts.recorded(GO_ON).step_started(NOON).with_step(a_step())
@@ -282,7 +282,7 @@ def test_a_continuation_request_makes_one_more_step() -> None:
 # --- Steered messages ---
 
 
-def test_a_steered_message_makes_one_more_step_that_hears_it() -> None:
+def test_a_steered_message_causes_one_more_step_that_receives_it() -> None:
     """8.3.1: inserted at the next step boundary, counting as a continuation request there."""
     decision = next_after(an_execution(a_step()).steered_by(2))
 
@@ -291,7 +291,7 @@ def test_a_steered_message_makes_one_more_step_that_hears_it() -> None:
     assert (decision.number, decision.hears) == (2, 2)
 
 
-def test_a_steered_message_is_heard_although_there_was_work_anyway() -> None:
+def test_a_steered_message_is_inserted_although_there_was_work_anyway() -> None:
     """8.3.1: at the boundary before the first step, too."""
     working = next_after(an_execution(a_step(an_answered_call())).steered_by())
     starting = next_after(ExecutionFacts().steered_by())
@@ -324,10 +324,10 @@ def test_a_steered_message_outweighs_a_hook_that_wanted_to_stop() -> None:
         (an_execution(a_step()).signalled(CANCEL), RULES, "StopSignal", StopReason.USER_REQUESTED),
     ],
 )
-def test_a_steered_message_that_a_guard_forbids_is_not_heard(
+def test_a_steered_message_that_a_guard_forbids_is_not_inserted(
     facts: ExecutionFacts, rules: Rules, resolved_by: str, reason: StopReason
 ) -> None:
-    """8.3.1: the boundary is evaluated without it, and it is handed back to be queued."""
+    """8.3.1: the boundary is evaluated without it, and it is returned to the queue."""
     decision = next_after(facts.steered_by(3), rules)
 
     assert decision == Stop(rules.criteria.evaluate(facts.at(NOON)), unheard=3)
@@ -349,7 +349,7 @@ def test_a_steered_message_that_a_guard_forbids_is_not_heard(
         an_execution(a_step()).signalled(StopSignal(StopReason.GUARD)),
     ],
 )
-def test_a_paused_execution_waits_and_goes_on_where_it_was(facts: ExecutionFacts) -> None:
+def test_a_paused_execution_waits_and_continues_where_it_was(facts: ExecutionFacts) -> None:
     """8.4.1: it resumes as the same execution in the same step."""
     assert next_after(facts.paused()) == AwaitResume()
     assert next_after(facts.paused().resumed(NOON)) == next_after(facts)
@@ -371,7 +371,7 @@ def test_a_paused_execution_waits_and_goes_on_where_it_was(facts: ExecutionFacts
 def test_cancelling_gives_the_step_up_and_stops(
     facts: ExecutionFacts, parallel_tools: bool, paused: bool
 ) -> None:
-    """8.2.1: stop reason user_requested, also for what is paused, and whatever failed in the step."""
+    """8.2.1: stop reason user_requested, also for a paused execution, and despite failures in the step."""
     rules = ExecutionPlan(error_policy=ErrorPolicy.retry_all(), parallel_tools=parallel_tools).rules()
     cancelled = (facts.paused() if paused else facts).signalled(CANCEL).abandoned()
     decision = next_after(cancelled, rules)
@@ -381,7 +381,7 @@ def test_cancelling_gives_the_step_up_and_stops(
     assert cancelled.ended(decision.outcome, rules.error_policy).status is AgentStatus.COMPLETED
 
 
-# --- When it is over ---
+# --- After the end ---
 
 
 @pytest.mark.parametrize("status", [AgentStatus.COMPLETED, AgentStatus.FAILED])
@@ -395,15 +395,15 @@ def test_cancelling_gives_the_step_up_and_stops(
         an_execution(a_step()).paused(),
     ],
 )
-def test_what_is_over_stays_over(facts: ExecutionFacts, status: AgentStatus) -> None:
-    """4.5.3, 8.2.1: nothing follows a terminal status, with the outcome that ended it."""
+def test_an_ended_execution_stays_ended(facts: ExecutionFacts, status: AgentStatus) -> None:
+    """4.5.3, 8.2.1: no decision follows a terminal status, with the outcome that ended it."""
     over = replace(facts, status=status, last_outcome=DONE)
 
     assert next_after(over) == Stop(DONE)
 
 
-def test_what_was_over_without_an_outcome_says_so() -> None:
-    """4.5.3: a state that was handed in with a terminal status."""
+def test_an_execution_that_ended_without_an_outcome_is_reported() -> None:
+    """4.5.3: a state that was passed in with a terminal status."""
     decision = next_after(ExecutionFacts(status=AgentStatus.COMPLETED))
 
     assert why(decision) == (False, "AgentStatus", StopReason.COMPLETED)
@@ -413,7 +413,7 @@ def test_what_was_over_without_an_outcome_says_so() -> None:
 
 
 class Silent:
-    """A model that is never asked: replies are made up by the test."""
+    """A model that is never called: the test makes up the replies."""
 
     async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
         raise AssertionError("nobody asks")
@@ -430,7 +430,7 @@ class Twins:
     state: AgentState
 
     def both(self, facts: Callable[[ExecutionFacts], ExecutionFacts]) -> None:
-        """What is the same for either."""
+        """The result, which must be the same for both."""
         self.facts, self.state = facts(self.facts), replace(self.state, facts=facts(self.state.facts))
 
     def begins(self) -> None:
@@ -511,7 +511,7 @@ def some_rules(draw: st.DrawFn) -> Rules:
 
 
 def goes_on(twins: Twins, decision: Decision, draw: Callable[[st.SearchStrategy[Any]], Any]) -> None:
-    """Carry out what was decided, somehow."""
+    """Carry out the decision with random results."""
     match decision:
         case Infer(outcome=outcome):
             if not twins.facts.awaits_reply:
@@ -539,7 +539,7 @@ def goes_on(twins: Twins, decision: Decision, draw: Callable[[st.SearchStrategy[
 
 
 def is_disturbed(twins: Twins, draw: Callable[[st.SearchStrategy[Any]], Any]) -> None:
-    """Something happens from outside, or nothing."""
+    """A random event from outside, or none."""
     match draw(st.sampled_from(["", "", "", "", "pause", "cancel", "halt", "request", "steer", "exception"])):
         case "pause":
             twins.both(ExecutionFacts.paused)
@@ -590,7 +590,7 @@ def test_facts_and_state_of_the_same_history_are_decided_alike(rules: Rules, dat
 
 
 def without_bodies(facts: ExecutionFacts) -> ExecutionFacts:
-    """The words of errors stay with the full state."""
+    """The texts of errors stay with the full state."""
     step = facts.current_step
     if step is None:
         return facts
@@ -599,7 +599,7 @@ def without_bodies(facts: ExecutionFacts) -> ExecutionFacts:
     return replace(facts, current_step=replace(step, calls=calls, own_errors=own))
 
 
-def test_every_rule_is_looked_up_in_what_was_given() -> None:
+def test_every_rule_is_looked_up_in_the_given_plan() -> None:
     """1.1.2: other rules, another decision, about the same facts."""
     facts = an_execution(a_step(an_answered_call()))
     never = ContinuationCriteria(ContinuationCriteria.when(lambda _state: ContinuationDecision.FORBID))

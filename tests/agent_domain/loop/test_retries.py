@@ -1,4 +1,4 @@
-"""How long and when a model call is tried again."""
+"""The times and limits of a model call's retries."""
 
 from itertools import count
 
@@ -26,7 +26,7 @@ class Preset:
 
 
 def pauses(budget: RetryBudget, error: Exception, chance: float = 0.5) -> list[float]:
-    """The pauses of an outage in which each try fails at once."""
+    """The pauses of an outage in which each attempt fails at once."""
     waited = list[float]()
     for failures in count(1):
         follows = budget.after(error, failures, sum(waited), chance)
@@ -38,7 +38,7 @@ def pauses(budget: RetryBudget, error: Exception, chance: float = 0.5) -> list[f
 
 @pytest.mark.parametrize("chance", [0, 0.5, 1])
 def test_pauses_grow_until_the_budget_is_used_up(chance: float) -> None:
-    """3.5.4: five minutes by default; the last try is at their end."""
+    """3.5.4: five minutes by default; the last attempt is at their end."""
     waited = pauses(RetryBudget(), AWAY, chance)
 
     assert waited[0] <= FIRST_PAUSE
@@ -48,7 +48,7 @@ def test_pauses_grow_until_the_budget_is_used_up(chance: float) -> None:
     assert len(waited) >= 10
 
 
-def test_chance_spreads_those_that_failed_together() -> None:
+def test_random_jitter_spreads_simultaneous_failures() -> None:
     """3.5.4"""
     drawn = {RetryBudget().after(AWAY, 5, 0, chance / 10) for chance in range(11)}
 
@@ -57,7 +57,7 @@ def test_chance_spreads_those_that_failed_together() -> None:
 
 
 @given(asked=st.floats(0, 299), failures=st.integers(1, 50), chance=st.floats(0, 1), spent=st.floats(0, 300))
-def test_what_the_provider_asks_to_wait_is_the_least(
+def test_the_wait_of_the_provider_is_the_minimum(
     asked: float, failures: int, chance: float, spent: float
 ) -> None:
     """3.5.4: and no wait ends after the budget."""
@@ -70,7 +70,7 @@ def test_what_the_provider_asks_to_wait_is_the_least(
 
 
 def test_a_wait_that_does_not_fit_into_the_budget_ends_the_step_at_once() -> None:
-    """3.5.4: and says so."""
+    """3.5.4: and reports it."""
     follows = RetryBudget(60).after(RateLimited("busy", 600), 1, 0, 0.5)
 
     assert follows == GiveUp(
@@ -79,24 +79,24 @@ def test_a_wait_that_does_not_fit_into_the_budget_ends_the_step_at_once() -> Non
 
 
 @pytest.mark.parametrize("attempts", [1, 2, 5])
-def test_a_number_of_tries_bounds_them_where_it_is_given(attempts: int) -> None:
+def test_a_number_of_attempts_limits_them_where_it_is_given(attempts: int) -> None:
     """3.5.1"""
     assert len(pauses(RetryBudget(attempts=attempts), AWAY)) == attempts - 1
 
 
-def test_a_budget_of_nothing_is_one_try() -> None:
+def test_a_budget_of_zero_is_one_attempt() -> None:
     """3.5.4"""
     assert RetryBudget(0).after(AWAY, 1, 0, 0) == GiveUp(
         "Given up after 1 try: the retry budget of 0 s is used up"
     )
 
 
-def test_an_answer_that_cannot_be_read_is_asked_for_three_times() -> None:
-    """3.5.3: however long the budget is."""
+def test_an_unreadable_reply_is_requested_three_times() -> None:
+    """3.5.3: for any length of the budget."""
     assert len(pauses(RetryBudget(), UnreadableAnswer("<html>"))) == 2
 
 
-def test_the_agent_is_asked_before_the_preset_and_that_before_the_default() -> None:
+def test_the_setting_of_the_agent_precedes_the_preset_and_that_the_default() -> None:
     """3.5.4"""
     assert budget_of(7, Preset(5), 300, None) == RetryBudget(7)
     assert budget_of(0, Preset(5), 300, None) == RetryBudget(0)
@@ -114,6 +114,6 @@ def test_the_agent_is_asked_before_the_preset_and_that_before_the_default() -> N
         (UnreadableAnswer("<html>"), "provider sent no readable answer, next attempt in 12 s"),
     ],
 )
-def test_what_is_shown_holds_nothing_that_the_provider_said(error: Exception, sentence: str) -> None:
+def test_the_shown_error_contains_nothing_from_the_provider(error: Exception, sentence: str) -> None:
     """3.5.5"""
     assert announced(error, 12.3) == sentence

@@ -1,4 +1,4 @@
-"""Where an execution stands, in the words of each layer."""
+"""The status of an execution in the words of each layer."""
 
 from enum import StrEnum
 
@@ -61,7 +61,7 @@ def test_each_situation_has_a_word_in_every_layer(
 
 
 @pytest.mark.parametrize("reason", StopReason)
-def test_an_execution_that_failed_has_failed_whatever_the_reason(reason: StopReason) -> None:
+def test_an_execution_that_failed_has_failed_for_any_reason(reason: StopReason) -> None:
     """1.2.1: the first row that matches."""
     assert ended(FAILED, reason) == (FAILED, ExecutionStatus.FAILED, WireStatus.FAILED)
 
@@ -81,7 +81,7 @@ def test_an_execution_that_ended_is_over_in_every_layer(reason: StopReason) -> N
 
 
 @pytest.mark.parametrize("situation", [CREATED, RUNNING, WAITING])
-def test_an_execution_that_may_go_on_is_over_in_no_layer(situation: Situation) -> None:
+def test_an_execution_that_may_continue_is_over_in_no_layer(situation: Situation) -> None:
     """1.2.1."""
     assert not situation.agent.is_terminal
     assert not situation.wire.is_terminal
@@ -101,7 +101,7 @@ def test_an_execution_that_may_go_on_is_over_in_no_layer(situation: Situation) -
     ],
 )
 def test_the_words_of_each_vocabulary_are_fixed(vocabulary: type[StrEnum], words: str) -> None:
-    """1.2.1, 2.3.1: and a member is named like its word."""
+    """1.2.1, 2.3.1: and a member has the name of its word."""
     assert [member.value for member in vocabulary] == words.split()
     assert [member.name for member in vocabulary] == words.upper().split()
 

@@ -1,4 +1,4 @@
-"""What a step keeps of an exception."""
+"""A step's record of an exception."""
 
 import pytest
 
@@ -38,21 +38,21 @@ def test_there_are_six_types() -> None:
         (ZeroDivisionError("division by zero"), None),
     ],
 )
-def test_an_exception_that_says_what_it_is_gives_the_type(error: Exception, kind: ErrorType | None) -> None:
-    """3.4.2: others are judged by where they happened."""
+def test_an_exception_with_a_type_gives_the_type(error: Exception, kind: ErrorType | None) -> None:
+    """3.4.2: others are judged by their place."""
     kept = StepError.of(error)
 
     is_public = isinstance(error, ToolFailed)
     assert kept == StepError(str(error), kind, None, type(error).__name__, is_public=is_public)
 
 
-def test_an_exception_without_words_is_told_by_its_name() -> None:
+def test_an_exception_without_a_text_is_shown_by_its_name() -> None:
     assert StepError.of(KeyError()).message == "KeyError"
     assert StepError.of(TimeoutError()).message == "TimeoutError"
 
 
-def test_an_exception_class_that_is_no_name_is_told_by_the_class_below_it() -> None:
-    """5.4.4: everyone reads the kind of an exception."""
+def test_an_exception_class_with_an_invalid_name_is_shown_by_its_base_class() -> None:
+    """5.4.4: everyone may read the kind of an exception."""
     made = type("Refused password=hunter2", (OSError,), {})
     assert StepError.of(made("no")).exception == "OSError"
 
@@ -75,7 +75,7 @@ def test_an_error_reads_back_as_it_was_written(error: StepError) -> None:
     assert StepError.from_dict(error.to_dict()) == error
 
 
-def test_what_was_written_has_four_keys() -> None:
+def test_the_written_form_has_four_keys() -> None:
     """0.7: camelCase, as in every full state."""
     assert StepError("late", ErrorType.TIMEOUT, "weather", "TimeoutError").to_dict() == {
         "message": "late",
@@ -91,8 +91,8 @@ def test_an_error_of_another_version_is_read() -> None:
     assert StepError.from_dict({"message": "no", "type": ""}) == StepError("no")
 
 
-def test_an_exception_that_cannot_say_what_it_is_is_told_by_its_name() -> None:
-    """4.3.4: exceptions are anybody's code."""
+def test_an_exception_whose_text_raises_is_shown_by_its_name() -> None:
+    """4.3.4: exceptions are foreign code."""
 
     class Mute(Exception):
         def __str__(self) -> str:

@@ -69,12 +69,12 @@ def test_failing_outranks_calling(failed: bool, called: bool, kind: StepType) ->
         ("error", StepType.ERROR),
     ],
 )
-def test_readers_know_an_older_word_for_final(word: str, kind: StepType) -> None:
+def test_an_older_word_for_final_is_read(word: str, kind: StepType) -> None:
     """4.3.2: readers accept final_response."""
     assert StepType.parse(word) is kind
 
 
-def test_a_word_that_is_no_type_is_refused() -> None:
+def test_an_unknown_type_is_refused() -> None:
     """4.3.2: tool_execution, final and error are all."""
     with pytest.raises(ValueError, match="'thinking' is not a valid StepType"):
         StepType.parse("thinking")
@@ -98,7 +98,7 @@ def test_one_failing_call_among_several_makes_the_step_fail() -> None:
 
 
 def test_a_step_is_complete_once_every_call_has_its_result() -> None:
-    """1.1.3, 4.5.2: pending calls stand in response order."""
+    """1.1.3, 4.5.2: pending calls are in response order."""
     step = a_step(a_call("a"), an_answered_call("b"), a_call("c"))
 
     assert (names(step.pending), step.is_complete) == (["a", "c"], False)
@@ -106,14 +106,14 @@ def test_a_step_is_complete_once_every_call_has_its_result() -> None:
     assert a_step().is_complete
 
 
-def test_calls_count_whatever_became_of_them() -> None:
+def test_calls_count_with_any_result() -> None:
     """2.5: has at least one tool call, successful or not."""
     assert a_step(a_failed_call()).has_tool_calls
     assert a_step(a_call()).has_tool_calls
     assert not a_step().has_tool_calls
 
 
-def test_results_settle_the_calls_that_they_name() -> None:
+def test_results_complete_the_calls_that_they_name() -> None:
     """2.7.1: and their seconds of work add up."""
     step = a_step(a_call("a"), a_call("b"), seconds=1.5)
     settled = step.settled([CallFacts("b", "search", error=StepError("", ErrorType.TIMEOUT))], 2.25)
@@ -124,29 +124,29 @@ def test_results_settle_the_calls_that_they_name() -> None:
     assert step.calls[1] == a_call("b")
 
 
-def test_a_call_keeps_the_first_result_that_it_got() -> None:
+def test_a_call_keeps_its_first_result() -> None:
     """1.1.3: each tool call gets exactly one recorded result."""
     step = a_step(an_answered_call("a"), a_call("b"))
 
     assert step.settled([a_failed_call("a"), a_failed_call("elsewhere")]) == step
 
 
-def test_a_call_can_come_to_wait_for_something_else() -> None:
-    """8.6.2: such as to run once it is approved; the others stay as they are."""
+def test_the_need_of_a_call_can_change() -> None:
+    """8.6.2: such as to run once it is approved; the others do not change."""
     step = a_step(a_call("a", CallNeed.APPROVAL), a_call("b", CallNeed.APPROVAL))
 
     assert step.needing("b", CallNeed.RUN) == a_step(a_call("a", CallNeed.APPROVAL), a_call("b"))
 
 
 def test_the_defaults_of_a_step() -> None:
-    """4.3.1: an answer without usage that failed nowhere."""
+    """4.3.1: an answer without usage or failures."""
     assert StepFacts(1) == StepFacts(1, (), None, Usage(), (), (), None, False, 0.0)
     assert CallFacts("a", "search") == CallFacts("a", "search", CallNeed.RUN, False, None)
     assert [str(need) for need in CallNeed] == ["run", "approval", "input", "subagent"]
 
 
-def test_what_hooks_ask_for_is_heard_once() -> None:
-    """2.4.1: what they cost stays with the step."""
+def test_a_request_of_a_hook_takes_effect_once() -> None:
+    """2.4.1: its cost stays with the step."""
     spent = Besides(Usage(input=5), child_tokens=7)
     step = replace(a_step(a_call()), besides=replace(spent, wishes=Wishes(pause=True)))
     facts = ExecutionFacts().with_step(step)

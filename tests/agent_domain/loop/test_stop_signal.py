@@ -1,4 +1,4 @@
-"""A wish to stop, as a value."""
+"""A stop signal as a value."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from everstep.agent_domain.loop.stop_signal import StopSignal
 from everstep.agent_domain.values import FrozenDict
 
 
-def test_a_signal_needs_no_more_than_a_reason() -> None:
+def test_a_signal_needs_only_a_reason() -> None:
     """2.4.1: StopSignal(reason, message="", context={}, source="")."""
     signal = StopSignal(StopReason.GUARD)
 
@@ -38,8 +38,8 @@ def test_the_context_of_a_signal_cannot_be_changed() -> None:
         signal.context["budget"] = 1
 
 
-def test_a_context_that_is_no_json_is_refused() -> None:
-    """0.8: what is kept has to be written one day."""
+def test_a_context_that_is_not_json_is_refused() -> None:
+    """0.8: it must be possible to write it later."""
     given: Any = {"at": object()}
 
     with pytest.raises(InvalidInput, match=r"the context of a stop signal\.at is of type object"):
@@ -61,6 +61,6 @@ def test_the_written_form_of_a_signal() -> None:
 
 
 def test_a_written_signal_may_lack_all_but_its_reason() -> None:
-    """2.4.1: the defaults fill it up."""
+    """2.4.1: the defaults complete it."""
     assert StopSignal.from_dict({"reason": "guard"}) == StopSignal(StopReason.GUARD)
     assert StopSignal.from_dict({"reason": "guard", "context": None}) == StopSignal(StopReason.GUARD)

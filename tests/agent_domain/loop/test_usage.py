@@ -1,4 +1,4 @@
-"""Tokens are counted once, and written in three forms."""
+"""Token usage: counted once, and written in three forms."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ usages = st.builds(Usage, counts, counts, counts, counts, counts)
 
 @given(counts, counts, counts, counts, counts)
 def test_the_total_is_the_sum_of_five_disjoint_counters(a: int, b: int, c: int, d: int, e: int) -> None:
-    """4.2.1: whatever its size."""
+    """4.2.1: for any numbers."""
     usage = Usage(input=a, output=b, cache_write=c, cache_read=d, reasoning=e)
 
     assert usage.total == a + b + c + d + e
@@ -73,7 +73,7 @@ def test_the_databases_form_shares_no_token() -> None:
 
 @given(usages)
 def test_every_form_can_be_read(usage: Usage) -> None:
-    """4.2: our own loses nothing; the others do not tell writing to a cache from reading."""
+    """4.2: our own loses nothing; the others do not distinguish writing to a cache from reading."""
     merged = Usage(usage.input, usage.output, 0, usage.cached, usage.reasoning)
 
     assert Usage.from_dict(usage.to_dict()) == usage
@@ -109,7 +109,7 @@ def test_every_form_can_be_read(usage: Usage) -> None:
         ({"cost": 0.2}, Usage()),
     ],
 )
-def test_what_others_wrote_is_read(data: dict[str, Any] | None, usage: Usage) -> None:
+def test_foreign_forms_are_read(data: dict[str, Any] | None, usage: Usage) -> None:
     """4.2: input and output win, cached alone is cache read, the total is recomputed."""
     assert Usage.from_dict(data) == usage
 
@@ -124,7 +124,7 @@ def test_what_others_wrote_is_read(data: dict[str, Any] | None, usage: Usage) ->
         ([1], "usage must be a map, not list"),
     ],
 )
-def test_counts_that_are_none_are_refused(data: Any, complaint: str) -> None:
+def test_invalid_counts_are_refused(data: Any, complaint: str) -> None:
     with pytest.raises(InvalidInput, match=complaint):
         Usage.from_dict(data)
 

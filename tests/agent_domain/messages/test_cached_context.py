@@ -1,4 +1,4 @@
-"""What a request consists of, and which part of it stays the same."""
+"""A request's parts, and the part that stays the same."""
 
 from typing import Any
 
@@ -59,7 +59,7 @@ def test_a_blank_system_prompt_is_ignored(blank: str) -> None:
     assert CachedContext().with_system_prompt(blank).is_empty
 
 
-def test_a_system_prompt_is_trimmed_and_stands_before_what_is_cached() -> None:
+def test_a_system_prompt_is_trimmed_and_precedes_the_cached_messages() -> None:
     """5.2.1"""
     context = CachedContext(messages=(user("Example"),)).with_system_prompt("  Be kind \n")
 
@@ -68,7 +68,7 @@ def test_a_system_prompt_is_trimmed_and_stands_before_what_is_cached() -> None:
 
 
 def test_an_identical_system_prompt_is_not_repeated() -> None:
-    """5.2.1: wherever it stands; only as a system prompt is it the same."""
+    """5.2.1: at any position; only another system prompt counts as identical."""
     context = CachedContext(messages=(user("Example"), system("Be kind")))
 
     assert context.with_system_prompt(" Be kind").messages == context.messages
@@ -85,7 +85,7 @@ def test_a_response_format_replaces_nothing_but_the_format() -> None:
     assert changed.with_response_format(None).response_format is None
 
 
-def test_a_context_cannot_be_changed_through_what_it_was_made_of() -> None:
+def test_a_context_does_not_change_with_the_objects_that_it_was_made_from() -> None:
     """0.8"""
     tool: dict[str, Any] = {"function": {"name": "weather"}}
     schema: dict[str, Any] = {"type": "object"}
@@ -118,7 +118,7 @@ def test_a_context_reads_back_as_it_was_written(context: CachedContext) -> None:
         ({"response_format": "json"}, "response format must be a map, not str"),
     ],
 )
-def test_a_context_of_other_things_is_refused(parts: dict[str, Any], complaint: str) -> None:
+def test_a_context_with_invalid_content_is_refused(parts: dict[str, Any], complaint: str) -> None:
     with pytest.raises(InvalidInput, match=complaint):
         CachedContext(**parts)
 
@@ -136,14 +136,14 @@ def test_a_context_of_other_things_is_refused(parts: dict[str, Any], complaint: 
         {"type": "json_schema", "json_schema": {"schema": SCHEMA, "name": "schema", "strict": True}},
     ],
 )
-def test_a_format_is_strict_and_named_schema_unless_it_says_otherwise(given_format: dict[str, Any]) -> None:
+def test_a_format_is_strict_and_named_schema_by_default(given_format: dict[str, Any]) -> None:
     """5.2.4: flat, or nested under json_schema."""
     assert as_response_format(given_format) == FORMAT
     assert FORMAT.to_dict() == {"type": "json_schema", "schema": SCHEMA, "name": "schema", "strict": True}
 
 
 @pytest.mark.parametrize("nested", [True, False])
-def test_a_format_keeps_what_it_says(nested: bool) -> None:
+def test_a_format_keeps_its_settings(nested: bool) -> None:
     """5.2.4"""
     inner = {"schema": SCHEMA, "name": "weather", "strict": False}
     written = {"type": "json_schema"} | ({"json_schema": inner} if nested else inner)
@@ -185,7 +185,7 @@ def test_a_request_is_the_cached_messages_and_then_the_conversation() -> None:
     assert InferenceRequest.compile(ASKED).messages == ASKED
 
 
-def test_what_a_request_has_of_its_own_wins() -> None:
+def test_the_settings_of_a_request_win() -> None:
     """5.2.3"""
     cached = CachedContext((system("Be kind"),), [TOOL], "required", ResponseFormat(SCHEMA, name="old"))
     own = CachedContext((system("Be brief"),), [OTHER_TOOL], "none", FORMAT)
@@ -272,7 +272,7 @@ async def test_the_context_is_applied_when_a_step_starts_and_kept_for_the_run() 
         assert "Be kind" not in str(slim)
 
 
-async def test_a_state_with_a_context_of_its_own_keeps_it() -> None:
+async def test_a_state_with_its_own_context_keeps_it() -> None:
     """5.2.2"""
     model = ScriptedModel("Hello")
     own = CachedContext((system("Be brief"),))

@@ -1,4 +1,4 @@
-"""A response that only repeats the arguments of its call says nothing."""
+"""A reply that only repeats the arguments of its call counts as empty."""
 
 import json
 from typing import Any
@@ -64,7 +64,7 @@ def test_text_that_repeats_the_arguments_is_dropped(text: str) -> None:
         '{"path":"a"',
     ],
 )
-def test_anything_else_is_kept_as_it_is(text: str) -> None:
+def test_other_text_is_kept_unchanged(text: str) -> None:
     """5.5.2"""
     assert said(text, CALLS) == text
 
@@ -119,12 +119,12 @@ def test_values_are_compared_deeply_and_as_json(args: dict[str, Any], text: str,
     ],
 )
 def test_arguments_that_are_no_object_are_arguments_too(malformed: str, text: str, kept: bool) -> None:
-    """5.5.2: JSON of the same value; what is no JSON equals nothing."""
+    """5.5.2: JSON of the same value; text that is not JSON equals nothing."""
     assert said(text, [ToolCall("c1", "weather", malformed=malformed)]) == (text if kept else "")
 
 
 @given(arguments)
-def test_whatever_is_called_with_is_recognised_however_it_is_written(args: dict[str, Any]) -> None:
+def test_any_arguments_are_recognised_in_any_notation(args: dict[str, Any]) -> None:
     """5.5.2"""
     calls = [ToolCall("c1", "weather", args)]  # pyright: ignore[reportArgumentType] -- what providers send
     backwards = dict(reversed(args.items()))
@@ -135,16 +135,16 @@ def test_whatever_is_called_with_is_recognised_however_it_is_written(args: dict[
 
 
 @given(texts, arguments)
-def test_what_is_kept_is_not_touched(text: str, args: dict[str, Any]) -> None:
+def test_kept_text_is_unchanged(text: str, args: dict[str, Any]) -> None:
     """5.5.2"""
     assert said(text, [a_call(), ToolCall("c2", "news", args)]) in {text, ""}  # pyright: ignore[reportArgumentType] -- what providers send
 
 
-# As it is written.
+# Streaming.
 
 
 def streamed(*pieces: str, kept: bool = True) -> tuple[list[str], list[str]]:
-    """What is heard while the response is written, and once it is whole."""
+    """The text streamed while the reply is written, and at its end."""
     ears = list[str]()
     held = Held(ears.append)
     for piece in pieces:
@@ -164,7 +164,7 @@ def streamed(*pieces: str, kept: bool = True) -> tuple[list[str], list[str]]:
         ("1", "2"),
     ],
 )
-def test_prose_is_heard_as_it_is_written(pieces: tuple[str, ...]) -> None:
+def test_prose_is_streamed_as_it_is_written(pieces: tuple[str, ...]) -> None:
     """5.5.2: as soon as it cannot be arguments any more."""
     before, after = streamed(*pieces)
     assert "".join(before) == "".join(pieces)
@@ -181,14 +181,14 @@ def test_prose_is_heard_as_it_is_written(pieces: tuple[str, ...]) -> None:
         (" ",),
     ],
 )
-def test_what_may_be_arguments_is_heard_once_it_is_known_to_be_none(pieces: tuple[str, ...]) -> None:
+def test_possible_arguments_are_streamed_once_they_are_known_to_be_none(pieces: tuple[str, ...]) -> None:
     """5.5.1, 5.5.2: or never."""
     assert streamed(*pieces) == ([], ["".join(pieces)])
     assert streamed(*pieces, kept=False) == ([], [])
 
 
 @given(st.lists(texts | st.sampled_from(["{", "```", "json", "\n", "[", " "])))
-def test_nothing_is_lost_or_heard_twice(pieces: list[str]) -> None:
+def test_nothing_is_lost_or_streamed_twice(pieces: list[str]) -> None:
     """5.5.2"""
     _, heard = streamed(*pieces)
     assert "".join(heard) == "".join(pieces)

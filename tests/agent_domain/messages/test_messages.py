@@ -1,4 +1,4 @@
-"""Messages, and the forms in which they are given and written."""
+"""Messages, and their input and written forms."""
 
 import dataclasses
 from typing import Any
@@ -43,7 +43,7 @@ def test_there_are_five_roles() -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_a_message_knows_who_speaks(role: str) -> None:
+def test_a_message_has_a_role(role: str) -> None:
     """5.1.1: exact, except that developers count as the system."""
     message = Message.from_string("Hi", role)
 
@@ -55,12 +55,12 @@ def test_a_message_knows_who_speaks(role: str) -> None:
 
 
 @pytest.mark.parametrize("role", ["User", "SYSTEM", "function", "", " assistant", None, 7, ["tool"]])
-def test_an_unknown_role_speaks_as_the_user(role: Any) -> None:
+def test_an_unknown_role_becomes_the_user(role: Any) -> None:
     """5.1.1"""
     assert Message.from_dict({"role": role, "content": "Hi"}).role is Role.USER
 
 
-def test_text_of_an_unknown_role_speaks_as_the_user_too() -> None:
+def test_text_of_an_unknown_role_becomes_the_user_too() -> None:
     """5.1.1"""
     assert Message.from_string("Hi", "narrator") == user("Hi")
     assert Message.from_string("Hi") == user("Hi")
@@ -68,7 +68,7 @@ def test_text_of_an_unknown_role_speaks_as_the_user_too() -> None:
 
 
 def test_having_a_role_means_any_of_those_given() -> None:
-    """5.1.1: of none, no message has it."""
+    """5.1.1: an empty list matches no message."""
     assert user("Hi").has_role("user")
     assert user("Hi").has_role("tool", Role.USER)
     assert not user("Hi").has_role("tool", "assistant")
@@ -98,7 +98,7 @@ def test_a_message_cannot_be_changed() -> None:
 
 
 def test_metadata_are_written_and_also_read_with_an_underscore() -> None:
-    """5.1.2: written once, under its own name, which wins."""
+    """5.1.2: written once, under its own name, which takes precedence."""
     message = assistant("Hi", mood="calm")
 
     assert message.to_dict() == {"role": "assistant", "content": "Hi", "metadata": {"mood": "calm"}}
@@ -110,7 +110,7 @@ def test_metadata_are_written_and_also_read_with_an_underscore() -> None:
     assert Message.from_dict({"content": "Hi", "metadata": None, "_metadata": None}) == user("Hi")
 
 
-def test_what_is_written_can_be_changed_without_harm() -> None:
+def test_the_written_form_can_be_changed_without_harm() -> None:
     """0.8"""
     message = Message.from_dict({"role": "user", "content": [IMAGE], "metadata": {"tags": ["a"]}})
     written = message.to_dict()
@@ -132,7 +132,7 @@ def test_what_is_written_can_be_changed_without_harm() -> None:
         ([{"text": 5}, "loose", 7, None, {"text": "said"}], "said"),
     ],
 )
-def test_the_text_of_a_message_leaves_out_what_is_none(content: Any, text: str) -> None:
+def test_the_text_of_a_message_leaves_out_other_parts(content: Any, text: str) -> None:
     assert Message.from_dict({"role": "user", "content": content}).text == text
 
 
@@ -149,12 +149,12 @@ def test_the_text_of_a_message_leaves_out_what_is_none(content: Any, text: str) 
         (None, "message must be a map, not NoneType"),
     ],
 )
-def test_a_message_that_is_none_is_refused(data: Any, complaint: str) -> None:
+def test_an_invalid_message_is_refused(data: Any, complaint: str) -> None:
     with pytest.raises(InvalidInput, match=complaint):
         Message.from_dict(data)
 
 
-def test_plain_text_has_to_be_text() -> None:
+def test_plain_text_must_be_text() -> None:
     with pytest.raises(InvalidInput, match="message text must be text, not int"):
         Message.from_string(5)  # pyright: ignore[reportArgumentType] -- the point of the test
     with pytest.raises(InvalidInput, match="message content contains a NUL character"):
@@ -164,7 +164,7 @@ def test_plain_text_has_to_be_text() -> None:
 # Export.
 
 
-def test_an_export_drops_what_says_nothing() -> None:
+def test_an_export_drops_empty_messages() -> None:
     """5.1.2: neither content nor metadata; empty content beside metadata stays, with its key."""
     said = [
         user("Hi"),
@@ -183,12 +183,12 @@ def test_an_export_drops_what_says_nothing() -> None:
 
 
 @given(st.lists(messages, max_size=5))
-def test_an_export_reads_back_as_all_that_was_said(conversation: list[Message]) -> None:
+def test_an_export_reads_back_with_all_messages(conversation: list[Message]) -> None:
     """5.1.2"""
     assert as_messages(export(conversation)) == tuple(m for m in conversation if not m.is_empty)
 
 
-# What users give.
+# Input.
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_a_map_alone_is_no_conversation() -> None:
 # Calls and results.
 
 
-def test_a_result_names_the_call_that_it_answers() -> None:
+def test_a_result_names_its_call() -> None:
     """5.4.1: metadata tool_call_id and tool_name, and no raw result."""
     message = tool_message("sunny", "c1", "weather")
 
@@ -232,7 +232,7 @@ def test_a_result_names_the_call_that_it_answers() -> None:
     assert assistant("sunny", tool_call_id="c1").answers is None
 
 
-def test_a_call_stands_in_a_message_with_its_arguments_as_json_text() -> None:
+def test_a_call_is_stored_in_a_message_with_its_arguments_as_json_text() -> None:
     """5.4.1"""
     entry = call_entry("c1", "weather", {"city": "Zürich", "days": [1, 2]})
 
@@ -246,7 +246,7 @@ def test_a_call_stands_in_a_message_with_its_arguments_as_json_text() -> None:
 
 
 @pytest.mark.parametrize("calls", [None, "c1", {"id": "c1"}, 5, [], ["c1", None]])
-def test_calls_that_are_none_are_not_taken_for_some(calls: Any) -> None:
+def test_invalid_calls_are_not_taken_for_calls(calls: Any) -> None:
     assert assistant("Hi", tool_calls=calls).calls == ()
     assert assistant("Hi").calls == ()
 

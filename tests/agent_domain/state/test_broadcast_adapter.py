@@ -1,4 +1,4 @@
-"""The events of a running agent, as envelopes for those who watch it."""
+"""The events of a running agent, as envelopes for its viewers."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -58,7 +58,7 @@ TRACED = replace(STANDARD, include_continuation_trace=True)
 
 @dataclass
 class Recorder:
-    """Keeps what was broadcast."""
+    """Keeps the envelopes."""
 
     channels: list[str] = field(default_factory=list[str])
     sent: list[Envelope] = field(default_factory=list[Envelope])
@@ -72,7 +72,6 @@ class Recorder:
         return [told(envelope) for envelope in self.sent]
 
     def of(self, kind: str) -> list[FrozenDict]:
-        """The payloads of one type."""
         return [envelope.payload for envelope in self.sent if envelope.type == kind]
 
 
@@ -96,7 +95,7 @@ def an_adapter(config: BroadcastConfig | None = None) -> tuple[AgentEventEnvelop
 
 
 def heard(events: Iterable[Event], config: BroadcastConfig | None = None) -> Recorder:
-    """What is broadcast when these events happen."""
+    """The envelopes for these events."""
     adapter, recorder = an_adapter(config)
     listener = adapter.wiretap()
     for event in events:
@@ -104,7 +103,7 @@ def heard(events: Iterable[Event], config: BroadcastConfig | None = None) -> Rec
     return recorder
 
 
-# Words for events.
+# Builders of events.
 
 
 def an_outcome(
@@ -196,7 +195,7 @@ def failed(exception: str = "broken", steps: int = 1) -> AgentFailed:
 # Envelopes and the adapter itself.
 
 
-def test_an_envelope_says_whose_news_it_is_and_when_it_happened() -> None:
+def test_an_envelope_names_its_source_and_its_time() -> None:
     """7.1.1: the event's moment, and no number before it is stored."""
     recorder = heard([began(3)])
     assert recorder.sent[1].to_dict() == {
@@ -215,14 +214,14 @@ def test_an_envelope_says_whose_news_it_is_and_when_it_happened() -> None:
     }
 
 
-def test_everything_goes_to_the_channel_of_the_session() -> None:
+def test_every_envelope_is_sent_to_the_channel_of_the_session() -> None:
     """7.1.2."""
     recorder = heard([began(), wrote("Hi", last=True), completed(), stopped()])
     assert set(recorder.channels) == {f"agent.{SESSION}"}
     assert {envelope.session_id for envelope in recorder.sent} == {SESSION}
 
 
-def test_without_a_session_everything_goes_to_the_channel_of_the_execution() -> None:
+def test_without_a_session_every_envelope_is_sent_to_the_channel_of_the_execution() -> None:
     """7.1.1."""
     recorder = Recorder()
     adapter = AgentEventEnvelopeAdapter(recorder, None, EXECUTION, clock=lambda: NOW)
@@ -238,7 +237,7 @@ def test_ids_may_be_given_as_text() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["", " ", 7, "x" * 201])
-def test_what_is_neither_uuid_nor_text_is_no_id(wrong: Any) -> None:
+def test_a_value_that_is_neither_uuid_nor_text_is_no_id(wrong: Any) -> None:
     """7.1.1, 7.1.2."""
     with pytest.raises(InvalidInput, match="session_id"):
         AgentEventEnvelopeAdapter(Recorder(), wrong, EXECUTION, clock=lambda: NOW)
@@ -261,7 +260,7 @@ Method = Callable[[AgentEventEnvelopeAdapter, Any], None]
         (failed(), AgentEventEnvelopeAdapter.on_agent_failed),
     ],
 )
-def test_a_wiretap_tells_what_the_methods_tell(event: Event, method: Method) -> None:
+def test_a_wiretap_publishes_the_same_as_the_methods(event: Event, method: Method) -> None:
     """7.1.2."""
     adapter, recorder = an_adapter(DEBUG)
     method(adapter, event)
@@ -277,19 +276,19 @@ def test_a_wiretap_tells_what_the_methods_tell(event: Event, method: Method) -> 
         AgentFinished(at=AT, status=AgentStatus.COMPLETED, total_steps=1, total_usage=Usage()),
     ],
 )
-def test_events_without_an_envelope_are_passed_over(event: Event) -> None:
+def test_events_without_an_envelope_are_ignored(event: Event) -> None:
     """7.1.2, 7.2."""
     assert heard([event], DEBUG).sent == []
 
 
-def test_the_same_events_give_the_same_ids_whoever_hears_them() -> None:
-    """7.1.1: so that writing twice finds the first."""
+def test_the_same_events_give_the_same_ids_for_every_adapter() -> None:
+    """7.1.1: so that a second write finds the first."""
     events = [began(), wrote("Hi", last=True), called(), returned(), completed(), stopped()]
     assert heard(events, DEBUG).sent == heard(events, DEBUG).sent
 
 
 def test_no_two_envelopes_of_an_execution_share_an_id() -> None:
-    """7.1.1: nine in each step and two statuses, though the model repeats the id of its call."""
+    """7.1.1: nine in each step and two statuses, even if the model repeats the id of its call."""
     steps = [
         [began(n), wrote("a", n), wrote("b", n, 2), wrote("", n, 2, last=True), called(), returned()]
         for n in (1, 2)
@@ -303,7 +302,7 @@ def test_no_two_envelopes_of_an_execution_share_an_id() -> None:
 # Payloads.
 
 
-def test_a_step_that_begins_tells_its_tools_by_name() -> None:
+def test_the_start_of_a_step_contains_the_names_of_its_tools() -> None:
     """7.2."""
     assert heard([began(2, ("look", "listen"))]).of("agent.step.started") == [
         {
@@ -331,10 +330,10 @@ def test_a_step_that_begins_tells_its_tools_by_name() -> None:
         ),
     ],
 )
-def test_a_completed_step_tells_counts_usage_and_duration(
+def test_a_completed_step_contains_counts_usage_and_duration(
     config: BroadcastConfig, continuation: dict[str, Any]
 ) -> None:
-    """7.2: with the trace on also what follows."""
+    """7.2: with the trace on also the outcome."""
     assert heard([completed(2, an_outcome(StopReason.GUARD))], config).of("agent.step.completed") == [
         {
             "step_number": 2,
@@ -348,7 +347,7 @@ def test_a_completed_step_tells_counts_usage_and_duration(
     ]
 
 
-def test_a_step_that_nothing_was_decided_after_says_so() -> None:
+def test_a_step_without_an_evaluation_after_it_is_marked() -> None:
     """7.2: with the trace on; an exception followed the step."""
     assert heard([completed(1, None)], DEBUG).of("agent.step.completed")[0]["continuation"] is None
 
@@ -364,7 +363,7 @@ def test_a_step_that_nothing_was_decided_after_says_so() -> None:
         (DEBUG, {"args": {"path": "x" * 500 + "...", "deep": ["x" * 501]}}),
     ],
 )
-def test_a_tool_call_tells_its_arguments_only_when_asked_to(
+def test_a_tool_call_contains_its_arguments_only_on_request(
     config: BroadcastConfig, args: dict[str, Any]
 ) -> None:
     """7.2, 7.3.2, 7.5: cut to max_arg_length."""
@@ -386,7 +385,7 @@ def test_a_tool_call_tells_its_arguments_only_when_asked_to(
         (returned(result=None, error="broken"), False, "broken", None),
     ],
 )
-def test_a_tool_result_is_told_in_short(
+def test_a_tool_result_is_summarised(
     event: ToolCallCompleted, success: bool, error: str | None, summary: str | None
 ) -> None:
     """7.2, 7.3.3."""
@@ -402,7 +401,7 @@ def test_a_tool_result_is_told_in_short(
     ]
 
 
-def test_the_trace_tells_every_vote_by_short_name() -> None:
+def test_the_trace_contains_every_vote_by_short_name() -> None:
     """7.2."""
     assert heard([evaluated(2)], DEBUG).of("agent.continuation") == [
         {
@@ -415,8 +414,8 @@ def test_the_trace_tells_every_vote_by_short_name() -> None:
     ]
 
 
-def test_a_status_tells_what_it_was_before_and_how_far_the_execution_is() -> None:
-    """7.2, 1.2.1: it begins as `idle`, which is not told by itself."""
+def test_a_status_contains_the_previous_one_and_the_progress() -> None:
+    """7.2, 1.2.1: it begins as `idle`, which is not sent by itself."""
     events = [began(1), completed(1), evaluated(1), began(2), completed(2)]
     end = evaluated(2, an_outcome(StopReason.STEPS_LIMIT), last_response="Almost")
     assert heard([*events, end]).of("agent.status") == [
@@ -460,7 +459,7 @@ def test_a_status_counts_completed_steps(events: Sequence[Event], step_count: in
 # Status.
 
 
-def test_a_step_that_begins_means_processing_before_it_is_told() -> None:
+def test_the_start_of_a_step_means_processing_before_it_is_sent() -> None:
     """7.4.1."""
     assert heard([began()]).told() == ["status processing", "step.started"]
 
@@ -479,26 +478,26 @@ def test_a_step_that_begins_means_processing_before_it_is_told() -> None:
         ("guard", "stopped"),
     ],
 )
-def test_the_reason_of_the_end_decides_its_status(reason: str, status: str) -> None:
+def test_the_stop_reason_decides_the_status(reason: str, status: str) -> None:
     """7.4.1, 1.2.1."""
     assert heard([stopped(1, StopReason(reason))]).told() == [f"status {status}"]
     failure = evaluated(1, an_outcome(StopReason(reason)), AgentStatus.FAILED)
     assert heard([failure]).told() == ["status failed"]
 
 
-def test_the_reasons_of_that_table_are_all_there_are() -> None:
+def test_the_table_covers_all_reasons() -> None:
     """7.4.1, 2.3.1."""
     assert len(StopReason) == 9
 
 
-def test_an_evaluation_that_goes_on_changes_no_status() -> None:
+def test_an_evaluation_that_continues_changes_no_status() -> None:
     """7.4.1."""
     assert heard([began(), completed(), evaluated()]).of("agent.status") == heard([began()]).of(
         "agent.status"
     )
 
 
-def test_a_failure_is_told_with_its_error() -> None:
+def test_a_failure_is_sent_with_its_error() -> None:
     """7.4.1."""
     (status,) = heard([failed("out of memory")]).of("agent.status")
     assert (status["status"], status["error_message"]) == ("failed", "out of memory")
@@ -516,8 +515,8 @@ def test_a_failure_is_told_with_its_error() -> None:
         (evaluated(1, an_outcome(StopReason.GUARD), AgentStatus.COMPLETED, ("forgiven",)), None),
     ],
 )
-def test_the_end_tells_its_error_if_it_is_one(end: ContinuationEvaluated, error: str | None) -> None:
-    """7.4.1, 7.2: what failed, or why the decider forbade another step; null if unknown."""
+def test_the_end_contains_its_error_if_there_is_one(end: ContinuationEvaluated, error: str | None) -> None:
+    """7.4.1, 7.2: the failure, or the decider's reason to forbid another step; null if unknown."""
     assert heard([end]).of("agent.status")[0]["error_message"] == error
 
 
@@ -531,8 +530,8 @@ def test_pause_and_resume_are_statuses_as_well() -> None:
     assert [envelope.timestamp for envelope in recorder.sent[2:]] == [NOW, NOW]
 
 
-def test_a_status_is_told_when_it_changes_and_only_then() -> None:
-    """7.4.2: a failure is told once, by whoever knows it first."""
+def test_a_status_is_sent_when_it_changes_and_only_then() -> None:
+    """7.4.2: a failure is sent once, by the first event that reports it."""
     adapter, recorder = an_adapter()
     for event in (began(1), began(2)):
         adapter.on_agent_step_started(event)
@@ -546,8 +545,8 @@ def test_a_status_is_told_when_it_changes_and_only_then() -> None:
     assert statuses == ["processing", "paused", "processing", "failed"]
 
 
-def test_an_agent_may_go_on_after_its_end_without_a_reset() -> None:
-    """7.4.2: and what it tells then is not taken for what it told before."""
+def test_an_agent_may_continue_after_its_end_without_a_reset() -> None:
+    """7.4.2: and its envelopes are not taken for earlier ones."""
     run = [began(), wrote("Hi", last=True), called(), returned(), completed(), stopped()]
     recorder = heard([*run, *run], DEBUG)
     once = heard(run, DEBUG).told()
@@ -564,20 +563,20 @@ def test_an_agent_may_go_on_after_its_end_without_a_reset() -> None:
         [began(1), failed()],
     ],
 )
-def test_a_run_that_begins_anew_is_not_taken_for_the_one_before(cut_short: Sequence[Event]) -> None:
-    """7.1.1, 7.4.2: ids stay unique, however the run before ended."""
+def test_a_restarted_run_is_not_taken_for_the_previous_one(cut_short: Sequence[Event]) -> None:
+    """7.1.1, 7.4.2: ids stay unique for any end of the previous run."""
     recorder = heard([*cut_short, *cut_short], DEBUG)
     assert len({envelope.id for envelope in recorder.sent}) == len(recorder.sent)
 
 
-def test_an_event_that_is_heard_twice_is_the_same_envelope_twice() -> None:
+def test_an_event_received_twice_is_the_same_envelope_twice() -> None:
     """7.1.1."""
     first, second = (e for e in heard([began(), began()]).sent if e.type == "agent.step.started")
     assert first == second
 
 
-def test_a_run_that_goes_on_after_an_end_told_by_hand_is_the_same_run() -> None:
-    """7.1.1, 7.4.3: its steps count on, so what is heard twice is the same."""
+def test_a_run_that_continues_after_a_manual_end_is_the_same_run() -> None:
+    """7.1.1, 7.4.3: its steps count on, so an event received twice gives the same envelope."""
     adapter, recorder = an_adapter(UNTRACKED)
     adapter.on_agent_step_started(began(1))
     adapter.on_agent_status_changed("stopped")
@@ -586,7 +585,7 @@ def test_a_run_that_goes_on_after_an_end_told_by_hand_is_the_same_run() -> None:
     assert recorder.sent[-1] == recorder.sent[-2]
 
 
-def test_a_run_that_begins_anew_after_an_end_told_by_hand_is_another_one() -> None:
+def test_a_run_that_restarts_after_a_manual_end_is_another_one() -> None:
     """7.1.1, 7.4.3."""
     adapter, recorder = an_adapter(UNTRACKED)
     for _ in range(2):
@@ -627,9 +626,7 @@ def test_a_criterion_that_raises_ends_the_execution_with_its_failure_step() -> N
 
 @pytest.mark.parametrize("config", [STANDARD, UNTRACKED])
 @pytest.mark.parametrize("status", [*WireStatus, *(str(status) for status in WireStatus)])
-def test_a_status_that_is_told_by_hand_is_always_sent(
-    config: BroadcastConfig, status: WireStatus | str
-) -> None:
+def test_a_manual_status_is_always_sent(config: BroadcastConfig, status: WireStatus | str) -> None:
     """7.4.3: the same one again, too, and without status tracking."""
     adapter, recorder = an_adapter(config)
     adapter.on_agent_status_changed(status, "broken", "Hm")
@@ -653,7 +650,7 @@ def test_a_status_that_is_told_by_hand_is_always_sent(
     assert [envelope.timestamp for envelope in recorder.sent] == [NOW, NOW]
 
 
-def test_a_status_that_is_told_by_hand_counts_as_the_last() -> None:
+def test_a_manual_status_counts_as_the_last() -> None:
     """7.4.3, 7.4.2."""
     adapter, recorder = an_adapter()
     adapter.on_agent_status_changed("processing")
@@ -663,14 +660,14 @@ def test_a_status_that_is_told_by_hand_counts_as_the_last() -> None:
     assert recorder.told() == ["status processing", "step.started", "status completed"]
 
 
-def test_a_status_that_nobody_knows_is_refused() -> None:
+def test_an_unknown_status_is_refused() -> None:
     """7.4.3, 1.2.1: the words of another layer are not the wire's."""
     adapter, _ = an_adapter()
     with pytest.raises(InvalidInput, match="idle, processing, paused, completed, stopped, failed, cancelled"):
         adapter.on_agent_status_changed("running")
 
 
-def test_without_tracking_no_status_is_told_by_itself() -> None:
+def test_without_tracking_no_status_is_sent_automatically() -> None:
     """7.4.1, 7.5."""
     adapter, recorder = an_adapter(UNTRACKED)
     for event in (began(), completed(), stopped(), failed()):
@@ -680,7 +677,7 @@ def test_without_tracking_no_status_is_told_by_itself() -> None:
     assert recorder.told() == ["step.started", "step.completed"]
 
 
-def test_a_reset_sends_nothing_and_begins_anew() -> None:
+def test_a_reset_sends_nothing_and_starts_over() -> None:
     """7.4.3: `idle`, and the next chunk is the first."""
     adapter, recorder = an_adapter()
     events = [began(), wrote("a"), wrote("b")]
@@ -766,7 +763,7 @@ def test_steps_tools_and_statuses_have_no_switch(config: BroadcastConfig, extra:
     ],
 )
 def test_a_setting_of_the_wrong_kind_is_refused(name: str, value: Any) -> None:
-    """7.5: and named."""
+    """7.5: with the setting's name."""
     with pytest.raises(InvalidInput, match=name):
         BroadcastConfig(**{name: value})
 
@@ -780,7 +777,7 @@ def test_empty_content_is_dropped_and_not_counted() -> None:
     assert heard(events).told() == ["1.1#0 a", "1.1#1 b"]
 
 
-def test_chunks_are_counted_anew_in_every_attempt_of_every_step() -> None:
+def test_chunks_are_numbered_from_zero_in_every_attempt_of_every_step() -> None:
     """7.6.1."""
     events = [wrote("a"), wrote("b"), wrote("c", 1, 2), wrote("d", 1, 2), began(2), wrote("e", 2)]
     assert [told for told in heard(events, UNTRACKED).told() if "#" in told] == [
@@ -802,12 +799,12 @@ def test_a_stream_that_ends_well_is_closed_by_one_empty_chunk() -> None:
     ]
 
 
-def test_the_last_words_come_before_the_closing_chunk() -> None:
-    """7.6.2: what closes a stream is empty."""
+def test_the_last_text_comes_before_the_closing_chunk() -> None:
+    """7.6.2: the chunk that closes a stream is empty."""
     assert heard([wrote("a", last=True)]).told() == ["1.1#0 a", "1.1#1 (end)"]
 
 
-def test_a_stream_without_words_is_not_closed() -> None:
+def test_a_stream_without_text_is_not_closed() -> None:
     """7.6.2."""
     assert heard([wrote("", last=True)]).sent == []
 
@@ -817,38 +814,38 @@ def test_nothing_follows_the_closing_chunk() -> None:
     assert heard([wrote("a", last=True), wrote("b")]).told() == ["1.1#0 a", "1.1#1 (end)"]
 
 
-def test_a_chunk_does_not_know_yet_which_envelope_it_follows() -> None:
-    """7.2, 7.1.1: numbers are the store's affair."""
+def test_a_chunk_does_not_contain_the_envelope_that_it_follows() -> None:
+    """7.2, 7.1.1: numbers are assigned by the store."""
     (chunk,) = heard([wrote("a")]).sent
     assert chunk.payload["after_seq"] is None
     assert chunk.seq is None
 
 
-def test_an_attempt_given_up_after_chunks_is_announced_before_the_next_one_writes() -> None:
+def test_an_attempt_superseded_after_chunks_is_announced_before_the_next_one_writes() -> None:
     """7.6.3."""
     recorder = heard([wrote("a"), wrote("b", 1, 2), wrote("", 1, 2, last=True)])
     assert recorder.told() == ["1.1#0 a", "superseded 1.1 by 2", "1.2#0 b", "1.2#1 (end)"]
 
 
-def test_an_attempt_given_up_after_it_was_closed_is_announced_as_well() -> None:
-    """7.6.3: its chunks are out, and readers have to drop them."""
+def test_an_attempt_superseded_after_it_was_closed_is_announced_as_well() -> None:
+    """7.6.3: its chunks were sent, and readers must drop them."""
     recorder = heard([wrote("a", last=True), wrote("b", 1, 3)])
     assert recorder.told() == ["1.1#0 a", "1.1#1 (end)", "superseded 1.1 by 3", "1.3#0 b"]
 
 
-def test_an_attempt_given_up_without_chunks_is_not_announced() -> None:
+def test_an_attempt_superseded_without_chunks_is_not_announced() -> None:
     """7.6.3."""
     assert heard([wrote(""), wrote("b", 1, 2)]).told() == ["1.2#0 b"]
 
 
-def test_nothing_of_an_attempt_is_told_after_the_next_one_wrote() -> None:
+def test_nothing_of_an_attempt_is_sent_after_the_next_one_wrote() -> None:
     """7.6.3, and nothing of a step after the next has begun."""
     late = [wrote("a"), wrote("b", 1, 2), wrote("late"), wrote("", last=True)]
     assert heard(late).told() == ["1.1#0 a", "superseded 1.1 by 2", "1.2#0 b"]
     assert heard([began(2), wrote("late", 1)], UNTRACKED).told() == ["step.started"]
 
 
-def test_an_attempt_can_be_given_up_by_hand() -> None:
+def test_an_attempt_can_be_superseded_manually() -> None:
     """7.6.3: announced if it wrote; the next begins at index 0."""
     adapter, recorder = an_adapter(UNTRACKED)
     adapter.on_agent_step_started(began())
@@ -870,14 +867,14 @@ def test_an_attempt_can_be_given_up_by_hand() -> None:
 
 
 @pytest.mark.parametrize("next_attempt", [0, 1])
-def test_an_attempt_is_given_up_for_a_later_one(next_attempt: int) -> None:
+def test_an_attempt_is_superseded_by_a_later_one(next_attempt: int) -> None:
     """7.6.3."""
     adapter, _ = an_adapter()
     with pytest.raises(InvalidInput, match="next_attempt"):
         adapter.on_attempt_superseded(next_attempt)
 
 
-def test_text_belongs_to_the_step_and_attempt_under_way_unless_it_says_otherwise() -> None:
+def test_text_belongs_to_the_step_and_attempt_under_way_by_default() -> None:
     """7.1.2, 7.6.1."""
     adapter, recorder = an_adapter(UNTRACKED)
     adapter.on_stream_chunk("before any step")
@@ -902,7 +899,7 @@ def test_text_belongs_to_the_step_and_attempt_under_way_unless_it_says_otherwise
 
 
 def test_without_chunks_no_attempt_is_announced_either() -> None:
-    """7.5, 7.6.3: readers were sent nothing that they would have to drop."""
+    """7.5, 7.6.3: readers received nothing that they would have to drop."""
     adapter, recorder = an_adapter(MINIMAL)
     for event in (wrote("a"), wrote("b", 1, 2, last=True)):
         adapter.on_stream_chunk(event)
@@ -924,7 +921,7 @@ STREAMS = st.lists(
 
 @given(STREAMS)
 def test_a_reader_can_follow_any_stream(events: list[StreamEventReceived]) -> None:
-    """7.6.1, 7.6.2, 7.6.3: whatever happens, in whatever order."""
+    """7.6.1, 7.6.2, 7.6.3: for any events, in any order."""
     recorder = heard(events)
     next_index: dict[tuple[int, int], int] = {}
     over: set[tuple[int, int]] = set()
@@ -963,7 +960,7 @@ ANYTHING = st.lists(
 
 
 @given(ANYTHING)
-def test_every_status_follows_from_the_one_before(events: list[Event]) -> None:
+def test_every_status_follows_from_the_previous_one(events: list[Event]) -> None:
     """7.4.2, 7.2: a change each time, and never back to `idle`."""
     statuses = heard(events).of("agent.status")
     chain = ["idle", *(status["status"] for status in statuses)]
@@ -976,7 +973,7 @@ def test_every_status_follows_from_the_one_before(events: list[Event]) -> None:
 
 
 class Ticking:
-    """A clock that goes on by a millisecond each time somebody looks."""
+    """A clock that advances by a millisecond at each reading."""
 
     def __init__(self) -> None:
         self._ticks = count()
@@ -989,7 +986,7 @@ class Ticking:
 
 
 def an_agent(builder: AgentBuilder, config: BroadcastConfig) -> tuple[Agent, Recorder]:
-    """An agent that is watched."""
+    """An agent with an adapter."""
     adapter, recorder = an_adapter(config)
     return Agent(builder.definition(), clock=Ticking()).wiretap(adapter.wiretap()), recorder
 
@@ -1007,7 +1004,7 @@ LOOK = ScenarioStep.tool_call("look", {"far": True}, "Looking", Usage(input=5))
 ANSWER = ScenarioStep.final("A tree", Usage(output=2))
 
 
-def test_a_run_with_a_tool_call_tells_everything_in_order() -> None:
+def test_a_run_with_a_tool_call_sends_everything_in_order() -> None:
     """7.1.2, 7.2, 7.4.1, 7.4.2, 7.6.1, 7.6.2: an agent that looks and answers."""
     agent, recorder = an_agent(scripted(LOOK, ANSWER), DEBUG)
     agent.run("What is there?")
@@ -1065,7 +1062,7 @@ def test_a_run_with_a_tool_call_tells_everything_in_order() -> None:
 @pytest.mark.parametrize(
     ("config", "left_out"), [(STANDARD, {"continuation"}), (MINIMAL, {"continuation", "stream.chunk"})]
 )
-def test_a_run_that_tells_less_tells_it_in_the_same_order(
+def test_a_run_with_fewer_envelopes_sends_them_in_the_same_order(
     config: BroadcastConfig, left_out: set[str]
 ) -> None:
     """7.5."""
@@ -1080,7 +1077,7 @@ def test_a_run_that_tells_less_tells_it_in_the_same_order(
 
 
 def test_a_failing_tool_ends_the_run_with_its_error() -> None:
-    """7.4.1, 7.4.2: told once, and last."""
+    """7.4.1, 7.4.2: sent once, and last."""
     agent, recorder = an_agent(scripted(ScenarioStep.tool_call("fall", {}, "")), TRACED)
     agent.run("Fall!")
     assert recorder.told() == [
@@ -1097,7 +1094,7 @@ def test_a_failing_tool_ends_the_run_with_its_error() -> None:
 
 
 class CutOff(StepDriver):
-    """A model whose first call fails in the middle of its answer."""
+    """A model whose first call fails in the middle of its reply."""
 
     def __init__(self) -> None:
         self.answers = iter([False, True])
@@ -1113,7 +1110,7 @@ class CutOff(StepDriver):
         return DeterministicAgentDriver().said(step)
 
 
-def test_a_stream_that_breaks_off_is_not_closed() -> None:
+def test_an_interrupted_stream_is_not_closed() -> None:
     """7.6.2: the step that follows is another one, and its chunks count from 0."""
     builder = AgentBuilder.base().with_driver(CutOff()).with_error_policy(ErrorPolicy.retry_all(2))
     agent, recorder = an_agent(builder, STANDARD)
@@ -1128,7 +1125,7 @@ def test_a_stream_that_breaks_off_is_not_closed() -> None:
 
 @pytest.mark.parametrize(("steps", "kinds"), [(0, []), (1, ["step.started", "step.completed"])])
 def test_a_run_at_its_limit_is_stopped(steps: int, kinds: list[str]) -> None:
-    """7.4.1, 1.2.1: also before its first step, when nothing else is told."""
+    """7.4.1, 1.2.1: also before its first step, when nothing else is sent."""
     script = scripted(ScenarioStep.tool_call("look", execute_tools=False)).with_max_steps(steps)
     agent, recorder = an_agent(script, STANDARD)
     agent.run("What is there?")
@@ -1137,7 +1134,7 @@ def test_a_run_at_its_limit_is_stopped(steps: int, kinds: list[str]) -> None:
 
 
 class Cancelling(AgentHook):
-    """A person who has seen enough."""
+    """A person who cancels."""
 
     def after_step(self, state: AgentState) -> AgentState:
         return state.with_stop_signal(StopSignal(StopReason.USER_REQUESTED, "enough"))
@@ -1165,7 +1162,7 @@ def broken_at_once(_state: AgentState) -> ContinuationDecision:
 def test_a_run_whose_criterion_raises_fails_once_at_its_end(
     criterion: Callable[[AgentState], ContinuationDecision], steps: int
 ) -> None:
-    """7.4.2, 2.2.7: the failure step is told before the status."""
+    """7.4.2, 2.2.7: the failure step is sent before the status."""
     builder = scripted(ANSWER).add_continuation_criteria(ContinuationCriteria.when(criterion))
     agent, recorder = an_agent(builder, MINIMAL)
     agent.run("What is there?")
@@ -1177,8 +1174,8 @@ def test_a_run_whose_criterion_raises_fails_once_at_its_end(
     assert recorder.of("agent.status")[-1]["error_message"] == "no idea"
 
 
-def test_a_conversation_goes_on_through_the_same_adapter() -> None:
-    """7.4.2: one execution after the other, each told in full."""
+def test_a_conversation_continues_through_the_same_adapter() -> None:
+    """7.4.2: one execution after the other, each sent in full."""
     agent, recorder = an_agent(scripted(ANSWER), DEBUG)
     state = agent.run("What is there?")
     once = recorder.told()
@@ -1187,7 +1184,7 @@ def test_a_conversation_goes_on_through_the_same_adapter() -> None:
     assert len({envelope.id for envelope in recorder.sent}) == len(recorder.sent)
 
 
-def test_an_adapter_in_a_process_brings_the_clock_of_the_machine() -> None:
+def test_an_adapter_in_a_process_uses_the_clock_of_the_machine() -> None:
     """7.1.2: the four arguments of the adapter suffice there."""
     recorder = Recorder()
     adapter = LocalAdapter(recorder, SESSION, EXECUTION, BroadcastConfig.minimal())
@@ -1198,7 +1195,7 @@ def test_an_adapter_in_a_process_brings_the_clock_of_the_machine() -> None:
     assert recorder.sent[0].timestamp > AT
 
 
-def test_an_adapter_in_a_process_takes_another_clock_as_well() -> None:
+def test_an_adapter_in_a_process_accepts_another_clock() -> None:
     """7.1.2."""
     recorder = Recorder()
     LocalAdapter(recorder, SESSION, EXECUTION, clock=lambda: NOW).on_agent_status_changed("paused")

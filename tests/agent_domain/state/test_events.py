@@ -1,4 +1,4 @@
-"""In-process events: what they are called, what they say, and who is told."""
+"""In-process events: their names, payloads, and listeners."""
 
 import json
 from dataclasses import fields
@@ -186,7 +186,7 @@ PAYLOADS: list[tuple[Event, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("event", "payload"), PAYLOADS, ids=[type(event).__name__ for event, _ in PAYLOADS])
 def test_the_payload_of_an_event(event: Event, payload: dict[str, Any]) -> None:
-    """4.6.1, 4.6.2, 0.7: these keys and no others; a tool stands under `tool`."""
+    """4.6.1, 4.6.2, 0.7: these keys and no others; a tool is under `tool`."""
     assert json.loads(json.dumps(event.to_dict())) == payload | ON_THE_WIRE
 
 
@@ -204,7 +204,7 @@ def test_every_event_has_its_payload_here() -> None:
     assert {type(event) for event, _ in PAYLOADS} == set(Event.__subclasses__())
 
 
-def test_what_is_not_known_is_null() -> None:
+def test_an_unknown_value_is_null() -> None:
     """4.6.1."""
     event = AgentStepStarted(at=AT, step_number=1, message_count=0)
     assert event.to_dict() == {
@@ -243,14 +243,14 @@ def test_an_evaluation_reads_as_a_sentence(outcome: ContinuationOutcome, text: s
     assert str(an_evaluation(outcome)) == text
 
 
-# Who is told.
+# Listeners.
 
 STARTED = AgentStepStarted(**WHO, step_number=1, message_count=0)
 FINISHED = AgentFinished(**WHO, status=AgentStatus.COMPLETED, total_steps=1, total_usage=USAGE)
 
 
-def test_listeners_are_told_in_the_order_in_which_they_came() -> None:
-    """4.6.3: everything, or one class."""
+def test_listeners_are_called_in_the_order_of_registration() -> None:
+    """4.6.3: all events, or one class."""
     bus, heard = EventBus(), list[tuple[str, Event]]()
     bus.wiretap(lambda event: heard.append(("all", event)))
     bus.on_event(AgentFinished, lambda event: heard.append(("finished", event)))
@@ -276,7 +276,7 @@ def test_none_is_no_listener() -> None:
 
 @pytest.mark.parametrize("odd", ["text", 5, object()])
 def test_a_listener_can_be_called(odd: Any) -> None:
-    """4.6.3: what cannot is refused when it is registered."""
+    """4.6.3: an object that is not callable is refused when it is registered."""
     bus = EventBus()
     with pytest.raises(InvalidInput, match="a listener must be callable"):
         bus.wiretap(odd)
@@ -288,8 +288,8 @@ def fails(event: Event) -> None:
     raise ValueError(f"odd {type(event).__name__}")
 
 
-def test_a_listener_that_raises_is_named_by_its_event_and_keeps_its_cause() -> None:
-    """4.6.3: those after it are not told."""
+def test_a_listener_that_raises_is_reported_with_its_event_and_its_cause() -> None:
+    """4.6.3: those after it are not called."""
     bus, heard = EventBus(), list[Event]()
     bus.wiretap(fails)
     bus.wiretap(heard.append)
@@ -299,8 +299,8 @@ def test_a_listener_that_raises_is_named_by_its_event_and_keeps_its_cause() -> N
     assert heard == []
 
 
-def test_a_bus_can_tell_another_bus() -> None:
-    """4.6.3, 11: what its listener raised stays the cause."""
+def test_a_bus_can_forward_to_another_bus() -> None:
+    """4.6.3, 11: an exception of its listener stays the cause."""
     inner, outer = EventBus(), EventBus()
     outer.wiretap(inner.emit)
     inner.wiretap(fails)
@@ -309,8 +309,8 @@ def test_a_bus_can_tell_another_bus() -> None:
     assert isinstance(failed.value.__cause__, ValueError)
 
 
-def test_a_listener_may_register_another_while_it_is_told() -> None:
-    """4.6.3: that one is told from the next event on."""
+def test_a_listener_may_register_another_while_it_is_called() -> None:
+    """4.6.3: the new one gets the next event."""
     bus, heard = EventBus(), list[Event]()
 
     def registering(_event: Event) -> None:
@@ -327,14 +327,14 @@ async def later_on(_event: Event) -> None: ...
 
 
 class LaterOn:
-    """An object whose call has to be awaited."""
+    """An object whose call must be awaited."""
 
     async def __call__(self, _event: Event) -> None: ...
 
 
 @pytest.mark.parametrize("listener", [later_on, LaterOn()], ids=["function", "object"])
 def test_a_listener_that_would_have_to_be_awaited_is_refused(listener: Any) -> None:
-    """4.6.3: it would never hear anything."""
+    """4.6.3: it would never run."""
     bus = EventBus()
     with pytest.raises(InvalidInput, match="a listener is called synchronously and cannot be awaited"):
         bus.wiretap(listener)
@@ -344,7 +344,7 @@ def test_a_listener_that_would_have_to_be_awaited_is_refused(listener: Any) -> N
 
 
 @pytest.mark.parametrize("kind", [str, "AgentFinished", (AgentFinished, AgentFailed), None])
-def test_listening_to_what_is_no_class_of_events_is_refused(kind: Any) -> None:
+def test_a_class_that_is_no_event_is_refused(kind: Any) -> None:
     """4.6.3."""
     with pytest.raises(InvalidInput, match="on_event takes a class of events, not "):
         EventBus().on_event(kind, print)

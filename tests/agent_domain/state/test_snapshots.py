@@ -71,7 +71,7 @@ def restored(snapshot: dict[str, Any]) -> AgentState:
     return SlimAgentStateSerializer().deserialize(snapshot)
 
 
-# How much.
+# Presets and limits.
 
 
 @pytest.mark.parametrize(
@@ -104,11 +104,11 @@ def test_a_limit_is_a_whole_number(field: str, value: Any) -> None:
         SlimSerializationConfig(**limit)
 
 
-# What.
+# Content.
 
 
 def test_the_slim_form() -> None:
-    """6.2, 0.5: every key; moments without fractions."""
+    """6.2, 0.5: every key; times without fractions."""
     asked = replace(a_state("Hello"), parent_agent_id=PARENT).with_metadata("tasks", [1]).at(AT)
     step = a_step("Hi", answered(a_call("look", "c1", at="x")), tokens=100, seconds=1.5)
     response = step.inference_response and replace(step.inference_response, finish_reason="stop")
@@ -149,8 +149,8 @@ def test_the_slim_form() -> None:
     }
 
 
-def test_keys_are_present_even_when_nothing_stands_under_them() -> None:
-    """6.2: what is left out is [] or null."""
+def test_keys_are_present_even_when_they_are_empty() -> None:
+    """6.2: an omitted value is [] or null."""
     empty = slim(AgentState.empty(), MINIMAL)
     assert set(empty) == set(slim(having_taken(a_step("Hi")), FULL))
     assert empty | {"schema_version": 1} == {
@@ -178,15 +178,17 @@ def test_keys_are_present_even_when_nothing_stands_under_them() -> None:
 @pytest.mark.parametrize(
     ("config", "told"), [(MINIMAL, False), (STANDARD, False), (FULL, True), (UNLIMITED, True)]
 )
-def test_the_last_continuation_is_told_where_traces_are(config: SlimSerializationConfig, told: bool) -> None:
+def test_the_last_continuation_is_included_where_traces_are(
+    config: SlimSerializationConfig, told: bool
+) -> None:
     """6.1, 6.2."""
     state = a_state().with_continuation_outcome(STOPS)
     assert (slim(state, config)["last_continuation"] is not None) == told
     assert slim(a_state(), config)["last_continuation"] is None
 
 
-def test_the_current_step_is_told_while_it_is_under_way() -> None:
-    """6.2: under its number; how long it takes is not known yet."""
+def test_the_current_step_is_included_while_it_is_under_way() -> None:
+    """6.2: under its number; its duration is not known yet."""
     step = a_step("", failing(a_call()), calls=(a_call("find", "c2"),), number=2)
     state = having_taken(a_step("one")).with_step_started(later(1)).with_current_step(step)
     current = slim(state)["current_step"]
@@ -214,7 +216,7 @@ def test_the_most_recent_messages_are_kept(limit: int | None, kept: list[str]) -
     assert [message["content"] for message in written] == kept
 
 
-def test_what_a_message_lacks_is_empty_text_or_the_user() -> None:
+def test_missing_fields_of_a_message_are_empty_text_or_the_user() -> None:
     """6.3.1: written and read."""
     assert slim(AgentState.empty().with_messages([{}]))["messages"] == [
         {"role": "user", "content": "", "metadata": {}}
@@ -275,8 +277,8 @@ def test_a_raw_result_is_never_written(config: SlimSerializationConfig, role: Ro
 
 
 @pytest.mark.parametrize("config", [MINIMAL, STANDARD, FULL, UNLIMITED])
-def test_what_only_a_provider_can_read_is_never_written(config: SlimSerializationConfig) -> None:
-    """6.3.6: snapshots are for people; sealed reasoning tells them nothing."""
+def test_data_that_only_a_provider_can_read_are_never_written(config: SlimSerializationConfig) -> None:
+    """6.3.6: snapshots are for people; sealed reasoning means nothing to them."""
     message = assistant("said", provider_items=[{"origin": "a model", "items": [{"sealed": "x"}]}])
     assert slim_message(message, config)["metadata"] == {}
 
@@ -302,11 +304,11 @@ def test_redacted_calls_show_id_and_name(call: Any, redacted: dict[str, Any]) ->
 
 @pytest.mark.parametrize("odd", ["secret", {"id": "secret"}, 5, None])
 def test_calls_that_are_no_list_are_redacted_away(odd: Any) -> None:
-    """6.3.4: nothing of them is told."""
+    """6.3.4: nothing of them is shown."""
     assert slim_message(assistant("", tool_calls=odd), MINIMAL)["metadata"] == {"tool_calls": []}
 
 
-def test_without_metadata_a_message_keeps_what_ties_calls_to_results() -> None:
+def test_without_metadata_a_message_keeps_the_link_between_calls_and_results() -> None:
     """6.3.6."""
     ties = {"tool_calls": [{"id": "c1", "name": "look"}], "tool_call_id": "c1", "tool_name": "look"}
     message = Message(Role.ASSISTANT, "", frozen_map({**ties, "note": "secret"}))
@@ -326,7 +328,7 @@ def test_the_last_steps_keep_their_numbers(limit: int | None, numbers: list[int]
     assert slim(state, max_steps=limit, include_steps=False)["steps"] == []
 
 
-# Read again.
+# Reading.
 
 
 def test_a_snapshot_restores_all_but_steps_starts_and_cached_context() -> None:
@@ -349,7 +351,7 @@ def test_a_snapshot_restores_all_but_steps_starts_and_cached_context() -> None:
 
 
 @pytest.mark.parametrize("execution", [{}, None, {"cumulative_seconds": None}])
-def test_seconds_that_are_missing_in_a_snapshot_are_none_worked(execution: Any) -> None:
+def test_seconds_that_are_missing_in_a_snapshot_are_zero(execution: Any) -> None:
     """6.3.7."""
     assert restored({"execution": execution}).state_info == StateInfo()
 
@@ -363,7 +365,7 @@ def test_restored_usage_counts_until_a_new_execution_begins() -> None:
 
 
 def test_an_empty_snapshot_is_an_empty_state() -> None:
-    """0.6, 6.3.7: and what is unknown is ignored."""
+    """0.6, 6.3.7: and unknown keys are ignored."""
     assert restored({}) == AgentState.empty()
     snapshot = slim(a_state("Hello"))
     later_version = {
@@ -377,7 +379,7 @@ def test_an_empty_snapshot_is_an_empty_state() -> None:
 
 
 def keeping(state: AgentState) -> AgentState:
-    """What an unlimited snapshot restores of a state."""
+    """The part of a state that an unlimited snapshot restores."""
     info = replace(
         state.state_info.add_execution_time(state.facts.seconds_under_way),
         id=state.agent_id,
@@ -397,7 +399,7 @@ def without_result(metadata: dict[str, Any]) -> dict[str, Any]:
 
 @given(states())
 def test_any_state_fits_into_any_snapshot(state: AgentState) -> None:
-    """6.1, 6.2, 6.3.7: and is restored as far as it reaches."""
+    """6.1, 6.2, 6.3.7: and is restored within its limits."""
     for config in (MINIMAL, STANDARD, FULL):
         snapshot = slim(state, config)
         assert len(snapshot["messages"]) <= (config.max_messages or 0)
@@ -412,7 +414,7 @@ def test_any_state_fits_into_any_snapshot(state: AgentState) -> None:
 def test_a_cut_conversation_is_made_of_the_last_messages(
     conversation: list[Message], length: int, count: int
 ) -> None:
-    """6.3.1, 6.3.2: whatever the script they are written in."""
+    """6.3.1, 6.3.2: in any script."""
     state = AgentState.empty().with_messages(conversation)
     written = slim(state, max_messages=count, max_content_length=length)["messages"]
     texts = [
@@ -443,8 +445,8 @@ def test_a_cut_conversation_is_made_of_the_last_messages(
         ({"messages": [{"content": "\udfff"}]}, "half of a surrogate pair"),
     ],
 )
-def test_what_is_no_snapshot_is_refused_in_one_way(data: Any, complaint: str) -> None:
-    """6.3.7: with what is wrong."""
+def test_an_invalid_snapshot_is_refused_in_one_way(data: Any, complaint: str) -> None:
+    """6.3.7: with the reason."""
     with pytest.raises(InvalidInput, match=complaint) as refused:
         restored(data)
     assert str(refused.value).startswith("the snapshot cannot be read: ")
@@ -508,14 +510,14 @@ def test_every_section_keeps_fifty_messages_of_two_thousand_characters() -> None
     assert read.message_store.section("notes")[-1].text == "é" * 2000 + "..."
 
 
-def test_messages_that_say_nothing_take_no_place() -> None:
+def test_empty_messages_take_no_place() -> None:
     """5.1.2, 6.3.8."""
     read = continued(a_state(user("first"), *[user("")] * 50))
     assert read.messages == (user("first"),)
 
 
 def test_flat_messages_are_continued_from() -> None:
-    """6.3.8, 0.6: what is unknown is ignored."""
+    """6.3.8, 0.6: unknown keys are ignored."""
     read = ContinuationAgentStateSerializer().deserialize(
         {"messages": [{"role": "user", "content": "Hi", "new": 1}], "new": 1}
     )
@@ -551,15 +553,15 @@ NOT_TO_CONTINUE_FROM: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("data", "complaint"), NOT_TO_CONTINUE_FROM)
-def test_what_cannot_be_continued_from_is_refused_in_one_way(data: Any, complaint: str) -> None:
-    """6.3.8: with what is wrong."""
+def test_invalid_input_is_refused_in_one_way(data: Any, complaint: str) -> None:
+    """6.3.8: with the reason."""
     with pytest.raises(InvalidInput, match=complaint) as refused:
         ContinuationAgentStateSerializer().deserialize(data)
     assert str(refused.value).startswith("the continuation state cannot be read: ")
 
 
-def test_what_a_state_may_hold_its_snapshots_can_hold() -> None:
-    """6.3.7, 6.3.8: also what is nested as deep as may be."""
+def test_snapshots_can_hold_any_content_of_a_state() -> None:
+    """6.3.7, 6.3.8: also the deepest permitted nesting."""
     deep: Any = []
     for _ in range(MAX_DEPTH - 2):
         deep = [deep]

@@ -1,4 +1,4 @@
-"""The full state: what it holds, what happens to it, and how it is written and read."""
+"""The full state: its content, its transitions, and its written form."""
 
 import json
 from collections.abc import Callable
@@ -60,7 +60,7 @@ OTHER = a_call("look", "c2")
 
 
 def results(step: AgentStep) -> Messages:
-    """What a driver would make of a finished step: the calls, then each result."""
+    """A driver's output for a finished step: the calls, then each result."""
     said = assistant("", tool_calls=[{"id": call.id} for call in step.tool_calls])
     return (said, *(tool_message(e.text, e.call.id, e.call.name) for e in step.tool_executions))
 
@@ -70,14 +70,13 @@ def a_criticised(approved: bool, **metadata: Any) -> AgentState:
 
 
 def nested(depth: int) -> Any:
-    """A list in a list in a list ..."""
     value: list[Any] = []
     for _ in range(depth - 1):
         value = [value]
     return value
 
 
-# What it is.
+# Content.
 
 
 def test_an_empty_state_has_nothing_and_has_not_started() -> None:
@@ -140,7 +139,7 @@ def test_metadata_are_set_by_key_or_merged_by_map() -> None:
     ],
 )
 def test_metadata_that_json_cannot_hold_are_refused(value: object, complaint: str) -> None:
-    """4.1.2: what is wrong is said, and where."""
+    """4.1.2: the error names the reason and the place."""
     with pytest.raises(InvalidInput, match=complaint) as refused:
         AgentState.empty().with_metadata("key", value)
     assert "metadata" in str(refused.value)
@@ -159,8 +158,8 @@ def test_the_cached_context_is_no_part_of_the_conversation() -> None:
     assert (state.cached_context, state.messages) == (context, (user("Hello"),))
 
 
-def test_ids_once_given_stay() -> None:
-    """4.1.1: the state's own information goes by the agent's id."""
+def test_given_ids_stay() -> None:
+    """4.1.1: the state's own information uses the agent's id."""
     state = AgentState.empty().identified(AGENT, EXECUTION)
     assert (state.agent_id, state.execution.execution_id, state.state_info.id) == (AGENT, EXECUTION, AGENT)
     assert state.identified(UUID(int=8), UUID(int=9)) == state
@@ -179,9 +178,7 @@ def test_ids_once_given_stay() -> None:
         ((assistant("one"), assistant(" \n")), "one"),
     ],
 )
-def test_the_final_response_is_the_last_thing_said_to_people(
-    conversation: Messages, response: str | None
-) -> None:
+def test_the_final_response_is_the_last_text_for_people(conversation: Messages, response: str | None) -> None:
     """4.3.5: no tool call, and not the arguments of one."""
     state = having_taken(a_step("", answered(CALL)), state=a_state()).with_messages(conversation)
     assert state.final_response == response
@@ -205,7 +202,7 @@ def test_the_latest_critique_is_read_from_the_metadata(
     assert state.critique == critique
 
 
-def test_what_failed_is_told_with_its_message() -> None:
+def test_a_failure_is_reported_with_its_message() -> None:
     """3.4.1, 3.4.3: counted within the execution."""
     fine, broken = a_step("fine"), a_step("", failing(CALL, "broken"))
     state = having_taken(broken, fine, replace(broken, id=UUID(int=7)))
@@ -229,7 +226,7 @@ def an_ended_execution() -> AgentState:
 
 
 def test_a_reset_begins_a_new_execution_of_the_same_agent() -> None:
-    """4.1.4, 2.7: what belongs to an execution goes, what belongs to agent and session stays."""
+    """4.1.4, 2.7: the data of an execution are cleared, those of agent and session stay."""
     before = an_ended_execution()
     state = before.with_user_message("And now?")
     assert state.status is AgentStatus.IN_PROGRESS
@@ -256,7 +253,7 @@ def test_a_new_execution_clears_its_data_and_the_critique() -> None:
     assert state.metadata == {"kept": 1}
 
 
-def test_without_a_reset_the_execution_goes_on() -> None:
+def test_without_a_reset_the_execution_continues() -> None:
     """4.1.4."""
     before = an_ended_execution()
     state = before.with_user_message({"role": "user", "content": "More"}, reset=False)
@@ -265,7 +262,7 @@ def test_without_a_reset_the_execution_goes_on() -> None:
     assert state.messages == (*before.messages, user("More"))
 
 
-# What happens to it.
+# Transitions.
 
 
 def test_a_step_start_stamps_clears_the_signals_and_opens_the_hook_context() -> None:
@@ -324,7 +321,7 @@ def test_a_step_joins_the_conversation_once_its_last_call_is_answered() -> None:
     assert (state.step_count, state.steps) == (1, (done,))
 
 
-def test_work_besides_the_calls_counts_for_the_step_and_its_execution() -> None:
+def test_work_beside_the_calls_counts_for_the_step_and_its_execution() -> None:
     """2.7.1: such as a critic's."""
     state = a_state().with_step_started(AT).with_current_step(a_step("Hi", seconds=1.0)).worked(0.5)
     assert state.current_step is not None
@@ -349,7 +346,7 @@ def test_an_exception_becomes_the_step_under_way() -> None:
 
 
 def test_an_exception_after_a_step_was_applied_becomes_the_next_step() -> None:
-    """4.3.4: n stays what it is, the failure is n + 1."""
+    """4.3.4: n does not change, the failure is n + 1."""
     applied = a_state("Hello").with_step_started(AT).with_current_step(a_step("Hi", tokens=5))
     state = applied.failed(StepError("boom"), later(1)).recorded(GOES_ON, later(2))
     first, second = state.execution.step_executions
@@ -370,7 +367,7 @@ def test_steps_have_ids_of_their_own() -> None:
 
 
 def test_a_step_that_is_cut_short_leaves_no_call_without_a_result() -> None:
-    """1.1.5: each unanswered call gets one text; what was answered stays."""
+    """1.1.5: each unanswered call gets one text; existing results stay."""
     step = a_step("", answered(CALL), calls=(OTHER,))
     waiting = a_state("Hello").with_step_started(AT).with_current_step(step)
     state = waiting.abandoned(later(1), results)
@@ -382,8 +379,8 @@ def test_a_step_that_is_cut_short_leaves_no_call_without_a_result() -> None:
     assert (state.pending, state.step_count) == ((), 1)
 
 
-def test_what_failed_in_a_step_that_is_cut_short_is_no_error_of_the_run() -> None:
-    """8.2.1, 1.1.5: the model reads it all the same."""
+def test_failures_in_a_step_that_is_cut_short_are_no_errors_of_the_run() -> None:
+    """8.2.1, 1.1.5: the model reads them all the same."""
     step = a_step("", failing(CALL, "broken"), calls=(OTHER,))
     state = a_state().with_step_started(AT).with_current_step(step).abandoned(later(1), results)
     assert next(message.text for message in state.messages if message.is_tool) == "Error: broken"
@@ -400,13 +397,13 @@ def test_what_failed_in_a_step_that_is_cut_short_is_no_error_of_the_run() -> Non
         a_state("Hello").with_step_started(AT).with_current_step(a_step("Hi", answered(CALL))),
     ],
 )
-def test_where_no_call_waits_nothing_is_answered(state: AgentState) -> None:
+def test_without_waiting_calls_no_result_is_added(state: AgentState) -> None:
     """1.1.5."""
     abandoned = state.abandoned(later(1), results)
     assert (abandoned.messages, abandoned.steps) == (state.messages, state.steps)
 
 
-def test_a_step_that_is_given_up_before_the_model_answered_leaves_nothing() -> None:
+def test_a_step_that_is_given_up_before_the_reply_leaves_nothing() -> None:
     """1.1.5, 8.2.1."""
     abandoned = a_state("Hello").with_step_started(AT).abandoned(later(1), results)
     assert (abandoned.awaits_reply, abandoned.current_step_started_at) == (False, None)
@@ -419,7 +416,7 @@ def test_recording_without_a_step_changes_nothing() -> None:
         assert state.recorded(STOPS, later(9)) == state
 
 
-def test_an_execution_that_ends_has_its_status_its_outcome_and_the_moment() -> None:
+def test_an_execution_that_ends_has_its_status_its_outcome_and_the_time() -> None:
     """4.5.1, 4.4."""
     state = having_taken(a_step("one")).ended(STOPS, ErrorPolicy(), later(4))
     assert (state.status, state.last_outcome) == (AgentStatus.COMPLETED, STOPS)
@@ -493,7 +490,7 @@ def test_a_hand_made_step_counts_although_its_calls_have_no_results() -> None:
     assert AgentState.from_dict(state.to_dict()).step_count == 1
 
 
-def test_a_record_that_nobody_announced_counts_as_well() -> None:
+def test_a_record_without_a_step_start_counts_as_well() -> None:
     """4.4.2: each step once, and its usage."""
     step = a_step("one", failing(CALL), tokens=5)
     state = a_state().with_step_recorded(StepExecution(1, step, GOES_ON, AT, later(1)))
@@ -525,7 +522,7 @@ def test_the_wall_clock_starts_when_a_run_is_entered() -> None:
     assert entered.entered(later(8)).execution.started_at == later(7)
 
 
-def test_a_pause_is_lifted_by_resuming_which_starts_the_wall_clock_anew() -> None:
+def test_resuming_ends_a_pause_and_restarts_the_wall_clock() -> None:
     """2.7."""
     paused = a_state().entered(AT).paused()
     resumed = paused.resumed(later(1000))
@@ -533,7 +530,7 @@ def test_a_pause_is_lifted_by_resuming_which_starts_the_wall_clock_anew() -> Non
     assert resumed.at(later(1001)).elapsed_seconds == 1.0
 
 
-def test_steered_messages_are_seen() -> None:
+def test_steered_messages_are_visible() -> None:
     """8.3.1."""
     assert replace(a_state(), facts=a_state().facts.steered_by(2)).steered == 2
 
@@ -560,13 +557,13 @@ def test_the_information_about_a_state_is_written_and_read() -> None:
 
 
 @pytest.mark.parametrize("missing", [{}, {"cumulativeExecutionSeconds": None}])
-def test_seconds_that_are_missing_read_as_none_worked(missing: dict[str, Any]) -> None:
+def test_missing_seconds_read_as_zero(missing: dict[str, Any]) -> None:
     """4.1.6."""
     info = StateInfo.from_dict({"id": str(AGENT), **missing})
     assert (info.cumulative_execution_seconds, info.session_execution_seconds) == (0.0, 0.0)
 
 
-# Written and read.
+# Writing and reading.
 
 
 def as_stored(state: AgentState) -> Any:
@@ -575,7 +572,7 @@ def as_stored(state: AgentState) -> Any:
 
 
 def without_transients(state: AgentState) -> AgentState:
-    """What a round trip keeps."""
+    """The part that a round trip keeps."""
     facts = replace(
         state.facts,
         execution_started_at=None,
@@ -593,7 +590,7 @@ def without_transients(state: AgentState) -> AgentState:
 
 @given(states())
 def test_any_state_survives_being_written_and_read(state: AgentState) -> None:
-    """4.1.7, 4.4.2, 5.1.2: all but transients and empty messages, as often as need be."""
+    """4.1.7, 4.4.2, 5.1.2: all but transients and empty messages, any number of times."""
     written = as_stored(state)
     read = AgentState.from_dict(written)
     assert read == without_transients(state)
@@ -641,8 +638,8 @@ def test_the_keys_of_the_full_state() -> None:
     assert [step["number"] for step in steps] == [1]
 
 
-def test_the_task_is_what_people_said_last_before_the_first_step() -> None:
-    """9.7.1: steering and what was said before do not change it; it survives being written."""
+def test_the_task_is_the_last_message_of_people_before_the_first_step() -> None:
+    """9.7.1: steering and earlier messages do not change it; it survives being written."""
     asked = a_state("Book a train").heard(assistant("Done"), user("And a room"))
     began = asked.entered(AT)
     steered = having_taken(a_step("Which?"), state=began).heard(user("By the harbour"))
@@ -654,8 +651,8 @@ def test_the_task_is_what_people_said_last_before_the_first_step() -> None:
     assert AgentState.empty().task == ""
 
 
-def test_a_step_that_waits_is_written_by_itself() -> None:
-    """4.4: only while it is under way; afterwards it stands in its record."""
+def test_a_step_that_waits_is_written_separately() -> None:
+    """4.4: only while it is under way; afterwards it is in its record."""
     waiting = a_state().with_step_started(AT).with_current_step(a_step("", calls=(CALL,)))
     assert as_stored(waiting)["currentStep"]["inferenceResponse"]["toolCalls"][0]["id"] == "c1"
     read = AgentState.from_dict(as_stored(waiting))
@@ -665,7 +662,7 @@ def test_a_step_that_waits_is_written_by_itself() -> None:
 
 
 def test_transients_are_gone_after_a_round_trip() -> None:
-    """4.4.2, 4.1.7: the execution's start is ignored even if somebody wrote it."""
+    """4.4.2, 4.1.7: the execution's start is ignored even if it was written."""
     state = a_state().entered(AT).with_step_started(AT).with_hook_context({"a": 1}).with_stop_signal(SIGNAL)
     written = as_stored(state.with_continuation_requested()) | {"executionStartedAt": "2020-01-01T00:00:00Z"}
     read = AgentState.from_dict(written)
@@ -683,7 +680,7 @@ def test_a_flat_list_of_messages_is_the_default_section() -> None:
 
 
 def with_unknown_fields(written: dict[str, Any]) -> dict[str, Any]:
-    """As a later version might have written it."""
+    """The form of a later version."""
     new: dict[str, Any] = {"fromTheFuture": {"nested": [1]}}
     (step,) = written["steps"]
     (section,) = written["messageStore"]["sections"]
@@ -725,8 +722,8 @@ def test_unknown_fields_are_ignored() -> None:
 
 
 @pytest.mark.parametrize("depth", [1, MAX_DEPTH - 1])
-def test_what_a_state_may_hold_it_can_read_back(depth: int) -> None:
-    """4.1.7: also what is nested as deep as may be."""
+def test_a_state_can_read_back_any_content(depth: int) -> None:
+    """4.1.7: also the deepest permitted nesting."""
     call = a_call("look", "c1", deep=nested(depth))
     state = having_taken(a_step("", answered(call, nested(depth)))).with_metadata("deep", nested(depth))
     message = Message(Role.USER, freeze([nested(depth)]), frozen_map({"deep": nested(depth)}))
@@ -759,8 +756,8 @@ def broken(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
         (broken(lambda d: d.update(messages=1, messageStore=None)), "int"),
     ],
 )
-def test_what_cannot_be_read_is_refused_in_one_way(written: Any, complaint: str) -> None:
-    """4.1.7: one typed error, which says what is wrong."""
+def test_unreadable_input_is_refused_in_one_way(written: Any, complaint: str) -> None:
+    """4.1.7: one typed error, which names the reason."""
     with pytest.raises(InvalidInput, match=complaint) as refused:
         AgentState.from_dict(written)
     assert str(refused.value).startswith("the agent state cannot be read: ")
@@ -781,7 +778,7 @@ DOORS: list[Callable[[str], object]] = [
 def test_text_that_cannot_be_stored_does_not_get_in(
     enter: Callable[[str], object], text: str, complaint: str
 ) -> None:
-    """4.1.7: refused at the door, not when the state is written."""
+    """4.1.7: refused when it is set, not when the state is written."""
     with pytest.raises(InvalidInput, match=complaint):
         enter(text)
 
@@ -794,13 +791,13 @@ def test_an_exception_whose_text_cannot_be_stored_can_be_recorded() -> None:
     assert read.errors_as_text.endswith("b")
 
 
-def test_what_is_paused_is_paused_when_it_is_read() -> None:
-    """8.4.1: nobody else resumes it."""
+def test_a_paused_state_is_paused_when_it_is_read() -> None:
+    """8.4.1: no later call resumes it automatically."""
     assert AgentState.from_dict(as_stored(a_state("Hello").paused())).is_paused
 
 
-def test_a_large_state_is_told_in_a_line() -> None:
-    """4.1.1: debuggers and event loops ask for it unasked."""
+def test_a_large_state_is_shown_in_a_line() -> None:
+    """4.1.1: debuggers and event loops request it on their own."""
     state = having_taken(a_step("Hi" * 1000), state=a_state("Hello" * 1000))
     assert repr(state) == f"<AgentState {AGENT} in_progress, 1 steps>"
     assert repr(state.execution) == f"<ExecutionData {EXECUTION}, 1 steps recorded>"

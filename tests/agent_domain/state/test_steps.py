@@ -34,7 +34,7 @@ BARE = AgentStep(UUID(int=1), AT)
 PSEUDO = failing(a_call("decision_extraction", "pseudo"), "no decision", ErrorType.VALIDATION)
 
 
-def test_a_step_tells_what_the_model_answered() -> None:
+def test_a_step_contains_the_reply_of_the_model() -> None:
     """4.3.1."""
     response = InferenceResponse("Hi", (FIRST,), "tool_calls", Usage(3, 4))
     step = AgentStep(UUID(int=1), AT, (user("Hello"),), (assistant("Hi"),), response, (answered(FIRST),))
@@ -46,14 +46,14 @@ def test_a_step_tells_what_the_model_answered() -> None:
     assert (step.errors, step.has_tool_calls, step.has_errors) == ((), True, False)
 
 
-def test_a_step_without_a_response_has_nothing_to_tell() -> None:
+def test_a_step_without_a_response_has_no_text() -> None:
     """4.3.1."""
     assert (BARE.tool_calls, BARE.usage, BARE.finish_reason) == ((), Usage(), None)
     assert (BARE.has_tool_calls, BARE.has_errors, BARE.is_complete) == (False, False, True)
     assert BARE.step_type is StepType.FINAL
 
 
-def test_a_step_may_have_a_usage_of_its_own() -> None:
+def test_a_step_may_have_its_own_usage() -> None:
     """4.2.1: instead of the response's."""
     assert a_step("Hi", tokens=5, own_usage=Usage(output=1)).usage == Usage(output=1)
 
@@ -112,7 +112,7 @@ def test_the_error_of_a_call_names_its_tool() -> None:
         ((assistant("one"), assistant(""), assistant("two")), "one\ntwo"),
     ],
 )
-def test_the_display_text_is_what_was_said(outputs: Any, text: str) -> None:
+def test_the_display_text_is_the_text_of_the_reply(outputs: Any, text: str) -> None:
     """4.3.3."""
     assert replace(BARE, output_messages=outputs).display_text == text
 
@@ -129,19 +129,19 @@ def test_calls_wait_until_each_has_a_result() -> None:
     assert whole.seconds == 2.0
 
 
-def test_calls_that_are_only_told_wait_for_nothing() -> None:
+def test_described_calls_wait_for_nothing() -> None:
     """12.3: scripted steps."""
     told = a_step("", calls=(FIRST,), runs_tools=False)
     assert (told.has_tool_calls, told.pending_calls, told.is_complete) == (True, (), True)
 
 
-def test_a_call_keeps_the_first_result_that_it_got() -> None:
+def test_a_call_keeps_its_first_result() -> None:
     """1.1.3: exactly one."""
     step = a_step("", calls=(FIRST,)).observed([answered(FIRST, "first")])
     assert step.observed([answered(FIRST, "second")]).tool_executions == (answered(FIRST, "first"),)
 
 
-def test_results_of_calls_that_the_model_never_made_stand_first() -> None:
+def test_results_without_a_call_of_the_model_come_first() -> None:
     """12.2: pseudo executions."""
     step = a_step("", PSEUDO, calls=(FIRST,))
     step = replace(step, inference_response=InferenceResponse("", (FIRST,)))
@@ -186,7 +186,7 @@ def test_the_facts_of_a_step_hold_no_bodies() -> None:
     assert "secret" not in repr(step.facts(4))
 
 
-def test_the_facts_tell_why_the_model_stopped_writing() -> None:
+def test_the_facts_contain_the_finish_reason() -> None:
     """2.5: for the check of finish reasons."""
     step = replace(BARE, inference_response=InferenceResponse("Hi", finish_reason="length"))
     assert step.facts(1).finish_reason == "length"
@@ -202,7 +202,7 @@ def test_steps_do_not_change(value: Any) -> None:
         value.note = "kept"
 
 
-def test_the_facts_tell_pseudo_executions_apart_from_calls() -> None:
+def test_the_facts_distinguish_pseudo_executions_from_calls() -> None:
     """12.2, 3.4.2."""
     facts = replace(BARE, tool_executions=(PSEUDO,)).facts(1)
     assert (facts.calls, facts.pseudo_errors) == (
@@ -214,7 +214,7 @@ def test_the_facts_tell_pseudo_executions_apart_from_calls() -> None:
 # Records.
 
 
-def test_a_record_knows_its_step_its_time_and_what_followed() -> None:
+def test_a_record_has_its_step_its_time_and_the_outcome() -> None:
     """4.4.3: the duration has microseconds, waiting included; processing counts work alone."""
     record = StepExecution(3, a_step("Hi", seconds=0.25), STOPS, AT, later(1.000001))
     assert (record.id, record.number, record.outcome) == (record.step.id, 3, STOPS)
@@ -238,14 +238,14 @@ def test_any_record_survives_being_written_and_read(record: StepExecution) -> No
 
 
 def test_a_result_with_a_text_form_is_read_back_as_its_text() -> None:
-    """5.4.2: objects are written as what the model read."""
+    """5.4.2: objects are written as the text for the model."""
     step = a_step("", answered(FIRST, UUID(int=5)))
     (execution,) = AgentStep.from_dict(json.loads(json.dumps(step.to_dict()))).tool_executions
     assert execution.result == execution.text == str(UUID(int=5))
 
 
-def test_what_an_older_version_did_not_write_is_empty() -> None:
-    """0.6, 4.1.7: and what a newer one adds is ignored."""
+def test_fields_that_an_older_version_did_not_write_are_empty() -> None:
+    """0.6, 4.1.7: and additions of a newer one are ignored."""
     written = {"id": str(UUID(int=1)), "createdAt": "2026-01-16T10:05:00.123456Z", "new": 1}
     assert AgentStep.from_dict(written) == BARE
     assert InferenceResponse.from_dict({"new": 1}) == InferenceResponse()
@@ -256,7 +256,7 @@ def test_what_an_older_version_did_not_write_is_empty() -> None:
 
 
 @pytest.mark.parametrize("missing", ["id", "createdAt"])
-def test_a_step_has_an_id_and_a_moment(missing: str) -> None:
+def test_a_step_has_an_id_and_a_time(missing: str) -> None:
     """4.3.1."""
     written = BARE.to_dict()
     del written[missing]
@@ -264,7 +264,7 @@ def test_a_step_has_an_id_and_a_moment(missing: str) -> None:
         AgentStep.from_dict(written)
 
 
-def test_a_moment_without_a_zone_is_refused() -> None:
+def test_a_time_without_a_zone_is_refused() -> None:
     """0.5."""
     with pytest.raises(InvalidInput, match="no time zone; pass an aware datetime"):
         replace(BARE, created_at=AT.replace(tzinfo=None)).to_dict()

@@ -1,4 +1,4 @@
-"""What is no written form of a public type is refused in a sentence that says what is missing."""
+"""An invalid written form of a public type is refused with the missing part."""
 
 import inspect
 from typing import Any
@@ -18,7 +18,7 @@ def test_public_types_have_written_forms() -> None:
 
 @pytest.mark.parametrize("name", READERS)
 @pytest.mark.parametrize("given", [["x"], "text", 7])
-def test_what_is_no_map_is_refused(name: str, given: Any) -> None:
+def test_a_value_that_is_no_map_is_refused(name: str, given: Any) -> None:
     """4.1.7"""
     read = getattr(everstep, name).from_dict
     assert inspect.ismethod(read)
@@ -28,15 +28,15 @@ def test_what_is_no_map_is_refused(name: str, given: Any) -> None:
 
 @pytest.mark.parametrize("name", READERS)
 def test_a_missing_key_is_named(name: str) -> None:
-    """4.1.7: or the empty form is one."""
+    """4.1.7: unless the empty form is valid."""
     try:
         getattr(everstep, name).from_dict({})
     except InvalidInput as error:
         assert "KeyError" not in str(error)  # noqa: PT017 -- many are read
-        assert "'" in str(error)  # noqa: PT017 -- as above
+        assert "'" in str(error)  # noqa: PT017 -- many are read
 
 
-def test_a_missing_key_is_named_through_every_level() -> None:
+def test_a_missing_key_is_named_at_every_level() -> None:
     """4.1.7"""
     with pytest.raises(
         InvalidInput, match="the agent state cannot be read: 'steps' cannot be read: 'number'"

@@ -1,4 +1,4 @@
-"""The one form of a URL, and what is none."""
+"""The one form of a URL, and invalid ones."""
 
 import pytest
 from hypothesis import given, strategies as st
@@ -104,7 +104,7 @@ def test_a_url_has_one_form(url: str, canonical: str) -> None:
         ("/" + "ä" * 1500, "9001 characters"),
     ],
 )
-def test_what_is_no_link_is_refused(url: str, words: str) -> None:
+def test_an_invalid_link_is_refused(url: str, words: str) -> None:
     """8.2.6"""
     with pytest.raises(InvalidInput, match=words) as raised:
         canonical_url(url, "initial_context_url")
@@ -115,7 +115,7 @@ def test_what_is_no_link_is_refused(url: str, words: str) -> None:
     st.text(st.characters(), max_size=40),
     st.sampled_from(["", "/", "https://", "https://[", "https://[::1%", "http://a/", "//"]),
 )
-def test_whatever_is_taken_is_canonical(text: str, start: str) -> None:
+def test_an_accepted_link_is_canonical(text: str, start: str) -> None:
     """8.2.6"""
     try:
         canonical = canonical_url(start + text)

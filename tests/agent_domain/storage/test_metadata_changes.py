@@ -1,4 +1,4 @@
-"""What changes an agent's metadata, and what that comes to."""
+"""Changes of an agent's metadata, and their sum."""
 
 from typing import Any
 
@@ -15,8 +15,8 @@ maps = st.dictionaries(st.sampled_from("abcd"), st.integers() | st.none()).map(f
 
 
 @given(maps, maps)
-def test_notes_lead_from_one_map_to_the_other(before: FrozenDict, after: FrozenDict) -> None:
-    """4.4.4: in the order in which keys came."""
+def test_changes_lead_from_one_map_to_the_other(before: FrozenDict, after: FrozenDict) -> None:
+    """4.4.4: in the order of the keys."""
     notes = Notes.between(before, after)
 
     assert notes.added_to(before) == after
@@ -25,14 +25,14 @@ def test_notes_lead_from_one_map_to_the_other(before: FrozenDict, after: FrozenD
 
 
 @given(maps, maps, maps)
-def test_two_notes_are_one(before: FrozenDict, between: FrozenDict, after: FrozenDict) -> None:
+def test_two_changes_are_one(before: FrozenDict, between: FrozenDict, after: FrozenDict) -> None:
     """4.4.4"""
     first, second = Notes.between(before, between), Notes.between(between, after)
 
     assert first.and_then(second).added_to(before) == after == summed(before, [first, second])
 
 
-def test_no_notes_change_nothing() -> None:
+def test_no_changes_have_no_effect() -> None:
     metadata = frozen_map({"a": 1})
     assert NO_NOTES.added_to(metadata) is metadata
     assert not NO_NOTES
@@ -48,7 +48,7 @@ def test_a_critique_ends_with_its_execution() -> None:
 SIGNAL = StopSignal(StopReason.GUARD, "Enough of it", frozen_map({"why": "secret"}), "a hook")
 
 
-def test_a_wish_keeps_no_words() -> None:
+def test_a_request_of_a_hook_contains_no_text() -> None:
     """4.5.5: workflow history holds the reason and the source of a stop signal."""
     before = ExecutionFacts()
 
@@ -58,13 +58,13 @@ def test_a_wish_keeps_no_words() -> None:
     assert not Wishes.between(before, before)
 
 
-def test_what_was_wished_before_is_no_new_wish() -> None:
+def test_an_earlier_request_is_not_repeated() -> None:
     """4.5.5"""
     before = ExecutionFacts().signalled(SIGNAL).requested().paused()
     assert Wishes.between(before, before) == NO_WISHES
 
 
-def test_the_first_wish_to_stop_counts() -> None:
+def test_the_first_stop_request_counts() -> None:
     """2.4.1"""
     first = Wishes(StopSignal(StopReason.GUARD))
     second = Wishes(StopSignal(StopReason.ERROR), another_step=True)

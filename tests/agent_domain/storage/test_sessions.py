@@ -1,4 +1,4 @@
-"""What a message does to its session, and what may stand in sessions."""
+"""A message's effects on its session, and the valid content of sessions."""
 
 from typing import Any
 from uuid import uuid4
@@ -35,12 +35,12 @@ from everstep.agent_domain.values import frozen_map
         (True, True, OnBusy.INTERRUPT, Route.INTERRUPT),
     ],
 )
-def test_what_a_message_does(busy: bool, asked: bool, on_busy: OnBusy, taken: Route) -> None:
+def test_the_effects_of_a_message(busy: bool, asked: bool, on_busy: OnBusy, taken: Route) -> None:
     """8.2.4, 8.3.1, 8.5.3"""
     assert route(busy=busy, asked=asked, on_busy=on_busy) is taken
 
 
-def test_who_does_not_want_to_wait_is_refused() -> None:
+def test_a_message_that_may_not_wait_is_refused() -> None:
     """8.3.1"""
     with pytest.raises(SessionBusy, match=r"^Session is busy$"):
         route(busy=True, asked=False, on_busy=OnBusy.REJECT)
@@ -67,7 +67,7 @@ def test_a_context_is_bounded(fields: dict[str, Any], told: str) -> None:
         Context(**fields)
 
 
-def test_an_id_that_is_a_number_is_kept_as_text() -> None:
+def test_a_numeric_id_is_kept_as_text() -> None:
     """8.2.6"""
     assert Context("order", 42).related_id == "42"  # type: ignore[arg-type] -- what users write
     with pytest.raises(InvalidInput, match="related_id"):
@@ -116,7 +116,7 @@ def test_a_null_removes_a_key() -> None:
         ),
     ],
 )
-def test_an_end_is_told(
+def test_an_end_is_published(
     *,
     status: WireStatus,
     reason: StopReason,

@@ -1,4 +1,4 @@
-"""What waits to be sent, and what gives way when too much does."""
+"""A queue to be sent, and its behaviour when full."""
 
 from datetime import UTC, datetime
 from uuid import UUID
@@ -24,7 +24,7 @@ def wrote(index: int, content: str = "Hi") -> Chunk:
     return Chunk(REF, Attempt(3, 2), index, 2 * index, content, 7, AT)
 
 
-def test_a_chunk_is_told_as_any_envelope_and_has_no_number() -> None:
+def test_a_chunk_is_published_like_any_envelope_and_has_no_number() -> None:
     """7.1.1, 7.2, 7.6.2: the last one is empty."""
     envelope = wrote(1).envelope
     assert (envelope.type, envelope.session_id, envelope.seq) == ("agent.stream.chunk", REF.session_id, None)
@@ -39,7 +39,7 @@ def test_a_chunk_is_told_as_any_envelope_and_has_no_number() -> None:
     assert wrote(2, "").envelope.payload["is_complete"]
 
 
-def test_where_nobody_listens_nothing_is_wanted() -> None:
+def test_without_viewers_nothing_is_wanted() -> None:
     NOBODY.publish(REF.stream_id, [stored(1)])
     NOBODY.chunk(REF.stream_id, wrote(0))
     assert not NOBODY.wants(REF.stream_id)
@@ -50,7 +50,7 @@ def put(outbox: Outbox[Frame], frame: Frame) -> None:
 
 
 class TestOutbox:
-    def test_what_is_put_is_taken_once_and_in_order(self) -> None:
+    def test_envelopes_are_taken_once_and_in_order(self) -> None:
         outbox, frames = Outbox[Frame](LIMIT), (stored(1), wrote(0), wrote(1), stored(2))
         for frame in frames:
             put(outbox, frame)
@@ -59,7 +59,7 @@ class TestOutbox:
         assert outbox.take() == ()
 
     def test_a_chunk_that_does_not_fit_is_dropped(self) -> None:
-        """Follows rule 7.8.4: whoever misses a chunk is told the text so far."""
+        """Follows rule 7.8.4: a viewer that misses a chunk gets the text so far."""
         outbox = Outbox[Frame](LIMIT)
         for index in range(LIMIT + 1):
             put(outbox, wrote(index))
@@ -73,8 +73,8 @@ class TestOutbox:
 
         assert outbox.take() == (stored(1), stored(2), stored(3))
 
-    def test_who_has_too_many_envelopes_waiting_is_too_late(self) -> None:
-        """Follows rule 7.8.2: the link is given up, and the table has them all."""
+    def test_a_writer_with_too_many_waiting_envelopes_is_too_late(self) -> None:
+        """Follows rule 7.8.2: the link is closed, and the table has them all."""
         outbox = Outbox[Frame](LIMIT)
         for seq in range(LIMIT):
             put(outbox, stored(seq + 1))
@@ -85,7 +85,7 @@ class TestOutbox:
         assert len(outbox) == LIMIT + 1
 
     @given(st.lists(st.sampled_from(["envelope", "chunk", "take"]), max_size=60))
-    def test_no_envelope_is_ever_dropped_and_no_more_chunks_wait_than_may(self, acts: list[str]) -> None:
+    def test_no_envelope_is_ever_dropped_and_waiting_chunks_are_limited(self, acts: list[str]) -> None:
         outbox, taken, given = Outbox[Frame](LIMIT), list[Frame](), list[Frame]()
         for number, act in enumerate(acts, 1):
             if act == "take":

@@ -1,4 +1,4 @@
-"""The names of streams, and who may join under them."""
+"""The names of streams, and the right to join them."""
 
 import hashlib
 import hmac
@@ -51,7 +51,7 @@ def test_the_channel_of_an_envelope_is_one_of_them() -> None:
         f"private-private-agent.{ID}",
     ],
 )
-def test_nothing_else_is_a_channel(name: str) -> None:
+def test_other_names_are_no_channels(name: str) -> None:
     with pytest.raises(InvalidInput, match=r"agent\.session"):
         Channel.named(name)
 
@@ -71,7 +71,7 @@ def test_a_position_travels_in_the_data_of_a_channel() -> None:
 
 
 @pytest.mark.parametrize("data", [None, "{}", '{"since":null,"user_id":"ann"}'])
-def test_who_says_nothing_of_a_position_has_none(data: str | None) -> None:
+def test_a_viewer_without_a_position_has_none(data: str | None) -> None:
     assert since_of(data) is None
 
 

@@ -1,4 +1,4 @@
-"""Text cut into chunks, by a clock that is told."""
+"""Text split into chunks, with a controlled clock."""
 
 from itertools import accumulate, pairwise
 
@@ -19,7 +19,7 @@ def heard(cutter: Cutter, text: str, now: float) -> list[str]:
     return contents(cutter.due(now))
 
 
-def test_the_first_text_is_due_at_once_and_the_next_after_a_while() -> None:
+def test_the_first_text_is_due_at_once_and_the_next_after_an_interval() -> None:
     """Follows rule 7.6.1."""
     cutter = Cutter()
     assert cutter.due_at is None
@@ -46,7 +46,7 @@ def test_much_text_does_not_wait() -> None:
     assert cutter.due_at == 10.0 + GAP_SECONDS
 
 
-def test_what_is_left_is_told_before_the_end_and_the_end_is_counted() -> None:
+def test_buffered_text_is_sent_before_the_end_and_the_end_is_counted() -> None:
     """7.6.2: it is empty."""
     cutter = Cutter()
     assert heard(cutter, "Well", 10.0) == ["Well"]
@@ -54,7 +54,7 @@ def test_what_is_left_is_told_before_the_end_and_the_end_is_counted() -> None:
     assert cutter.ended() == [Piece(1, 4, ", yes"), Piece(2, 9, "")]
 
 
-def test_who_said_nothing_has_no_end() -> None:
+def test_an_empty_attempt_has_no_end() -> None:
     """7.6.1, 7.6.2."""
     cutter = Cutter()
     assert heard(cutter, "", 10.0) == []
@@ -63,10 +63,10 @@ def test_who_said_nothing_has_no_end() -> None:
 
 @given(st.lists(st.tuples(WORDS, WAITS), max_size=30))
 def test_the_pieces_are_the_text(spoken: list[tuple[str, float]]) -> None:
-    """7.6.1, 7.6.2: whole, counted without a hole, none too large, and none too early that is not full."""
+    """7.6.1, 7.6.2: whole, counted without a gap, none too large, and none too early unless full."""
     cutter, now, due = Cutter(), 100.0, list[tuple[float, Piece]]()
     for text, wait in spoken:
-        # As the shell does: looks again when something is due, and when something is heard.
+        # Like the shell, which checks when something is due, and when text arrives.
         at = cutter.due_at
         if at is not None and at <= now + wait:
             due += [(at, piece) for piece in cutter.due(at)]

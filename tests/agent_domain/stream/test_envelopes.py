@@ -1,4 +1,4 @@
-"""What those who watch an execution are told, type by type."""
+"""Payloads of envelopes, type by type."""
 
 import json
 from dataclasses import FrozenInstanceError
@@ -51,7 +51,7 @@ DIGEST = "d5cb274f8d92f182682bbfc45c22de06372fcb4eb1ff639af1bf49c069b457b0"
 
 
 def an_envelope(kind: str = EnvelopeType.AGENT_STEP_STARTED, **fields: Any) -> Envelope:
-    """An envelope of some execution, with some of its fields given."""
+    """An envelope of an arbitrary execution, with some fields given."""
     given: dict[str, Any] = {
         "type": kind,
         "session_id": SESSION,
@@ -67,7 +67,7 @@ def an_envelope(kind: str = EnvelopeType.AGENT_STEP_STARTED, **fields: Any) -> E
 
 
 def test_an_envelope_is_written_with_seven_keys() -> None:
-    """7.1.1, 0.5: three digits of a second, those too many dropped."""
+    """7.1.1, 0.5: three digits of a second, the others dropped."""
     assert an_envelope(seq=7).to_dict() == {
         "type": "agent.step.started",
         "session_id": str(SESSION),
@@ -104,7 +104,7 @@ def test_a_timestamp_has_exactly_three_digits_of_a_second(at: datetime, written:
     assert envelope.timestamp.isoformat(timespec="milliseconds") == written.replace("Z", "+00:00")
 
 
-def test_an_announcement_keeps_the_moment_of_its_message() -> None:
+def test_an_announcement_keeps_the_time_of_its_message() -> None:
     """0.5, 7.7.1: to the microsecond, through every wire that carries its written form."""
     at = datetime(2026, 1, 16, 10, 5, 0, 123456, tzinfo=UTC)
     announced = an_envelope(type="execution.queued", timestamp=at)
@@ -113,21 +113,21 @@ def test_an_announcement_keeps_the_moment_of_its_message() -> None:
     assert Envelope.from_dict(announced.to_dict()).timestamp == at
 
 
-def test_a_moment_without_a_zone_is_refused() -> None:
+def test_a_time_without_a_zone_is_refused() -> None:
     """7.1.1, 0.5: times are UTC."""
     with pytest.raises(InvalidInput, match="no time zone"):
         an_envelope(timestamp=AT.replace(tzinfo=None))
 
 
-def test_an_execution_without_a_session_is_a_stream_of_its_own() -> None:
+def test_an_execution_without_a_session_is_its_own_stream() -> None:
     """7.1.1."""
     envelope = an_envelope(session_id=None)
     assert envelope.to_dict()["session_id"] is None
     assert envelope.channel == channel_of(None, EXECUTION) == f"agent.execution.{EXECUTION}"
 
 
-def test_an_envelope_goes_to_the_channel_of_its_session() -> None:
-    """7.1.2: transports add `private-`, not we."""
+def test_an_envelope_is_sent_to_the_channel_of_its_session() -> None:
+    """7.1.2: transports add `private-`, not this code."""
     assert an_envelope().channel == channel_of(SESSION, EXECUTION) == f"agent.{SESSION}"
 
 
@@ -147,8 +147,8 @@ def test_numbers_are_whole_and_begin_with_one(seq: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", EnvelopeType)
-def test_only_what_is_streamed_past_is_never_stored(kind: EnvelopeType) -> None:
-    """7.1.1, 7.2: `seq` is null on a chunk; a snapshot goes to one reader."""
+def test_only_streamed_envelopes_are_never_stored(kind: EnvelopeType) -> None:
+    """7.1.1, 7.2: `seq` is null on a chunk; a snapshot is sent to one reader."""
     envelope = an_envelope(kind)
     assert envelope.is_ephemeral == (kind in {"agent.stream.chunk", "agent.stream.snapshot"})
     if envelope.is_ephemeral:
@@ -159,13 +159,13 @@ def test_only_what_is_streamed_past_is_never_stored(kind: EnvelopeType) -> None:
 
 
 @pytest.mark.parametrize("fields", [{}, {"seq": 3}, {"session_id": None}, {"kind": "agent.of.tomorrow"}])
-def test_an_envelope_that_was_written_is_read_as_it_was(fields: dict[str, Any]) -> None:
-    """7.1.1, 0.6: types that nobody knows yet as well."""
+def test_a_written_envelope_reads_back_unchanged(fields: dict[str, Any]) -> None:
+    """7.1.1, 0.6: unknown types as well."""
     envelope = an_envelope(**fields)
     assert Envelope.from_dict(json.loads(json.dumps(envelope.to_dict()))) == envelope
 
 
-def test_a_reader_ignores_what_it_does_not_know() -> None:
+def test_a_reader_ignores_unknown_fields() -> None:
     """7.1.1, 0.6."""
     written = an_envelope().to_dict()
     assert Envelope.from_dict(written | {"colour": "red"}) == an_envelope()
@@ -187,14 +187,14 @@ def test_a_reader_ignores_what_it_does_not_know() -> None:
         {"seq": 0},
     ],
 )
-def test_what_is_no_envelope_is_refused(wrong: dict[str, Any]) -> None:
+def test_an_invalid_envelope_is_refused(wrong: dict[str, Any]) -> None:
     """7.1.1."""
     with pytest.raises(InvalidInput, match="the envelope cannot be read"):
         Envelope.from_dict(an_envelope().to_dict() | wrong)
 
 
-def test_an_envelope_with_an_applications_own_ids_is_read_back() -> None:
-    """7.1.1: what the adapter writes, `from_dict` reads."""
+def test_an_envelope_with_custom_ids_is_read_back() -> None:
+    """7.1.1: `from_dict` reads the adapter's output."""
     written = an_envelope().to_dict() | {"session_id": "chat-7", "execution_id": "run-1"}
     assert Envelope.from_dict(written).to_dict() == written
 
@@ -208,15 +208,15 @@ def test_an_envelope_cannot_be_changed() -> None:
         envelope.payload["tools"].append("b")
 
 
-def test_the_same_news_has_the_same_id_whoever_tells_it_and_when() -> None:
-    """7.1.1: so that writing twice finds the first."""
+def test_the_same_event_has_the_same_id_for_every_writer_at_any_time() -> None:
+    """7.1.1: so that a second write finds the first."""
     record = envelopes.step_started(3, 1, ())
     first, second = (Envelope.of(record, SESSION, EXECUTION, AT + timedelta(hours=h)) for h in (0, 1))
     assert first.id == second.id == envelope_id(EXECUTION, "step/3/started")
     assert Envelope.of(record, SESSION, UUID(int=8), AT).id != first.id
 
 
-def test_sealing_adds_whose_and_when() -> None:
+def test_sealing_adds_source_and_time() -> None:
     """7.1.1."""
     record = EventRecord("step/1/started", "agent.step.started", {"step_number": 1})
     envelope = Envelope.of(record, None, EXECUTION, AT)
@@ -487,7 +487,7 @@ def test_each_type_has_its_payload(record: EventRecord, kind: str, key: str, pay
     assert json.loads(json.dumps(record.payload)) == payload
 
 
-def test_every_type_is_told_by_one_of_them() -> None:
+def test_every_type_has_a_payload() -> None:
     """7.2: and there are no other types."""
     assert (
         {kind for _, kind, _, _ in PAYLOADS}
@@ -513,7 +513,7 @@ def test_every_type_is_told_by_one_of_them() -> None:
 @pytest.mark.parametrize(
     ("trace", "told"), [({}, {}), ({"trace": True, "outcome": STOPPED}, {"continuation": VERDICT})]
 )
-def test_a_completed_step_tells_the_verdict_with_the_trace_on(
+def test_a_completed_step_contains_the_verdict_with_the_trace_on(
     trace: dict[str, Any], told: dict[str, Any]
 ) -> None:
     """7.2."""
@@ -521,7 +521,7 @@ def test_a_completed_step_tells_the_verdict_with_the_trace_on(
     assert envelopes.step_completed(2, **STEP, **trace).payload == {**plain.payload, **told}
 
 
-def test_the_verdict_stays_untold_with_the_trace_off_and_null_where_there_is_none() -> None:
+def test_the_verdict_is_absent_with_the_trace_off_and_null_where_there_is_none() -> None:
     """7.2."""
     assert "continuation" not in envelopes.step_completed(2, **STEP, outcome=STOPPED).payload
     assert envelopes.step_completed(2, **STEP, trace=True).payload["continuation"] is None
@@ -529,7 +529,7 @@ def test_the_verdict_stays_untold_with_the_trace_off_and_null_where_there_is_non
 
 @pytest.mark.parametrize("duration", [3, 3.0])
 def test_durations_are_floats(duration: Any) -> None:
-    """7.2: also whole ones."""
+    """7.2: also integral ones."""
     step = envelopes.step_completed(2, **(STEP | {"duration_ms": duration}))
     tool = envelopes.tool_completed(
         "c1", "t", step_number=1, success=True, error=None, duration_ms=duration, result=None
@@ -569,7 +569,7 @@ def test_only_the_closing_chunk_is_empty(content: str, is_complete: bool) -> Non
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=300))
-def test_whatever_a_tool_is_given_and_returns_can_be_told(text: str) -> None:
+def test_any_arguments_and_results_can_be_published(text: str) -> None:
     """7.2: every payload is JSON that comes back as it was."""
     started = envelopes.tool_started("c", "t", {"q": text}, step_number=1, max_arg_length=10)
     completed = envelopes.tool_completed(

@@ -1,4 +1,4 @@
-"""What writers and gateways say to each other, there and back."""
+"""The messages between writers and gateways, written and read."""
 
 import hashlib
 import hmac
@@ -52,8 +52,8 @@ def read_back(message: bytes) -> list[tuple[UUID, Envelope]]:
 
 
 @given(st.lists(FRAMES))
-def test_what_is_pushed_is_read_as_it_was_put(frames: list[Frame]) -> None:
-    """7.1.1: whatever stands in it, in its order."""
+def test_a_pushed_message_reads_back_unchanged(frames: list[Frame]) -> None:
+    """7.1.1: any payload, in its order."""
     told = [(STREAM, envelope_of(frame)) for frame in frames]
     together = messages(link.line(*each) for each in told)
 
@@ -75,7 +75,7 @@ def test_a_line_too_long_for_any_message_has_one_of_its_own() -> None:
     assert messages([b"a", b"b", long, b"c"]) == [b"a\nb", long, b"c"]
 
 
-def test_an_execution_without_a_session_is_told_of_as_a_stream_of_its_own() -> None:
+def test_an_execution_without_a_session_is_its_own_stream() -> None:
     """7.1.1: its session_id is null."""
     alone = StoredEnvelope(
         REF.execution_id, 1, UUID(int=9), "agent.status", REF.execution_id, frozen_map({}), AT
@@ -84,13 +84,15 @@ def test_an_execution_without_a_session_is_told_of_as_a_stream_of_its_own() -> N
     assert envelope_of(stored(1, "")).session_id == REF.session_id
 
 
-def test_a_writer_says_first_of_which_history_it_tells() -> None:
+def test_a_writer_first_names_its_history() -> None:
     assert link.told("of-now") == '{"epoch":"of-now"}'
     assert read_writer(link.told("of-now")) == Told("of-now")
 
 
 @given(st.sets(st.uuids()), st.sets(st.uuids()))
-def test_a_gateway_says_what_it_wants_and_what_no_longer(want: set[UUID], unwant: set[UUID]) -> None:
+def test_a_gateway_sends_the_wanted_streams_and_those_no_longer_wanted(
+    want: set[UUID], unwant: set[UUID]
+) -> None:
     said = list(map(read_gateway, interests(want, unwant)))
 
     assert frozenset[UUID]().union(*(each.want for each in said)) == want
@@ -106,7 +108,7 @@ def test_many_wanted_streams_take_several_messages() -> None:
     assert frozenset[UUID]().union(*(read_gateway(each).want for each in said)) == want
 
 
-def test_either_word_may_be_missing() -> None:
+def test_either_part_may_be_missing() -> None:
     assert read_gateway(f'{{"want":["{STREAM}"],"later":1}}') == Interest(want=frozenset({STREAM}))
     assert read_gateway(f'{{"unwant":["{STREAM}"]}}'.encode()) == Interest(unwant=frozenset({STREAM}))
     assert read_gateway("{}") == Interest()
@@ -134,7 +136,7 @@ def test_the_token_follows_from_the_secret() -> None:
         b"{\xff",
     ],
 )
-def test_what_no_writer_says_is_refused(message: str | bytes) -> None:
+def test_an_invalid_message_of_a_writer_is_refused(message: str | bytes) -> None:
     with pytest.raises(InvalidInput, match="what a writer says cannot be read"):
         read_writer(message)
 
@@ -142,13 +144,13 @@ def test_what_no_writer_says_is_refused(message: str | bytes) -> None:
 @pytest.mark.parametrize(
     "message", ["", "7", "[]", '{"want":"x"}', '{"want":["x"]}', '{"unwant":[7]}', "[" * 100_000, b"\xff"]
 )
-def test_what_no_gateway_says_is_refused(message: str | bytes) -> None:
+def test_an_invalid_message_of_a_gateway_is_refused(message: str | bytes) -> None:
     with pytest.raises(InvalidInput, match="what a gateway says cannot be read"):
         read_gateway(message)
 
 
 @given(st.text() | st.binary())
-def test_nothing_else_is_raised_whatever_is_read(message: str | bytes) -> None:
+def test_no_input_raises_anything_else(message: str | bytes) -> None:
     for read in (read_writer, read_gateway):
         with suppress(InvalidInput):
             read(message)

@@ -1,4 +1,4 @@
-"""How a stream is read: by `seq`, and text by its attempt and index."""
+"""The reader's rule: envelopes by `seq`, and text by its attempt and index."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -73,11 +73,11 @@ def text(reader: Reader, execution_id: UUID = EXECUTION) -> str:
     return reader.drafts[execution_id].content
 
 
-# What is stored.
+# Stored envelopes.
 
 
-def test_what_is_stored_is_applied_in_order_and_once() -> None:
-    """7.8.3: the next is applied, what is not above the last dropped, anything higher asks to resync."""
+def test_stored_envelopes_are_applied_in_order_and_once() -> None:
+    """7.8.3: the next is applied, any up to the last dropped, anything higher asks to resync."""
     reader = Reader()
     taken = [reader.take(stored(seq)) for seq in (1, 2, 2, 1, 4, 3, 4)]
     assert taken == [APPLIED, APPLIED, DROPPED, DROPPED, RESYNC, APPLIED, APPLIED]
@@ -85,14 +85,14 @@ def test_what_is_stored_is_applied_in_order_and_once() -> None:
 
 
 @given(st.lists(st.integers(1, 8), max_size=40))
-def test_whatever_comes_what_is_applied_counts_up(numbers: list[int]) -> None:
+def test_applied_envelopes_are_consecutive_for_any_input(numbers: list[int]) -> None:
     """7.8.3"""
     reader = Reader()
     applied = [seq for seq in numbers if reader.take(stored(seq)) is APPLIED]
     assert applied == list(range(1, len(applied) + 1))
 
 
-def test_a_reader_who_resumes_goes_on_where_he_was() -> None:
+def test_a_reader_who_resumes_continues_from_its_position() -> None:
     """7.8.4"""
     reader = Reader(Position(5, "of-now"))
     reader.joined("of-now", 5, recovered=True)
@@ -100,8 +100,8 @@ def test_a_reader_who_resumes_goes_on_where_he_was() -> None:
     assert reader.position == Position(6, "of-now")
 
 
-def test_a_reader_who_was_not_recovered_begins_anew() -> None:
-    """7.8.4: what he has read belongs to a history that may have changed."""
+def test_a_reader_who_was_not_recovered_starts_over() -> None:
+    """7.8.4: its text belongs to a history that may have changed."""
     reader = Reader(Position(5, "of-then"))
     reader.take(chunk(0))
     reader.take(status(6, WireStatus.FAILED, OTHER))
@@ -110,7 +110,7 @@ def test_a_reader_who_was_not_recovered_begins_anew() -> None:
     assert reader.take(chunk(0, of=OTHER)) is APPLIED
 
 
-# What is streamed.
+# Streamed envelopes.
 
 
 def test_chunks_are_applied_in_order_and_once() -> None:
@@ -131,7 +131,7 @@ def test_the_closing_chunk_completes_the_text() -> None:
     assert reader.drafts[EXECUTION].is_complete
 
 
-def test_a_later_attempt_begins_anew_and_an_earlier_one_is_ignored() -> None:
+def test_a_later_attempt_starts_over_and_an_earlier_one_is_ignored() -> None:
     """7.6.3"""
     reader = Reader()
     reader.take(chunk(0, "first"))
@@ -141,7 +141,7 @@ def test_a_later_attempt_begins_anew_and_an_earlier_one_is_ignored() -> None:
     assert text(reader) == "second"
 
 
-def test_a_later_attempt_that_is_met_in_the_middle_has_no_text_yet() -> None:
+def test_a_later_attempt_joined_in_the_middle_has_no_text_yet() -> None:
     """7.8.4"""
     reader = Reader()
     reader.take(chunk(0, "first"))
@@ -151,8 +151,8 @@ def test_a_later_attempt_that_is_met_in_the_middle_has_no_text_yet() -> None:
     assert text(reader) == "all of it"
 
 
-def test_a_superseded_attempt_has_said_nothing() -> None:
-    """7.6.3: readers drop its text as soon as they hear of it."""
+def test_a_superseded_attempt_has_no_text() -> None:
+    """7.6.3: readers drop its text as soon as they learn of it."""
     reader = Reader()
     reader.take(chunk(0, "first"))
     reader.take(superseded(1))
@@ -161,8 +161,8 @@ def test_a_superseded_attempt_has_said_nothing() -> None:
     assert reader.position.drafts == {EXECUTION: Place(1, 2, 0)}
 
 
-def test_a_snapshot_replaces_what_was_read() -> None:
-    """7.8.4: and the reader goes on at its `next_index`."""
+def test_a_snapshot_replaces_the_text() -> None:
+    """7.8.4: and the reader continues at its `next_index`."""
     reader = Reader()
     reader.take(chunk(0, "one "))
     assert reader.take(snapshot(3, "one two three ")) is APPLIED
@@ -174,8 +174,8 @@ def test_a_snapshot_replaces_what_was_read() -> None:
 @pytest.mark.parametrize(
     "old", [snapshot(1, "one "), snapshot(2, "one two "), snapshot(9, "all of it", attempt=1)]
 )
-def test_a_snapshot_that_says_nothing_new_is_dropped(old: Envelope) -> None:
-    """7.8.4: one of the same attempt that goes no further, and any of an earlier one."""
+def test_a_snapshot_without_news_is_dropped(old: Envelope) -> None:
+    """7.8.4: one of the same attempt that is no longer, and any of an earlier one."""
     reader = Reader()
     attempt = 2 if old.payload["next_index"] == 9 else 1
     reader.take(chunk(0, "one ", attempt=attempt))
@@ -199,7 +199,7 @@ def test_nothing_is_added_to_a_completed_step() -> None:
 
 
 def test_the_stored_message_wins_over_the_text() -> None:
-    """7.8.4: whether it comes before the end of the step is told, or after."""
+    """7.8.4: before or after the end of the step."""
     for first in (True, False):
         reader = Reader()
         reader.take(chunk(0, "sa"))
@@ -221,7 +221,7 @@ def test_the_message_of_another_step_changes_no_text() -> None:
     assert reader.take(chunk(1, " step", step=2)) is APPLIED
 
 
-def test_a_step_may_write_before_the_one_before_is_told_to_be_over() -> None:
+def test_a_step_may_write_before_the_end_of_the_previous_one_arrives() -> None:
     """The end of a step and the beginning of the next are stored together, a moment later."""
     reader = Reader()
     reader.take(chunk(0, "next", step=2))
@@ -241,7 +241,7 @@ def test_executions_of_one_session_write_side_by_side() -> None:
 
 
 def test_of_too_many_drafts_a_position_names_the_last() -> None:
-    """7.8.4: what the reader shows next is a position that the gateway takes."""
+    """7.8.4: the reader's next position is one that the gateway accepts."""
     reader, ids = Reader(), [UUID(int=number) for number in range(1, MAX_DRAFTS + 2)]
     for of in ids:
         reader.take(chunk(0, "text", of=of))
@@ -250,7 +250,7 @@ def test_of_too_many_drafts_a_position_names_the_last() -> None:
 
 
 def test_an_execution_that_has_ended_writes_no_more() -> None:
-    """7.4.2: its terminal status is the last that is told of it."""
+    """7.4.2: its terminal status is its last envelope."""
     reader = Reader()
     reader.take(chunk(0))
     reader.take(status(1, WireStatus.PAUSED))
@@ -260,7 +260,7 @@ def test_an_execution_that_has_ended_writes_no_more() -> None:
     assert reader.drafts == {}
 
 
-def test_only_so_many_ends_are_remembered() -> None:
+def test_the_number_of_remembered_ends_is_limited() -> None:
     reader = Reader()
     for number in range(REMEMBERED_ENDS + 1):
         reader.take(status(number + 1, WireStatus.COMPLETED, UUID(int=number + 10)))
@@ -268,8 +268,8 @@ def test_only_so_many_ends_are_remembered() -> None:
     assert reader.take(chunk(0, of=UUID(int=10))) is APPLIED
 
 
-def test_what_is_streamed_and_not_known_is_dropped() -> None:
-    """Later versions may stream something else."""
+def test_unknown_streamed_types_are_dropped() -> None:
+    """Later versions may stream other types."""
     thought = replace(chunk(0), type="agent.stream.thought")
     assert Reader().take(thought) is DROPPED
 
@@ -294,8 +294,8 @@ def test_a_payload_that_cannot_be_read_is_refused(changed: dict[str, Any]) -> No
 
 @pytest.mark.parametrize("told", [chunk(0), snapshot(1, "text")])
 @pytest.mark.parametrize("missing", ["content", "is_complete"])
-def test_what_cannot_be_read_leaves_no_trace(told: Envelope, missing: str) -> None:
-    """7.8.4: what the reader shows next is a position that the gateway takes."""
+def test_unreadable_input_leaves_no_trace(told: Envelope, missing: str) -> None:
+    """7.8.4: the reader's next position is one that the gateway accepts."""
     payload = {name: value for name, value in told.payload.items() if name != missing}
     reader = Reader()
     with suppress(InvalidInput):
@@ -324,7 +324,7 @@ POSITIONS = st.builds(
 
 
 @given(POSITIONS)
-def test_a_position_is_read_as_it_was_written(position: Position) -> None:
+def test_a_position_reads_back_as_it_was_written(position: Position) -> None:
     """7.8.4"""
     assert Position.from_dict(position.to_dict()) == position
 

@@ -1,4 +1,4 @@
-"""Functions and classes as tools: what the model is told, and what goes wrong early instead of late."""
+"""Functions and classes as tools: the model's view, and errors at definition instead of at the call."""
 
 import enum
 import functools
@@ -40,7 +40,7 @@ class Unit(enum.Enum):
 
 
 def forecast(city: str, days: int = 3) -> str:
-    """Tell the weather to come."""
+    """Forecast the weather to come."""
     return f"{city}: {days} days of sun"
 
 
@@ -53,7 +53,7 @@ def detailed(
     detail: Literal["short", "long"] = "short",
     limit: Annotated[int, Field(ge=1, description="At most so many")] = 5,
 ) -> Any:
-    """Tell the weather of a place.
+    """Forecast the weather of a place.
 
     In some detail.
 
@@ -69,14 +69,14 @@ def detailed(
     return place, when, unit, more, detail, limit
 
 
-# What the model is told.
+# The model's view.
 
 
 def test_a_function_gives_name_doc_text_and_schema() -> None:
     """9.9.2: parameters without a default are required."""
     made = FunctionTool.from_function(forecast)
 
-    assert (made.name, made.description) == ("forecast", "Tell the weather to come.")
+    assert (made.name, made.description) == ("forecast", "Forecast the weather to come.")
     assert made.schema == {
         "type": "object",
         "properties": {"city": {"type": "string"}, "days": {"type": "integer", "default": 3}},
@@ -86,7 +86,7 @@ def test_a_function_gives_name_doc_text_and_schema() -> None:
     assert isinstance(made.schema, FrozenDict)
     assert tool_schema(made)["function"] == {
         "name": "forecast",
-        "description": "Tell the weather to come.",
+        "description": "Forecast the weather to come.",
         "parameters": made.schema,
     }
     assert isinstance(made, Tool)
@@ -124,7 +124,7 @@ def test_the_docstring_describes_the_parameters() -> None:
     made = FunctionTool.from_function(detailed)
     properties = made.schema["properties"]
 
-    assert made.description == "Tell the weather of a place.\n\nIn some detail."
+    assert made.description == "Forecast the weather of a place.\n\nIn some detail."
     assert properties["place"]["description"] == "Where, including the country"
     assert properties["when"]["description"] == "From when to when"
     assert properties["limit"]["description"] == "At most so many"
@@ -199,7 +199,7 @@ class Station:
         (Station(), "Knows the weather.", "cloudy in Bonn"),
     ],
 )
-def test_whatever_can_be_called_can_be_a_tool(fn: Callable[..., Any], described: str, result: str) -> None:
+def test_any_callable_can_be_a_tool(fn: Callable[..., Any], described: str, result: str) -> None:
     """9.9.2"""
     made = FunctionTool.from_function(fn, name="station")
 
@@ -227,10 +227,10 @@ def test_a_wrapped_function_keeps_its_parameters() -> None:
     assert made.call({"city": "Bonn"}, CONTEXT) == "BONN: 3 DAYS OF SUN"
 
 
-# Calling it.
+# Calls.
 
 
-def test_arguments_become_what_the_hints_say() -> None:
+def test_arguments_are_converted_to_the_hinted_types() -> None:
     """9.9.2"""
     args = {
         "place": {"city": "Bonn"},
@@ -274,7 +274,7 @@ def test_arguments_become_what_the_hints_say() -> None:
 def test_arguments_that_do_not_fit_are_a_failure_that_the_model_understands(
     args: dict[str, Any], complaint: str
 ) -> None:
-    """5.4.3: neither addresses of manuals nor the arguments themselves are repeated."""
+    """5.4.3: neither links to documentation nor the arguments are repeated."""
     with pytest.raises(ToolFailed) as caught:
         FunctionTool.from_function(detailed).call(args, CONTEXT)
 
@@ -283,7 +283,7 @@ def test_arguments_that_do_not_fit_are_a_failure_that_the_model_understands(
     assert "http" not in str(caught.value)
 
 
-def test_a_functions_own_complaints_are_its_own() -> None:
+def test_errors_raised_by_a_function_keep_their_text() -> None:
     """5.4.3: also when it checks data itself."""
 
     def strict(city: str) -> Place:
@@ -300,7 +300,7 @@ def ask_about(city: str, context: ToolContext) -> str:
 
 
 def test_a_tool_that_wants_its_context_gets_it() -> None:
-    """1.1.3: the ids are its idempotency key. The model is not told about it and cannot pass it."""
+    """1.1.3: the ids are its idempotency key. The model does not see it and cannot pass it."""
     made = FunctionTool.from_function(ask_about)
 
     assert list(made.schema["properties"]) == made.schema["required"] == ["city"]
@@ -309,8 +309,8 @@ def test_a_tool_that_wants_its_context_gets_it() -> None:
         made.call({"city": "Bonn", "context": {}}, CONTEXT)
 
 
-def test_the_context_may_be_optional_and_asked_for_by_any_name() -> None:
-    def nosy(one: ToolContext, *, other: Optional[ToolContext] = None) -> bool:  # noqa: UP045 -- what users write
+def test_the_context_may_be_optional_and_have_any_name() -> None:
+    def nosy(one: ToolContext, *, other: Optional[ToolContext] = None) -> bool:  # noqa: UP045 -- users' notation
         """Compare."""
         return one is other
 
@@ -375,22 +375,22 @@ async def test_a_result_that_cannot_be_stored_fails_the_call() -> None:
 
 
 def unhinted(city: str) -> None:
-    """Tell."""
+    """Report."""
 
 
 del unhinted.__annotations__["city"]
 
 
 def starred(*cities: str) -> None:
-    """Tell."""
+    """Report."""
 
 
 def keyworded(**cities: str) -> None:
-    """Tell."""
+    """Report."""
 
 
 def positional(city: str, /) -> None:
-    """Tell."""
+    """Report."""
 
 
 def undocumented(city: str) -> str:
@@ -409,15 +409,15 @@ class Opaque:
 
 
 def opaque_argument(thing: Opaque) -> None:
-    """Tell."""
+    """Report."""
 
 
 def callable_argument(thing: Callable[[int], int]) -> None:
-    """Tell."""
+    """Report."""
 
 
 def endless_default(limit: float = float("inf")) -> None:
-    """Tell."""
+    """Report."""
 
 
 @pytest.mark.parametrize(
@@ -447,7 +447,7 @@ def endless_default(limit: float = float("inf")) -> None:
         (None, "None is not callable; pass a function"),
     ],
 )
-def test_a_function_that_cannot_be_a_tool_is_refused_when_it_is_made_one(fn: Any, complaint: str) -> None:
+def test_a_function_that_cannot_be_a_tool_is_refused_at_definition(fn: Any, complaint: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         FunctionTool.from_function(fn)
 
@@ -477,7 +477,7 @@ def test_a_hint_that_cannot_be_resolved_is_refused(hint: str, problem: str) -> N
 
 
 @pytest.mark.parametrize("name", ["a", "read_file", "Read-File-2", "x" * 64])
-def test_names_are_what_every_provider_accepts(name: str) -> None:
+def test_valid_names_are_accepted_by_every_provider(name: str) -> None:
     assert valid_tool_name(name) == name
     assert FunctionTool.from_function(forecast, name=name).name == name
 
@@ -488,7 +488,7 @@ def test_other_names_are_refused(name: Any) -> None:
         valid_tool_name(name)
 
 
-def test_two_functions_of_one_name_do_not_fit_into_one_list() -> None:
+def test_two_functions_of_one_name_are_refused_in_one_list() -> None:
     one, other = FunctionTool.from_function(forecast), FunctionTool.from_function(ask_about, name="forecast")
 
     with pytest.raises(InvalidInput, match="two tools are named 'forecast'; rename one of them"):
@@ -500,7 +500,7 @@ def test_two_functions_of_one_name_do_not_fit_into_one_list() -> None:
 
 
 class Weather(BaseTool):
-    """Tell the weather."""
+    """Forecast the weather."""
 
     name = "weather"
     options = ToolOptions(quick=True)
@@ -515,17 +515,17 @@ class Weather(BaseTool):
 
 class Described(Weather):
     name = "described"
-    description = "Tell more."
+    description = "Report more."
 
 
 class Unnamed(BaseTool):
     def __call__(self, city: str) -> str:
-        """Tell the city."""
+        """Report the city."""
         return city
 
 
 class Free(BaseTool):
-    """Takes what it is given."""
+    """Takes the given value."""
 
     def __call__(self, **facts: Any) -> dict[str, Any]:
         return facts
@@ -538,7 +538,7 @@ class Free(BaseTool):
         }
 
 
-def test_a_class_says_what_the_tool_does_by_being_called() -> None:
+def test_a_class_defines_the_tool_by_its_call() -> None:
     """9.9.2"""
     made = Weather("Bonn station")
 
@@ -547,7 +547,7 @@ def test_a_class_says_what_the_tool_does_by_being_called() -> None:
         "type": "function",
         "function": {
             "name": "weather",
-            "description": "Tell the weather.",
+            "description": "Forecast the weather.",
             "parameters": {
                 "type": "object",
                 "properties": {"city": {"type": "string"}, "days": {"type": "integer", "default": 1}},
@@ -564,11 +564,11 @@ def test_a_class_says_what_the_tool_does_by_being_called() -> None:
 
 
 def test_a_class_may_describe_itself_or_leave_that_to_its_call() -> None:
-    assert Described().to_tool_schema()["function"]["description"] == "Tell more."
-    assert Unnamed().to_tool_schema()["function"]["description"] == "Tell the city."
+    assert Described().to_tool_schema()["function"]["description"] == "Report more."
+    assert Unnamed().to_tool_schema()["function"]["description"] == "Report the city."
 
 
-def test_a_class_without_a_name_goes_by_its_own() -> None:
+def test_a_class_without_a_name_uses_the_class_name() -> None:
     class Renamed(Unnamed):
         def __init__(self) -> None:
             self.name = "renamed"
@@ -593,7 +593,7 @@ def test_a_class_without_a_name_goes_by_its_own() -> None:
 
     class Forecast(Weather):
         def __call__(self, city: str, context: ToolContext, days: int = 1) -> str:
-            """Tell what comes."""
+            """Report what comes."""
             return "sun"
 
     assert (Derived().name, Relying().name) == ("Derived", "Relying")
@@ -601,7 +601,7 @@ def test_a_class_without_a_name_goes_by_its_own() -> None:
 
 
 @pytest.mark.parametrize("title", ["Args", "Arguments", "Parameters"])
-def test_the_words_about_parameters_may_stand_under_any_of_three_titles(title: str) -> None:
+def test_parameter_docs_may_have_any_of_three_titles(title: str) -> None:
     """9.9.2: as in the `Args:` section."""
 
     def look(place: str) -> str:
@@ -615,7 +615,7 @@ def test_the_words_about_parameters_may_stand_under_any_of_three_titles(title: s
 
 
 async def test_a_class_may_write_its_own_schema_and_take_any_arguments() -> None:
-    """9.9.2: what the model was told is what its arguments are checked against."""
+    """9.9.2: the arguments are checked against the schema that the model got."""
     free = Free()
     assert free.schema == {"type": "object", "required": ["city"], "additionalProperties": True}
 
@@ -664,7 +664,7 @@ def test_a_class_that_cannot_be_a_tool_is_refused(made: BaseTool, complaint: str
         runner(ToolCallingDriver(ScriptedModel()), [made])
 
 
-async def test_a_class_may_work_asynchronously() -> None:
+async def test_a_class_may_be_asynchronous() -> None:
     class Slow(BaseTool):
         name = "slow"
 

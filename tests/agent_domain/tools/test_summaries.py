@@ -41,7 +41,7 @@ JSON = st.recursive(
         ({"a_rather_long_name_that_nobody_cuts": 1}, "a_rather_long_name_that_nobody_cuts: 1"),
     ],
 )
-def test_the_first_three_arguments_are_shown_in_short(args: Mapping[str, Any], summary: str) -> None:
+def test_the_first_three_arguments_are_summarised(args: Mapping[str, Any], summary: str) -> None:
     """7.3.1."""
     assert args_summary(args) == summary
 
@@ -80,7 +80,7 @@ def test_only_texts_of_the_top_level_are_cut(args: Mapping[str, Any], told: Mapp
 
 
 @given(st.dictionaries(TEXT, JSON, max_size=5), st.integers(0, 50))
-def test_cutting_changes_nothing_but_long_texts(args: dict[str, Any], length: int) -> None:
+def test_cutting_changes_only_long_texts(args: dict[str, Any], length: int) -> None:
     """7.3.2: all arguments stay, in their order."""
     told = cut_args(args, length)
     assert list(told) == list(args)
@@ -111,7 +111,7 @@ def test_cutting_changes_nothing_but_long_texts(args: dict[str, Any], length: in
         (date(2026, 1, 16), "2026-01-16"),
     ],
 )
-def test_a_result_is_told_by_its_beginning(result: object, summary: str | None) -> None:
+def test_a_result_is_summarised_by_its_beginning(result: object, summary: str | None) -> None:
     """7.3.3."""
     assert result_summary(result) == summary
 
@@ -131,7 +131,7 @@ def test_a_text_that_is_a_result_is_whole_or_ninety_seven_characters_of_it(text:
 
 
 @pytest.mark.parametrize("args", [{"at": date(2026, 1, 16)}, {1: "one"}, "text"])
-def test_what_is_no_json_is_refused(args: Any) -> None:
+def test_invalid_json_is_refused(args: Any) -> None:
     """7.3.1, 7.3.2: arguments are JSON."""
     with pytest.raises(InvalidInput):
         args_summary(args)

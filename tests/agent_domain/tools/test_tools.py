@@ -1,4 +1,4 @@
-"""What a model may call, what it gets to read, and what is refused."""
+"""Tools and their calls: the model's view, the results, and the refusals."""
 
 import dataclasses
 import enum
@@ -64,7 +64,7 @@ class Place:
 
 
 class Ticket:
-    """Says how it reads as text."""
+    """Has a text form."""
 
     def __str__(self) -> str:
         return "ticket #7"
@@ -167,11 +167,11 @@ def test_json_is_kept_as_the_same_json(result: Any) -> None:
 
 
 @pytest.mark.parametrize("arguments", ["", "{}", " {} "])
-def test_no_arguments_are_an_empty_object(arguments: str) -> None:
+def test_missing_arguments_are_an_empty_object(arguments: str) -> None:
     assert ToolCall.from_text("c1", "weather", arguments) == ToolCall("c1", "weather")
 
 
-def test_arguments_are_read_as_the_provider_sent_them() -> None:
+def test_arguments_are_read_in_the_form_of_the_provider() -> None:
     """5.4.1"""
     call = ToolCall.from_text("c1", "weather", '{"days": [1, 2], "city": "Zürich"}')
 
@@ -183,7 +183,7 @@ def test_arguments_are_read_as_the_provider_sent_them() -> None:
 @pytest.mark.parametrize(
     "arguments", ["[1]", '"Bonn"', "null", "7", "{", "city=Bonn", '{"a": NaN}', '{"a":"\\u0000"}']
 )
-def test_arguments_that_are_no_json_object_are_kept_as_they_came(arguments: str) -> None:
+def test_arguments_that_are_no_json_object_are_kept_unchanged(arguments: str) -> None:
     """5.4.3"""
     call = ToolCall.from_text("c1", "weather", arguments)
 
@@ -222,7 +222,7 @@ def test_an_execution_reads_back_as_it_was_written(execution: ToolExecution) -> 
     assert ToolExecution.from_dict(execution.to_dict()) == execution
 
 
-def test_an_execution_is_written_with_what_is_left_of_its_result() -> None:
+def test_an_execution_is_written_with_the_storable_part_of_its_result() -> None:
     """4.1.7: an object reads back as its text."""
     written = ToolExecution(a_call(), Ticket()).to_dict()
 
@@ -230,25 +230,25 @@ def test_an_execution_is_written_with_what_is_left_of_its_result() -> None:
     assert ToolExecution.from_dict(written).text == "ticket #7"
 
 
-def test_a_call_took_as_long_as_its_times_say() -> None:
+def test_the_duration_of_a_call_follows_from_its_times() -> None:
     """2.7.4: with fractions."""
     assert ToolExecution(a_call(), None, None, AT, LATER).seconds == 1.5
     assert ToolExecution(a_call(), None, None, AT).seconds == 0.0
     assert ToolExecution(a_call(), None, None, None, LATER).seconds == 0.0
 
 
-# Tools and boxes.
+# Tools and tool boxes.
 
 
 class Schemed(MockTool):
-    """Tells the model something else than its attributes say."""
+    """Gives the model other values than its attributes."""
 
     def to_tool_schema(self) -> dict[str, Any]:
         return {"type": "function", "function": {"name": self.name, "description": "Mine", "parameters": {}}}
 
 
-def test_a_model_is_told_name_description_and_schema() -> None:
-    """9.9.2: or what the tool itself says."""
+def test_the_model_gets_name_description_and_schema() -> None:
+    """9.9.2: or the tool's own definition."""
     told = tool_schema(MockTool("weather", "Tells the weather", schema=NEEDS_CITY))
 
     assert told == {
@@ -260,7 +260,7 @@ def test_a_model_is_told_name_description_and_schema() -> None:
 
 
 class Bare:
-    """As little as a tool can be."""
+    """A minimal tool."""
 
     name = "bare"
     description = "Bare"
@@ -274,8 +274,8 @@ class Odd(Bare):
     options = "quick"
 
 
-def test_a_tool_is_what_has_a_name_a_description_a_schema_and_a_call() -> None:
-    """9.9.2: whatever class it is of."""
+def test_a_tool_is_any_object_with_a_name_a_description_a_schema_and_a_call() -> None:
+    """9.9.2: of any class."""
     assert isinstance(Bare(), Tool)
     assert not isinstance(Opaque(), Tool)
 
@@ -289,13 +289,13 @@ def test_a_tool_declares_how_it_is_run_or_is_run_by_the_defaults() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, -1])
-def test_a_timeout_gives_time(seconds: float) -> None:
+def test_a_timeout_is_a_duration(seconds: float) -> None:
     with pytest.raises(InvalidInput, match="timeout_seconds must be a number greater than zero"):
         ToolOptions(timeout_seconds=seconds)
 
 
 @pytest.mark.parametrize("name", ["timeout_seconds", "wait_seconds"])
-def test_a_timeout_is_one_that_clocks_can_reckon_with(name: str) -> None:
+def test_a_timeout_must_be_a_valid_duration(name: str) -> None:
     for seconds in (MAX_SECONDS + 1, 1e300, float("inf")):
         given: dict[str, Any] = {name: seconds}
         with pytest.raises(InvalidInput, match=f"{name} must be at most {MAX_SECONDS}"):
@@ -305,7 +305,7 @@ def test_a_timeout_is_one_that_clocks_can_reckon_with(name: str) -> None:
 
 
 def test_a_box_keeps_tools_by_name_and_a_later_one_replaces_an_earlier() -> None:
-    """11: in the order in which the names came (`with_tools` merges by name)."""
+    """11: in the order of the names (`with_tools` merges by name)."""
     weather, news, better = MockTool("weather"), MockTool("news"), MockTool("weather", "Better")
     box = Toolbox.of([weather, news])
     merged = box.merged([better])
@@ -322,12 +322,12 @@ def test_two_tools_of_one_name_at_once_are_a_mistake() -> None:
         Toolbox.of([MockTool("weather"), MockTool("news"), MockTool("weather")])
 
 
-def test_an_unknown_tool_is_told_with_the_known_ones() -> None:
+def test_an_unknown_tool_is_reported_with_the_known_ones() -> None:
     with pytest.raises(UnknownName, match=r"No tool named 'x'\. Choose from: weather, news"):
         Toolbox.of([MockTool("weather"), MockTool("news")]).get("x")
 
 
-# What is refused.
+# Refusals.
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ def test_an_unknown_tool_is_told_with_the_known_ones() -> None:
         ({"city": 5, "days": "no"}, None),
     ],
 )
-def test_required_arguments_have_to_be_there_but_may_be_null(
+def test_required_arguments_must_be_present_but_may_be_null(
     args: dict[str, Any], complaint: str | None
 ) -> None:
     """5.4.3"""
@@ -367,7 +367,7 @@ def test_a_call_that_cannot_run_is_refused(call: ToolCall, complaint: str) -> No
 
 
 class Careful(MockTool):
-    """Has words for text that cannot be stored, if it is in the city."""
+    """Explains text that cannot be stored in its city argument."""
 
     def unstorable(self, args: Mapping[str, Any]) -> str | None:
         return "Error: no such letters" if "\0" in args.get("city", "") else None
@@ -444,8 +444,8 @@ async def test_a_result_that_cannot_be_stored_is_a_failure() -> None:
 
 
 @pytest.mark.parametrize("handler", [failing, None])
-async def test_failing_tools_throw_only_when_told_to(handler: Any) -> None:
-    """5.4.3: what is thrown escapes the executor and becomes a failure step."""
+async def test_failing_tools_throw_only_on_request(handler: Any) -> None:
+    """5.4.3: the exception escapes the executor and becomes a failure step."""
 
     def build(builder: AgentBuilder) -> None:
         builder.with_throw_on_tool_failure()
