@@ -60,7 +60,7 @@ class ScenarioStep:
         """The step as a model's reply."""
         calls = (self.call,) if self.call else ()
         errors = (StepError(self.response),) if self.step_type is StepType.ERROR else ()
-        # With a call to run, whether it fails decides the type.
+        # With a call to run, the type depends on whether the call fails.
         own_type = None if self.call and self.execute_tools else self.step_type
         response = InferenceResponse(self.response, calls, usage=self.usage)
         return Reply(response, own_type, errors, runs_tools=self.execute_tools)

@@ -336,7 +336,7 @@ def moment(at: datetime, digits: int) -> str:
 
 
 def optional_moment(at: datetime | None, digits: int = 6) -> str | None:
-    """Like `moment`, but None for None."""
+    """Format a time, or return None for None."""
     return None if at is None else moment(at, digits)
 
 

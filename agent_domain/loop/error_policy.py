@@ -149,7 +149,7 @@ def _decision(name: str, given: str) -> ErrorHandlingDecision:
 
 
 class FailingStep(Protocol):
-    """The part of a step that `resolve` reads."""
+    """The part of a step that determines its error context."""
 
     @property
     def errors(self) -> tuple[StepError, ...]:

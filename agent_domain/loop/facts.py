@@ -127,7 +127,7 @@ class ExecutionFacts:
     critique: CritiqueFacts | None = None
     last_outcome: ContinuationOutcome | None = None
     unknown_effects_apart: bool = False
-    """The rule for unknown effects under which the execution runs; see `error_policy.resolve`."""
+    """The rule for unknown effects under which the execution runs; see the module `error_policy`."""
 
     # Read by criteria.
 
@@ -164,7 +164,7 @@ class ExecutionFacts:
 
     @property
     def step_count(self) -> int:
-        """Completed steps, failure steps included."""
+        """The number of completed steps, including failure steps."""
         return self.recorded_steps + (self._unrecorded is not None)
 
     @property
@@ -179,7 +179,7 @@ class ExecutionFacts:
 
     @property
     def trailing_failures(self) -> int:
-        """Failed steps in a row, up to and including the latest.
+        """The number of failed steps in a row, up to and including the latest.
 
         A step that was applied and then interrupted by an exception does not reset the count: no
         evaluation followed it, and the failure step after it belongs to it. Otherwise a processor
@@ -197,7 +197,7 @@ class ExecutionFacts:
 
     @property
     def total_failures(self) -> int:
-        """Failed steps of this execution."""
+        """The number of failed steps of this execution."""
         step = self._unrecorded
         return self.recorded_failures + (step is not None and step.has_errors)
 

@@ -59,7 +59,7 @@ class StopReason(StrEnum):
 
     COMPLETED = "completed"
     STEPS_LIMIT = "steps_limit"
-    TOKEN_LIMIT = "token_limit"  # noqa: S105 -- a stop reason, no secret
+    TOKEN_LIMIT = "token_limit"  # noqa: S105 -- a stop reason, not a secret
     TIME_LIMIT = "time_limit"
     RETRY_LIMIT = "retry_limit"
     ERROR = "error"

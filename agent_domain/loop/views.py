@@ -44,12 +44,12 @@ class ExecutionView(Signalled, Protocol):
 
     @property
     def step_count(self) -> int:
-        """Completed steps, failure steps included."""
+        """The number of completed steps, including failure steps."""
         ...
 
     @property
     def usage(self) -> Usage:
-        """Tokens used, the latest step's included."""
+        """Tokens used, including those of the latest step."""
         ...
 
     @property
@@ -74,7 +74,7 @@ class ExecutionView(Signalled, Protocol):
 
     @property
     def trailing_failures(self) -> int:
-        """Failed steps in a row, up to and including the latest."""
+        """The number of failed steps in a row, up to and including the latest."""
         ...
 
     @property

@@ -96,7 +96,7 @@ class AgentState:
 
     @property
     def usage(self) -> Usage:
-        """Tokens used, the latest step's included."""
+        """Tokens used, including those of the latest step."""
         return self.facts.usage
 
     @property
@@ -123,7 +123,7 @@ class AgentState:
 
     @property
     def step_count(self) -> int:
-        """Completed steps, failure steps included."""
+        """The number of completed steps, including failure steps."""
         return self.facts.step_count
 
     def step_at(self, index: int) -> AgentStep | None:
@@ -219,7 +219,7 @@ class AgentState:
 
     @property
     def trailing_failures(self) -> int:
-        """Failed steps in a row, up to and including the latest."""
+        """The number of failed steps in a row, up to and including the latest."""
         return self.facts.trailing_failures
 
     @property
