@@ -1,4 +1,4 @@
-"""What `everstep` itself offers, and that it costs next to nothing until it is used."""
+"""The exports of `everstep`, and the low cost of importing it."""
 
 import ast
 import subprocess
@@ -24,7 +24,7 @@ PUBLIC = {
 
 
 def run(code: str) -> str:
-    """What a fresh interpreter prints."""
+    """The output of a new interpreter."""
     result = subprocess.run(  # noqa: S603 -- our own interpreter and our own code
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
@@ -35,15 +35,15 @@ def run(code: str) -> str:
 def test_every_name_can_be_imported_and_is_documented(name: str) -> None:
     value = getattr(everstep, name)
     assert value is getattr(import_module(PUBLIC[name]), name)
-    # An alias of a type cannot carry words of its own; they stand below it in its module.
+    # A type alias has no docstring; its description is below it in its module.
     documentation = value.__doc__ or ("An alias." if get_origin(value) else "")
     assert documentation.strip()
-    # What dataclasses write where nobody wrote anything.
+    # Docstrings that dataclasses generate.
     assert not (is_dataclass(value) and documentation.startswith(f"{name}("))
 
 
-def test_the_stub_is_nothing_but_exports() -> None:
-    """Type checkers take a name of a stub as public only where it is imported under itself."""
+def test_the_stub_contains_only_exports() -> None:
+    """Type checkers treat a name of a stub as public only if it is imported under its own name."""
     aliases = [alias for node in STUB.body if isinstance(node, ast.ImportFrom) for alias in node.names]
     assert [alias.name for alias in aliases] == [alias.asname for alias in aliases]
     assert len(aliases) == len(PUBLIC)
@@ -55,7 +55,7 @@ def test_a_name_is_looked_up_once() -> None:
     assert vars(everstep)["AgentState"] is AgentState
 
 
-def test_an_unknown_name_is_no_attribute() -> None:
+def test_an_unknown_name_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'everstep' has no attribute 'AgentBilder'"):
         everstep.AgentBilder  # type: ignore[attr-defined]  # noqa: B018 -- that is the point
     assert not hasattr(everstep, "__nothing__")
@@ -73,7 +73,7 @@ def test_all_names_are_listed_in_order_before_they_are_used() -> None:
     assert listed == sorted(listed)
 
 
-def test_a_star_stands_for_what_the_stub_names() -> None:
+def test_a_star_import_gives_the_names_of_the_stub() -> None:
     code = (
         "names = set(globals()); from everstep import *; print(*sorted(set(globals()) - names - {'names'}))"
     )
@@ -84,8 +84,8 @@ MODULES_WHOSE_CLASSES_ALL_MATTER = ["loop.criteria", "errors", "state.events"]
 
 
 @pytest.mark.parametrize("module", MODULES_WHOSE_CLASSES_ALL_MATTER)
-def test_what_users_listen_to_catch_or_add_can_be_imported(module: str) -> None:
-    """4.6.1, 2.5: every event, error and criterion."""
+def test_events_errors_and_criteria_can_be_imported(module: str) -> None:
+    """4.6.1, 2.5: every one of them."""
     source = import_module(f"everstep.agent_domain.{module}")
     own = {
         name for name, value in vars(source).items() if getattr(value, "__module__", "") == source.__name__
@@ -94,13 +94,13 @@ def test_what_users_listen_to_catch_or_add_can_be_imported(module: str) -> None:
     assert classes <= set(PUBLIC)
 
 
-def test_importing_costs_next_to_nothing() -> None:
-    """Whoever needs one name does not pay for the others."""
+def test_importing_everstep_loads_no_other_modules() -> None:
+    """A program that needs one name does not load the others."""
     code = "import sys, everstep; print([m for m in sys.modules if m.startswith(('everstep.', 'pydantic'))])"
     assert run(code) == "[]"
     assert run("from everstep import StopReason; import sys; print('pydantic' in sys.modules)") == "False"
 
 
-def test_what_everstep_raises_can_be_caught_as_one() -> None:
+def test_all_errors_have_one_base_class() -> None:
     assert everstep.EverstepError is EverstepError
     assert issubclass(everstep.InvalidInput, everstep.EverstepError)

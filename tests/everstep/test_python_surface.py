@@ -1,4 +1,4 @@
-"""The public names in the Python that a newcomer writes first, without reading the source."""
+"""The public names, used the way a newcomer does without reading the source."""
 
 import inspect
 import typing
@@ -74,7 +74,7 @@ class Shout(BaseTool):
 # Schemas.
 
 
-def test_a_schema_registry_begins_empty_and_takes_schemas_one_by_one() -> None:
+def test_a_schema_registry_begins_empty_and_schemas_are_added_one_by_one() -> None:
     """9.8.1"""
     registry = SchemaRegistry()
     assert (registry.names, registry.has("lead")) == ((), False)
@@ -89,7 +89,7 @@ def test_a_schema_registry_begins_empty_and_takes_schemas_one_by_one() -> None:
         registry.register(" ", Lead)
 
 
-def test_a_schema_that_is_registered_later_changes_no_agent_that_exists() -> None:
+def test_a_schema_that_is_registered_later_changes_no_existing_agent() -> None:
     registry = SchemaRegistry().register("lead", Lead)
     agent = AgentBuilder.base().with_capability(UseStructuredOutputs(registry)).definition()
     registry.register("price", float)
@@ -101,7 +101,7 @@ def test_a_schema_that_is_registered_later_changes_no_agent_that_exists() -> Non
 # Tools.
 
 
-def test_a_tool_takes_its_name_and_description_when_it_is_made() -> None:
+def test_a_tool_gets_its_name_and_description_when_it_is_created() -> None:
     tool = Shout(name="shout", description="Say it in capitals.")
     assert (tool.name, tool.to_tool_schema()["function"]["description"]) == ("shout", "Say it in capitals.")
     assert tool.call({"text": "hi"}, CONTEXT) == "HI"
@@ -110,7 +110,7 @@ def test_a_tool_takes_its_name_and_description_when_it_is_made() -> None:
     assert Shout().to_tool_schema()["function"]["description"] == "Say something louder."
 
 
-def test_a_tool_of_the_base_class_says_what_it_lacks() -> None:
+def test_an_incomplete_tool_raises_with_what_it_lacks() -> None:
     tool = BaseTool(name="shout", description="Say it in capitals.")
     with pytest.raises(InvalidInput, match="BaseTool has no __call__"):
         tool.call({}, CONTEXT)
@@ -119,7 +119,7 @@ def test_a_tool_of_the_base_class_says_what_it_lacks() -> None:
 
 
 @pytest.mark.parametrize("kind", [ReadFileTool, WriteFileTool, EditFileTool, SearchFilesTool, ListDirTool])
-def test_every_file_tool_is_made_for_a_directory_or_a_policy(kind: Any, tmp_path: Path) -> None:
+def test_every_file_tool_is_created_for_a_directory_or_a_policy(kind: Any, tmp_path: Path) -> None:
     """9.2.1"""
     (tmp_path / "base").mkdir()
     (tmp_path / "base" / "a.md").write_text("one\n")
@@ -140,7 +140,7 @@ def test_every_file_tool_is_made_for_a_directory_or_a_policy(kind: Any, tmp_path
     assert not results[0].startswith("Error")
 
 
-def test_a_policy_extends_where_a_file_tool_reads(tmp_path: Path) -> None:
+def test_a_policy_extends_the_paths_that_a_file_tool_reads(tmp_path: Path) -> None:
     """9.2.1"""
     for name in ("base", "more"):
         (tmp_path / name).mkdir()
@@ -153,14 +153,14 @@ def test_a_policy_extends_where_a_file_tool_reads(tmp_path: Path) -> None:
     assert refused == "Error: Path is outside the allowed directory"
 
 
-def test_the_skill_tool_is_made_for_a_library(tmp_path: Path) -> None:
+def test_the_skill_tool_is_created_for_a_library(tmp_path: Path) -> None:
     """9.5.3"""
     (tmp_path / "greet.md").write_text("---\nname: greet\ndescription: Greets\n---\nSay hello.")
     tool = LoadSkillTool.with_library(SkillLibrary(tmp_path))
     assert "Say hello." in tool.call({"skill_name": "greet"}, CONTEXT)
 
 
-def test_the_bash_tool_takes_what_its_capability_takes(tmp_path: Path) -> None:
+def test_the_bash_tool_has_the_options_of_its_capability(tmp_path: Path) -> None:
     """9.1.1"""
     tool = BashTool(base_dir=tmp_path, timeout=7, output_policy=BashPolicy(10, 4, 6))
     assert (tool.policy.base_dir, tool.policy.timeout) == (str(tmp_path), 7)
@@ -184,13 +184,13 @@ class Inbox:
         self.channels = set[str]()
 
     def broadcast(self, channel: str, envelope: Envelope) -> None:
-        """Keep it."""
+        """Store the envelope."""
         self.channels.add(channel)
         self.envelopes.append(envelope)
         self.types.append(envelope["type"])
 
 
-def test_an_adapter_takes_the_ids_of_an_application() -> None:
+def test_an_adapter_accepts_the_ids_of_an_application() -> None:
     """7.1.2"""
     inbox = Inbox()
     adapter = AgentEventEnvelopeAdapter(inbox, "session-1", "run-7")
@@ -210,7 +210,7 @@ def test_an_adapter_takes_the_ids_of_an_application() -> None:
 
 
 @pytest.mark.parametrize("bad", ["", "  ", 7, None, "x" * 201])
-def test_an_id_that_can_be_none_is_refused_by_its_name(bad: Any) -> None:
+def test_an_invalid_id_is_refused_by_its_name(bad: Any) -> None:
     with pytest.raises(InvalidInput, match="execution_id is"):
         AgentEventEnvelopeAdapter(Inbox(), None, bad)
 
@@ -238,14 +238,14 @@ def test_a_cumulative_limit_takes_a_function_like_the_other_limits() -> None:
 
 
 class AlwaysBroken:
-    """Reads a failed tool out of any state."""
+    """Finds a failed tool in any state."""
 
     def resolve(self, state: Any) -> ErrorContext:
         """One failure of `pay`."""
         return ErrorContext(ErrorType.TOOL, 1, 1, "no money", "pay", freeze({"status": 402}))
 
 
-def test_an_error_policy_judges_what_a_resolver_says() -> None:
+def test_an_error_policy_uses_the_errors_of_a_resolver() -> None:
     """3.4.1"""
     criterion = ErrorPolicyCriterion(ErrorPolicy.stop_on_any_error(), AlwaysBroken())
     vote = criterion.explain(AgentState.empty())
@@ -261,7 +261,7 @@ def test_an_error_policy_judges_what_a_resolver_says() -> None:
         REGISTERED.ref(criterion)
 
 
-def test_an_error_context_has_a_written_form() -> None:
+def test_an_error_context_can_be_serialised() -> None:
     """3.1.2"""
     assert AlwaysBroken().resolve(None).to_dict() == {
         "type": "tool",
@@ -276,7 +276,7 @@ def test_an_error_context_has_a_written_form() -> None:
 # State.
 
 
-def test_a_state_says_when_it_was_created() -> None:
+def test_a_state_has_its_creation_time() -> None:
     """2.7"""
     assert AgentState.empty().started_at is None
     agent = AgentBuilder.base().with_driver(ToolCallingDriver(ScriptedModel("Hello."))).build()
@@ -285,7 +285,7 @@ def test_a_state_says_when_it_was_created() -> None:
     assert state.started_at is not None
 
 
-def test_a_state_fails_with_nothing_but_an_error() -> None:
+def test_a_state_fails_with_only_an_error() -> None:
     """4.1.3"""
     state = AgentState.empty().fail_with(ValueError("no money"))
     assert (state.status, state.step_count) == (AgentStatus.FAILED, 1)
@@ -319,7 +319,7 @@ def _changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 
 
 @pytest.mark.parametrize("wrong", [None, "no money", ValueError])
-def test_a_state_fails_with_an_exception_or_what_is_kept_of_one(wrong: Any) -> None:
+def test_a_state_fails_with_an_exception_or_its_stored_form(wrong: Any) -> None:
     kept = everstep.StepError("no money")
     assert AgentState.empty().fail_with(kept).steps[-1].errors == (kept,)
     with pytest.raises(InvalidInput, match=r"fail_with was given .*; pass an exception"):
@@ -334,13 +334,13 @@ class _Waits:
 @pytest.mark.parametrize(
     ("wrong", "words"), [(_Waits(), "cannot be awaited"), (object(), "has none"), (None, "none")]
 )
-def test_a_broadcaster_that_would_lose_all_envelopes_is_refused(wrong: Any, words: str) -> None:
+def test_a_broadcaster_that_would_lose_envelopes_is_refused(wrong: Any, words: str) -> None:
     """7.1.2"""
     with pytest.raises(InvalidInput, match=words):
         AgentEventEnvelopeAdapter(wrong, "chat-7", "run-1")
 
 
-def test_a_state_that_cannot_be_read_names_the_key() -> None:
+def test_an_unreadable_state_names_the_key() -> None:
     """4.1.7"""
     with pytest.raises(InvalidInput, match="agentId is 'agent-1'; pass a UUID"):
         AgentState.from_dict({"agentId": "agent-1"})
@@ -363,7 +363,7 @@ def test_a_state_that_cannot_be_read_names_the_key() -> None:
 # Agents and builders.
 
 
-def test_agents_and_builders_say_what_they_are() -> None:
+def test_agents_and_builders_have_a_repr() -> None:
     builder = AgentBuilder.base().with_name("clerk", "Answers letters").with_tools([Shout(name="shout")])
     assert repr(builder) == "<AgentBuilder 'clerk': tools shout, capabilities none>"
     agent = builder.with_driver(ToolCallingDriver(ScriptedModel("Hi"))).build()
@@ -371,7 +371,7 @@ def test_agents_and_builders_say_what_they_are() -> None:
 
 
 @pytest.mark.parametrize("method", ["with_max_steps", "with_max_tokens"])
-def test_a_limit_below_zero_is_refused_when_it_is_set(method: str) -> None:
+def test_a_negative_limit_is_refused_when_it_is_set(method: str) -> None:
     """2.5.2"""
     with pytest.raises(InvalidInput, match=f"{method} was given -1; pass 0 or more"):
         getattr(AgentBuilder.base(), method)(-1)
@@ -388,27 +388,27 @@ def test_zero_steps_execute_nothing() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, -1, 0.0])
-def test_a_time_limit_of_nothing_is_refused_when_it_is_set(seconds: float) -> None:
+def test_a_time_limit_of_zero_is_refused_when_it_is_set(seconds: float) -> None:
     """2.5.2"""
     for method in ("with_timeout", "with_cumulative_timeout"):
         with pytest.raises(ValueError, match="Max seconds must be greater than zero"):
             getattr(AgentBuilder.base(), method)(seconds)
 
 
-def test_a_model_is_no_driver_and_the_error_says_what_is() -> None:
+def test_a_model_is_not_a_driver_and_the_error_says_what_is() -> None:
     with pytest.raises(InvalidInput, match=r"a ScriptedModel is a model; pass ToolCallingDriver\(model\)"):
         AgentBuilder.base().with_driver(ScriptedModel("Hi"))  # type: ignore[arg-type]
 
 
 class Greeters:
-    """A factory of an application."""
+    """An application's factory."""
 
     def create(self, name: str, config: Any = None) -> Any:
         """One agent, or a failure."""
         return Failure(InvalidInput(f"no {name}")) if name != "greeter" else Success(object())
 
 
-def test_a_factory_is_whatever_creates_agents_by_name() -> None:
+def test_a_factory_is_any_object_that_creates_agents_by_name() -> None:
     """10.3.2"""
 
     class Careful(AgentFactory):
@@ -421,13 +421,13 @@ def test_a_factory_is_whatever_creates_agents_by_name() -> None:
     assert not isinstance(object(), AgentFactory)
 
 
-def test_an_agent_in_markdown_needs_no_reader_of_yaml() -> None:
+def test_an_agent_in_markdown_needs_no_yaml_parser() -> None:
     """10.1.2"""
     spec = AgentSpec.from_markdown("---\nname: a\ndescription: b\ntools: [x, y]\n---\nBe brief.")
     assert (spec.name, list(spec.tools or ()), spec.system_prompt) == ("a", ["x", "y"], "Be brief.")
 
 
-def test_models_of_an_application_are_made_from_public_names(tmp_path: Path) -> None:
+def test_models_of_an_application_are_built_from_public_names(tmp_path: Path) -> None:
     scripted = tmp_path / "script.yaml"
     scripted.write_text("scenarios:\n- turns: [{text: Hello.}]\n")
     presets = Presets.read({"demo": {"driver": "scripted", "scenario": str(scripted)}}, {})
@@ -436,7 +436,7 @@ def test_models_of_an_application_are_made_from_public_names(tmp_path: Path) -> 
     assert Script.of("Hello.") is not None
 
 
-# What is exported.
+# Exports.
 
 NAMES: list[str] = vars(everstep)["__all__"]
 OURS = ("everstep",)
@@ -448,9 +448,9 @@ NOT_FOR_APPLICATIONS = {
     # Structural types of one parameter, which the exported classes satisfy.
     "everstep.capabilities.mcp.TakesToolsets",
     "everstep.capabilities.subagents.Skills",
-    # How a stream waits between connections; tests of Everstep replace it.
+    # How a stream waits between connections; our own tests replace it.
     "everstep.streams.backoff.Pace",
-    # Where tests of Everstep end a client in the middle of a request.
+    # Our own tests end a client in the middle of a request here.
     "everstep.activities.failpoints.Failpoint",
 }
 
@@ -466,11 +466,11 @@ def _types_in(hint: Any) -> Iterator[type]:
 
 
 def _signatures(value: Any) -> Iterator[Any]:
-    """What has type hints: a function, or the public methods and properties of a class."""
+    """Objects with type hints: a function, or the public methods and properties of a class."""
     if not inspect.isclass(value):
         yield from [value] if inspect.isfunction(value) else []
         return
-    # The methods of a port are for those who write a store.
+    # The methods of a port are for authors of a store.
     if getattr(value, "_is_protocol", False) and value.__module__.startswith(
         "everstep.agent_domain.storage."
     ):
@@ -484,7 +484,7 @@ def _signatures(value: Any) -> Iterator[Any]:
                 yield function
 
 
-def test_what_exported_functions_take_and_return_is_exported() -> None:
+def test_types_of_exported_functions_are_exported() -> None:
     exported = {name: getattr(everstep, name) for name in NAMES}
     known = set(map(id, exported.values()))
     missing = set[str]()

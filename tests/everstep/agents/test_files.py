@@ -28,7 +28,7 @@ def an_agent(path: Path, name: str | None = None, description: str = "Helps") ->
 
 
 def skipped(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """The names of the files that a warning was logged about."""
+    """The names of the files for which a warning was logged."""
     given = [record.args for record in caplog.records if record.levelno == logging.WARNING]
     return [
         arg.path.name for args in given if isinstance(args, tuple) for arg in args if isinstance(arg, Skipped)
@@ -64,7 +64,7 @@ def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
         ("a.txt", b"x", "an agent is defined in a file that ends in .md or .json"),
     ],
 )
-def test_a_bad_file_is_named(tmp_path: Path, name: str, content: bytes, reason: str) -> None:
+def test_an_invalid_file_is_named(tmp_path: Path, name: str, content: bytes, reason: str) -> None:
     """10.2.1: `load_from_file` raises."""
     path = tmp_path / name
     path.write_bytes(content)
@@ -73,8 +73,8 @@ def test_a_bad_file_is_named(tmp_path: Path, name: str, content: bytes, reason: 
     assert str(refused.value).startswith(f"{path}: {reason}")
 
 
-def test_what_is_wrong_is_found_in_the_line_that_is_named(tmp_path: Path) -> None:
-    """10.1.2: as an editor counts them."""
+def test_an_error_has_its_line_number(tmp_path: Path) -> None:
+    """10.1.2: counted as in an editor."""
     path = tmp_path / "a.md"
     path.write_text("---\nname: a\ndescription: b\nname: c\n---\nx")
     with pytest.raises(InvalidInput, match=r"the key 'name' stands there twice(?s:.*)line 4"):
@@ -87,7 +87,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         AgentRegistry().load_from_file(tmp_path / "gone.md")
 
 
-def test_a_file_that_is_none_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_file_that_is_not_regular_is_not_read(tmp_path: Path) -> None:
     """10.2.1: reading from a pipe would block."""
     os.mkfifo(tmp_path / "pipe.md")
     (tmp_path / "folder.md").mkdir()
@@ -103,7 +103,7 @@ def test_a_file_of_the_largest_size_is_read(tmp_path: Path) -> None:
     assert AgentRegistry().load_from_file(path).name == "a"
 
 
-def test_a_missing_directory_holds_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_directory_is_empty(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """10.2.1."""
     registry = AgentRegistry()
     registry.load_from_directory(tmp_path / "gone")
@@ -111,7 +111,9 @@ def test_a_missing_directory_holds_nothing(tmp_path: Path, caplog: pytest.LogCap
     assert registry.count() == len(caplog.records) == 0
 
 
-def test_what_is_no_directory_is_warned_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_path_that_is_not_a_directory_causes_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """10.2.1."""
     registry = AgentRegistry()
     registry.load_from_directory(an_agent(tmp_path / "a.md"))
@@ -119,8 +121,8 @@ def test_what_is_no_directory_is_warned_about(tmp_path: Path, caplog: pytest.Log
     assert skipped(caplog) == ["a.md"]
 
 
-def test_a_bad_file_does_not_keep_the_others_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """10.2.1: a warning, and on it goes."""
+def test_an_invalid_file_does_not_affect_the_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """10.2.1: a warning, and loading continues."""
     for name in ("a.md", "c.json", "z.md"):
         an_agent(tmp_path / name)
     (tmp_path / "b.md").write_text("no agent")
@@ -135,7 +137,7 @@ def test_a_bad_file_does_not_keep_the_others_out(tmp_path: Path, caplog: pytest.
     assert caplog.messages[0].startswith(f"skipped an agent definition: {tmp_path / 'b.md'}: The text has no")
 
 
-def test_folders_are_searched_only_when_asked_to(tmp_path: Path) -> None:
+def test_folders_are_searched_only_on_request(tmp_path: Path) -> None:
     """10.2.1."""
     an_agent(tmp_path / "b.md")
     an_agent(tmp_path / "a" / "c.md")
@@ -149,7 +151,7 @@ def test_folders_are_searched_only_when_asked_to(tmp_path: Path) -> None:
 
 @pytest.fixture
 def deep_folder(tmp_path: Path) -> Iterator[Path]:
-    """Deeper than Python recurses; taken down by hand, since `rmtree` recurses too."""
+    """Deeper than Python's recursion limit; removed by hand, because `rmtree` recurses too."""
     (tmp_path / "keep").touch()
     folder = tmp_path
     for _ in range(1200):
@@ -170,7 +172,7 @@ def test_folders_are_searched_to_any_depth(tmp_path: Path, deep_folder: Path) ->
     assert registry.names() == ["deep"]
 
 
-def test_a_link_in_a_circle_is_not_followed(tmp_path: Path) -> None:
+def test_a_circular_link_is_not_followed(tmp_path: Path) -> None:
     """10.2.1."""
     an_agent(tmp_path / "a.md")
     (tmp_path / "again").symlink_to(tmp_path)
@@ -205,9 +207,7 @@ def test_discovery_prefers_the_project_to_the_home(tmp_path: Path) -> None:
     }
 
 
-def test_discovery_starts_from_where_the_program_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_discovery_starts_from_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """10.2.2."""
     an_agent(tmp_path / "project" / ".claude" / "agents" / "a.md")
     an_agent(tmp_path / "home" / ".everstep" / "agents" / "b.md")
@@ -252,6 +252,6 @@ def test_arbitrary_markdown_is_read_or_refused(text: str) -> None:
 
 @pytest.mark.parametrize("path", [5, None, "a\0", "a\0.md"])
 @pytest.mark.parametrize("method", ["load_from_file", "load_from_directory"])
-def test_what_is_no_path_is_refused(method: str, path: Any) -> None:
+def test_an_invalid_path_is_refused(method: str, path: Any) -> None:
     with pytest.raises(InvalidInput, match="a path "):
         getattr(AgentRegistry(), method)(path)

@@ -1,4 +1,4 @@
-"""The agents of these tests: commands know them by name, and a worker in the tests' process runs them."""
+"""The agents of these tests: commands start them by name, and a worker in the tests' process runs them."""
 
 import asyncio
 from typing import Any
@@ -34,7 +34,7 @@ def _calls(name: str, **args: Any) -> tuple[ScriptedTurn, ...]:
 
 
 HOSTILE = "\x1b[2J\x9b1A\rfine\u202eenif\u2066\u200b\ufeff\u2028\U000e0041"
-"""What would clear the screen, and read as something else."""
+"""Text that would clear the screen, and be displayed in another order."""
 
 FORM = {"type": "object", "properties": {"day": {"type": "string"}}, "required": ["day"]}
 
@@ -76,7 +76,7 @@ SCRIPT = Script(
 
 
 class Hesitant:
-    """Begins to speak, and goes on when it is told to."""
+    """Streams a part of its answer, and continues when the test releases it."""
 
     def __init__(self) -> None:
         self.go_on = asyncio.Event()
@@ -93,7 +93,7 @@ class Hesitant:
 
 
 class Broken:
-    """Cannot answer."""
+    """Always raises."""
 
     async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
         raise ValueError("The model is on strike")

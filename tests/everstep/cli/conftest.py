@@ -1,4 +1,4 @@
-"""A desk with a worker, for all tests of the command."""
+"""A command line with a worker, for all tests of the commands."""
 
 from collections.abc import AsyncGenerator
 
@@ -12,14 +12,14 @@ from tests.everstep.cli.desk import Desk, a_database
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def nursery() -> AsyncGenerator[Nursery]:
-    """Where processes come from."""
+    """The directory of processes."""
     async with Nursery.opened() as nursery:
         yield nursery
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def installation(services: EmbeddedServices, nursery: Nursery) -> AsyncGenerator[Installation]:
-    """Everstep on the servers of all tests, in a database of its own."""
+    """Everstep on the servers of all tests, in its own database."""
     async with installed(nursery, services, await a_database(services, "cli")) as installation:
         yield installation
 
@@ -34,7 +34,7 @@ async def desk(installation: Installation) -> AsyncGenerator[Desk]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def unhurried() -> AsyncGenerator[None]:
-    """The hesitant agent has not gone on yet."""
+    """Resets the hesitant agent."""
     hesitant.go_on.clear()
     yield
     hesitant.go_on.set()

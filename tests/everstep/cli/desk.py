@@ -1,4 +1,4 @@
-"""Where commands are given: servers, a database, a task queue, and whether somebody works on it."""
+"""The command line: servers, a database, a task queue, and a worker if needed."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -26,14 +26,14 @@ ELSEWHERE = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "TEMPORAL_API_KEY", "EVERSTE
 
 
 class NoModels:
-    """Our agents bring their own."""
+    """The agents of these tests have their own models."""
 
     def model(self, wanted: ModelChoice = None) -> Model:
         raise LookupError(wanted)
 
 
 async def a_database(services: EmbeddedServices, name: str) -> str:
-    """An empty one."""
+    """A database without tables."""
     url = services.database_url.replace("+psycopg", "")
     async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
         await connection.execute(f"CREATE DATABASE {name}".encode())
@@ -42,42 +42,42 @@ async def a_database(services: EmbeddedServices, name: str) -> str:
 
 @dataclass(frozen=True)
 class Desk:
-    """Gives commands."""
+    """Runs commands."""
 
     installation: Installation
     queue: str
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a process needs to know."""
+        """The environment of a process."""
         return self.installation.environment(EVERSTEP_TASK_QUEUE=self.queue, EVERSTEP_AGENTS=AGENTS)
 
     @property
     def client(self) -> Client:
-        """Starts executions, without a command."""
+        """A client for executions, without a command."""
         known = {agent.descriptor.name: agent for agent in load_agents(AGENTS)}
         return Client(self.installation.temporal, self.installation.store, known, task_queue=self.queue)
 
     async def does(self, *arguments: object, **environment: str | None) -> Result:
-        """What a command prints and how it ends; its errors stand in the output, too."""
+        """A command's output and exit code; its errors are in the output, too."""
         told: dict[str, str | None] = {**dict.fromkeys(ELSEWHERE), **self.environment, **environment}
-        # In a thread: the command has an event loop of its own.
+        # In a thread: the command has its own event loop.
         return await asyncio.to_thread(_invoked, [*map(str, arguments)], told)
 
     async def says(self, *arguments: object, **environment: str | None) -> str:
-        """What a command prints that goes well."""
+        """The output of a successful command."""
         result = await self.does(*arguments, **environment)
         assert result.exit_code == 0, result.output
         return result.output
 
     async def complains(self, *arguments: object, **environment: str | None) -> str:
-        """The one line of a command that fails."""
+        """The single error line of a failing command."""
         usage, complaint = _complaint(await self.does(*arguments, **environment), 1)
         assert usage == []
         return complaint
 
     async def misused(self, *arguments: object) -> str:
-        """The line about a command that is not used as it should be, which click says after how it is."""
+        """The error line of a usage error, which click prints after the usage."""
         usage, complaint = _complaint(await self.does(*arguments), 2)
         assert usage[0].startswith("Usage: everstep ")
         assert "--help' for help." in usage[1]
@@ -91,7 +91,7 @@ class Desk:
 
     @asynccontextmanager
     async def at_work(self) -> AsyncGenerator[None]:
-        """With a worker, in this process."""
+        """Run a worker in this process."""
         settings = Settings(task_queue=self.queue, graceful_shutdown_seconds=0.2)
         book = AgentBook(self.client.agents.values(), NoModels())
         store, door = self.installation.store, FrontDoor(self.client)

@@ -1,4 +1,4 @@
-"""An agent that runs commands where nobody may: for the doctor."""
+"""An agent whose commands have a forbidden base directory: for the doctor."""
 
 from everstep.agent_domain.agents.builder import AgentBuilder
 from everstep.capabilities.bash import UseBash

@@ -1,4 +1,4 @@
-"""The agents that a command knows; no server is needed to list them."""
+"""The agents that a command can use; listing them needs no server."""
 
 import json
 import os
@@ -25,7 +25,7 @@ You review changes.
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder in which commands are given."""
+    """The working directory of the commands."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "agents").mkdir()
     (tmp_path / "agents" / "reviewer.md").write_text(REVIEWER)
@@ -44,7 +44,7 @@ def listed(*arguments: str, **environment: str) -> list[str]:
     return [json.loads(line)["name"] for line in result.stdout.splitlines()]
 
 
-def test_agents_are_listed_with_what_they_can_do_and_where_they_are(here: Path) -> None:
+def test_agents_are_listed_with_their_capabilities_and_files(here: Path) -> None:
     """10.2.3"""
     del here
     result = given("--agents", "agents", "agents")
@@ -61,7 +61,7 @@ def test_agents_are_listed_with_what_they_can_do_and_where_they_are(here: Path) 
     ]
 
 
-def test_agents_are_listed_for_programs(here: Path) -> None:
+def test_agents_are_listed_as_json(here: Path) -> None:
     """10.2.3"""
     del here
     lines = given("--agents", "agents", "agents", "--json").stdout.splitlines()
@@ -77,7 +77,7 @@ def test_agents_are_listed_for_programs(here: Path) -> None:
     assert assistant["definition_hash"] == DEMO.digest
 
 
-def test_sources_may_be_given_on_both_sides_of_the_command_and_replace_those_that_are_set(here: Path) -> None:
+def test_sources_may_be_given_before_or_after_the_command_and_replace_the_configured_ones(here: Path) -> None:
     """10.2.3"""
     del here
     assert listed() == ["assistant"]
@@ -105,7 +105,7 @@ def test_a_file_may_name_a_preset_of_the_installation(here: Path) -> None:
     assert listed("--agents", "helper.md") == ["helper", "assistant"]
 
 
-def test_what_a_stranger_put_here_is_not_looked_at(here: Path) -> None:
+def test_agents_in_an_unconfigured_folder_are_not_loaded(here: Path) -> None:
     """10.2.3"""
     for folder in (".everstep", ".claude"):
         (here / folder / "agents").mkdir(parents=True)
@@ -114,7 +114,7 @@ def test_what_a_stranger_put_here_is_not_looked_at(here: Path) -> None:
     assert listed("--agents", "agents") == ["reviewer", "assistant"]
 
 
-def test_a_file_that_cannot_be_used_is_warned_about(here: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_invalid_file_causes_a_warning(here: Path, caplog: pytest.LogCaptureFixture) -> None:
     """10.2.3"""
     (here / "agents" / "broken.md").write_text("no agent")
     assert listed("--agents", "agents") == ["reviewer", "assistant"]
@@ -124,7 +124,7 @@ def test_a_file_that_cannot_be_used_is_warned_about(here: Path, caplog: pytest.L
     ]
 
 
-def test_whoever_has_read_enough_ends_the_command_without_a_word(here: Path) -> None:
+def test_a_closed_pipe_ends_the_command_silently(here: Path) -> None:
     del here
     nobody, out = os.pipe()
     os.close(nobody)
@@ -148,9 +148,7 @@ def test_whoever_has_read_enough_ends_the_command_without_a_word(here: Path) -> 
         (("--agents", "agents", "--agents", "agents/reviewer.md"), "Error: two agents are named 'reviewer'"),
     ],
 )
-def test_what_cannot_be_used_is_refused_in_a_line(
-    here: Path, arguments: tuple[str, ...], complaint: str
-) -> None:
+def test_invalid_input_is_refused_in_one_line(here: Path, arguments: tuple[str, ...], complaint: str) -> None:
     """10.2.3"""
     del here
     result = given(*arguments, "agents")

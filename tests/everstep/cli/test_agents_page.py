@@ -1,4 +1,4 @@
-"""What docs/agents.md promises is what happens."""
+"""docs/agents.md matches the behaviour."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ def blocks(language: str) -> list[str]:
 
 
 def a_folder(folder: Path) -> Path:
-    """The folder of the page, with a model that follows a script."""
+    """The folder of the page, with a scripted model."""
     (agent,) = blocks("markdown")
     (folder / "agents").mkdir(parents=True)
     (folder / "agents" / "trip-planner.md").write_text(agent)
@@ -49,7 +49,7 @@ def a_folder(folder: Path) -> Path:
 
 
 async def says(folder: Path, *arguments: str) -> str:
-    """What a command prints that goes well."""
+    """The output of a successful command."""
     process = await asyncio.create_subprocess_exec(
         EVERSTEP, *arguments, stdout=PIPE, stderr=PIPE, cwd=folder, env=environment()
     )
@@ -81,8 +81,8 @@ async def test_the_agent_of_the_page_is_listed_as_the_page_shows(tmp_path: Path)
     assert await says(a_folder(tmp_path / "here"), *shlex.split(command)) == lines
 
 
-async def test_the_agent_of_the_page_asks_and_ends_its_plan() -> None:
-    """8.5.3, 10.1.3, 10.2.4: from its file through an installation of its own to the answer."""
+async def test_the_agent_of_the_page_asks_and_completes_its_plan() -> None:
+    """8.5.3, 10.1.3, 10.2.4: from its file through its own installation to the answer."""
     up, run = re.findall(r"^everstep (--agents agents .*)$", PAGE, re.MULTILINE)
     with data_directory() as data:
         folder = a_folder(data / "here")
@@ -124,7 +124,7 @@ def test_the_page_explains_every_key() -> None:
     assert keys == {field.name for field in fields(AgentSpec)} - {"system_prompt"}
 
 
-def test_what_the_page_writes_about_options_can_be_used(tmp_path: Path) -> None:
+def test_the_pages_examples_of_options_are_valid(tmp_path: Path) -> None:
     """8.6.1, 10.1.3"""
     (keys,) = blocks("yaml")
     front = {"name": "a", "description": "b", **yaml.safe_load(keys)}

@@ -1,4 +1,4 @@
-"""The commands about sessions, over a real API: a line is heard once, and what comes of it is shown."""
+"""The commands about sessions, over a real API: a line is sent once, and its results are shown."""
 
 import asyncio
 import os
@@ -50,7 +50,7 @@ NOWHERE = "http://127.0.0.1:9"
 
 @dataclass
 class Room:
-    """Where people talk: the API on a port of its own, and who comes in through it."""
+    """The API on a free port, and its callers."""
 
     house: House
     folder: Path
@@ -63,7 +63,7 @@ class Room:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a command needs to know; where the servers are is none of it."""
+        """The environment of a command; it has no addresses of servers."""
         token = self.house.token("ann")
         return environment(EVERSTEP_API_URL=self.url, EVERSTEP_API_TOKEN=token)
 
@@ -71,7 +71,7 @@ class Room:
     async def answering(
         self, around: Callable[[ASGIApp], ASGIApp] = lambda app: app, gateway: str | None = None
     ) -> AsyncGenerator[httpx2.AsyncClient]:
-        """With the API, and somebody else who uses it."""
+        """With the API, and a second caller."""
         headers = {"Authorization": f"Bearer {self.house.token('ann')}"}
         app = around(create_app(replace(self.house.api, gateway_url=lambda: gateway)))
         async with (
@@ -83,26 +83,26 @@ class Room:
     async def does(
         self, *arguments: object, typed: str = "", told: Mapping[str, str | None] = EMPTY
     ) -> Result:
-        """What a command prints and how it ends."""
+        """A command's output and exit code."""
         given: dict[str, str | None] = {**self.environment, **told}
-        # In a thread: the command has an event loop of its own.
+        # In a thread: the command has its own event loop.
         return await asyncio.to_thread(_invoked, [*map(str, arguments)], typed, given)
 
     async def shows(self, *arguments: object, typed: str = "") -> str:
-        """What a command prints that goes well."""
+        """The output of a successful command."""
         result = await self.does(*arguments, typed=typed)
         assert result.exit_code == 0, result.output
         return result.output
 
     async def complains(self, *arguments: object, **told: str | None) -> str:
-        """The one line of a command that fails."""
+        """The single error line of a failing command."""
         result = await self.does(*arguments, told=told)
         assert result.exit_code == 1, result.output
         (line,) = result.stderr.splitlines()
         return line.removeprefix("Error: ")
 
     async def process(self, *arguments: str, stdin: int = PIPE) -> tuple[Process, Path]:
-        """A command as a process, and what it shows."""
+        """A command as a process, and its output."""
         log = self.folder / f"{len(self.processes)}.log"
         with log.open("wb") as out:
             module = (sys.executable, "-m", "everstep.cli", *arguments)
@@ -113,7 +113,7 @@ class Room:
         return process, log
 
     async def shown(self, log: Path, words: str) -> None:
-        """Wait until a process shows this."""
+        """Wait until a process has printed this."""
         await until(f"it shows {words}", lambda: words in log.read_text() or self.has_ended())
         assert words in log.read_text(), log.read_text()
 
@@ -127,7 +127,7 @@ def _invoked(arguments: list[str], typed: str, told: dict[str, str | None]) -> R
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def room(installation: Installation, tmp_path: Path) -> AsyncGenerator[Room]:
-    """With a worker, and nobody who answers yet."""
+    """With a worker, without the API."""
     engine = create_engine(installation.database_url)
     store, settings = PostgresSessions(engine), Settings(task_queue=f"chat-{uuid4().hex}")
     settings = settings.model_copy(update={"graceful_shutdown_seconds": 0.2})
@@ -146,13 +146,13 @@ async def room(installation: Installation, tmp_path: Path) -> AsyncGenerator[Roo
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def http(room: Room) -> AsyncGenerator[httpx2.AsyncClient]:
-    """The API answers."""
+    """With the API."""
     async with room.answering() as http:
         yield http
 
 
 async def said(http: httpx2.AsyncClient, session: str, **given: str) -> Any:
-    """What becomes of something that somebody else says."""
+    """Post a message as the second caller."""
     answer = await http.post(f"/agent/sessions/{session}/messages", json=given)
     assert answer.status_code == 201, answer.text
     return answer.json()
@@ -163,7 +163,7 @@ async def a_session(http: httpx2.AsyncClient, **given: str) -> str:
 
 
 async def spoken(http: httpx2.AsyncClient, session: str, role: str = "user") -> list[str]:
-    """What is stored of it, in order."""
+    """The stored messages, in order."""
     listed = (await http.get(f"/agent/sessions/{session}/messages", params={"limit": 200})).json()
     return [message["content"] for message in listed["items"][::-1] if message["role"] == role]
 
@@ -178,13 +178,13 @@ def status_of(
 
 
 def session_in(output: str) -> str:
-    """The session that a chat has made."""
+    """The session that a chat has created."""
     found = re.search(r"^  session (\S+)$", output, re.MULTILINE)
     assert found, output
     return found[1]
 
 
-# Talking.
+# Chatting.
 
 
 async def test_lines_are_answered_one_after_the_other(room: Room, http: httpx2.AsyncClient) -> None:
@@ -202,7 +202,7 @@ async def test_lines_are_answered_one_after_the_other(room: Room, http: httpx2.A
     assert await spoken(http, session) == ["hello", "hello again"]
 
 
-async def test_a_question_is_answered_by_the_next_line(room: Room, http: httpx2.AsyncClient) -> None:
+async def test_the_next_line_answers_a_question(room: Room, http: httpx2.AsyncClient) -> None:
     shown = await room.shows("chat", typed="choose\nhigh\n")
 
     assert shown.count("Which floor?\nchoices: high, low\n") == 1
@@ -223,7 +223,7 @@ async def test_a_question_is_answered_by_the_next_line(room: Room, http: httpx2.
         ),
     ],
 )
-async def test_an_answer_that_does_not_fit_is_asked_for_again(
+async def test_an_invalid_answer_is_requested_again(
     room: Room, message: str, wrong: str, why: str, right: str
 ) -> None:
     """8.5.4"""
@@ -235,7 +235,7 @@ async def test_an_answer_that_does_not_fit_is_asked_for_again(
     assert shown.splitlines()[-1] == "It is done."
 
 
-async def test_a_form_shows_what_fits(room: Room, http: httpx2.AsyncClient) -> None:
+async def test_a_form_shows_its_choices(room: Room, http: httpx2.AsyncClient) -> None:
     result = await room.does("chat", typed="fill in\n")
 
     assert "Which day?\nanswer with JSON that fits {" in result.output
@@ -250,7 +250,7 @@ async def test_a_form_shows_what_fits(room: Room, http: httpx2.AsyncClient) -> N
     ],
 )
 @pytest.mark.usefixtures("http")
-async def test_a_call_is_decided_about_as_it_was_shown(room: Room, decision: str, outcome: str) -> None:
+async def test_a_call_is_decided_with_its_shown_digest(room: Room, decision: str, outcome: str) -> None:
     """8.6.2"""
     shown = await room.shows("chat", typed=f"pay\n{decision}\n")
 
@@ -272,7 +272,7 @@ async def test_a_call_is_decided_about_as_it_was_shown(room: Room, decision: str
     ],
 )
 @pytest.mark.usefixtures("http")
-async def test_what_is_no_decision_decides_nothing(room: Room, line: str, why: str) -> None:
+async def test_an_unclear_decision_decides_nothing(room: Room, line: str, why: str) -> None:
     """8.6.2"""
     shown = await room.shows("chat", typed=f"pay\n{line}\nd\n")
 
@@ -281,7 +281,7 @@ async def test_what_is_no_decision_decides_nothing(room: Room, line: str, why: s
     assert "Denied by user" in shown
 
 
-async def test_what_a_tool_says_cannot_steer_the_terminal(room: Room, http: httpx2.AsyncClient) -> None:
+async def test_tool_output_cannot_control_the_terminal(room: Room, http: httpx2.AsyncClient) -> None:
     shown = await room.shows("chat", typed="shout\n")
 
     assert "boo" in shown
@@ -290,7 +290,7 @@ async def test_what_a_tool_says_cannot_steer_the_terminal(room: Room, http: http
 
 @pytest.mark.usefixtures("http")
 async def test_an_execution_that_fails_fails_the_command(room: Room) -> None:
-    """5.4.4: `chat` is for viewers, who read the kind of an exception and a reference, and not its words."""
+    """5.4.4: `chat` is for viewers, who read the kind of an exception and a reference, and not its text."""
     result = await room.does("chat", "--agent", "broken", typed="hello\n")
 
     assert result.exit_code == 1
@@ -299,7 +299,7 @@ async def test_an_execution_that_fails_fails_the_command(room: Room) -> None:
 
 
 @pytest.mark.usefixtures("http")
-async def test_what_still_waits_when_the_lines_end_is_said(room: Room) -> None:
+async def test_an_open_request_is_reported_when_the_input_ends(room: Room) -> None:
     result = await room.does("chat", typed="choose\n")
 
     session = session_in(result.output)
@@ -307,10 +307,10 @@ async def test_what_still_waits_when_the_lines_end_is_said(room: Room) -> None:
     assert result.output.splitlines()[-1] == f"It goes on without you. Come back: everstep chat {session}"
 
 
-# Coming back.
+# Resuming.
 
 
-async def test_who_comes_back_sees_what_was_said_and_what_is_asked(
+async def test_a_resumed_chat_shows_the_conversation_and_the_open_question(
     room: Room, http: httpx2.AsyncClient
 ) -> None:
     session = await a_session(http, title="Floors")
@@ -332,7 +332,9 @@ async def test_who_comes_back_sees_what_was_said_and_what_is_asked(
     assert shown.splitlines()[-1] == "It is done."
 
 
-async def test_an_archived_session_says_why_it_takes_nothing(room: Room, http: httpx2.AsyncClient) -> None:
+async def test_an_archived_session_says_why_it_accepts_no_message(
+    room: Room, http: httpx2.AsyncClient
+) -> None:
     session = await a_session(http)
     await http.patch(f"/agent/sessions/{session}", json={"status": "archived"})
 
@@ -351,7 +353,7 @@ async def test_an_archived_session_says_why_it_takes_nothing(room: Room, http: h
         ("interrupt", "what was under way is cancelled", ["completed", "cancelled"]),
     ],
 )
-async def test_a_busy_session_hears_the_line_as_it_was_told_to(
+async def test_a_busy_session_handles_the_line_as_requested(
     room: Room, http: httpx2.AsyncClient, on_busy: str, taken: str, statuses: list[str]
 ) -> None:
     session = await a_session(http, agent="hesitant")
@@ -371,7 +373,7 @@ async def test_a_busy_session_hears_the_line_as_it_was_told_to(
 
 
 @pytest.mark.usefixtures("unhurried")
-async def test_who_leaves_is_told_how_to_come_back(room: Room, http: httpx2.AsyncClient) -> None:
+async def test_leaving_prints_the_command_to_resume(room: Room, http: httpx2.AsyncClient) -> None:
     session = await a_session(http, agent="hesitant")
     sent = await said(http, session, content="Think")
     process, log = await room.process("chat", session)
@@ -390,7 +392,7 @@ async def test_who_leaves_is_told_how_to_come_back(room: Room, http: httpx2.Asyn
 # Outages.
 
 
-async def test_an_api_that_starts_again_loses_no_line(room: Room) -> None:
+async def test_a_restarted_api_loses_no_line(room: Room) -> None:
     """8.2.2"""
     async with AsyncExitStack() as first:
         http = await first.enter_async_context(room.answering())
@@ -412,12 +414,12 @@ async def test_an_api_that_starts_again_loses_no_line(room: Room) -> None:
     assert log.read_text().splitlines()[-1] == "It is done."
 
 
-async def test_a_line_whose_answer_was_lost_is_said_once(room: Room) -> None:
+async def test_a_line_with_a_lost_response_is_stored_once(room: Room) -> None:
     """8.2.2"""
     lost: list[str] = []
 
     def losing(app: ASGIApp) -> ASGIApp:
-        """Carries every message out, and loses its first answer."""
+        """Handles every message, and loses its first response."""
 
         async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
             key = dict(scope["headers"]).get(b"idempotency-key", b"").decode()
@@ -442,12 +444,12 @@ async def test_a_line_whose_answer_was_lost_is_said_once(room: Room) -> None:
     assert "cannot serve this now (503); trying again" in shown
 
 
-async def test_an_api_that_stays_away_is_given_up(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_permanent_outage_ends_the_command(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "PATIENCE_SECONDS", 0.5)
     answered = asyncio.Event()
 
     def failing(app: ASGIApp) -> ASGIApp:
-        """Down, once somebody is talked to."""
+        """Fails for all messages."""
 
         async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
             if answered.is_set():
@@ -469,13 +471,13 @@ async def test_an_api_that_stays_away_is_given_up(room: Room, monkeypatch: pytes
     assert given_up.endswith(f"It goes on without you. Come back: everstep chat {session_in(result.output)}")
 
 
-# What cannot be used.
+# Invalid input.
 
 NO_SESSION = str(UUID(int=7))
 
 
 @pytest.mark.parametrize("command", [("chat",), ("chat", NO_SESSION), ("sessions",)], ids=" ".join)
-async def test_where_nobody_answers_it_is_said_how_to_begin(
+async def test_without_a_server_the_error_says_how_to_start_one(
     room: Room, tmp_path: Path, command: tuple[str, ...]
 ) -> None:
     here = ("--data", tmp_path)
@@ -499,7 +501,7 @@ async def test_where_nobody_answers_it_is_said_how_to_begin(
         ("two words\x7f", "the token has characters that no token has"),
     ],
 )
-async def test_who_is_not_let_in_is_told_so(
+async def test_a_refused_token_is_reported(
     room: Room, command: tuple[str, ...], token: str | None, complaint: str
 ) -> None:
     assert complaint in await room.complains(*command, EVERSTEP_API_TOKEN=token)
@@ -517,13 +519,13 @@ async def test_who_is_not_let_in_is_told_so(
         (("sessions", "--cursor", "xx"), "the cursor cannot be read"),
     ],
 )
-async def test_what_cannot_be_used_is_refused_in_a_line(
+async def test_invalid_input_is_refused_in_one_line(
     room: Room, arguments: tuple[str, ...], complaint: str
 ) -> None:
     assert complaint in await room.complains(*arguments)
 
 
-async def test_a_server_that_is_no_api_is_said_to_be_none(room: Room) -> None:
+async def test_a_server_that_is_not_the_api_is_reported(room: Room) -> None:
     async def page(scope: Scope, receive: Receive, send: Send) -> None:
         del scope, receive
         await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -535,7 +537,7 @@ async def test_a_server_that_is_no_api_is_said_to_be_none(room: Room) -> None:
     assert complaint.startswith(f"{room.url}/agent/sessions?limit=20 does not answer as Everstep's API does")
 
 
-async def test_bytes_that_are_no_text_are_no_line(room: Room, http: httpx2.AsyncClient) -> None:
+async def test_input_that_is_not_utf_8_is_not_sent(room: Room, http: httpx2.AsyncClient) -> None:
     process, log = await room.process("chat")
     assert process.stdin
     process.stdin.write(b"hello \xff\n")
@@ -555,11 +557,11 @@ async def test_a_local_installation_needs_neither_url_nor_token(room: Room, tmp_
     given = {"EVERSTEP_API_URL": None, "EVERSTEP_API_TOKEN": None}
 
     async with room.answering():
-        # The house knows another secret: the token is ours, and is not let in.
+        # The API uses another secret: the local token is not accepted.
         ours = await room.complains("--data", tmp_path, "sessions", **given)
         known = {**given, "EVERSTEP_AUTH_SECRET": SECRET}
         local = await room.does("--data", tmp_path, "sessions", told=known)
-        # What opens the local installation is shown to nobody else.
+        # The local secret is shown to no other server.
         foreign = f"http://localhost:{room.port}"
         other = await room.complains(
             "--data", tmp_path, "sessions", "--url", foreign, EVERSTEP_API_TOKEN=None
@@ -571,11 +573,11 @@ async def test_a_local_installation_needs_neither_url_nor_token(room: Room, tmp_
     assert other.startswith("Nobody knows who you are")
 
 
-# A terminal.
+# Terminals.
 
 
 @pytest.mark.usefixtures("unhurried")
-async def test_a_terminal_has_a_prompt_and_is_left_with_ctrl_d(room: Room, http: httpx2.AsyncClient) -> None:
+async def test_a_terminal_has_a_prompt_and_ctrl_d_ends_it(room: Room, http: httpx2.AsyncClient) -> None:
     session = await a_session(http, agent="hesitant")
     ours, theirs = pty.openpty()
     try:
@@ -587,7 +589,7 @@ async def test_a_terminal_has_a_prompt_and_is_left_with_ctrl_d(room: Room, http:
             return await spoken(http, session) == ["Think"]
 
         await until("it is heard", thinks)
-        # A line is heard while the agent works.
+        # A line is sent while the agent works.
         os.write(ours, b"Never mind\n")
         await room.shown(log, "it waits for its turn")
         hesitant.go_on.set()
@@ -601,12 +603,12 @@ async def test_a_terminal_has_a_prompt_and_is_left_with_ctrl_d(room: Room, http:
     assert log.read_text().endswith(f"Fine.\n> \nCome back: everstep chat {session}\n")
 
 
-# Over the gateway.
+# The gateway.
 
 
 @pytest.mark.usefixtures("unhurried")
 @pytest.mark.parametrize("fault", [Fault.NONE, Fault.CUT, Fault.GARBAGE])
-async def test_words_are_shown_as_they_are_written_and_once(room: Room, fault: Fault) -> None:
+async def test_text_is_shown_once_while_it_is_written(room: Room, fault: Fault) -> None:
     story = Tale()
     gateway = Gateway(story, iter([*[Fault.NONE] * 3, fault]), token=None, until=0)
     async with gateway.open(), room.answering(gateway=gateway.url) as http:
@@ -617,12 +619,12 @@ async def test_words_are_shown_as_they_are_written_and_once(room: Room, fault: F
             await room.shown(log, "> ")
             os.write(ours, b"hello\n")
             story.execution_id = UUID((await begun(http, str(story.session_id)))["id"])
-            # What is written is told after the step's beginning, which is stored.
+            # Chunks are published after the start of the step, which is stored.
             await room.shown(log, "Started step 1")
             story.status(WireStatus.PROCESSING, WireStatus.IDLE)
             story.step(1, ["Let me", " think", " about it."])
             gateway.tell(4)
-            # Before anything of it is stored.
+            # Before any of the text is stored.
             await room.shown(log, "Let me think")
             hesitant.go_on.set()
             await room.shown(log, "Let me think about it.\n")
@@ -638,7 +640,7 @@ async def test_words_are_shown_as_they_are_written_and_once(room: Room, fault: F
     assert "  Started step 1\nLet me think about it.\n> " in shown
 
 
-async def test_the_reader_of_a_pipe_is_shown_whole_answers(room: Room) -> None:
+async def test_a_pipe_gets_whole_answers(room: Room) -> None:
     story = Tale()
     gateway = Gateway(story, token=None)
     async with gateway.open(), room.answering(gateway=gateway.url) as http:
@@ -649,7 +651,7 @@ async def test_the_reader_of_a_pipe_is_shown_whole_answers(room: Room) -> None:
     assert gateway.connections == 1
 
 
-async def test_a_gateway_that_is_not_there_is_not_missed(room: Room) -> None:
+async def test_chat_works_without_a_reachable_gateway(room: Room) -> None:
     async with room.answering(gateway="ws://127.0.0.1:9"):
         shown = await room.shows("chat", typed="hello\n")
 
@@ -666,7 +668,7 @@ async def begun(http: httpx2.AsyncClient, session: str) -> Any:
     return (await listed())[0]
 
 
-# The list.
+# Listing.
 
 
 async def test_sessions_are_listed_page_by_page(room: Room, http: httpx2.AsyncClient) -> None:

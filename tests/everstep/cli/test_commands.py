@@ -1,4 +1,4 @@
-"""What the command's subcommands do, and what they say when they cannot."""
+"""The subcommands, and their error messages."""
 
 import asyncio
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 UNKNOWN = UUID(int=1)
 
-# All that is said to one execution, without the id.
+# The texts sent to one execution, without its id.
 ABOUT_ONE = (
     ("show",),
     ("trace",),
@@ -55,7 +55,7 @@ def all_commands(group: click.Group, *path: str) -> Iterator[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("path", [*all_commands(commands)], ids=" ".join)
-async def test_every_command_says_what_it_does(desk: Desk, path: tuple[str, ...]) -> None:
+async def test_every_command_has_a_help_text(desk: Desk, path: tuple[str, ...]) -> None:
     said = await desk.says(*path, "--help")
 
     usage, _, about = said.partition("\n\n")
@@ -67,10 +67,10 @@ async def test_help_needs_no_installation(desk: Desk) -> None:
     assert "Durable AI agents" in await desk.says("-h", DATABASE_URL="nonsense", TEMPORAL_ADDRESS="nonsense")
 
 
-# Starting and looking.
+# Starting and viewing.
 
 
-async def test_a_run_shows_what_happens_and_how_it_ended(desk: Desk) -> None:
+async def test_a_run_shows_its_events_and_its_end(desk: Desk) -> None:
     said = await desk.says("run", "hello", "--agent", "clerk")
 
     assert said.startswith("step 1\n  model   Hello!\nexecution  ")
@@ -79,7 +79,7 @@ async def test_a_run_shows_what_happens_and_how_it_ended(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(("default", "agent"), [(None, "clerk"), ("broken", "broken")])
-async def test_a_run_that_names_no_agent_is_one_of_the_default_agent(
+async def test_a_run_without_an_agent_uses_the_default_agent(
     desk: Desk, default: str | None, agent: str
 ) -> None:
     """10.2.5"""
@@ -88,15 +88,15 @@ async def test_a_run_that_names_no_agent_is_one_of_the_default_agent(
     assert f"agent      {agent}\n" in await desk.says("show", execution)
 
 
-async def test_a_detached_run_prints_its_id_and_nothing_else(desk: Desk) -> None:
+async def test_a_detached_run_prints_only_its_id(desk: Desk) -> None:
     said = await desk.says("run", "hello", "--agent", "clerk", "--detach")
 
     execution = desk.client.execution(UUID(said.strip()))
     await execution.result()
 
 
-async def test_a_run_to_be_debugged_keeps_its_states(desk: Desk) -> None:
-    """8.1.3: the final one tells of every step."""
+async def test_a_run_in_debug_mode_keeps_its_states(desk: Desk) -> None:
+    """8.1.3: the final one contains every step."""
     said = await desk.says("run", "shout", "--agent", "clerk", "--debug", "--detach")
     execution = desk.client.execution(UUID(said.strip()))
     result = await execution.result()
@@ -108,7 +108,7 @@ async def test_a_run_to_be_debugged_keeps_its_states(desk: Desk) -> None:
     assert len(AgentState.from_dict(page.rows[0].state).steps) == result.steps > 1
 
 
-async def test_an_execution_that_failed_fails_its_command(desk: Desk) -> None:
+async def test_a_failed_execution_fails_its_command(desk: Desk) -> None:
     result = await desk.does("run", "hello", "--agent", "broken")
 
     assert result.exit_code == 1
@@ -132,7 +132,7 @@ async def test_an_execution_is_shown_with_its_steps(desk: Desk) -> None:
     assert "approval" not in after
 
 
-async def test_a_trace_says_who_decided(desk: Desk) -> None:
+async def test_a_trace_shows_who_decided(desk: Desk) -> None:
     execution = await desk.client.start("clerk", "shout")
     await execution.result()
 
@@ -143,7 +143,7 @@ async def test_a_trace_says_who_decided(desk: Desk) -> None:
     assert "    allow   StepsLimit: StepsLimit does not object to another step" in said
 
 
-async def test_what_a_tool_says_cannot_steer_the_terminal(desk: Desk) -> None:
+async def test_tool_output_cannot_control_the_terminal(desk: Desk) -> None:
     said = await desk.says("run", "shout", "--agent", "clerk")
 
     assert "boo" in said
@@ -163,7 +163,7 @@ async def test_executions_are_listed_page_by_page(desk: Desk) -> None:
     assert first[0].split()[1:5] == ["completed", "clerk", "1", "steps"]
 
 
-async def test_executions_are_listed_by_where_they_stand(desk: Desk) -> None:
+async def test_executions_are_listed_by_status(desk: Desk) -> None:
     execution = await desk.waiting("choose")
 
     listed = (await desk.says("executions", "--status", "paused", "--limit", 500)).splitlines()
@@ -176,7 +176,7 @@ async def test_executions_are_listed_by_where_they_stand(desk: Desk) -> None:
     assert str(execution.id) in {line.split()[0] for line in cancelled}
 
 
-# People.
+# Requests.
 
 
 async def test_a_question_is_answered(desk: Desk) -> None:
@@ -189,7 +189,7 @@ async def test_a_question_is_answered(desk: Desk) -> None:
     assert "-> high" in await desk.says("show", execution.id)
 
 
-async def test_an_answer_that_does_not_fit_changes_nothing(desk: Desk) -> None:
+async def test_an_invalid_answer_changes_nothing(desk: Desk) -> None:
     """8.5.4"""
     execution = await desk.waiting("choose")
 
@@ -199,8 +199,8 @@ async def test_an_answer_that_does_not_fit_changes_nothing(desk: Desk) -> None:
     await execution.cancel()
 
 
-async def test_what_a_subagent_asks_is_shown_with_whom_to_answer(desk: Desk) -> None:
-    """8.4.1: whoever runs, follows or shows an execution sees what it is paused for."""
+async def test_a_subagents_question_is_shown_with_the_execution_to_answer(desk: Desk) -> None:
+    """8.4.1: run, follow and show print the request for which an execution is paused."""
     execution = await desk.waiting("delegate")
     (aide,) = await execution.subagents()
     following = asyncio.create_task(_lines(execution))
@@ -223,7 +223,7 @@ async def test_what_a_subagent_asks_is_shown_with_whom_to_answer(desk: Desk) -> 
 
 
 async def _lines(execution: Execution) -> str:
-    """What `everstep follow` prints; the runner of commands runs one at a time."""
+    """The output of `everstep follow`; the test runner of click runs one command at a time."""
     async with aclosing(followed(execution)) as lines:
         return "".join([f"{line}\n" async for line in lines])
 
@@ -242,7 +242,7 @@ async def test_a_form_is_filled_in(desk: Desk) -> None:
     assert '-> {"day":"Friday"}' in await desk.says("show", execution.id)
 
 
-async def test_a_call_is_approved_as_it_was_shown(desk: Desk) -> None:
+async def test_a_call_is_approved_with_its_shown_digest(desk: Desk) -> None:
     """8.6.2"""
     execution = await desk.waiting("pay")
 
@@ -284,9 +284,7 @@ async def test_a_call_is_approved_with_other_arguments(desk: Desk) -> None:
         (("--args", "{}"), "Required arguments are missing: euros"),
     ],
 )
-async def test_arguments_that_cannot_be_used_approve_nothing(
-    desk: Desk, given: tuple[str, ...], complaint: str
-) -> None:
+async def test_invalid_arguments_approve_nothing(desk: Desk, given: tuple[str, ...], complaint: str) -> None:
     """8.6.2"""
     execution = await desk.waiting("pay")
 
@@ -306,7 +304,7 @@ async def test_arguments_that_cannot_be_used_approve_nothing(
         (("--remember", "--where", "euros"), "'euros' is no ARG=GLOB"),
     ],
 )
-async def test_an_approval_that_contradicts_itself_decides_nothing(
+async def test_contradictory_options_decide_nothing(
     desk: Desk, given: tuple[str, ...], complaint: str
 ) -> None:
     execution = await desk.waiting("pay")
@@ -377,10 +375,10 @@ async def test_an_execution_is_cancelled(desk: Desk) -> None:
     assert (await desk.does("follow", execution.id)).exit_code == 1
 
 
-async def test_without_a_worker_nobody_waits_for_ever(
+async def test_without_a_worker_no_command_waits_for_ever(
     installation: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """8.2.1, 8.2.9: what was said is stored, and what is cancelled without a worker never starts."""
+    """8.2.1, 8.2.9: messages are stored, and an execution cancelled without a worker never starts."""
     monkeypatch.setattr(executions, "HEARING_SECONDS", 0.5)
     desk = Desk(installation, "deaf")
     execution = await desk.client.start("clerk", "hello")
@@ -398,20 +396,18 @@ async def test_without_a_worker_nobody_waits_for_ever(
     assert (row.status, row.step_count) == (ExecutionStatus.CANCELLED, 0)
 
 
-# What cannot be used.
+# Invalid input.
 
 
 @pytest.mark.parametrize("command", ABOUT_ONE, ids=" ".join)
-async def test_an_unknown_execution_is_said_to_be_unknown(desk: Desk, command: tuple[str, ...]) -> None:
+async def test_an_unknown_execution_is_reported(desk: Desk, command: tuple[str, ...]) -> None:
     name, *rest = command
 
     assert await desk.complains(name, UNKNOWN, *rest) == f"There is no execution {UNKNOWN}"
 
 
 @pytest.mark.parametrize("command", ABOUT_ONE, ids=" ".join)
-async def test_what_is_no_id_is_refused_before_anything_is_asked(
-    desk: Desk, command: tuple[str, ...]
-) -> None:
+async def test_an_invalid_id_is_refused_before_any_request(desk: Desk, command: tuple[str, ...]) -> None:
     name, *rest = command
     nowhere = {"TEMPORAL_ADDRESS": "127.0.0.1:9", "DATABASE_URL": "postgresql://127.0.0.1:9/x"}
 
@@ -442,7 +438,7 @@ async def test_what_is_no_id_is_refused_before_anything_is_asked(
         (("agents", "--agents", "nowhere"), "write module:attribute"),
     ],
 )
-async def test_what_cannot_be_used_is_refused_in_a_line(
+async def test_invalid_input_is_refused_in_one_line(
     desk: Desk, arguments: tuple[str, ...], complaint: str
 ) -> None:
     assert complaint in await desk.complains(*arguments)
@@ -458,12 +454,12 @@ async def test_what_cannot_be_used_is_refused_in_a_line(
         (("start",), "No such command 'start'"),
     ],
 )
-async def test_what_is_misspelled_is_named(desk: Desk, arguments: tuple[str, ...], complaint: str) -> None:
+async def test_a_misspelled_name_is_reported(desk: Desk, arguments: tuple[str, ...], complaint: str) -> None:
     assert complaint in await desk.misused(*arguments)
 
 
-async def test_a_long_message_is_kept_whole(desk: Desk) -> None:
-    """No message travels through Temporal, so its size is not Temporal's business."""
+async def test_a_long_message_is_stored_whole(desk: Desk) -> None:
+    """No message is sent through Temporal, so its size limits do not apply."""
     execution = desk.client.execution((await desk.says("run", "hello" * 100_000, "--detach")).strip())
 
     (said, *_) = await desk.installation.store.transcript(execution.ref)
@@ -484,7 +480,7 @@ async def test_a_long_message_is_kept_whole(desk: Desk) -> None:
         ({"EVERSTEP_SEARCH_ATTRIBUTES": "perhaps"}, "the settings cannot be used: search_attributes"),
     ],
 )
-async def test_what_is_not_there_is_named_with_what_to_do(
+async def test_a_missing_object_is_named_with_what_to_do(
     desk: Desk, environment: dict[str, str], complaint: str
 ) -> None:
     assert complaint in await desk.complains("run", "hello", "--agent", "clerk", **environment)
@@ -498,7 +494,7 @@ async def test_without_an_installation_the_command_says_how_to_start_one(desk: D
     assert "start a local installation with `everstep up`" in complaint
 
 
-async def test_what_nobody_foresaw_is_a_line_with_a_way_to_see_more(desk: Desk, tmp_path: Path) -> None:
+async def test_an_unexpected_error_is_one_line_with_a_way_to_see_more(desk: Desk, tmp_path: Path) -> None:
     held = {"DATABASE_URL": None, "TEMPORAL_ADDRESS": None}
     (tmp_path / "lock").symlink_to("lock")
 

@@ -1,4 +1,4 @@
-"""`everstep doctor` finds what is wrong, and says how to mend it."""
+"""`everstep doctor` finds problems, and says how to fix them."""
 
 import asyncio
 import base64
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def complaints(desk: Desk, *options: object, **environment: str | None) -> list[str]:
-    """What it finds wrong."""
+    """The problems that it reports."""
     result = await desk.does(*options, "doctor", **environment)
     lines = result.stdout.splitlines()
     assert result.stderr == ""
@@ -48,24 +48,24 @@ def a_key() -> str:
 
 @asynccontextmanager
 async def elsewhere(desk: Desk, services: EmbeddedServices, name: str) -> AsyncGenerator[Desk]:
-    """A desk with a database of its own, and nobody at work."""
+    """A command line with its own database, without a worker."""
     async with installed(desk.installation.nursery, services, await a_database(services, name)) as own:
         yield Desk(own, name)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def desk(nursery: Nursery, services: EmbeddedServices) -> AsyncGenerator[Desk]:
-    """One with which all is well."""
+    """An installation without problems."""
     async with installed(nursery, services, await a_database(services, "well")) as own:
         desk = Desk(own, "well")
         async with desk.at_work():
-            # It works by now.
+            # The worker has started by now.
             await (await desk.client.start("clerk", "hello")).result()
             yield desk
 
 
-async def test_what_an_operator_left_behind_is_mended(nursery: Nursery, services: EmbeddedServices) -> None:
-    """8.2.3: an execution whose workflow is gone is closed; once."""
+async def test_traces_of_an_operator_are_repaired(nursery: Nursery, services: EmbeddedServices) -> None:
+    """8.2.3: an execution without a workflow is closed; once."""
     async with installed(nursery, services, await a_database(services, "mended")) as own:
         desk = Desk(own, "mended")
         async with desk.at_work():
@@ -80,14 +80,14 @@ async def test_what_an_operator_left_behind_is_mended(nursery: Nursery, services
             assert "nothing was left behind" in await desk.says("doctor", "--repair")
 
 
-async def test_an_installation_that_works_has_nothing_wrong(desk: Desk) -> None:
+async def test_a_working_installation_has_no_problems(desk: Desk) -> None:
     said = await desk.says("doctor")
 
     assert [line[:7] for line in said.splitlines()] == ["ok     "] * 7
     assert "a worker answers on 'well'" in said
 
 
-async def test_a_missing_installation_is_told_with_how_to_start_one(desk: Desk, tmp_path: Path) -> None:
+async def test_a_missing_installation_is_reported_with_how_to_start_one(desk: Desk, tmp_path: Path) -> None:
     (wrong,) = await complaints(desk, "--data", tmp_path, DATABASE_URL=None, TEMPORAL_ADDRESS=None)
 
     assert "start a local installation with `everstep up`, or set DATABASE_URL and TEMPORAL_ADDRESS" in wrong
@@ -117,7 +117,7 @@ async def test_a_missing_installation_is_told_with_how_to_start_one(desk: Desk, 
         ({"EVERSTEP_AGENTS": "nowhere:agents"}, "the module of 'nowhere:agents' cannot be imported"),
     ],
 )
-async def test_it_names_what_is_wrong_and_looks_at_all_the_rest(
+async def test_it_names_a_problem_and_checks_all_the_rest(
     desk: Desk, environment: dict[str, str], complaint: str
 ) -> None:
     wrong = await complaints(desk, **environment)
@@ -126,7 +126,7 @@ async def test_it_names_what_is_wrong_and_looks_at_all_the_rest(
     assert len(wrong) == 1
 
 
-async def test_files_are_looked_at_once_with_the_servers_that_they_may_name(
+async def test_agent_files_are_checked_once_with_their_servers(
     desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """10.2.3"""
@@ -138,14 +138,14 @@ async def test_files_are_looked_at_once_with_the_servers_that_they_may_name(
     (tmp_path / "agents" / "shell.md").write_text(f"---\n{front}\n---\nYou help.")
     (tmp_path / "agents" / "broken.md").write_text("no agent")
 
-    # Without a server nothing is looked at after them.
+    # Without a server no later checks run.
     _, wrong = await complaints(desk, EVERSTEP_AGENTS="agents", TEMPORAL_ADDRESS="127.0.0.1:9")
 
     assert wrong.startswith("the agent 'shell' cannot run commands on this machine")
     assert len(caplog.messages) == 1
 
 
-async def test_tables_that_are_missing_are_told_with_the_command_that_makes_them(
+async def test_missing_tables_are_reported_with_the_command_that_creates_them(
     desk: Desk, services: EmbeddedServices
 ) -> None:
     database = {"DATABASE_URL": await a_database(services, "without_tables")}
@@ -158,7 +158,7 @@ async def test_tables_that_are_missing_are_told_with_the_command_that_makes_them
     assert await complaints(desk, **database) == []
 
 
-async def test_without_a_worker_it_says_so_and_what_waits_for_one(
+async def test_without_a_worker_it_says_so_and_lists_the_waiting_executions(
     desk: Desk, services: EmbeddedServices
 ) -> None:
     async with elsewhere(desk, services, "unattended") as unattended:
@@ -173,13 +173,13 @@ async def test_without_a_worker_it_says_so_and_what_waits_for_one(
             await execution.result()
             assert await complaints(unattended) == []
 
-        # Temporal remembers the worker for minutes.
+        # Temporal lists the worker for some minutes.
         assert await complaints(unattended) == [
             "no worker on 'unattended' answers within 3 seconds: start one with `everstep worker`"
         ]
 
 
-async def test_an_execution_that_never_reached_temporal_is_told_of(
+async def test_an_execution_that_never_reached_temporal_is_reported(
     desk: Desk, services: EmbeddedServices
 ) -> None:
     async with elsewhere(desk, services, "lost") as place:
@@ -195,11 +195,11 @@ async def test_an_execution_that_never_reached_temporal_is_told_of(
         )
 
 
-async def test_what_fails_again_and_again_is_told_of(desk: Desk, services: EmbeddedServices) -> None:
+async def test_repeated_failures_are_reported(desk: Desk, services: EmbeddedServices) -> None:
     async with elsewhere(desk, services, "failing") as place:
         execution = await place.client.start("clerk", "hello")
         async with place.installation.store.engine.begin() as connection:
-            # Nothing that a look at the tables would tell.
+            # The tables alone do not show it.
             await connection.execute(text("ALTER TABLE agent_transcript ADD CHECK (step < 1) NOT VALID"))
 
         async with place.at_work():
@@ -215,7 +215,7 @@ async def test_what_fails_again_and_again_is_told_of(desk: Desk, services: Embed
     assert re.fullmatch(f"{told}the worker's log says why; `everstep cancel` ends it", wrong[0]), wrong
 
 
-async def test_a_worker_with_another_payload_key_is_found_out(desk: Desk, services: EmbeddedServices) -> None:
+async def test_a_worker_with_another_payload_key_is_detected(desk: Desk, services: EmbeddedServices) -> None:
     async with elsewhere(desk, services, "keyed") as place:
         key = a_key()
         address = place.installation.temporal_address
@@ -225,14 +225,14 @@ async def test_a_worker_with_another_payload_key_is_found_out(desk: Desk, servic
         )
         other = "the worker on 'keyed' has another payload_key than this process"
         async with Desk(keyed, "keyed").at_work():
-            # It works by now.
+            # The worker has started by now.
             await (await Desk(keyed, "keyed").client.start("clerk", "hello")).result()
             for wrong_key in (a_key(), None):
                 wrong, _ = await complaints(place, EVERSTEP_PAYLOAD_KEY=wrong_key)
                 assert wrong.startswith(other)
             assert await complaints(place, EVERSTEP_PAYLOAD_KEY=key) == []
 
-        # Without a worker, what was written before tells it.
+        # Without a worker, earlier payloads show it.
         alone = Desk(place.installation, "keyless")
         written = [(await complaints(alone, EVERSTEP_PAYLOAD_KEY=each))[1:] for each in (key, a_key(), None)]
         assert [[finding.split(":")[0] for finding in findings] for findings in written] == [
@@ -242,8 +242,8 @@ async def test_a_worker_with_another_payload_key_is_found_out(desk: Desk, servic
         ]
 
 
-async def test_what_a_stranger_sends_unencrypted_is_refused(desk: Desk, services: EmbeddedServices) -> None:
-    """8.9.4: by a worker, where there is a key. The execution goes on, and answers those who have it."""
+async def test_unencrypted_input_of_strangers_is_refused(desk: Desk, services: EmbeddedServices) -> None:
+    """8.9.4: by a worker, where there is a key. The execution continues, and answers callers with the key."""
     async with elsewhere(desk, services, "sealed") as place:
         address = place.installation.temporal_address
         sealed = Settings(temporal_address=address, payload_key=a_key())
@@ -273,10 +273,10 @@ async def test_what_a_stranger_sends_unencrypted_is_refused(desk: Desk, services
             assert len((await keyed.client.list()).rows) == 1
 
 
-async def test_the_doctor_tells_of_payloads_from_before_the_key(
+async def test_the_doctor_reports_payloads_from_before_the_key(
     desk: Desk, services: EmbeddedServices
 ) -> None:
-    """8.9.4: and the setting lets them be read."""
+    """8.9.4: and the setting permits reading them."""
     async with elsewhere(desk, services, "migrating") as place:
         async with Desk(place.installation, "migrating").at_work():
             await (await Desk(place.installation, "migrating").client.start("clerk", "hello")).result()
@@ -290,7 +290,7 @@ async def test_the_doctor_tells_of_payloads_from_before_the_key(
 
 @asynccontextmanager
 async def a_provider(key: str) -> AsyncGenerator[tuple[str, list[str]]]:
-    """Lists its models to whoever has the key; its address, and what it was asked for."""
+    """Lists its models for requests with the key; its address, and the requests that it received."""
     asked = list[str]()
 
     async def served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -306,7 +306,7 @@ async def a_provider(key: str) -> AsyncGenerator[tuple[str, list[str]]]:
 
 
 @pytest.mark.parametrize("driver", ["openai", "openai-chat", "anthropic"])
-async def test_a_key_that_the_provider_refuses_is_found_out(desk: Desk, driver: str) -> None:
+async def test_a_key_that_the_provider_refuses_is_reported(desk: Desk, driver: str) -> None:
     async with a_provider("sk-right") as (address, asked):
         preset = {"driver": driver, "model": "m", "base_url": address, "api_key_env": "OUR_KEY"}
         given = {"EVERSTEP_PRESETS": json.dumps({"ours": preset}), "EVERSTEP_PRESET": "ours"}

@@ -1,4 +1,4 @@
-"""What is said when something goes wrong that is no error of ours."""
+"""Messages for errors that are not bugs."""
 
 import pytest
 from temporalio.service import RPCError, RPCStatusCode
@@ -24,10 +24,10 @@ from everstep.cli.error_messages import complaint
         (ValueError("two\nlines"), "(ValueError): two lines; --traceback says where it happened"),
     ],
 )
-def test_a_complaint_is_one_line_that_says_what_to_do(error: Exception, said: str) -> None:
+def test_a_message_is_one_line_that_says_what_to_do(error: Exception, said: str) -> None:
     assert said in complaint(error)
     assert "\n" not in complaint(error)
 
 
-def test_a_complaint_does_not_fill_the_screen() -> None:
+def test_a_message_is_limited_in_length() -> None:
     assert len(complaint(ValueError("x" * 10_000))) < 600

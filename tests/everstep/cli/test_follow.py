@@ -1,4 +1,4 @@
-"""Following an execution: what is shown is what the table has, however the gateway tells of it before."""
+"""Following an execution: the output matches the table, with every order of gateway frames."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -34,7 +34,7 @@ AT = datetime(2026, 1, 16, 10, 5, tzinfo=UTC)
 
 @dataclass
 class Book:
-    """What the table has of an execution."""
+    """The stored state of an execution."""
 
     id: UUID = field(default_factory=uuid4)
     steps: list[StepRow] = field(default_factory=list[StepRow])
@@ -44,7 +44,7 @@ class Book:
     looks: int = 0
     looked: asyncio.Event = field(default_factory=asyncio.Event)
     meanwhile: Callable[[], None] = lambda: None
-    """What happens while somebody looks."""
+    """Changes between two reads."""
 
     async def get(self) -> ExecutionRow:
         self.looks += 1
@@ -65,7 +65,7 @@ class Book:
         return self.requests
 
     def asks(self, number: int, *, child: bool = False) -> RequestRow:
-        """A call of a step waits for an approval, and then runs; or a subagent's does, for which it waits."""
+        """A call of a step, or of a subagent for which it waits, needs an approval and then runs."""
         call = ToolCall(f"call {number}", "delegate" if child else "transfer")
         ref = ExecutionRef(uuid4() if child else self.id)
         about = ("other call", 1) if child else (call.id, number)
@@ -101,7 +101,7 @@ class Book:
         self.steps = [*self.steps[: number - 1], StepRow(number, attempt, None, (), None, text, AT, None)]
 
     def completes(self, number: int, text: str, attempt: int = 1) -> None:
-        """A step is over."""
+        """A step is complete."""
         facts = StepFacts(number=number)
         row = StepRow(number, attempt, facts, (), None, "", AT, AT, (assistant(text),))
         self.steps = [*self.steps[: number - 1], row]
@@ -120,13 +120,13 @@ async def shown(book: Book, watch: Watch | None = None) -> str:
 
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody looks by himself: what is shown before the end came over the gateway."""
+    """Without polling: output before the end comes from the gateway."""
     monkeypatch.setattr(follow, "LOOK_SECONDS", 60.0)
     monkeypatch.setattr(watch_module, "CALM_SECONDS", 60.0)
 
 
 class Terminal:
-    """Shows what is followed, and waits until it shows something."""
+    """Prints the execution that it follows, and waits for text in the output."""
 
     def __init__(self, book: Book, url: str | None, token: str = TOKEN) -> None:
         self.text = ""
@@ -152,7 +152,7 @@ class Terminal:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits long for a gateway to come back."""
+    """Short waits for a gateway that returns."""
 
     def made(url: str, channel: str, token: str | None) -> Stream:
         return Stream(url, channel, token, pace=QUICK)
@@ -161,7 +161,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("quick", "unhurried")
-async def test_words_are_shown_as_they_are_written() -> None:
+async def test_text_is_shown_as_it_is_written() -> None:
     told = tale(["Let me", " see"], ["It is\n", "done"])
     book = Book(told.execution_id)
     async with Gateway(told, until=0).open() as gateway:
@@ -188,13 +188,13 @@ async def test_words_are_shown_as_they_are_written() -> None:
 
 async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
-        while not holds():  # noqa: ASYNC110 -- nobody tells
+        while not holds():  # noqa: ASYNC110 -- there is no event for printed output
             await asyncio.sleep(0.005)
 
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("fault", [Fault.CUT, Fault.CRASH, Fault.GARBAGE, Fault.FORGET, Fault.DROP])
-async def test_a_gateway_that_goes_away_and_comes_back_shows_nothing_twice(fault: Fault) -> None:
+async def test_a_reconnected_gateway_shows_nothing_twice(fault: Fault) -> None:
     told = tale(["Let me", " see"], ["Done"])
     book = Book(told.execution_id)
     async with Gateway(
@@ -215,7 +215,7 @@ async def test_a_gateway_that_goes_away_and_comes_back_shows_nothing_twice(fault
 
 
 @pytest.mark.usefixtures("quick")
-async def test_a_gateway_that_is_gone_for_good_is_not_missed() -> None:
+async def test_follow_continues_without_a_lost_gateway() -> None:
     told = tale(["Let me", " see"])
     book = Book(told.execution_id)
     async with Gateway(told, until=0).open() as gateway:
@@ -233,7 +233,7 @@ async def test_a_gateway_that_is_gone_for_good_is_not_missed() -> None:
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("url", [None, "ws://127.0.0.1:9", "nonsense"])
-async def test_without_a_gateway_the_table_is_looked_at(url: str | None) -> None:
+async def test_without_a_gateway_the_table_is_polled(url: str | None) -> None:
     book = Book()
     terminal = Terminal(book, url)
     await book.looked.wait()
@@ -253,7 +253,7 @@ async def test_a_request_that_is_answered_at_once_is_shown(child: bool, seen: bo
     request = ""
 
     class Quick(Watch):
-        """Everything happens between the first look and the second, or over two of them."""
+        """Everything happens between the first read and the second, or over two of them."""
 
         looks = 0
 
@@ -282,7 +282,7 @@ async def test_a_request_that_is_answered_at_once_is_shown(child: bool, seen: bo
 
 
 @pytest.mark.usefixtures("quick")
-async def test_who_is_not_let_in_looks_at_the_table() -> None:
+async def test_a_refused_viewer_polls_the_table() -> None:
     told = tale(["Let me"])
     book = Book(told.execution_id)
     async with Gateway(told).open() as gateway:
@@ -296,7 +296,7 @@ async def test_who_is_not_let_in_looks_at_the_table() -> None:
 
 
 @pytest.mark.usefixtures("quick")
-async def test_while_the_gateway_would_say_so_the_table_is_left_alone() -> None:
+async def test_while_the_gateway_is_connected_the_table_is_not_polled() -> None:
     told = tale(["Let me"])
     book = Book(told.execution_id)
     async with Gateway(told, until=2).open() as gateway:
@@ -313,7 +313,7 @@ async def test_while_the_gateway_would_say_so_the_table_is_left_alone() -> None:
         await terminal.ends()
 
 
-async def test_another_attempt_says_everything_anew() -> None:
+async def test_another_attempt_starts_its_text_again() -> None:
     book, lines = Book(), list[str]()
     wrote = Wrote(book.id, 1, 1, "I thi", "I thi")
     attempts = [wrote, replace(wrote, attempt=2, text="Perhaps"), replace(wrote, text="I think")]
@@ -334,11 +334,11 @@ async def test_another_attempt_says_everything_anew() -> None:
     assert said == "step 1\n  model   I thi\nstep 1  (attempt 2)\n  model   Perhaps so\n"
 
 
-# In whatever order it becomes known.
+# In any order of arrival.
 
 
 class World(Watch):
-    """Things happen, the table has them at once or a little later, and the gateway says so when it likes."""
+    """Events happen, the table has them at once or a little later, and the gateway sends them at any time."""
 
     def __init__(self, texts: list[list[str]], random: Random) -> None:
         super().__init__()
@@ -379,7 +379,7 @@ class World(Watch):
     texts=st.lists(st.lists(st.sampled_from(["a", "b c", "\n", " "]), max_size=5), max_size=4),
     seed=st.integers(0, 2**32),
 )
-def test_the_terminal_shows_the_same_with_and_without_a_gateway(texts: list[list[str]], seed: int) -> None:
+def test_the_output_is_the_same_with_and_without_a_gateway(texts: list[list[str]], seed: int) -> None:
     spoken = [words for words in texts if "".join(words).strip()]
 
     async def both() -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""The commands about the HTTP API: its process, and keys."""
+"""The commands of the HTTP API: its process, and its keys."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from tests.everstep.cli.desk import Desk
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def test_a_key_is_made_listed_and_revoked(desk: Desk) -> None:
+async def test_a_key_is_created_listed_and_revoked(desk: Desk) -> None:
     made = await desk.says("keys", "create", "shop", "--scope", "sessions:all", "--tenant", "acme")
     secret = made.splitlines()[0]
     assert re.fullmatch(r"esk_[\w-]{43}", secret)
@@ -39,11 +39,13 @@ async def test_a_key_is_made_listed_and_revoked(desk: Desk) -> None:
         (("revoke", "7"), "'7' is no key id; `everstep keys list` lists them"),
     ],
 )
-async def test_what_keys_cannot_do_is_said(desk: Desk, arguments: tuple[str, ...], complaint: str) -> None:
+async def test_the_limits_of_keys_are_reported(
+    desk: Desk, arguments: tuple[str, ...], complaint: str
+) -> None:
     assert await desk.complains("keys", *arguments) == complaint
 
 
-async def test_the_api_answers_until_it_is_told_to_stop(desk: Desk, nursery: Nursery, tmp_path: Path) -> None:
+async def test_the_api_answers_until_it_is_stopped(desk: Desk, nursery: Nursery, tmp_path: Path) -> None:
     key = (await desk.says("keys", "create", "curl", "--user", "ann")).splitlines()[0]
     log = tmp_path / "log"
     log.touch()
@@ -74,7 +76,7 @@ async def test_the_api_answers_until_it_is_told_to_stop(desk: Desk, nursery: Nur
         httpx2.get(url)
 
 
-async def test_a_port_that_cannot_be_used_is_said_to_be(desk: Desk, nursery: Nursery, tmp_path: Path) -> None:
+async def test_an_unusable_port_is_reported(desk: Desk, nursery: Nursery, tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.touch()
     given = {**desk.environment, "EVERSTEP_HTTP_HOST": "203.0.113.1"}
@@ -84,9 +86,7 @@ async def test_a_port_that_cannot_be_used_is_said_to_be(desk: Desk, nursery: Nur
     assert log.read_text().splitlines()[-1].startswith("Error: port 1 of 203.0.113.1 cannot be used: ")
 
 
-async def test_a_gateway_serves_until_it_is_told_to_stop(
-    desk: Desk, nursery: Nursery, tmp_path: Path
-) -> None:
+async def test_a_gateway_serves_until_it_is_stopped(desk: Desk, nursery: Nursery, tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.touch()
     given = {**desk.environment, "EVERSTEP_AUTH_SECRET": "s" * 40}
@@ -100,7 +100,7 @@ async def test_a_gateway_serves_until_it_is_told_to_stop(
     assert log.read_text().splitlines()[-1] == "stopping; viewers are sent elsewhere"
 
 
-async def test_a_gateway_without_a_secret_says_what_to_set(
+async def test_a_gateway_without_a_secret_names_the_setting(
     desk: Desk, nursery: Nursery, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"

@@ -1,4 +1,4 @@
-"""What the commands print."""
+"""The output of the commands."""
 
 import re
 from datetime import UTC, datetime
@@ -43,7 +43,7 @@ def test_a_step_is_shown_in_lines(step: StepRow, lines: list[str]) -> None:
     assert [*step_lines(step)] == lines
 
 
-def test_a_terminal_is_sent_nothing_to_obey() -> None:
+def test_a_terminal_gets_no_control_characters() -> None:
     assert visible("a\tb\nc 東京 👩‍🚀") == "a\tb\nc 東京 👩‍🚀"
     assert visible("\x1b[2J\r\x07\x9b\x7f") == "�[2J����"
 
@@ -71,18 +71,18 @@ def test_a_terminal_is_sent_nothing_to_obey() -> None:
     ],
     ids=hex,
 )
-def test_what_nobody_sees_is_shown(code: int) -> None:
+def test_invisible_characters_are_shown(code: int) -> None:
     """8.11.1: controls, bidirectional and other formatting characters, and invisible tags."""
     assert visible(f"a{chr(code)}b") == "a�b"
 
 
-def test_letters_that_are_joined_stay_so() -> None:
+def test_joined_letters_stay_joined() -> None:
     for text in ("\u0645\u06cc\u200c\u062e\u0648", "👩\u200d💻"):
         assert visible(text) == text
 
 
-def test_commands_print_in_one_way() -> None:
-    """What is printed otherwise could be obeyed by the terminal."""
+def test_commands_print_through_one_function() -> None:
+    """Other output could contain control characters."""
     others = re.compile(r"click\.(s?echo|style)|\bprint\(|(stdout|stderr)\.write")
     for file in Path(everstep.cli.__file__).parent.glob("*.py"):
         if file.name != "printing.py":
@@ -90,7 +90,7 @@ def test_commands_print_in_one_way() -> None:
 
 
 @pytest.mark.parametrize(("parent", "line"), [(None, []), (UUID(int=7), [f"parent     {UUID(int=7)}"])])
-def test_an_execution_says_whose_subagent_it_is(parent: UUID | None, line: list[str]) -> None:
+def test_a_subagents_execution_names_its_parent(parent: UUID | None, line: list[str]) -> None:
     """9.6.2"""
     empty = FrozenDict()
     row = ExecutionRow(

@@ -1,4 +1,4 @@
-"""What people and models wrote is shown by every command, and obeyed by no terminal."""
+"""Every command shows texts of people and models without control characters."""
 
 import re
 import unicodedata
@@ -17,14 +17,14 @@ HIDDEN = {"Cc", "Cf", "Zl", "Zp"}
 
 
 class Terminal:
-    """Gives commands as processes of their own, and keeps what they print."""
+    """Runs commands as processes, and records their output."""
 
     def __init__(self, desk: Desk, nursery: Nursery, folder: Path) -> None:
         self.desk, self.nursery, self.folder = desk, nursery, folder
         self.printed = ""
 
     async def says(self, *arguments: object, **environment: str) -> str:
-        """What a command prints, on both streams."""
+        """A command's output, from both streams."""
         log = self.folder / "log"
         log.unlink(missing_ok=True)
         log.touch()
@@ -40,9 +40,7 @@ class Terminal:
         return text
 
 
-async def test_no_command_sends_the_terminal_what_it_would_obey(
-    desk: Desk, nursery: Nursery, tmp_path: Path
-) -> None:
+async def test_no_command_prints_control_characters(desk: Desk, nursery: Nursery, tmp_path: Path) -> None:
     """8.11.1"""
     terminal = Terminal(desk, nursery, tmp_path)
     execution = (await terminal.says("run", "--detach", f"hostile {HOSTILE}")).strip()
@@ -62,7 +60,7 @@ async def test_no_command_sends_the_terminal_what_it_would_obey(
         assert "fine\ufffdenif" in told
     await terminal.says("executions")
     await terminal.says("agents")
-    # Errors quote what was typed, click's own as well.
+    # Errors quote the input, including errors of click.
     for arguments in (
         ("show", HOSTILE),
         ("executions", "--status", HOSTILE),
@@ -74,7 +72,7 @@ async def test_no_command_sends_the_terminal_what_it_would_obey(
         assert "fine" in await terminal.says(*arguments)
     await terminal.says("keys", "create", f"shop {HOSTILE}", "--user", HOSTILE, "--tenant", HOSTILE)
     assert "shop \ufffd" in await terminal.says("keys", "list", "--tenant", HOSTILE)
-    # Also where the terminal knows little.
+    # Also on a terminal with few characters.
     plain = {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
     for arguments in (("show", execution), ("executions", "--status", HOSTILE)):
         assert "fine" in await terminal.says(*arguments, **plain)

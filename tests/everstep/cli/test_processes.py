@@ -1,4 +1,4 @@
-"""The command as a process: what it streams, and how it ends when it is told to."""
+"""The command as a process: its streams, and its exit."""
 
 import asyncio
 import json
@@ -26,19 +26,19 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def started(nursery: Nursery, *arguments: str, log: Path, environment: Mapping[str, str]) -> Process:
-    """Its log can be read at once."""
+    """A process with unbuffered log output."""
     log.touch()
     return await nursery.start(*arguments, log=log, environment=environment)
 
 
 @pytest.mark.usefixtures("unhurried")
-async def test_who_stops_following_is_told_how_to_come_back(
+async def test_stopping_follow_prints_the_command_to_resume(
     desk: Desk, nursery: Nursery, tmp_path: Path
 ) -> None:
     given = ("run", "Think", "--agent", "hesitant")
     process = await started(nursery, *given, log=tmp_path / "log", environment=desk.environment)
 
-    # The model has not answered yet, and what it said so far is there.
+    # The model has not completed its answer, and the text so far is shown.
     await until("it streams", lambda: "  model   Let me think" in process.log.read_text())
     process.signal(signal.SIGINT)
 
@@ -54,7 +54,7 @@ async def test_who_stops_following_is_told_how_to_come_back(
     assert (await following).startswith("step 1\n  model   Let me think about it.\nexecution  ")
 
 
-async def test_an_execution_that_nobody_picks_up_is_told_of(
+async def test_an_execution_without_a_worker_is_reported(
     desk: Desk, nursery: Nursery, tmp_path: Path
 ) -> None:
     lonely = {**desk.environment, "EVERSTEP_TASK_QUEUE": "lonely"}
@@ -71,7 +71,7 @@ async def test_an_execution_that_nobody_picks_up_is_told_of(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_worker_stops_when_it_is_told_to(
+async def test_a_worker_stops_on_a_signal(
     desk: Desk, nursery: Nursery, tmp_path: Path, number: signal.Signals
 ) -> None:
     given = {**desk.environment, "EVERSTEP_TASK_QUEUE": "stops"}
@@ -85,13 +85,13 @@ async def test_a_worker_stops_when_it_is_told_to(
     assert "Traceback" not in said
 
 
-async def test_a_worker_that_cannot_work_says_why(desk: Desk, nursery: Nursery, tmp_path: Path) -> None:
+async def test_a_worker_that_cannot_start_says_why(desk: Desk, nursery: Nursery, tmp_path: Path) -> None:
     given = {**desk.environment, "TEMPORAL_NAMESPACE": "elsewhere"}
     worker = await started(nursery, "worker", log=tmp_path / "log", environment=given)
 
     assert await worker.death() == 1
     said = worker.log.read_text()
-    # Temporal's core may have warned before.
+    # Temporal's core may have logged a warning before.
     assert said.splitlines()[-1] == (
         "Error: Temporal knows no such namespace, or does not show it here; check TEMPORAL_NAMESPACE"
     )
@@ -99,7 +99,7 @@ async def test_a_worker_that_cannot_work_says_why(desk: Desk, nursery: Nursery, 
 
 
 async def left_of(data: Path, *addresses: str) -> list[object]:
-    """What is there of a local installation: processes, open ports, a lock, a socket."""
+    """The remains of a local installation: processes, open ports, a lock, a socket."""
     found: list[object] = [line for line in (await command_lines()).values() if str(data) in line]
     for address in addresses:
         host, port = address.removeprefix("http://").split(":")
@@ -158,7 +158,7 @@ async def test_a_local_installation_leaves_nothing_behind(nursery: Nursery, tmp_
         assert await left_of(data, *ports) == []
 
 
-async def test_an_installation_in_the_background_stops_and_interrupts_as_one_in_the_foreground() -> None:
+async def test_a_background_installation_handles_signals_like_one_in_the_foreground() -> None:
     need_a_sandbox()
     with data_directory() as folder:
         data, work = folder / "data", folder / "work"

@@ -1,4 +1,4 @@
-"""Removing what is old, from a terminal or by the clock."""
+"""Deleting old data, from a terminal or on a schedule."""
 
 import signal
 from collections.abc import AsyncGenerator
@@ -42,8 +42,8 @@ async def left(desk: Desk) -> list[UUID]:
         return sorted([id_ for (id_,) in await found.fetchall()])
 
 
-async def test_what_is_old_is_removed_table_by_table(desk: Desk) -> None:
-    """8.7.2: what is limited by no setting stays."""
+async def test_old_data_are_deleted_table_by_table(desk: Desk) -> None:
+    """8.7.2: data without a configured limit stay."""
     await two_old_sessions(desk)
 
     counted = await desk.says("prune", "--dry-run", **A_MONTH)
@@ -60,20 +60,22 @@ async def test_what_is_old_is_removed_table_by_table(desk: Desk) -> None:
     assert await left(desk) == []
 
 
-async def test_it_needs_the_database_alone(desk: Desk) -> None:
+async def test_it_needs_only_the_database(desk: Desk) -> None:
     said = await desk.says("prune", TEMPORAL_ADDRESS=None)
 
     assert said.startswith("agent_sessions    kept")
 
 
-async def test_who_stops_it_has_done_what_was_done(desk: Desk, nursery: Nursery, tmp_path: Path) -> None:
+async def test_an_interrupted_prune_keeps_its_completed_part(
+    desk: Desk, nursery: Nursery, tmp_path: Path
+) -> None:
     """8.7.2"""
     await two_old_sessions(desk)
     log = tmp_path / "log"
     log.touch()
 
     async with connected(desk) as connection, connected(desk) as looking:
-        # What others do is looked at once in a transaction.
+        # In a transaction, PostgreSQL reads the activity of other sessions only once.
         await looking.set_autocommit(True)
         await connection.execute("SELECT 1 FROM agent_sessions WHERE id = %s FOR UPDATE", [OLD[1]])
         process = await nursery.start("prune", log=log, environment={**desk.environment, **A_MONTH})
@@ -95,7 +97,7 @@ async def test_who_stops_it_has_done_what_was_done(desk: Desk, nursery: Nursery,
 
 
 @pytest.mark.parametrize("days", ["0", "-1", "soon", "inf", "nan"])
-async def test_a_time_that_cannot_be_is_refused(desk: Desk, days: str) -> None:
+async def test_an_invalid_duration_is_refused(desk: Desk, days: str) -> None:
     complaint = await desk.complains("prune", EVERSTEP_KEEP_ANSWERS_DAYS=days)
 
     assert complaint.startswith("the settings cannot be used: keep_answers_days")

@@ -1,4 +1,4 @@
-"""Saying that the database was set back."""
+"""Reporting that the database was restored."""
 
 from uuid import UUID
 
@@ -16,7 +16,7 @@ def number(desk: Desk) -> UUID:
     return found
 
 
-async def test_an_operator_says_that_the_database_was_set_back(desk: Desk) -> None:
+async def test_an_operator_reports_that_the_database_was_restored(desk: Desk) -> None:
     """7.8.4: the epoch changes when stored history may have changed."""
     before = number(desk)
 

@@ -18,13 +18,13 @@ DATABASE = "conversations"
 
 @pytest_asyncio.fixture
 async def temporal(services: EmbeddedServices) -> Client:
-    """Connected as our processes are."""
+    """A client with the settings of our processes."""
     return await connected(services)
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def conversations(services: EmbeddedServices) -> str:
-    """The URL of a database whose tenants the tests share out among them."""
+    """The URL of a database that all tests share, each with its own tenants."""
     url = services.database_url
     with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {DATABASE}")

@@ -1,4 +1,4 @@
-"""Sessions on a real Temporal server, a real worker and a real PostgreSQL, with models that are scripted."""
+"""Sessions on a real Temporal server, a real worker and a real PostgreSQL, with scripted models."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -34,7 +34,7 @@ USER = "ann"
 
 @dataclass
 class Parlour:
-    """A tenant's sessions, and a user who speaks in them."""
+    """A tenant's sessions, and a user who posts messages to them."""
 
     sessions: Sessions
     store: WatchedStore
@@ -43,11 +43,11 @@ class Parlour:
 
     @property
     def port(self) -> SessionStore:
-        """The store, as everybody else sees it."""
+        """The store, through the port that other processes use."""
         return cast("SessionStore", self.store)
 
     def worker(self, *, forgetful: bool = False) -> Worker:
-        """One that gives the next message its turn, unless it forgets to."""
+        """A worker that starts the session's next execution, unless that is disabled."""
         client = self.sessions.client
         book = AgentBook(client.agents.values(), NoModels())
         ended = nobody_waits if forgetful else self.sessions.advance
@@ -55,25 +55,25 @@ class Parlour:
 
     @property
     def reconciler(self) -> Reconciler:
-        """One that gives nobody time."""
+        """A reconciler without a grace period."""
         return Reconciler(self.sessions, grace=0)
 
     async def session(self, **fields: Any) -> UUID:
-        """A new one."""
+        """A new session."""
         new = NewSession(uuid4(), self.scope.tenant_id, USER, **fields)
         return (await self.sessions.create(self.scope, new)).id
 
     async def say(self, session_id: UUID, content: str = "Hello", **fields: Any) -> Sent:
-        """Say something."""
+        """Post a message."""
         return await self.sessions.send(self.scope, session_id, said(content, **fields))
 
     def execution(self, sent: Sent | UUID) -> Execution:
-        """What it began."""
+        """The execution that the message began."""
         execution_id = sent if isinstance(sent, UUID) else sent.execution_id
         return self.sessions.client.execution(execution_id)
 
     async def until(self, sent: Sent | UUID, status: ExecutionStatus) -> ExecutionRow:
-        """Come back once it stands like this."""
+        """Wait until the execution has this status."""
         execution = self.execution(sent)
 
         async def stands() -> bool:
@@ -83,11 +83,11 @@ class Parlour:
         return await execution.get()
 
     async def over(self, sent: Sent | UUID) -> ExecutionRow:
-        """Come back once it is completed."""
+        """Wait until the execution is completed."""
         return await self.until(sent, ExecutionStatus.COMPLETED)
 
     async def over_once_there(self, execution_id: UUID) -> None:
-        """Come back once an execution is completed, which somebody else begins."""
+        """Wait until an execution is completed that another process begins."""
 
         async def stands() -> bool:
             row = await self.store.execution(self.execution(execution_id).ref)
@@ -96,7 +96,7 @@ class Parlour:
         await self.store.until(stands)
 
     async def messages(self, session_id: UUID) -> list[SessionMessageRow]:
-        """All of them, oldest first."""
+        """All messages, oldest first."""
         found, cursor = list[SessionMessageRow](), None
         while True:
             page = await self.port.messages(self.scope, session_id, cursor=cursor, limit=500)
@@ -106,26 +106,26 @@ class Parlour:
                 return found[::-1]
 
     async def contents(self, session_id: UUID, *roles: str) -> list[str]:
-        """What was said, by these."""
+        """The texts of messages with these roles."""
         return [m.content for m in await self.messages(session_id) if not roles or m.role in roles]
 
     async def executions(self, session_id: UUID) -> list[ExecutionRow]:
-        """All of them, oldest first."""
+        """All executions, oldest first."""
         page = await self.port.executions_of(self.scope, ExecutionFilter(session_id), limit=500)
         return list(page.rows[::-1])
 
     async def heard(self, sent: Sent | UUID) -> list[str]:
-        """The conversation, as its agent knows it."""
+        """The conversation that the agent gets."""
         return [message.text for message in await self.store.transcript(self.execution(sent).ref)]
 
 
 def said(content: str = "Hello", **fields: Any) -> Said:
-    """What she says."""
+    """The user's message."""
     return Said(content, USER, **fields)
 
 
 def a_parlour(temporal: TemporalClient, store: PostgresSessions, *agents: AgentBuilder) -> Parlour:
-    """On a task queue and with a tenant of its own, with nobody at work yet."""
+    """With its own task queue and tenant, without a worker."""
     definitions = [agent.definition() for agent in agents]
     name = f"test-{uuid4().hex}"
     watched: Any = WatchedStore(cast("Any", store))
@@ -145,7 +145,7 @@ def a_parlour(temporal: TemporalClient, store: PostgresSessions, *agents: AgentB
 async def receiving(
     temporal: TemporalClient, store: PostgresSessions, *agents: AgentBuilder
 ) -> AsyncGenerator[Parlour]:
-    """A parlour with a worker."""
+    """Sessions with a worker."""
     parlour = a_parlour(temporal, store, *agents)
     async with parlour.worker():
         yield parlour

@@ -1,4 +1,4 @@
-"""What others start in the same namespace, on a real Temporal server with a real worker."""
+"""Workflows of other programs in the same namespace, on a real Temporal server with a real worker."""
 
 import asyncio
 import json
@@ -60,14 +60,14 @@ FOREIGN: dict[str, list[Any]] = {
 
 
 async def foreign(parlour: Parlour, given: list[Any], id_: str | None = None) -> WorkflowHandle[Any, Any]:
-    """A workflow of our type that somebody else starts."""
+    """A workflow of our type that another program starts."""
     return await parlour.sessions.client.temporal.start_workflow(
         WORKFLOW, args=given, id=id_ or f"hello-{uuid4()}", task_queue=parlour.settings.task_queue
     )
 
 
 @pytest.mark.parametrize("given", FOREIGN.values(), ids=FOREIGN)
-async def test_a_workflow_that_is_none_of_ours_fails_once(
+async def test_a_foreign_workflow_fails_once(
     temporal: TemporalClient, store: PostgresSessions, given: list[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     """1.3.4."""
@@ -83,10 +83,10 @@ async def test_a_workflow_that_is_none_of_ours_fails_once(
         assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-async def test_input_that_only_another_version_can_read_waits_for_it(
+async def test_input_of_a_newer_version_waits_for_it(
     temporal: TemporalClient, store: PostgresSessions
 ) -> None:
-    """1.3.4: an older worker must not end what a newer one began."""
+    """1.3.4: an older worker must not end an execution that a newer one began."""
     async with receiving(temporal, store, an_agent("Done")) as parlour:
         ref = ExecutionRef(uuid4())
         given = {
@@ -112,12 +112,12 @@ async def test_input_that_only_another_version_can_read_waits_for_it(
     ],
     ids=["encrypted", "no JSON", "deep", "ours"],
 )
-def test_input_of_ours_is_known_by_what_it_names(payload: Payload, *, is_ours: bool) -> None:
+def test_our_input_is_recognised_by_its_fields(payload: Payload, *, is_ours: bool) -> None:
     """1.3.4."""
     assert names_an_execution(payload) is is_ours
 
 
-def test_one_way_to_write_an_id_is_ours() -> None:
+def test_only_the_canonical_form_of_an_id_is_ours() -> None:
     """1.3.4."""
     execution_id = uuid4()
     assert execution_id_of(f"{ID_PREFIX}{execution_id}") == execution_id
@@ -125,10 +125,10 @@ def test_one_way_to_write_an_id_is_ours() -> None:
         assert execution_id_of(other) is None
 
 
-async def test_foreign_workflows_that_ended_are_nothing_to_reconcile(
+async def test_ended_foreign_workflows_are_not_reconciled(
     temporal: TemporalClient, store: PostgresSessions, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """1.3.4: the execution that was lost beside them is mended."""
+    """1.3.4: a lost execution among them is repaired."""
     parlour = a_parlour(temporal, store, an_agent(model=HeldModel()))
     handles = [
         await foreign(parlour, ["hello"], id_)
@@ -149,7 +149,7 @@ async def test_foreign_workflows_that_ended_are_nothing_to_reconcile(
     assert "belongs to no execution" not in caplog.text
 
 
-async def test_an_execution_that_cannot_be_repaired_is_no_reason_to_leave_the_others(
+async def test_an_execution_that_cannot_be_repaired_does_not_block_the_others(
     temporal: TemporalClient, store: PostgresSessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1.3.3."""
@@ -176,7 +176,7 @@ async def test_an_execution_that_cannot_be_repaired_is_no_reason_to_leave_the_ot
     assert FAILURES.last[NAME] == "ValueError: a row of nonsense"
 
 
-async def test_the_reconciler_goes_on_after_what_nobody_foresaw(
+async def test_the_reconciler_continues_after_an_unexpected_error(
     temporal: TemporalClient, store: PostgresSessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1.3.3."""
@@ -198,10 +198,10 @@ async def test_the_reconciler_goes_on_after_what_nobody_foresaw(
 
 @pytest.mark.parametrize("name", [PARENT_STANDS, CHILD_STANDS, "nothing-of-ours"])
 @pytest.mark.parametrize("given", [[], ["hello"], [{}], [1, 2, 3]], ids=["none", "text", "object", "three"])
-async def test_a_signal_that_cannot_be_taken_is_dropped(
+async def test_an_invalid_signal_is_dropped(
     temporal: TemporalClient, store: PostgresSessions, name: str, given: list[Any]
 ) -> None:
-    """1.3.4: a signal is in the history for good."""
+    """1.3.4: a signal stays in the history."""
     model = HeldModel()
     async with receiving(temporal, store, an_agent(model=model)) as parlour:
         sent = await parlour.say(await parlour.session())
@@ -213,7 +213,7 @@ async def test_a_signal_that_cannot_be_taken_is_dropped(
 
 @pytest.mark.parametrize("name", ["submit_input", "resolve_approval", "nothing"])
 @pytest.mark.parametrize("given", [["hello"], [{}], [1, 2, 3]], ids=["text", "object", "three"])
-async def test_an_update_that_cannot_be_taken_is_refused(
+async def test_an_invalid_update_is_refused(
     temporal: TemporalClient, store: PostgresSessions, name: str, given: list[Any]
 ) -> None:
     """1.3.4."""
@@ -230,7 +230,7 @@ async def test_an_update_that_cannot_be_taken_is_refused(
 
 @pytest.mark.parametrize("name", ["infer", "run_tool", "process", "settle", "spawn", "report", "close"])
 @pytest.mark.parametrize("given", [[], ["hello"], [{}], [1, 2]], ids=["none", "text", "object", "two"])
-async def test_an_activity_of_others_with_our_name_fails_and_harms_nothing(
+async def test_a_foreign_activity_with_our_name_fails_without_effect(
     temporal: TemporalClient, store: PostgresSessions, name: str, given: list[Any]
 ) -> None:
     """1.3.4."""

@@ -1,4 +1,4 @@
-"""What lost processes and operators left behind is mended, once."""
+"""The reconciler repairs the traces of lost processes and of operators, once."""
 
 import asyncio
 import logging
@@ -30,7 +30,7 @@ class Lost(Exception):
 
 
 async def accepted_and_lost(parlour: Parlour, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
-    """A message is stored, and whoever took it is lost before the workflow starts."""
+    """A message is stored, and its process is lost before the workflow starts."""
     session_id = await parlour.session()
 
     async def dies(*_: object, **__: object) -> None:
@@ -44,10 +44,10 @@ async def accepted_and_lost(parlour: Parlour, monkeypatch: pytest.MonkeyPatch, k
     assert row.status is ExecutionStatus.PENDING
 
 
-async def test_an_accepted_message_is_started_by_somebody_else(
+async def test_an_accepted_message_is_started_by_the_reconciler(
     temporal: TemporalClient, store: PostgresSessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """8.2.2: what was accepted runs, once."""
+    """8.2.2: an accepted message runs, once."""
     async with receiving(temporal, store, an_agent("Done")) as parlour:
         await accepted_and_lost(parlour, monkeypatch, "once")
         both = await asyncio.gather(parlour.reconciler.once(), parlour.reconciler.once())
@@ -59,7 +59,7 @@ async def test_an_accepted_message_is_started_by_somebody_else(
         assert not await parlour.reconciler.once()
 
 
-async def test_an_accepted_message_is_started_when_it_is_said_again(
+async def test_an_accepted_message_is_started_when_it_is_posted_again(
     temporal: TemporalClient, store: PostgresSessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """8.2.2"""
@@ -74,10 +74,10 @@ async def test_an_accepted_message_is_started_when_it_is_said_again(
         assert len(await parlour.executions(row.ref.session_id)) == 1
 
 
-async def test_a_message_that_waits_for_nothing_gets_its_turn(
+async def test_a_message_behind_an_ended_execution_is_started(
     temporal: TemporalClient, store: PostgresSessions
 ) -> None:
-    """8.3.1: although the worker was lost that should have given it."""
+    """8.3.1: although the worker was lost that should have started it."""
     model = HeldModel("One", "Two")
     parlour = a_parlour(temporal, store, an_agent(model=model))
     async with parlour.worker(forgetful=True):
@@ -95,10 +95,10 @@ async def test_a_message_that_waits_for_nothing_gets_its_turn(
         assert await parlour.heard(second) == ["Hello", "One", "And?", "Two"]
 
 
-async def test_an_execution_whose_workflow_was_ended_is_closed(
+async def test_an_execution_with_a_terminated_workflow_is_closed(
     temporal: TemporalClient, store: PostgresSessions, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """8.2.3: and the next message of its session gets its turn."""
+    """8.2.3: and the next message of its session starts."""
     model = HeldModel("One", "Two")
     async with receiving(temporal, store, an_agent(model=model)) as parlour:
         session_id = await parlour.session()
@@ -123,10 +123,10 @@ async def test_an_execution_whose_workflow_was_ended_is_closed(
         assert reconciler.total.closed == 1
 
 
-async def test_a_thorough_look_finds_what_temporal_has_forgotten(
+async def test_a_thorough_scan_finds_workflows_missing_in_temporal(
     temporal: TemporalClient, store: PostgresSessions
 ) -> None:
-    """Such as when its database was lost."""
+    """For example when its database was lost."""
     parlour = a_parlour(temporal, store, an_agent())
     session_id = await parlour.session()
     sent = await parlour.say(session_id)
@@ -146,10 +146,10 @@ async def test_a_thorough_look_finds_what_temporal_has_forgotten(
         )
 
 
-async def test_a_command_is_kept_until_a_worker_is_there(
+async def test_a_command_is_stored_until_there_is_a_worker(
     temporal: TemporalClient, store: PostgresSessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """8.2.9: and told once, whoever of several reconcilers is first."""
+    """8.2.9: and delivered once, by the first of several reconcilers."""
     monkeypatch.setattr("everstep.client.reconciler.DELIVERY_SECONDS", 0.2)
     parlour = a_parlour(temporal, store, an_agent("One", "Two"))
     sent = [await parlour.say(await parlour.session()) for _ in range(3)]
@@ -168,7 +168,7 @@ async def test_a_command_is_kept_until_a_worker_is_there(
     assert await store.commands(parlour.settings.task_queue, 0.0) == ((), None)
 
 
-async def test_an_outage_is_waited_out(
+async def test_an_outage_is_waited_for(
     temporal: TemporalClient, store: PostgresSessions, caplog: pytest.LogCaptureFixture
 ) -> None:
     parlour = a_parlour(temporal, store, an_agent())
@@ -187,7 +187,7 @@ async def test_an_outage_is_waited_out(
     assert "nothing was reconciled: the database is away" in caplog.text
 
 
-def test_repairs_are_told_in_words() -> None:
+def test_repairs_are_described() -> None:
     repairs = Repairs(launched=1)
     repairs.add(Repairs(closed=2))
 
@@ -199,7 +199,7 @@ def test_repairs_are_told_in_words() -> None:
 async def test_a_resume_follows_the_pause_that_waits_for_the_workflow(
     temporal: TemporalClient, store: PostgresSessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """8.2.9: both are accepted before the workflow begins, and it hears them in their order."""
+    """8.2.9: both are accepted before the workflow begins, and it receives them in their order."""
     async with receiving(temporal, store, an_agent("Done")) as parlour:
         await accepted_and_lost(parlour, monkeypatch, "once")
         (row,) = (await parlour.port.executions_of(parlour.scope, EVERY)).rows

@@ -1,4 +1,4 @@
-"""How long a session has worked: each of its executions begins with what those before it have worked."""
+"""The work time of a session: each of its executions begins with the work time of the earlier ones."""
 
 from dataclasses import replace
 from typing import Any
@@ -28,7 +28,7 @@ from tests.workflows.test_subagents import a_boss, a_hand, hires
 
 
 async def clocks(parlour: Parlour, sent: Sent | UUID) -> StateInfo:
-    """Those of an execution's workflow, while it runs or after its end."""
+    """The clocks of an execution's workflow, while it runs or after its end."""
     return (await progress(parlour.execution(sent))).facts.state_info
 
 
@@ -39,15 +39,15 @@ async def snapshot(parlour: Parlour, sent: Sent) -> Any:
 
 
 def looking(*script: Any) -> AgentBuilder:
-    """An agent whose steps take a while."""
+    """An agent whose steps take time."""
     turns = [calls(("look", {})), "Done"] * 3
     return an_agent(*(script or turns), tools=[MockTool("look"), user_input()])
 
 
-async def test_an_execution_begins_with_what_its_session_has_worked(
+async def test_an_execution_begins_with_the_work_time_of_its_session(
     temporal: TemporalClient, store: PostgresSessions
 ) -> None:
-    """2.7.5, 6.2, 8.2.3: in its clocks and in its snapshot; its session is as old as it is."""
+    """2.7.5, 6.2, 8.2.3: in its clocks and in its snapshot; the age of its session is included."""
     async with receiving(temporal, store, looking()) as parlour:
         session_id, worked = await parlour.session(), list[float]()
         for number in range(3):
@@ -86,10 +86,10 @@ async def test_a_time_limit_of_a_session_counts_earlier_executions(
     ]
 
 
-async def test_what_waits_in_the_queue_counts_what_ends_before_its_turn(
+async def test_a_queued_execution_counts_those_that_end_before_it_begins(
     temporal: TemporalClient, store: PostgresSessions
 ) -> None:
-    """2.7.5, 8.3.1: it is read when the execution begins, not when it is accepted."""
+    """2.7.5, 8.3.1: the time is read when the execution begins, not when it is accepted."""
     model = HeldModel("One", "Two", "Three")
     async with receiving(temporal, store, an_agent(model=model)) as parlour:
         session_id = await parlour.session()
@@ -107,10 +107,10 @@ async def test_what_waits_in_the_queue_counts_what_ends_before_its_turn(
 
 
 @pytest.mark.parametrize("lost", ["cancelled", "terminated"])
-async def test_what_an_execution_worked_that_did_not_complete_counts(
+async def test_the_work_of_an_incomplete_execution_counts(
     temporal: TemporalClient, store: PostgresSessions, lost: str
 ) -> None:
-    """2.7.5: whoever wrote down how it ended."""
+    """2.7.5: regardless of the process that recorded its end."""
     script = [calls(("look", {})), asks("?"), "Done"]
     async with receiving(temporal, store, looking(*script)) as parlour:
         session_id = await parlour.session()
@@ -136,10 +136,10 @@ async def test_what_an_execution_worked_that_did_not_complete_counts(
     assert before == pytest.approx(worked, abs=0.1)
 
 
-async def test_a_fork_begins_with_what_the_session_has_worked(
+async def test_a_fork_begins_with_the_work_time_of_the_session(
     temporal: TemporalClient, store: PostgresSessions
 ) -> None:
-    """2.7.5, 8.2.5: and one without a session with what the execution had that it goes on from."""
+    """2.7.5, 8.2.5: and one without a session with that of the execution that it continues."""
     async with receiving(temporal, store, looking()) as parlour:
         session_id = await parlour.session()
         sent = await parlour.say(session_id)
@@ -158,7 +158,7 @@ async def test_a_fork_begins_with_what_the_session_has_worked(
             assert after.started_at < row.created_at
 
 
-async def test_a_subagent_counts_what_its_parents_session_has_worked(
+async def test_a_subagent_includes_the_work_time_of_its_parents_session(
     temporal: TemporalClient, store: PostgresSessions
 ) -> None:
     """2.7.5, 9.6.2: and its own work counts once, as the call's."""
@@ -189,10 +189,10 @@ async def _children(parlour: Parlour, session_id: UUID) -> list[ExecutionRow]:
     return [row for row in await parlour.executions(session_id) if row.parent_execution_id]
 
 
-async def test_the_session_names_what_was_accepted_last_and_its_latest_snapshot(
+async def test_the_session_has_its_last_accepted_execution_and_latest_snapshot(
     temporal: TemporalClient, store: PostgresSessions
 ) -> None:
-    """8.1: before anything has ended; a message that waits in the queue counts."""
+    """8.1: before any execution has ended; a queued message counts."""
     parlour = a_parlour(temporal, store, looking(asks("?"), "Done"))
     session_id = await parlour.session()
     first = await parlour.say(session_id)
@@ -215,7 +215,7 @@ async def test_the_session_names_what_was_accepted_last_and_its_latest_snapshot(
         assert row.last_snapshot_id == final.id
 
 
-async def test_an_execution_may_name_a_session_that_is_made_with_it(
+async def test_an_execution_may_name_a_session_that_is_created_with_it(
     temporal: TemporalClient, store: PostgresSessions
 ) -> None:
     """8.1: it belongs to the user that started the execution."""
@@ -233,7 +233,7 @@ async def test_an_execution_may_name_a_session_that_is_made_with_it(
     assert others is None
 
 
-async def test_a_subagent_in_process_counts_what_its_parents_session_has_worked() -> None:
+async def test_a_subagent_in_process_includes_the_work_time_of_its_parents_session() -> None:
     """2.7.5"""
     spawn = calls(("spawn_subagent", {"subagent": "helper", "prompt": "Look"}))
     helper = AgentRegistry([AgentSpec("helper", "Helps", "You help.")])

@@ -1,4 +1,4 @@
-"""Conversations with agents, on real servers: what becomes of what people say."""
+"""Sessions on real servers: messages, turns, answers and forks."""
 
 import asyncio
 from dataclasses import replace
@@ -46,7 +46,7 @@ def sees(**_args: object) -> str:
 
 
 async def held(parlour: Parlour, model: HeldModel) -> tuple[UUID, UUID]:
-    """A session in which an agent thinks: the session, the execution."""
+    """A session whose agent is working: the session, the execution."""
     session_id = await parlour.session()
     sent = await parlour.say(session_id)
     await model.begun.wait()
@@ -54,10 +54,10 @@ async def held(parlour: Parlour, model: HeldModel) -> tuple[UUID, UUID]:
 
 
 class TestSaying:
-    async def test_a_run_is_told_in_its_session(
+    async def test_a_run_is_published_in_its_session(
         self, temporal: TemporalClient, store: PostgresSessions
     ) -> None:
-        """7.7.1, 8.2.3: all that the table names, in the order in which it happened."""
+        """7.7.1, 8.2.3: all message types of the table, in the order of the events."""
         agent = an_agent(
             calls(("look", {"where": "there"}), ("fail", {})),
             "Seen.",
@@ -99,7 +99,9 @@ class TestSaying:
         times = [e.created_at for e in envelopes]
         assert times == sorted(set(times))
 
-    async def test_the_conversation_goes_on(self, temporal: TemporalClient, store: PostgresSessions) -> None:
+    async def test_the_conversation_continues(
+        self, temporal: TemporalClient, store: PostgresSessions
+    ) -> None:
         """8.2.4"""
         async with receiving(temporal, store, answering()) as parlour:
             session_id = await parlour.session()
@@ -109,10 +111,10 @@ class TestSaying:
 
             assert (await parlour.heard(second))[:3] == ["First", "One", "Second"]
 
-    async def test_a_message_may_make_its_session(
+    async def test_a_message_may_create_its_session(
         self, temporal: TemporalClient, store: PostgresSessions
     ) -> None:
-        """8.2.2: and said again with the same key, it makes no other one."""
+        """8.2.2: and a repeated post with the same key creates no other one."""
         async with receiving(temporal, store, answering()) as parlour:
             message = said("Hello there")
             sent, again = [await parlour.sessions.begin(parlour.scope, message) for _ in range(2)]
@@ -124,10 +126,10 @@ class TestSaying:
             assert len(await parlour.executions(session.id)) == 1
             assert session.title == "Hello there"
 
-    async def test_of_the_same_message_at_once_one_begins(
+    async def test_of_concurrent_copies_of_a_message_one_begins(
         self, temporal: TemporalClient, store: PostgresSessions
     ) -> None:
-        """8.2.2: whichever process it reaches, and whoever of them starts it."""
+        """8.2.2: at any process, and regardless of which one starts it."""
         async with receiving(temporal, store, answering()) as parlour:
             message = said("Hello there")
             attempts = (parlour.sessions.begin(parlour.scope, message) for _ in range(5))
@@ -140,7 +142,7 @@ class TestSaying:
                 "One",
             ]
 
-    async def test_a_session_may_have_an_agent_of_its_own(
+    async def test_a_session_may_have_its_own_agent(
         self, temporal: TemporalClient, store: PostgresSessions
     ) -> None:
         other = an_agent("I am the other").with_name("other")
@@ -168,7 +170,7 @@ class TestSaying:
             ),
         ],
     )
-    async def test_what_cannot_be_taken_changes_nothing(
+    async def test_an_invalid_message_changes_nothing(
         self,
         temporal: TemporalClient,
         store: PostgresSessions,
@@ -186,7 +188,7 @@ class TestSaying:
         assert await parlour.messages(session_id) == []
         assert await parlour.executions(session_id) == []
 
-    async def test_a_list_names_what_sessions_may_be_about(self) -> None:
+    async def test_a_setting_lists_the_allowed_subjects_of_sessions(self) -> None:
         """8.2.2"""
         rules = ContextRules(frozenset({"ticket", "order"}))
         context = Context("ticket", "1", "https://example.org/")
@@ -197,7 +199,7 @@ class TestSaying:
         ):
             await rules.checked(Context("user", "1"), ANN)
 
-    async def test_a_key_means_another_message_for_another_person(
+    async def test_a_key_means_another_message_for_another_user(
         self, temporal: TemporalClient, store: PostgresSessions
     ) -> None:
         """8.9.3: also where their names have slashes."""
@@ -212,10 +214,10 @@ class TestSaying:
         people = [(tenant, "eu/ann"), (f"{tenant}/eu", "ann"), (f"{tenant}/eu/ann", "ann")]
         assert len({await begins(*person) for person in people}) == 3
 
-    async def test_what_a_message_is_about_is_no_business_of_the_agent(
+    async def test_the_subject_of_a_message_is_not_shown_to_the_agent(
         self, temporal: TemporalClient, store: PostgresSessions
     ) -> None:
-        """8.1.1: it is kept with the message."""
+        """8.1.1: it is stored with the message."""
         async with receiving(temporal, store, answering()) as parlour:
             rules = ContextRules(frozenset({"ticket"}))
             parlour.sessions = replace(parlour.sessions, contexts=rules)
@@ -227,7 +229,7 @@ class TestSaying:
             assert sent.message.context == about
             assert await parlour.heard(sent) == ["Hello", "One"]
 
-    async def test_a_session_that_is_closed_hears_nothing(
+    async def test_a_closed_session_accepts_no_message(
         self, temporal: TemporalClient, store: PostgresSessions
     ) -> None:
         """8.2.2"""
@@ -243,7 +245,7 @@ class TestSaying:
 
 
 class TestBusy:
-    async def test_messages_wait_for_their_turn(
+    async def test_messages_wait_for_the_running_execution(
         self, temporal: TemporalClient, store: PostgresSessions
     ) -> None:
         """8.3.1: `enqueue`"""
@@ -260,7 +262,7 @@ class TestBusy:
             assert statuses == ["running", "pending", "pending"]
             assert await parlour.heard(waiting[1]) == ["Hello", "One", "And?", "Two", "Then?", "Three"]
 
-    async def test_of_many_at_once_each_is_heard_in_its_turn(
+    async def test_concurrent_messages_are_processed_one_after_the_other(
         self, temporal: TemporalClient, store: PostgresSessions
     ) -> None:
         """8.3.1: in arrival order, and never two at once."""
@@ -283,10 +285,10 @@ class TestBusy:
                 assert later.started_at
                 assert earlier.completed_at < later.started_at
 
-    async def test_a_steered_message_is_heard_in_the_next_step(
+    async def test_a_steered_message_is_processed_in_the_next_step(
         self, temporal: TemporalClient, store: PostgresSessions
     ) -> None:
-        """8.3.1: `steer`, after the step is recorded and as a request to go on."""
+        """8.3.1: `steer`, after the step is recorded and as a request to continue."""
         model = HeldModel("One", "Two")
         async with receiving(temporal, store, an_agent(model=model)) as parlour:
             session_id, first = await held(parlour, model)
@@ -298,7 +300,7 @@ class TestBusy:
             assert await parlour.heard(first) == ["Hello", "One", "Shorter!", "Two"]
             assert await parlour.contents(session_id, "user") == ["Hello", "Shorter!"]
 
-    async def test_what_a_guard_forbids_to_hear_is_said_again_by_itself(
+    async def test_a_steered_message_that_a_guard_forbids_is_posted_as_a_new_one(
         self, temporal: TemporalClient, store: PostgresSessions
     ) -> None:
         """8.3.1: the steered message becomes an `enqueue`."""
@@ -320,10 +322,10 @@ class TestBusy:
             assert await parlour.heard(first) == ["Hello", "One"]
             assert await parlour.heard(second.ref.execution_id) == ["Hello", "One", "Shorter!", "Two"]
 
-    async def test_who_interrupts_is_heard_at_once(
+    async def test_an_interrupting_message_is_processed_at_once(
         self, temporal: TemporalClient, store: PostgresSessions
     ) -> None:
-        """8.3.1: `interrupt`: ahead of what waits."""
+        """8.3.1: `interrupt`: ahead of the queue."""
         model = HeldModel("One", "Two", "Three")
         async with receiving(temporal, store, an_agent(model=model)) as parlour:
             session_id, first = await held(parlour, model)
@@ -336,12 +338,12 @@ class TestBusy:
             async def is_closed() -> bool:
                 return model.was_closed
 
-            # With the next heartbeat; the others do not wait for it.
+            # At the next heartbeat; other executions do not wait for it.
             await eventually(is_closed)
             assert row.stop_reason is StopReason.USER_REQUESTED
             assert await parlour.heard(queued) == ["Hello", "Stop!", "Two", "Later", "Three"]
 
-    async def test_who_does_not_want_to_wait_is_told(
+    async def test_a_message_that_may_not_wait_is_refused(
         self, temporal: TemporalClient, store: PostgresSessions
     ) -> None:
         """8.3.1: `reject`"""
@@ -366,7 +368,7 @@ class TestAnswering:
     async def test_the_next_message_is_the_answer(
         self, temporal: TemporalClient, store: PostgresSessions
     ) -> None:
-        """8.5.2, 8.5.3, 8.5.4: one that does not fit changes nothing."""
+        """8.5.2, 8.5.3, 8.5.4: an invalid one changes nothing."""
         agent = an_agent(ASKS_TO_CHOOSE, ASKS_FOR_A_FORM, "Done").with_capability(UseUserInput())
         async with receiving(temporal, store, agent) as parlour:
             session_id = await parlour.session()
@@ -405,7 +407,7 @@ class TestAnswering:
             assert question.metadata.keys() == {"request_id", "choices", "schema"}
             assert "Execution resumed" in [m.content for m in messages]
 
-    async def test_an_answer_that_comes_again_changes_nothing(
+    async def test_a_repeated_answer_changes_nothing(
         self, temporal: TemporalClient, store: PostgresSessions
     ) -> None:
         """1.1.3"""
@@ -422,7 +424,7 @@ class TestAnswering:
             assert await parlour.contents(session_id, "user") == ["Hello", "Red"]
 
     async def test_of_two_answers_one_counts(self, temporal: TemporalClient, store: PostgresSessions) -> None:
-        """8.5.3: the other one is a message like any."""
+        """8.5.3: the other one is an ordinary message."""
         agent = an_agent(ASKS_TO_CHOOSE, "Done", "Fine").with_capability(UseUserInput())
         async with receiving(temporal, store, agent) as parlour:
             session_id = await parlour.session()
@@ -435,7 +437,7 @@ class TestAnswering:
             assert len(await parlour.contents(session_id, "user")) == 3
             assert Route.ANSWER in {sent.route for sent in both}
 
-    async def test_a_question_that_is_named_must_be_open(
+    async def test_a_named_question_must_be_open(
         self, temporal: TemporalClient, store: PostgresSessions
     ) -> None:
         """8.5.3"""
@@ -446,7 +448,7 @@ class TestAnswering:
 
 
 class TestCancelling:
-    async def test_what_waits_is_cancelled_and_what_follows_is_not(
+    async def test_a_queued_execution_is_cancelled_and_the_next_one_is_not(
         self, temporal: TemporalClient, store: PostgresSessions
     ) -> None:
         """8.2.1"""
@@ -463,10 +465,10 @@ class TestCancelling:
             assert await parlour.heard(third) == ["Hello", "Third", "Two"]
             assert (await parlour.contents(session_id)).count("Execution cancelled") == 2
 
-    async def test_what_was_started_and_has_not_begun_does_nothing(
+    async def test_a_started_execution_without_a_worker_is_cancelled_without_effect(
         self, temporal: TemporalClient, store: PostgresSessions
     ) -> None:
-        """8.2.1: there is no worker yet; when one comes, nothing is left to do."""
+        """8.2.1: there is no worker yet; when one starts, there is no work left."""
         model = HeldModel()
         parlour = a_parlour(temporal, store, an_agent(model=model))
         session_id = await parlour.session()
@@ -480,7 +482,7 @@ class TestCancelling:
         assert (await execution.get()).status is ExecutionStatus.CANCELLED
         assert (await parlour.contents(session_id)).count("Execution cancelled") == 1
 
-    async def test_what_is_over_cannot_be_cancelled(
+    async def test_an_ended_execution_cannot_be_cancelled(
         self, temporal: TemporalClient, store: PostgresSessions
     ) -> None:
         """8.2.1"""
@@ -491,7 +493,7 @@ class TestCancelling:
             with pytest.raises(Refused, match="has ended"):
                 await parlour.sessions.cancel(parlour.execution(sent).ref)
 
-    async def test_a_session_is_deleted_when_nothing_is_under_way(
+    async def test_a_session_is_deleted_when_no_execution_is_in_progress(
         self, temporal: TemporalClient, store: PostgresSessions
     ) -> None:
         model = HeldModel()
@@ -507,10 +509,10 @@ class TestCancelling:
 
 
 class TestForks:
-    async def test_another_way_from_a_step_runs_no_tool_again(
+    async def test_a_fork_from_a_step_runs_no_tool_again(
         self, temporal: TemporalClient, store: PostgresSessions
     ) -> None:
-        """1.1.3: what was done is shared; 8.1.4: the plan too, debug mode included."""
+        """1.1.3: earlier results are shared; 8.1.4: the plan too, debug mode included."""
         looked = list[int]()
 
         def looks(**_args: object) -> str:

@@ -1,4 +1,4 @@
-"""An id that was used before, on a Temporal server that has forgotten it."""
+"""A repeated id, on a Temporal server that no longer has its workflow."""
 
 from dataclasses import replace
 from typing import Any, cast
@@ -14,7 +14,7 @@ from tests.workflows.harness import an_agent
 
 
 class Forgetful:
-    """A Temporal server that starts whatever it is told to, however often."""
+    """A Temporal server that starts the same workflow any number of times."""
 
     def __init__(self) -> None:
         self.started = list[str]()
@@ -28,7 +28,7 @@ def a_client(temporal: Forgetful) -> Client:
     return Client(cast("Any", temporal), MemoryStore(), {agent.descriptor.name: agent})
 
 
-async def test_what_has_ended_is_not_started_again() -> None:
+async def test_an_ended_execution_is_not_started_again() -> None:
     temporal, execution_id = Forgetful(), uuid4()
     client = a_client(temporal)
     execution = await client.start("agent", "Hello", execution_id=execution_id)
@@ -47,7 +47,7 @@ def test_a_key_means_another_execution_in_another_tenant() -> None:
     named = {"acme": "eu/k", "acme/eu": "k", '["acme"]': "eu/k"}
 
     assert len({replace(client, tenant_id=tenant).derived_id(key) for tenant, key in named.items()}) == 3
-    # As it has always been.
+    # Unchanged since the first release.
     assert replace(client, tenant_id="acme").derived_id("k") == UUID("95ebcf69-3d15-5a06-b38c-bfa0666ea19a")
 
 

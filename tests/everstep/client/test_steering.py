@@ -1,4 +1,4 @@
-"""What is said to an execution under way is refused and leaves nothing, or is heard exactly once."""
+"""A message to a running execution is refused and leaves nothing, or is processed exactly once."""
 
 import asyncio
 from collections import Counter
@@ -26,14 +26,15 @@ SAID = """
     SELECT content #>> '{}' FROM agent_transcript
      WHERE tenant_id = :tenant AND role = 'user' AND content #>> '{}' LIKE 'steer%'
 """
-"""A message stands once in the conversations of a tenant for each time that it is heard: what an execution
-continues, it shares by reference."""
+"""A message is stored once in the conversations of a tenant for each time that it is processed: conversations
+of continued executions are shared by reference.
+"""
 
 STORED = "SELECT key FROM agent_steered WHERE tenant_id = :tenant"
 
 
 async def listed(store: PostgresSessions, parlour: Parlour, statement: str) -> Counter[str]:
-    """What a statement finds of this tenant."""
+    """The rows of this tenant that a statement selects."""
     async with store.engine.connect() as connection:
         found = await connection.execute(text(statement), {"tenant": parlour.scope.tenant_id})
         return Counter(found.scalars())
@@ -44,10 +45,10 @@ async def begins(parlour: Parlour, message: str = "Hello") -> UUID:
     return (await parlour.sessions.client.start("agent", message)).id
 
 
-async def test_what_waits_for_its_turn_hears_it_once_it_has_begun(
+async def test_a_queued_execution_processes_it_once_it_has_begun(
     temporal: TemporalClient, store: PostgresSessions
 ) -> None:
-    """8.3.2: said while another execution of the session is under way."""
+    """8.3.2: sent while another execution of the session is in progress."""
     model = HeldModel("One", "Two")
     async with receiving(temporal, store, an_agent(model=model)) as parlour:
         session_id = await parlour.session()
@@ -67,7 +68,7 @@ async def test_what_waits_for_its_turn_hears_it_once_it_has_begun(
         assert await listed(store, parlour, SAID) == {"steer!": 1}
 
 
-async def test_what_nobody_works_on_yet_hears_it_once_somebody_does(
+async def test_an_execution_without_a_worker_processes_it_once_there_is_one(
     temporal: TemporalClient, store: PostgresSessions
 ) -> None:
     """8.3.2: a pending execution whose workflow was never started."""
@@ -82,16 +83,16 @@ async def test_what_nobody_works_on_yet_hears_it_once_somebody_does(
         assert await listed(store, parlour, SAID) == {"steer!": 1}
 
 
-async def test_a_caller_who_gives_up_waits_no_longer_for_a_worker(
+async def test_a_caller_that_gives_up_stops_waiting_for_a_worker(
     temporal: TemporalClient, store: PostgresSessions
 ) -> None:
-    """8.2.9: also where an earlier command is delivered first, and what was said is stored."""
+    """8.2.9: also where an earlier command is delivered first; the message is stored."""
     parlour = a_parlour(temporal, store, an_agent("One"))
     sent = await parlour.say(await parlour.session())
     ref = parlour.execution(sent).ref
     await store.steer(ref, "k-1", user("steer first"))
 
-    # Less than the time that the delivery of the first has.
+    # Less than the timeout of the first delivery.
     limited = asyncio.wait_for(parlour.sessions.steer(ref, "steer!", "k-2"), 2.0)
     steering = asyncio.create_task(limited)
     finished, _ = await asyncio.wait({steering}, timeout=60)
@@ -102,10 +103,10 @@ async def test_a_caller_who_gives_up_waits_no_longer_for_a_worker(
     assert set(await listed(store, parlour, STORED)) == {"k-1", "k-2"}
 
 
-async def test_what_is_ending_leaves_it_to_an_execution_that_follows(
+async def test_an_ending_execution_leaves_it_to_the_next_one(
     temporal: TemporalClient, store: PostgresSessions
 ) -> None:
-    """8.3.2: and who said it is told which one, by the same key the same one."""
+    """8.3.2: and the sender gets the id of that one, and the same one for the same key."""
     async with receiving(temporal, store, an_agent("One", "Two")) as parlour:
         async with parlour.store.held("settle") as settling:
             sent = await parlour.say(await parlour.session())
@@ -122,7 +123,7 @@ async def test_what_is_ending_leaves_it_to_an_execution_that_follows(
         assert await listed(store, parlour, SAID) == {"steer!": 1}
 
 
-async def test_a_message_that_steers_what_is_ending_says_that_it_waits(
+async def test_a_message_that_steers_an_ending_execution_says_that_it_waits(
     temporal: TemporalClient, store: PostgresSessions
 ) -> None:
     """8.3.2"""
@@ -141,7 +142,7 @@ async def test_a_message_that_steers_what_is_ending_says_that_it_waits(
         assert await listed(store, parlour, SAID) == {"steer!": 1}
 
 
-async def test_what_has_ended_refuses_and_nothing_is_stored(
+async def test_an_ended_execution_refuses_and_nothing_is_stored(
     temporal: TemporalClient, store: PostgresSessions
 ) -> None:
     """8.3.2"""
@@ -160,7 +161,7 @@ async def test_what_has_ended_refuses_and_nothing_is_stored(
 
 
 @pytest.mark.parametrize("forgetful", [False, True], ids=["the worker", "the reconciler"])
-async def test_without_a_session_an_execution_that_follows_hears_all_of_it(
+async def test_without_a_session_the_next_execution_processes_all_messages(
     temporal: TemporalClient, store: PostgresSessions, *, forgetful: bool
 ) -> None:
     """8.3.2: where a guard forbids another step."""
@@ -185,7 +186,7 @@ async def test_without_a_session_an_execution_that_follows_hears_all_of_it(
         assert not await parlour.reconciler.once()
 
 
-async def test_what_a_subagent_did_not_hear_is_said_to_whom_it_worked_for(
+async def test_messages_that_a_subagent_did_not_process_are_sent_to_its_parent(
     temporal: TemporalClient, store: PostgresSessions
 ) -> None:
     """8.3.2"""
@@ -211,10 +212,10 @@ async def test_what_a_subagent_did_not_hear_is_said_to_whom_it_worked_for(
 
 
 @pytest.mark.parametrize("is_session", [True, False], ids=["in a session", "without a session"])
-async def test_whatever_is_said_around_the_end_is_heard_once_or_refused(
+async def test_messages_around_the_end_are_processed_once_or_refused(
     temporal: TemporalClient, store: PostgresSessions, *, is_session: bool
 ) -> None:
-    """8.3.2: by several processes under the same key, at moments that are drawn."""
+    """8.3.2: from several processes with the same key, at random moments."""
     dice = Random(5)  # noqa: S311 -- no secret
     accepted, refused = set[str](), set[str]()
     async with receiving(temporal, store, an_agent(*[says("Done")] * 80)) as parlour:
@@ -248,7 +249,7 @@ async def test_whatever_is_said_around_the_end_is_heard_once_or_refused(
         assert accepted
 
 
-async def test_a_cancelled_execution_hears_nothing_and_nothing_is_lost(
+async def test_a_cancelled_execution_processes_nothing_and_nothing_is_lost(
     temporal: TemporalClient, store: PostgresSessions
 ) -> None:
     """8.3.2"""

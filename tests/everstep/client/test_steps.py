@@ -1,4 +1,4 @@
-"""What an execution did, read by a client."""
+"""Steps of an execution, read by a client."""
 
 from typing import Any, cast
 from uuid import uuid4
@@ -24,7 +24,7 @@ async def test_a_long_execution_is_read_page_by_page() -> None:
     assert ([step.number for step in page.rows], page.cursor) == ([11, 12, 13, 14, 15], "15")
 
 
-async def test_of_what_is_not_there_no_step_is_read() -> None:
+async def test_an_unknown_execution_has_no_steps() -> None:
     unknown = _client(MemoryStore()).execution(uuid4())
 
     with pytest.raises(NotFound):

@@ -16,7 +16,7 @@ ASKING = ("user_input", {"prompt": "Which day?"})
 
 
 def blocking(services: EmbeddedServices) -> tuple[ExecutionStatus, str | None, int]:
-    """A program that knows nothing of event loops, with its worker in the client's own loop."""
+    """A program without an event loop, with its worker in the client's own loop."""
 
     @asynccontextmanager
     async def opened() -> AsyncGenerator[Client]:
@@ -37,9 +37,9 @@ def blocking(services: EmbeddedServices) -> tuple[ExecutionStatus, str | None, i
 
 def until_asked(execution: SyncExecution) -> None:
     while execution.get().status is not ExecutionStatus.PAUSED:
-        """It pauses in another thread."""
+        """Waits in another thread."""
 
 
-async def test_a_blocking_program_sees_an_execution_to_its_end(services: EmbeddedServices) -> None:
+async def test_a_blocking_program_runs_an_execution_to_its_end(services: EmbeddedServices) -> None:
     """8.5.3"""
     assert await asyncio.to_thread(blocking, services) == (ExecutionStatus.COMPLETED, "Done.", 1)

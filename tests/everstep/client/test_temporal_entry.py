@@ -1,4 +1,4 @@
-"""Services that have a Temporal client and nothing else."""
+"""Services that use a Temporal client only."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -33,7 +33,7 @@ def delete(path: str) -> str:
 
 @asynccontextmanager
 async def a_service(temporal: TemporalClient, agent: AgentBuilder = ASKING) -> AsyncGenerator[Office]:
-    """A worker with a front door, and what it knows."""
+    """A worker with the Temporal entry activities, and its parts."""
     office = an_office(temporal, agent)
     book = AgentBook(office.client.agents.values(), NoModels())
     door = FrontDoor(office.client)
@@ -44,7 +44,7 @@ async def a_service(temporal: TemporalClient, agent: AgentBuilder = ASKING) -> A
 async def knock(
     office: Office, name: str, request: StartRequest | ActRequest, key: str | None = None
 ) -> Standing:
-    """What such a service does."""
+    """The calls of such a service."""
     return await office.temporal.execute_activity(
         f"everstep.{name}",
         request,
@@ -55,7 +55,7 @@ async def knock(
     )
 
 
-async def test_an_execution_is_started_answered_and_seen_to_its_end(temporal: TemporalClient) -> None:
+async def test_an_execution_is_started_answered_and_followed_to_its_end(temporal: TemporalClient) -> None:
     """8.5.3"""
     async with a_service(temporal) as office:
         begun = await knock(office, "start", StartRequest(agent="agent", message="Plan it"))
@@ -70,7 +70,7 @@ async def test_an_execution_is_started_answered_and_seen_to_its_end(temporal: Te
         assert ended.response == "Friday it is."
 
 
-async def test_an_execution_is_started_to_be_debugged(temporal: TemporalClient) -> None:
+async def test_an_execution_is_started_in_debug_mode(temporal: TemporalClient) -> None:
     """8.1.3"""
     async with a_service(temporal) as office:
         for debug in (False, True):
@@ -80,7 +80,7 @@ async def test_an_execution_is_started_to_be_debugged(temporal: TemporalClient) 
             assert (await office.store.material(execution.ref)).is_debug is debug
 
 
-async def test_the_same_activity_again_starts_nothing_new(temporal: TemporalClient) -> None:
+async def test_a_repeated_activity_starts_no_other_execution(temporal: TemporalClient) -> None:
     """1.1.4"""
     async with a_service(temporal) as office:
         request = StartRequest(agent="agent", message="Plan it")
@@ -90,7 +90,7 @@ async def test_the_same_activity_again_starts_nothing_new(temporal: TemporalClie
         assert one.execution_id == other.execution_id
 
 
-async def test_a_decision_is_bound_to_the_arguments_that_were_listed(temporal: TemporalClient) -> None:
+async def test_a_decision_is_bound_to_the_listed_arguments(temporal: TemporalClient) -> None:
     """8.6.3"""
     agent = an_agent(calls(("delete", {"path": "a"})), says("Done."), tools=[tool(delete)])
     async with a_service(temporal, agent.with_approval("delete", "always")) as office:
@@ -127,7 +127,7 @@ def test_a_malformed_digest_is_refused_before_it_is_sent(digest: str) -> None:
         (ActRequest(execution_id=UUID(int=5), act="answer", text="x"), "There is no execution"),
     ],
 )
-async def test_a_mistake_is_told_at_once(
+async def test_an_invalid_request_is_not_retried(
     temporal: TemporalClient, request_: StartRequest | ActRequest, complaint: str
 ) -> None:
     async with a_service(temporal) as office:

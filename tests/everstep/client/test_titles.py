@@ -1,4 +1,4 @@
-"""Sessions get titles that a model makes, and nobody waits for that."""
+"""Sessions get titles from a model, and no execution waits for one."""
 
 from dataclasses import replace
 from uuid import UUID
@@ -31,7 +31,7 @@ async def title(parlour: Parlour, session_id: UUID) -> str | None:
     return session.title
 
 
-async def test_a_title_takes_the_place_of_the_first_words(
+async def test_a_title_replaces_the_beginning_of_the_first_message(
     temporal: TemporalClient, store: PostgresSessions
 ) -> None:
     model = HeldModel(' "Trip to\nRome". ')
@@ -49,7 +49,7 @@ async def test_a_title_takes_the_place_of_the_first_words(
     assert len(content.text) == READS
 
 
-async def test_a_title_that_somebody_gave_stays(temporal: TemporalClient, store: PostgresSessions) -> None:
+async def test_a_title_of_the_user_stays(temporal: TemporalClient, store: PostgresSessions) -> None:
     model = HeldModel("Trip to Rome", holds=1)
     parlour, titles = entitled(temporal, store, model)
     session_id = await parlour.session()
@@ -67,7 +67,7 @@ async def test_a_title_that_somebody_gave_stays(temporal: TemporalClient, store:
 
 
 @pytest.mark.parametrize("answer", ["", ModelUnavailable("overloaded")])
-async def test_without_an_answer_the_first_words_stay(
+async def test_without_an_answer_the_beginning_of_the_first_message_stays(
     temporal: TemporalClient, store: PostgresSessions, answer: str | Exception
 ) -> None:
     parlour, titles = entitled(temporal, store, ScriptedModel(answer))
@@ -77,7 +77,9 @@ async def test_without_an_answer_the_first_words_stay(
     assert await title(parlour, sent.message.session_id) == title_of(FIRST)
 
 
-async def test_who_stops_does_not_wait_for_titles(temporal: TemporalClient, store: PostgresSessions) -> None:
+async def test_a_stopping_worker_does_not_wait_for_titles(
+    temporal: TemporalClient, store: PostgresSessions
+) -> None:
     model = HeldModel()
     parlour, titles = entitled(temporal, store, model)
     await parlour.sessions.begin(parlour.scope, said(FIRST))

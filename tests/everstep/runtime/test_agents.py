@@ -40,7 +40,7 @@ def names(agents: list[AgentDefinition]) -> list[str]:
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder in which the process runs; modules that are imported from there are forgotten."""
+    """The working directory of the process; modules imported from there are removed again."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
@@ -71,10 +71,10 @@ def test_agents_are_found_in_a_folder_in_the_order_of_its_files(here: Path) -> N
     assert [agent.source for agent in found] == ["agents/a.md", "agents/b.md"]
 
 
-def test_what_is_beside_a_module_is_not_taken_for_what_is_installed(
+def test_modules_beside_a_source_do_not_shadow_installed_ones(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """10.2.6: an agent may have written it; the module that is named is taken from there in any case."""
+    """10.2.6: an agent may have written them; the named module itself is always loaded from there."""
     for installed in ("imaplib", "poplib"):
         monkeypatch.delitem(sys.modules, installed, raising=False)
     (here / "imaplib.py").write_text("raise SystemError('written by an agent')")
@@ -96,7 +96,7 @@ def test_an_agent_is_found_in_a_file(here: Path) -> None:
     assert found.base_plan.max_steps == 3
 
 
-def test_agents_are_found_in_a_module_of_the_folder_in_which_the_process_runs(here: Path) -> None:
+def test_agents_are_found_in_a_module_of_the_working_directory(here: Path) -> None:
     """10.2.3"""
     (found,) = load_agents(a_module(here, "found_in_a_module", "coded"))
     assert (found.descriptor.name, found.source) == ("coded", "found_in_a_module:agents")
@@ -118,7 +118,7 @@ def test_agents_are_found_in_a_module_of_the_folder_in_which_the_process_runs(he
         ("x" * 5000, "^'x{100}...' names no agents"),
     ],
 )
-def test_a_place_without_agents_is_named(here: Path, where: str, problem: str) -> None:
+def test_a_source_without_agents_is_named(here: Path, where: str, problem: str) -> None:
     """10.2.3"""
     (here / "empty").mkdir()
     (here / "notes.txt").write_text("no agent")
@@ -126,10 +126,10 @@ def test_a_place_without_agents_is_named(here: Path, where: str, problem: str) -
         load_agents(where)
 
 
-# Folders that are not as they should be.
+# Invalid folders.
 
 
-def test_a_file_that_cannot_be_used_is_warned_about_and_the_others_are_there(
+def test_an_invalid_file_causes_a_warning_and_the_others_are_loaded(
     here: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """10.2.3"""
@@ -153,7 +153,7 @@ def test_a_file_that_cannot_be_used_is_warned_about_and_the_others_are_there(
     a_file(folder / "z.md")
 
     assert names(load_agents("agents")) == ["a", "z"]
-    # The link to a folder is a file that cannot be read as one.
+    # A link to a folder cannot be read as a file.
     said = skipped(caplog)
     assert sorted(said) == [
         f"{name}.md"
@@ -181,9 +181,7 @@ def test_a_file_that_cannot_be_used_is_warned_about_and_the_others_are_there(
         assert any(f"agents/{name}.md: {problem}" in message for message in caplog.messages)
 
 
-def test_a_folder_in_which_no_agent_can_be_used_is_refused(
-    here: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_folder_without_any_valid_agent_is_refused(here: Path, caplog: pytest.LogCaptureFixture) -> None:
     """10.2.3"""
     a_file(here / "agents" / "a.md", "", "tools: bahs")
     with pytest.raises(InvalidInput, match="no agent in the folder agents can be used"):
@@ -192,7 +190,7 @@ def test_a_folder_in_which_no_agent_can_be_used_is_refused(
 
 
 def test_a_link_to_a_file_is_followed(here: Path) -> None:
-    """10.2.3: that is how folders of settings are mounted into containers."""
+    """10.2.3: folders of settings are mounted into containers this way."""
     target = a_file(here / "versions" / "1" / "a.md")
     (here / "agents").mkdir()
     (here / "agents" / "a.md").symlink_to(target)
@@ -204,7 +202,7 @@ def test_a_link_to_a_file_is_followed(here: Path) -> None:
 # Names.
 
 
-def test_two_agents_of_one_name_are_refused_with_both_places(here: Path) -> None:
+def test_two_agents_with_one_name_are_refused_with_both_sources(here: Path) -> None:
     """10.2.3"""
     a_file(here / "agents" / "1.md", "same")
     a_file(here / "agents" / "2.md", "same")
@@ -224,7 +222,7 @@ def test_an_agent_of_a_folder_does_not_replace_one_of_a_module(here: Path) -> No
         known_agents(sources)
 
 
-def test_the_agents_of_all_places_are_known_and_the_demo_agent_unless_it_is_replaced(here: Path) -> None:
+def test_agents_of_all_sources_are_loaded_and_the_demo_agent_can_be_replaced(here: Path) -> None:
     """10.2.3"""
     a_file(here / "agents" / "a.md")
     sources = ["agents", a_module(here, "another_module", "coded")]
@@ -236,7 +234,7 @@ def test_the_agents_of_all_places_are_known_and_the_demo_agent_unless_it_is_repl
     assert known["assistant"].source == "agents/assistant.md"
 
 
-def test_a_folder_that_nobody_named_adds_no_agents(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_is_not_configured_adds_no_agents(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """10.2.3: a cloned repository must not add agents by itself."""
     monkeypatch.setenv("HOME", str(here / "home"))
     for folder in (".everstep/agents", ".claude/agents", "agents", "home/.everstep/agents"):
@@ -259,13 +257,13 @@ def test_a_folder_that_nobody_named_adds_no_agents(here: Path, monkeypatch: pyte
         ("", ()),
     ],
 )
-def test_the_settings_name_places(here: Path, written: str, sources: tuple[str, ...]) -> None:
+def test_the_settings_name_sources(here: Path, written: str, sources: tuple[str, ...]) -> None:
     """10.2.3"""
     (here / "everstep.toml").write_text(written)
     assert Settings.read().agents == sources
 
 
-def test_the_environment_names_places_between_commas(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_lists_sources_with_commas(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """10.2.3"""
     (here / "everstep.toml").write_text('agents = "weaker"')
     monkeypatch.setenv("EVERSTEP_AGENTS", "agents, my_app:agents")
@@ -273,12 +271,12 @@ def test_the_environment_names_places_between_commas(here: Path, monkeypatch: py
     assert Settings.read(agents=("stronger",)).agents == ("stronger",)
 
 
-# What is beside a file.
+# Files beside an agent.
 
 
 @dataclass
 class Seen:
-    """A capability that keeps where it was made."""
+    """A capability that records the folder in which it was created."""
 
     here: Surroundings
 
@@ -286,7 +284,7 @@ class Seen:
         return builder.with_tools([MockTool("load_skill")])
 
 
-def test_a_capability_is_told_of_the_folder_the_skills_and_the_other_agents(here: Path) -> None:
+def test_a_capability_gets_the_folder_the_skills_and_the_other_agents(here: Path) -> None:
     """10.1.3"""
     seen: list[Surroundings] = []
 
@@ -314,7 +312,7 @@ def test_a_capability_is_told_of_the_folder_the_skills_and_the_other_agents(here
 
 
 class Asked:
-    """Models that keep what was asked for."""
+    """Models that record the requested names."""
 
     def __init__(self) -> None:
         self.wanted: list[object] = []
@@ -325,13 +323,13 @@ class Asked:
 
 
 class DummyModel:
-    """Is never asked anything."""
+    """Is never called."""
 
     async def respond(self, request: Any, on_text: Any) -> Any:
         raise NotImplementedError
 
 
-def test_each_agent_talks_to_the_model_that_its_file_names(here: Path) -> None:
+def test_each_agent_uses_the_model_that_its_file_names(here: Path) -> None:
     """10.1.1"""
     a_file(here / "agents" / "a.md")
     a_file(here / "agents" / "b.md", "", "model: fast")
@@ -345,7 +343,7 @@ def test_each_agent_talks_to_the_model_that_its_file_names(here: Path) -> None:
     assert models.wanted == [None, "fast", {"driver": "openai", "model": "x", "temperature": 0.5}]
 
 
-def test_a_book_refuses_two_agents_of_one_name() -> None:
+def test_an_agent_book_refuses_two_agents_with_one_name() -> None:
     """10.2.3"""
     agent = AgentBuilder.base().with_name("same").definition()
     with pytest.raises(InvalidInput, match=r"two agents are named 'same'; rename one"):
@@ -355,7 +353,7 @@ def test_a_book_refuses_two_agents_of_one_name() -> None:
     assert by_name([agent]) == {"same": agent}
 
 
-def test_a_warning_is_nothing_that_a_terminal_obeys(here: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_warning_contains_no_control_characters(here: Path, caplog: pytest.LogCaptureFixture) -> None:
     """10.2.3"""
     a_file(here / "agents" / "a.md")
     a_file(here / "agents" / "b.md", "", 'tools: ["\\e[2J"]')
@@ -364,7 +362,7 @@ def test_a_warning_is_nothing_that_a_terminal_obeys(here: Path, caplog: pytest.L
     assert "No tool named '\ufffd[2J'. Choose from: bash, read_file" in warning
 
 
-def test_a_warning_is_one(here: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_warning_is_logged_once(here: Path, caplog: pytest.LogCaptureFixture) -> None:
     """10.2.3"""
     a_file(here / "agents" / "a.md")
     a_file(here / "agents" / "b.md", "", "tools: [")

@@ -1,4 +1,4 @@
-"""Who may use the API of an installation: its settings, and the secret of a local one."""
+"""Access to the API of an installation: its settings, and the secret of a local one."""
 
 import stat
 from pathlib import Path
@@ -21,7 +21,7 @@ NO_KEYS = cast("KeyStore", None)
 A_SECRET = "x" * 32
 
 
-def test_a_secret_is_drawn_once_and_only_its_owner_may_read_it(tmp_path: Path) -> None:
+def test_a_secret_is_generated_once_and_is_readable_only_by_its_owner(tmp_path: Path) -> None:
     assert local_secret(tmp_path) is None
     drawn = made_secret(tmp_path)
 
@@ -31,14 +31,14 @@ def test_a_secret_is_drawn_once_and_only_its_owner_may_read_it(tmp_path: Path) -
     assert stat.S_IMODE((tmp_path / SECRET).stat().st_mode) == 0o600
 
 
-def test_an_empty_secret_is_drawn_again(tmp_path: Path) -> None:
+def test_an_empty_secret_is_generated_again(tmp_path: Path) -> None:
     (tmp_path / SECRET).write_text("\n")
 
     assert made_secret(tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", None])
-def test_a_secret_that_cannot_be_read_is_said_to_be(tmp_path: Path, content: bytes | None) -> None:
+def test_an_unreadable_secret_is_reported(tmp_path: Path, content: bytes | None) -> None:
     if content is None:
         (tmp_path / SECRET).mkdir()
     else:
@@ -48,7 +48,7 @@ def test_a_secret_that_cannot_be_read_is_said_to_be(tmp_path: Path, content: byt
         local_secret(tmp_path)
 
 
-async def test_a_local_token_opens_everything_of_the_local_tenant() -> None:
+async def test_a_local_token_has_all_scopes_of_the_local_tenant() -> None:
     settings = Settings(auth_secret=A_SECRET)
     token = local_token(settings)
 
@@ -58,7 +58,7 @@ async def test_a_local_token_opens_everything_of_the_local_tenant() -> None:
     assert local_token(Settings()) is None
 
 
-async def test_a_local_token_names_the_issuer_and_the_audience_that_are_asked_for() -> None:
+async def test_a_local_token_has_the_configured_issuer_and_audience() -> None:
     settings = Settings(auth_secret=A_SECRET, auth_issuer="https://id.example", auth_audience="any")
 
     caller = await door(settings, NO_KEYS)(f"Bearer {local_token(settings)}")
@@ -72,7 +72,7 @@ def test_an_identity_provider_needs_an_issuer_and_an_audience() -> None:
         door(Settings(auth_jwks_url="https://id.example/jwks", auth_issuer="https://id.example"), NO_KEYS)
 
 
-async def test_without_a_secret_only_keys_open(caplog: pytest.LogCaptureFixture) -> None:
+async def test_without_a_secret_only_keys_are_accepted(caplog: pytest.LogCaptureFixture) -> None:
     opens = door(Settings(), NO_KEYS)
 
     with pytest.raises(Refusal, match="everstep keys create"):
@@ -80,12 +80,12 @@ async def test_without_a_secret_only_keys_open(caplog: pytest.LogCaptureFixture)
     assert "EVERSTEP_AUTH_SECRET" in caplog.text
 
 
-async def test_the_door_is_open_where_it_is_told_to_be(caplog: pytest.LogCaptureFixture) -> None:
+async def test_authentication_is_disabled_only_on_request(caplog: pytest.LogCaptureFixture) -> None:
     assert await door(Settings(auth="off"), NO_KEYS)(None) is ANYBODY
     assert "EVERSTEP_AUTH=off" in caplog.text
 
 
-def test_the_gateways_secret_is_the_one_that_is_set_or_follows() -> None:
+def test_the_gateways_secret_is_configured_or_derived() -> None:
     assert signer(Settings()) is None
     told = signer(Settings(auth_secret=A_SECRET, broadcast_key="shop"))
     assert told
@@ -95,7 +95,7 @@ def test_the_gateways_secret_is_the_one_that_is_set_or_follows() -> None:
     assert told.secret == "hush" * 10
 
 
-def test_what_is_set_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVERSTEP_ALLOWED_ORIGINS", "https://a.example, https://b.example,")
     monkeypatch.setenv("EVERSTEP_RELATED_TYPES", "order")
     monkeypatch.setenv("EVERSTEP_HTTP_PORT", "0")
@@ -112,7 +112,7 @@ def test_what_is_set_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatc
     ("name", "value"),
     [("EVERSTEP_AUTH", "maybe"), ("EVERSTEP_AUTH_SECRET", "short"), ("EVERSTEP_HTTP_PORT", "70000")],
 )
-def test_what_cannot_be_used_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+def test_invalid_settings_are_refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(name, value)
 
     with pytest.raises(InvalidInput, match="cannot be used"):

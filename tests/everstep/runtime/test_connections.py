@@ -1,4 +1,4 @@
-"""What a connection to the HTTP API may cost: sizes, times and counts, over real sockets."""
+"""Limits of a connection to the HTTP API: sizes, times and counts, over real sockets."""
 
 import asyncio
 import socket
@@ -23,14 +23,14 @@ LAST = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
 
 async def hello(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answers, and reads no body."""
+    """Answers without reading the body."""
     del scope, receive
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"5")]})
     await send({"type": "http.response.body", "body": b"hello"})
 
 
 class Client:
-    """Writes bytes, and reads what comes."""
+    """A raw socket client."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -39,7 +39,7 @@ class Client:
         self.writer.write(data)
 
     async def answer(self) -> bytes:
-        """All until the server closes the connection."""
+        """All bytes until the server closes the connection."""
         async with asyncio.timeout(20):
             try:
                 return await self.reader.read()
@@ -47,13 +47,13 @@ class Client:
                 return b""
 
     async def status(self) -> str:
-        """The status of the next answer."""
+        """The status of the next response."""
         async with asyncio.timeout(20):
             return (await self.reader.readuntil(b"\r\n")).split()[1].decode()
 
 
 class Dialer:
-    """A server, and who connects to it."""
+    """A server, and its clients."""
 
     def __init__(self, url: str, metrics: Metrics) -> None:
         self.host, _, port = url.removeprefix("http://").partition(":")
@@ -67,7 +67,7 @@ class Dialer:
         return Client(reader, writer)
 
     async def says(self, data: bytes) -> bytes:
-        """All that comes in answer to these bytes."""
+        """The complete response to these bytes."""
         client = await self.client()
         client.send(data)
         try:
@@ -104,7 +104,7 @@ async def server(
     ],
     ids=["endless header", "large header", "endless line", "endless headers", "many headers"],
 )
-async def test_a_head_that_is_too_large_is_refused(head: bytes) -> None:
+async def test_headers_that_are_too_large_are_refused(head: bytes) -> None:
     """8.8.1"""
     async with server() as dialer:
         answer = await dialer.says(head)
@@ -113,7 +113,7 @@ async def test_a_head_that_is_too_large_is_refused(head: bytes) -> None:
     assert b"application/problem+json" in answer
 
 
-async def test_a_head_may_be_as_large_as_the_limit() -> None:
+async def test_headers_may_be_as_large_as_the_limit() -> None:
     async with server() as dialer:
         head = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nA: "
         head += b"a" * (MAX_HEAD - len(head) - 100) + b"\r\n\r\n"
@@ -123,7 +123,7 @@ async def test_a_head_may_be_as_large_as_the_limit() -> None:
         assert (await dialer.says(head)).startswith(b"HTTP/1.1 200 ")
 
 
-async def test_half_a_head_is_refused_in_time_also_when_it_grows() -> None:
+async def test_incomplete_headers_time_out_also_while_they_grow() -> None:
     """8.8.1"""
     async with server(limits=QUICK) as dialer:
         half = await dialer.client()
@@ -142,7 +142,7 @@ async def test_half_a_head_is_refused_in_time_also_when_it_grows() -> None:
         dripping.cancel()
 
 
-async def test_a_second_head_has_the_same_limits() -> None:
+async def test_the_second_request_has_the_same_limits() -> None:
     async with server(limits=QUICK) as dialer:
         client = await dialer.client()
         client.send(GET + GET[:10])
@@ -153,7 +153,7 @@ async def test_a_second_head_has_the_same_limits() -> None:
 
 
 @pytest.mark.parametrize("before", [b"", GET], ids=["never", "between requests"])
-async def test_a_connection_that_sends_nothing_ends(before: bytes) -> None:
+async def test_a_connection_that_sends_nothing_is_closed(before: bytes) -> None:
     """8.8.1"""
     async with server(limits=QUICK) as dialer:
         answer = await dialer.says(before)
@@ -161,7 +161,7 @@ async def test_a_connection_that_sends_nothing_ends(before: bytes) -> None:
     assert answer.count(b"HTTP/1.1") == len(before[:1])
 
 
-async def test_connections_are_bounded_by_address_and_in_all() -> None:
+async def test_connections_are_limited_by_address_and_in_total() -> None:
     """8.8.2"""
     lasting = replace(PATIENT, linger_seconds=60)
     for limits in (replace(lasting, per_address=5), replace(lasting, connections=5)):
@@ -170,17 +170,17 @@ async def test_connections_are_bounded_by_address_and_in_all() -> None:
             refused = await dialer.client()
             assert (await refused.answer()).startswith(b"HTTP/1.1 503 ")
             beyond = [await dialer.client() for _ in range(5 + SPARE * 2)]
-            # More than a few are not even told.
+            # Further connections get no response at all.
             assert [await client.answer() for client in beyond[SPARE:]] == [b""] * (5 + SPARE)
             for client in let_in:
                 client.send(GET)
                 assert await client.status() == "200"
-            # One that leaves makes room.
+            # A closed connection frees its slot.
             let_in[0].writer.transport.abort()
             for client in beyond:
                 client.writer.transport.abort()
             async with asyncio.timeout(20):
-                # The server hears of it in its own time.
+                # The server notices the disconnect later.
                 while b" 200 " not in await dialer.says(LAST):
                     pass
 
@@ -205,7 +205,7 @@ async def test_a_refusal_reaches_a_client_that_is_still_sending() -> None:
         assert (await dialer.says(post + body)).startswith(b"HTTP/1.1 401 ")
 
 
-async def test_a_body_is_not_read_from_the_socket_before_it_is_asked_for() -> None:
+async def test_a_body_is_not_read_from_the_socket_before_the_application_reads_it() -> None:
     """8.8.3"""
     asked = asyncio.Event()
 
@@ -215,7 +215,7 @@ async def test_a_body_is_not_read_from_the_socket_before_it_is_asked_for() -> No
 
     async with server(waits) as dialer:
         client = await dialer.client()
-        # The kernel holds some of it.
+        # The kernel buffers a part of it.
         client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         client.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 64000000\r\n\r\n" + b"x" * 64_000_000)
         left = client.writer.transport.get_write_buffer_size()
@@ -228,7 +228,7 @@ async def test_a_body_is_not_read_from_the_socket_before_it_is_asked_for() -> No
     assert left >= held_back > 50_000_000
 
 
-async def test_all_bodies_together_are_bounded() -> None:
+async def test_all_bodies_together_are_limited() -> None:
     """8.8.3"""
     go_on, reading = asyncio.Event(), asyncio.Semaphore(0)
 
@@ -251,11 +251,11 @@ async def test_all_bodies_together_are_bounded() -> None:
         go_on.set()
         for client in clients:
             assert await client.status() == "200"
-        # They were released.
+        # Their memory was released.
         assert (await dialer.says(post)).startswith(b"HTTP/1.1 200 ")
 
 
-async def test_a_stream_is_not_ended_by_limits_of_time() -> None:
+async def test_a_stream_is_not_ended_by_timeouts() -> None:
     async def streams(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         ended = asyncio.Event()
@@ -296,7 +296,7 @@ async def test_a_client_that_does_not_read_is_disconnected() -> None:
                 await asyncio.sleep(0.01)
 
 
-async def test_many_requests_at_once_are_answered_one_after_the_other() -> None:
+async def test_pipelined_requests_are_answered_one_after_the_other() -> None:
     async with server() as dialer:
         answer = await dialer.says(GET * 50 + LAST)
 
@@ -314,7 +314,7 @@ async def test_many_requests_at_once_are_answered_one_after_the_other() -> None:
     ],
     ids=["tls", "nonsense", "no host", "two lengths", "no chunk"],
 )
-async def test_what_is_no_request_is_refused(sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_invalid_request_is_refused(sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
     async def reads(scope: Scope, receive: Receive, send: Send) -> None:
         while (await receive()).get("more_body"):
             pass
@@ -328,7 +328,7 @@ async def test_what_is_no_request_is_refused(sent: bytes, caplog: pytest.LogCapt
     assert "Traceback" not in caplog.text
 
 
-async def test_a_chunked_body_without_end_is_refused() -> None:
+async def test_an_endless_chunked_body_is_refused() -> None:
     async def reads(scope: Scope, receive: Receive, send: Send) -> None:
         while (await receive()).get("more_body"):
             pass
@@ -347,6 +347,6 @@ async def test_a_chunked_body_without_end_is_refused() -> None:
                 await asyncio.sleep(0.01)
 
         going_on = asyncio.create_task(goes_on())
-        # It ends, whatever still comes.
+        # The response ends, regardless of further data.
         await client.answer()
         going_on.cancel()

@@ -1,4 +1,4 @@
-"""Where the data of a local installation are, and what a start says of them."""
+"""Where the data of a local installation are, and the messages of a start about them."""
 
 import os
 import stat
@@ -30,7 +30,7 @@ Project = Callable[[str], Path]
 
 @pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home of this test, and where data are below it."""
+    """A home directory of this test, and the data folder below it."""
     for name in ("EVERSTEP_DATA", "EVERSTEP_DATA_DIR", "XDG_STATE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -41,7 +41,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def enter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    """Makes a project's folder the current one."""
+    """Makes a project's folder the working directory."""
 
     def entered(name: str) -> Path:
         folder = tmp_path / "projects" / name
@@ -53,7 +53,7 @@ def enter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 
 def fill(data: Path) -> Path:
-    """As an installation that was started there leaves it."""
+    """Creates the files of an installation that was started there."""
     prepare(data)
     (data / "postgres").mkdir(exist_ok=True)
     (data / "postgres" / "PG_VERSION").write_text("18\n")
@@ -82,7 +82,7 @@ class TestWhere:
         enter("two")
         assert data_folder(Settings()) != one
 
-    def test_a_link_to_a_project_leads_to_the_same_data(
+    def test_a_link_to_a_project_has_the_same_data(
         self, state: Path, enter: Project, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """13.1.1"""
@@ -94,7 +94,7 @@ class TestWhere:
         assert data_folder(Settings()) == direct
         assert direct.parent == state
 
-    def test_the_state_home_that_is_set_is_used_unless_it_is_relative(
+    def test_the_configured_state_home_is_used_unless_it_is_relative(
         self, state: Path, enter: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """13.1.1"""
@@ -115,7 +115,9 @@ class TestWhere:
         assert data_folder(Settings.read()) == project / "there"
 
     @pytest.mark.usefixtures("state")
-    def test_without_a_home_it_has_to_be_named(self, enter: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_without_a_home_it_has_to_be_configured(
+        self, enter: Project, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """13.1.1"""
         enter("one")
         monkeypatch.setenv("HOME", "relative")
@@ -124,7 +126,7 @@ class TestWhere:
         assert known_data_folder(Settings()) is None
 
     @pytest.mark.usefixtures("state")
-    def test_a_current_folder_that_is_gone_is_told(self, enter: Project) -> None:
+    def test_a_deleted_working_directory_is_reported(self, enter: Project) -> None:
         enter("gone").rmdir()
         with pytest.raises(InvalidInput, match="the current folder is gone"):
             data_folder(Settings())
@@ -133,7 +135,7 @@ class TestWhere:
 class TestInsideTheProject:
     """Rule 13.1.2."""
 
-    def test_data_that_were_made_there_are_found(self, state: Path, enter: Project) -> None:
+    def test_data_created_there_are_found(self, state: Path, enter: Project) -> None:
         """13.1.2"""
         inside = fill(enter("one") / ".everstep")
         found = look_around(Settings())
@@ -143,7 +145,7 @@ class TestInsideTheProject:
         assert f"mkdir -p {state} && mv {inside} {state}/" in remark
 
     @pytest.mark.usefixtures("state")
-    def test_data_of_an_earlier_release_are_found_by_how_its_server_was_started(self, enter: Project) -> None:
+    def test_data_of_an_earlier_release_are_found_by_its_servers_start_command(self, enter: Project) -> None:
         """13.1.2"""
         inside = enter("one") / ".everstep"
         fill(inside)
@@ -153,7 +155,7 @@ class TestInsideTheProject:
         assert data_folder(Settings()) == inside
 
     def test_data_that_came_with_a_project_are_not_used(self, state: Path, enter: Project) -> None:
-        """13.1.2: its files decide what the database's server runs."""
+        """13.1.2: its files would decide which programs the database server runs."""
         inside = fill(enter("theirs") / ".everstep")
         cloned = enter("ours") / ".everstep"
         inside.rename(cloned)
@@ -166,7 +168,7 @@ class TestInsideTheProject:
         assert data_folder(Settings(data_dir=Path(".everstep"))) == cloned
 
     @pytest.mark.usefixtures("state")
-    def test_agents_alone_are_no_data(self, enter: Project) -> None:
+    def test_agents_alone_are_not_data(self, enter: Project) -> None:
         """13.1.2"""
         inside = enter("one") / ".everstep"
         (inside / "agents").mkdir(parents=True)
@@ -175,10 +177,10 @@ class TestInsideTheProject:
         assert mode(inside) == 0o700
 
 
-class TestWhatAStartSays:
+class TestStartMessages:
     """Rules 13.1.3 and 13.1.4."""
 
-    def test_the_first_one_says_where_the_data_will_be(self, enter: Project) -> None:
+    def test_the_first_start_says_where_the_data_will_be(self, enter: Project) -> None:
         """13.1.3"""
         enter("one")
         found = look_around(Settings())
@@ -193,13 +195,13 @@ class TestWhatAStartSays:
     def at_home(self, state: Path) -> None:
         """All of them."""
 
-    def test_a_folder_that_is_named_needs_no_words(self, enter: Project) -> None:
+    def test_a_configured_folder_needs_no_message(self, enter: Project) -> None:
         """13.1.3"""
         found = look_around(Settings(data_dir=enter("one") / "data"))
         assert found.is_new
         assert found.remarks == ()
 
-    def test_a_project_that_was_moved_is_told_where_its_data_are(self, enter: Project) -> None:
+    def test_after_a_move_of_the_project_its_old_data_are_reported(self, enter: Project) -> None:
         """13.1.4"""
         before = enter("one")
         data = fill(data_folder(Settings()))
@@ -214,7 +216,7 @@ class TestWhatAStartSays:
         assert record
         assert record.project == before.with_name("moved")
 
-    def test_a_clone_is_told_of_the_data_of_its_origin(self, enter: Project, tmp_path: Path) -> None:
+    def test_in_a_clone_the_data_of_its_origin_are_reported(self, enter: Project, tmp_path: Path) -> None:
         """13.1.4"""
         origin = enter("origin")
         git(origin, "init", "-q")
@@ -226,21 +228,23 @@ class TestWhatAStartSays:
         enter("stranger")
         assert len(look_around(Settings()).remarks) == 1
 
-    def test_another_project_that_was_never_here_is_not_mentioned(self, enter: Project) -> None:
+    def test_an_unrelated_project_is_not_mentioned(self, enter: Project) -> None:
         """13.1.4"""
         enter("one")
         fill(data_folder(Settings()))
         enter("two")
         assert len(look_around(Settings()).remarks) == 1
 
-    def test_a_record_that_cannot_be_read_is_left_out(self, enter: Project) -> None:
+    def test_an_unreadable_record_is_ignored(self, enter: Project) -> None:
         enter("one")
         data = fill(data_folder(Settings()))
         (data / "project.json").write_text("{")
         enter("two")
         assert len(look_around(Settings()).remarks) == 1
 
-    def test_containers_are_told_to_set_it(self, enter: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_in_a_container_the_message_asks_for_a_configured_folder(
+        self, enter: Project, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """13.1.5"""
         enter("one")
         monkeypatch.setattr("everstep.runtime.data_folder.is_in_container", lambda: True)
@@ -251,7 +255,7 @@ class TestWhatAStartSays:
         )
         assert look_around(Settings(data_dir=Path("data"))).remarks == ()
 
-    def test_a_container_is_known_by_its_signs(self, tmp_path: Path) -> None:
+    def test_a_container_is_recognised(self, tmp_path: Path) -> None:
         """13.1.5"""
         sign = tmp_path / "sign"
         assert not is_in_container((str(sign),), {})
@@ -270,14 +274,14 @@ class TestRepositories:
             "ssh://git@github.com/me/it/",
         ],
     )
-    def test_a_remote_is_the_same_however_it_is_reached(self, url: str) -> None:
+    def test_a_remote_is_the_same_in_every_notation(self, url: str) -> None:
         assert plain_remote(url) == "github.com/me/it"
 
-    def test_a_folder_that_is_none_is_like_no_other(self, tmp_path: Path) -> None:
+    def test_a_folder_that_is_not_a_repository_matches_no_other(self, tmp_path: Path) -> None:
         assert Repository.of(tmp_path) == Repository()
         assert not Repository().is_same_as(Repository())
 
-    def test_nothing_of_the_repository_is_run(self, tmp_path: Path) -> None:
+    def test_no_program_of_the_repository_is_run(self, tmp_path: Path) -> None:
         """A partial clone names the program that fetches what it lacks."""
         git(tmp_path, "init", "-q")
         git(tmp_path, "commit", "-q", "--allow-empty", "-m", "first")
@@ -302,7 +306,7 @@ class TestRepositories:
 class TestTheFolder:
     """Rule 13.1.6."""
 
-    def test_one_that_was_open_is_closed(self, tmp_path: Path) -> None:
+    def test_an_open_folder_gets_private_permissions(self, tmp_path: Path) -> None:
         """13.1.6"""
         data = tmp_path / "data"
         (data / "logs").mkdir(parents=True)
@@ -317,10 +321,10 @@ class TestTheFolder:
         }
 
     @pytest.mark.parametrize("name", [".", "../project"])
-    def test_a_folder_with_other_things_is_left_as_it_is(
+    def test_a_folder_with_other_files_is_left_unchanged(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
     ) -> None:
-        """13.1.6: `--data .` would take a project from its group, and mix data into it."""
+        """13.1.6: `--data .` would take away a project's group permissions, and mix data into it."""
         project = tmp_path / "project"
         project.mkdir(mode=0o755)
         (project / "everstep.toml").touch()
@@ -329,7 +333,7 @@ class TestTheFolder:
             prepare(data_folder(Settings(data_dir=Path(name))))
         assert mode(project) == 0o755
 
-    def test_a_file_in_its_place_is_told(self, tmp_path: Path) -> None:
+    def test_a_file_in_its_place_is_reported(self, tmp_path: Path) -> None:
         """13.1.6"""
         (tmp_path / "file").touch()
         with pytest.raises(EmbeddedError, match="is a file and cannot be the data directory; name another"):
@@ -339,7 +343,7 @@ class TestTheFolder:
         ):
             prepare(tmp_path / "file" / "data")
 
-    def test_a_name_that_no_folder_has_is_told(self, tmp_path: Path) -> None:
+    def test_an_impossible_name_is_reported(self, tmp_path: Path) -> None:
         """13.1.6"""
         with pytest.raises(EmbeddedError, match="File name too long; name another one with --data"):
             prepare(tmp_path / ("x" * 300))
@@ -347,8 +351,8 @@ class TestTheFolder:
             data_folder(Settings(data_dir=Path("a\0b")))
 
     @AS_ROOT
-    def test_one_of_another_user_is_refused_also_to_root(self, tmp_path: Path) -> None:
-        """13.1.6: its owner could lead root astray."""
+    def test_a_folder_of_another_user_is_refused_also_to_root(self, tmp_path: Path) -> None:
+        """13.1.6: its owner could redirect root's writes."""
         data = tmp_path / "data"
         data.mkdir()
         os.chown(data, 54_321, 54_321)
@@ -356,7 +360,7 @@ class TestTheFolder:
             prepare(data)
 
 
-def test_what_no_agent_may_reach(state: Path, enter: Project, tmp_path: Path) -> None:
+def test_paths_that_no_agent_may_reach(state: Path, enter: Project, tmp_path: Path) -> None:
     """13.1.7: this project's data, those of all others, and the database's socket."""
     project = enter("one")
     url = f"postgresql://everstep:x@/everstep?host={tmp_path}/elsewhere&port=5432"

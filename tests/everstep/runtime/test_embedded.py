@@ -1,4 +1,4 @@
-"""The embedded services with the real servers: what they promise when all goes well, and when it does not."""
+"""The embedded services with the real servers: normal operation, and failures."""
 
 import asyncio
 import os
@@ -85,12 +85,12 @@ def busy_port() -> Generator[int]:
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(DEADLINE):
-        while not condition():  # noqa: ASYNC110 -- nobody tells when another process is gone
+        while not condition():  # noqa: ASYNC110 -- there is no event for the end of another process
             await asyncio.sleep(0.01)
 
 
 async def query(url: str, *statements: str) -> object:
-    """What the last statement says, in a connection of its own."""
+    """The result of the last statement, in its own connection."""
     engine = create_async_engine(url, poolclass=NullPool)
     async with engine.begin() as connection:
         for statement in statements[:-1]:
@@ -117,7 +117,7 @@ async def search_attributes(temporal: Temporal) -> set[str]:
 
 
 def is_alive(pid: int) -> bool:
-    """Not when only its entry is left, which whoever inherited it has not looked at yet."""
+    """A zombie is not alive."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -137,7 +137,7 @@ def children_of(pid: int) -> set[int]:
 
 @dataclass(frozen=True)
 class Plain:
-    """A user who is not root, and an interpreter that this user can run."""
+    """A user without root's rights, and an interpreter that this user can run."""
 
     user: pwd.struct_passwd
     python: str
@@ -160,7 +160,7 @@ class Plain:
 def plain_user() -> Plain:
     if os.geteuid() != 0:
         pytest.skip("only root can become another user; under a plain user all other tests are this one")
-    # Root's own interpreter may well be where others cannot reach it.
+    # Ordinary users may be unable to reach root's interpreter.
     for python in (sys.executable, f"/usr/bin/python3.{sys.version_info.minor}"):
         plain = Plain(pwd.getpwnam("nobody"), python)
         with suppress(OSError, subprocess.CalledProcessError):
@@ -173,7 +173,7 @@ def plain_user() -> Plain:
 async def a_parent(
     data: Path, plain: Plain | None = None
 ) -> tuple[asyncio.subprocess.Process, set[int], str]:
-    """A process that runs the services, all processes of those, and the database's URL."""
+    """A process that runs the services, all processes of the services, and the database's URL."""
     parent = await asyncio.create_subprocess_exec(
         *(plain.python if plain else sys.executable, "-c", PARENT, data),
         stdin=DEVNULL,
@@ -240,14 +240,14 @@ class TestBothServers:
             assert (ours.temporal_address, ours.ui_url) == before
             assert await workflow_type(ours, id_) == "anything"
 
-    async def test_what_is_stopped_on_purpose_did_not_die(self, ours: EmbeddedServices) -> None:
+    async def test_an_intended_stop_is_not_a_crash(self, ours: EmbeddedServices) -> None:
         died = asyncio.ensure_future(ours.died)
         await ours.postgres.kill()
         await ours.postgres.stop()
         await ours.postgres.start()
         assert not died.done()
 
-    async def test_a_crash_is_told_with_the_exit_code_and_the_end_of_the_log(
+    async def test_a_crash_is_reported_with_the_exit_code_and_the_end_of_the_log(
         self, ours: EmbeddedServices
     ) -> None:
         for service in (ours.postgres, ours.temporal):
@@ -267,16 +267,14 @@ class TestBothServers:
             await service.start()
         assert "ready to accept connections" in ours.postgres.log.read_text()
 
-    async def test_a_log_starts_anew_and_the_one_before_is_kept(self, ours: EmbeddedServices) -> None:
+    async def test_a_new_log_is_started_and_the_previous_one_is_kept(self, ours: EmbeddedServices) -> None:
         await ours.postgres.stop()
         before = ours.postgres.log.read_text()
         await ours.postgres.start()
         assert ours.postgres.log.with_name("postgres.log.1").read_text() == before
         assert before not in ours.postgres.log.read_text()
 
-    async def test_a_stale_pid_file_that_names_a_living_process_is_recovered_from(
-        self, ours: EmbeddedServices
-    ) -> None:
+    async def test_a_stale_pid_file_of_a_reused_pid_is_recovered_from(self, ours: EmbeddedServices) -> None:
         await ours.postgres.stop()
         owner = ours.postgres.user
         other = await asyncio.create_subprocess_exec("sleep", "600", user=owner.uid if owner else None)
@@ -291,7 +289,7 @@ class TestBothServers:
         other.kill()
         await other.wait()
 
-    async def test_a_server_that_was_left_behind_is_replaced(
+    async def test_an_orphaned_server_is_replaced(
         self, ours: EmbeddedServices, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(postgres_module, "LEFTOVER_GRACE", 0.1)
@@ -312,7 +310,7 @@ class TestBothServers:
 
 
 class TestTwoInstallations:
-    async def test_run_side_by_side_even_where_paths_are_long_closed_and_strange(
+    async def test_run_side_by_side_even_with_long_closed_and_unusual_paths(
         self, ours: EmbeddedServices, data: Path
     ) -> None:
         closed = data
@@ -333,7 +331,7 @@ class TestTwoInstallations:
 
             assert theirs.postgres.tcp_url
             assert await query(theirs.postgres.tcp_url, "SELECT count(*) FROM theirs") == 1
-            wrong = make_url(theirs.postgres.tcp_url).set(password="wrong")  # noqa: S106 -- nobody's
+            wrong = make_url(theirs.postgres.tcp_url).set(password="wrong")  # noqa: S106 -- a fake password
             with pytest.raises(OperationalError, match="password authentication failed"):
                 await query(wrong.render_as_string(hide_password=False), "SELECT 1")
             left = [theirs.postgres.pid, theirs.temporal.pid]
@@ -345,7 +343,7 @@ class TestTwoInstallations:
 
 
 class TestPorts:
-    async def test_a_busy_port_is_replaced_by_a_free_one_also_when_it_is_taken_at_the_last_moment(
+    async def test_a_busy_port_is_replaced_by_a_free_one_also_at_the_last_moment(
         self, data: Path, busy_port: int
     ) -> None:
         temporal = Temporal(replace(careless(data), temporal_port=busy_port), None, print)
@@ -373,7 +371,7 @@ class TestPorts:
 
 
 class TestFailures:
-    async def test_a_server_that_cannot_start_says_why_and_takes_the_other_with_it(self, data: Path) -> None:
+    async def test_a_failed_start_has_its_reason_and_stops_the_other_server(self, data: Path) -> None:
         config = replace(careless(data), postgres_settings={"fsync": "off", "shared_buffers": "many"})
         before = children_of(os.getpid())
 
@@ -398,7 +396,7 @@ class TestFailures:
         assert children_of(os.getpid()) == before
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-    async def test_a_socket_is_not_put_where_somebody_else_rules(self, data: Path) -> None:
+    async def test_a_socket_is_not_put_in_a_directory_of_another_user(self, data: Path) -> None:
         postgres = Postgres(careless(data / ("long" * 20)), None, print)
         postgres.config.data.mkdir()
         postgres.sockets.mkdir(mode=0o700)
@@ -410,7 +408,7 @@ class TestFailures:
         postgres.forget()
         postgres.sockets.rmdir()
 
-    async def test_files_that_another_server_uses_are_left_alone(self, data: Path) -> None:
+    async def test_files_in_use_by_another_server_are_left_unchanged(self, data: Path) -> None:
         postgres = Postgres(careless(data), None, print)
         postgres.cluster.mkdir()
         (postgres.cluster / "PG_VERSION").write_text("18\n")
@@ -428,7 +426,7 @@ class TestFailures:
 
 
 def owners(pids: Iterable[int]) -> set[int]:
-    """Whose these processes are; PostgreSQL's helpers may have come and gone."""
+    """The owners of these processes; PostgreSQL's helper processes may have ended."""
     found = set[int]()
     for pid in pids:
         with suppress(FileNotFoundError):
@@ -452,7 +450,7 @@ class TestAKilledParent:
             assert await query(services.database_url, "SELECT n FROM kept") == 7
             assert running(data) == services.state
 
-    async def test_is_the_same_under_a_plain_user(self, data: Path, plain_user: Plain) -> None:
+    async def test_behaves_the_same_under_a_plain_user(self, data: Path, plain_user: Plain) -> None:
         os.chown(data, plain_user.user.pw_uid, plain_user.user.pw_gid)
         parent, pids, _ = await a_parent(data, plain_user)
         assert owners(pids) == {plain_user.user.pw_uid}
@@ -463,7 +461,7 @@ class TestAKilledParent:
         await until(lambda: not any(map(is_alive, pids)))
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-    async def test_under_root_the_database_runs_as_somebody_else(self, ours: EmbeddedServices) -> None:
+    async def test_under_root_the_database_runs_as_another_user(self, ours: EmbeddedServices) -> None:
         pid = ours.postgres.pid
         assert pid
         assert 0 not in owners({pid, *children_of(pid)})

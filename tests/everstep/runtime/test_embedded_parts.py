@@ -1,4 +1,4 @@
-"""What the embedded services are made of, each part for itself."""
+"""The parts of the embedded services, each tested separately."""
 
 import asyncio
 import errno
@@ -62,7 +62,7 @@ STATE = EmbeddedState(
 
 
 class Script(Service):
-    """A server that is a Python script and answers once it has printed something."""
+    """A server that is a Python script and is ready once it has printed a line."""
 
     name = "script"
     stop_signal = signal.SIGTERM
@@ -80,7 +80,7 @@ class Script(Service):
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(DEADLINE):
-        while not condition():  # noqa: ASYNC110 -- nobody tells when another process is gone
+        while not condition():  # noqa: ASYNC110 -- there is no event for the end of another process
             await asyncio.sleep(0.01)
 
 
@@ -123,7 +123,7 @@ class TestService:
         await service.stop()
         await service.kill()
 
-    async def test_one_whose_start_is_cancelled_leaves_nothing(self, tmp_path: Path) -> None:
+    async def test_a_cancelled_start_leaves_nothing(self, tmp_path: Path) -> None:
         class Silent(Script):
             script = "import os, signal; print(os.getpid(), flush=True); signal.pause()"
 
@@ -135,7 +135,7 @@ class TestService:
             await starting
         assert is_gone(int(service.log.read_text()))
 
-    async def test_one_that_ends_at_once_says_with_what_code(self, tmp_path: Path) -> None:
+    async def test_an_immediate_exit_is_reported_with_its_code(self, tmp_path: Path) -> None:
         class Brief(Script):
             script = "raise SystemExit(3)"
 
@@ -144,7 +144,7 @@ class TestService:
         ):
             await Brief(EmbeddedConfig(tmp_path), print).start()
 
-    async def test_only_the_last_lines_of_a_log_are_told(self, tmp_path: Path) -> None:
+    async def test_only_the_last_lines_of_a_log_are_quoted(self, tmp_path: Path) -> None:
         class Talkative(Script):
             script = "print(*range(10_000), sep=chr(10)); raise SystemExit(1)"
 
@@ -152,13 +152,13 @@ class TestService:
             await Talkative(EmbeddedConfig(tmp_path), print).start()
         assert failed.value.log_tail.splitlines() == [str(number) for number in range(9980, 10_000)]
 
-    def test_a_death_without_words_says_so(self) -> None:
+    def test_a_crash_without_output_says_so(self) -> None:
         death = Death("postgres", 7, 1, Path("a.log"), "")
         assert str(death) == "postgres (process 7) exited with code 1; a.log is empty"
 
 
 class TestLauncher:
-    def test_does_not_start_anything_for_a_parent_that_is_gone(self) -> None:
+    def test_starts_nothing_for_a_parent_that_is_gone(self) -> None:
         launched = subprocess.run(  # noqa: S603 -- our own words
             [sys.executable, LAUNCHER, "1", "9", "-", "exec", "/bin/echo", "started"],
             capture_output=True,
@@ -185,7 +185,7 @@ class TestLauncher:
         await until(lambda: is_gone(pid))
 
     @pytest.mark.parametrize("how", ["exec", "supervise"])
-    def test_ends_as_the_command_ends(self, how: str) -> None:
+    def test_exits_with_the_status_of_the_command(self, how: str) -> None:
         def code(script: str) -> int:
             command = [
                 sys.executable,
@@ -203,7 +203,7 @@ class TestLauncher:
         assert code("raise SystemExit(3)") == 3
         assert code("import os; os.kill(os.getpid(), 15)") == -signal.SIGTERM
 
-    async def test_a_supervisor_passes_signals_on(self) -> None:
+    async def test_a_supervisor_forwards_signals(self) -> None:
         script = (
             "import signal, sys; signal.signal(15, lambda *_: sys.exit(5)); "
             "print('ready', flush=True); signal.pause()"
@@ -235,7 +235,7 @@ class TestLauncher:
 
 
 class TestLock:
-    async def test_is_held_by_one_and_told_to_others(self, tmp_path: Path) -> None:
+    async def test_is_held_by_one_and_its_holder_is_named_to_others(self, tmp_path: Path) -> None:
         assert lock_holder(tmp_path) is None
         async with locked(tmp_path):
             assert lock_holder(tmp_path) == os.getpid()
@@ -258,12 +258,12 @@ class TestLock:
 
 
 class TestState:
-    def test_what_was_written_is_read(self, tmp_path: Path) -> None:
+    def test_a_written_state_is_read(self, tmp_path: Path) -> None:
         STATE.write(tmp_path)
         assert EmbeddedState.read(tmp_path) == STATE
 
     @pytest.mark.parametrize("text", [None, "", "{}", "\xff"])
-    def test_what_cannot_be_read_is_nothing(self, tmp_path: Path, text: str | None) -> None:
+    def test_an_unreadable_state_is_none(self, tmp_path: Path, text: str | None) -> None:
         if text is not None:
             (tmp_path / "services.json").write_text(text, encoding="latin-1")
         assert EmbeddedState.read(tmp_path) is None
@@ -276,19 +276,19 @@ class TestState:
 
 
 class TestPorts:
-    def test_the_first_preferred_one_that_is_free_is_taken(self, listening: int) -> None:
+    def test_the_first_free_preferred_one_is_taken(self, listening: int) -> None:
         free = free_port()
         assert free_port(listening, None, 0, free) == free
         assert free_port(free, taken=(free,)) != free
 
-    def test_any_other_one_is_free_and_no_outgoing_connection_can_get_it(self, listening: int) -> None:
+    def test_any_other_one_is_free_and_is_no_ephemeral_port(self, listening: int) -> None:
         port = free_port(listening)
         assert is_free(port)
         if (ephemeral := Path("/proc/sys/net/ipv4/ip_local_port_range")).exists():
             assert port < int(ephemeral.read_text().split()[0])
 
     @pytest.mark.parametrize("port", [-1, 65_536])
-    def test_what_is_no_port_is_not_free(self, port: int) -> None:
+    def test_an_invalid_port_is_not_free(self, port: int) -> None:
         assert not is_free(port)
 
 
@@ -301,24 +301,24 @@ class TestSocketDirectory:
     @pytest.mark.parametrize(
         "data", ["/home/" + "long/" * 20, "/home/a,b", "/home/a:b", "/home/näme", "/home/a b"]
     )
-    def test_is_elsewhere_when_the_path_is_long_or_would_be_misread(self, data: str) -> None:
+    def test_is_elsewhere_when_the_path_is_long_or_ambiguous(self, data: str) -> None:
         folder = socket_directory(Path(data), "everstep-1")
         assert folder.name == "everstep-1"
         assert len(str(folder)) < LONGEST_SOCKET
 
 
 class TestDataDirectory:
-    async def test_that_cannot_be_made_is_refused(self, tmp_path: Path) -> None:
+    async def test_one_that_cannot_be_created_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
         with pytest.raises(EmbeddedError, match="cannot be the data directory"):
             async with embedded(EmbeddedConfig(tmp_path / "file" / "data")):
                 pass
 
     @AS_ROOT
-    def test_of_another_user_is_refused(self, data: Path, nobody: User) -> None:
+    def test_one_of_another_user_is_refused(self, data: Path, nobody: User) -> None:
         data.chmod(0o755)
         (data / "lock").touch()
-        # Checked in a fork, because nobody may be unable to reach the interpreter.
+        # Checked in a fork, because the unprivileged user may be unable to run the interpreter.
         child = os.fork()
         if child == 0:
             code = 1
@@ -347,13 +347,13 @@ class TestPermissions:
         assert postgres_user(data / "missing", data / "postgres") == nobody
 
     @AS_ROOT
-    def test_root_has_somebody_else_run_postgresql(self, data: Path) -> None:
+    def test_root_runs_postgresql_as_another_user(self, data: Path) -> None:
         user = postgres_user(data)
         assert user
         assert user.name in {"postgres", "nobody"}
 
     @AS_ROOT
-    def test_a_directory_of_roots_is_handed_over_whole(self, data: Path, nobody: User) -> None:
+    def test_a_directory_of_root_is_handed_over_completely(self, data: Path, nobody: User) -> None:
         (data / "postgres" / "base").mkdir(parents=True)
         (data / "postgres" / "link").symlink_to(data)
         own(data / "postgres", nobody)
@@ -363,7 +363,7 @@ class TestPermissions:
         assert data.stat().st_uid == 0
 
     @AS_ROOT
-    def test_only_the_user_may_pass_and_only_pass(self, data: Path, nobody: User) -> None:
+    def test_only_the_user_gets_search_permission_and_nothing_else(self, data: Path, nobody: User) -> None:
         goal = a_closed_path(data)
         assert not may(nobody, "-r", goal)
 
@@ -382,11 +382,11 @@ class TestPermissions:
         assert len(os.getxattr(goal.parent, "system.posix_acl_access")) == len(before) + 8
 
     @AS_ROOT
-    def test_a_mask_that_forbade_something_to_others_still_does(self, data: Path, nobody: User) -> None:
+    def test_an_access_mask_keeps_its_effect_on_others(self, data: Path, nobody: User) -> None:
         goal = a_closed_path(data)
         others = User("others", nobody.uid - 1, nobody.gid - 1)
         let_reach(goal, others)
-        # Which takes away from everybody who has an entry of their own.
+        # The mask limits every named entry.
         goal.parent.chmod(0o700)
         assert not may(others, "-r", goal)
 
@@ -396,7 +396,7 @@ class TestPermissions:
         assert not may(others, "-r", goal)
 
     @AS_ROOT
-    def test_where_there_are_no_access_control_lists_everybody_may_pass(
+    def test_without_access_control_lists_all_users_get_search_permission(
         self, data: Path, nobody: User, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def unsupported(*_: object) -> None:
@@ -425,7 +425,7 @@ class TestPermissions:
         assert tree.stat().st_mode & 0o777 == 0o755
 
     @AS_ROOT
-    def test_a_user_without_a_name_is_told_that_postgresql_needs_one(self) -> None:
+    def test_a_user_without_a_name_gets_postgresqls_requirement(self) -> None:
         child = os.fork()
         if child == 0:
             code = 1
@@ -440,7 +440,7 @@ class TestPermissions:
 
 
 def a_closed_path(data: Path) -> Path:
-    """A file that all may read, in directories that only root may enter."""
+    """A file that all users may read, in directories that only root may enter."""
     goal = data / "closed" / "goal"
     goal.parent.mkdir(mode=0o700)
     goal.touch(mode=0o644)
@@ -458,7 +458,7 @@ class TestInstallation:
         assert os.access(postgres_binaries() / "initdb", os.X_OK)
 
     @pytest.mark.parametrize("find", [temporal_executable, postgres_binaries])
-    def test_what_is_missing_is_named_with_how_to_get_it(self, find: Callable[[str], Path]) -> None:
+    def test_missing_parts_are_named_with_how_to_get_them(self, find: Callable[[str], Path]) -> None:
         with pytest.raises(NotInstalled, match=r"not installed here; .*: pip install 'everstep\[local\]'"):
             find("no_such_package")
 

@@ -1,4 +1,4 @@
-"""A program that used an installation ends as any program does, with the interpreter."""
+"""A program that used an installation exits normally, with the interpreter."""
 
 import asyncio
 import sys
@@ -40,7 +40,7 @@ AT_ONCE = 4
 
 
 async def end_of(how: str, number: int, settings: Settings) -> str:
-    """The exit code of a program and what it wrote as its last error."""
+    """The exit code of a program and the last line of its error output."""
     given = environment(
         DATABASE_URL=settings.required("database_url", ""),
         TEMPORAL_ADDRESS=settings.required("temporal_address", ""),

@@ -1,4 +1,4 @@
-"""What crash tests arm, and what nobody else notices."""
+"""Failpoints: crash tests enable them, and they are off by default."""
 
 import pytest
 
@@ -7,17 +7,17 @@ from everstep.runtime.worker import losing
 
 
 @pytest.mark.parametrize("spec", [None, "", "infer.before_model", "link.before_send:0"])
-def test_no_frame_is_lost_unless_it_is_asked_for(spec: str | None) -> None:
+def test_by_default_no_frame_is_lost(spec: str | None) -> None:
     loses = losing(spec)
     assert not any(loses() for _ in range(100))
 
 
-def test_frames_are_lost_as_often_as_it_is_asked_for() -> None:
+def test_frames_are_lost_with_the_configured_probability() -> None:
     loses = losing("link.before_send:0.5")
     assert 200 < sum(loses() for _ in range(1000)) < 800
     assert losing("link.before_send:1")()
 
 
-def test_what_is_no_probability_is_refused() -> None:
+def test_an_invalid_probability_is_refused() -> None:
     with pytest.raises(InvalidInput, match="says no probability"):
         losing("link.before_send:often")

@@ -1,4 +1,4 @@
-"""Processes that stay are linked to the gateways; commands that only look in are not."""
+"""Long-running processes connect to the gateways; short commands do not."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 @asynccontextmanager
 async def listened_to(installation: Installation) -> AsyncGenerator[Gateway]:
-    """A gateway that has said where it is."""
+    """A gateway that has announced its address."""
     gateway = Gateway()
     await gateway.listen()
     try:
@@ -29,8 +29,8 @@ async def listened_to(installation: Installation) -> AsyncGenerator[Gateway]:
         await gateway.stop()
 
 
-async def test_who_stays_is_linked(services: EmbeddedServices, tmp_path: Path) -> None:
-    """Whoever knows the secret; without one, and for who only looks in, there is the table."""
+async def test_a_long_running_process_is_connected(services: EmbeddedServices, tmp_path: Path) -> None:
+    """A process that has the secret; without it, and in a short command, viewers read the table."""
     settings = Settings(
         database_url=await a_database(services, "linked"),
         temporal_address=services.temporal_address,

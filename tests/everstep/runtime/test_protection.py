@@ -1,4 +1,4 @@
-"""What an installation closes to its agents."""
+"""The paths of an installation that are closed to its agents."""
 
 from collections.abc import Iterator
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -20,10 +20,10 @@ def again() -> Iterator[None]:
     protect()
 
 
-def test_data_and_agents_are_closed_wherever_they_lie(
+def test_data_and_agents_are_closed_at_every_location(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """9.1.9: the data folder of this project and of others, and what agents are loaded from."""
+    """9.1.9: the data folder of this project and of others, and the sources of agents."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     (tmp_path / "defined").mkdir()

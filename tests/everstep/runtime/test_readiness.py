@@ -1,4 +1,4 @@
-"""Whether requests can be served."""
+"""Readiness checks."""
 
 from collections.abc import AsyncGenerator, Sequence
 
@@ -31,21 +31,21 @@ async def empty(services: EmbeddedServices) -> AsyncGenerator[str]:
 
 @pytest_asyncio.fixture
 async def temporal(services: EmbeddedServices) -> Client:
-    """Connected as our processes are."""
+    """A client with the settings of our processes."""
     return await connected(services)
 
 
 def missing(checks: Sequence[Check]) -> list[str]:
-    """What is not there."""
+    """The missing parts."""
     return [check.name for check in checks if not check.is_good]
 
 
 async def asked(database: str, temporal: Client, task_queue: str = "nobody") -> list[str]:
-    """What is missing, as a process finds that begins now."""
+    """The missing parts, as a starting process finds them."""
     return missing(await Readiness(Settings(database_url=database, task_queue=task_queue), temporal)())
 
 
-async def test_all_that_is_needed_is_looked_for(empty: str, temporal: Client) -> None:
+async def test_all_requirements_are_checked(empty: str, temporal: Client) -> None:
     assert await asked(empty, temporal) == ["tables", "worker"]
 
     await upgrade(empty)
@@ -58,18 +58,18 @@ async def test_all_that_is_needed_is_looked_for(empty: str, temporal: Client) ->
         await eventually(is_ready)
 
 
-async def test_servers_that_are_away_are_named(empty: str, temporal: Client) -> None:
+async def test_unreachable_servers_are_named(empty: str, temporal: Client) -> None:
     nowhere = "postgresql+psycopg://postgres:hush@127.0.0.1:9/x"
     checks = await Readiness(Settings(database_url=nowhere), temporal)()
 
     assert "database" in missing(checks)
-    # Whoever asks is anybody.
+    # The endpoint is public.
     assert not any("hush" in check.detail or "127.0.0.1" in check.detail for check in checks)
     away = await Client.connect("127.0.0.1:9", lazy=True)
     assert await asked(empty, away) == ["tables", "temporal"]
 
 
-async def test_many_who_ask_are_given_one_answer(
+async def test_concurrent_checks_share_one_result(
     empty: str, temporal: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = 0

@@ -1,4 +1,4 @@
-"""Telling Temporal what executions can be searched by."""
+"""Registering the search attributes of executions in Temporal."""
 
 import pytest
 
@@ -15,7 +15,7 @@ from everstep.runtime.settings import Settings
     ],
 )
 async def test_they_are_registered_once(services: EmbeddedServices, is_used: bool, text: str) -> None:
-    """1.2.1: by as many as like to, as often as they like."""
+    """1.2.1: also with several concurrent and repeated calls."""
     settings = Settings(
         database_url=services.database_url,
         temporal_address=services.temporal_address,
@@ -24,8 +24,8 @@ async def test_they_are_registered_once(services: EmbeddedServices, is_used: boo
     assert [await register(settings) for _ in range(2)] == [text] * 2
 
 
-async def test_a_server_that_does_not_answer_is_asked_later(services: EmbeddedServices) -> None:
-    """1.2.1: the database is upgraded all the same."""
+async def test_an_unreachable_server_is_retried_later(services: EmbeddedServices) -> None:
+    """1.2.1: the database is still upgraded."""
     settings = Settings(database_url=services.database_url, temporal_address="127.0.0.1:9")
     assert (await register(settings)).startswith(
         "the search attributes are not registered, run `everstep db upgrade` again later: no Temporal server"

@@ -1,4 +1,4 @@
-"""Who may do what in the embedded PostgreSQL: the real server, attacked over its socket."""
+"""Roles and permissions in the embedded PostgreSQL: the real server, attacked over its socket."""
 
 import os
 import shutil
@@ -37,10 +37,10 @@ def connected(services: EmbeddedServices, **other: str | None) -> psycopg.Connec
     )
 
 
-class TestWhoGetsIn:
+class TestAuthentication:
     """Rule 13.2.1."""
 
-    async def test_the_role_of_the_product_is_no_superuser(self, ours: EmbeddedServices) -> None:
+    async def test_the_role_of_the_product_is_not_a_superuser(self, ours: EmbeddedServices) -> None:
         """13.2.1"""
         with connected(ours) as connection:
             said = connection.execute(
@@ -64,7 +64,7 @@ class TestWhoGetsIn:
         ],
         ids=str,
     )
-    async def test_nobody_else_gets_in_not_even_the_superuser(
+    async def test_no_other_role_can_connect_not_even_the_superuser(
         self, ours: EmbeddedServices, how: dict[str, str | None], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """13.2.1"""
@@ -92,7 +92,7 @@ class TestWhoGetsIn:
             "SELECT rolpassword FROM pg_authid",
         ],
     )
-    async def test_a_client_runs_nothing_and_reads_no_files(
+    async def test_a_client_runs_no_programs_and_reads_no_files(
         self, ours: EmbeddedServices, attack: str, tmp_path: Path
     ) -> None:
         """13.2.1"""
@@ -120,7 +120,7 @@ class TestThePassword:
         assert holders == {"database-password", "services.json"}
         assert not [line for line in (await command_lines()).values() if password in line]
 
-    async def test_it_stays_and_another_is_drawn_where_it_was_lost(self) -> None:
+    async def test_it_stays_and_a_lost_one_is_replaced(self) -> None:
         """13.2.2"""
         with data_directory() as data:
             urls = list[str]()
@@ -134,13 +134,13 @@ class TestThePassword:
         first, second, third = urls
         assert first != second == third
 
-    async def test_what_is_no_password_is_replaced(self, tmp_path: Path) -> None:
+    async def test_an_invalid_password_is_replaced(self, tmp_path: Path) -> None:
         (tmp_path / "database-password").write_text("'; DROP TABLE x; --\n")
         assert len(drawn_password(tmp_path)) == 32
         assert drawn_password(tmp_path) == drawn_password(tmp_path)
 
-    async def test_the_server_is_told_a_verifier(self) -> None:
-        """As in RFC 7677, whose example has these numbers."""
+    async def test_the_server_gets_a_verifier_only(self) -> None:
+        """Per RFC 7677, whose example has these numbers."""
         salt = b"[m\x99h\x9d\x125\x8e\xec\xa0K\x14\x126\xfa\x81"
         assert scram_verifier("pencil", salt) == (
             "SCRAM-SHA-256$4096:W22ZaJ0SNY7soEsUEjb6gQ==$"
@@ -170,7 +170,7 @@ CREATE TABLE "Another one"."T 1" (i int);
 
 
 async def a_cluster_as_it_was(server: Postgres, data: Path) -> None:
-    """Made by hand as an earlier release did: all is the superuser's, whom everyone on the socket may be."""
+    """Like an earlier release: the superuser owns everything, and the socket trusts every role."""
 
     async def run(*command: str | Path, given: str = "") -> None:
         child = await Child.launch(
@@ -230,8 +230,8 @@ async def test_an_installation_of_an_earlier_release_is_upgraded_in_place() -> N
 
 
 @pytest.mark.skipif(shutil.which("setpriv") is None or os.geteuid() != 0, reason="becomes another user")
-async def test_under_root_nobody_else_passes_through_the_data_folder(ours: EmbeddedServices) -> None:
-    """13.1.6: also not PostgreSQL's own user, who runs in the cluster's folder and never walks there."""
+async def test_under_root_no_other_user_can_enter_the_data_folder(ours: EmbeddedServices) -> None:
+    """13.1.6: not even PostgreSQL's own user, which runs in the cluster's folder and needs no path to it."""
     data, user = ours.config.data, ours.postgres.user
     assert user
     assert data.stat().st_mode & 0o777 == 0o700

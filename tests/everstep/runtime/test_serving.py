@@ -1,4 +1,4 @@
-"""The API on a port: where it listens, what it reads, and how it stops."""
+"""The API on a port: its address, its input limits, and its shutdown."""
 
 import asyncio
 import socket
@@ -16,7 +16,7 @@ from everstep.runtime.serving import serving
 
 
 async def echo(scope: Scope, receive: Receive, send: Send) -> None:
-    """Says how much it was sent."""
+    """Returns the length of the body."""
     assert scope["type"] == "http"
     size, more = 0, True
     while more:
@@ -26,7 +26,7 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": str(size).encode()})
 
 
-async def test_it_answers_at_its_url_and_then_no_more() -> None:
+async def test_it_answers_at_its_url_until_it_stops() -> None:
     async with serving(echo, "127.0.0.1", 0) as url:
         async with httpx2.AsyncClient() as client:
             answer = await client.post(url, content=b"12345")
@@ -38,7 +38,7 @@ async def test_it_answers_at_its_url_and_then_no_more() -> None:
             await client.get(url)
 
 
-async def test_a_busy_port_is_replaced_where_that_will_do() -> None:
+async def test_a_busy_port_is_replaced_where_that_is_allowed() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(InvalidInput, match=f"port {port} of 127.0.0.1 cannot be used"):
@@ -48,19 +48,19 @@ async def test_a_busy_port_is_replaced_where_that_will_do() -> None:
             assert str(port) not in url
 
 
-async def test_a_host_that_is_none_is_said_to_be() -> None:
+async def test_an_invalid_host_is_reported() -> None:
     with pytest.raises(InvalidInput, match="EVERSTEP_HTTP_HOST"):
         async with serving(echo, "no such host.invalid", 0):
             pass
 
 
-async def test_listening_everywhere_is_told_as_an_address_that_works() -> None:
+async def test_a_wildcard_address_is_shown_as_one_that_works() -> None:
     async with serving(echo, "0.0.0.0", 0) as url, httpx2.AsyncClient() as client:  # noqa: S104 -- a test
         assert url.startswith("http://127.0.0.1:")
         assert (await client.get(url)).text == "0"
 
 
-async def test_a_request_under_way_is_answered_before_it_stops() -> None:
+async def test_a_request_in_progress_is_answered_before_it_stops() -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     async def slow(scope: Scope, receive: Receive, send: Send) -> None:
@@ -77,7 +77,7 @@ async def test_a_request_under_way_is_answered_before_it_stops() -> None:
 
 
 async def chunked(size: int) -> AsyncGenerator[bytes]:
-    """A body that does not say how long it is."""
+    """A body without a length."""
     for _ in range(size // 10):
         yield b"x" * 10
 
@@ -105,7 +105,9 @@ async def test_a_body_has_to_arrive_in_time() -> None:
     assert "send the same request again" in answer
 
 
-async def test_who_hangs_up_while_sending_leaves_no_trace(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_client_that_disconnects_while_sending_is_not_logged_as_an_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     metrics = Metrics()
     async with serving(Edge(echo, metrics, 100), "127.0.0.1", 0) as url:
         host, port = url.removeprefix("http://").split(":")

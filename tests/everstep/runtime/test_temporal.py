@@ -1,4 +1,4 @@
-"""How values are written in Temporal."""
+"""Payloads in Temporal."""
 
 import base64
 import os
@@ -23,7 +23,7 @@ def a_key() -> str:
     return base64.b64encode(os.urandom(32)).decode()
 
 
-async def test_an_execution_is_written_and_read() -> None:
+async def test_an_execution_is_encoded_and_decoded() -> None:
     converter = data_converter()
 
     payloads = await converter.encode([START])
@@ -32,7 +32,7 @@ async def test_an_execution_is_written_and_read() -> None:
     assert b"travel" in payloads[0].data
 
 
-async def test_what_is_larger_than_facts_is_refused() -> None:
+async def test_input_larger_than_the_limit_is_refused() -> None:
     converter = data_converter()
 
     assert await converter.encode(["x" * (MAX_PAYLOAD_BYTES - 2)])
@@ -40,7 +40,7 @@ async def test_what_is_larger_than_facts_is_refused() -> None:
         await converter.encode(["x" * (MAX_PAYLOAD_BYTES - 1)])
 
 
-async def test_with_a_key_temporal_cannot_read_what_it_stores() -> None:
+async def test_with_a_key_temporal_cannot_read_the_payloads() -> None:
     converter = data_converter(a_key())
 
     payloads = await converter.encode([START])
@@ -49,7 +49,7 @@ async def test_with_a_key_temporal_cannot_read_what_it_stores() -> None:
     assert await converter.decode(payloads, [ExecutionInput]) == [START]
 
 
-async def test_with_a_key_messages_of_failures_are_hidden_too() -> None:
+async def test_with_a_key_failure_messages_are_encrypted_too() -> None:
     converter, failure = data_converter(a_key()), Failure()
 
     await converter.encode_failure(ApplicationError("the secret is 42", type="Secret"), failure)
@@ -58,7 +58,7 @@ async def test_with_a_key_messages_of_failures_are_hidden_too() -> None:
     assert str(await converter.decode_failure(failure)) == "Secret: the secret is 42"
 
 
-async def test_two_writings_of_the_same_differ() -> None:
+async def test_two_encryptions_of_the_same_value_differ() -> None:
     codec = AesGcmCodec.of(a_key())
 
     one, other = await codec.encode([Payload(data=b"x"), Payload(data=b"x")])
@@ -66,7 +66,7 @@ async def test_two_writings_of_the_same_differ() -> None:
     assert one.data != other.data
 
 
-async def test_what_is_not_encrypted_is_refused_where_there_is_a_key() -> None:
+async def test_with_a_key_unencrypted_payloads_are_refused() -> None:
     """8.9.4"""
     plain = await data_converter().encode([START])
 
@@ -78,7 +78,7 @@ async def test_what_is_not_encrypted_is_refused_where_there_is_a_key() -> None:
             await converter.decode(forged, [ExecutionInput])
 
 
-async def test_what_was_written_before_there_was_a_key_is_read_while_that_is_wanted() -> None:
+async def test_payloads_from_before_the_key_are_read_while_that_is_allowed() -> None:
     """8.9.4"""
     payloads = await data_converter().encode([START])
 
@@ -95,6 +95,6 @@ async def test_another_key_is_named_as_the_cause() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "abc", "no base64!", base64.b64encode(b"x" * 31).decode()])
-def test_a_key_that_is_none_is_refused_with_a_way_to_make_one(text: str) -> None:
+def test_an_invalid_key_is_refused_with_a_way_to_create_one(text: str) -> None:
     with pytest.raises(InvalidInput, match="32 random bytes in base64; make one with"):
         AesGcmCodec.of(text)

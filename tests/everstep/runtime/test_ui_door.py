@@ -1,4 +1,4 @@
-"""The door in front of Temporal's UI, and what else of the embedded Temporal a web page could reach."""
+"""The proxy in front of Temporal's UI, and the ports of the embedded Temporal that a web page could reach."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ async def ours() -> AsyncGenerator[EmbeddedServices]:
 
 
 async def said(port: int, sent: str) -> bytes:
-    """All that comes back."""
+    """The complete response."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(sent.encode())
     async with asyncio.timeout(30):
@@ -48,7 +48,7 @@ class TestTheUi:
     @pytest.mark.parametrize(
         "host", ["127.0.0.1:{}", "LOCALHOST:{}", "localhost.:{}", "[::1]:{}", "localhost"]
     )
-    async def test_its_own_names_are_answered(self, ours: EmbeddedServices, host: str) -> None:
+    async def test_its_own_host_names_are_answered(self, ours: EmbeddedServices, host: str) -> None:
         """13.3.4"""
         port = ours.temporal.ui_port
         assert await status(port, f"Host: {host.format(port)}", target="/") == 200
@@ -72,7 +72,7 @@ class TestTheUi:
         ],
         ids=str,
     )
-    async def test_other_names_and_pages_are_refused(
+    async def test_other_host_names_and_origins_are_refused(
         self, ours: EmbeddedServices, headers: list[str]
     ) -> None:
         """13.3.4"""
@@ -94,24 +94,22 @@ class TestTheUi:
             "hello\r\n\r\n",
         ],
     )
-    async def test_what_two_servers_could_read_in_two_ways_is_refused(
-        self, ours: EmbeddedServices, head: str
-    ) -> None:
+    async def test_an_ambiguous_request_is_refused(self, ours: EmbeddedServices, head: str) -> None:
         """13.3.4"""
         assert (await said(ours.temporal.ui_port, head)).startswith(b"HTTP/1.1 400 ")
 
     async def test_a_second_request_on_a_connection_is_not_answered(self, ours: EmbeddedServices) -> None:
-        """13.3.4: nothing would look at its head."""
+        """13.3.4: its headers would not be checked."""
         first = f"GET {API} HTTP/1.1\r\nHost: localhost\r\nConnection: keep-alive\r\n\r\n"
         second = f"GET {API} HTTP/1.1\r\nHost: evil.com\r\n\r\n"
         answer = await said(ours.temporal.ui_port, first + second)
         assert answer.count(b"HTTP/1.1 ") == 1
 
-    async def test_a_head_is_bounded(self, ours: EmbeddedServices) -> None:
+    async def test_headers_are_limited(self, ours: EmbeddedServices) -> None:
         head = f"GET / HTTP/1.1\r\nHost: localhost\r\nX: {'x' * 100_000}\r\n\r\n"
         assert (await said(ours.temporal.ui_port, head)).startswith(b"HTTP/1.1 431 ")
 
-    async def test_its_server_is_where_a_page_would_have_to_guess(self, ours: EmbeddedServices) -> None:
+    async def test_the_ui_server_is_on_an_unpredictable_address(self, ours: EmbeddedServices) -> None:
         """13.3.4"""
         addresses = {hidden_address() for _ in range(20)}
         assert len({address for address, _ in addresses}) == 20
@@ -134,8 +132,8 @@ def listening(services: EmbeddedServices) -> list[int]:
     ]
 
 
-async def test_no_port_of_temporal_takes_what_a_web_page_can_send(ours: EmbeddedServices) -> None:
-    """13.3.3: whatever name the page has; one of the ports is that of the HTTP API."""
+async def test_no_port_of_temporal_accepts_requests_of_a_web_page(ours: EmbeddedServices) -> None:
+    """13.3.3: with every host name; one of the ports is that of the HTTP API."""
     start = json.dumps({"workflowType": {"name": "x"}, "taskQueue": {"name": "x"}})
     answers = list[int]()
     for port in listening(ours):
@@ -148,7 +146,7 @@ async def test_no_port_of_temporal_takes_what_a_web_page_can_send(ours: Embedded
                 answer = await said(port, head + start)
             except ConnectionResetError:
                 continue
-            # Those that speak gRPC answer with a frame of HTTP/2.
+            # Ports with gRPC answer with a frame of HTTP/2.
             if answer.startswith(b"HTTP/1."):
                 answers.append(int(answer.split()[1]))
     assert 403 in answers

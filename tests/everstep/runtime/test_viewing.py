@@ -1,4 +1,4 @@
-"""Where viewers find the gateway."""
+"""The gateway's address for viewers."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from everstep.runtime.settings import Settings
 from everstep.runtime.viewing import GATEWAY_URL, gateway_url
 
 
-def test_the_gateway_is_the_one_that_is_set_or_the_local_one(tmp_path: Path) -> None:
+def test_the_gateway_is_the_configured_or_the_local_one(tmp_path: Path) -> None:
     nowhere = Settings(data_dir=tmp_path)
     named = Settings(data_dir=tmp_path, gateway_url="wss://watch.example")
 

@@ -1,4 +1,4 @@
-"""A gateway that speaks the native protocol as it is told to: rightly, unless something is to go wrong."""
+"""A gateway with the native protocol and configurable faults."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ TOKEN = "let me in"  # noqa: S105 -- no secret
 
 
 class Fault(StrEnum):
-    """What goes wrong with a frame."""
+    """What fails when a frame is sent."""
 
     NONE = "none"
     CUT = "cut"
@@ -38,12 +38,12 @@ class Fault(StrEnum):
     DROP = "drop"
     GARBAGE = "garbage"
     FORGET = "forget"
-    """The history has changed."""
+    """The epoch has changed."""
 
 
 @dataclass
 class Tale:
-    """What an execution tells, in order: what is stored and numbered, and chunks between."""
+    """The output of an execution, in order: stored envelopes with numbers, and chunks between them."""
 
     execution_id: UUID = field(default_factory=uuid4)
     session_id: UUID | None = None
@@ -54,30 +54,30 @@ class Tale:
 
     @property
     def stored(self) -> list[Envelope]:
-        """Those with a number."""
+        """Envelopes, which have a number."""
         return [envelope for envelope in self.told if envelope.seq]
 
     @property
     def channel(self) -> str:
-        """Where it is watched."""
+        """The channel of the execution."""
         if self.session_id:
             return f"agent.session.{self.session_id}"
         return f"agent.execution.{self.execution_id}"
 
     def store(self, record: EventRecord) -> None:
-        """Something happened."""
+        """Append an envelope."""
         self.seq += 1
         self.told.append(Envelope.of(record, self.session_id, self.execution_id, AT).numbered(self.seq))
 
     def write(self, step: int, attempt: int, index: int, content: str) -> None:
-        """The model wrote something; nothing more, if it is nothing."""
+        """Append a chunk of the model's text, if it is not empty."""
         chunk = stream_chunk(
             Attempt(step, attempt), index, content, is_complete=not content, after_seq=self.seq
         )
         self.told.append(Envelope.of(chunk, self.session_id, self.execution_id, AT))
 
     def step(self, number: int, *attempts: Sequence[str]) -> None:
-        """A step: the last attempt's text is what is stored."""
+        """Append a step: the text of the last attempt is the stored one."""
         self.store(envelopes.step_started(number, 1, []))
         for attempt, words in enumerate(attempts, 1):
             for index, word in enumerate(words):
@@ -93,11 +93,11 @@ class Tale:
         self.store(done)
 
     def status(self, status: WireStatus, previous: WireStatus) -> None:
-        """It stands elsewhere."""
+        """Append a status change."""
         self.store(envelopes.status_changed(status, previous, change=self.seq, step_count=0))
 
     def end(self) -> "Tale":
-        """It is completed."""
+        """Complete the execution."""
         self.status(WireStatus.COMPLETED, WireStatus.PROCESSING)
         return self
 
@@ -113,21 +113,21 @@ def tale(*texts: Sequence[str]) -> Tale:
 
 @dataclass
 class Gateway:
-    """Tells a tale, once, to whoever watches; who comes back is told again what he missed."""
+    """Sends a tale to its subscribers; a subscriber that reconnects gets the frames that it missed."""
 
     tale: Tale
     faults: Iterator[Fault] = field(default_factory=lambda: iter(()))
     ping_after: float = 10.0
     token: str | None = TOKEN
-    """What lets somebody in; None for whatever there is."""
+    """The accepted token; None accepts any."""
     epoch: str = "first"
     heard: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    """What was sent to it."""
+    """The frames that it received."""
     connections: int = 0
     at: int = 0
-    """How much of the tale has happened."""
+    """How much of the tale has been published."""
     until: int | None = None
-    """How much may happen for now."""
+    """How much may be published for now."""
     go_on: asyncio.Event = field(default_factory=asyncio.Event)
     url: str = ""
 
@@ -139,7 +139,7 @@ class Gateway:
             yield self
 
     def tell(self, until: int | None = None) -> None:
-        """Let the tale go on."""
+        """Publish more of the tale."""
         self.until = until
         self.go_on.set()
 
@@ -178,7 +178,7 @@ class Gateway:
         self.go_on.set()
 
     async def pong(self, socket: ServerConnection) -> None:
-        """Somebody is there."""
+        """The client sent a ping."""
         await socket.send('{"type": "pong"}')
 
     async def _watched(
@@ -213,7 +213,7 @@ class Gateway:
                 return
 
     def _drafts(self, happened: list[Envelope], since: Position | None) -> Iterator[Envelope]:
-        """What of the text under way somebody has to be told who has read so far."""
+        """The part of the current text that a subscriber needs that has read so far."""
         reader = Reader()
         for envelope in happened:
             reader.take(envelope)
@@ -230,7 +230,7 @@ class Gateway:
                 yield Envelope.of(written, self.tale.session_id, of, AT)
 
     async def send(self, socket: ServerConnection, envelope: Envelope) -> None:
-        """One envelope, or what goes wrong with it."""
+        """Send one envelope, or fail in the configured way."""
         text = json.dumps(envelope.to_dict(), default=dict)
         match fault := next(self.faults, Fault.NONE):
             case Fault.NONE:
@@ -239,7 +239,7 @@ class Gateway:
                 await socket.send(text)
                 await socket.send(text)
             case Fault.DROP:
-                # Nobody would ever find out that the last one is missing.
+                # A gap after the last envelope would never be detected.
                 if envelope is self.tale.told[-1]:
                     await socket.send(text)
             case Fault.GARBAGE:

@@ -1,4 +1,4 @@
-"""What somebody who watches is told, whatever cuts the connection."""
+"""The events that a client gets when its connection is cut."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ from tests.everstep.streams.scripted import QUICK, TOKEN, Fault, Gateway, Tale, 
 
 ALL = Position()
 NOT_YET = 3
-"""Of a tale: it has begun, and so has its first step, and a word was written."""
+"""The parts of a tale: it has begun, and so has its first step, with a chunk of text."""
 
 
 def watching(gateway: Gateway, since: Position | None = ALL, **given: Any) -> Stream:
@@ -36,7 +36,7 @@ async def told(news: Stream, tale: Tale) -> list[News]:
         async for event in news.until_ended(tale.execution_id):
             heard.append(event)
             if isinstance(event, Reload) and event.seq == tale.seq:
-                # It has ended before, as whoever loads it finds.
+                # It has ended before, as a client finds that loads it.
                 break
     return heard
 
@@ -49,7 +49,7 @@ def words(news: list[News]) -> list[tuple[str, str]]:
     return [(event.text, event.new) for event in news if isinstance(event, Wrote)]
 
 
-async def test_all_is_told_in_order_and_text_as_it_is_written() -> None:
+async def test_all_events_arrive_in_order_and_text_as_it_is_written() -> None:
     """7.8.1"""
     async with Gateway(tale(["Let me", " see"], ["Done"])).open() as gateway:
         news = watching(gateway)
@@ -73,17 +73,17 @@ async def test_all_is_told_in_order_and_text_as_it_is_written() -> None:
     assert news.position == Position(gateway.tale.seq, "first")
 
 
-async def test_without_a_position_what_happens_from_now_on_is_told() -> None:
+async def test_without_a_position_events_arrive_from_now_on() -> None:
     async with Gateway(tale(["Hm"]), at=NOT_YET).open() as gateway:
         heard = await told(watching(gateway, None), gateway.tale)
 
     assert log(heard) == [3, 4]
-    # The text under way comes whole.
+    # The current text is sent whole.
     assert words(heard) == [("Hm", "Hm"), ("Hm", "")]
     assert "since" not in gateway.heard[1]
 
 
-async def test_another_program_goes_on_from_a_position() -> None:
+async def test_another_client_continues_from_a_position() -> None:
     async with Gateway(tale(["a", "b", "c"], ["d"]), until=4).open() as gateway:
         async with aclosing(watching(gateway)) as first:
             async for event in first:
@@ -108,7 +108,7 @@ async def test_a_later_attempt_replaces_the_text() -> None:
     assert words(heard) == [("I thi", "I thi"), ("Perhaps", ""), ("Perhaps so", " so"), ("Perhaps so", "")]
 
 
-# Whatever goes wrong.
+# Network faults.
 
 
 @given(
@@ -119,7 +119,7 @@ async def test_a_later_attempt_replaces_the_text() -> None:
         st.lists(st.lists(st.text("ab é", min_size=1), max_size=4), min_size=1, max_size=3), max_size=3
     ),
 )
-def test_whatever_is_cut_the_log_is_told_and_the_text_is_the_stored_one(
+def test_after_any_cut_the_log_is_complete_and_the_text_is_the_stored_one(
     faults: list[Fault], texts: list[list[list[str]]]
 ) -> None:
     """7.8.1, 7.8.4"""
@@ -139,7 +139,7 @@ def test_whatever_is_cut_the_log_is_told_and_the_text_is_the_stored_one(
             case Happened(envelope):
                 known.append(envelope.seq)
             case Reload(seq=seq):
-                # As the API would tell.
+                # As the API would return it.
                 known = [*range(1, seq + 1)]
                 shown.clear()
             case Wrote(step_number=step, attempt=attempt, text=text, new=new):
@@ -157,7 +157,7 @@ def test_whatever_is_cut_the_log_is_told_and_the_text_is_the_stored_one(
 
 
 @pytest.mark.parametrize("fault", [Fault.CUT, Fault.CRASH, Fault.BYE, Fault.CLOSE, Fault.GARBAGE])
-async def test_a_connection_that_ends_is_made_again_from_the_position(fault: Fault) -> None:
+async def test_a_lost_connection_is_reopened_from_the_position(fault: Fault) -> None:
     faults = iter([Fault.NONE, Fault.NONE, Fault.NONE, fault])
     async with Gateway(tale(["a", "b"]), faults).open() as gateway:
         heard = await told(watching(gateway), gateway.tale)
@@ -172,7 +172,7 @@ async def test_a_connection_that_ends_is_made_again_from_the_position(fault: Fau
     assert asked[1]["drafts"][0]["next_index"] in (1, 2)
 
 
-async def test_a_hole_is_asked_for_over_the_same_connection() -> None:
+async def test_a_gap_is_requested_over_the_same_connection() -> None:
     faults = iter([Fault.NONE, Fault.DROP])
     async with Gateway(tale(["a", "b"]), faults).open() as gateway:
         heard = await told(watching(gateway), gateway.tale)
@@ -182,7 +182,7 @@ async def test_a_hole_is_asked_for_over_the_same_connection() -> None:
     assert [frame["type"] for frame in gateway.heard] == ["hello", "sub", "sub"]
 
 
-async def test_a_hole_that_stays_is_asked_for_less_and_less_often() -> None:
+async def test_a_permanent_gap_is_requested_with_backoff() -> None:
     pauses = Pauses(Pace(pause=1.0, longest=4.0))
 
     drawn = [pauses.next() for _ in range(6)]
@@ -192,7 +192,7 @@ async def test_a_hole_that_stays_is_asked_for_less_and_less_often() -> None:
     assert pauses.next() <= 1
 
 
-def test_who_is_invited_comes_at_once_but_not_again_and_again() -> None:
+def test_an_invited_client_reconnects_at_once_but_not_repeatedly() -> None:
     pauses = Pauses(Pace(pause=1.0, longest=4.0))
 
     assert pauses.next(0.0) == 0.0
@@ -200,7 +200,7 @@ def test_who_is_invited_comes_at_once_but_not_again_and_again() -> None:
     assert pauses.next(1e9) == LONGEST_ASKED
 
 
-async def test_where_history_changed_all_is_to_be_loaded_anew() -> None:
+async def test_after_an_epoch_change_everything_is_loaded_again() -> None:
     """7.8.4"""
     faults = iter([*[Fault.NONE] * 4, Fault.FORGET])
     async with Gateway(tale(["a", "b"]), faults).open() as gateway:
@@ -209,11 +209,11 @@ async def test_where_history_changed_all_is_to_be_loaded_anew() -> None:
     at = heard.index(Reload("first'", 2))
     assert log(heard[:at]) == [1, 2]
     assert log(heard[at:]) == [3, 4]
-    # Its text, too.
+    # The text as well.
     assert words(heard[at:])[0] == ("ab", "ab")
 
 
-async def test_silence_is_a_loss() -> None:
+async def test_silence_counts_as_a_lost_connection() -> None:
     class Mute(Gateway):
         async def meet(self, socket: ServerConnection) -> None:
             if self.connections > 1:
@@ -232,7 +232,7 @@ async def test_silence_is_a_loss() -> None:
     assert {"type": "ping"} in gateway.heard
 
 
-async def test_who_has_nothing_to_say_pings_and_stays() -> None:
+async def test_an_idle_client_sends_pings_and_stays_connected() -> None:
     pinged = asyncio.Event()
 
     class Patient(Gateway):
@@ -251,14 +251,14 @@ async def test_who_has_nothing_to_say_pings_and_stays() -> None:
     assert gateway.connections == 1
 
 
-async def test_nothing_is_read_ahead_of_a_busy_watcher() -> None:
+async def test_nothing_is_read_ahead_of_a_busy_consumer() -> None:
     """7.8.2"""
     long = tale(*[["x" * 100_000]] * 400)
     async with Gateway(long).open() as gateway, aclosing(watching(gateway)) as news:
         await anext(news)
         before = -1
         while gateway.at != before:
-            # Until what is between the two is full.
+            # Until the buffers between the two are full.
             before = gateway.at
             await asyncio.sleep(0.1)
         assert gateway.at < len(long.told) / 2
@@ -266,10 +266,10 @@ async def test_nothing_is_read_ahead_of_a_busy_watcher() -> None:
     assert gateway.at == len(long.told)
 
 
-# Who is not let in.
+# Refused connections.
 
 
-async def test_a_token_is_asked_for_at_each_connection() -> None:
+async def test_a_new_token_is_requested_for_each_connection() -> None:
     tokens = ["first", "second"]
 
     class Strict(Gateway):
@@ -286,7 +286,7 @@ async def test_a_token_is_asked_for_at_each_connection() -> None:
     assert tokens == []
 
 
-async def test_a_token_that_is_none_ends_it() -> None:
+async def test_an_invalid_token_ends_the_stream() -> None:
     async with Gateway(tale(["a"])).open() as gateway:
         news = stream(gateway.url, gateway.tale.channel, token=lambda: "wrong")
         with pytest.raises(StreamRefused, match="pass a token or an API key") as raised:
@@ -299,7 +299,7 @@ async def test_a_token_that_is_none_ends_it() -> None:
 
 
 @pytest.mark.parametrize("code", [3500, 3501, 3999])
-async def test_what_does_not_invite_to_come_back_ends_it(code: int) -> None:
+async def test_a_close_code_without_a_retry_ends_the_stream(code: int) -> None:
     class Rude(Gateway):
         async def meet(self, socket: ServerConnection) -> None:
             await socket.close(code, "no")
@@ -311,7 +311,7 @@ async def test_what_does_not_invite_to_come_back_ends_it(code: int) -> None:
     assert raised.value.code == code
 
 
-async def test_a_channel_that_may_not_be_watched_ends_it() -> None:
+async def test_a_forbidden_channel_ends_the_stream() -> None:
     async with Gateway(tale()).open() as gateway:
         news = Stream(gateway.url, f"agent.session.{uuid4()}", TOKEN, ALL, QUICK)
         with pytest.raises(StreamRefused, match="there is none; check the channel's id"):
@@ -330,7 +330,7 @@ async def test_a_channel_that_may_not_be_watched_ends_it() -> None:
         b"\x00",
     ],
 )
-async def test_what_never_makes_sense_ends_it(frame: str | bytes) -> None:
+async def test_permanently_invalid_frames_end_the_stream(frame: str | bytes) -> None:
     class Babbling(Gateway):
         async def meet(self, socket: ServerConnection) -> None:
             await socket.send(frame)
@@ -351,7 +351,7 @@ async def test_what_never_makes_sense_ends_it(frame: str | bytes) -> None:
         '{"payload": {}}',
     ],
 )
-async def test_an_answer_that_cannot_be_read_is_no_answer(answer: str) -> None:
+async def test_an_unreadable_answer_is_ignored(answer: str) -> None:
     class Babbling(Gateway):
         async def meet(self, socket: ServerConnection) -> None:
             if self.connections > 1:
@@ -376,7 +376,7 @@ async def answering(answer: Callable[[ServerConnection, Request], Response | Non
         yield f"http://127.0.0.1:{up.sockets[0].getsockname()[1]}/"
 
 
-async def test_an_address_without_a_gateway_ends_it() -> None:
+async def test_an_address_without_a_gateway_ends_the_stream() -> None:
     def nothing(socket: ServerConnection, request: Request) -> Response:
         assert request.path == "/v1"
         return socket.respond(404, "nothing here")
@@ -386,7 +386,7 @@ async def test_an_address_without_a_gateway_ends_it() -> None:
             await anext(Stream(url, tale().channel, pace=QUICK))
 
 
-async def test_a_server_that_cannot_serve_now_is_asked_again() -> None:
+async def test_an_unavailable_server_is_retried() -> None:
     asked = 0
     often = asyncio.Event()
 
@@ -406,7 +406,7 @@ async def test_a_server_that_cannot_serve_now_is_asked_again() -> None:
             await waiting
 
 
-async def test_a_gateway_may_come_later() -> None:
+async def test_a_gateway_may_start_later() -> None:
     async with Gateway(tale()).open() as gone:
         pass
     refused = asyncio.ensure_future(anext(watching(gone)))
@@ -426,16 +426,16 @@ async def test_a_gateway_may_come_later() -> None:
         (" wss://h/v1 ", "wss://h/v1"),
     ],
 )
-def test_a_url_of_a_gateway_may_be_written_in_several_ways(url: str, socket: str) -> None:
+def test_a_gateway_url_may_have_several_forms(url: str, socket: str) -> None:
     assert socket_url(url) == socket
 
 
 @pytest.mark.parametrize("url", ["", "h:1", "ftp://h", "ws://", "ws://h:x", "ws://[h"])
-def test_what_is_no_url_is_refused(url: str) -> None:
+def test_an_invalid_url_is_refused(url: str) -> None:
     with pytest.raises(InvalidInput, match="it looks like"):
         stream(url, tale().channel)
 
 
-def test_what_is_no_channel_is_refused() -> None:
+def test_an_invalid_channel_is_refused() -> None:
     with pytest.raises(InvalidInput, match="no channel of ours"):
         stream("ws://h", "agent.nothing")

@@ -35,7 +35,7 @@ async def heard(listener: Listener, count: int) -> list[Frame]:
 
 
 class TestMemoryBus:
-    async def test_listeners_hear_of_their_stream_in_order(self) -> None:
+    async def test_subscribers_get_their_stream_in_order(self) -> None:
         bus, other = MemoryBus(), uuid4()
         with bus.listening(STREAM) as one, bus.listening(STREAM) as two, bus.listening(other) as third:
             hearing = asyncio.create_task(heard(one, 3))
@@ -48,7 +48,7 @@ class TestMemoryBus:
             assert two.waiting() == (stored(1), wrote(0), stored(2))
             assert third.waiting() == ()
 
-    def test_only_streams_that_somebody_asked_for_are_wanted(self) -> None:
+    def test_only_streams_with_a_subscriber_are_wanted(self) -> None:
         bus = MemoryBus()
         assert not bus.wants(STREAM)
         with bus.listening(STREAM):
@@ -57,8 +57,8 @@ class TestMemoryBus:
             assert bus.wants(STREAM)
         assert not bus.wants(STREAM)
 
-    async def test_who_does_not_keep_up_is_told_no_more(self) -> None:
-        """Follows rule 7.8.2: and holds nobody up; the others hear all of it."""
+    async def test_a_slow_subscriber_is_dropped(self) -> None:
+        """Follows rule 7.8.2: and delays no other; the others get all of it."""
         bus = MemoryBus(limit=2)
         with bus.listening(STREAM) as slow, bus.listening(STREAM) as quick:
             for seq in range(1, 5):

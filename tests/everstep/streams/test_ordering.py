@@ -1,4 +1,4 @@
-"""What one process commits is passed on in the order of its numbers."""
+"""The commits of one process are published in the order of their numbers."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -31,7 +31,7 @@ def wrote(index: int, after_seq: int | None) -> Chunk:
 
 
 async def passed_on(*frames: Frame, moment: float = LONG) -> tuple[Frame, ...]:
-    """What comes out while nobody gives up waiting."""
+    """The output before any wait times out."""
     memory = MemoryBus()
     bus = InOrder(memory, moment)
     with memory.listening(STREAM) as listener:
@@ -47,12 +47,12 @@ def put(bus: InOrder, frame: Frame) -> None:
         bus.publish(STREAM, [frame])
 
 
-async def test_what_was_overtaken_comes_first_all_the_same() -> None:
+async def test_an_overtaken_envelope_is_published_first() -> None:
     frames = (stored(1), stored(3), stored(4), stored(2), stored(5))
     assert await passed_on(*frames) == tuple(map(stored, range(1, 6)))
 
 
-async def test_a_chunk_waits_for_what_it_follows() -> None:
+async def test_a_chunk_waits_for_the_envelope_that_it_follows() -> None:
     """Follows rule 7.2: `after_seq`."""
     early = (stored(1), wrote(0, None), stored(3), wrote(1, 3), wrote(2, 3))
     assert await passed_on(*early) == (stored(1), wrote(0, None))
@@ -66,12 +66,12 @@ async def test_a_chunk_waits_for_what_it_follows() -> None:
     )
 
 
-async def test_a_stream_may_be_asked_for_in_its_middle() -> None:
+async def test_a_stream_may_start_in_its_middle() -> None:
     assert await passed_on(wrote(7, 3), stored(5), stored(6)) == (wrote(7, 3), stored(5), stored(6))
 
 
-async def test_what_another_process_wrote_is_not_waited_for() -> None:
-    """Follows rule 7.8.1: a reader finds the hole by the numbers."""
+async def test_envelopes_of_another_process_are_not_waited_for() -> None:
+    """Follows rule 7.8.1: a reader detects the gap by the numbers."""
     memory, loop = MemoryBus(), asyncio.get_running_loop()
     bus = InOrder(memory, moment=0.001)
     with memory.listening(STREAM) as listener:
@@ -89,11 +89,11 @@ async def test_what_another_process_wrote_is_not_waited_for() -> None:
 
 
 @given(st.permutations(range(2, 12)))
-def test_whatever_the_order_in_which_answers_come(order: list[int]) -> None:
+def test_commits_may_complete_in_any_order(order: list[int]) -> None:
     assert asyncio.run(passed_on(stored(1), *map(stored, order))) == tuple(map(stored, range(1, 12)))
 
 
-async def test_streams_that_nobody_asks_for_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_streams_without_a_subscriber_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ordering, "MOST_STREAMS", 1)
     memory = MemoryBus()
     bus, other = InOrder(memory, LONG), uuid4()

@@ -1,4 +1,4 @@
-"""The bus of a writer, over real sockets."""
+"""The publisher of a writing process, over real sockets."""
 
 import asyncio
 import json
@@ -48,14 +48,14 @@ def wrote(index: int) -> Chunk:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    """Wait for what comes over a socket."""
+    """Wait for data from a socket."""
     async with asyncio.timeout(10):
-        while not holds():  # noqa: ASYNC110 -- nobody tells when a socket was read
+        while not holds():  # noqa: ASYNC110 -- there is no event for a socket that was read
             await asyncio.sleep(0.001)
 
 
 class Gateway:
-    """Takes links, and keeps what is told and pushed, of each connection apart."""
+    """Accepts connections, and records the frames of each connection separately."""
 
     def __init__(self) -> None:
         self.id = uuid4()
@@ -72,7 +72,7 @@ class Gateway:
         self._port: int = 0
 
     async def listen(self) -> None:
-        """From now on; again, at the same place."""
+        """Listen; a second time at the same address."""
         self._server = await serve(
             self._serve,
             "127.0.0.1",
@@ -98,7 +98,7 @@ class Gateway:
             await self._server.wait_closed()
 
     async def want(self, *stream_ids: UUID) -> None:
-        """Ask for these, too."""
+        """Subscribe to these streams, too."""
         self.wanted |= dict.fromkeys(stream_ids)
         for message in interests(stream_ids):
             await self.connections[-1].send(message)
@@ -109,7 +109,7 @@ class Gateway:
 
     @property
     def heard(self) -> list[Any]:
-        """The numbers of envelopes, and the places of chunks, over the last connection."""
+        """The numbers of envelopes, and the positions of chunks, over the last connection."""
         found = [body for _, body in self.pushed[-1]] if self.pushed else []
         return [body["seq"] or f"chunk {body['payload']['chunk_index']}" for body in found]
 
@@ -142,7 +142,7 @@ class Gateway:
 
 
 class Registry:
-    """Where the gateways are, and whether anybody can tell."""
+    """The addresses of the gateways, and whether they can be read."""
 
     def __init__(self, *gateways: Gateway) -> None:
         self.present_ones = list(gateways)
@@ -188,8 +188,8 @@ async def writing(
 
 
 class TestDelivery:
-    async def test_what_is_wanted_is_delivered_in_order(self) -> None:
-        """7.1.1, 7.2: envelopes as they are stored, and the text between them."""
+    async def test_wanted_streams_are_delivered_in_order(self) -> None:
+        """7.1.1, 7.2: envelopes as stored, and the text between them."""
         async with listening() as (gateway,), writing(Registry(gateway)) as bus:
             await until(lambda: bool(gateway.connections))
             await gateway.want(STREAM)
@@ -217,7 +217,7 @@ class TestDelivery:
             }
             assert bodies[2]["payload"]["content"] == "ö\n"
 
-    async def test_only_what_is_wanted_is_sent(self) -> None:
+    async def test_only_wanted_streams_are_sent(self) -> None:
         other = uuid4()
         async with listening() as (gateway,), writing(Registry(gateway)) as bus:
             await until(lambda: bool(gateway.connections))
@@ -232,8 +232,8 @@ class TestDelivery:
             await until(lambda: bool(gateway.heard))
             assert gateway.heard == [3]
 
-    async def test_each_gateway_has_what_it_wants(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """And what both want is written once."""
+    async def test_each_gateway_gets_its_wanted_streams(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """And frames for both are encoded once."""
         other, written = uuid4(), list[int]()
 
         def once(stream_id: UUID, frame: Any) -> bytes:
@@ -254,7 +254,7 @@ class TestDelivery:
 
             assert (one.heard, two.heard, written) == ([1], [1, 2], [1, 2])
 
-    async def test_crash_tests_may_have_frames_lost(self) -> None:
+    async def test_crash_tests_may_drop_frames(self) -> None:
         async with listening() as (gateway,):
             frames = iter([False, True, False])
             bus = DirectBus(Registry(gateway), SECRET, refresh=0.01, loses=lambda: next(frames))
@@ -275,8 +275,8 @@ class TestDelivery:
             assert gateway.heard == list(range(1, 10))
             assert gateway.messages == 5
 
-    async def test_what_cannot_be_written_is_left_out(self, caplog: pytest.LogCaptureFixture) -> None:
-        """Follows rule 7.8.1: whoever reads finds the hole by the numbers."""
+    async def test_an_unwritable_envelope_is_omitted(self, caplog: pytest.LogCaptureFixture) -> None:
+        """Follows rule 7.8.1: a reader detects the gap by the numbers."""
         broken = Chunk(REF, Attempt(1), 0, 0, "\ud800", 1, AT)
         async with listening() as (gateway,), writing(Registry(gateway)) as bus:
             gateway.wanted[STREAM] = None
@@ -287,7 +287,7 @@ class TestDelivery:
         assert gateway.heard == [1]
         assert "cannot be encoded" in caplog.text
 
-    async def test_what_waits_is_sent_before_it_leaves(self) -> None:
+    async def test_queued_frames_are_sent_before_the_publisher_closes(self) -> None:
         async with listening() as (gateway,):
             gateway.wanted[STREAM] = None
             async with writing(Registry(gateway), limit=1000) as bus:
@@ -296,19 +296,19 @@ class TestDelivery:
             assert not bus.wants(STREAM)
             await until(lambda: len(gateway.heard) == 500)
 
-    async def test_a_bus_that_never_began_ends(self) -> None:
+    async def test_a_publisher_that_never_started_closes(self) -> None:
         await DirectBus(Registry(), SECRET).aclose()
 
 
 def bus_interest(bus: DirectBus, stream_id: UUID) -> list[Any]:
-    """The links over which a stream is wanted."""
+    """The connections whose gateway wants a stream."""
     links: dict[Any, Any] = vars(bus)["_links"]
     return [each for each in links.values() if stream_id in each.wanted]
 
 
 class TestLinks:
-    async def test_a_gateway_that_is_restarted_is_linked_again(self) -> None:
-        """7.8.1: it asks again for what it wants."""
+    async def test_a_restarted_gateway_is_connected_again(self) -> None:
+        """7.8.1: it subscribes again."""
         async with listening() as (gateway,), writing(Registry(gateway)) as bus:
             gateway.wanted[STREAM] = None
             await until(lambda: bus.wants(STREAM) and gateway.told == [["of-now"]])
@@ -322,7 +322,7 @@ class TestLinks:
             assert (gateway.heard, gateway.told) == ([2], [["of-now"], ["of-now"]])
 
     async def test_gateways_come_and_go(self) -> None:
-        """One that is gone from the registry is served as long as it is linked, and not looked for after."""
+        """One that is gone from the registry is served while it is connected, and not reconnected."""
         async with listening(2) as (one, two):
             one.wanted[STREAM] = two.wanted[STREAM] = None
             registry = Registry(one)
@@ -336,7 +336,7 @@ class TestLinks:
                 await until(lambda: len(vars(bus)["_links"]) == 1)
                 assert len(one.connections) == 1
 
-    async def test_one_that_comes_back_is_linked_again(self) -> None:
+    async def test_a_returning_gateway_is_connected_again(self) -> None:
         async with listening() as (gateway,):
             gateway.wanted[STREAM] = None
             registry = Registry(gateway)
@@ -350,7 +350,7 @@ class TestLinks:
                 registry.present_ones = [gateway]
                 await until(lambda: len(gateway.connections) == 2 and bus.wants(STREAM))
 
-    async def test_a_gateway_that_is_not_there_is_tried_again(self) -> None:
+    async def test_an_unreachable_gateway_is_retried(self) -> None:
         async with listening() as (gateway,):
             await gateway.stop()
             async with writing(Registry(gateway)) as bus:
@@ -360,14 +360,14 @@ class TestLinks:
                 await until(lambda: bus.wants(STREAM))
 
     async def test_a_writer_with_another_secret_is_refused(self, caplog: pytest.LogCaptureFixture) -> None:
-        """And says so once."""
-        async with listening() as (gateway,), writing(Registry(gateway), secret="loud") as bus:  # noqa: S106 -- no secret
+        """And logs so once."""
+        async with listening() as (gateway,), writing(Registry(gateway), secret="loud") as bus:  # noqa: S106 -- a fake secret
             await until(lambda: gateway.refused > 2)
             assert not bus.wants(STREAM)
         assert gateway.connections == []
         assert caplog.text.count("is EVERSTEP_BROADCAST_SECRET the same?") == 1
 
-    async def test_where_there_is_no_gateway_nothing_is_wanted(self) -> None:
+    async def test_without_a_gateway_no_stream_is_wanted(self) -> None:
         registry = Registry()
         async with writing(registry) as bus:
             await until(lambda: registry.asked > 1)
@@ -375,7 +375,7 @@ class TestLinks:
             bus.publish(STREAM, [stored(1)])
             bus.chunk(STREAM, wrote(0))
 
-    async def test_while_nobody_can_tell_where_gateways_are_those_known_are_kept(
+    async def test_while_the_registry_is_unreachable_known_gateways_are_kept(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
         async with listening() as (gateway,):
@@ -394,7 +394,7 @@ class TestLinks:
                 await until(lambda: gateway.told[-1] == ["of-now", "of-then"])
         assert caplog.text.count("looking up the gateways failed") == 1
 
-    async def test_another_epoch_is_told_before_what_follows(self) -> None:
+    async def test_a_new_epoch_is_sent_before_what_follows(self) -> None:
         """7.8.4"""
         async with listening() as (gateway,):
             gateway.wanted[STREAM] = None
@@ -404,7 +404,7 @@ class TestLinks:
                 registry.epoch = "of-then"
                 await until(lambda: gateway.told == [["of-now", "of-then"]])
 
-    async def test_what_a_gateway_of_another_version_says_is_passed_over(
+    async def test_frames_of_another_gateway_version_are_ignored(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
         async with listening() as (gateway,), writing(Registry(gateway)) as bus:
@@ -418,7 +418,7 @@ class TestLinks:
 
 
 async def clogged(bus: DirectBus, gateway: Gateway) -> int:
-    """Publish until nothing more goes out; how many envelopes that took."""
+    """Publish until the socket blocks; returns the number of envelopes."""
     (each,) = bus_interest(bus, STREAM)
     seq = 0
     while not await nothing_goes(each):
@@ -428,7 +428,7 @@ async def clogged(bus: DirectBus, gateway: Gateway) -> int:
 
 
 async def nothing_goes(each: Any) -> bool:
-    """Whether what waits stays where it is, however often the loop turns."""
+    """Whether the queue does not shrink, over many turns of the event loop."""
     for _ in range(20):
         if not len(each._outbox):  # noqa: SLF001
             return False
@@ -437,8 +437,8 @@ async def nothing_goes(each: Any) -> bool:
 
 
 class TestSlowness:
-    async def test_chunks_give_way_first(self) -> None:
-        """Follows rule 7.8.2: a gateway that hangs holds nobody up, and has every envelope once it reads."""
+    async def test_chunks_are_dropped_first(self) -> None:
+        """Follows rule 7.8.2: a gateway that hangs delays no other, and gets every envelope once it reads."""
         async with listening() as (gateway,), writing(Registry(gateway)) as bus:
             gateway.wanted[STREAM] = None
             await until(lambda: bus.wants(STREAM))
@@ -454,8 +454,10 @@ class TestSlowness:
             assert gateway.heard == list(range(1, last + LIMIT))
             assert len(gateway.connections) == 1
 
-    async def test_who_is_too_far_behind_is_linked_anew(self, caplog: pytest.LogCaptureFixture) -> None:
-        """Follows rule 7.8.2: and reads the table for what it missed."""
+    async def test_a_gateway_that_is_too_far_behind_is_reconnected(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Follows rule 7.8.2: and reads the missed envelopes from the table."""
         async with listening() as (gateway,), writing(Registry(gateway)) as bus:
             gateway.wanted[STREAM] = None
             await until(lambda: bus.wants(STREAM))
@@ -470,16 +472,16 @@ class TestSlowness:
             await until(lambda: gateway.heard == [1000])
         assert "does not keep up" in caplog.text
 
-    async def test_who_does_not_answer_is_given_up(self) -> None:
-        """A connection that is only half there."""
+    async def test_a_gateway_that_does_not_answer_is_disconnected(self) -> None:
+        """A half-open connection."""
         async with listening() as (gateway,), writing(Registry(gateway), ping=0.1) as bus:
             gateway.wanted[STREAM] = None
             await until(lambda: bus.wants(STREAM))
             gateway.connections[0].transport.pause_reading()
             await until(lambda: len(gateway.connections) > 1)
 
-    async def test_who_takes_nothing_is_given_up_before_too_much_waits(self) -> None:
-        """Behind what is not taken no ping gets through."""
+    async def test_a_gateway_that_reads_nothing_is_disconnected_before_the_queue_is_too_long(self) -> None:
+        """Pings cannot pass the unread data."""
         async with listening() as (gateway,), writing(Registry(gateway), limit=10_000, ping=0.2) as bus:
             gateway.wanted[STREAM] = None
             await until(lambda: bus.wants(STREAM))
@@ -488,7 +490,9 @@ class TestSlowness:
             await until(lambda: len(gateway.connections) > 1)
             assert len(gateway.pushed[0]) < 100
 
-    async def test_a_hung_gateway_holds_nobody_up_who_leaves(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_hung_gateway_does_not_delay_a_publisher_that_closes(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(publisher, "FLUSH_SECONDS", 0.05)
         async with listening() as (gateway,):
             gateway.wanted[STREAM] = None
@@ -498,12 +502,12 @@ class TestSlowness:
                 await clogged(bus, gateway)
 
 
-def test_who_is_looked_for_had_the_time_to_say_that_it_is_there() -> None:
+def test_the_registry_expires_after_the_announcement_interval() -> None:
     assert PRESENT_SECONDS > 3 * ANNOUNCE_SECONDS
 
 
 class Heard:
-    """What a hub is told."""
+    """The calls that a hub received."""
 
     def __init__(self) -> None:
         self.wanted = {STREAM}
@@ -514,10 +518,10 @@ class Heard:
         self.told.append((stream_id, body, epoch))
 
     def compare(self) -> None:
-        """Somebody is gone."""
+        """The publisher disconnected."""
 
 
-async def test_both_ends_understand_each_other() -> None:
+async def test_publisher_and_hub_understand_each_other() -> None:
     hub, gateway, other = Heard(), Gateway(), uuid4()
     heard: Any = hub
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -1,4 +1,4 @@
-"""The client and the gateway, as they are."""
+"""The real client with the real gateway."""
 
 import asyncio
 from collections.abc import Callable
@@ -38,7 +38,7 @@ async def seqs(news: Stream, count: int) -> list[int | None]:
     return [event.envelope.seq for event in told if isinstance(event, Happened)]
 
 
-async def test_what_is_stored_and_written_is_told() -> None:
+async def test_stored_envelopes_and_text_arrive() -> None:
     """7.8.1"""
     async with running() as gateway, writing(gateway) as writer, aclosing(watching(gateway)) as news:
         gateway.table.store(2)
@@ -57,7 +57,7 @@ async def test_what_is_stored_and_written_is_told() -> None:
         assert [event.envelope.seq for event in last if isinstance(event, Happened)] == [3, 4]
 
 
-async def test_a_token_that_expires_is_followed_by_another_one() -> None:
+async def test_an_expired_token_is_replaced() -> None:
     tokens = iter(["ann for 0.1"])
     has_expired = asyncio.Event()
 
@@ -80,7 +80,7 @@ async def test_a_token_that_expires_is_followed_by_another_one() -> None:
     assert event.envelope.seq == 3
 
 
-async def test_another_history_is_to_be_loaded_anew() -> None:
+async def test_after_an_epoch_change_everything_is_loaded_again() -> None:
     """7.8.4"""
     async with running() as gateway, aclosing(watching(gateway)) as news:
         gateway.table.store(2)
@@ -91,7 +91,7 @@ async def test_another_history_is_to_be_loaded_anew() -> None:
         assert await seqs(news, 1) == [3]
 
 
-async def test_who_is_not_known_and_what_is_not_there_is_refused() -> None:
+async def test_an_unknown_viewer_and_an_unknown_channel_are_refused() -> None:
     async with running() as gateway:
         gateway.keys.closed.add(SESSION)
         with pytest.raises(StreamRefused, match="check the channel's id and the token"):
