@@ -68,10 +68,7 @@ _FIRST_PATHS = {
     "everstep.agent_domain.loop.criteria": "agent_domain.criteria",
     "everstep.agent_domain.loop.continuation": "agent_domain.continuation",
 }
-"""The original paths of modules that were moved.
-
-Qualified class names are sent to clients and stored with evaluations, so they do not change.
-"""
+"""Original paths of moved modules: qualified names are sent to clients and stored, so they do not change."""
 
 
 def class_name(criterion: object) -> str:

@@ -321,12 +321,7 @@ class AgentState:
         return replace(self, facts=self.facts.resumed(now))
 
     def with_step_started(self, at: datetime, hears: int = 0) -> "AgentState":
-        """A step begins; signals of the previous step are cleared.
-
-        Args:
-            at: When it begins.
-            hears: The number of steered messages that enter the conversation with it.
-        """
+        """A step begins, with `hears` steered messages; signals of the previous step are cleared."""
         execution = replace(self.execution, hook_context=EMPTY, started_at=self.execution.started_at or at)
         return replace(self, facts=self.facts.step_started(at, hears), execution=execution)
 
@@ -397,12 +392,7 @@ class AgentState:
         return step_id(self.execution.execution_id, self.facts.recorded_steps + 1)
 
     def abandoned(self, at: datetime, outputs: Callable[[AgentStep], Messages]) -> "AgentState":
-        """Abandon the step in progress; its pending calls receive a result that says they were cancelled.
-
-        Args:
-            at: When it is abandoned.
-            outputs: Makes the step's messages, including those with the results of calls.
-        """
+        """Abandon the step in progress: cancel its pending calls, and make its messages with `outputs`."""
         step = self.current_step
         if self.facts.is_recorded or step is None:
             return replace(self, facts=self.facts.abandoned())
@@ -453,13 +443,9 @@ class AgentState:
     def record_step(
         self, step: AgentStep, *, started_at: datetime | None = None, now: datetime | None = None
     ) -> "AgentState":
-        """Append a step and make it current.
+        """Append a step and make it current, completed at `now`.
 
-        Args:
-            step: The step.
-            started_at: When it started; by default when the step in progress began, else `now`, else when the
-                step was created.
-            now: When it completed; by default when it started.
+        Without `started_at`, it started when the step in progress began, else at `now`, else when created.
         """
         start = started_at or self.facts.step_started_at or now or step.created_at
         state = self.with_current_step(step) if step.is_complete else self
@@ -470,12 +456,8 @@ class AgentState:
         """Set the status to failed, with a failure step that holds the error.
 
         Args:
-            error: An exception, or a step error.
-            at: The time; by default the latest time in the state, or the epoch in a state that no
-                runner has seen.
-
-        Raises:
-            InvalidInput: The error is neither.
+            error: An exception, or a step error; anything else raises `InvalidInput`.
+            at: The time; by default the latest time in the state, or the epoch if no runner has seen it.
         """
         given = cast("object", error)
         if not isinstance(given, BaseException | StepError):
