@@ -1,11 +1,11 @@
-"""What the HTTP API costs: accepting a message, the way to the model, and lists that are long.
+"""Measures the HTTP API: accepting a message, the time to the model, and long lists.
 
-Accepting is measured against a bare FastAPI endpoint that does one INSERT and one `start_workflow`, the way
-to the model against the first activity of such a workflow, both on the same servers and in turns; a list
-of a million messages in 100,000 sessions against one of a thousand. Prints medians, p95 and their ratios,
-and fails if a ratio misses its target.
+Accepting is measured against a bare FastAPI endpoint that does one INSERT and one `start_workflow`. The time
+to the model is measured against the first activity of such a workflow. Both run on the same servers and in
+turns. A list of a million messages in 100,000 sessions is measured against one of a thousand. Prints medians,
+p95 and their ratios, and fails if a ratio misses its target.
 
-python bench/api.py [--requests N] [--no-fsync] [--small]
+    python bench/api.py [--requests N] [--no-fsync] [--small]
 """
 
 import argparse
@@ -54,33 +54,33 @@ AGENT: Final = "assistant"
 WARM_UP: Final = 20
 """Requests that are not counted: first connections, first plans."""
 
-# What is measured against.
+# The baseline.
 
 
 class Message(BaseModel):
-    """A message, as little of it as possible."""
+    """A minimal message."""
 
     content: str
 
 
 @activity.defn
 async def first(content: str) -> None:
-    """Say when a workflow's first activity began."""
+    """Record when a workflow's first activity began."""
     note(content)
 
 
 @workflow.defn
 class Bare:
-    """One activity."""
+    """A workflow with one activity."""
 
     @workflow.run
     async def run(self, content: str) -> None:
-        """Do it."""
+        """Run the activity."""
         await workflow.execute_activity(first, content, start_to_close_timeout=timedelta(minutes=1))
 
 
 def bare_app(settings: Settings) -> FastAPI:
-    """One INSERT, one workflow."""
+    """An application with one INSERT and one workflow."""
     app, engine = FastAPI(), create_async_engine(database_url(settings.required("database_url", "")))
     clients = list[TemporalClient]()
 
@@ -100,23 +100,23 @@ def bare_app(settings: Settings) -> FastAPI:
 
 
 def serve_bare(settings: Settings, port: int) -> None:
-    """The process that answers."""
+    """Run the baseline's process."""
     uvicorn.run(bare_app(settings), port=port, log_level="error", access_log=False)
 
 
-# Who is at work.
+# The workers.
 
 NOTES: Final = "EVERSTEP_BENCH_NOTES"
 
 
 def note(content: str) -> None:
-    """Write down the moment, on a clock that all processes of this machine share."""
+    """Record the time, on a clock that all processes of this machine share."""
     with Path(os.environ[NOTES]).open("a", encoding="utf-8") as notes:
         notes.write(f"{content} {time.monotonic_ns()}\n")
 
 
 class NotingModel:
-    """Says when it is asked, and nothing else."""
+    """A model that records when it is asked."""
 
     async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
         """Answer at once."""
@@ -131,7 +131,7 @@ AGENTS: Final = [
 
 
 async def work(settings: Settings) -> None:
-    """Both workers, for as long as the bench takes."""
+    """Run both workers as long as the bench takes."""
     async with opened(settings) as installation:
         book = AgentBook(AGENTS, installation.models)
         ended = installation.sessions.advance
@@ -148,7 +148,7 @@ async def work(settings: Settings) -> None:
 
 
 def in_process(settings: Settings) -> None:
-    """What the worker process runs."""
+    """The worker process."""
     asyncio.run(work(settings))
 
 
@@ -157,13 +157,13 @@ def in_process(settings: Settings) -> None:
 
 @dataclass(frozen=True)
 class Side:
-    """Somebody who takes messages."""
+    """A server that accepts messages."""
 
     http: httpx2.AsyncClient
     path: str
 
     async def post(self, content: str) -> float:
-        """Seconds until it is accepted."""
+        """Return the seconds until it is accepted."""
         began = time.perf_counter()
         answer = await self.http.post(self.path, json={"content": content})
         took = time.perf_counter() - began
@@ -177,12 +177,12 @@ def p95(values: Sequence[float]) -> float:
 
 
 def line(name: str, *columns: str) -> None:
-    """One line of the table."""
+    """Print one line of the table."""
     print(f"{name:50}" + "".join(f"{column:>14}" for column in columns), flush=True)
 
 
 def compared(name: str, bare: Sequence[float], ours: Sequence[float], limit: float, *, by_p95: bool) -> bool:
-    """Print both and their ratio; whether it is too high."""
+    """Print both and their ratio; return whether it is too high."""
     center = p95 if by_p95 else statistics.median
     ratio = center(ours) / center(bare)
     values = (f"{statistics.median(v) * 1000:.1f}/{p95(v) * 1000:.1f}" for v in (bare, ours))
@@ -191,7 +191,7 @@ def compared(name: str, bare: Sequence[float], ours: Sequence[float], limit: flo
 
 
 async def accepting(sides: Mapping[str, Side], requests: int) -> bool:
-    """One message after the other, in turns."""
+    """Send one message after the other, in turns."""
     took: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(requests + WARM_UP):
         for name, side in sides.items():
@@ -202,7 +202,7 @@ async def accepting(sides: Mapping[str, Side], requests: int) -> bool:
 
 
 async def reaching(sides: Mapping[str, Side], requests: int, notes: Path) -> bool:
-    """From the request to the model, or to the first activity; one after the other, in turns."""
+    """Measure from the request to the model, or to the first activity; one after the other, in turns."""
     sent: dict[str, tuple[str, int]] = {}
     for _ in range(requests):
         for name, side in sides.items():
@@ -235,7 +235,7 @@ SMALL, LARGE = 100, 100_000
 
 
 async def listing(short: httpx2.AsyncClient, long: httpx2.AsyncClient, requests: int) -> bool:
-    """First pages of lists, in turns."""
+    """Measure the first pages of lists, in turns."""
     missed = False
     ids = [(await http.get("/agent/sessions")).json()["items"][7]["id"] for http in (short, long)]
     paths = {
@@ -260,13 +260,13 @@ async def listing(short: httpx2.AsyncClient, long: httpx2.AsyncClient, requests:
 
 
 def free_port() -> int:
-    """One that nobody uses."""
+    """A port that is not in use."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return listener.getsockname()[1]
 
 
 async def answers(http: httpx2.AsyncClient, path: str) -> None:
-    """Come back once somebody answers there."""
+    """Wait until the server answers."""
     async with asyncio.timeout(60):
         while True:
             try:
@@ -302,7 +302,7 @@ async def everstep_api(settings: Settings) -> AsyncGenerator[httpx2.AsyncClient]
 
 @asynccontextmanager
 async def bare_api(settings: Settings) -> AsyncGenerator[httpx2.AsyncClient]:
-    """What it is compared with."""
+    """The baseline's process."""
     port = free_port()
     process = multiprocessing.get_context("spawn").Process(
         target=serve_bare, args=(settings, port), daemon=True
@@ -319,7 +319,7 @@ async def bare_api(settings: Settings) -> AsyncGenerator[httpx2.AsyncClient]:
 
 @asynccontextmanager
 async def working(settings: Settings) -> AsyncGenerator[None]:
-    """Workers in a process of their own."""
+    """Run the workers in their own process."""
     process = multiprocessing.get_context("spawn").Process(target=in_process, args=(settings,), daemon=True)
     process.start()
     try:
@@ -330,7 +330,7 @@ async def working(settings: Settings) -> AsyncGenerator[None]:
 
 
 async def database(settings: Settings, name: str, fill: str) -> Settings:
-    """A database of its own, with something in it."""
+    """Create and fill a separate database."""
     url = settings.required("database_url", "")
     with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}".encode())
@@ -343,7 +343,7 @@ async def database(settings: Settings, name: str, fill: str) -> Settings:
 
 
 async def benched(requests: int, sessions: int, *, fsync: bool) -> bool:
-    """On servers of its own; whether a target was missed."""
+    """Measure on separate servers; return whether a target was missed."""
     postgres = {} if fsync else {"fsync": "off"}
     with TemporaryDirectory(prefix="everstep-bench-") as folder:
         notes = Path(folder) / "notes"

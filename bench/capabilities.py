@@ -1,8 +1,8 @@
-"""What capabilities cost, each against the least that does the same.
+"""Measures the cost of capabilities, each against a minimal implementation.
 
 Prints medians, p95 and their ratios, and fails if a ratio misses its target.
 
-python bench/capabilities.py [--rounds N] [--only ROW]
+    python bench/capabilities.py [--rounds N] [--only ROW]
 """
 
 import argparse
@@ -43,17 +43,17 @@ WARM_UP: Final = 5
 
 
 def p95(values: Sequence[float]) -> float:
-    """What one in twenty is above."""
+    """The value that one in twenty exceeds."""
     return sorted(values)[int(len(values) * 0.95)]
 
 
 def line(name: str, *columns: str) -> None:
-    """One line of the table."""
+    """Print one line of the table."""
     print(f"{name:50}" + "".join(f"{column:>14}" for column in columns), flush=True)
 
 
 def compared(name: str, bare: Sequence[float], ours: Sequence[float], limit: float) -> bool:
-    """Print both and their ratio; whether it is too high."""
+    """Print both and their ratio; return whether it is too high."""
     ratio = statistics.median(ours) / statistics.median(bare)
     values = (f"{statistics.median(v) * 1000:.2f}/{p95(v) * 1000:.2f}" for v in (bare, ours))
     line(name, *values, f"{ratio:.2f}", f"<= {limit:.2f}", "MISSED" if ratio > limit else "")
@@ -75,14 +75,14 @@ async def sandbox(rounds: int) -> bool:
 
 
 async def true(ours: Sandbox) -> float:
-    """As the tool runs it: with limits, watched, and until nothing of it is left; how long it takes."""
+    """Time `true` as the tool runs it: with limits, watched, and until all its processes have ended."""
     began = time.perf_counter()
     assert (await ours.run("true")).exit_code == 0
     return time.perf_counter() - began
 
 
 async def bare_true(ours: Sandbox) -> float:
-    """What it is compared with; its arguments are there already."""
+    """Time the baseline; its arguments are prepared."""
     descriptors = list[int]()
 
     def descriptor(content: bytes) -> int:
@@ -115,7 +115,7 @@ async def bare_true(ours: Sandbox) -> float:
 
 
 async def read(rounds: int) -> bool:
-    """`read_file` of 2,000 lines, against the same done with `open`, in turns."""
+    """`read_file` of 2,000 lines, against `open`, in turns."""
     took: tuple[list[float], list[float]] = ([], [])
     with TemporaryDirectory(prefix="everstep-bench-") as folder:
         name = "source.py"
@@ -136,7 +136,7 @@ async def read(rounds: int) -> bool:
 
 
 def plainly_read(path: str) -> str:
-    """The whole file, its lines with their numbers: what the model reads, and no questions asked."""
+    """The whole file with line numbers, as the model reads it, without any checks."""
     with open(path, encoding="utf-8") as file:
         lines = file.read().removesuffix("\n").split("\n")
     return "\n".join(f"{number:>6}\t{line[:MAX_LINE_CHARS]}" for number, line in enumerate(lines, 1))
@@ -147,7 +147,7 @@ CALL_SECONDS: Final = 0.1
 
 
 def waiting_agent(name: str, calls: int) -> AgentDefinition:
-    """Makes so many calls at once, and says so."""
+    """An agent that makes a number of calls at once."""
 
     @tool
     async def wait(number: int) -> str:
@@ -183,7 +183,7 @@ async def calls(rounds: int) -> bool:
 
 
 async def step_of(client: Client, agent: str) -> float:
-    """The seconds of an execution's first step, as it was recorded."""
+    """The recorded seconds of an execution's first step."""
     execution = await client.start(agent, "Wait.")
     await execution.result()
     first, *_ = await execution.steps()
@@ -199,7 +199,7 @@ ROWS: Final[Mapping[str, Callable[[int], Awaitable[bool]]]] = {
 
 
 async def benched(rounds: int, rows: Sequence[str]) -> bool:
-    """One row after the other; whether a target was missed."""
+    """Measure one row after the other; return whether a target was missed."""
     line("", "bare", "everstep", "ratio", "target")
     return any([await ROWS[row](rounds) for row in rows])
 

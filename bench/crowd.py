@@ -1,7 +1,7 @@
-"""Many viewers and one writer, in a process of their own: what the bench of the gateway loads servers with.
+"""The load for the gateway's bench: many viewers and one writer, in a separate process.
 
-Frames are read and written by hand, on uvloop, so that one core takes as much as possible. Whatever is sent
-carries a mark: its number within its stream, and the moment at which it should have been sent.
+Frames are read and written by hand, on uvloop, so that one core handles as many as possible. Every envelope
+carries a mark: its number within its stream, and the time at which it should have been sent.
 """
 
 import asyncio
@@ -29,18 +29,18 @@ from everstep.agent_domain.stream.envelopes import Envelope, EnvelopeType
 from everstep.agent_domain.values import frozen_map, json_text
 
 NUMBER: Final = 11
-"""Where a mark's number ends: `#`, ten digits, and then nineteen of a moment in nanoseconds."""
+"""The length of a mark's number: `#` and ten digits. Nineteen digits with a time in nanoseconds follow."""
 MARK: Final = 30
 PATIENCE: Final = 5.0
-"""Seconds without anything new after which what is missing is lost."""
+"""Seconds without new data after which missing data counts as lost."""
 AT_ONCE: Final = 64
-"""So many viewers come, and so much is pushed, together at most."""
+"""The maximum number of viewers that connect, and of pushes that are sent, at the same time."""
 HANDSHAKES: Final = 950
-"""Connections in a second; gateways let in a thousand."""
+"""Connections per second; gateways accept a thousand."""
 SMALL: Final = 16 * 1024
-"""Bytes that the kernel takes for who does not read."""
+"""The receive buffer of a viewer that does not read, in bytes."""
 
-# What the kernel says of a process.
+# The kernel's data about a process.
 
 
 def cpu_of(pid: int) -> float:
@@ -50,7 +50,7 @@ def cpu_of(pid: int) -> float:
 
 
 def memory_of(pid: int) -> int:
-    """Bytes of memory that it holds."""
+    """Bytes of memory that a process holds."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -76,7 +76,7 @@ def frame(body: bytes, kind: int = TEXT) -> bytes:
 
 
 def span(data: bytes, at: int) -> tuple[int, int]:
-    """From where to where a frame of a server goes that begins there; beyond the data if more has to come."""
+    """The start and end of the body of a server's frame; the end is beyond the data if more has to come."""
     size = data[at + 1] if at + 1 < len(data) else 0
     if size == IN_TWO_BYTES:
         return at + 4, at + 4 + int.from_bytes(data[at + 2 : at + 4])
@@ -108,12 +108,12 @@ class Target:
     port: int
     push_port: int
     token: str = ""
-    """For viewers; without one it is the relay that the gateway is compared with."""
+    """For viewers; without one it is the baseline relay."""
     secret: str = ""
     epoch: str = ""
 
     def viewer(self, stream: UUID, *, is_back: bool) -> list[bytes]:
-        """What a viewer sends, each after an answer; who is back wants all that is stored."""
+        """A viewer's frames, each sent after an answer; a returning viewer asks for all stored ones."""
         if not self.token:
             return [request("/"), frame(f"{'*' * is_back}{stream}".encode())]
         since: dict[str, Any] = {"since": {"seq": 0}} if is_back else {}
@@ -122,7 +122,7 @@ class Target:
         return [opening, said(type="hello", token=self.token), subscription]
 
     def writer(self) -> bytes:
-        """What the writer sends first."""
+        """The first frame of the writer."""
         if not self.token:
             return request("/push")
         shown = f"Bearer {link.link_token(self.secret)}"
@@ -131,14 +131,14 @@ class Target:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a server did for a while, and what came of it."""
+    """The server's work in a period, and its result."""
 
     seconds: float
     deliveries: int
     cpu: float
-    """Seconds of the server's."""
+    """CPU seconds of the server."""
     own_cpu: float
-    """Seconds of the crowd's."""
+    """CPU seconds of the crowd."""
     p50: float = 0.0
     p99: float = 0.0
     p999: float = 0.0
@@ -150,12 +150,12 @@ class Measured:
 
     @property
     def is_faultless(self) -> bool:
-        """Whether everybody was sent everything, once and in order."""
+        """Whether all viewers received everything, once and in order."""
         return not (self.lost or self.doubled or self.disordered or self.cut)
 
 
 class Tally:
-    """What all viewers together were sent."""
+    """The counters of all viewers together."""
 
     __slots__ = ("cut", "disordered", "doubled", "is_timed", "late", "received", "skipped")
 
@@ -163,7 +163,7 @@ class Tally:
         self.received = self.doubled = self.disordered = self.skipped = self.cut = 0
         self.is_timed = False
         self.late = array("q")
-        """Nanoseconds between the moment of a mark and its arrival."""
+        """Nanoseconds between the time of a mark and its arrival."""
 
 
 class Peer(asyncio.Protocol):
@@ -180,15 +180,15 @@ class Peer(asyncio.Protocol):
         self.joined = asyncio.get_running_loop().create_future()
         self.is_slow = False
         self.last = 0
-        """The number that came last."""
+        """The number of the last mark."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Ask for the handshake."""
+        """Request the handshake."""
         self.transport = cast("asyncio.Transport", transport)
         self.transport.write(self._script.pop())
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Only who does not read may be cut."""
+        """Count a cut, unless this viewer does not read."""
         if not self.joined.done():
             self.joined.set_exception(exc or ConnectionError("the server closed the connection"))
         elif self.transport and not self.is_slow:
@@ -196,13 +196,13 @@ class Peer(asyncio.Protocol):
         self.transport = None
 
     def leave(self) -> None:
-        """Go away."""
+        """Abort the connection."""
         transport, self.transport = self.transport, None
         if transport:
             transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Count what came. This is where the time goes."""
+        """Count the marks. Most of the CPU time is spent here."""
         now = time.monotonic_ns()
         if self._rest:
             data = self._rest + data
@@ -232,7 +232,7 @@ class Peer(asyncio.Protocol):
         tally.received += count
 
     def _other(self, data: bytes, at: int, start: int, after: int) -> int:
-        """Answers, and what keeps a connection; where the next frame begins, 0 if more has to come."""
+        """Handle other frames; return the start of the next frame, or 0 if more has to come."""
         if data.startswith(b"HTTP/", at):
             after = data.find(b"\r\n\r\n", at) + 4
             if after < len("\r\n\r\n"):
@@ -259,7 +259,7 @@ class Peer(asyncio.Protocol):
             self.joined.set_result(None)
 
     def write(self, data: bytes) -> None:
-        """Send it."""
+        """Send data."""
         if self.transport:
             self.transport.write(data)
 
@@ -277,7 +277,7 @@ class Peer(asyncio.Protocol):
 
 
 class Lines:
-    """Envelopes of one stream, as they are pushed, each a little different."""
+    """Envelopes of one stream for pushing, each slightly different."""
 
     def __init__(self, stream: UUID, size: int) -> None:
         told = Envelope(
@@ -296,13 +296,13 @@ class Lines:
         self.number = 0
 
     def next(self, moment: int) -> bytes:
-        """Another one."""
+        """The next envelope."""
         self.number += 1
         return b"%b#%010d%019d%b%d}" % (self._before, self.number, moment, self._after, self.number)
 
 
 class Crowd:
-    """All of them."""
+    """All viewers and the writer."""
 
     def __init__(self) -> None:
         self._tally = Tally()
@@ -313,7 +313,7 @@ class Crowd:
         self._writer: Peer | None = None
         self._lines: dict[UUID, Lines] = {}
         self._coming = asyncio.Semaphore(AT_ONCE)
-        # On a core of its own, the writer does not sleep: that would make it late by a millisecond.
+        # On its own core the writer does not sleep: that would make it late by a millisecond.
         self._spins = len(os.sched_getaffinity(0)) > 1
 
     async def pin(self, cores: set[int]) -> None:
@@ -323,7 +323,7 @@ class Crowd:
     async def join(
         self, target: Target, streams: Sequence[UUID], count: int, *, is_back: bool = False
     ) -> Measured:
-        """So many viewers come, evenly spread over the streams; those who are back all at once."""
+        """Connect viewers, evenly spread over the streams; returning viewers connect all at once."""
         self._target, self._tally, loop = target, Tally(), asyncio.get_running_loop()
         self._watching = [streams[number % len(streams)] for number in range(count)]
         self._lines = {}
@@ -345,14 +345,14 @@ class Crowd:
             await asyncio.wait_for(asyncio.shield(peer.joined), 60)
 
     async def leave(self) -> None:
-        """Everybody goes."""
+        """Close all connections."""
         for peer in (*self._viewers, *([self._writer] if self._writer else [])):
             peer.leave()
         self._viewers, self._writer = [], None
         await asyncio.sleep(0.1)
 
     async def stop_reading(self, count: int) -> None:
-        """The first so many viewers take nothing more, and their kernel takes little for them."""
+        """Make the first viewers stop reading, with a small receive buffer in their kernel."""
         for viewer in self._viewers[:count]:
             viewer.is_slow = True
             if viewer.transport:
@@ -362,7 +362,7 @@ class Crowd:
     async def publish(
         self, size: int, seconds: float, *, rate: float = 0, window: int = 0, warm: float = 0.5
     ) -> Measured:
-        """Push envelopes: so many in a second, or so that never more than a window of them is on its way."""
+        """Push envelopes: at a rate per second, or with at most a window of them in flight."""
         await self._link(size)
         loop_turn = partial(asyncio.sleep, 0 if self._spins else 0.001)
         every = [*self._lines.values()]
@@ -395,13 +395,13 @@ class Crowd:
         return self._with_faults(measured)
 
     async def _link(self, size: int) -> None:
-        """Be a writer's link, if it is none yet."""
+        """Connect the writer if it is not connected."""
         if not self._writer:
             self._writer = Peer(self._tally, [self._target.writer()])
             await self._connect(self._writer, self._target.push_port)
             if self._target.epoch:
                 self._push(link.told(self._target.epoch).encode())
-            # Gateways look whether what they were not pushed is in the table.
+            # Gateways check the table for envelopes that were not pushed.
             await asyncio.sleep(0.5)
         self._lines = self._lines or {stream: Lines(stream, size) for stream in dict.fromkeys(self._watching)}
 
@@ -410,7 +410,7 @@ class Crowd:
         self._writer.write(frame(message))
 
     async def push_each(self, target: Target, streams: Sequence[UUID], size: int, number: int) -> None:
-        """So many envelopes in each stream, before anybody watches."""
+        """Push envelopes to each stream before there are viewers."""
         self._target, self._tally, self._watching, self._lines = target, Tally(), [*streams], {}
         await self._link(size)
         for _ in range(number):
@@ -419,24 +419,24 @@ class Crowd:
         await asyncio.sleep(1)
 
     async def measure(self, seconds: float, *, is_timed: bool = False) -> Measured:
-        """Let time pass."""
+        """Measure while time passes."""
         meter = Meter(self._tally, self._target.pid, is_timed=is_timed)
         await asyncio.sleep(seconds)
         return meter.read()
 
     async def sent(self, number: int, seconds: float = 30) -> Measured:
-        """Come back once everybody was sent as much; how long that took, and what it took of the server."""
+        """Wait until all viewers have received that number; return the time and the server's CPU time."""
         meter = Meter(self._tally, self._target.pid, is_timed=False)
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while any(viewer.last < number for viewer in self._viewers):  # noqa: ASYNC110 -- nobody tells
+                while any(viewer.last < number for viewer in self._viewers):  # noqa: ASYNC110 -- there is no event for it
                     await asyncio.sleep(0.005)
         measured = meter.read()
         late = sum(max(0, number - viewer.last) for viewer in self._viewers)
         return self._with_faults(replace(measured, lost=late))
 
     async def _all_is_there(self) -> None:
-        """Whatever was pushed, or nothing new for a while."""
+        """Wait until everything pushed has arrived, or nothing new arrives for a while."""
         until, before = time.monotonic() + PATIENCE, -1
         while self._missing() and time.monotonic() < until:
             if self._tally.received > before:
@@ -458,7 +458,7 @@ class Crowd:
 
 
 class Meter:
-    """From one moment to another."""
+    """Measures from its creation to `read`."""
 
     def __init__(self, tally: Tally, pid: int, *, is_timed: bool = True) -> None:
         self._tally = tally
@@ -471,7 +471,7 @@ class Meter:
         self._own_cpu = time.process_time()
 
     def read(self) -> Measured:
-        """What has happened meanwhile."""
+        """The measurement so far."""
         seconds, deliveries = time.monotonic() - self._began, self._tally.received - self._received
         cpu, own_cpu = cpu_of(self._pid) - self._cpu, time.process_time() - self._own_cpu
         late = sorted(self._tally.late)
@@ -480,7 +480,7 @@ class Meter:
 
 
 async def obey(pipe: Connection) -> None:
-    """Do what is asked, one thing after the other, until nobody asks any more."""
+    """Run commands from the pipe, one after the other, until it is closed."""
     crowd = Crowd()
     gc.collect()
     gc.freeze()
@@ -490,10 +490,10 @@ async def obey(pipe: Connection) -> None:
             asked, args, given = await asyncio.to_thread(pipe.recv)
             try:
                 pipe.send(await getattr(crowd, asked)(*args, **given))
-            except Exception as error:  # noqa: BLE001 -- whoever asked is told
+            except Exception as error:  # noqa: BLE001 -- it is sent to the caller
                 pipe.send(error)
 
 
 def in_process(pipe: Connection) -> None:
-    """What the process runs."""
+    """The process of the crowd."""
     uvloop.run(obey(pipe))

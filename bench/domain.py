@@ -1,4 +1,4 @@
-"""What deciding costs. Prints ratios measured in one run, interleaved, and fails if one is too high.
+"""Measures the cost of decisions, as ratios within one interleaved run; fails if one is too high.
 
 python bench/domain.py [--rounds N]
 """
@@ -35,7 +35,7 @@ RULES = ExecutionPlan(
 
 @dataclass(frozen=True)
 class Ratio:
-    """Two costs, measured alternately, and how far apart they may be."""
+    """Two costs, measured alternately, and the limit for their ratio."""
 
     name: str
     one: Callable[[], object]
@@ -44,7 +44,7 @@ class Ratio:
     repeat: int = 200
 
     def measured(self, rounds: int) -> tuple[float, float]:
-        """The median seconds of each, over so many alternating rounds."""
+        """The median seconds of each, over a number of alternating rounds."""
         times: tuple[list[float], list[float]] = ([], [])
         for _ in range(rounds):
             for work, taken in ((self.one, times[0]), (self.other, times[1])):
@@ -62,7 +62,7 @@ def step(number: int) -> StepFacts:
 
 
 def facts_after(steps: int) -> ExecutionFacts:
-    """Bare facts after so many steps, with one more complete and not yet recorded."""
+    """Facts after a number of steps, with one more complete and not yet recorded."""
     facts = ExecutionFacts().entered(NOW)
     for number in range(1, steps + 1):
         facts = facts.step_started(NOW).with_step(step(number))
@@ -79,7 +79,7 @@ def body(state: AgentState, number: int) -> AgentStep:
 
 
 def state_after(steps: int) -> AgentState:
-    """A full state after so many steps, the last one not yet recorded."""
+    """A full state after a number of steps, the last one not yet recorded."""
     agent = execution = UUID(int=1)
     state = AgentState.empty().identified(agent, execution).entered(NOW)
     for number in range(1, steps + 1):
@@ -97,7 +97,7 @@ def deciding(state: ExecutionFacts | AgentState) -> Callable[[], object]:
 
 
 def folding(facts: ExecutionFacts) -> Callable[[], object]:
-    """One more step folded in: recorded, started, answered."""
+    """Fold in one more step: recorded, started, answered."""
     following = step(facts.step_count + 1)
     return lambda: facts.recorded(None).step_started(NOW).with_step(following)
 
@@ -109,7 +109,7 @@ def importing(module: str) -> Callable[[], object]:
 
 
 def ratios() -> list[Ratio]:
-    """Everything that is measured; the first is compared with the second."""
+    """All ratios; the first value is compared with the second."""
     few, many = facts_after(10), facts_after(1000)
     short, long = state_after(10), state_after(1000)
     return [

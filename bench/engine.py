@@ -1,12 +1,11 @@
-"""What durability costs. Ten model turns with nine tool calls, against Temporal with nothing on top.
+"""Measures the cost of durability: ten model turns with nine tool calls, against plain Temporal.
 
-Both sides run on the same servers, in turns: Everstep, whose model answers at once and whose every step
-is written to PostgreSQL, and a workflow with the same 19 activities, which do nothing and keep nothing.
-Each side has a worker process of its own with the same settings; the client is this process. Prints
-medians over the rounds and their ratios, which unlike times mean something on other machines too, and
-fails if a ratio misses its target.
+Both sides run on the same servers, in turns: Everstep, whose model answers at once and which writes every
+step to PostgreSQL, and a workflow with the same 19 activities, which do nothing and store nothing. Each side
+has its own worker process with the same settings; the client is this process. Prints medians over the rounds
+and their ratios, which are comparable across machines, unlike times. Fails if a ratio misses its target.
 
-python bench/engine.py [--rounds N] [--concurrent N] [--no-fsync]
+    python bench/engine.py [--rounds N] [--concurrent N] [--no-fsync]
 """
 
 import argparse
@@ -55,12 +54,12 @@ BARE: Final = "bare"
 QUICK: Final = "quick"
 REGULAR: Final = "regular"
 
-# What is measured against.
+# The baseline.
 
 
 @dataclass(frozen=True)
 class Turn:
-    """A model's turn, or the call that it made."""
+    """A turn of the model, or the call that it made."""
 
     execution_id: str
     number: int
@@ -68,7 +67,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Answer:
-    """As little of an answer as a workflow needs to go on."""
+    """The part of an answer that a workflow needs."""
 
     call_id: str | None
     tool: str | None
@@ -97,7 +96,7 @@ class Bare:
 
     @workflow.run
     async def run(self, execution_id: str) -> int:
-        """Take turns; the last one calls nothing."""
+        """Run the turns; the last one calls nothing."""
         tokens, limit = 0, timedelta(minutes=1)
         for number in range(1, TURNS + 1):
             turn = Turn(execution_id, number)
@@ -108,11 +107,11 @@ class Bare:
         return tokens
 
 
-# What is measured.
+# The measured agents.
 
 
 def looking_agent(name: str, *, quick: bool) -> AgentDefinition:
-    """Looks nine times and says so."""
+    """An agent that looks nine times and reports it."""
 
     @tool(name="look", options=ToolOptions(quick=quick))
     async def seen(number: int) -> str:
@@ -133,9 +132,9 @@ AGENTS: Final = {name: looking_agent(name, quick=name == QUICK) for name in (QUI
 
 
 class Traffic:
-    """How often each method of a store waited for the database, and how many transactions it made.
+    """Counts how often each method of a store waited for the database, and its transactions.
 
-    Read off libpq's own trace: the server ends every answer with `ReadyForQuery`, which says whether a
+    It reads libpq's own trace: the server ends every answer with `ReadyForQuery`, which says whether a
     transaction is still open.
     """
 
@@ -150,7 +149,7 @@ class Traffic:
             connection.driver_connection.pgconn.trace(file)
 
     def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
-        """The store's method, watched."""
+        """The store's method, wrapped."""
         method = getattr(self.store, name)
 
         async def watched(*args: Any, **given: Any) -> Any:
@@ -169,7 +168,7 @@ class Traffic:
 
 @asynccontextmanager
 async def bare_worker(settings: Settings) -> AsyncGenerator[dict[str, Callable[[], object]]]:
-    """The same settings, as far as they do not concern activities that this one has not."""
+    """A worker with the same settings, except those for activities that it does not have."""
     async with Worker(
         await TemporalClient.connect(settings.required("temporal_address", "")),
         task_queue=BARE,
@@ -185,7 +184,7 @@ async def bare_worker(settings: Settings) -> AsyncGenerator[dict[str, Callable[[
 
 @asynccontextmanager
 async def everstep_worker(settings: Settings) -> AsyncGenerator[dict[str, Callable[[], object]]]:
-    """The product's."""
+    """The product's worker."""
     async with opened(settings) as installation:
         book = AgentBook(AGENTS.values(), installation.models)
         async with make_worker(installation.temporal, installation.store, book, settings):
@@ -194,7 +193,7 @@ async def everstep_worker(settings: Settings) -> AsyncGenerator[dict[str, Callab
 
 @asynccontextmanager
 async def watched_worker(settings: Settings) -> AsyncGenerator[dict[str, Callable[[], object]]]:
-    """The product's, on a store that is watched."""
+    """The product's worker, on a store that is watched."""
     async with opened(settings) as installation:
         assert settings.data_dir
         traffic: Any = Traffic(installation, settings.data_dir / f"{settings.task_queue}.trace")
@@ -210,7 +209,7 @@ def cpu_seconds() -> float:
 
 
 async def serve(kind: str, settings: Settings, pipe: Connection) -> None:
-    """Work, and answer questions, until nobody is there to ask them."""
+    """Work, and answer questions, until the pipe is closed."""
     workers = {BARE: bare_worker, "everstep": everstep_worker, "watched": watched_worker}
     async with workers[kind](settings) as more:
         answers = {"ready": lambda: None, "cpu": cpu_seconds, **more}
@@ -228,25 +227,25 @@ async def serve(kind: str, settings: Settings, pipe: Connection) -> None:
 
 
 def in_process(kind: str, settings: Settings, pipe: Connection) -> None:
-    """What the process runs."""
+    """The worker process."""
     asyncio.run(serve(kind, settings, pipe))
 
 
 @dataclass(frozen=True)
 class WorkerProcess:
-    """A worker in a process of its own, which can be asked."""
+    """A worker in its own process, which answers questions."""
 
     pipe: Connection
 
     async def ask(self, question: str) -> Any:
-        """`cpu`, `traffic`, `forget`, or whether it is `ready`."""
+        """Ask for `cpu`, `traffic`, `forget`, or whether it is `ready`."""
         self.pipe.send(question)
         return await asyncio.to_thread(self.pipe.recv)
 
 
 @asynccontextmanager
 async def worker_process(kind: str, settings: Settings) -> AsyncGenerator[WorkerProcess]:
-    """Started, ready, and stopped at the end."""
+    """Start a worker and wait until it is ready; stop it at the end."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=in_process, args=(kind, settings, theirs), daemon=True)
@@ -266,7 +265,7 @@ async def worker_process(kind: str, settings: Settings) -> AsyncGenerator[Worker
 
 @dataclass(frozen=True)
 class Side:
-    """Something that executes, and the process in which it does."""
+    """A system that executes, and its process."""
 
     name: str
     worker: WorkerProcess
@@ -274,12 +273,12 @@ class Side:
     samples: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
 
     async def execute(self) -> None:
-        """One execution, from its start to its end."""
+        """Run one execution to its end."""
         handle = await self.start()
         await handle.result()
 
     async def in_a_row(self, executions: int) -> None:
-        """One after the other."""
+        """Run executions one after the other."""
         began, cpu = time.perf_counter(), await self.worker.ask("cpu")
         for _ in range(executions):
             await self.execute()
@@ -287,14 +286,14 @@ class Side:
         self._note("cpu in a row", (await self.worker.ask("cpu") - cpu) / executions / TURNS)
 
     async def at_once(self, executions: int) -> None:
-        """All at the same time."""
+        """Run all executions at the same time."""
         began, cpu = time.perf_counter(), await self.worker.ask("cpu")
         await asyncio.gather(*(self.execute() for _ in range(executions)))
         self._note("per second", executions / (time.perf_counter() - began))
         self._note("cpu at once", (await self.worker.ask("cpu") - cpu) / executions / TURNS)
 
     async def history(self) -> None:
-        """How much Temporal keeps of an execution."""
+        """Measure how much history Temporal stores for an execution."""
         handle = await self.start()
         await handle.result()
         info = (await handle.describe()).raw_description.workflow_execution_info
@@ -307,7 +306,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table: a ratio and how high it may be, or how low."""
+    """A line of the table: a ratio with an upper or a lower limit."""
 
     name: str
     what: str
@@ -334,7 +333,7 @@ ROWS: Final = (
 
 
 def misses(value: float, target: str) -> bool:
-    """Whether a value is on the wrong side of its target."""
+    """Whether a value misses its target."""
     if not target:
         return False
     relation, limit = target.split()
@@ -342,17 +341,17 @@ def misses(value: float, target: str) -> bool:
 
 
 def line(name: str, *columns: str) -> None:
-    """One line of the table."""
+    """Print one line of the table."""
     print(f"{name:52}" + "".join(f"{column:>12}" for column in columns), flush=True)
 
 
 def print_ratios(sides: Mapping[str, Side]) -> bool:
-    """The table of what was measured against the bare workflow; whether a target was missed."""
+    """Print the comparison with the bare workflow; return whether a target was missed."""
     missed = False
     line("", "bare", "everstep", "ratio", "target")
     for row in ROWS:
         bare, ours = sides[BARE].samples[row.what], sides[row.side].samples[row.what]
-        # Of each round by itself: what else the machine has to do changes from round to round.
+        # Per round: other load on the machine changes from round to round.
         ratio = statistics.median(our / their for our, their in zip(ours, bare, strict=True))
         values = (f"{statistics.median(v) * row.scale:,.1f} {row.unit:2}" for v in (bare, ours))
         wrong = misses(ratio, row.target)
@@ -368,7 +367,7 @@ METHODS: Final = {
 
 
 def print_traffic(name: str, counted: Mapping[tuple[str, str], int]) -> bool:
-    """What one execution asked of the database; whether a target was missed."""
+    """Print the database traffic of one execution; return whether a target was missed."""
     missed = False
     for what, (number, methods) in METHODS.items():
         for kind, target in (("transactions", "<= 2.00"), ("round trips", "")):
@@ -383,14 +382,14 @@ def print_traffic(name: str, counted: Mapping[tuple[str, str], int]) -> bool:
 
 @dataclass(frozen=True)
 class Bench:
-    """All of it, on servers that run."""
+    """All measurements, on running servers."""
 
     settings: Settings
     rounds: int
     concurrent: int
 
     async def run(self) -> bool:
-        """Measure and print; whether a target was missed."""
+        """Measure and print; return whether a target was missed."""
         async with AsyncExitStack() as stack:
             installation = await stack.enter_async_context(opened(self.settings))
             bare = await stack.enter_async_context(worker_process(BARE, self.settings))
@@ -402,10 +401,10 @@ class Bench:
         return await self._watch() or missed
 
     async def _measure(self, sides: Iterable[Side]) -> None:
-        """In turns, every round begun by another side."""
+        """In turns; another side begins each round."""
         order = list(sides)
         for side in order:
-            # First connections, first imports; nobody's business here.
+            # Not measured: first connections and first imports.
             await asyncio.gather(*(side.execute() for _ in range(self.concurrent)))
             await side.history()
             side.samples["history bytes"] *= self.rounds
@@ -418,7 +417,7 @@ class Bench:
             order.append(order.pop(0))
 
     async def _watch(self) -> bool:
-        """Count what one execution asks of the database, after another one that made the connections."""
+        """Count the database traffic of one execution, after another one that opened the connections."""
         settings = self.settings.model_copy(update={"task_queue": "watched"})
         missed = False
         async with opened(settings) as installation, worker_process("watched", settings) as worker:
@@ -450,7 +449,7 @@ class Bench:
 
 
 async def benched(rounds: int, concurrent: int, *, fsync: bool) -> bool:
-    """On servers of its own; whether a target was missed."""
+    """Measure on separate servers; return whether a target was missed."""
     postgres = {} if fsync else {"fsync": "off"}
     with TemporaryDirectory(prefix="everstep-bench-") as folder:
         config = EmbeddedConfig(Path(folder), temporal_port=0, ui_port=0, postgres_settings=postgres)

@@ -1,13 +1,13 @@
-"""What the gateway costs, and how late it is: many viewers, many streams, text as it is written.
+"""Measures the gateway's cost and latency: many viewers, many streams, text as it is written.
 
-`everstep gateway` runs as a process of its own on a real PostgreSQL. It is compared with a relay on
-`websockets` that has no table, resumes nothing and looks after nobody (bench/relay.py): both are loaded by
-the same process (bench/crowd.py) with the same envelopes, in turns. Server and load have a core each, if
-there are two. The way of text from a worker to viewers is compared with one bare hop between two processes.
-Prints medians over the rounds and their ratios, and fails if one misses its target, or if anything is lost,
-doubled or out of order.
+`everstep gateway` runs as a separate process on a real PostgreSQL. It is compared with a relay on
+`websockets` that has no table, no resumption and no checks (bench/relay.py). Both are loaded by the same
+process (bench/crowd.py) with the same envelopes, in turns. Server and load have a core each if there are two.
+The path of text from a worker to viewers is compared with one bare hop between two processes. Prints medians
+over the rounds and their ratios, and fails if one misses its target, or if anything is lost, doubled or out
+of order.
 
-python bench/gateway.py [--rounds N] [--only SCENARIO] [--quick]
+    python bench/gateway.py [--rounds N] [--only SCENARIO] [--quick]
 """
 
 import argparse
@@ -61,12 +61,12 @@ HERE: Final = Path(__file__).parent
 VIEWERS, STREAMS = 1000, 100
 BYTES: Final = 500
 RATES: Final = (2000, 6000)
-"""Envelopes in a second; each goes to ten viewers."""
+"""Envelopes per second; each is delivered to ten viewers."""
 WINDOW: Final = 256
-"""Envelopes that are on their way, where nothing says how fast."""
+"""Envelopes in flight if there is no rate."""
 IDLE, IDLE_STREAMS = 10_000, 1000
 STORED: Final = 300
-"""Envelopes that each viewer who comes back is sent."""
+"""Envelopes that each returning viewer receives."""
 SLOW, SLOW_AMONG, SLOW_STREAMS = 20, 100, 10
 SLOW_BYTES: Final = 2000
 
@@ -75,16 +75,16 @@ EVERY: Final = 0.05
 """Seconds between two words of a model."""
 TYPIST: Final = "typist"
 
-# What is shown.
+# Output.
 
 
 def line(name: str, *columns: str) -> None:
-    """One line of the table."""
+    """Print one line of the table."""
     print(f"{name:52}" + "".join(f"{column:>12}" for column in columns), flush=True)
 
 
 def misses(value: float, target: str) -> bool:
-    """Whether a value is on the wrong side of its target."""
+    """Whether a value misses its target."""
     if not target:
         return False
     relation, limit = target.split()
@@ -93,9 +93,9 @@ def misses(value: float, target: str) -> bool:
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table: of both sides and their ratio, and how high that may be, or how low.
+    """A line of the table: the values of both sides, and their ratio with an upper or a lower limit.
 
-    Where the relay has nothing to compare with, the target is for our own value, in this unit.
+    If the relay has no comparable value, the target is for our own value, in this unit.
     """
 
     name: str
@@ -128,18 +128,18 @@ ROWS: Final = (
 )
 
 Samples: TypeAlias = dict[tuple[str, str], list[float]]
-"""What was measured: by the name of a row and the side."""
+"""The measured values, by the name of a row and the side."""
 
 
 def print_ratios(samples: Samples) -> bool:
-    """The table of what was measured on both sides; whether a target was missed."""
+    """Print the comparison; return whether a target was missed."""
     missed = False
     line("", *SIDES, "ratio", "target")
     for row in ROWS:
         relay, ours = (samples.get((row.name, side), []) for side in SIDES)
         if not ours:
             continue
-        # Of each round by itself: what else the machine has to do changes from round to round.
+        # Per round: other load on the machine changes from round to round.
         ratio = statistics.median(our / max(their, 1e-9) for our, their in zip(ours, relay, strict=True))
         values = [statistics.median(each) * row.scale for each in (relay, ours)]
         wrong = misses(values[1] if row.is_alone else ratio, row.target)
@@ -156,7 +156,7 @@ def print_ratios(samples: Samples) -> bool:
 
 @asynccontextmanager
 async def process(*command: str, **environment: str) -> AsyncGenerator[tuple[int, int]]:
-    """A Python of its own meanwhile, that says first at which URL it listens: its id, and the port."""
+    """Run a Python process that first prints the URL at which it listens; yield its id and the port."""
     given, pipe = {**os.environ, **environment}, asyncio.subprocess.PIPE
     with TemporaryFile() as log:
         started = await asyncio.create_subprocess_exec(
@@ -179,12 +179,12 @@ async def process(*command: str, **environment: str) -> AsyncGenerator[tuple[int
 
 @dataclass(frozen=True)
 class CrowdProcess:
-    """The load, in a process of its own."""
+    """The load, in a separate process."""
 
     pipe: Connection
 
     async def ask(self, what: str, *args: Any, **given: Any) -> Any:
-        """Let it do something; what came of it."""
+        """Run a command of the crowd and return its result."""
         self.pipe.send((what, args, given))
         answer = await asyncio.to_thread(self.pipe.recv)
         if isinstance(answer, Exception):
@@ -194,7 +194,7 @@ class CrowdProcess:
 
 @asynccontextmanager
 async def crowding() -> AsyncGenerator[CrowdProcess]:
-    """Started, and stopped at the end."""
+    """Start the process; stop it at the end."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     started = context.Process(target=in_process, args=(theirs,), daemon=True)
@@ -207,18 +207,18 @@ async def crowding() -> AsyncGenerator[CrowdProcess]:
         await asyncio.to_thread(started.join)
 
 
-# A model that types, and the process in which it does.
+# A model that types, and its process.
 
 
 @dataclass(frozen=True)
 class Typist:
-    """A model whose every word says when it was said. All begin when there is this file."""
+    """A model whose every word contains the time of its writing. All begin once the file exists."""
 
     words: int
     go: Path
 
     async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
-        """One word after the other."""
+        """Send one word after the other."""
         del request
         while not self.go.exists():  # noqa: ASYNC110 -- another process makes it
             await asyncio.sleep(0.1)
@@ -226,7 +226,7 @@ class Typist:
         for number in range(1, self.words + 1):
             await asyncio.sleep(EVERY)
             on_text(f"#{number:010}{time.monotonic_ns():019} ")
-        # What is stored is told as well, and carries no marks.
+        # The stored answer is published as well, and has no marks.
         return says("Typed.")
 
 
@@ -236,7 +236,7 @@ def typing(model: Typist) -> AgentDefinition:
 
 
 async def work(settings: Settings, model: Typist) -> None:
-    """Be a worker, linked to the gateway, for as long as the bench takes."""
+    """Run a worker, linked to the gateway, as long as the bench takes."""
     async with opened(settings, is_linked=True) as installation:
         book = AgentBook([typing(model)], installation.models)
         async with make_worker(
@@ -246,13 +246,13 @@ async def work(settings: Settings, model: Typist) -> None:
 
 
 def work_in_process(settings: Settings, model: Typist) -> None:
-    """What the worker's process runs."""
+    """The worker process."""
     asyncio.run(work(settings, model))
 
 
 @asynccontextmanager
 async def working(settings: Settings, model: Typist) -> AsyncGenerator[None]:
-    """A worker in a process of its own."""
+    """Run a worker in its own process."""
     started = multiprocessing.get_context("spawn").Process(
         target=work_in_process, args=(settings, model), daemon=True
     )
@@ -289,7 +289,7 @@ ENVELOPES: Final = """
 
 @dataclass
 class Bench:
-    """All of it, on servers that run."""
+    """All measurements, on running servers."""
 
     settings: Settings
     crowd: CrowdProcess
@@ -300,17 +300,17 @@ class Bench:
 
     @property
     def cores(self) -> list[int]:
-        """Those that this process may use."""
+        """The cores that this process may use."""
         return sorted(os.sched_getaffinity(0))
 
     async def run(self, scenarios: Iterable[str]) -> bool:
-        """Measure and print; whether a target was missed."""
+        """Measure and print; return whether a target was missed."""
         wanted = set(scenarios)
         compared = {name: each for name, each in self._compared().items() if name in wanted}
         await self.crowd.ask("pin", {self.cores[-1]})
         for number in range(self.rounds):
             for name, (scenario, options) in compared.items():
-                # To fill memory takes long, and gives the same each time.
+                # Filling memory takes long, and gives the same result each time.
                 if number and name == "idle":
                     continue
                 for side in SIDES if number % 2 == 0 else reversed(SIDES):
@@ -351,7 +351,7 @@ class Bench:
 
     @asynccontextmanager
     async def served(self, side: str, *options: str) -> AsyncGenerator[Target]:
-        """A server of this kind, in a process of its own."""
+        """Run a server of this kind in its own process."""
         if side == RELAY:
             async with process(str(HERE / "relay.py"), *options) as (pid, port):
                 yield Target(pid, port, port)
@@ -370,7 +370,7 @@ class Bench:
             yield Target(pid, port, link_port, token, self.settings.gateway_secret or "", epoch)
 
     async def _present(self) -> tuple[str, int]:
-        """The epoch, and where the gateway takes what is pushed: by the table in which it says so."""
+        """The epoch, and the URL for pushes: from the table in which gateways register."""
         engine = create_engine(self.settings.required("database_url", ""))
         try:
             epoch, [(_, url)] = await PostgresGateways(engine).present(PRESENT_SECONDS)
@@ -379,12 +379,12 @@ class Bench:
             await engine.dispose()
 
     def database(self) -> psycopg.Connection[Any]:
-        """To the tables."""
+        """A connection to the tables."""
         url = self.settings.required("database_url", "").replace("+psycopg", "")
         return psycopg.connect(url, autocommit=True)
 
     def streams(self, number: int, stored: int = 0) -> list[UUID]:
-        """Sessions, and what was told in them."""
+        """Create sessions, with stored envelopes."""
         with self.database() as connection:
             made = connection.execute(SESSIONS, {"streams": number, "stored": stored}).fetchall()
             streams = [row[0] for row in made]
@@ -396,7 +396,7 @@ class Bench:
     # Scenarios, on one side.
 
     async def fanout(self, side: str, target: Target) -> list[Measured]:
-        """A thousand viewers, ten to a stream, as much as comes and as much as goes."""
+        """A thousand viewers, ten per stream, at several rates and at full speed."""
         await self.crowd.ask("join", target, self.streams(STREAMS), VIEWERS)
         seconds = 1.0 if self.is_quick else 2.5
         speeds = {
@@ -420,7 +420,7 @@ class Bench:
         return all_of_it
 
     async def idle(self, side: str, target: Target) -> list[Measured]:
-        """Ten thousand who watch, and nothing happens."""
+        """Ten thousand idle viewers."""
         most = int(resource.getrlimit(resource.RLIMIT_NOFILE)[1] * 0.9) - 100
         viewers = 1000 if self.is_quick else min(IDLE, most)
         if viewers < IDLE:
@@ -435,7 +435,7 @@ class Bench:
         return [done]
 
     async def replay(self, side: str, target: Target) -> list[Measured]:
-        """A thousand come back at once and missed all there was; the relay has it in its memory."""
+        """A thousand viewers return at once and missed everything; the relay has it in memory."""
         if side == RELAY:
             streams = [uuid4() for _ in range(STREAMS)]
             await self.crowd.ask("push_each", target, streams, BYTES, STORED)
@@ -449,9 +449,9 @@ class Bench:
         return [done]
 
     async def slow(self, side: str, target: Target) -> list[Measured]:
-        """One in five suddenly reads nothing any more."""
+        """One in five viewers stops reading."""
         await self.crowd.ask("join", target, self.streams(SLOW_STREAMS), SLOW_AMONG)
-        # Until as much is held of each stream as ever will be.
+        # Until the buffer of each stream is full.
         first: Measured = await self.crowd.ask("publish", SLOW_BYTES, 3.0, rate=RATES[0])
         before = memory_of(target.pid)
         await self.crowd.ask("stop_reading", SLOW)
@@ -469,9 +469,9 @@ class Bench:
     # From a worker to viewers.
 
     async def chunks(self) -> None:
-        """Text on its way, next to one bare hop; and what of it is written."""
+        """Streamed text, next to one bare hop; and how much of it is stored."""
         seconds = 2 if self.is_quick else 8
-        # Some before, and some after what is measured.
+        # Some words before, and some after the measured ones.
         words = int((seconds + 4) / EVERY)
         floor = await self._hop(seconds, words)
         assert self.settings.data_dir
@@ -495,14 +495,14 @@ class Bench:
         self._print_chunks(floor, done, rows / tokens, tokens / done.seconds)
 
     async def _all_have_begun(self) -> None:
-        """Until each is told to have begun, and what that took is over."""
+        """Wait until each has begun, and the load of that is over."""
         async with asyncio.timeout(60):
-            while self._rows("agent_steps") < EXECUTIONS:  # noqa: ASYNC110 -- nobody tells
+            while self._rows("agent_steps") < EXECUTIONS:  # noqa: ASYNC110 -- another process writes
                 await asyncio.sleep(0.1)
         await asyncio.sleep(1)
 
     async def _hop(self, seconds: float, words: int) -> Measured:
-        """From the process that writes to the viewer."""
+        """Measure from the process that writes to the viewer."""
         options = ("--every", str(EVERY), "--times", str(words))
         async with self.served(RELAY, *options) as target:
             await self.crowd.ask("join", target, [uuid4() for _ in range(EXECUTIONS)], READERS)
@@ -549,7 +549,7 @@ async def peak(pid: int) -> int:
 
 
 async def benched(rounds: int, scenarios: Iterable[str], *, is_quick: bool) -> bool:
-    """On servers of its own; whether a target was missed."""
+    """Measure on separate servers; return whether a target was missed."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with TemporaryDirectory(prefix="everstep-bench-") as folder:

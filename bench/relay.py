@@ -1,11 +1,11 @@
-"""What the gateway is compared with: a relay on `websockets`, as its documentation says how to broadcast.
+"""The baseline for the gateway: a relay on `websockets` that broadcasts as its documentation recommends.
 
-Whoever connects at `/push` pushes lines, a stream's id and what is sent to all who watch it. Everybody else
-says which stream he watches and is answered; with a `*` before it he is first sent the last of what it had.
-With `--every`, each stream that is watched says the moment so often by itself: that is one hop, from the
-process that writes to a viewer.
+A connection to `/push` pushes lines: a stream's id, and the text for all viewers of the stream. Every other
+connection sends the id of the stream that it watches, and is answered; with a `*` before it, the stored lines
+of the stream are sent first. With `--every`, the relay itself writes timestamps to each watched stream: that
+is one hop, from the process that writes to a viewer.
 
-python bench/relay.py [--keep N] [--every SECONDS --times N]
+    python bench/relay.py [--keep N] [--every SECONDS --times N]
 """
 
 import argparse
@@ -22,7 +22,7 @@ WORD = '{{"type":"token","session_id":"{}","payload":{{"content":"{}","padding":
 
 
 class Relay:
-    """Who watches what, and the last of what there was."""
+    """The viewers of each stream, and its last lines."""
 
     def __init__(self, keep: int, every: float, times: int) -> None:
         self._watching: defaultdict[str, set[ServerConnection]] = defaultdict(set)
@@ -32,7 +32,7 @@ class Relay:
         self._writers: dict[str, asyncio.Task[None]] = {}
 
     async def serve(self, connection: ServerConnection) -> None:
-        """One connection, until it is closed."""
+        """Serve one connection, until it is closed."""
         with suppress(ConnectionClosed):
             if connection.request and connection.request.path == "/push":
                 await self._listen(connection)
@@ -63,7 +63,7 @@ class Relay:
             self._watching[stream].discard(viewer)
 
     async def _write(self, stream: str) -> None:
-        await asyncio.sleep(2)  # until all have come
+        await asyncio.sleep(2)  # Until all have come.
         for number in range(1, self._times + 1):
             await asyncio.sleep(self._every)
             said = f"#{number:010}{time.monotonic_ns():019}"
@@ -71,7 +71,7 @@ class Relay:
 
 
 async def relay(keep: int, every: float, times: int) -> None:
-    """Serve for as long as the bench takes."""
+    """Serve as long as the bench runs."""
     relaying = Relay(keep, every, times)
     async with serve(
         relaying.serve, "127.0.0.1", 0, compression=None, max_size=64 << 20, backlog=1024
@@ -82,11 +82,11 @@ async def relay(keep: int, every: float, times: int) -> None:
 
 
 def main() -> None:
-    """Be the process: what relays is on uvloop, as gateways are, and what writes is not, as workers are."""
+    """Run the process: the relay uses uvloop, like gateways; the writer does not, like workers."""
     parser = argparse.ArgumentParser(description="A relay, to compare the gateway with.")
-    parser.add_argument("--keep", type=int, default=0, help="what of a stream is kept (0)")
+    parser.add_argument("--keep", type=int, default=0, help="how many lines of a stream are kept (0)")
     parser.add_argument("--every", type=float, default=0, help="seconds between two words of a stream")
-    parser.add_argument("--times", type=int, default=0, help="so many words")
+    parser.add_argument("--times", type=int, default=0, help="how many words")
     given = parser.parse_args()
     work = relay(given.keep, given.every, given.times)
     with suppress(KeyboardInterrupt):

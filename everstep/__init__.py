@@ -1,8 +1,8 @@
 """Everstep: durable AI agents.
 
-What a program needs to build agents and to run them in its own process. The names stand in
-`__init__.pyi`, for type checkers and for this module alike: each is loaded when it is first used,
-so that importing `everstep` costs next to nothing.
+The public API: everything that a program needs to build agents and to run them in its own process. The names
+are in `__init__.pyi`, for type checkers and for this module: each is loaded on first use, so that importing
+`everstep` costs next to nothing.
 """
 
 import ast

@@ -1,6 +1,7 @@
-"""YAML from strangers: plain values only, in bounded time.
+"""Safe YAML: plain values only, in bounded time.
 
-Agents and skills both have it in their files. This module imports no other of ours, so any layer may use it.
+Agent files and skills contain YAML from strangers. This module imports no other of ours, so any layer may use
+it.
 """
 
 from typing import Any, Final
@@ -14,23 +15,27 @@ MAX_YAML: Final = 64 * 1024
 
 
 def load_yaml(text: str) -> object:
-    """The value of a YAML text; `ValueError` when it is invalid, uses aliases or has a key twice."""
+    """Parse a YAML text.
+
+    Raises:
+        ValueError: It is invalid, uses aliases or has a key twice.
+    """
     if len(text) > MAX_YAML:
         raise ValueError(f"it is longer than {MAX_YAML} characters; shorten it")
     try:
         loader = _PlainLoader(text)
         return loader.get_single_data()
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, yaml.YAMLError) as error:
-        # Besides its own errors, PyYAML lets escape what Python makes of an explicit tag
-        # with a wrong value, such as `!!int ""`.
+        # In addition to its own errors, PyYAML raises Python's conversion errors for an explicit tag with a
+        # wrong value, such as `!!int ""`.
         raise ValueError(str(error) or type(error).__name__) from error
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """Refuses aliases: nine of them in nine lines stand for a billion values.
+    """Refuses aliases and duplicate keys.
 
-    And keys that stand twice, of which PyYAML takes the last without a word: whoever reads `tools: []` at the
-    top of a file should not have to look for another `tools` below.
+    Nine aliases in nine lines can expand to a billion values. PyYAML silently takes the last of duplicate
+    keys, so a `tools: []` at the top of a file could be overridden by another `tools` further down.
     """
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
@@ -43,7 +48,7 @@ class _PlainLoader(yaml.SafeLoader):
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
             if key.value in seen:
                 raise ConstructorError(
-                    problem=f"the key '{key.value}' stands there twice", problem_mark=key.start_mark
+                    problem=f"the key '{key.value}' is there twice", problem_mark=key.start_mark
                 )
             seen.add(key.value)
         return super().construct_mapping(node, deep=deep)

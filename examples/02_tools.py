@@ -1,7 +1,7 @@
-"""An agent that uses tools, and a trace that says what it did and why it stopped. Needs no keys.
+"""An agent that uses tools, and a trace that shows its work and why it stopped. Needs no keys.
 
-The model is a script, so that this runs anywhere. Everything else is real: the loop, the tools,
-the limits, the error policy, and the votes that decide whether another step follows.
+The model is a script, so that this runs anywhere. Everything else is real: the loop, the tools, the limits,
+the error policy, and the votes that decide whether another step follows.
 """
 
 import asyncio

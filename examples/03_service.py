@@ -1,7 +1,7 @@
-"""A service that starts an agent, is asked a question by it, answers, and gets the result.
+"""A service that starts an agent, answers the agent's question, and gets the result.
 
-The service deals with the agent through a client; a worker runs it. Here both are in one process,
-with servers of their own, so that this runs anywhere without keys.
+The service uses the agent through a client; a worker runs it. Here both are in one process, with their own
+servers, so that this runs anywhere without keys.
 
     python examples/03_service.py [--data DIR]
 """
@@ -34,7 +34,7 @@ agents = [
 
 
 async def question_of(execution: Execution) -> str:
-    """What the agent wants to know; it may take its time to ask."""
+    """Wait for the agent's question."""
     while (await execution.get()).status is not ExecutionStatus.PAUSED:  # noqa: ASYNC110 -- it pauses elsewhere
         await asyncio.sleep(0.05)
     (request,) = await execution.requests()
@@ -42,10 +42,10 @@ async def question_of(execution: Execution) -> str:
 
 
 async def serve(client: Client) -> None:
-    """What a service does."""
+    """The code of the service."""
     execution = await client.start("secretary", "Arrange a meeting with Ada")
     print(f"The agent asks: {await question_of(execution)}")
-    print(f"It is {(await execution.get()).status} meanwhile, and holds no worker.")
+    print(f"It is {(await execution.get()).status}, and holds no worker.")
     await execution.submit_input("Friday")
     await execution.result()
     row = await execution.get()
@@ -53,7 +53,7 @@ async def serve(client: Client) -> None:
 
 
 async def main(data: Path) -> None:
-    """Servers, a worker, and the service."""
+    """Start servers and a worker, and run the service."""
     settings = Settings.read(data_dir=data, agents=f"examples.{Path(__file__).stem}:agents")
     async with local(settings, temporal_port=0, ui_port=0) as (installation, _services):
         stop = asyncio.Event()

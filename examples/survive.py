@@ -1,8 +1,8 @@
 """Kill the worker in the middle of an agent's work, and watch another one finish it. Needs no keys.
 
-Everything is real: a Temporal server, a PostgreSQL, worker processes, `kill -9`. Only the model is a
-script. Every booking and every answer of the model is counted in a file, outside of Everstep, so
-that you can see that nothing was done twice.
+Everything is real: a Temporal server, a PostgreSQL, worker processes, `kill -9`. Only the model is a script.
+Every booking and every answer of the model is counted in a file, outside of Everstep, so that you can see
+that nothing was done twice.
 
     python examples/survive.py [--data DIR]
 """
@@ -43,7 +43,7 @@ turns:
 
 
 def count(what: str) -> None:
-    """One more of this, in a file that no crash can undo."""
+    """Append a line to a file, which no crash can undo."""
     with Path(os.environ[COUNTED]).open("a", encoding="utf-8") as file:
         file.write(what + "\n")
 
@@ -52,7 +52,7 @@ class CountedModel(ScenarioModel):
     """A scripted model whose answers are counted, as a provider would bill them."""
 
     async def respond(self, request: InferenceRequest, on_text: object) -> InferenceResponse:
-        """The scripted answer."""
+        """Return the scripted answer and count it."""
         response = await super().respond(request, on_text)  # type: ignore[arg-type]
         count(f"model: {response.text}")
         return response
@@ -90,7 +90,7 @@ agents = [
 
 
 async def start_worker(data: Path) -> Process:
-    """A worker process, as `everstep worker` starts it."""
+    """Start a worker process, like `everstep worker`."""
     here = Path(__file__)
     command = [
         "-m",
@@ -107,14 +107,14 @@ async def start_worker(data: Path) -> Process:
 
 
 async def is_booking_the_room(execution: Execution) -> bool:
-    """Whether the slow tool runs at this moment."""
+    """Whether the slow tool is running."""
     steps = await execution.steps()
     calls = [call for step in steps for call in step.calls]
     return any(call.call.name == "book_room" and call.record is None and call.attempts for call in calls)
 
 
 async def main(data: Path) -> None:
-    """The whole story."""
+    """Run the demo."""
     print("Starting PostgreSQL and Temporal ...")
     given = Settings.read(data_dir=data, agents=f"examples.{Path(__file__).stem}:agents")
     async with local(given) as (installation, _services):
@@ -144,7 +144,7 @@ async def crash_and_recover(execution: Execution, worker: Process, data: Path) -
 
 
 async def kill_while_booking(execution: Execution, worker: Process, data: Path) -> Process:
-    """The crash, at the worst moment: a tool runs, and nobody knows how far it came."""
+    """Crash the worker at the worst moment: while a tool runs, and its progress is unknown."""
     while not await is_booking_the_room(execution):  # noqa: ASYNC110 -- it happens in another process
         await asyncio.sleep(0.05)
     os.kill(worker.pid, signal.SIGKILL)
@@ -155,7 +155,7 @@ async def kill_while_booking(execution: Execution, worker: Process, data: Path) 
 
 
 def report(execution_id: UUID) -> None:
-    """What was counted outside of Everstep."""
+    """Print what was counted outside of Everstep."""
     print(f"\nCounted outside of Everstep, for execution {execution_id}:")
     counted = Counter(Path(os.environ[COUNTED]).read_text(encoding="utf-8").splitlines())
     for what, times in counted.items():
@@ -166,7 +166,7 @@ def report(execution_id: UUID) -> None:
 
 
 async def stay(settings: Settings) -> None:
-    """Leave time for a look at Temporal's UI, if somebody is there to look."""
+    """Leave time for a look at Temporal's UI, if the terminal is interactive."""
     if sys.stdin.isatty():
         print(f"\nHave a look at {settings.ui_url}; Enter stops everything.")
         await asyncio.to_thread(sys.stdin.readline)

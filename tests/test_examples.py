@@ -44,7 +44,7 @@ def test_a_service_gets_its_result(tmp_path: Path) -> None:
     """8.4.1, 8.5.3: the agent waits for a person, and continues."""
     told = output_of("03_service.py", "--data", str(tmp_path / "data"))
 
-    assert "It is paused meanwhile" in told
+    assert "It is paused, and holds no worker" in told
     assert "It completed after 2 steps: The meeting is arranged." in told
 
 

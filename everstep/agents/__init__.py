@@ -1,5 +1,5 @@
-"""Agents defined in files: where the files lie, how they are read, and which of two wins.
+"""Agents defined in files: where the files are, how they are read, and which of two with one name is used.
 
-The domain parses texts that it is given; here is the file system. May import
-`agent_domain`, and none of its sibling packages.
+The domain parses texts; this package reads the file system. May import `agent_domain`, and none of its
+sibling packages.
 """

@@ -1,8 +1,7 @@
 """Agent definitions in files: one agent each, in markdown (`.md`) or JSON (`.json`).
 
-Such files are written by many hands, so a folder with one broken file still gives all other
-agents. They may also come from strangers: no file is read beyond its size limit, and YAML
-gives plain values only.
+Such files have many authors, so a folder with one broken file still gives all other agents. They may also
+come from strangers: no file is read beyond its size limit, and YAML gives plain values only.
 """
 
 import logging
@@ -32,13 +31,13 @@ HOME_FOLDER: Final = ".everstep/agents"
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """The argument of a warning: what was left out, and why."""
+    """The argument of a warning: the path that was skipped, and the error."""
 
     path: Path
     error: InvalidInput
 
     def __str__(self) -> str:
-        # A file's words may end up in a terminal, which would obey them.
+        # The text comes from a file and may end up in a terminal, so control characters are replaced.
         told = "".join(char if char.isprintable() or char == "\n" else "\ufffd" for char in str(self.error))
         return f"skipped an agent definition: {told}"
 
@@ -47,15 +46,19 @@ class AgentRegistry(registry.AgentRegistry):
     """Agent specs by name, from code and from files."""
 
     def load_from_file(self, path: Path | str) -> AgentSpec:
-        """Register the agent in the file; `InvalidInput` names the file."""
+        """Register the agent in the file.
+
+        Raises:
+            InvalidInput: The file is invalid; the message names it.
+        """
         spec = read_agent(_path(path))
         self.register(spec)
         return spec
 
     def load_from_directory(self, path: Path | str, recursive: bool = False) -> None:
-        """Register all agents in the folder, if it exists, in the order of their names.
+        """Register all agents in the folder, if it exists, sorted by name.
 
-        A file that is no agent is logged as a warning and left out.
+        A file that is no agent is logged as a warning and skipped.
         """
         for file in agent_files(_path(path), recursive=recursive):
             try:
@@ -66,19 +69,23 @@ class AgentRegistry(registry.AgentRegistry):
     def auto_discover(self, project: Path | str | None = None, home: Path | str | None = None) -> None:
         """Register the agents of the project and of the user.
 
-        Of equal names the first folder wins: `.everstep/agents/` of the project, then its
-        `.claude/agents/`, then `.everstep/agents/` at home.
+        The first folder with a name wins: `.everstep/agents/` of the project, then its `.claude/agents/`,
+        then `.everstep/agents/` at home.
         """
         root = Path.cwd() if project is None else _path(project)
         folders = [root / folder for folder in PROJECT_FOLDERS]
         folders.append((Path.home() if home is None else _path(home)) / HOME_FOLDER)
-        # The last to register a name wins, so the first folder comes last.
+        # A later registration replaces an earlier one, so the first folder comes last.
         for folder in reversed(folders):
             self.load_from_directory(folder)
 
 
 def read_agent(path: Path) -> AgentSpec:
-    """The agent in the file; `InvalidInput` names the file."""
+    """Read the agent in the file.
+
+    Raises:
+        InvalidInput: The file is invalid; the message names it.
+    """
     try:
         text = _text(path)
         return AgentSpec.from_json(text) if _suffix(path) == ".json" else AgentSpec.from_markdown(text)
@@ -100,7 +107,7 @@ def _text(path: Path) -> str:
         raise InvalidInput(f"an agent is defined in a file that ends in {' or '.join(SUFFIXES)}")
     # Reading from a pipe or a device could wait for ever.
     if path.exists() and not path.is_file():
-        raise InvalidInput("it is no regular file")
+        raise InvalidInput("it is not a regular file")
     with path.open("rb") as file:
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
@@ -113,9 +120,9 @@ def _suffix(path: Path) -> str:
 
 
 def agent_files(directory: Path, *, recursive: bool = False) -> Iterator[Path]:
-    """The files of a folder before those of its folders, each in the order of their names.
+    """The agent files of a folder, then those of its subfolders if `recursive`, each sorted by name.
 
-    Links to folders are not followed: they may lead in circles.
+    Links to folders are not followed: they may form loops.
     """
     pending = [directory]
     while pending:
@@ -138,5 +145,5 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def skip(path: Path, error: InvalidInput) -> None:
-    """Log that there is no agent in the file, and why."""
+    """Log that the file defines no agent, and why."""
     logger.warning("%s", Skipped(path, error))

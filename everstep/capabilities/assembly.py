@@ -1,8 +1,8 @@
-"""An agent that was written down becomes one that can be run: capabilities by their names, tools chosen.
+"""Builds an agent definition from an agent file: capabilities by name, and the selected tools.
 
-What it can do follows from four keys. `capabilities` installs those that it names; a tool that none of them
-brings installs the capability that has it; `skills` installs that of the skills, and `approval` that of
-approvals. Then `tools`, if it is there, keeps those that it names and no others.
+Four keys decide. `capabilities` installs the capabilities that it names. A tool that none of them has
+installs the capability that it belongs to. `skills` installs the skills capability, and `approval` the
+approval capability. `tools`, if present, keeps only the tools that it names.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,13 +22,17 @@ from everstep.capabilities.catalogue import Catalogue, Entry, Resolve, Surroundi
 from everstep.capabilities.subagents import ADDRESS, Some
 
 SKILLS = "skills"
-"""The capability that the key `skills` asks for."""
+"""The capability that the key `skills` installs."""
 APPROVAL = "approval"
-"""The one that the key `approval` asks for, which says what its option `tools` would."""
+"""The capability that the key `approval` installs; the key's value becomes its option `tools`."""
 
 
 def assembled(spec: AgentSpec, here: Surroundings, catalogue: Catalogue, resolve: Resolve) -> AgentDefinition:
-    """The agent; `InvalidInput` says what cannot be had, and what there is."""
+    """Build an agent definition from its file.
+
+    Raises:
+        InvalidInput: A capability, tool, option or preset does not exist; the message lists those that do.
+    """
     here = replace(here, resolve=resolve)
     wanted = _wanted(spec, catalogue)
     builder = _Choosing.base()
@@ -48,57 +52,61 @@ def assembled(spec: AgentSpec, here: Surroundings, catalogue: Catalogue, resolve
 
 
 class _Choosing(AgentBuilder):
-    """Leaves out the tools that were not chosen, whatever brings them."""
+    """A builder that drops the tools that `tools` does not select."""
 
     def __init__(self) -> None:
         super().__init__()
         self.chosen: frozenset[str] | None = None
-        """None for all."""
+        """None selects all tools."""
         self.offered: dict[str, None] = {}
         self.prefixes: list[str] = []
-        """How the tools of toolsets begin; which ones these are, only an execution will know."""
+        """Name prefixes of the toolsets. Which tools a toolset has is known only when an execution runs."""
         self.guarded: list[str] = []
-        """The tools of which it is said whether people decide about their calls."""
+        """The tools that have an approval rule."""
 
     @property
     def kept(self) -> list[str]:
-        """Those of the tools that were offered that were chosen."""
+        """The names of the added tools that are selected."""
         return [name for name in self.offered if self.chosen is None or name in self.chosen]
 
     def with_tools(self, tools: Iterable[Tool] | Tool) -> Self:
-        """Those of them that were chosen."""
+        """Add the tools that are selected."""
         given = list(tools) if isinstance(tools, Iterable) else [tools]
         self.offered |= dict.fromkeys(tool.name for tool in given)
         chosen = self.chosen
         return super().with_tools([tool for tool in given if chosen is None or tool.name in chosen])
 
     def with_approval(self, tool: str, approval: str | Sequence[Mapping[str, Any]]) -> Self:
-        """Remembered, as the tool may be added later."""
+        """Add an approval rule, and record it for the check at the end: the tool may be added later."""
         self.guarded.append(tool)
         return super().with_approval(tool, approval)
 
     def with_toolset(self, toolset: Toolset) -> Self:
-        """Those of its tools that were chosen."""
+        """Add a toolset, reduced to the selected tools.
+
+        Raises:
+            InvalidInput: No selected tool belongs to the toolset.
+        """
         prefix = f"{toolset.name}_"
         self.prefixes.append(prefix)
         if self.chosen is None:
             return super().with_toolset(toolset)
         if not any(name.startswith(prefix) for name in self.chosen):
             raise InvalidInput(
-                f"'tools' names none that begins with '{prefix}'; name one, or leave the server out"
+                f"'tools' names no tool that begins with '{prefix}'; name one, or leave the server out"
             )
         return super().with_toolset(Some(toolset, sorted(self.chosen)))
 
 
 def _wanted(spec: AgentSpec, catalogue: Catalogue) -> list[tuple[Entry, Mapping[str, Any]]]:
-    """The capabilities that it asks for, by name or by a tool, with their options."""
+    """The capabilities that the file asks for, by name or by tool, with their options."""
     named: Mapping[str, Any] = frozen_map(spec.capabilities or EMPTY)
     options = {name: named[name] for name in named}
     if spec.skills is not None:
         options.setdefault(SKILLS, EMPTY)
     if spec.approval:
         if APPROVAL in options:
-            raise InvalidInput("'approval' is there twice, as a key and as a capability; keep one of them")
+            raise InvalidInput("'approval' is set twice, as a key and as a capability; keep one of them")
         options[APPROVAL] = frozen_map({"tools": spec.approval})
     wanted = {name: catalogue.get(name) for name in options}
     for tool in spec.tools or ():
@@ -109,7 +117,7 @@ def _wanted(spec: AgentSpec, catalogue: Catalogue) -> list[tuple[Entry, Mapping[
 
 
 def _chosen(spec: AgentSpec, catalogue: Catalogue) -> frozenset[str]:
-    """The tools that it names, and those for the skills that it names."""
+    """The tools in `tools`, and those of the skills capability if the file names skills."""
     for_skills = catalogue.get(SKILLS).tools if spec.skills is not None else ()
     return frozenset([*(spec.tools or ()), *for_skills])
 
@@ -118,20 +126,20 @@ def _install(entry: Entry, options: Mapping[str, Any], here: Surroundings, build
     entry.install(builder, options, here)
     if builder.chosen is not None and entry.tools and builder.chosen.isdisjoint(entry.tools):
         raise InvalidInput(
-            f"'tools' names none of the capability '{entry.name}' ({', '.join(entry.tools)}); "
+            f"'tools' names no tool of the capability '{entry.name}' ({', '.join(entry.tools)}); "
             "name one, or leave the capability out"
         )
 
 
 def _require_tools(spec: AgentSpec, builder: _Choosing, catalogue: Catalogue) -> None:
-    """Refuse tools that nothing brings: a misspelt one would be missed in the middle of a run."""
+    """Refuse unknown tools here, because a misspelt name would otherwise fail in the middle of a run."""
     for tool in spec.tools or ():
         if tool not in builder.offered and not tool.startswith(tuple(builder.prefixes)):
             raise UnknownName("tool", tool, dict.fromkeys([*builder.offered, *catalogue.tools]))
 
 
 def _require_guarded(builder: _Choosing) -> None:
-    """Refuse approvals of what it has not: a misspelt name leaves another tool without its guard."""
+    """Refuse approval rules for tools that the agent lacks: a misspelt name leaves a tool unguarded."""
     for tool in builder.guarded:
         if tool not in builder.kept and not tool.startswith(tuple(builder.prefixes)):
             raise UnknownName("tool for 'approval'", tool, builder.kept)
@@ -151,7 +159,7 @@ def _limit(builder: AgentBuilder, spec: AgentSpec) -> None:
 
 
 def _with_model(builder: AgentBuilder, model: str | Mapping[str, Any] | None, resolve: Resolve) -> FrozenDict:
-    """Name the preset; settings of its own, where there are some, are returned."""
+    """Set the preset by its name. A model given as a table is returned as the agent's settings."""
     if model is None or model == INHERIT:
         return EMPTY
     if isinstance(model, str):

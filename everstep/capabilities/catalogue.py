@@ -1,15 +1,15 @@
-"""The capabilities that a file can name: what each is for, what it brings, how it is made from options.
+"""The catalogue of capabilities that an agent file can name: description, tools and factory of each.
 
-To add one, write a function that makes it and an entry in `everstep.capabilities.standard`:
+To add one, write a factory and an entry in `everstep.capabilities.standard`:
 
     def _notes(here: Surroundings, *, max_keys: int = 50) -> AgentCapability:
         return UseNotes(max_keys)
 
     Entry("notes", "Keeps notes.", ("note_read", "note_write"), _notes)
 
-The function's keyword arguments are the options, checked against their types, so they are plain: text,
-numbers, lists and maps. `here` is where the agent is written down. An entry whose options are needed has
-an `example` of them.
+The factory's keyword arguments are the options. They are checked against their types, so the types are plain:
+text, numbers, lists and maps. `here` describes the place of the agent's file. An entry with required options
+has an `example` of them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -29,33 +29,33 @@ from everstep.agent_domain.tools.tools import Tool
 from everstep.agent_domain.values import EMPTY, thaw
 
 Resolve = Callable[[str | Mapping[str, Any]], object]
-"""Raises `InvalidInput` if there is no such preset, or settings cannot be used."""
+"""Raises `InvalidInput` if the preset does not exist, or if the settings cannot be used."""
 
 
 def _anything(wanted: str | Mapping[str, Any]) -> None:
-    """Where nobody knows what presets there are."""
+    """The default: accept any preset, as none are known."""
     del wanted
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Where an agent is written down, and what is there beside it."""
+    """The place of an agent's file, and what is available there."""
 
     folder: Path
-    """Of the file; what belongs to the agent, such as its skills, is found from here."""
+    """The folder of the file; the agent's own files, such as its skills, are relative to it."""
     workplace: Path = field(default_factory=Path.cwd)
-    """Where it works: the folder in which the process runs."""
+    """The working directory of the agent: the folder in which the process runs."""
     skills: tuple[str, ...] | None = None
-    """The skills that it names; None for all."""
+    """The skills that the file names; None for all."""
     colleagues: AgentRegistry = field(default_factory=AgentRegistry)
-    """The other agents of its folder."""
+    """The other agents of the folder."""
     servers: Mapping[str, Mapping[str, Any]] = EMPTY
     """The MCP servers of the installation, `[mcp.NAME]` in everstep.toml."""
     resolve: Resolve = _anything
-    """What its presets are looked up with."""
+    """Checks that a preset exists."""
 
     def require_preset(self, name: str | None) -> None:
-        """Refuse a preset that is not there: otherwise it would be missed in the middle of a run."""
+        """Refuse an unknown preset here; otherwise the error would come in the middle of a run."""
         if name is not None:
             self.resolve(name)
 
@@ -65,29 +65,33 @@ Make = Callable[..., AgentCapability]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One capability."""
+    """One capability of the catalogue."""
 
     name: str
     about: str
-    """One sentence."""
+    """One sentence, for people."""
     tools: tuple[str, ...]
     """The tools that it brings."""
     make: Make
     example: Mapping[str, Any] = EMPTY
-    """Options with which it can be made."""
+    """Options that the factory accepts; needed where options are required."""
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The names of its options."""
+        """The names of the capability's options."""
         given = signature(self.make).parameters.values()
         return tuple(parameter.name for parameter in given if parameter.kind is parameter.KEYWORD_ONLY)
 
     def default(self, option: str) -> Any:
-        """What an option is without being given; `Parameter.empty` if it has to be."""
+        """The default of an option; `Parameter.empty` if the option is required."""
         return signature(self.make).parameters[option].default
 
     def install(self, builder: AgentBuilder, options: Mapping[str, Any], here: Surroundings) -> None:
-        """Make it and give it to an agent; `InvalidInput` names the option that does not fit."""
+        """Make the capability and add it to an agent.
+
+        Raises:
+            InvalidInput: The options do not fit; the message names the option.
+        """
         make = validate_call(config=ConfigDict(strict=True))(partial(self.make, here))
         try:
             builder.with_capability(make(**thaw(options)))
@@ -102,7 +106,7 @@ class Entry:
 
 
 class Catalogue:
-    """Capabilities by name, and by the tools that they bring."""
+    """Capabilities, by name and by the tools that they have."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self._entries: dict[str, Entry] = {}
@@ -130,28 +134,32 @@ class Catalogue:
 
     @property
     def tools(self) -> tuple[str, ...]:
-        """The names of all tools that they bring."""
+        """The names of the tools of all capabilities."""
         return tuple(self._by_tool)
 
     def get(self, name: str) -> Entry:
-        """The capability of that name."""
+        """The capability with this name.
+
+        Raises:
+            UnknownName: There is none.
+        """
         if name not in self._entries:
             raise UnknownName("capability", name, self._entries)
         return self._entries[name]
 
     def bringing(self, tool: str) -> Entry | None:
-        """The capability that has the tool, if one has."""
+        """The capability that has this tool, or None."""
         return self._by_tool.get(tool)
 
 
 class Several:
-    """Capabilities and tools that go by one name."""
+    """Several capabilities and tools that are installed under one name."""
 
     def __init__(self, *parts: AgentCapability | Tool) -> None:
         self.parts = parts
 
     def install(self, builder: AgentBuilder) -> AgentBuilder:
-        """Add them all."""
+        """Install all parts."""
         for part in self.parts:
             if isinstance(part, AgentCapability):
                 part.install(builder)

@@ -1,4 +1,4 @@
-"""Whether data satisfies a JSON schema. Schemas come from models, so nothing that they name is fetched."""
+"""Checks data against a JSON schema. Models write schemas, so references in them are never fetched."""
 
 from collections.abc import Mapping
 from typing import Any, NoReturn
@@ -8,15 +8,15 @@ import jsonschema_rs
 from everstep.agent_domain.values import thaw
 
 MAX_TOLD = 3
-"""How many faults are told of: enough to mend an answer, and not a page."""
+"""How many errors are reported: enough to correct an answer, and not a page."""
 
 UNUSABLE = "the schema itself cannot be used: "
 
 
 def check(schema: Mapping[str, Any], data: Any) -> str | None:
-    """What does not fit, in words; None if everything does, and also what is wrong with the schema."""
+    """Validate data; return the errors as one text, including those of the schema itself, or None."""
     try:
-        # Patterns are matched in linear time, whoever wrote them.
+        # Patterns are matched in linear time: models write them.
         validator = jsonschema_rs.validator_for(
             thaw(schema), retriever=_fetch_nothing, pattern_options=jsonschema_rs.RegexOptions()
         )

@@ -1,6 +1,6 @@
-"""The capabilities of every installation, as files name them: docs/capabilities.md explains each.
+"""The capabilities of every installation, as agent files name them; docs/capabilities.md explains each.
 
-A maker's keyword arguments are what a file may write; its defaults are those of the capability itself.
+A factory's keyword arguments are the options that a file may set. Their defaults are those of the capability.
 """
 
 from collections.abc import Mapping
@@ -82,7 +82,7 @@ def _files(
 def _with_paths(
     policy: ExecutionPolicy, here: Surroundings, readable: list[str] | None, writable: list[str] | None
 ) -> ExecutionPolicy:
-    """Where else than in the base directory; relative paths begin where the process runs."""
+    """Add paths to the policy; relative ones start in the working directory of the process."""
     policy = policy.with_readable_paths(*(here.workplace / path for path in readable or ()))
     return policy.with_writable_paths(*(here.workplace / path for path in writable or ()))
 
@@ -110,7 +110,7 @@ def _metadata(
 
 
 class _SomeSkills(SkillLibrary):
-    """A library of which an agent may load only what its file names."""
+    """A library reduced to the skills that an agent's file names."""
 
     def __init__(self, library: SkillLibrary, names: tuple[str, ...]) -> None:
         self._library = library
@@ -118,11 +118,11 @@ class _SomeSkills(SkillLibrary):
 
     @property
     def skills(self) -> Mapping[str, Skill]:
-        """Those that are named."""
+        """The named skills."""
         return {name: skill for name, skill in self._library.skills.items() if name in self._names}
 
     def require_all(self) -> None:
-        """Refuse what is not there: a misspelt skill would be missed in the middle of a run."""
+        """Refuse unknown skills here; otherwise a misspelt name would fail in the middle of a run."""
         for name in self._names:
             if name not in self._library.skills:
                 raise UnknownName("skill", name, self._library.skills)
@@ -195,7 +195,7 @@ def _react(here: Surroundings, *, max_retries: int = 2, final_via_inference: boo
 
 def _mcp(here: Surroundings, *, servers: list[str]) -> AgentCapability:
     if not servers:
-        raise InvalidInput("'servers' names no server")
+        raise InvalidInput("'servers' is empty; name at least one server")
     for name in servers:
         if name not in here.servers:
             problem = UnknownName("server", name, here.servers)
@@ -229,7 +229,7 @@ STANDARD: Final = Catalogue(
         Entry("metadata", "Notes down values for its later steps.", _METADATA_TOOLS, _metadata),
         Entry("skills", "Loads instructions when it needs them.", ("load_skill",), _skills),
         Entry("subagents", "Gives tasks to the other agents of its folder.", ("spawn_subagent",), _subagents),
-        Entry("critique", "Has a critic read each final answer, who may send it back.", (), _critique),
+        Entry("critique", "Has a critic read each final answer, which may send it back.", (), _critique),
         Entry(
             "structured_output",
             "Extracts data of known schemas from text.",
@@ -238,7 +238,7 @@ STANDARD: Final = Catalogue(
             _A_SCHEMA,
         ),
         Entry("llm_query", "Asks a model a single question.", ("llm_query",), _llm_query),
-        Entry("react", "Decides in JSON, for models that know no tool calls.", (), _react),
+        Entry("react", "Decides in JSON, for models without tool calls.", (), _react),
         Entry("mcp", "Uses the tools of MCP servers.", (), _mcp, _A_SERVER),
         Entry(
             "user_input", "Asks the user a question and waits for the answer.", ("user_input",), _user_input
@@ -246,4 +246,4 @@ STANDARD: Final = Catalogue(
         Entry("approval", "Has people decide about calls before they run.", (), _approval, _AN_APPROVAL),
     ]
 )
-"""What every installation has."""
+"""The capabilities of every installation."""

@@ -1,10 +1,10 @@
 """Anthropic's Messages API.
 
-Thinking is signed: its blocks go back unchanged and in their order, among the texts and calls
-between which they stood. What has no signature (an answer that was cut off) is not sent.
+Thinking is signed: its blocks are sent back unchanged, in their places between texts and calls. Blocks
+without a signature (from an answer that was cut off) are not sent.
 
-A prompt is cached up to a mark. Marks stand behind the tools, behind the cached messages, and in
-an agent's conversation behind its end, because the next step begins with the same again.
+A prompt is cached up to a mark. Marks are placed after the tools, after the cached messages, and at the end
+of an agent's conversation, because the next step begins with the same messages.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,22 +30,24 @@ from everstep.inference.spoken import Spoken, storable
 
 ADDRESS = "https://api.anthropic.com"
 MAX_OUTPUT_TOKENS = 16_384
-"""This API insists on a limit; a preset may name another."""
+"""This API requires a limit; a preset may set another."""
 
 BEGIN = "Begin."
 CONTINUE = "Continue."
-"""Conversations begin and end with the user: what others begin is refused, what others end is continued."""
+"""Conversations begin and end with the user: the API refuses another first message, and continues another
+last one.
+"""
 
 _CACHED = {"type": "ephemeral"}
 _DONE = "[DONE]"
-"""With what the streams of some servers end."""
+"""The last event in the streams of some servers."""
 
 
 _T = TypeVar("_T")
 
 
 class _Stream(anthropic.AsyncStream[_T]):
-    """The SDK's stream, which drops events without a name: the signs of another API are among them."""
+    """The SDK's stream drops events without a name; this one keeps them, as they show another API."""
 
     async def _iter_events(self) -> AsyncIterator[Any]:
         async for event in super()._iter_events():
@@ -76,7 +78,7 @@ class AnthropicMessages(ProviderModel):
         )
 
     def body(self, request: InferenceRequest) -> Json:
-        """The request, without what is not set."""
+        """The request, without fields that are not set."""
         return request_body(self.preset, request)
 
     def reader(self) -> "MessagesReader":
@@ -98,7 +100,7 @@ class AnthropicMessages(ProviderModel):
 
 
 def request_body(preset: Preset, request: InferenceRequest) -> Json:
-    """The request as the Messages API reads it."""
+    """The request in the format of the Messages API."""
     tools = [_tool(schema) for schema in request.tools]
     prompt = _Prompt(preset.origin)
     for index, message in enumerate(request.messages):
@@ -127,7 +129,7 @@ def request_body(preset: Preset, request: InferenceRequest) -> Json:
 
 
 class _Prompt:
-    """Messages of this API: instructions apart, then user and assistant in turns."""
+    """Messages of this API: instructions separately, then user and assistant in turns."""
 
     def __init__(self, origin: str) -> None:
         self.system: list[Json] = []
@@ -135,12 +137,12 @@ class _Prompt:
         self._origin = origin
 
     def add(self, message: Message) -> None:
-        """Add a message to the turn of its speaker."""
+        """Add a message to the turn of its role."""
         match message.role:
             case Role.SYSTEM | Role.DEVELOPER if not self.messages:
                 self.system.extend(_blocks(message))
             case Role.SYSTEM | Role.DEVELOPER:
-                # Few models take instructions in the middle of a conversation.
+                # Few models accept instructions in the middle of a conversation.
                 self._say("user", [{"type": "text", "text": f"<system>\n{message.text}\n</system>"}])
             case Role.ASSISTANT:
                 self._say("assistant", _returned(self._origin, message) or _told(message))
@@ -161,21 +163,21 @@ class _Prompt:
             self.messages.append({"role": role, "content": list(blocks)})
 
     def close(self) -> None:
-        """Leave the last word to the user."""
+        """Make sure that the user has the last turn."""
         if not self.messages:
             self._say("user", [{"type": "text", "text": BEGIN}])
         if self.messages[-1]["role"] == "assistant":
             self._say("user", [{"type": "text", "text": CONTINUE}])
 
     def mark(self) -> None:
-        """What was added so far may be cached."""
+        """Mark the messages so far as cacheable."""
         blocks = self.messages[-1]["content"] if self.messages else self.system
         if blocks:
             blocks[-1] = {**blocks[-1], "cache_control": _CACHED}
 
 
 def _blocks(message: Message) -> list[Json]:
-    """The content as blocks; blank text is refused, and says nothing."""
+    """The content as blocks, without blank text, which the API refuses."""
     if isinstance(message.content, str):
         return [{"type": "text", "text": message.content}] if message.content.strip() else []
     blocks = [_part(thaw(part)) for part in message.content]
@@ -187,7 +189,7 @@ def _result(message: Message) -> str | list[Json]:
 
 
 def _part(part: Json) -> Json:
-    """A part in the form of this API; what is in it already, or is not known, passes as it is."""
+    """A part in the format of this API; unknown parts, and those in that format already, are passed on."""
     match part:
         case {"type": "image_url", "image_url": {"url": str(url)} | str(url)}:
             return {"type": "image", "source": _source(url)}
@@ -202,7 +204,7 @@ def _part(part: Json) -> Json:
 
 
 def _source(url: str) -> Json:
-    """Where an image or a document comes from: an address, or the data itself in a `data:` URL."""
+    """The source of an image or a document: a URL, or the data in a `data:` URL."""
     head, comma, data = url.partition(",")
     if not comma or not head.startswith("data:"):
         return {"type": "url", "url": url}
@@ -210,14 +212,14 @@ def _source(url: str) -> Json:
 
 
 def _returned(origin: str, message: Message) -> list[Json]:
-    """The blocks that this model made, if they still stand for the message."""
+    """The blocks that this model made, if they still match the message."""
     blocks = kept(origin, message)
     call_ids = [block.get("id") for block in blocks if block.get("type") == "tool_use"]
     return blocks if say_the_same(message, _said(blocks), call_ids) else []
 
 
 def _told(message: Message) -> list[Json]:
-    """What anybody may have said and called."""
+    """The text and the calls of an assistant message as blocks, whichever model made it."""
     calls = (
         {"type": "tool_use", "id": c["id"], "name": c["function"]["name"], "input": called_with(c)}
         for c in message.calls
@@ -268,7 +270,7 @@ def _output_config(preset: Preset, given: ResponseFormat | None) -> Json | None:
 
 
 def _is_enforced(given: ResponseFormat) -> bool:
-    """Whether the API sees to it; it knows strict schemas only, the rest has to be asked for in words."""
+    """Whether the API enforces it: it supports strict schemas only, others are requested in the prompt."""
     return given.type == "json_schema" and given.strict
 
 
@@ -315,7 +317,7 @@ class MessagesReader:
         self._stop_reason = ""
 
     def hear(self, event: Json) -> None:
-        """Take in one event; those that are not known pass."""
+        """Process an event; unknown events are ignored."""
         match event["type"]:
             case "message_start":
                 self._count(event["message"].get("usage"))
@@ -332,7 +334,7 @@ class MessagesReader:
                 pass
 
     def _count(self, counts: Mapping[str, Any] | None) -> None:
-        """Counters are running totals; those that are not mentioned keep their value."""
+        """Counters are running totals; missing ones keep their value."""
         self._usage |= {name: value for name, value in (counts or {}).items() if value is not None}
 
     def _start(self, index: int, block: Json) -> None:
@@ -355,7 +357,7 @@ class MessagesReader:
             block["citations"] = [*(block.get("citations") or []), delta["citation"]]
 
     def response(self) -> InferenceResponse:
-        """The whole answer."""
+        """The complete answer."""
         calls = tuple(self._call(i, b) for i, b in sorted(self._blocks.items()) if b["type"] == "tool_use")
         return InferenceResponse(
             self.spoken.text,
@@ -366,12 +368,12 @@ class MessagesReader:
         )
 
     def _call(self, index: int, block: Json) -> ToolCall:
-        # Some servers send the arguments whole, when the block starts.
+        # Some servers send the complete arguments when the block starts.
         arguments = self._arguments.get(index) or json_text(block.get("input") or {})
         return ToolCall.from_text(block["id"], storable(block["name"]), storable(arguments))
 
     def _finished(self) -> Iterator[Json]:
-        """The blocks as they may be sent back."""
+        """The blocks in the form in which they may be sent back."""
         for index, block in sorted(self._blocks.items()):
             if block["type"] == "tool_use":
                 call = self._call(index, block)
@@ -384,7 +386,10 @@ class MessagesReader:
 
 
 def _to_return(blocks: Iterable[Json]) -> list[Json]:
-    """The blocks, if they hold more than the message says; thinking that was cut off is refused."""
+    """The blocks, if they hold more than the message does.
+
+    Thinking that was cut off is refused by the API.
+    """
     usable = [block for block in blocks if block["type"] != "thinking" or block.get("signature")]
     while usable and usable[-1]["type"] in {"thinking", "redacted_thinking"}:
         usable.pop()
@@ -392,7 +397,7 @@ def _to_return(blocks: Iterable[Json]) -> list[Json]:
 
 
 def _said(blocks: Iterable[Json]) -> str:
-    """The text of the blocks, put together as the reader heard it."""
+    """The text of the blocks, joined in the same way as the reader does."""
     spoken = Spoken()
     for block in blocks:
         if block.get("type") == "text":
@@ -403,7 +408,7 @@ def _said(blocks: Iterable[Json]) -> str:
 
 
 def usage(counts: Mapping[str, Any]) -> Usage:
-    """The counters, disjoint: the provider counts thinking as output too."""
+    """The counters, disjoint: the provider counts thinking as output, too."""
     thinking = count(counts, "output_tokens_details", "thinking_tokens")
     return Usage(
         input=count(counts, "input_tokens"),

@@ -1,8 +1,7 @@
-"""Why a model call failed, in the domain's errors: what may pass by itself, and what somebody has to mend.
+"""Maps failures of model calls to the domain's errors: transient ones, and those that need a fix.
 
-SDKs and providers say it in many ways: a status, a word in the error's body, an event in the
-middle of a stream with neither. They are all read here, by one table. Messages name the fix, and
-never repeat a key.
+SDKs and providers report failures in many ways: a status, a code in the error's body, an event in the middle
+of a stream with neither. One table here reads all of them. Messages name the fix, and never contain a key.
 """
 
 import math
@@ -21,7 +20,7 @@ from everstep.inference.presets import Preset
 from everstep.inference.spoken import storable
 
 MAX_MESSAGE = 500
-"""Of what the provider says: some repeat the whole request."""
+"""Of the provider's message: some repeat the whole request."""
 
 _NO_CREDIT = re.compile(r"insufficient_quota|billing|spend_limit|credit_balance")
 _TOO_LONG = re.compile(
@@ -40,11 +39,11 @@ _ABOUT_THE_REQUEST = frozenset({None, 400, 413, 422})
 
 @dataclass(frozen=True, slots=True)
 class Complaint:
-    """What a provider said instead of an answer."""
+    """An error that a provider returned."""
 
     message: str
     status: int | None = None
-    """None where it came in the middle of a stream that had begun well."""
+    """None if it came in the middle of a stream that had begun with success."""
     words: str = ""
     """Codes and types, which do not change as messages do."""
     retry_after: float | None = None
@@ -53,14 +52,14 @@ class Complaint:
     def read(
         cls, body: object, message: str = "", status: int | None = None, retry_after: float | None = None
     ) -> "Complaint":
-        """Read an error's body in any of the shapes that are about."""
+        """Read an error's body in any of the known shapes."""
         layers = list(_layers(body))
         message = body if isinstance(body, str) and body else message
         words = [str(word) for word in _values(layers, "code", "type", "error_code")]
         numbers = [int(word) for word in words if re.fullmatch(r"[45]\d\d", word)]
         texts = [text for text in _values(layers, "error", "detail", "message") if isinstance(text, str)]
         said = texts[-1] if texts else message
-        # Some gateways put the status that they got into the body of a stream that had begun with 200.
+        # Some gateways put the upstream status into the body of a stream that began with 200.
         return cls(said, status or next(iter(numbers), None), " ".join(words).lower(), retry_after)
 
 
@@ -77,7 +76,7 @@ def _values(layers: Iterable[Mapping[str, Any]], *keys: str) -> Iterator[Any]:
 
 
 def failure(complaint: Complaint, preset: Preset, key: str | None = None) -> ModelError:
-    """The complaint as the error that says what can be done about it."""
+    """The error for a complaint, with advice if it can be fixed."""
     status, words = complaint.status, complaint.words
     said = _without(key, cut(storable(complaint.message).strip() or "no reason given", MAX_MESSAGE))
     told = f"{preset.model}: {said}" if status is None else f"{preset.model} ({status}): {said}"
@@ -100,7 +99,7 @@ def _advice(told: str, fix: str) -> str:
 
 
 def _only_advice(fix: str, preset: Preset, status: int | None) -> str | None:
-    """The fix without the provider's words, and without the address."""
+    """The fix without the provider's message and without the address."""
     if not fix:
         return None
     fix = fix.replace(preset.base_url, "the provider") if preset.base_url else fix
@@ -112,7 +111,7 @@ def _may_pass(status: int | None, words: str) -> bool:
         return True
     if status is not None and status >= HTTPStatus.BAD_REQUEST:
         return False
-    # A stream that had begun well and broke off: the provider's doing, unless it says otherwise.
+    # A stream that began well and broke off is the provider's failure, unless its error code says otherwise.
     return bool(_PASSING.search(words)) or not _REFUSED.search(words)
 
 
@@ -172,7 +171,7 @@ def _until(text: str, now: Callable[[], datetime]) -> float | None:
 
 
 def causes(error: BaseException) -> Iterable[BaseException]:
-    """The error and what it was raised from: SDKs say 'Connection error.' and keep the reason inside."""
+    """The error and its causes: SDKs raise 'Connection error.' and keep the reason inside."""
     seen: BaseException | None = error
     while seen is not None:
         yield seen

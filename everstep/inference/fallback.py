@@ -1,11 +1,10 @@
-"""A model with stand-ins: while the first cannot be reached, the next one is asked.
+"""A model with fallbacks: if the first cannot be reached, the next one is asked.
 
-Only what may pass by itself (rate limits, timeouts, outages) is a reason to ask another model; a
-refused request or a wrong key is the caller's to know. And only as long as nothing was heard:
-text that was passed on cannot be taken back here, and the caller has to know that an answer broke
-off. So a failure in the middle of an answer is raised, the caller's retry is a new attempt that
-supersedes what was heard, and what is heard within one call of `respond` is always exactly the
-text of the response that it returns.
+Only transient failures (rate limits, timeouts, outages) lead to another model; a refused request or a wrong
+key is raised to the caller. And a fallback is only used before any text was published: text that was passed
+on cannot be taken back here, and the caller has to know that an answer broke off. So a failure in the middle
+of an answer is raised, and the caller's retry is a new attempt that supersedes the published text. The text
+published within one call of `respond` is always exactly the text of the response that it returns.
 """
 
 from collections.abc import Sequence
@@ -27,7 +26,7 @@ class FallbackModel:
 
     @property
     def retry_seconds(self) -> float | None:
-        """How long the chain is tried again: as the first one's preset says."""
+        """How long the chain is retried: the setting of the first model's preset."""
         return retry_seconds_of(self.models[0])
 
     @property
@@ -36,7 +35,11 @@ class FallbackModel:
         return all(isinstance(model, IsScripted) and model.is_scripted for model in self.models)
 
     async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
-        """The first answer; when there is none, the failure whose provider asked for the longest wait."""
+        """Return the first answer.
+
+        Raises:
+            ModelError: All models failed; the failure with the longest requested wait is raised.
+        """
         heard = False
 
         def hear(text: str) -> None:
@@ -56,7 +59,7 @@ class FallbackModel:
 
 
 def _worst(failures: Sequence[Exception]) -> Exception:
-    """One failure for all: whoever waits as long as it says may ask each of the models again."""
+    """One failure for all: after its wait, each of the models may be asked again."""
     worst = max(failures, key=_wait)
     for other in failures:
         if other is not worst:

@@ -1,7 +1,7 @@
-"""Answers that are none of the driver's API: which API they belong to, and what to put into the preset.
+"""Detects answers of another API than the driver's, and advises how to fix the preset.
 
-Servers that call themselves compatible differ in what they leave out. A driver that guessed would read half
-of an answer, so a sign of another API ends the step at once, with the driver that fits.
+Servers that call themselves compatible differ in the fields that they leave out. A driver that guessed would
+read half of an answer, so a sign of another API ends the step at once, with the name of the driver that fits.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ _MESSAGES_EVENTS = ("message_", "content_block_")
 
 
 def driver_for(event: Mapping[str, Any]) -> Driver | None:
-    """The driver whose API an event belongs to; None where it has no sign of any."""
+    """The driver whose API an event belongs to; None if it shows no sign of any."""
     kind = event.get("type")
     if isinstance(kind, str):
         if kind.startswith("response."):
@@ -29,7 +29,7 @@ def driver_for(event: Mapping[str, Any]) -> Driver | None:
 
 
 def wrong_api(preset: Preset, spoken: Driver) -> WrongApi:
-    """The server speaks another API than the preset's driver."""
+    """The server uses another API than the preset's driver."""
     return _wrong(
         preset,
         f"answers in {_APIS[spoken]}, and driver '{preset.driver}' expects "
@@ -38,22 +38,22 @@ def wrong_api(preset: Preset, spoken: Driver) -> WrongApi:
 
 
 def incomplete_api(preset: Preset, missing: str) -> WrongApi:
-    """The server imitates the Responses API, and leaves out what its events need."""
+    """The server imitates the Responses API, but its events lack required fields."""
     return _wrong(
         preset,
-        f"does not speak the Responses API in full: an event has no '{missing}'. "
-        f'If the server speaks Chat Completions, set driver = "{Driver.OPENAI_CHAT}" '
+        f"does not support the whole Responses API: an event has no '{missing}'. "
+        f'If the server supports Chat Completions, set driver = "{Driver.OPENAI_CHAT}" '
         f"in preset '{preset.name}'.",
     )
 
 
 def _wrong(preset: Preset, what: str) -> WrongApi:
-    """Everyone may read what to change, and the operator also where the server is."""
+    """Every user may read what to change; only the operator's text names the server's address."""
     return WrongApi(f"{_place(preset)} {what}", advice=f"{preset.model} {what}")
 
 
 def no_events(preset: Preset, content_type: str) -> ModelUnavailable:
-    """The response held no event at all."""
+    """The response had no event at all."""
     if content_type.startswith("text/event-stream"):
         return ModelUnavailable(f"{_place(preset)} sent an empty answer")
     is_page = content_type.startswith("text/html")
@@ -65,14 +65,14 @@ def no_events(preset: Preset, content_type: str) -> ModelUnavailable:
 
 
 def unreadable(preset: Preset, error: Exception) -> UnreadableAnswer:
-    """An event, or the whole answer, is in a shape that the API does not have."""
+    """An event, or the whole answer, has a shape that the API does not have."""
     match error:
         case KeyError():
             what = f"a field '{error.args[0]}' is missing" if error.args else "a field is missing"
         case UnicodeDecodeError():
             what = "an event is not in UTF-8"
         case ValueError() if type(error) is not ValueError:
-            what = "an event is no JSON, or holds a value that does not fit"
+            what = "an event is not JSON, or holds a value that does not fit"
         case RecursionError():
             what = "an event is nested too deeply"
         case _:
@@ -81,10 +81,10 @@ def unreadable(preset: Preset, error: Exception) -> UnreadableAnswer:
 
 
 def also_chat(preset: Preset) -> str:
-    """What to try where a server other than OpenAI's does not know the Responses API."""
+    """The advice for a server other than OpenAI's that may not support the Responses API."""
     if preset.driver is not Driver.OPENAI or not preset.base_url:
         return ""
-    return f' A server that speaks only Chat Completions needs driver = "{Driver.OPENAI_CHAT}".'
+    return f' A server that supports only Chat Completions needs driver = "{Driver.OPENAI_CHAT}".'
 
 
 def _place(preset: Preset) -> str:

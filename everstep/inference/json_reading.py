@@ -1,4 +1,4 @@
-"""Reads what providers send, where null or nothing may stand for an empty list or map."""
+"""Reads provider data in which null or a missing value may stand for an empty list or map."""
 
 from collections.abc import Mapping
 from typing import Any, TypeAlias, cast
@@ -12,16 +12,16 @@ def record(value: object) -> Json:
 
 
 def records(value: object) -> list[Json]:
-    """The maps of a list; there are none where there is no list."""
+    """The maps of a list; an empty list if it is no list."""
     return [record(entry) for entry in cast("list[object]", value)] if isinstance(value, list) else []
 
 
 MAX_COUNT = 10**12
-"""No answer has so many tokens; sums of them fit the store."""
+"""An answer has fewer tokens, and sums of counters up to this size fit the store."""
 
 
 def count(counts: object, *path: str) -> int:
-    """A counter somewhere in the usage that a provider reports; what is missing is 0."""
+    """A counter at a path of the reported usage; 0 if it is missing."""
     for key in path:
         counts = cast("Mapping[str, object]", counts).get(key) if isinstance(counts, Mapping) else None
     return min(max(0, counts), MAX_COUNT) if isinstance(counts, int) else 0

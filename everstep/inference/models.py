@@ -1,7 +1,7 @@
-"""Presets brought to life: the model behind a name, ready to be asked.
+"""Creates models from presets.
 
-Clients keep their connections, so each preset has one model as long as this lives, and all of it
-belongs to one event loop.
+Clients keep connections, so each preset has one model during the lifetime of `Models`, and all of them belong
+to one event loop.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ class Closable(Protocol):
     """A model that holds connections."""
 
     async def aclose(self) -> None:
-        """Close them."""
+        """Close the connections."""
         ...
 
 
@@ -48,7 +48,7 @@ class Models:
         self._models: dict[Preset, Model] = {}
 
     def model(self, wanted: str | Mapping[str, Any] | None = None) -> Model:
-        """The model that an agent means, with its stand-ins: by name, by its settings, or the default."""
+        """The model for an agent, with its fallbacks: by name, by settings, or the default."""
         chain = self.presets.chain(self.presets.resolve(wanted))
         models = [self._single(preset) for preset in chain]
         return models[0] if len(models) == 1 else FallbackModel(models)
@@ -59,7 +59,7 @@ class Models:
         return self._models[preset]
 
     def _made(self, preset: Preset) -> Model:
-        # Imported where they are needed: an SDK takes up to a second, and few processes need both.
+        # Imported on demand: an SDK takes up to a second to import, and few processes need both.
         match preset.driver:
             case Driver.SCRIPTED:
                 script = Script.load(preset.scenario) if preset.scenario else DEMO_SCRIPT

@@ -1,10 +1,10 @@
-"""Chat Completions: OpenAI's, and the API that nearly every other server of models understands.
+"""Chat Completions: OpenAI's, and the API that nearly every other model server supports.
 
-OpenAI's own parameters go to OpenAI alone: other servers refuse what they do not know.
+OpenAI's own parameters are sent to OpenAI only, as other servers refuse parameters that they do not know.
 
-Some models stream their reasoning beside the text, and some sign their calls. While they work on
-one task, both go back as they came; what was reasoned for earlier questions is left out, because
-providers refuse it or ignore it.
+Some models stream their reasoning beside the text, and some sign their calls. While they work on one task,
+both are sent back unchanged. Reasoning for earlier questions is left out, because providers refuse or ignore
+it.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -31,7 +31,7 @@ from everstep.inference.spoken import Spoken, storable
 
 _OPENAI_HOSTS = ("openai.com", "azure.com")
 _REASONING = ("reasoning_content", "reasoning")
-"""Where servers put their reasoning, beside `content`."""
+"""The fields in which servers put their reasoning, beside `content`."""
 
 
 class OpenAIChat(ProviderModel):
@@ -44,7 +44,7 @@ class OpenAIChat(ProviderModel):
         self._client = client(preset, key)
 
     def body(self, request: InferenceRequest) -> Json:
-        """The request, without what is not set."""
+        """The request, without fields that are not set."""
         return request_body(self.preset, request)
 
     def reader(self) -> "ChatReader":
@@ -66,10 +66,10 @@ class OpenAIChat(ProviderModel):
 
 
 def request_body(preset: Preset, request: InferenceRequest) -> Json:
-    """The request as Chat Completions reads it."""
+    """The request in the format of Chat Completions."""
     own = _is_openai(preset)
     optional: Json = {
-        # The old name for everybody else: it is the one that all of them know.
+        # Other servers get the old name, which all of them support.
         "max_completion_tokens" if own else "max_tokens": preset.max_output_tokens,
         "temperature": preset.temperature,
         "reasoning_effort": preset.reasoning_effort,
@@ -126,7 +126,7 @@ def _assistant(message: Message, items: list[Json]) -> Json:
 
 
 def _call(call: Mapping[str, Any]) -> Json:
-    # Servers that fill the conversation into a template stop at arguments that are no JSON.
+    # Servers that fill the conversation into a template fail on arguments that are no JSON.
     function = {"name": call["function"]["name"], "arguments": json_text(called_with(call))}
     return {"id": call["id"], "type": "function", "function": function}
 
@@ -211,7 +211,7 @@ class ChatReader:
         self._usage: object = None
 
     def hear(self, event: Json) -> None:
-        """Take in one chunk; the last one may hold nothing but counters."""
+        """Process a chunk; the last one may contain only counters."""
         self._usage = event.get("usage") or self._usage
         for choice in records(event.get("choices")):
             self._hear(record(choice.get("delta")))
@@ -240,7 +240,7 @@ class ChatReader:
         return known
 
     def response(self) -> InferenceResponse:
-        """The whole answer."""
+        """The complete answer."""
         calls = tuple(partial.call() for partial in self._calls)
         return InferenceResponse(
             self.spoken.text,
@@ -256,12 +256,12 @@ class ChatReader:
         if reason is FinishReason.STOP:
             if self._refused:
                 return FinishReason.CONTENT_FILTER
-            # Several servers say `stop` when they called a tool.
+            # Several servers send `stop` although they called a tool.
             return FinishReason.TOOL_CALLS if called else reason
         return reason
 
     def _to_return(self) -> list[Json]:
-        """Reasoning and signatures of an answer with calls: nobody wants those of other answers."""
+        """Reasoning and signatures of an answer with calls; those of other answers are not needed."""
         reasoning = {name: "".join(parts) for name, parts in self._reasoning.items() if any(parts)}
         signatures = {partial.id: partial.signature for partial in self._calls if partial.signature}
         if not self._calls or not (reasoning or signatures):
@@ -271,14 +271,14 @@ class ChatReader:
 
 
 def _text(content: object) -> str:
-    """The text of a delta; where it is a list of parts, that of those which are text."""
+    """The text of a delta; of a list of parts, the joined text parts."""
     if isinstance(content, list):
         return "".join(part["text"] for part in cast("list[Any]", content) if is_text_part(part))
     return content if isinstance(content, str) else ""
 
 
 def usage(counts: object) -> Usage:
-    """The counters, disjoint: the provider counts cached tokens as input and reasoning as output too."""
+    """The counters, disjoint: the provider counts cached tokens as input and reasoning as output, too."""
     read = count(counts, "prompt_tokens_details", "cached_tokens")
     write = count(counts, "prompt_tokens_details", "cache_write_tokens")
     reasoning = count(counts, "completion_tokens_details", "reasoning_tokens")

@@ -1,4 +1,4 @@
-"""OpenAI's SDK, as both of its APIs use it here."""
+"""OpenAI's SDK, for both of its APIs."""
 
 import openai
 
@@ -13,9 +13,9 @@ ERRORS = SdkErrors(
 
 
 def client(preset: Preset, key: str | None) -> openai.AsyncOpenAI:
-    """A client that does not retry, and takes address and key from the preset alone.
+    """A client that does not retry, and takes its address and key only from the preset.
 
-    The SDK insists on a key; servers that need none ignore it.
+    The SDK requires a key; servers that need none ignore it.
     """
     return openai.AsyncOpenAI(
         api_key=key or "none", base_url=preset.base_url or ADDRESS, max_retries=0, timeout=timeouts()

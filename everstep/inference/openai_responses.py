@@ -1,8 +1,8 @@
 """OpenAI's Responses API.
 
-Nothing is stored at the provider (`store: false`), so a reasoning model gets its reasoning back
-from us: its items come encrypted and go back as they came, in their places between the messages
-and the calls that they led to, and with the `phase` of each message.
+The provider stores nothing (`store: false`), so a reasoning model needs its reasoning back in the next
+request. The items come encrypted and are sent back unchanged, in their places between the messages and the
+calls that they led to, and with the `phase` of each message.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ from everstep.inference.provider_model import ProviderModel, utc_now
 from everstep.inference.request_parts import FunctionSchema, ToolChoice, cache_key
 from everstep.inference.spoken import Spoken, storable
 
-# These refuse to be asked for encrypted reasoning, because they have none.
+# These models refuse a request for encrypted reasoning, because they have none.
 _NOT_REASONING = ("gpt-3.5", "gpt-4", "chatgpt-4o", "gpt-5-chat")
 
 
@@ -43,7 +43,7 @@ class OpenAIResponses(ProviderModel):
         self._client = client(preset, key)
 
     def body(self, request: InferenceRequest) -> Json:
-        """The request, without what is not set."""
+        """The request, without fields that are not set."""
         return request_body(self.preset, request)
 
     def reader(self) -> "ResponsesReader":
@@ -65,7 +65,7 @@ class OpenAIResponses(ProviderModel):
 
 
 def request_body(preset: Preset, request: InferenceRequest) -> Json:
-    """The request as the Responses API reads it."""
+    """The request in the format of the Responses API."""
     optional: Json = {
         "max_output_tokens": preset.max_output_tokens,
         "temperature": preset.temperature,
@@ -98,14 +98,14 @@ def _items(origin: str, message: Message) -> Iterator[Json]:
 
 
 def _returned(origin: str, message: Message) -> list[Json]:
-    """The items that this provider made, if they still stand for the message."""
+    """The items that this provider made, if they still match the message."""
     items = kept(origin, message)
     call_ids = [item.get("call_id") for item in items if item.get("type") == "function_call"]
     return items if say_the_same(message, _said(items), call_ids) else []
 
 
 def _told(message: Message) -> Iterator[Json]:
-    """What anybody may have said and called."""
+    """The text and the calls of an assistant message as items, whichever model made it."""
     if message.content:
         yield {"role": "assistant", "content": _content(message)}
     for call in message.calls:
@@ -126,7 +126,7 @@ def _content(message: Message) -> str | list[Json]:
 
 
 def _part(part: Any, text_type: str) -> Any:
-    """A part in the form of this API; what is in it already, or is not known, passes as it is."""
+    """A part in the format of this API; unknown parts, and those in that format already, are passed on."""
     given: Json = thaw(part)
     match given:
         case {"type": "image_url", "image_url": {"url": url, **more}}:
@@ -145,7 +145,7 @@ def _tool(schema: Mapping[str, Any]) -> Json:
     function = FunctionSchema.of(schema)
     if function is None:
         return thaw(schema)
-    # Left out, strict means true here, which refuses schemas that were not written for it.
+    # If it is missing, strict defaults to true, which refuses schemas that were not written for it.
     return {
         "type": "function",
         "name": function.name,
@@ -192,7 +192,7 @@ class ResponsesReader:
         self._closing: Json = {}
 
     def hear(self, event: Json) -> None:
-        """Take in one event; those that are not known, or tell nothing new, pass."""
+        """Process an event; events that are unknown or repeat known data are ignored."""
         match event["type"]:
             case "response.output_text.delta" | "response.refusal.delta":
                 self.spoken.say(event["delta"])
@@ -221,13 +221,13 @@ class ResponsesReader:
 
     @property
     def _output(self) -> list[Json]:
-        """The items of the closing event, each as it was when it was done: then its encryption is whole."""
+        """The items of the closing event, each as of its done event, which has the complete encryption."""
         done = [self._done[index] for index in sorted(self._done)]
         by_id = {item["id"]: item for item in done if item.get("id")}
         return [by_id.get(item.get("id", ""), item) for item in records(self._closing.get("output"))] or done
 
     def response(self) -> InferenceResponse:
-        """The whole answer."""
+        """The complete answer."""
         calls = tuple(_call(item) for item in self._output if item["type"] == "function_call")
         return InferenceResponse(
             self.spoken.text,
@@ -240,7 +240,7 @@ class ResponsesReader:
     def _finish_reason(self, *, called: bool) -> FinishReason:
         match self._closing.get("status"):
             case "incomplete":
-                # Without a reason it is the usual one.
+                # Without a reason, it is the usual one.
                 reason = record(self._closing.get("incomplete_details")).get("reason") or "max_output_tokens"
                 return _INCOMPLETE.get(reason, FinishReason.parse(reason))
             case "completed" | None:
@@ -271,7 +271,7 @@ def _said(items: Iterable[Json]) -> str:
 
 
 def _to_return(items: Sequence[Json]) -> list[Json]:
-    """The items, if they hold more than the message says; reasoning that led to nothing is refused."""
+    """The items, if they hold more than the message does. The API refuses reasoning that led to nothing."""
     usable = [item for item in items if item["type"] != "reasoning" or _can_be_read(item)]
     while usable and usable[-1]["type"] == "reasoning":
         usable.pop()
@@ -279,12 +279,12 @@ def _to_return(items: Sequence[Json]) -> list[Json]:
 
 
 def _can_be_read(reasoning: Json) -> bool:
-    # Without either there is only an id, of something that was not stored.
+    # Without either there is only an id of an item that was not stored.
     return bool(reasoning.get("encrypted_content") or reasoning.get("content"))
 
 
 def usage(counts: object) -> Usage:
-    """The counters, disjoint: the provider counts cached tokens as input and reasoning as output too."""
+    """The counters, disjoint: the provider counts cached tokens as input and reasoning as output, too."""
     read = count(counts, "input_tokens_details", "cached_tokens")
     write = count(counts, "input_tokens_details", "cache_write_tokens")
     reasoning = count(counts, "output_tokens_details", "reasoning_tokens")

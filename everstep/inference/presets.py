@@ -1,14 +1,14 @@
-"""Presets: which model answers, under a name that agents use.
+"""Presets: models with their settings, under names that agents use.
 
     [presets.fast]                      # everstep.toml
     driver = "openai"                   # openai, openai-chat, anthropic or scripted
     model = "gpt-5.4-mini"
     fallback = ["anthropic"]            # asked in this order while it cannot be reached
 
-`openai`, `anthropic` and `demo` need not be written down; a section of such a name changes what it
-mentions. A preset names the environment variable of its key and never holds the key itself, so it
-can be printed and stored. A key goes to its provider's own address unless the preset itself names
-both: another `base_url` and the `api_key_env` to use there.
+`openai`, `anthropic` and `demo` are built in; a section with such a name changes the settings that it
+contains. A preset names the environment variable of its key and never contains the key, so it can be printed
+and stored. A key is sent to its provider's own address only, unless the preset itself sets both: another
+`base_url` and the `api_key_env` to use there.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from everstep.inference.json_reading import record
 
 
 class Driver(StrEnum):
-    """How a provider is spoken to."""
+    """The API to use."""
 
     OPENAI = "openai"
     """The Responses API."""
@@ -34,7 +34,7 @@ class Driver(StrEnum):
     ANTHROPIC = "anthropic"
     """The Messages API."""
     SCRIPTED = "scripted"
-    """No provider: answers that were written down before."""
+    """No provider: the answers are in a script."""
 
 
 _OWN_KEY = {
@@ -66,18 +66,18 @@ class Preset(BaseModel):
     temperature: float | None = Field(default=None, ge=0, le=2)
     reasoning_effort: str | None = None
     timeout_seconds: float = Field(default=300, gt=0)
-    """The longest silence: before the first piece of an answer, and between two pieces."""
+    """The longest pause: before the first piece of an answer, and between two pieces."""
     retry_seconds: float | None = Field(default=None, ge=0, le=86_400)
-    """How long a call that failed in transport is tried again, unless the agent says; None: as is usual."""
+    """How long a call that failed in transport is retried, unless the agent sets it; None for the default."""
     fallback: tuple[str, ...] = ()
-    """The presets that are asked, in this order, while this one cannot be reached."""
+    """The presets to ask, in this order, while this one cannot be reached."""
     scenario: str | None = None
-    """Of the driver `scripted`: the path of its YAML file."""
+    """For the driver `scripted`: the path of its YAML file."""
 
     @model_validator(mode="before")
     @classmethod
     def _keyed(cls, given: Any) -> Any:
-        """The provider's own key at the provider's own address."""
+        """Default to the provider's own key if the address is the provider's own."""
         section = record(given)
         if section.get("base_url") or section.get("api_key_env"):
             return section
@@ -86,10 +86,10 @@ class Preset(BaseModel):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        """Refuse what the driver could not send."""
+        """Refuse settings that the driver cannot send."""
         scripted = self.driver is Driver.SCRIPTED
         if not self.model and not scripted:
-            raise ValueError("say which 'model' answers")
+            raise ValueError("'model' is missing")
         if self.scenario and not scripted:
             raise ValueError("only the driver 'scripted' takes a 'scenario'")
         if self.temperature is not None and self.driver is Driver.ANTHROPIC:
@@ -105,11 +105,15 @@ class Preset(BaseModel):
 
     @classmethod
     def read(cls, name: str, given: Mapping[str, Any]) -> "Preset":
-        """Read a section; `InvalidInput` says what to change and repeats no value."""
+        """Read a section of everstep.toml.
+
+        Raises:
+            InvalidInput: The section is invalid; the message contains no values.
+        """
         if "api_key" in given:
             raise InvalidInput(
                 f"preset '{name}': put the key into an environment variable and name that with "
-                "'api_key_env' instead of writing 'api_key' down"
+                "'api_key_env' instead of setting 'api_key'"
             )
         try:
             return cls.model_validate({"name": name, **given})
@@ -117,7 +121,11 @@ class Preset(BaseModel):
             raise InvalidInput(f"preset '{name}': {faults(error)}") from None
 
     def key(self, environ: Mapping[str, str]) -> str | None:
-        """The key that is sent; a variable that is named but not set is refused."""
+        """The key to send; None if the preset has none.
+
+        Raises:
+            InvalidInput: The environment variable is not set, or its value cannot be a key.
+        """
         if self.api_key_env is None:
             return None
         key = environ.get(self.api_key_env, "").strip()
@@ -129,7 +137,7 @@ class Preset(BaseModel):
 
     @property
     def origin(self) -> str:
-        """Who answers: what one origin wants back unchanged means nothing to another."""
+        """Identifies the model: opaque items of one origin mean nothing to another."""
         return f"{self.driver} {self.model} {self.base_url or 'default'}"
 
 
@@ -145,7 +153,7 @@ BUILT_IN: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Presets:
-    """All presets of an installation, and the one for agents that name none."""
+    """All presets of an installation, and the default for agents that name none."""
 
     by_name: Mapping[str, Preset]
     default: str
@@ -159,8 +167,8 @@ class Presets:
     ) -> "Presets":
         """Read the sections `[presets.NAME]`.
 
-        The default is the one that is named; else one called `default`; else the provider whose key
-        is set; else the scripted demo model.
+        The default is `default` if it is given; else a preset named `default`; else the provider whose key is
+        set; else the scripted demo model.
         """
         written = {name: {**BUILT_IN.get(name, {}), **section} for name, section in sections.items()}
         presets = {name: Preset.read(name, given) for name, given in {**BUILT_IN, **written}.items()}
@@ -172,17 +180,21 @@ class Presets:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names, those that every installation has first."""
+        """The names; the built-in ones come first."""
         return tuple(self.by_name)
 
     def get(self, name: str) -> Preset:
-        """The preset of that name."""
+        """The preset with this name.
+
+        Raises:
+            UnknownName: There is none.
+        """
         if name not in self.by_name:
             raise UnknownName("preset", name, self.names)
         return self.by_name[name]
 
     def resolve(self, wanted: str | Mapping[str, Any] | None = None) -> Preset:
-        """The preset that an agent means: by name, by its settings, or the default.
+        """The preset for an agent: by name, by settings, or the default.
 
         Settings without a driver are changes to the preset that they name under `preset`, or to the default.
         """
@@ -200,7 +212,7 @@ class Presets:
         return preset
 
     def chain(self, preset: Preset) -> tuple[Preset, ...]:
-        """The preset and those that stand in for it; theirs do not count."""
+        """The preset and its fallbacks; those of the fallbacks are ignored."""
         return (preset, *(self.get(name) for name in preset.fallback if name != preset.name))
 
 

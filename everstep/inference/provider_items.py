@@ -1,8 +1,8 @@
-"""What a provider wants back unchanged, such as its reasoning: kept with the answer, returned to its maker.
+"""Items that a provider needs back unchanged, such as its reasoning. They are stored with the answer.
 
-Items are opaque: signed or encrypted by one model at one address, and refused by every other. So
-they carry their origin, and are used only as long as they say the same as the message they came
-with: once somebody edited the message, or another model takes over, the message speaks for itself.
+Items are opaque: signed or encrypted by one model at one address, and refused by every other. So they carry
+their origin, and are used only while they match the message that they came with. If the message was edited,
+or another model takes over, only the message is sent.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from everstep.inference.json_reading import Json
 
 
 def keep(origin: str, items: Sequence[Mapping[str, Any]]) -> FrozenList:
-    """The items as `InferenceResponse.items` holds them; what no store can hold is not kept."""
+    """The items in the form of `InferenceResponse.items`; items that no store can hold are dropped."""
     try:
         frozen = freeze(list(items), "provider items")
     except InvalidInput:
@@ -35,10 +35,10 @@ def kept(origin: str, message: Message) -> list[Json]:
 
 
 def say_the_same(message: Message, text: str, call_ids: Sequence[Any]) -> bool:
-    """Whether items with this text and these calls still stand for the message.
+    """Whether items with this text and these calls still match the message.
 
-    The message may have no text although they have: text that only repeats the arguments of a call
-    is dropped from the conversation. Blank lines between the parts of a text say nothing.
+    The message may have no text although the items do: text that only repeats the arguments of a call is
+    dropped from the conversation. Blank lines between the parts of a text are ignored.
     """
     same_text = not message.text or message.text.split() == text.split()
     return same_text and [call.get("id") for call in message.calls] == list(call_ids)

@@ -1,15 +1,13 @@
-"""What all providers' models have in common: one request, one stream of events, one answer.
+"""The common part of all providers' models: one request, one stream of events, one answer.
 
-A driver says how a request is written (`body`) and how the events of an answer are read
-(`reader`); both are plain data, so that they can be tested without a connection. This module does
-what touches the network: it opens the stream, hears its events out with patience but not for
-ever, and turns whatever goes wrong into the domain's errors. The SDKs are used for what they are
-good at (connections, authentication, server-sent events) and for nothing that hides something:
-their own retries are off, and events are read as they are, because typed ones lose what the SDK
-does not know yet.
+A driver defines how a request is written (`body`) and how the events of an answer are read (`reader`). Both
+work on plain data, so that they can be tested without a connection. This module does the network I/O: it
+opens the stream, reads its events with timeouts, and maps failures to the domain's errors. The SDKs are used
+for connections, authentication and server-sent events only. Their own retries are off, and events are read
+untyped, because typed ones lose fields that the SDK does not know yet.
 
-An answer counts only once its closing event was read. After that only counters may follow, so a
-connection that then breaks takes nothing away.
+An answer is complete once its closing event was read. After that only counters may follow, so a connection
+that then breaks has no effect.
 """
 
 import asyncio
@@ -44,7 +42,7 @@ CONNECT_SECONDS = 10.0
 _BROKEN_STREAM = (
     httpx2.HTTPError,
     httpx2.StreamError,
-    # What httpx2 lets through of TLS connections that are cut.
+    # httpx2 lets these through if a TLS connection is cut.
     ssl.SSLError,
     anyio.EndOfStream,
 )
@@ -52,28 +50,32 @@ _UNREADABLE = (KeyError, IndexError, TypeError, ValueError, AttributeError, Recu
 
 
 def utc_now() -> datetime:
-    """The machine's clock, where no other is passed."""
+    """The machine's clock, the default for `now`."""
     return datetime.now(UTC)
 
 
 class AnswerReader(Protocol):
-    """Puts an answer together from its events."""
+    """Assembles an answer from its events."""
 
     spoken: Spoken
     is_complete: bool
     """Whether the closing event was read."""
 
     def hear(self, event: Json) -> None:
-        """Take in one event; raises `ModelError` for one that reports a failure."""
+        """Process an event.
+
+        Raises:
+            ModelError: The event reports a failure.
+        """
         ...
 
     def response(self) -> InferenceResponse:
-        """The whole answer."""
+        """The complete answer."""
         ...
 
 
 class EventStream(Protocol):
-    """The SDKs' streams, as far as they are needed."""
+    """The part of the SDKs' streams that is used here."""
 
     response: httpx2.Response
 
@@ -82,13 +84,13 @@ class EventStream(Protocol):
         ...
 
     async def close(self) -> None:
-        """Give the connection back, or close it."""
+        """Return the connection to the pool, or close it."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SdkErrors:
-    """The exceptions of an SDK; those of both have the same attributes."""
+    """The exceptions of an SDK; those of both SDKs have the same attributes."""
 
     base: type[Exception]
     status: type[Exception]
@@ -98,12 +100,12 @@ class SdkErrors:
 
 @dataclass(slots=True)
 class _Source:
-    """What came over the wire."""
+    """The state of one response stream."""
 
     content_type: str = ""
     events: int = 0
     is_own: bool = False
-    """Whether an event of the driver's API came, after which others are those of later versions."""
+    """Whether an event of the driver's own API came; unknown events after it belong to later versions."""
 
 
 class _StatusError(Protocol):
@@ -125,27 +127,36 @@ class ProviderModel(ABC):
 
     @property
     def retry_seconds(self) -> float | None:
-        """How long it is tried again, as its preset says."""
+        """How long the model is retried, from its preset."""
         return self.preset.retry_seconds
 
     @abstractmethod
     def body(self, request: InferenceRequest) -> Json:
-        """The request as the provider reads it."""
+        """The request in the provider's format."""
 
     @abstractmethod
     def reader(self) -> AnswerReader:
-        """Something that reads one answer."""
+        """A reader for one answer."""
 
     @abstractmethod
     async def open(self, body: Json) -> EventStream:
-        """Send the request; the stream of what comes back."""
+        """Send the request and return the stream of events."""
 
     @abstractmethod
     async def aclose(self) -> None:
         """Close all connections."""
 
     async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
-        """Ask once; `on_text` hears the text as it is written."""
+        """Ask once.
+
+        Args:
+            request: The request.
+            on_text: Called with each piece of text as it arrives.
+
+        Raises:
+            ModelError: The provider cannot be reached, refused the request, or sent an answer that cannot be
+                read.
+        """
         reader, source = self.reader(), _Source()
         try:
             async with aclosing(self._events(self.body(request), reader, source)) as events:
@@ -163,7 +174,7 @@ class ProviderModel(ABC):
             raise ModelUnavailable(f"{self.preset.model} broke off before the end of its answer")
         with self._reading():
             response = _checked(reader.response())
-        # Text that was not streamed, but stands in the closing event.
+        # Text that was not streamed, but is in the closing event.
         _pass_on(reader.spoken, on_text)
         return response
 
@@ -197,7 +208,7 @@ class ProviderModel(ABC):
 
     @contextmanager
     def _reading(self) -> Generator[None]:
-        """An answer in an unknown shape is as good as none, and the next one may be better."""
+        """An answer of unknown shape is a failure, and a retry may succeed."""
         try:
             yield
         except _UNREADABLE as error:
@@ -205,7 +216,7 @@ class ProviderModel(ABC):
 
     @contextmanager
     def _failing(self) -> Generator[None]:
-        """Turns what the network and the SDK raise into the domain's errors."""
+        """Map exceptions of the network and the SDK to the domain's errors."""
         try:
             yield
         except (TimeoutError, self.errors.timeout, httpx2.TimeoutException) as error:
@@ -226,23 +237,23 @@ class ProviderModel(ABC):
         return f"sent nothing for {self.preset.timeout_seconds:g}s"
 
     def _refused(self, error: "_StatusError") -> ModelError:
-        """What an HTTP status means, or an error event in a stream that had begun with 200."""
+        """The error for an HTTP status, or for an error event in a stream that began with 200."""
         status = error.response.status_code
         wait = retry_after(error.response.headers, self._now)
         refused = status >= HTTPStatus.BAD_REQUEST
         return self.complained(Complaint.read(error.body, str(error), status if refused else None, wait))
 
     def complained(self, complaint: Complaint) -> ModelError:
-        """The error that a complaint of this provider amounts to."""
+        """The error for a complaint of this provider."""
         return failure(complaint, self.preset, self._key)
 
 
 def _checked(response: InferenceResponse) -> InferenceResponse:
-    """Refuse calls that cannot be answered under their ids."""
+    """Refuse calls whose ids or names cannot be used in a result."""
     for call in response.tool_calls:
         for given in cast("tuple[object, object]", (call.id, call.name)):
             if not isinstance(given, str) or storable(given) != given:
-                raise TypeError("a call has an id or a name that is no text")
+                raise TypeError("a call has an id or a name that is not text")
     return response
 
 
@@ -252,5 +263,5 @@ def _pass_on(spoken: Spoken, on_text: OnText) -> None:
 
 
 def timeouts() -> httpx2.Timeout:
-    """Patience is the caller's: httpx counts every ping of a provider that is stuck as progress."""
+    """Only a connect timeout; others are the caller's: httpx counts pings of a stuck provider as progress."""
     return httpx2.Timeout(None, connect=CONNECT_SECONDS)

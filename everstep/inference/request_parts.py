@@ -1,4 +1,4 @@
-"""Parts of a request in one form, whatever form they were given in; each driver turns them into its own."""
+"""Normalised parts of a request; each driver converts them to its own format."""
 
 import hashlib
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from everstep.agent_domain.values import FrozenDict, json_text, parse_json, thaw
 from everstep.inference.json_reading import record
 
 INVALID_JSON = "INVALID_JSON"
-"""The key under which arguments that were no JSON object go back, where only an object may stand."""
+"""The key for arguments that were no JSON object, where the API accepts only an object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +20,11 @@ class ToolChoice:
 
     mode: Literal["auto", "none", "required"]
     name: str | None = None
-    """The only one that it must call."""
+    """The only tool, which the model must call."""
 
     @classmethod
     def parse(cls, given: str | Mapping[str, Any] | None) -> "ToolChoice | None":
-        """Read the words and maps of all providers; any other word is the name of a tool."""
+        """Read the values of all providers; any other text is the name of a tool."""
         if not given:
             return None
         if isinstance(given, str):
@@ -53,7 +53,7 @@ class ToolChoice:
 
 @dataclass(frozen=True, slots=True)
 class FunctionSchema:
-    """A tool as the model is told about it."""
+    """A tool's description for the model."""
 
     name: str
     description: str
@@ -62,7 +62,7 @@ class FunctionSchema:
 
     @classmethod
     def of(cls, schema: Mapping[str, Any]) -> "FunctionSchema | None":
-        """Read a tool's schema; a provider's own tool, such as its web search, is no function."""
+        """Read a tool's schema; None for a provider's own tool, such as its web search."""
         told = record(schema.get("function"))
         if schema.get("type") != "function" or not told:
             return None
@@ -71,7 +71,7 @@ class FunctionSchema:
 
 
 def called_with(call: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call in the conversation, as the object that providers insist on."""
+    """The arguments of a call in the conversation, as the object that providers require."""
     arguments: str = call["function"]["arguments"]
     try:
         value = parse_json(arguments or "{}")
@@ -81,7 +81,7 @@ def called_with(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def cache_key(request: InferenceRequest) -> str | None:
-    """The same for all requests that begin with the same cached messages and tools."""
+    """A key that is equal for all requests with the same cached messages and tools."""
     cached = request.messages[: request.cached_messages]
     if not cached and not request.tools:
         return None

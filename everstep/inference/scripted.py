@@ -1,20 +1,20 @@
-"""A model that answers as written down: for demos, and for tests that lose their worker on purpose.
+"""A model that answers from a script: for demos, and for tests that kill their worker.
 
     scenarios:                               # a file for `scenario` in a preset
-      - when: weather                        # answers user messages that contain this
-        turns:
-          - text: Let me look that up.
-            calls: [{name: weather, args: {city: Paris}}]
-          - text: It is sunny in Paris.
-            pace: {characters: 4, seconds: 0.05}
-      - turns:                               # answers everything else
-          - error: {type: rate_limit, retry_after: 2, times: 1}
-            text: I know only about the weather.
+    - when: weather                        # answers user messages that contain this
+      turns:
+      - text: Let me look that up.
+        calls: [{name: weather, args: {city: Paris}}]
+      - text: It is sunny in Paris.
+        pace: {characters: 4, seconds: 0.05}
+    - turns:                               # answers everything else
+      - error: {type: rate_limit, retry_after: 2, times: 1}
+        text: I know only about the weather.
 
-A model has no memory, and neither has this one: which turn comes next is read off the request, by
-how often the assistant spoke since the user message that the scenario answers. So another process
-goes on where the first one was lost. After the last turn the last one repeats.
-Only how often an error was raised is counted here; a new process raises it as often again.
+A model has no memory, and neither has this one. The next turn follows from the request: it is the number of
+assistant messages since the user message that the scenario answers. So another process continues where a
+crashed one stopped. After the last turn, the last one repeats. Only the errors raised so far are counted
+here; a new process raises them as often again.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ Sleep: TypeAlias = Callable[[float], Awaitable[object]]
 
 
 class _Written(BaseModel):
-    """Written by people: what is not known is refused."""
+    """Written by people, so unknown fields are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -59,7 +59,7 @@ class ScriptedCall(_Written):
     args: Mapping[str, Any] = Field(default_factory=dict[str, Any])
     id: str = ""
     arguments: str | None = None
-    """The text of the arguments, where it is not to be a JSON object."""
+    """The text of the arguments, to make them something else than a JSON object."""
 
     @field_validator("args")
     @classmethod
@@ -74,11 +74,11 @@ class ScriptedCall(_Written):
 
 
 class Pace(_Written):
-    """How fast the text comes: so many seconds before each piece of so many characters."""
+    """How fast the text comes: how many seconds before each piece of how many characters."""
 
     seconds: float = Field(default=0, ge=0)
     characters: int | None = Field(default=None, ge=1)
-    """None says all of it at once."""
+    """None sends all of it at once."""
 
 
 class ScriptedError(_Written):
@@ -90,10 +90,10 @@ class ScriptedError(_Written):
     times: int | None = Field(default=None, ge=1)
     """None fails always."""
     after: int = Field(default=0, ge=0)
-    """How many characters are heard before."""
+    """How many characters are sent before the failure."""
 
     def exception(self) -> ModelError:
-        """What is raised."""
+        """The exception to raise."""
         match self.type:
             case "rate_limit":
                 return RateLimited(self.message, self.retry_after)
@@ -111,13 +111,13 @@ class ScriptedTurn(_Written):
     text: str = ""
     calls: tuple[ScriptedCall, ...] = ()
     finish_reason: str | None = None
-    """None says `tool_calls` with calls and `stop` without."""
+    """None means `tool_calls` with calls and `stop` without."""
     usage: Usage = Usage()
     pace: Pace = Pace()
     error: ScriptedError | None = None
 
     def response(self) -> InferenceResponse:
-        """The answer when it is whole."""
+        """The complete answer."""
         return InferenceResponse(
             self.text,
             tuple(call.call() for call in self.calls),
@@ -126,7 +126,7 @@ class ScriptedTurn(_Written):
         )
 
     def pieces(self) -> Iterator[str]:
-        """The text as it is heard; without text there is one piece, which says nothing."""
+        """The text in the pieces in which it is sent; without text there is one empty piece."""
         size = self.pace.characters or len(self.text) or 1
         for start in range(0, len(self.text) or 1, size):
             yield self.text[start : start + size]
@@ -136,7 +136,9 @@ class Scenario(_Written):
     """Answers to a user message."""
 
     when: str | None = None
-    """Text in a user message that this answers, in any case; None answers what nothing else does."""
+    """Text in a user message that this answers, ignoring case; None answers messages that no other scenario
+    does.
+    """
     turns: tuple[ScriptedTurn, ...]
 
     @field_validator("turns")
@@ -147,12 +149,12 @@ class Scenario(_Written):
         return turns
 
     def answers(self, message: Message) -> bool:
-        """Whether this is what the message asked for."""
+        """Whether this scenario answers the message."""
         return self.when is not None and self.when.casefold() in message.text.casefold()
 
 
 class Script(_Written):
-    """Everything that a scripted model has to say."""
+    """All scenarios of a scripted model."""
 
     scenarios: tuple[Scenario, ...]
 
@@ -166,28 +168,36 @@ class Script(_Written):
     @model_validator(mode="before")
     @classmethod
     def _alone(cls, given: Any) -> Any:
-        """A script of one scenario need not say so."""
+        """A script with one scenario may leave the list out."""
         return {"scenarios": [given]} if "turns" in record(given) else given
 
     @classmethod
     def of(cls, *turns: "ScriptedTurn | str") -> Self:
-        """These answers, one after the other; text is an answer."""
+        """A script of these answers in order; a text is an answer."""
         written = tuple(ScriptedTurn(text=turn) if isinstance(turn, str) else turn for turn in turns)
         return cls(scenarios=(Scenario(turns=written),))
 
     @classmethod
     def from_yaml(cls, text: str, name: str = "the scenario") -> Self:
-        """Read a script; `InvalidInput` says what to change."""
+        """Read a script.
+
+        Raises:
+            InvalidInput: The YAML or the script is invalid.
+        """
         try:
             return cls.model_validate(yaml.safe_load(text))
         except yaml.YAMLError as error:
-            raise InvalidInput(f"{name} is no YAML: {error}") from None
+            raise InvalidInput(f"{name} is not valid YAML: {error}") from None
         except ValidationError as error:
-            raise InvalidInput(f"{name} is no script: {faults(error)}") from None
+            raise InvalidInput(f"{name} is not a valid script: {faults(error)}") from None
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read a file."""
+        """Read a file.
+
+        Raises:
+            InvalidInput: The file cannot be read, or is invalid.
+        """
         try:
             return cls.from_yaml(Path(path).read_text(encoding="utf-8"), str(path))
         except OSError as error:
@@ -196,7 +206,7 @@ class Script(_Written):
             raise InvalidInput(f"the scenario {path} cannot be read: save it as UTF-8") from None
 
     def turn(self, conversation: Messages) -> tuple[tuple[int, int], ScriptedTurn]:
-        """The turn that comes next in a conversation, and its place in the script."""
+        """The next turn in a conversation, and its place in the script."""
         number, asked = self._scenario(conversation)
         turns = self.scenarios[number].turns
         spoken = sum(message.is_assistant for message in conversation[asked:])
@@ -204,7 +214,7 @@ class Script(_Written):
         return (number, index), turns[index]
 
     def _scenario(self, conversation: Messages) -> tuple[int, int]:
-        """The scenario that answers the latest user message that any answers, and where that stands."""
+        """The scenario that answers the latest possible user message, and the index of that message."""
         asked = [index for index, message in enumerate(conversation) if message.is_user]
         for index in reversed(asked):
             for number, scenario in enumerate(self.scenarios):
@@ -227,8 +237,8 @@ class ScenarioModel:
         self._raised: Counter[int] = Counter()
 
     async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
-        """The turn that the conversation has come to."""
-        # Examples among the cached messages are no part of the conversation.
+        """Send the next turn of the conversation."""
+        # Examples among the cached messages are not part of the conversation.
         conversation = request.messages[request.cached_messages :]
         place, turn = self.script.turn(conversation)
         error = turn.error if self._fails(hash((place, conversation)), turn.error) else None

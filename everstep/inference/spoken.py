@@ -1,15 +1,15 @@
-"""The text of one answer, put together from the pieces in which it arrives.
+"""The text of one answer, assembled from the pieces in which it arrives.
 
-What is heard and what is returned must be the same text, and one that every store can hold:
-PostgreSQL refuses NUL, UTF-8 half of a surrogate pair, and providers do send both (a pair may be
-cut in two by the border between two pieces).
+Streamed text and returned text must be the same, and every store must be able to hold it. PostgreSQL refuses
+NUL, and UTF-8 cannot encode half of a surrogate pair; providers do send both (a pair may be split between two
+pieces).
 """
 
 _PARAGRAPH = "\n\n"
 
 
 def storable(text: str) -> str:
-    """The text without NUL characters; halves of surrogate pairs meet, or are marked as unreadable."""
+    """The text without NUL characters. Halves of surrogate pairs are joined, or replaced as unreadable."""
     if "\x00" in text:
         text = text.replace("\x00", "")
     try:
@@ -20,7 +20,7 @@ def storable(text: str) -> str:
 
 
 class Spoken:
-    """Collects what a model says."""
+    """Collects the text of an answer."""
 
     def __init__(self) -> None:
         self._parts: list[str] = []
@@ -29,7 +29,7 @@ class Spoken:
         self._breaks = False
 
     def say(self, text: str) -> None:
-        """Add a piece; half of a pair at its end waits for the other half."""
+        """Add a piece; half of a surrogate pair at its end waits for the other half."""
         text = self._half + text
         self._half = text[-1] if text and "\ud800" <= text[-1] <= "\udbff" else ""
         text = storable(text.removesuffix(self._half))
@@ -41,16 +41,16 @@ class Spoken:
         self._parts.append(text)
 
     def paragraph(self) -> None:
-        """What is said next stands apart from what was said so far."""
+        """Begin a new paragraph with the next piece."""
         self._breaks = True
 
     def news(self) -> str:
-        """What was added since this was asked last."""
+        """The text added since the last call."""
         fresh = "".join(self._parts[self._told :])
         self._told = len(self._parts)
         return fresh
 
     @property
     def text(self) -> str:
-        """All of it."""
+        """The whole text."""
         return "".join(self._parts)

@@ -11,7 +11,7 @@ SCRIPT = Script.load(Path(__file__).parent / "guide.yaml")
 
 @tool
 async def forecast(city: str) -> str:
-    """Tell the weather of tomorrow."""
+    """Get the weather forecast for tomorrow."""
     await asyncio.sleep(1)
     return f"{city}: dry until noon, then rain, 14 degrees"
 

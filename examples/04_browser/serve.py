@@ -1,7 +1,7 @@
-"""Two pages that show an agent at work, and all that they need: servers, a worker, the API and a gateway.
+"""Two pages that show an agent at work, with everything they need: servers, a worker, the API, a gateway.
 
-The gateway is a process of its own. Kill it, and another one is started on the same port; the pages come
-back by themselves. Needs no keys.
+The gateway is a separate process. If you kill it, another one is started on the same port, and the pages
+reconnect. Needs no keys.
 
     python examples/04_browser/serve.py [--data DIR] [--port PORT]
 """
@@ -35,18 +35,18 @@ HOST = "127.0.0.1"
 
 @dataclass
 class Pages:
-    """What browsers are served."""
+    """The files for browsers."""
 
     modules: Path
     config: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
-    """What the pages are told: where the API and the gateway are, and a token that opens both.
+    """The configuration of the pages: the URLs of the API and the gateway, and a token for both.
 
-    A page of yours asks whoever knows its user for a token of that user.
+    Your page gets its token from the server that knows its user.
     """
 
     @property
     def app(self) -> Starlette:
-        """As an application."""
+        """The application that serves them."""
         files = ("index.html", "pusher.html", "view.js", "style.css")
         pages = {f"/{name}": HERE / name for name in files}
         pages["/"] = pages["/index.html"]
@@ -65,7 +65,7 @@ class Pages:
             return JSONResponse(self.config, headers={"Cache-Control": "no-store"})
 
         async def client(request: Request) -> Response:
-            # The client comes from the API that it talks to, so that both are of one version.
+            # The client comes from the API that it talks to, so that both have the same version.
             return RedirectResponse(f"{self.config['api']}{request.url.path}")
 
         routes = [*(Route(path, file) for path in pages), Route("/config.json", config)]
@@ -78,7 +78,7 @@ class Pages:
 
 
 async def keep_a_gateway(settings: Settings, port: int, origins: Sequence[str]) -> None:
-    """Run `everstep gateway`, and start another one whenever it was killed."""
+    """Run `everstep gateway`, and start another one whenever it is killed."""
     arguments = ("--data", str(settings.data_dir), "gateway", "--port", str(port))
     environment = {**os.environ, "EVERSTEP_ALLOWED_ORIGINS": ",".join(origins)}
     code = -1
@@ -97,7 +97,7 @@ async def keep_a_gateway(settings: Settings, port: int, origins: Sequence[str]) 
 
 @asynccontextmanager
 async def working(installation: Installation) -> AsyncGenerator[None]:
-    """With a worker."""
+    """Run a worker."""
     stop = asyncio.Event()
     worker = asyncio.create_task(installation.work(stop))
     try:
@@ -108,10 +108,10 @@ async def working(installation: Installation) -> AsyncGenerator[None]:
 
 
 async def main(data: Path, port: int, modules: Path) -> None:
-    """Everything, until it is stopped."""
+    """Run everything until it is stopped."""
     pages = Pages(modules)
     async with serving(pages.app, HOST, port, or_any=True) as url:
-        # Pages of another port are another origin, to the API as well as to the gateway.
+        # Pages on another port have another origin, for the API and for the gateway.
         origins = (url, url.replace(HOST, "localhost"))
         settings = Settings.read(
             data_dir=data, agents="agents:agents", default_agent="guide", allowed_origins=origins
@@ -152,7 +152,9 @@ if __name__ == "__main__":
     parser.add_argument(
         "--data", type=Path, help="where the servers keep their data; else outside of this folder"
     )
-    parser.add_argument("--port", type=int, default=8090, help="of the pages; 0 or a busy one: a free one")
+    parser.add_argument(
+        "--port", type=int, default=8090, help="port of the pages; a free one if it is 0 or in use"
+    )
     parser.add_argument("--modules", type=Path, default=HERE / "node_modules", help="where pusher-js is")
     given = parser.parse_args()
     try:

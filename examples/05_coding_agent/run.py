@@ -1,7 +1,7 @@
-"""A coding agent makes failing tests pass, and has a subagent review what it did.
+"""A coding agent makes failing tests pass, and has a subagent review its change.
 
-Starts servers and a worker of its own, lets the agent work on a copy of the project, and shows what was
-changed. Needs bubblewrap, and no keys: without one the model is a script.
+Starts its own servers and a worker, lets the agent work on a copy of the project, and shows the changes.
+Needs bubblewrap, and no keys: without one the model is a script.
 
     python examples/05_coding_agent/run.py [--data DIR] [TASK]
 """
@@ -32,8 +32,8 @@ TASK = "make the tests pass"
 
 
 async def main(data: Path, task: str) -> None:
-    """Servers, a worker, the agent, and what came of it."""
-    # So that everstep.toml is found, and the agents and their files are where it says.
+    """Start servers and a worker, run the agent, and show the result."""
+    # So that everstep.toml is found; the agents' paths in it are relative to this folder.
     os.chdir(HERE)
     shutil.rmtree(WORKSPACE, ignore_errors=True)
     shutil.copytree(PROJECT, WORKSPACE)
@@ -50,7 +50,7 @@ async def main(data: Path, task: str) -> None:
 
 
 async def asked(installation: Installation, task: str) -> None:
-    """Follow the agent to its end, and look at what it did."""
+    """Follow the agent to its end, and show its changes."""
     execution = await installation.client.start("coder", task)
     async with aclosing(followed(execution)) as lines:
         async for line in lines:
@@ -73,18 +73,18 @@ def changes() -> Iterator[str]:
 
 
 def lines_of(path: Path) -> list[str]:
-    """The lines of a file; none where there is no such file."""
+    """The lines of a file; none if it does not exist."""
     return path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
 
 
 async def verdict() -> str:
-    """Run the tests once more, in a sandbox as well: the agent wrote what runs there."""
+    """Run the tests once more, in a sandbox as well: the agent wrote the code."""
     result = await Sandbox(ExecutionPolicy.for_bash(WORKSPACE)).run("python3 -m unittest")
     return "pass" if result.exit_code == 0 else f"fail:\n{result.stderr}"
 
 
 def stay(ui_url: str | None) -> None:
-    """Leave time for a look at Temporal's UI, if somebody is there to look."""
+    """Leave time for a look at Temporal's UI, if the terminal is interactive."""
     if sys.stdin.isatty():
         print(f"\nHave a look at {ui_url}; Enter stops everything.")
         sys.stdin.readline()
@@ -92,7 +92,7 @@ def stay(ui_url: str | None) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="A coding agent makes failing tests pass.")
-    parser.add_argument("task", nargs="?", default=TASK, help=f"what it is asked ({TASK})")
+    parser.add_argument("task", nargs="?", default=TASK, help=f"the task of the agent ({TASK})")
     parser.add_argument(
         "--data", type=Path, help="where the servers keep their data; else outside of this folder"
     )

@@ -20,7 +20,7 @@ def test_yaml_aliases_are_refused() -> None:
 @pytest.mark.parametrize("text", ["a: 1\nb: 2\na: 3", "x: {a: 1, b: 2, 'a': 3}", "[{a: 1, a: 1}]"])
 def test_a_duplicate_key_is_refused(text: str) -> None:
     """9.5.1, 10.1.2: otherwise the last would count, and people would read the first."""
-    with pytest.raises(ValueError, match=r"the key 'a' stands there twice\n  in .*, line \d"):
+    with pytest.raises(ValueError, match=r"the key 'a' is there twice\n  in .*, line \d"):
         load_yaml(text)
     assert load_yaml("a: {a: 1}\nb: {a: 1}") == {"a": {"a": 1}, "b": {"a": 1}}
 

@@ -123,7 +123,10 @@ UNSTORABLE = {
         "Error: the command contains a NUL character, which no command can; "
         "write \\0 where a program reads it"
     ),
-    ("bash", '{"command": "touch a\\ud800"}'): "Error: the command contains '\\ud800', which is no character",
+    (
+        "bash",
+        '{"command": "touch a\\ud800"}',
+    ): "Error: the command contains '\\ud800', which is not a valid character",
 }
 
 

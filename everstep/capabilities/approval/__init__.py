@@ -1,4 +1,4 @@
-"""Approval: calls of some tools wait until a person has allowed them."""
+"""Approval: calls of selected tools wait until a person allows them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
@@ -6,13 +6,13 @@ from typing import Any, TypeAlias
 from everstep.agent_domain.agents.builder import AgentBuilder
 
 Wanted: TypeAlias = str | Sequence[Mapping[str, Any]]
-"""`always`, `never`, or rules of which the first that matches decides."""
+"""`always`, `never`, or a list of rules of which the first match decides."""
 
 
 class UseApproval:
-    """Lets people decide about calls: `UseApproval(bash="always")`, or with names that are no words.
+    """Requires people to approve calls: `UseApproval(bash="always")`, or a map if names are no identifiers.
 
-    Whoever approves may say that it holds for more calls of this execution: see `remember` of a decision.
+    The approver may extend a decision to more calls of the execution; see `remember` of a decision.
     """
 
     name = "approval"
@@ -21,7 +21,7 @@ class UseApproval:
         self.tools = {**(tools or {}), **more}
 
     def install(self, builder: AgentBuilder) -> AgentBuilder:
-        """Say for each tool what its calls wait for."""
+        """Set the approval rule of each tool."""
         for tool, approval in self.tools.items():
             builder.with_approval(tool, approval)
         return builder

@@ -1,19 +1,19 @@
-"""`bash`: the agent runs commands, in a sandbox and never outside of one.
+"""`bash`: the agent runs commands, always in a sandbox.
 
 | file | concern |
 |---|---|
-| `sandbox.py` | who runs a command, and where: refused before it begins, or begun |
-| `places.py` | where the policy's paths lead, and no other way |
-| `guard.py` | what of the directories that it can write to is closed all the same |
-| `aftermath.py` | what it made that would run code, once it has ended |
-| `profile.py` | what it finds inside, and its limits |
-| `way_out.py`, `listener.py`, `proxy.py` | where the policy has a network: the only way out |
-| `seccomp.py` | which system calls it may make |
-| `mounts.py` | for a worker that is root: how somebody else can use root's directories |
-| `process.py` | one command from its beginning to the end of all that it began |
-| `watch.py`, `disk.py` | what all its processes take together |
-| `cgroups.py` | the same by the kernel, where the worker has a cgroup |
-| `checks.py`, `attack.py`, `decoy.py` | whether all that holds on this machine |
+| `sandbox.py` | runs one command: checks it, finds the user, the paths and the mounts |
+| `places.py` | resolves the policy's paths |
+| `guard.py` | protects files in writable directories by mounts |
+| `aftermath.py` | disables code that a command leaves behind, after it has ended |
+| `profile.py` | the file system, the variables and the limits inside |
+| `way_out.py`, `listener.py`, `proxy.py` | the network, if the policy allows one: a proxy, and nothing else |
+| `seccomp.py` | the system calls that a command may make |
+| `mounts.py` | for a worker that is root: mounts of root's directories that another user can use |
+| `process.py` | the life of one command and all its processes |
+| `watch.py`, `disk.py` | the resources that all its processes use together |
+| `cgroups.py` | the same bounds, enforced by the kernel, if the worker has a cgroup |
+| `checks.py`, `attack.py`, `decoy.py` | a self-test: does the sandbox hold on this machine? |
 """
 
 import os
@@ -41,7 +41,7 @@ SCHEMA: FrozenDict = frozen_map(
 
 
 def description(policy: ExecutionPolicy) -> str:
-    """What the model is told."""
+    """The description of the tool that the model reads."""
     allowed = AllowedNetwork.of(policy.network)
     network = f"with HTTP and HTTPS by a proxy to {allowed}" if policy.network else "without network"
     return (
@@ -52,11 +52,11 @@ def description(policy: ExecutionPolicy) -> str:
 
 
 class BashTool:
-    """Runs one command for each call.
+    """Runs one command per call.
 
     Args:
-        policy: What commands may use; given one, `base_dir` and `timeout` do not count.
-        base_dir: Where commands run; the current directory by default.
+        policy: What commands may use. If it is given, `base_dir` and `timeout` are ignored.
+        base_dir: The directory in which commands run; the current directory by default.
         timeout: How many seconds a command may take.
         output_policy: How much of a command's output the model reads.
     """
@@ -87,12 +87,12 @@ class BashTool:
         return cls(policy)
 
     def unstorable(self, args: Mapping[str, Any]) -> str | None:
-        """What is wrong with a command that no program could be given either."""
+        """The error for a command that cannot be passed to a program either, or None."""
         problem = unusable(args.get("command"))
         return f"Error: {problem}" if problem else None
 
     async def call(self, args: dict[str, Any], context: ToolContext) -> str:
-        """Say what became of the command; one that fails is a result like any other."""
+        """Run the command and return its result as text; a command that fails is an ordinary result."""
         del context
         try:
             await checks.require(self.policy)
@@ -105,7 +105,7 @@ class BashTool:
 
 
 class UseBash:
-    """Lets an agent run commands in a directory; a policy that is given says which one, and for how long."""
+    """Lets an agent run commands in a directory; see `BashTool` for the arguments."""
 
     name = "bash"
 

@@ -1,8 +1,7 @@
-"""What a command leaves behind that would run code, or change settings, for whoever comes next.
+"""Disables code and settings that a command leaves behind for the next process that comes there.
 
-What is there when a command begins is protected by mounts. A git directory, or settings, that the command
-makes itself are looked at once it has ended: what runs code there is put out of use, under another name, and
-the command's reader is told.
+Mounts protect what exists when a command begins. Git directories and settings that the command makes itself
+are checked after it has ended: those that would run code are renamed, and the command's output reports it.
 """
 
 import os
@@ -40,7 +39,7 @@ _HARMLESS: Final = {
 
 
 def put_aside(paths: Iterable[str]) -> Iterator[str]:
-    """Rename what has a name that a command was not to take."""
+    """Rename files that a command was not allowed to make; yield a sentence for each."""
     for path in paths:
         if os.path.lexists(path):
             with suppress(OSError):
@@ -49,12 +48,16 @@ def put_aside(paths: Iterable[str]) -> Iterator[str]:
 
 
 def disarm(found: Collection[str], before: Collection[str], roots: Iterable[str]) -> Iterator[str]:
-    """Put git directories out of use that would run code: git knows none without a HEAD.
+    """Disable git directories that would run code, by renaming HEAD: git ignores a directory without it.
 
     Args:
-        found: Git directories that are there now.
-        before: Those of them that were there before the command.
-        roots: Where commands can write; others are not touched, whatever a link may lead to.
+        found: The git directories that exist now.
+        before: Those that existed before the command.
+        roots: The directories in which commands can write. Others are not touched, even if a link leads
+            there.
+
+    Yields:
+        A sentence for each disabled directory.
     """
     allowed = tuple(roots)
     for folder in sorted({*found}.difference(before)):
@@ -70,7 +73,7 @@ def disarm(found: Collection[str], before: Collection[str], roots: Iterable[str]
 
 
 def _free(path: str) -> str:
-    """What has the name already was put aside before; it is replaced unless it is a directory."""
+    """A free name to rename a file to. An earlier renamed file is replaced, unless it is a directory."""
     target, number = f"{path}{REFUSED}", 1
     while os.path.isdir(target) and not os.path.islink(target):
         target, number = f"{path}{REFUSED}.{number}", number + 1
@@ -87,14 +90,17 @@ def _with_nested(folder: str) -> Iterator[str]:
 def _runs_code(
     folder: str, roots: tuple[str, ...], before: Collection[str], found: Collection[str]
 ) -> str | None:
-    """Why git would run code of a command's making there; what cannot be read counts as such."""
+    """The reason why git would run the command's code there, or None.
+
+    An unreadable directory counts as one.
+    """
     common = common_directory(folder)
     if why := _has_code(folder, roots):
         return why
     if common == os.path.realpath(folder):
         return None
     if common not in found:
-        # The next command could change it, as it is protected for nobody.
+        # The next command could change it: nothing protects it.
         return "its commondir leads to no repository here"
     why = None if common in before else _has_code(common, roots)
     return f"its commondir leads to {common}, and {why} there" if why else None

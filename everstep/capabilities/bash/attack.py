@@ -1,7 +1,7 @@
-"""What a worker tries in its own sandbox: run inside, by itself, and never imported there.
+"""The attacks of the self-test. The script runs inside the sandbox, on its own, and is never imported there.
 
-Its argument is JSON: what there is outside to be found. It prints, as JSON, the names of what it could do and
-should not have been able to. Python alone, so that it depends on no programs of the system.
+The argument is JSON: what exists outside, to be searched for. The script prints, as JSON, the names of the
+attacks that succeeded. It is Python only, so that it depends on no programs of the system.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ _NEW_USER, _NEW_MOUNTS = 0x10000000, 0x00020000
 
 
 def _called(name: str, *arguments: Any) -> bool:
-    """Whether the system did it."""
+    """Whether the system call succeeded."""
     return getattr(_LIBC, name)(*arguments) >= 0
 
 
@@ -58,7 +58,7 @@ def _status(name: str) -> str:
 
 
 def _starts_as_another_user() -> bool:
-    """Whether a file could be left behind that lends the worker's rights to whoever starts it."""
+    """Whether it can leave a file that gives the worker's rights to the user who starts it."""
     path = "/tmp/lent"  # noqa: S108 -- inside
     _writes(path)
     return _did(lambda: os.chmod(path, 0o4755)) or _did(  # noqa: S103
@@ -67,7 +67,7 @@ def _starts_as_another_user() -> bool:
 
 
 def _finds_in_homes(shared: list[str]) -> bool:
-    """Whether there is more than what leads to something shared."""
+    """Whether the home directories hold more than the paths that lead to something shared."""
     homes = [f"{top}/{name}" for top in ("/root", "/home") if os.path.isdir(top) for name in os.listdir(top)]
     return any(
         not any(f"{path}/".startswith(f"{home}/") or f"{home}/".startswith(f"{path}/") for path in shared)
@@ -76,7 +76,7 @@ def _finds_in_homes(shared: list[str]) -> bool:
 
 
 def attempts(outside: Mapping[str, Any]) -> dict[str, Callable[[], bool]]:
-    """Each attempt by the name of what would be open."""
+    """The attacks, by the name of what would be open."""
     port, name = outside["port"], outside["socket"]
     found: dict[str, Callable[[], bool]] = {
         "the worker's network": lambda: _did(lambda: _connects(socket.AF_INET, ("127.0.0.1", port))),
@@ -116,7 +116,7 @@ def attempts(outside: Mapping[str, Any]) -> dict[str, Callable[[], bool]]:
         "measuring the kernel": lambda: _system_call(
             298, 241, ctypes.create_string_buffer(128), 0, -1, -1, 0
         ),
-        "memory that nobody counts": lambda: (
+        "memory outside of all limits": lambda: (
             _system_call(319, 279, b"x", 0)
             or _system_call(29, 194, 0, 4096, 0)
             or _system_call(64, 190, 0, 1, 0o600)
@@ -155,7 +155,7 @@ def _tunnels(proxy: int, host: str, port: int) -> None:
 
 
 def _datagrams() -> None:
-    """A pair of which each end can send to any path."""
+    """A pair of sockets each of which can send to any path."""
     for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM):
         end.close()
 
@@ -177,7 +177,7 @@ def _is_unlimited(process: str) -> bool:
 
 
 def _project(project: str, empty: str) -> dict[str, Callable[[], bool]]:
-    """What an installation has in the folder in which its agents work, and what it would take from there."""
+    """Attacks on an installation in the agents' folder, and on files that it reads from there."""
     data = f"{project}/.everstep"
     return {
         "the installation's data": lambda: any(
@@ -224,7 +224,7 @@ def _without_limit(kind: int) -> bool:
 
 
 def _denies_typing() -> bool:
-    """A terminal of its own, on which it would be allowed."""
+    """Whether typing is refused even on a terminal that the process owns."""
     leader, follower = os.openpty()
     try:
         return not _called("ioctl", follower, ctypes.c_ulong(0x5412), b"x") and ctypes.get_errno() == 1

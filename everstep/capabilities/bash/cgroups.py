@@ -1,11 +1,11 @@
-"""Bounds of the kernel for all processes of a command together, where a cgroup is delegated to the worker.
+"""Kernel limits for all processes of a command together, if a cgroup is delegated to the worker.
 
-Without one the watcher bounds memory, by looking every few milliseconds, and the kernel's own tables (maps of
-memory, epoll) are bounded by nothing but that a command goes first when memory runs out. With a cgroup (v2)
-that has the controllers for memory and processes the kernel counts all of it, at once.
+Without a cgroup the watcher bounds memory, by polling every few milliseconds. The kernel's own tables (memory
+maps, epoll) then have no bound except that a command is killed first when memory runs out. With a cgroup (v2)
+that has the memory and pids controllers the kernel counts all of it immediately.
 
-A cgroup is the worker's if systemd says so (`Delegate=yes`), or if `use` names one. Processes and controllers
-cannot be in the same cgroup, so the worker moves into a leaf of it first.
+The worker may use a cgroup that systemd delegates (`Delegate=yes`), or the one that `use` sets. Processes and
+controllers cannot be in the same cgroup, so the worker first moves into a leaf of it.
 """
 
 import itertools
@@ -24,21 +24,21 @@ USEFUL: Final = ("memory", "pids", "io")
 LEAF: Final = "everstep-worker"
 _PREFIX: Final = "everstep-command-"
 _MARKS: Final = ("user.delegate", "trusted.delegate")
-"""By which systemd marks what it delegates."""
+"""The marks by which systemd shows that it delegates a cgroup."""
 _IO_WEIGHT: Final = 50
-"""Half of what others have when a disk is busy."""
+"""Half of the default weight, for a busy disk."""
 _TRIES: Final = 50
 
 _NUMBERS: Final = itertools.count()
 
 
 class NoCgroup(Exception):
-    """None can be used, and why."""
+    """No cgroup can be used; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Where commands get cgroups of their own; without a folder, why they get none."""
+    """The cgroup in which commands get their own; without a folder, the reason why they get none."""
 
     folder: Path | None
     reason: str = ""
@@ -54,14 +54,14 @@ _FOUND: list[Bound] = []
 
 
 def use(folder: Path | None) -> None:
-    """Name the cgroup in which commands get their own; None: the one that systemd delegates, if it does."""
+    """Set the cgroup in which commands get their own; None for the one that systemd delegates."""
     if _GIVEN[0] != folder:
         _GIVEN[0] = folder
         _FOUND.clear()
 
 
 def bound() -> Bound:
-    """Which bound holds for the commands of this process; found out once."""
+    """The bound for the commands of this process; detected once."""
     if not _FOUND:
         try:
             _FOUND.append(Bound(_prepared(_GIVEN[0] or _delegated())))
@@ -84,7 +84,7 @@ def _delegated() -> Path:
 
 
 def _own() -> Path:
-    """The cgroup of this process, of the one hierarchy of version 2."""
+    """The cgroup of this process in the v2 hierarchy."""
     lines = Path("/proc/self/cgroup").read_text("utf-8").splitlines()
     path = next((line[3:] for line in lines if line.startswith("0::")), None)
     if path is None:
@@ -100,7 +100,7 @@ def _own() -> Path:
 
 
 def _prepared(folder: Path) -> Path:
-    """Let cgroups inside have controllers."""
+    """Enable the controllers for the cgroups inside."""
     available = _require_controllers(folder)
     wanted = [name for name in USEFUL if name in available]
     enabled = _words(folder / "cgroup.subtree_control")
@@ -113,7 +113,7 @@ def _prepared(folder: Path) -> Path:
 
 def _require_controllers(folder: Path) -> set[str]:
     if not (folder / "cgroup.controllers").is_file():
-        raise NoCgroup(f"{folder} is no cgroup of version 2")
+        raise NoCgroup(f"{folder} is not a cgroup of version 2")
     available = _words(folder / "cgroup.controllers")
     if missing := sorted(REQUIRED - available):
         raise NoCgroup(f"the cgroup {folder} has no controller for {' and '.join(missing)}")
@@ -121,7 +121,7 @@ def _require_controllers(folder: Path) -> set[str]:
 
 
 def _vacate(folder: Path) -> None:
-    """Move its processes, of which the worker is one, into a leaf."""
+    """Move the processes in the cgroup, including the worker, into a leaf."""
     numbers = sorted(_words(folder / "cgroup.procs"))
     if not numbers:
         return
@@ -133,7 +133,7 @@ def _vacate(folder: Path) -> None:
 
 
 def _remove_old(folder: Path) -> None:
-    """What lost workers left; a cgroup with processes cannot be removed."""
+    """Remove the cgroups of crashed workers. The kernel refuses to remove one that has processes."""
     for left in folder.glob(f"{_PREFIX}*"):
         with suppress(OSError):
             left.rmdir()
@@ -144,13 +144,13 @@ def _words(path: Path) -> set[str]:
 
 
 def _write(path: Path, value: str) -> None:
-    # Not to be made anew: a name that the kernel does not have is a mistake.
+    # Without O_CREAT: a name that the kernel does not have is a bug.
     with open(os.open(path, os.O_WRONLY | os.O_CLOEXEC), "w", encoding="ascii") as file:
         file.write(value)
 
 
 class Cgroup:
-    """Of one command."""
+    """The cgroup of one command."""
 
     def __init__(self, folder: Path, limits: Mapping[str, str]) -> None:
         self.folder = folder / f"{_PREFIX}{os.getpid()}-{next(_NUMBERS)}"
@@ -164,12 +164,12 @@ class Cgroup:
             raise
 
     def add(self, process: int) -> None:
-        """Put a process in, and with it all that it will begin."""
+        """Move a process into the cgroup; its later children are in it, too."""
         _write(self.folder / "cgroup.procs", str(process))
 
     @property
     def ran_out_of_memory(self) -> bool:
-        """Whether the kernel has ended it for that."""
+        """Whether the kernel has killed a process of it for lack of memory."""
         try:
             text = (self.folder / "memory.events").read_text("ascii")
         except OSError:
@@ -177,7 +177,10 @@ class Cgroup:
         return any(int(value) for name, value in _pairs(text) if name in {"oom_kill", "oom_group_kill"})
 
     def remove(self) -> None:
-        """After its processes; what cannot be removed yet is removed by the next worker."""
+        """Remove the cgroup, once its processes have ended.
+
+        One that cannot be removed yet is left to the next worker.
+        """
         for _ in range(_TRIES):
             try:
                 self.folder.rmdir()
@@ -197,7 +200,7 @@ def _pairs(text: str) -> Iterator[tuple[str, str]]:
 
 
 def limits_of(policy: ExecutionPolicy) -> dict[str, str]:
-    """What the watcher lets pass, and the places for scratch, which are memory too."""
+    """The limits: above the watcher's, plus the scratch file systems, which are memory, too."""
     return {
         "memory.max": str(2 * policy.memory_bytes + policy.memory_bytes // 4),
         "memory.swap.max": "0",
@@ -208,6 +211,6 @@ def limits_of(policy: ExecutionPolicy) -> dict[str, str]:
 
 
 def cgroup_for(policy: ExecutionPolicy) -> Cgroup | None:
-    """One for a command, where the worker has any."""
+    """A cgroup for a command, or None if the worker has none."""
     folder = bound().folder
     return None if folder is None else Cgroup(folder, limits_of(policy))

@@ -1,7 +1,7 @@
-"""Whether the sandbox holds here: the worker attacks it itself before it runs the first command.
+"""The self-test of the sandbox: the worker attacks it before it runs the first command.
 
-Asked once for a process and a shape of policy, and again for as long as something is open. `failed_checks` is
-for whoever wants to know without running a command.
+It runs once for each process and shape of policy, and again as long as an attack succeeds. `failed_checks`
+gives the results without running a command.
 """
 
 import json
@@ -33,7 +33,11 @@ _HELD = set[tuple[int, int, bool, bool]]()
 
 
 async def require(policy: ExecutionPolicy) -> None:
-    """Return if the sandbox holds; raise what is wrong if not."""
+    """Return if the sandbox holds.
+
+    Raises:
+        Unavailable: An attack succeeded, or the sandbox does not start.
+    """
     shape = Sandbox(policy).shape
     if shape in _HELD:
         return
@@ -43,7 +47,7 @@ async def require(policy: ExecutionPolicy) -> None:
 
 
 async def failed_checks(policy: ExecutionPolicy) -> list[str]:
-    """What is open, or keeps the sandbox from working, each with what to do; empty if it holds."""
+    """The failed checks, each with advice; empty if the sandbox holds."""
     if sys.platform != "linux" or platform.machine() not in seccomp.MACHINES:
         return [
             f"it needs Linux on {' or '.join(seccomp.MACHINES)}; "
@@ -60,8 +64,9 @@ async def failed_checks(policy: ExecutionPolicy) -> list[str]:
 
 
 async def _attack(policy: ExecutionPolicy) -> tuple[list[str], list[str]]:
-    """What is open to commands, and what to file tools."""
-    # The interpreter may stand where no command looks. Environment and memory are no matter of what is tried.
+    """The names of the attacks that succeeded with commands, and with file tools."""
+    # The interpreter may be in a place that commands cannot see. The environment and the memory limit do not
+    # affect the attacks.
     readable = {*policy.readable_paths, sys.base_prefix} - {"/usr", "/usr/local"}
     shape = replace(
         policy.with_memory(256 * MIB).with_timeout(SECONDS).inherit_environment(False),
@@ -81,19 +86,19 @@ async def _attack(policy: ExecutionPolicy) -> tuple[list[str], list[str]]:
             _SCRIPT,
             json.dumps(outside),
         ]
-        # Left behind on purpose: it holds the streams until it is gone.
+        # The background process is intended: it holds the streams open until it is killed.
         result = await Sandbox(shape).run(f"(setsid sleep {SECONDS} &); {shlex.join(words)}")
     if result.timed_out:
         raise Unavailable("the sandbox was too slow to be checked, or left a process running; try again")
     if result.exit_code != 0:
-        said = result.stderr.strip().splitlines() or ["it said nothing"]
+        said = result.stderr.strip().splitlines() or ["it printed nothing"]
         raise Unavailable(f"the sandbox could not be checked: {said[-1]}")
     return list(json.loads(result.stdout)), by_files
 
 
 @contextmanager
 def _outside(network: bool) -> Generator[dict[str, Any]]:
-    """Something to be found, if the sandbox lets it be found."""
+    """Files, sockets and a port that must not be reachable from inside."""
     name = f"everstep-{uuid4()}"
     with (
         socket.create_server(("127.0.0.1", 0)) as door,
@@ -127,13 +132,13 @@ _CONTAINER: Final = (
 
 
 def _advice(problem: str) -> str:
-    """What to do about it, by what this machine forbids."""
+    """Advice for an error, by the settings of this machine."""
     if "nknown option" in problem:
         return "; update bubblewrap to 0.8 or later"
     if "Can't find source path" in problem:
-        return "; let whoever owns the base directory look into it and into the folders above"
+        return "; give the owner of the base directory access to it and to the folders above"
     if "mount" in problem and "not permitted" in problem:
-        # Namespaces there are; but where parts of /proc are hidden, nobody may mount another one.
+        # Namespaces work; but where parts of /proc are hidden, the kernel refuses to mount another one.
         return _CONTAINER
     if (
         "amespace" not in problem

@@ -1,4 +1,4 @@
-"""A project that is none, for the worker to attack: with data of an installation, secrets, and git."""
+"""A fake project for the self-test to attack: with data of an installation, secrets, and git."""
 
 import os
 import shutil
@@ -40,7 +40,7 @@ _CONTEXT: Final = ToolContext(UUID(int=0), "check", 1)
 
 @contextmanager
 def decoy(owner: os.stat_result) -> Generator[Path]:
-    """A folder with `project` and `empty`, of the owner of the base directory."""
+    """A folder with `project` and `empty`, owned by the owner of the base directory."""
     folder = Path(os.path.realpath(mkdtemp(prefix="everstep-decoy-")))
     try:
         folder.chmod(0o755)
@@ -62,7 +62,7 @@ def decoy(owner: os.stat_result) -> Generator[Path]:
 
 
 def _listen(database: socket.socket, folder: Path) -> None:
-    """Where PostgreSQL would; by a short path, as those of sockets are bounded."""
+    """Listen where PostgreSQL would; by a short path, because the paths of sockets have a length limit."""
     folder.mkdir()
     here = os.open(folder, os.O_PATH | os.O_CLOEXEC)
     try:
@@ -73,7 +73,7 @@ def _listen(database: socket.socket, folder: Path) -> None:
 
 
 def opened_by_files(project: Path, empty: Path) -> list[str]:
-    """What file tools read or write there, and should not have been able to."""
+    """The paths that file tools can read or write there, and must not."""
     return [*_opened(project, _UNREADABLE, _UNWRITABLE), *_opened(empty, (), _UNWRITABLE)]
 
 

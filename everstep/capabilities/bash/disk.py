@@ -1,10 +1,10 @@
-"""By how much a command lets the disk grow.
+"""Bounds the disk space that a command takes.
 
-The kernel bounds single files, and a quota would count for the worker's user. So the free space of the file
-systems that a command can write to is looked at as often as its memory. Once that has shrunk by what the
-command may take, its files are looked at: others may have taken it. That is done in a thread, as there may be
-many. Space cannot be had without writing (`fallocate` fails), so what is taken in between is what a disk's
-cache takes within a moment.
+The kernel bounds single files only, and a quota would count for the worker's user. So the free space of the
+writable file systems is polled as often as the memory. Once it has shrunk by the command's limit, the
+command's files are measured, as other processes may have taken the space. A thread does that, as there may be
+many files. Space cannot be had without writing (`fallocate` fails), so a command overshoots by at most what a
+disk's cache takes between two polls.
 """
 
 import errno
@@ -21,11 +21,11 @@ from typing import Final
 from everstep.capabilities.bash.profile import SCRATCH
 
 FILES: Final = 200_000
-"""That one command may make; each takes space in tables that cannot grow on many file systems."""
+"""The files that one command may make; each takes space in tables of fixed size on many file systems."""
 DEPTH: Final = 128
-"""Folders in folders that are measured: each level holds one of the worker's descriptors."""
+"""The depth of folders that is measured: each level holds one of the worker's descriptors."""
 _CLOCK: Final = 50_000_000
-"""Nanoseconds by which the times of files may lag behind."""
+"""Nanoseconds by which the timestamps of files may lag behind."""
 _BLOCK: Final = 512
 
 _DELETED: Final = re.compile(
@@ -35,7 +35,7 @@ _DELETED: Final = re.compile(
 
 @dataclass(slots=True)
 class _FileSystem:
-    """One of those that a command can write to."""
+    """One of the file systems that a command can write to."""
 
     path: str
     free: int
@@ -47,13 +47,13 @@ class _FileSystem:
         return cls(path, found.f_bfree * found.f_frsize, found.f_ffree)
 
     def shrunk(self) -> tuple[int, int]:
-        """By how many bytes and files since then."""
+        """The bytes and files by which the free space has shrunk."""
         now = _FileSystem.of(self.path)
         return self.free - now.free, self.free_files - now.free_files
 
 
 class Disk:
-    """What the disk was like when a command began."""
+    """The free space when a command began."""
 
     def __init__(self, places: Sequence[str], most: int) -> None:
         self._places = places
@@ -67,7 +67,11 @@ class Disk:
         self._is_over = threading.Event()
 
     def overdrawn(self, first: int) -> str | None:
-        """What the command took too much of; `first` is the sandbox's first process."""
+        """The limit that the command exceeds, as text, or None.
+
+        Args:
+            first: The process id of the sandbox's first process.
+        """
         if self._measuring is not None:
             if self._measuring.is_alive():
                 return None
@@ -84,11 +88,14 @@ class Disk:
         return None
 
     def end(self) -> None:
-        """Nothing is looked at any more."""
+        """Stop measuring."""
         self._is_over.set()
 
     def judged(self) -> str | None:
-        """What the measured files say; where others took the space, the next look is later."""
+        """The limit that the measured files exceed, or None.
+
+        If others took the space, the next measurement is later.
+        """
         if self._measured is None:
             return "what it takes of the disk cannot be measured"
         size, files = self._measured
@@ -96,7 +103,7 @@ class Disk:
             return f"it let the disk grow by more than {self._most / 2**20:.15g} MiB"
         if files > FILES:
             return f"it made more than {FILES} files"
-        # Others took it; it may still take what is left of its own.
+        # Other processes took the space; the command may still take the rest of its limit.
         self._alarm = self._alarm[0] + self._most - size, self._alarm[1] + FILES - files
         return None
 
@@ -117,7 +124,7 @@ class Disk:
             self._measured = size + _mapped(first), files
 
     def _changed(self) -> Iterator[os.stat_result]:
-        """Everything in the directories that has changed since then."""
+        """Every file in the directories that has changed since the command began."""
         for place in self._places:
             if not os.path.isdir(place):
                 yield from self._recent([os.lstat(place)])
@@ -133,7 +140,7 @@ class Disk:
         return (each for each in found if each.st_ctime_ns >= self._started)
 
     def _nameless(self, first: int) -> Iterator[os.stat_result]:
-        """Files that were removed, and are still open."""
+        """Files that were removed and are still open."""
         elsewhere = _scratch_devices(first)
         for process in _processes(first):
             with suppress(FileNotFoundError, ProcessLookupError):
@@ -146,7 +153,7 @@ class Disk:
 
 
 def _mapped(first: int) -> int:
-    """Bytes of removed files that are mapped, which need no descriptor; each counts with its largest part."""
+    """Bytes of removed files that are mapped, without a descriptor; each counts with its largest mapping."""
     elsewhere = _scratch_devices(first)
     largest = dict[tuple[int, str], int]()
     for process in _processes(first):
@@ -180,6 +187,6 @@ def _stats(names: Iterable[str], here: int) -> Iterator[os.stat_result]:
 
 
 def _raise_unless_gone(error: OSError) -> None:
-    """What cannot be looked at is as much as anybody likes."""
+    """A folder that cannot be read could hold any amount, so the measurement fails."""
     if not isinstance(error, FileNotFoundError | NotADirectoryError):
         raise error

@@ -1,8 +1,8 @@
-"""What is mounted over the directories that a command can write to, so that it cannot touch all of them.
+"""Mounts that protect parts of the directories that a command can write to.
 
-The rules are in `everstep.capabilities.protection`; here they become mounts. A mount cannot be renamed or
-removed, but the directories above it can, so those are mounted on themselves up to the one that the policy
-names. A name that is missing is taken by a placeholder while the command runs.
+The rules are in `everstep.capabilities.protection`; this module makes mounts of them. A mount cannot be
+renamed or removed, but the directories above it can. So those are mounted on themselves, up to the directory
+that the policy names. Placeholders occupy protected names that do not exist while the command runs.
 """
 
 import os
@@ -26,22 +26,22 @@ MAX_MOUNTS: Final = 2_000
 
 
 class Kind(Enum):
-    """How a path is mounted."""
+    """The way in which a path is mounted."""
 
     WRITABLE = auto()
     PIN = auto()
-    """As it is around it, so that it keeps its name."""
+    """Mounted on itself with the same rights, so that it cannot be renamed."""
     READ_ONLY = auto()
     HIDDEN = auto()
     EMPTY = auto()
-    """A directory with nothing in it, read-only."""
+    """An empty directory, read-only."""
     TEXT = auto()
-    """A file that changes nothing, read-only."""
+    """A file without effect, read-only."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """One path of the sandbox."""
+    """One mount of the sandbox."""
 
     path: str
     kind: Kind
@@ -50,7 +50,7 @@ class Mount:
     text: str = ""
 
     def words(self, descriptor: Callable[[bytes], int]) -> list[str]:
-        """The arguments of bubblewrap."""
+        """The arguments for bubblewrap."""
         match self.kind:
             case Kind.WRITABLE | Kind.PIN:
                 return ["--bind", self.source, self.path]
@@ -68,23 +68,27 @@ class Mount:
 
 @dataclass(slots=True)
 class Guard:
-    """The mounts of one command, and what keeps names free for it until it has ended."""
+    """The mounts of one command, and the placeholders that it needs until it has ended."""
 
     kinds: dict[str, Kind]
     seen: dict[str, os.stat_result]
     taken: dict[str, Placeholder] = field(default_factory=dict[str, Placeholder])
     unclaimed: list[str] = field(default_factory=list[str])
-    """Names that are free, and not to be taken by the command."""
+    """Protected names that do not exist and have no placeholder."""
     repositories: set[str] = field(default_factory=set[str])
-    """The git directories that were there before."""
+    """The git directories that existed before the command."""
     known: set[str] = field(default_factory=set[str])
-    """Settings that were there before, and folders that could not be looked into."""
+    """Settings that existed before the command, and folders that could not be read."""
     writable: tuple[str, ...] = ()
     large: bool = False
-    """Whether a look takes long."""
+    """Whether scanning takes long."""
 
     def mounts(self, sources: Mapping[str, str]) -> list[Mount]:
-        """All of them, each after those it lies in. `sources` says where the policy's own paths are found."""
+        """All mounts, each after the mounts that contain it.
+
+        Args:
+            sources: Where the policy's own paths are found.
+        """
         return [
             Mount(path, kind, _source(path, sources), not self._is_file(path), self._text(path))
             for path, kind in sorted(self.kinds.items(), key=_in_order)
@@ -98,7 +102,7 @@ class Guard:
         return (taken and taken.text) or ""
 
     def replaced_in(self, root: str) -> str | None:
-        """What to say if something is not mounted as it was meant, seen under the sandbox's root."""
+        """An error text if a path under the sandbox's root is not the file that was checked, or None."""
         for path, seen in self.seen.items():
             try:
                 there = os.lstat(f"{root}{path}")
@@ -110,10 +114,14 @@ class Guard:
         return None
 
     def settle(self, protection: Protection) -> list[str]:
-        """After the command: put out of use what it was not to make. Returns sentences for its reader."""
+        """Disable files that the command was not allowed to make, once it has ended.
+
+        Returns:
+            Sentences for the command's output.
+        """
         told = [*aftermath.put_aside(self.unclaimed)]
         for root in _outermost(self.writable):
-            # However many folders it has made: they are fewer than a command can make files.
+            # Without a limit on folders: the limit on files bounds the folders that a command makes.
             look = partial(tree.look, root, protection, sys.maxsize, closed=self.known)
             made = {path for path in {*look().kept} - self.known if not is_placeholder(path)}
             told += aftermath.put_aside(sorted(made))
@@ -121,7 +129,7 @@ class Guard:
         return told
 
     def release(self) -> None:
-        """Let go of the names; the command has ended."""
+        """Remove the placeholders; the command has ended."""
         while self.taken:
             _, taken = self.taken.popitem()
             taken.release()
@@ -137,11 +145,11 @@ def _in_order(entry: tuple[str, Kind]) -> list[str]:
 
 
 def guard_for(policy: ExecutionPolicy, protection: Protection, at_most: int = tree.MAX_FOLDERS) -> Guard:
-    """Look at what is there now; the policy's paths are real ones.
+    """Scan the policy's directories and plan the mounts. The policy's paths have to be real paths.
 
     Raises:
         Unusable: A path of the policy is closed to agents, or cannot be protected.
-        TooLarge: A directory of the policy has more directories in it.
+        TooLarge: A directory of the policy has more than `at_most` directories in it.
     """
     building = _Building(policy, protection)
     try:
@@ -204,7 +212,7 @@ class _Building:
         self._close_led(repositories.led_from(root))
 
     def _close_repository(self, folder: str) -> None:
-        """As a whole, or what runs code where the policy lets the rest be written."""
+        """Protect all of it, or only the parts that run code if the policy lets the rest be written."""
         if self._root_of(folder) is None or folder in self.closed:
             return
         self.closed.add(folder)
@@ -231,7 +239,7 @@ class _Building:
             self._close_repository(inner)
 
     def _close_led(self, leads: Iterable[repositories.Led]) -> None:
-        """What git would go on to; a folder of hooks that is missing is not to be made."""
+        """Protect the files that git would follow; a missing hooks folder must not be created."""
         for led in leads:
             if os.path.lexists(led.path):
                 self._put(led.path, Kind.READ_ONLY)
@@ -247,7 +255,7 @@ class _Building:
                 self._take(missing, Kind.EMPTY)
 
     def _starts(self) -> Iterator[str]:
-        """Where an installation may be started next time, or git be used."""
+        """The folders in which an installation may be started later, or git may run."""
         yield from dict.fromkeys(self.writable)
         start = self.protection.start
         if start and start not in self.writable and self._root_of(start) in self.writable:
@@ -264,7 +272,7 @@ class _Building:
             if name.startswith(".") or folder == self.protection.start:
                 self._take(path, Kind.EMPTY)
             else:
-                # Who lists a directory that is for work alone sees only what is there.
+                # A listing of a directory for work alone shows no placeholders.
                 self.guard.unclaimed.append(path)
         for path in self.protection.read_only:
             if not os.path.lexists(path) and os.path.isdir(os.path.dirname(path)):
@@ -272,14 +280,14 @@ class _Building:
 
     def _names(self, folder: str) -> Iterator[str]:
         yield from KEPT
-        # A repository of their own is what some are asked to make, where there is none.
+        # An agent may be asked to make a repository if there is none.
         if not repositories.is_git_directory(folder) and not (
             self.policy.git and not _has_repository(folder)
         ):
             yield GIT
 
     def _require_no_link(self, path: str) -> None:
-        """A link cannot be kept in its place, only what it leads to."""
+        """Refuse links: a mount protects the target of a link, not the link."""
         root = innermost(path, self.writable)
         while root is not None and path not in self.roots and lies_in(path, root):
             if os.path.islink(path):
@@ -304,7 +312,7 @@ class _Building:
         return innermost(path, self.roots)
 
     def _put(self, path: str, kind: Kind) -> None:
-        """Note how something is mounted that is there; what the policy itself names stays as it is."""
+        """Record the mount of an existing path; the policy's own paths are not changed."""
         root = self._root_of(path)
         if root is None or path in self.roots or self.guard.kinds.get(path) is Kind.HIDDEN:
             return
@@ -317,7 +325,7 @@ class _Building:
         self.guard.kinds[path] = kind
 
     def _pin(self) -> None:
-        """Mount what lies above on itself, and leave out what lies in something that is closed already."""
+        """Mount the directories above on themselves, and drop mounts inside a path that is closed already."""
         kinds = self.guard.kinds
         for path in [*kinds]:
             root = self._root_of(path)
@@ -338,7 +346,7 @@ class _Building:
 
 
 def _has_repository(folder: str) -> bool:
-    """Whether git finds one from here."""
+    """Whether git finds a repository from this folder."""
     above = [folder]
     while above[-1] != os.path.dirname(above[-1]):
         above.append(os.path.dirname(above[-1]))

@@ -2,10 +2,10 @@
 
     listener.py PID DESCRIPTOR PORT
 
-A program of its own, as only a process with one thread can enter another user namespace: it enters the
-network namespace of process PID, listens there on the loopback interface, and sends the socket over
+It is a separate program because only a process with one thread can enter another user namespace. It enters
+the network namespace of process PID, listens there on the loopback interface, and sends the socket over
 DESCRIPTOR. A socket stays in the namespace in which it was made, so the worker accepts connections there
-without entering.
+without entering it.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ BACKLOG: Final = 64
 
 
 def enter(descriptor: int, kind: int) -> None:
-    """Become part of a namespace."""
+    """Enter a namespace."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.setns(descriptor, kind) != 0:
         number = ctypes.get_errno()
@@ -30,12 +30,15 @@ def enter(descriptor: int, kind: int) -> None:
 
 
 def enter_network(process: int) -> None:
-    """Root enters it as it is; others own it by way of the user namespace that it was made in."""
+    """Enter the network namespace of a process.
+
+    Root enters it directly; other users enter the user namespace that owns it first.
+    """
     try:
         enter(os.open(f"/proc/{process}/ns/net", os.O_RDONLY), _NEW_NETWORK)
     except PermissionError:
         if os.geteuid() == 0:
-            # Root in a container, without the rights of root: as the sandbox's user.
+            # Root in a container, without the capabilities of root: enter as the sandbox's user.
             owner = os.stat(f"/proc/{process}")
             os.setgroups([])
             os.setgid(owner.st_gid)
@@ -46,7 +49,7 @@ def enter_network(process: int) -> None:
 
 
 def main(process: int, descriptor: int, port: int) -> None:
-    """Read the command line."""
+    """Make the socket and send it; the arguments are those of the command line."""
     enter_network(process)
     with socket.socket(fileno=descriptor) as line, socket.socket() as listener:
         listener.bind(("127.0.0.1", port))

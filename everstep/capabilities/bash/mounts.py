@@ -1,12 +1,12 @@
-"""For a worker that is root: directories of root, usable by a tool user who is nobody.
+"""Mounts for a worker that is root: they make root's directories usable for an unprivileged tool user.
 
-A command never runs as root: limits on processes do not bind root, and root may read what root owns. It
-runs as the owner of the base directory, or, where that is root as well, as `TOOL_USER`. Such a directory is
-mounted once more, with root's files appearing as the tool user's (an "idmapped mount"); what the command
-writes there is root's outside.
+A command never runs as root: limits on processes do not bind root, and root may read root's files. It runs as
+the owner of the base directory, or as `TOOL_USER` if root owns the directory. Such a directory is mounted
+once more, with root's files appearing as the tool user's (an "idmapped mount"). Files that the command writes
+there belong to root outside.
 
-The mounts stand in a mount namespace of their own, made by a thread that ends after it. Whoever enters the
-namespace finds each directory under `STAGE`, so that no right to pass its parents (such as /root) is needed.
+The mounts are in their own mount namespace, made by a thread that ends afterwards. A process that enters the
+namespace finds each directory under `STAGE`, so it needs no right to pass the parents (such as /root).
 """
 
 import ctypes
@@ -23,14 +23,14 @@ from everstep.capabilities.bash.places import Place, replaced
 from everstep.capabilities.bash.words import Unusable
 
 TOOL_USER: Final = 65533
-"""User and group. Distributions reserve the number and give it to nobody; containers have it, too."""
+"""User and group. Distributions reserve this number and assign it to no user; containers have it, too."""
 
 PROGRAMS: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/run/current-system/sw/bin"
-"""Where the machine has its own."""
+"""The directories of the machine's own programs."""
 
 STAGE: Final = "/tmp"  # noqa: S108 -- seen in the namespace only, where it is empty and ours
 KEPT: Final = 32
-"""How many namespaces are kept for the next command in the same directories."""
+"""How many namespaces are cached for the next command in the same directories."""
 
 T = TypeVar("T")
 
@@ -41,24 +41,24 @@ _AT_HERE, _AT_RECURSIVE, _AT_EMPTY = -100, 0x8000, 0x1000
 _CLONE_TREE, _CLOSE_ON_EXEC = 1, 0o2000000
 _MOVE_FROM_DESCRIPTOR = 4
 _ATTRIBUTE_MAPPED = 0x00100000
-# One number on every machine.
+# The same numbers on every architecture.
 _OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
 
 
 class Mounts:
-    """A mount namespace; it lasts as long as this object does."""
+    """A mount namespace; it lasts as long as this object."""
 
     def __init__(self, descriptor: int, sources: dict[str, str]) -> None:
         self.descriptor = descriptor
         self.sources = sources
-        """Where each path is found in the namespace."""
+        """The place of each path in the namespace."""
 
     def __del__(self) -> None:
         os.close(self.descriptor)
 
     @property
     def path(self) -> str:
-        """How other processes of this user reach it, without being handed a descriptor."""
+        """The path by which other processes of this user reach it without a passed descriptor."""
         return f"/proc/{os.getpid()}/fd/{self.descriptor}"
 
 
@@ -67,7 +67,7 @@ _LOCK = threading.Lock()
 
 
 def mounts_for(user: int, group: int, wanted: Iterable[Place]) -> Mounts:
-    """The namespace in which the user finds all that, as made before or new."""
+    """The namespace that holds these directories for the user, cached or new."""
     key = (user, group, tuple(wanted))
     with _LOCK:
         if key not in _KNOWN:
@@ -79,14 +79,14 @@ def mounts_for(user: int, group: int, wanted: Iterable[Place]) -> Mounts:
 
 
 def forget(folder: str) -> None:
-    """Let go of namespaces with anything in a folder; commands that run keep theirs."""
+    """Drop cached namespaces with paths in a folder; running commands keep theirs."""
     with _LOCK:
         for key in [key for key in _KNOWN if any(each.path.startswith(f"{folder}/") for each in key[2])]:
             del _KNOWN[key]
 
 
 def _in_thread(work: Callable[[], T]) -> T:
-    """In a thread of its own, whose view of the file system is changed and never used again."""
+    """Run in a new thread: the work changes the thread's view of the file system, so it is not used again."""
     results, errors = list[T](), list[BaseException]()
 
     def run() -> None:
@@ -109,7 +109,7 @@ def _made(user: int, group: int, wanted: tuple[Place, ...]) -> Mounts:
         if mapping is not None:
             opened.callback(os.close, mapping)
         _call("unshare", _NEW_MOUNTS | _OWN_ROOT)
-        # What is mounted and unmounted outside is so in here as well, and not the other way around.
+        # Mounts propagate from the outside into the namespace, and not the other way around.
         _call("mount", None, b"/", None, _SLAVE | _RECURSIVE, None)
         trees = [_tree(each, user, mapping, opened) for each in wanted]
         _call(
@@ -122,7 +122,7 @@ def _made(user: int, group: int, wanted: tuple[Place, ...]) -> Mounts:
 
 
 def _tree(wanted: Place, user: int, mapping: int | None, opened: ExitStack) -> int:
-    """The mount once more, not attached anywhere yet."""
+    """A detached copy of the mount."""
     path = wanted.path.encode()
     tree = _call("syscall", _OPEN_TREE, _AT_HERE, path, _CLONE_TREE | _CLOSE_ON_EXEC | _AT_RECURSIVE)
     opened.callback(os.close, tree)
@@ -162,7 +162,7 @@ def _mapping(user: int, group: int) -> int:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         bufsize=0,
-        # Not what somebody, maybe an agent, has put into a folder of the worker's PATH.
+        # Not the worker's PATH: an agent may have put a program into one of its folders.
         env={"PATH": PROGRAMS},
     )
     with process:
@@ -180,7 +180,7 @@ def _mapping(user: int, group: int) -> int:
 
 def _of_root(path: str, user: int) -> str:
     return (
-        f"{path} belongs to root, and its file system cannot be mounted for anybody else; "
+        f"{path} belongs to root, and its file system cannot be mounted for another user; "
         f"give it to the tool user (chown -R {user}:{user} {path}), or let the worker not run as root"
     )
 

@@ -1,8 +1,8 @@
-"""Where the paths of a policy lead, and whether what is mounted is what was looked at.
+"""Resolves the paths of a policy, and checks that the mounted files are the ones that were resolved.
 
-Commands may put links into the directories that they can write to, in place of a directory there that the
-policy names, and other commands may be about to begin in that moment. So such links lead nowhere else, and
-what was looked at is known by its number: the path may name something else a moment later.
+Commands may replace a directory that the policy names by a link, if they can write to its parent, while other
+commands are about to start. So links in such directories may not lead out of them, and a resolved path is
+identified by its inode: the path may name another file a moment later.
 """
 
 import errno
@@ -16,17 +16,17 @@ from typing import Final
 from everstep.capabilities.bash.words import Unusable
 
 MAX_LINKS: Final = 40
-"""What Linux follows on one way."""
+"""Linux's limit for links in one path."""
 
 _LOOK: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A file or directory as it was found."""
+    """A file or directory as it was resolved."""
 
     path: str
-    """By which no link is followed."""
+    """Without symbolic links."""
     writable: bool
     device: int
     inode: int
@@ -35,7 +35,11 @@ class Place:
 
     @classmethod
     def at(cls, path: str, writable: bool) -> "Place":
-        """What is there now, if no link has come into the way."""
+        """Look a path up.
+
+        Raises:
+            Unusable: The path was replaced by a link, or removed.
+        """
         try:
             found = _found(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -45,11 +49,11 @@ class Place:
         return cls(path, writable, found.st_dev, found.st_ino, found.st_uid == 0, stat.S_ISDIR(found.st_mode))
 
     def is_the_same(self, found: os.stat_result) -> bool:
-        """Whether this is what was found later."""
+        """Whether this is the same file."""
         return (found.st_dev, found.st_ino) == (self.device, self.inode)
 
     def is_in(self, root: str) -> bool:
-        """Whether this is what stands there under the same path."""
+        """Whether the same path under this root is the same file."""
         try:
             return self.is_the_same(os.lstat(f"{root}{self.path}"))
         except (FileNotFoundError, NotADirectoryError):
@@ -57,12 +61,12 @@ class Place:
 
 
 def anything_else(places: Iterable[Place], root: str) -> str | None:
-    """What to say if something else stands there in place of one of these."""
+    """An error text if another file is under the root in place of one of these, or None."""
     return next((replaced(place.path) for place in places if not place.is_in(root)), None)
 
 
 def real_path(path: str, commands_write: Iterable[str]) -> str:
-    """Where a path leads. A link in a directory that commands can write to does not lead out of it."""
+    """Resolve a path. A link in a directory that commands can write to may not lead out of that directory."""
     here, todo, left = "/", deque(os.path.join(os.getcwd(), path).split("/")), MAX_LINKS
     passed = set[str]()
     while todo:
@@ -95,7 +99,7 @@ def _lies_in(path: str, directory: str) -> bool:
 
 
 def _link(path: str) -> str | None:
-    """What a link says; None for everything else, and for nothing."""
+    """The target of a link; None for other files, and for missing ones."""
     try:
         return os.readlink(path)
     except OSError as error:
@@ -105,7 +109,7 @@ def _link(path: str) -> str | None:
 
 
 def _found(path: str) -> os.stat_result:
-    """From one directory to the next."""
+    """Look a path up one directory at a time, without following links."""
     here = os.open("/", _LOOK)
     try:
         for name in filter(None, path.split("/")):
@@ -118,5 +122,5 @@ def _found(path: str) -> os.stat_result:
 
 
 def replaced(path: str) -> str:
-    """Say that a path does not name any more what it did."""
+    """The error text for a path that no longer names the same file."""
     return f"{path} was replaced by something else in this moment; look at what is there, and try again"

@@ -1,12 +1,12 @@
-"""One command while it runs: it is begun, read, watched, and ended with everything that it began.
+"""Runs one command: starts it, reads its output, watches it, and ends it with all its processes.
 
-Everything but watching happens on the worker's loop, in the thread that began the command: when that thread
-is gone, the kernel ends the command (`--die-with-parent`). Bubblewrap is the worker's child (here: the
-monitor); below it is the sandbox's first process, and when the kernel has ended that one, all others in there
-are gone as well.
+Everything but watching happens on the worker's event loop, in the thread that started the command: when that
+thread ends, the kernel ends the command (`--die-with-parent`). Bubblewrap is the worker's child (here: the
+monitor). Below it is the sandbox's first process; when the kernel has ended that process, all others in the
+sandbox have ended, too.
 
-The command itself waits for a word over the lifeline. By then the worker knows the first process; and where
-the worker is gone, the lifeline has ended, and the command never begins.
+The command waits for a byte on the lifeline before it begins. By then the worker knows the first process. If
+the worker has died, the lifeline is closed, and the command never begins.
 """
 
 import asyncio
@@ -32,20 +32,23 @@ from everstep.capabilities.bash.way_out import open_way_out
 from everstep.capabilities.bash.words import Unavailable, Unusable
 
 FLOOD: Final = 10 * MIB
-"""Of both streams together; who writes more writes for ever."""
+"""Of both streams together. A program that writes more does not stop by itself."""
 END_SECONDS: Final = 10
-"""How long the kernel may take to end processes; it takes a millisecond, unless a disk does not answer."""
+"""How long the kernel may take to end processes. It takes a millisecond, unless a disk hangs."""
 _PIECE: Final = 64 * 1024
 
 Describe: TypeAlias = Callable[[Callable[[bytes], int], int], list[str]]
-"""The command line, given what makes a descriptor to read bytes from, and the lifeline."""
+"""Builds the command line, from a function that makes a descriptor with given content, and the lifeline."""
 
 Replaced: TypeAlias = Callable[[str], str | None]
-"""What to say if something is not what was looked at, as seen under a root; the empty one is the worker's."""
+"""An error text if a mounted file is not the one that was checked.
+
+The argument is a root directory; the empty one is the worker's.
+"""
 
 
 class Stream:
-    """What one stream said, as far as it is kept."""
+    """The output of one stream, up to a limit."""
 
     def __init__(self, cap: int, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -56,7 +59,7 @@ class Stream:
         self.ended = False
 
     def read(self) -> bool:
-        """Take what is there; false if that was nothing."""
+        """Read available output; return whether there was any."""
         try:
             piece = os.read(self.descriptor, _PIECE)
         except BlockingIOError:
@@ -68,7 +71,7 @@ class Stream:
 
     @property
     def cut(self) -> bool:
-        """Whether something was not kept."""
+        """Whether output was dropped."""
         return self.size > len(self.kept)
 
 
@@ -82,7 +85,7 @@ class First:
 
 
 class Process:
-    """A command in its sandbox; whoever began it has to `end` it, however it went."""
+    """A command in its sandbox. The caller that started it has to call `end` in every case."""
 
     def __init__(
         self,
@@ -98,12 +101,12 @@ class Process:
         self._replaced = replaced
         self._loop = asyncio.get_running_loop()
         self.over = self._loop.create_future()
-        """Done once nothing of the command is left."""
+        """Done once all processes of the command have ended."""
         self.remark = ""
-        """Why the sandbox ended it, if it did."""
+        """The reason why the sandbox ended it, if it did."""
         self._first: First | None = None
         self.began = False
-        """Whether it came to the command."""
+        """Whether the command itself was started."""
         self._disk = Disk([policy.base_dir, *policy.writable_paths], policy.disk_bytes)
         self._cgroup = _cgroup(policy)
         self._ended = threading.Event()
@@ -115,7 +118,7 @@ class Process:
 
         def piped() -> tuple[int, int]:
             reading, writing = os.pipe()
-            # A command may be another user, and open it once more: /dev/stdout.
+            # A command may run as another user, and open it again: /dev/stdout.
             os.fchmod(writing, 0o622)
             self._ours.append(reading)
             theirs.append(writing)
@@ -139,9 +142,9 @@ class Process:
                 stderr=writes_stderr,
                 pass_fds=[each for each in theirs if each not in {writes_stdout, writes_stderr}],
                 env=dict(environment),
-                # Of no matter to the command; the worker's own may be closed to the tool user.
+                # The command does not use it; the worker's own directory may be closed to the tool user.
                 cwd="/",
-                # Ctrl-C is for the worker, which ends commands when it has been told what becomes of them.
+                # Ctrl-C is for the worker. The worker ends commands once it knows their result.
                 start_new_session=True,
             )
             self._monitor_handle = self._handle_of_monitor()
@@ -153,11 +156,11 @@ class Process:
                 os.close(descriptor)
         self._ours.append(self._monitor_handle)
         self._listen()
-        # There is time for it while bubblewrap makes the sandbox.
+        # There is time for it while bubblewrap sets up the sandbox.
         self._unwatched = self._watcher_started()
 
     def _watcher_started(self) -> Exception | None:
-        """Why there is none, if so: too many threads."""
+        """Start the watching thread; return the error if there are too many threads."""
         try:
             threading.Thread(target=self._watch, name="everstep watch", daemon=True).start()
         except RuntimeError as error:
@@ -168,13 +171,13 @@ class Process:
         try:
             return os.pidfd_open(self._monitor.pid)
         except OSError:
-            # Nobody would learn of its end. It waits for a word, and so ends now.
+            # Its end could not be observed. It waits on the lifeline, so hanging up ends it.
             self._hang_up()
             self._monitor.wait()
             raise
 
     def _hang_up(self) -> None:
-        """The command is never told to begin."""
+        """Close the lifeline, so that the command never begins."""
         self._lifeline.shutdown(socket.SHUT_RDWR)
 
     def _listen(self) -> None:
@@ -191,14 +194,14 @@ class Process:
             self.stop(f"it wrote more than {FLOOD // MIB} MiB; write to a file, and show parts of it")
 
     def _let_begin(self) -> None:
-        """The sandbox is made, and waits."""
+        """Called when the sandbox is ready and waits."""
         self._loop.remove_reader(self._lifeline)
         if not self._lifeline.recv(1):
             return
         try:
             self._begin()
         except OSError as error:
-            # Too many descriptors: nobody would see how it ends.
+            # Too many descriptors: its end could not be observed.
             self.stop(_unseen(error))
 
     def _begin(self) -> None:
@@ -220,23 +223,24 @@ class Process:
             self._opening = self._loop.create_task(self._open_network(self._proxy, self._first))
 
     async def _open_network(self, proxy: Proxy, first: First) -> None:
-        """The command waits until there is a way out."""
+        """Open the network, then start the command."""
         try:
             await open_way_out(proxy, first.number)
             if not first.gone:
                 self._start_command(first)
-        except Exception as error:  # noqa: BLE001 -- whatever it is, no command waits for it
+        except Exception as error:  # noqa: BLE001 -- after any error, the command must not wait
             self.stop(f"its network cannot be opened ({error})")
 
     def _start_command(self, first: First) -> None:
-        # All of it goes first when memory runs out. A command cannot take that back: its /proc is read-only.
+        # The kernel kills the command's processes first when memory runs out. A command cannot change that:
+        # its /proc is read-only.
         Path(f"/proc/{first.number}/oom_score_adj").write_text("1000", "ascii")
         self._to_watch.put(first.number)
         self.began = True
         self._lifeline.send(b"\n")
 
     def _meet_first(self) -> None:
-        """The monitor has one child at most."""
+        """Find the first process: the monitor has one child at most."""
         monitor = self._monitor.pid
         with suppress(FileNotFoundError, ProcessLookupError):
             children = Path(f"/proc/{monitor}/task/{monitor}/children").read_text("ascii")
@@ -257,7 +261,7 @@ class Process:
         self._monitor.wait()
         if self._cgroup is not None and self._cgroup.ran_out_of_memory and not self.remark:
             self.remark = watch.too_much_memory(self._policy.memory_bytes)
-        # What runs on in the background has been left behind.
+        # Kill processes that were left in the background.
         self.kill()
         self._settle()
 
@@ -267,16 +271,16 @@ class Process:
             self.over.set_result(None)
 
     def _watch(self) -> None:
-        """In a thread, until the command has ended; at most half of the thread's time is spent on looking."""
+        """Runs in a thread until the command has ended, and spends at most half of the time on polling."""
         first, pause = self._to_watch.get(), watch.EVERY
         while first is not None and not self._ended.wait(pause):
             begun = time.monotonic()
             try:
                 too_much = watch.overdrawn(first, self._policy.memory_bytes) or self._disk.overdrawn(first)
-            except Exception as error:  # noqa: BLE001 -- whatever it is, nothing runs on unwatched
+            except Exception as error:  # noqa: BLE001 -- after any error, nothing may run unwatched
                 too_much = f"what it takes cannot be watched ({error})"
             if too_much:
-                # Where the loop is gone, so is the command.
+                # If the loop has closed, the command has ended, too.
                 with suppress(RuntimeError):
                     self._loop.call_soon_threadsafe(self._caught, too_much)
                 return
@@ -287,20 +291,20 @@ class Process:
             self.stop(too_much)
 
     def stop(self, remark: str) -> None:
-        """End it, for a reason that its reader is told."""
+        """Kill the command for a reason that its output reports."""
         self.remark = remark
         self.kill()
 
     def kill(self) -> None:
-        """End the first process, and so all: they are gone once `over` is done."""
+        """Kill the first process, and so all of them: they have ended once `over` is done."""
         if self._first is None and self._monitor.returncode is None:
-            # Were the monitor ended between two of its first steps, its child would wait for ever.
+            # If the monitor were killed between its first steps, its child would wait for ever.
             self._monitor.send_signal(signal.SIGSTOP)
             os.waitid(os.P_PID, self._monitor.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
             try:
                 self._meet_first()
             except OSError:
-                # Without a handle: it has not begun, and ends by itself.
+                # Without a handle: it has not begun, and exits by itself.
                 self._hang_up()
                 self._monitor.send_signal(signal.SIGCONT)
             else:
@@ -310,7 +314,11 @@ class Process:
                 signal.pidfd_send_signal(self._first.handle, signal.SIGKILL)
 
     async def end(self) -> None:
-        """Leave nothing of it, neither processes nor descriptors."""
+        """Kill what is left, and close all descriptors.
+
+        Raises:
+            TimeoutError: The processes did not end within `END_SECONDS`.
+        """
         try:
             if not self.over.done():
                 self.kill()
@@ -318,7 +326,7 @@ class Process:
                 if not self.over.done():
                     raise TimeoutError(f"the processes of a command did not end within {END_SECONDS} s")
             for stream in (self._stdout, self._stderr):
-                # Not to its end: somebody else may hold the pipe open, and write on.
+                # Not to its end: another process may hold the pipe open and continue to write.
                 while stream.read() and stream.size < 2 * FLOOD:
                     pass
         finally:
@@ -332,7 +340,7 @@ class Process:
             self._close()
 
     async def _wait_for_end(self) -> None:
-        """Also for those who cancel once more: it takes a millisecond, and nothing may be left."""
+        """Wait even if the caller is cancelled again: it takes a millisecond, and no process may be left."""
         waiting = asyncio.ensure_future(asyncio.wait([self.over], timeout=END_SECONDS))
         cancelled: asyncio.CancelledError | None = None
         while not waiting.done():
@@ -353,7 +361,7 @@ class Process:
             self._cgroup.remove()
 
     def result(self, timed_out: bool) -> CommandResult:
-        """What became of it. What the sandbox has to say comes last on stderr, where it is never cut off."""
+        """The result. The sandbox's own messages come last on stderr, where they are never cut off."""
         stderr = decoded(bytes(self._stderr.kept))
         for refusal in self._proxy.refusals if self._proxy else ():
             stderr += f"{_new_line(stderr)}sandbox: {refusal}\n"
@@ -391,7 +399,12 @@ async def run(
     replaced: Replaced,
     proxy: Proxy | None = None,
 ) -> CommandResult:
-    """Run a command to its end, or to the policy's limits, unless it would find something else."""
+    """Run a command to its end, or to the policy's limits.
+
+    Raises:
+        Unusable: A mounted file was replaced before the command began.
+        Unavailable: The sandbox did not start.
+    """
     process = Process(policy, describe, environment, replaced, proxy)
     try:
         await asyncio.wait([process.over], timeout=policy.timeout)

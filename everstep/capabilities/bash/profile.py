@@ -1,8 +1,8 @@
-"""What a command finds inside the sandbox: nothing but what stands here.
+"""The file system, the environment and the limits inside the sandbox. Nothing else is visible.
 
-Programs and libraries read-only, a few files of /etc, its own /proc, /dev and processes, empty places to
-write to that are as big as the policy's memory, and the base directory at its own path. No /sys, no homes,
-no sockets of others.
+Programs and libraries are read-only, with a few files of /etc. The command has its own /proc, /dev and
+processes, empty scratch directories whose total size is the policy's memory, and the base directory at its
+own path. There is no /sys, there are no home directories and no sockets of other processes.
 """
 
 import resource
@@ -17,29 +17,30 @@ from everstep.capabilities.bash.guard import Mount
 
 NAME: Final = "agent"
 USER: Final = 1000
-"""Who the command takes itself for."""
+"""The user id that the command sees."""
 HOME: Final = f"/home/{NAME}"
 SCRATCH: Final = {"/tmp": 2, HOME: 4, "/dev/shm": 4}  # noqa: S108 -- names inside the sandbox
-"""Where anything may be written that is gone afterwards, and which part of the policy's memory each may take:
-the whole of it together."""
+"""Scratch directories, which are deleted afterwards, with the divisor of the policy's memory for each;
+together they may take all of it.
+"""
 
 PROCESSES: Final = 256
-"""Threads count as well."""
+"""Including threads."""
 OPEN_FILES: Final = 1024
 SIGNALS: Final = 1024
-"""That wait, and timers; the kernel counts them for each user."""
+"""Pending signals, and timers; the kernel counts them for each user."""
 FILE_SIZE: Final = 1024 * MIB
 STACK: Final = 8 * MIB
 
 _RLIMIT_SIGPENDING: Final = 11  # the module has no name for it
 _STDERR: Final = 9
-"""Where the first process keeps the command's; it is closed in the command."""
+"""Where the first process keeps the command's stderr; it is closed in the command."""
 
 PROGRAMS: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 _ISOLATED: Final = [
     *["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"],
-    # Always: with a network, the proxy of `way_out.py` is all that is in there.
+    # Always: with a network, the namespace holds only the proxy of `way_out.py`.
     "--unshare-net",
     *["--disable-userns", "--cap-drop", "ALL", "--uid", str(USER), "--gid", str(USER)],
     *["--hostname", "sandbox", "--new-session", "--die-with-parent", "--as-pid-1"],
@@ -64,7 +65,13 @@ _FILES: Final = {
 def arguments(
     policy: ExecutionPolicy, mounts: Sequence[Mount], descriptor: Callable[[bytes], int]
 ) -> list[str]:
-    """The arguments of bubblewrap; `descriptor` makes one from which the given bytes are read."""
+    """The arguments for bubblewrap.
+
+    Args:
+        policy: With real paths.
+        mounts: In the order in which they are made.
+        descriptor: Makes a descriptor from which the given bytes are read.
+    """
     return [
         *_ISOLATED,
         *(word for path in _SYSTEM for word in _system(path)),
@@ -77,9 +84,9 @@ def arguments(
             for w in ["--size", str(policy.memory_bytes // part), "--tmpfs", p]
         ),
         *(word for mount in mounts for word in mount.words(descriptor)),
-        # Both are made in memory, as big as half of the machine's.
+        # Both are made in memory, with half of the machine's memory as their size.
         *["--remount-ro", "/dev", "--remount-ro", "/"],
-        # Or a process could take back that it goes first when memory runs out, or write into another one.
+        # Otherwise a process could undo its oom_score_adj, or write into another process.
         *["--remount-ro", "/proc", "--chdir", policy.base_dir],
     ]
 
@@ -92,7 +99,7 @@ def _system(path: str) -> list[str]:
 
 
 def _read_only(path: str) -> list[str]:
-    """If there is such a file; where it is a link, what it leads to."""
+    """If the file exists; a link is resolved."""
     return ["--ro-bind-try", path, path]
 
 
@@ -101,7 +108,7 @@ def _file(path: str, descriptor: int) -> list[str]:
 
 
 def environment(policy: ExecutionPolicy, inherited: Mapping[str, str]) -> dict[str, str]:
-    """The command's variables. Those that name places or people name those inside."""
+    """The command's variables. Those that name directories or users are set to the ones inside."""
     found = policy.environment(inherited)
     path = f"{found['PATH']}:{PROGRAMS}" if found.get("PATH") else PROGRAMS
     inside = {"PATH": path, "HOME": HOME, "TMPDIR": next(iter(SCRATCH)), "USER": NAME}
@@ -109,11 +116,11 @@ def environment(policy: ExecutionPolicy, inherited: Mapping[str, str]) -> dict[s
 
 
 def prelude(policy: ExecutionPolicy, lifeline: int) -> str:
-    """What the sandbox's first process does, a bash: it binds itself, and so all that it begins.
+    """The script of the sandbox's first process, a bash. It sets its own limits, which its children inherit.
 
-    Over the lifeline it says that it is ready, and waits for a word; none comes where the worker is gone.
-    Then it runs the command in a child, which signals can end, and reaps what that leaves behind. Its own
-    remarks on how the child ended go nowhere.
+    Over the lifeline it reports that it is ready, and waits for the answer; none comes if the worker has
+    died. Then it runs the command in a child, which signals can end, and reaps the processes that the child
+    leaves. Its own messages about the child's end are discarded.
     """
     limits = {
         "c": (resource.RLIMIT_CORE, 0, 1),
@@ -133,6 +140,6 @@ def prelude(policy: ExecutionPolicy, lifeline: int) -> str:
 
 
 def _limit(kind: int, wanted: int) -> int:
-    """A limit that is lower already stays."""
+    """A hard limit that is lower already is kept."""
     hard = resource.getrlimit(kind)[1]
     return wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)

@@ -1,16 +1,17 @@
-"""The only way out of a sandbox with a network: a proxy in the worker, which decides about each connection.
+"""The HTTP proxy of a sandbox with a network: the only way out. It runs in the worker.
 
-The sandbox has a network namespace of its own, in which only the loopback interface is up. There the proxy
-listens (see `listener.py`); it connects from the worker's namespace. It speaks HTTP: CONNECT for TLS, and
-requests with an absolute URL, one for each connection.
+The sandbox has its own network namespace, in which only the loopback interface is up. The proxy listens there
+(see `listener.py`) and connects from the worker's namespace. It supports CONNECT for TLS, and requests with
+an absolute URL, one for each connection.
 
-- The host has to be allowed by the policy, and the port.
-- The proxy resolves the name and connects to an address that it has looked at. Nothing resolves the name a
+- The policy has to allow the host and the port.
+- The proxy resolves the name and connects to an address that it has checked. The name is not resolved a
   second time, so a name that changes its address in between (DNS rebinding) gains nothing.
-- A redirect is an answer like any other: the next request is decided about anew.
-- It ends with the command, and what it keeps, reads and waits for has bounds.
+- A redirect is an ordinary response: the next request is checked again.
+- The proxy ends with the command, and its buffers, reads and timeouts are bounded.
 
-What is inside of a tunnel is not looked at: who terminates TLS at an allowed host can lead it elsewhere.
+The content of a tunnel is not inspected: a server that terminates TLS at an allowed host can forward it
+elsewhere.
 """
 
 import asyncio
@@ -46,7 +47,7 @@ _HEADER: Final = re.compile(rb"(" + _TOKEN + rb"):[ \t]*([^\r\n\0]*)")
 _AUTHORITY: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s\[\]:@/?#\\]+)(?::([0-9]{1,5}))?")
 _ABSOLUTE: Final = re.compile(r"http://([^/?#]*)([/?][^#]*)?", re.IGNORECASE)
 
-# What concerns one connection only (RFC 9110, 7.6.1), and the host, which follows from the URL.
+# Hop-by-hop headers (RFC 9110, 7.6.1), and the host, which follows from the URL.
 _OF_A_HOP: Final = {
     *(b"connection", b"keep-alive", b"proxy-connection", b"proxy-authorization", b"proxy-authenticate"),
     *(b"te", b"trailer", b"upgrade", b"host"),
@@ -56,20 +57,20 @@ _PIECE: Final = 64 * KIB
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one command's proxy."""
+    """The limits of one command's proxy."""
 
     connections: int = 64
-    """At a time; further ones wait to be accepted."""
+    """At a time; further connections wait to be accepted."""
     head_bytes: int = 64 * KIB
     head_seconds: float = 10
     connect_seconds: float = 10
     addresses: int = 4
-    """That are tried for one name."""
+    """How many addresses of a name are tried."""
     idle_seconds: float = 60
     total_bytes: int = GIB
-    """Of all connections, in both directions."""
+    """Over all connections, in both directions."""
     refusals: int = 20
-    """That are logged and kept for the command's reader."""
+    """How many refusals are logged and kept for the command's output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ class _Request:
     host: str
     port: int
     head: bytes
-    """What is sent on; nothing for a tunnel."""
+    """The bytes to forward; empty for a tunnel."""
     body_bytes: int
 
     @property
@@ -87,7 +88,7 @@ class _Request:
 
 
 class _Answer(Exception):
-    """The proxy answers itself."""
+    """A response of the proxy itself."""
 
     def __init__(self, status: HTTPStatus, sentence: str) -> None:
         super().__init__(sentence)
@@ -103,7 +104,7 @@ class _Answer(Exception):
 
 
 async def resolve(host: str) -> Sequence[Address]:
-    """The addresses of a name, as this machine looks them up."""
+    """Resolve a name with the machine's resolver."""
     found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
     # An address with a zone leads to one interface of this machine.
     texts = dict.fromkeys(str(address[0]) for *_, address in found)
@@ -114,10 +115,10 @@ class Proxy:
     """The proxy of one command.
 
     Args:
-        network: What the policy says, checked.
-        resolve: How names are looked up.
-        is_open: Which addresses may be connected to.
-        limits: Its bounds.
+        network: The policy's network, validated.
+        resolve: Resolves names.
+        is_open: Whether an address may be connected to.
+        limits: Bounds on connections, sizes and times.
     """
 
     def __init__(
@@ -137,7 +138,7 @@ class Proxy:
         self._listener: socket.socket | None = None
         self._is_closed = False
         self.refusals = list[str]()
-        """Why hosts were refused, each sentence once."""
+        """The reasons for refusals, without duplicates."""
 
     def start(self, listener: socket.socket) -> None:
         """Accept connections on this socket; the proxy closes it."""
@@ -149,7 +150,7 @@ class Proxy:
         self._spawn(self._accept(listener))
 
     def close(self) -> None:
-        """End all connections, and accept no more; tasks are over a moment later."""
+        """Close all connections, and accept no more; tasks end a moment later."""
         self._is_closed = True
         for task in self._tasks:
             task.cancel()
@@ -173,7 +174,7 @@ class Proxy:
                 if self._is_closed:
                     return
                 logger.warning("a command's proxy cannot accept a connection: %s", error)
-                # Mostly there are no more descriptors; others give some back.
+                # Usually the process is out of descriptors; other tasks give some back.
                 await asyncio.sleep(0.1)
                 continue
             except asyncio.CancelledError:
@@ -212,7 +213,7 @@ class Proxy:
             traffic = _Traffic(self, self._limits.idle_seconds)
             forward = traffic.copy(reader, far_writer, None if request.is_tunnel else request.body_bytes)
             async with asyncio.TaskGroup() as group:
-                # The answer to a request ends where its server says so; a tunnel once both have ended it.
+                # The server ends the response to a request; a tunnel ends once both sides have closed it.
                 group.create_task(forward)
                 group.create_task(traffic.copy(far_reader, writer, None))
         except* (OSError, EOFError) as errors:
@@ -276,7 +277,7 @@ class Proxy:
         return _Answer(HTTPStatus.FORBIDDEN, sentence)
 
     def take(self, count: int) -> bool:
-        """Whether so many bytes more may be moved."""
+        """Count bytes against the limit; return whether the connection may go on."""
         self._left -= count
         return self._left > 0
 
@@ -293,7 +294,7 @@ class _Traffic:
     async def copy(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, count: int | None
     ) -> None:
-        """Copy until the reader ends, or so many bytes."""
+        """Copy until the reader ends, or `count` bytes."""
         left = count
         while left is None or left > 0:
             piece = await self._read(reader, _PIECE if left is None else min(_PIECE, left))
@@ -315,7 +316,7 @@ class _Traffic:
                 async with asyncio.timeout(self._idle_seconds):
                     return await reader.read(most)
             except TimeoutError:
-                # The other direction may be at work.
+                # The other direction may be active.
                 if self._loop.time() - self._moved_at >= self._idle_seconds:
                     raise
 
@@ -325,7 +326,7 @@ def _parsed(head: bytes) -> _Request:
     request = _REQUEST.fullmatch(line)
     headers = [_HEADER.fullmatch(each) for each in lines]
     if request is None or not all(headers):
-        raise _bad("This is no HTTP request.")
+        raise _bad("This is not an HTTP request.")
     method, target = request[1].decode(), request[2].decode()
     if method == "CONNECT":
         host, port = _authority(target, None)
@@ -354,7 +355,7 @@ def _authority(text: str, port: int | None) -> tuple[str, int]:
         raise _bad(f"{cut(text, 100)!r} names no host and port.")
     number = int(found[2]) if found[2] else port or 0
     if not 0 < number < 2**16:
-        raise _bad(f"{number} is no port.")
+        raise _bad(f"{number} is not a port.")
     return found[1].lower().removesuffix("."), number
 
 
@@ -366,7 +367,7 @@ def _body_bytes(headers: Sequence[tuple[bytes, bytes]]) -> int:
     if not lengths:
         return 0
     if len(lengths) > 1 or not (length := lengths.pop()).isdigit() or len(length) > len(str(2**63)):
-        raise _bad("The Content-Length is no number.")
+        raise _bad("The Content-Length is not a number.")
     return int(length)
 
 
@@ -375,7 +376,7 @@ def _bad(sentence: str) -> _Answer:
 
 
 def _is_this_machine(writer: asyncio.StreamWriter, address: Address) -> bool:
-    """Whether a public address turned out to be one of this machine, whose services may listen there."""
+    """Whether a public address is one of this machine's own; its services may listen there."""
     own = writer.get_extra_info("sockname")
     return not address.is_loopback and own is not None and ip_address(own[0].partition("%")[0]) == address
 

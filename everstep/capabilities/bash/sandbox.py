@@ -1,4 +1,4 @@
-"""A place where commands of a model run, and can do no harm. There is no way to run one outside of it."""
+"""Runs commands of a model in a sandbox. There is no way to run one outside of it."""
 
 import asyncio
 import os
@@ -24,14 +24,14 @@ from everstep.capabilities.protection.rules import innermost
 from everstep.capabilities.protection.tree import FEW, TooLarge
 
 LONGEST: Final = 128 * 1024 - 1
-"""Bytes of a command: what the kernel passes to a program as one argument."""
+"""Maximum bytes of a command: the kernel's limit for one argument."""
 
 _CLOSED: Final = ("/boot", "/dev", "/etc", "/proc", "/sys", "/bin", "/sbin", "/lib", "/lib64", "/usr")
 _OPEN: Final = ("/usr/src", "/usr/local/src")
 
 
 def unusable(command: object) -> str | None:
-    """What is wrong with a command, for its author."""
+    """The reason why a command cannot be run, for its author, or None."""
     if not isinstance(command, str):
         return f"the command is of type {type(command).__name__}, not text"
     if not command.strip():
@@ -43,7 +43,7 @@ def unusable(command: object) -> str | None:
     try:
         size = len(command.encode())
     except UnicodeEncodeError as error:
-        return f"the command contains {command[error.start]!r}, which is no character"
+        return f"the command contains {command[error.start]!r}, which is not a valid character"
     if size > LONGEST:
         return (
             f"the command has {size} bytes, and at most {LONGEST} are possible; write a file in several parts"
@@ -53,27 +53,27 @@ def unusable(command: object) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How bubblewrap is begun: as whom, and where it finds what the policy names."""
+    """How bubblewrap is started: as which user, and where it finds the policy's paths."""
 
     prefix: list[str] = field(default_factory=list[str])
     sources: dict[str, str] = field(default_factory=dict[str, str])
     mounts: Mounts | None = None
-    """Held while the command runs."""
+    """Kept alive while the command runs."""
 
     def words(self, policy: ExecutionPolicy, guard: Guard, descriptor: Callable[[bytes], int]) -> list[str]:
-        """The command line, up to the program that is to run inside."""
+        """The command line, up to the program to run inside."""
         inside = profile.arguments(policy, guard.mounts(self.sources), descriptor)
         filtered = ["--seccomp", str(descriptor(seccomp.program()))]
         return [*self.prefix, _program("bwrap"), *inside, *filtered, "--"]
 
 
 def proxy_for(policy: ExecutionPolicy) -> Proxy | None:
-    """The way out that the policy allows; none without a network."""
+    """The proxy for the policy's network; None without a network."""
     return Proxy(policy.network) if policy.network else None
 
 
 class Sandbox:
-    """What a policy allows, ready to be run in."""
+    """Runs commands under a policy."""
 
     def __init__(
         self, policy: ExecutionPolicy, proxy_for: Callable[[ExecutionPolicy], Proxy | None] = proxy_for
@@ -83,12 +83,17 @@ class Sandbox:
 
     @property
     def shape(self) -> tuple[int, int, bool, bool]:
-        """What decides whether it holds: who runs it, as whom, with which network, and whether with git."""
+        """What decides whether the sandbox holds: the worker's user, the directory's owner, network, git."""
         policy = self.policy
         return os.geteuid(), os.stat(self.found().base_dir).st_uid, bool(policy.network), policy.git
 
     async def run(self, command: str) -> CommandResult:
-        """Run `bash -c {command}`."""
+        """Run `bash -c {command}`.
+
+        Raises:
+            Unusable: The command or a path of the policy cannot be used.
+            Unavailable: The sandbox does not work on this machine.
+        """
         if problem := unusable(command):
             raise Unusable(problem)
         policy = self.found()
@@ -110,7 +115,7 @@ class Sandbox:
 
         def describe(descriptor: Callable[[bytes], int], lifeline: int) -> list[str]:
             script = profile.prelude(policy, lifeline)
-            # The worker's own may stand where no command looks.
+            # The worker's own bash may be in a place that commands cannot see.
             bash = _program("bash", profile.PROGRAMS)
             return [*launch.words(policy, guard, descriptor), bash, "-c", script, "bash", command]
 
@@ -121,7 +126,7 @@ class Sandbox:
         return await process.run(policy, describe, environment, replaced, self._proxy_for(policy))
 
     def found(self) -> ExecutionPolicy:
-        """The policy with the paths that its paths really are."""
+        """The policy with its paths resolved."""
         policy = self.policy
         commands_write = [
             os.path.realpath(os.path.expanduser(p)) for p in (policy.base_dir, *policy.writable_paths)
@@ -131,7 +136,8 @@ class Sandbox:
         writable = [existing(path, writable=True) for path in policy.writable_paths]
         repository = linked_from(base_dir) if policy.git else None
         if repository and innermost(repository, [base_dir, *writable]) is None:
-            # A linked worktree's, or a submodule's; what runs code is read-only there as well.
+            # The repository of a linked worktree, or of a submodule; what runs code is read-only there as
+            # well.
             writable.append(repository)
         return replace(
             policy,
@@ -142,7 +148,7 @@ class Sandbox:
 
 
 async def _settled(guard: Guard, protection: Protection) -> list[str]:
-    """In a thread where there is much to look at; a command that is cancelled is settled as well."""
+    """Run `settle` to its end, even if the command is cancelled; in a thread if there are many folders."""
     if not guard.large:
         return guard.settle(protection)
     settling = asyncio.ensure_future(asyncio.to_thread(guard.settle, protection))
@@ -158,7 +164,7 @@ async def _settled(guard: Guard, protection: Protection) -> list[str]:
 
 
 async def _guard(policy: ExecutionPolicy, protection: Protection) -> Guard:
-    """In a thread where there is much to look at."""
+    """Build the guard, in a thread if there are many folders."""
     with suppress(TooLarge):
         return guard_for(policy, protection, FEW)
     try:
@@ -188,7 +194,7 @@ def _existing(
             f"there is no {'directory' if directory else 'file or directory'} {path}; make it first"
         )
     if directory and not real.is_dir():
-        raise Unusable(f"{path} is no directory; name one to work in")
+        raise Unusable(f"{path} is not a directory; name one to work in")
     if real == Path("/") or (writable and _is_of_the_system(real)):
         raise Unusable(f"{path} holds the system itself; name a directory that holds nothing but the work")
     return str(real)
@@ -204,11 +210,11 @@ _PACKAGES: Final = {"bwrap": "bubblewrap", "bash": "bash"}
 
 
 _FOUND: Final = dict[tuple[str, str], str]()
-"""Programs by name and by where they were looked for; one that was taken away is looked for again."""
+"""Programs by name and search path. A program that was removed is searched again."""
 
 
 def _program(name: str, where: str | None = None) -> str:
-    # The machine's own first: some agent may be able to write to a folder of the worker's PATH.
+    # The machine's own first: an agent may be able to write to a folder of the worker's PATH.
     where = where or f"{profile.PROGRAMS}:{os.environ.get('PATH', '')}"
     known = _FOUND.get((name, where))
     if known and os.access(known, os.X_OK):
@@ -222,7 +228,7 @@ def _program(name: str, where: str | None = None) -> str:
 
 
 def launch_for(policy: ExecutionPolicy, places: Sequence[Place]) -> Launch:
-    """Whoever is root hands over to somebody who is not."""
+    """The command that starts bubblewrap: root switches to an unprivileged user first."""
     _program("bwrap")
     if os.geteuid() != 0:
         return Launch()
@@ -231,12 +237,12 @@ def launch_for(policy: ExecutionPolicy, places: Sequence[Place]) -> Launch:
     try:
         mounts = mounts_for(user, group, places)
     except PermissionError:
-        # Root in a container, with nothing to mount: what does not belong to root can be used as it is.
+        # Root in a container that may not mount: files that do not belong to root can be used directly.
         if of_root := [each.path for each in places if each.of_root and each.writable]:
             who = f"{TOOL_USER}:{TOOL_USER}"
             raise Unusable(
-                f"{of_root[0]} belongs to root, as whom no command is run, and this container may not mount "
-                f"it for somebody else; give it to the tool user (chown -R {who} {of_root[0]}), or let the "
+                f"{of_root[0]} belongs to root, no command runs as root, and this container may not mount "
+                f"it for another user; give it to the tool user (chown -R {who} {of_root[0]}), or let the "
                 "worker not run as root"
             ) from None
         words = [_program("setpriv"), "--reuid", str(user), "--regid", str(group), "--clear-groups", "--"]
@@ -254,7 +260,7 @@ def launch_for(policy: ExecutionPolicy, places: Sequence[Place]) -> Launch:
 
 
 def _tool_user(base_dir: str) -> tuple[int, int]:
-    """The owner of the directory, in the group that is theirs; never root."""
+    """The owner of the directory, with the owner's group; never root."""
     found = os.stat(base_dir)
     user = found.st_uid or TOOL_USER
     try:
@@ -265,6 +271,6 @@ def _tool_user(base_dir: str) -> tuple[int, int]:
 
 
 def places_of(policy: ExecutionPolicy) -> tuple[Place, ...]:
-    """What its paths lead to now."""
+    """The files to which the policy's paths lead now."""
     writable = {policy.base_dir, *policy.writable_paths}
     return tuple(Place.at(path, path in writable) for path in sorted({*writable, *policy.readable_paths}))

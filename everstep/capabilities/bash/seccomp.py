@@ -1,11 +1,11 @@
-"""Which system calls a command may make, as a program that the kernel runs before each of them.
+"""The system calls that a command may make, as a BPF program that the kernel runs before each call.
 
-Refused is what reaches into other processes, the kernel or its configuration, what makes namespaces, and what
-takes memory that nobody can count. What is refused fails with an error, so that programs fall back or say so;
-nothing is killed. Calls that are newer than this table fail like on an older kernel.
+It refuses calls that reach into other processes, the kernel or its configuration, that make namespaces, or
+that take memory that no limit counts. A refused call fails with an error, so that programs fall back or
+report it; no process is killed. Calls newer than this table fail as on an older kernel.
 
-Files that run with their owner's rights (setuid) cannot be made either: what a command leaves in the base
-directory belongs to the worker's user, and would hand that user's rights to everybody on the machine.
+Files with set-user-ID bits cannot be made either: files that a command leaves in the base directory belong to
+the worker's user, and would give that user's rights to every user of the machine.
 """
 
 import errno
@@ -21,14 +21,14 @@ Instruction: TypeAlias = tuple[int, int, int, int]
 
 # Operations of classic BPF.
 _LOAD, _AND, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
-# Where the kernel puts what is asked about.
+# Offsets in the kernel's `seccomp_data`.
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
 
 ALLOW: Final = 0x7FFF0000
 _ERRNO: Final = 0x00050000
 
 FIRST_UNKNOWN: Final = 463
-"""All calls below have been looked at. The numbers of x32 are far above."""
+"""All calls below have been reviewed. The numbers of x32 are far above."""
 
 MACHINES: Final = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
@@ -47,30 +47,34 @@ open_by_handle_at 304 265; name_to_handle_at 303 264; fanotify_init 300 262; fan
 mbind 237 235; set_mempolicy 238 237; migrate_pages 256 238; move_pages 279 239;
 set_mempolicy_home_node 450 450
 """
-"""Name, number on x86_64, number on aarch64. These fail as if they were not permitted."""
+"""Name, number on x86_64, number on aarch64. These calls fail with EPERM."""
 
 _ABSENT: Final = """
 clone3 435 435; openat2 437 437; io_uring_setup 425 425; io_uring_enter 426 426; io_uring_register 427 427;
 io_setup 206 0; memfd_create 319 279; memfd_secret 447 447; shmget 29 194; msgget 68 186;
 semget 64 190; vmsplice 278 75
 """
-"""These fail as if the kernel had none, upon which programs use what came before: calls whose arguments
-cannot be looked at, and memory that belongs to no process and to no file system with a size. `io_setup` takes
-events that are counted for the whole machine."""
+"""These calls fail with ENOSYS, upon which programs use older ones.
+
+Their arguments cannot be inspected, or they take memory that belongs to no process and to no file system with
+a size. `io_setup` takes events that are counted for the whole machine.
+"""
 
 _EXHAUSTED: Final = "inotify_init 253 -; inotify_init1 294 26"
-"""These fail as if the user had used up all of theirs, upon which programs poll: the kernel counts instances
-and watches for each user, so a command would take those of the worker's user."""
+"""These calls fail with EMFILE, upon which programs poll.
+
+The kernel counts instances and watches for each user, so a command would take those of the worker's user.
+"""
 
 _RESERVES: Final = "fallocate 285 47"
-"""Takes a disk's space without writing, faster than can be watched. Libraries write instead."""
+"""Takes disk space without writing, faster than it can be polled. Libraries write instead."""
 
 _NEW_NAMESPACES: Final = 0x7E020000
 """The flags of `clone` that make namespaces."""
 
 _SET_ID_BITS: Final = 0o6000
 _CREATES: Final = 0o100 | 0o20000000  # O_CREAT and what is special about O_TMPFILE
-# Types characters into a terminal, as if somebody sat there; the last changes what reads a line.
+# These insert characters into a terminal as if they were typed; the last one changes the line discipline.
 _TERMINAL_TRICKS: Final = (0x5412, 0x541C, 0x5423)  # TIOCSTI, TIOCLINUX, TIOCSETD
 # Reserve space on a disk, as `fallocate` does.
 _DISK_TRICKS: Final = (0x40305828, 0x4030582A, 0x40305839)  # FS_IOC_RESVSP, RESVSP64, ZERO_RANGE
@@ -82,7 +86,7 @@ _PROTOCOLS: Final = (0, socket.IPPROTO_TCP, socket.IPPROTO_UDP, socket.IPPROTO_I
 
 @cache
 def program(machine: str | None = None) -> bytes:
-    """The filter for this machine, or for another one, by the name that `platform.machine()` has for it."""
+    """The filter for this machine, or for another `platform.machine()`."""
     machine = machine or platform.machine()
     if machine not in MACHINES:
         raise ValueError(f"there is no table of system calls for {machine}; use x86_64 or aarch64")
@@ -102,7 +106,7 @@ def program(machine: str | None = None) -> bytes:
 
 
 def _rules(column: int) -> Iterable[tuple[int, list[Instruction]]]:
-    """What is to be done about the call of each number."""
+    """The instructions for the call of each number."""
     yield from ((number, [_fail(errno.EPERM)]) for number in _numbers(_REFUSED, column))
     yield from ((number, [_fail(errno.ENOSYS)]) for number in _numbers(_ABSENT, column))
     yield from ((number, [_fail(errno.EOPNOTSUPP)]) for number in _numbers(_RESERVES, column))
@@ -121,7 +125,7 @@ def _fail(number: int) -> Instruction:
 
 
 def _argument(index: int) -> Instruction:
-    """The lower half of an argument, which is all that the kernel takes of those that are looked at."""
+    """Load the lower half of an argument. The kernel uses no more of the arguments that are checked here."""
     return (_LOAD, 0, 0, _ARGUMENTS + 8 * index)
 
 
@@ -133,7 +137,7 @@ def _refuse_bits(index: int, bits: int) -> list[Instruction]:
 
 
 def _refuse_bits_of_new_files(flags: int, mode: int) -> list[Instruction]:
-    """The mode is nonsense unless a file may be made."""
+    """The mode argument is undefined unless the call may create a file."""
     return [_argument(flags), (_ANY_BIT, 1, 0, _CREATES), _END, *_refuse_bits(mode, _SET_ID_BITS)]
 
 
@@ -148,9 +152,9 @@ def _require_values(index: int, values: tuple[int, ...], otherwise: int) -> list
 
 
 def _sockets() -> list[Instruction]:
-    """Those of the internet, and of the kernel's own the one that lists addresses.
+    """Internet sockets, and of netlink the one that lists addresses.
 
-    No local ones, with a network or without: one with a path is reached from any network namespace.
+    No local sockets, with a network or without: one with a path is reachable from any network namespace.
     """
     internet = [
         _argument(1),
@@ -177,7 +181,7 @@ def _sockets() -> list[Instruction]:
 
 
 def _pairs() -> list[Instruction]:
-    """Local ones that stay connected: one for datagrams can send to any path."""
+    """Connected local pairs, but no datagram sockets: those can send to any path."""
     return [
         _argument(1),
         (_AND, 0, 0, _TYPE),
@@ -190,7 +194,7 @@ def _pairs() -> list[Instruction]:
 
 
 def _buffers() -> list[Instruction]:
-    """Those of a socket stay as large as they are, without an error: nobody counts what waits in them."""
+    """Buffer sizes of a socket cannot be changed, without an error: no limit counts the memory in them."""
     names = (socket.SO_SNDBUF, socket.SO_RCVBUF, 32, 33)  # and the same for who may pass the limits
     kept = [each for name in names for each in ((_EQUAL, 0, 1, name), _fail(0))]
     return [_argument(1), (_EQUAL, 1, 0, socket.SOL_SOCKET), _END, _argument(2), *kept, _END]

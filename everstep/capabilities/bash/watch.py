@@ -1,11 +1,11 @@
-"""What all processes of a command take together: limits of the kernel count for each process alone.
+"""Watches the memory, files and sockets of all processes of a command; kernel limits count per process.
 
-One process alone is refused more by the kernel, and can say so; for all together a quarter is added, so
-that this comes first. Looked at every few milliseconds, in a thread, as a look at many processes takes longer
-than the worker's loop may stand still.
+The kernel's limit for a single process is lower, so that the process gets the error itself. The limit for all
+together is a quarter higher. A thread polls every few milliseconds, because reading the state of many
+processes takes longer than the worker's event loop may block.
 
-What the kernel takes for pipes is not seen here, nor for files that are open; their number bounds it. Where
-the machine runs out of memory all the same, the kernel ends the command before anything else.
+The kernel's memory for pipes and open files is not visible here; the limit on their number bounds it. If the
+machine still runs out of memory, the kernel kills the command before other processes.
 """
 
 import os
@@ -18,16 +18,18 @@ from typing import Final
 from everstep.capabilities.bash.profile import SCRATCH
 
 EVERY: Final = 0.02
-"""Seconds between two looks. What is taken in between is taken: some 100 MiB on usual machines."""
+"""Seconds between two polls. Memory taken in between is not seen: some 100 MiB on usual machines."""
 PATIENCE: Final = 0.2
-"""Seconds of work to find out what processes have in common; what is not known by then counts for each."""
+"""Seconds of CPU time to find out which pages processes share; after that, all pages count for each process.
+"""
 FILES: Final = 100_000
-"""In the places for scratch; a file takes memory, too, however empty it is."""
+"""In the scratch directories; even an empty file takes memory."""
 SOCKETS: Final = 256
-"""What waits in one is memory that belongs to no process: up to 400 KiB, and some MiB in one of TCP, which is
-counted by itself."""
+"""Data in a socket's buffers is memory that belongs to no process: up to 400 KiB each. TCP sockets may hold
+some MiB, which are counted separately.
+"""
 LOCKS: Final = 10_000
-"""On parts of files; each takes memory of the kernel, and no limit counts them."""
+"""Locks on parts of files; each takes kernel memory, and no limit counts them."""
 
 _FIELD: Final = re.compile(r"^(\w+):\s+(\d+) kB$", re.MULTILINE)
 _OWN: Final = ("RssAnon", "RssShmem", "VmPTE", "VmSwap")
@@ -41,16 +43,21 @@ _USED: Final = re.compile(r"^sockets: used (\d+)", re.MULTILINE)
 
 
 def overdrawn(first: int, memory_bytes: int) -> str | None:
-    """What the command took too much of; `first` is the sandbox's first process, as numbered outside."""
+    """The limit that the command exceeds, as text, or None.
+
+    Args:
+        first: The process id of the sandbox's first process, as seen outside.
+        memory_bytes: The policy's memory limit.
+    """
     try:
         return next(_excesses(first, memory_bytes), None)
     except (FileNotFoundError, ProcessLookupError):
-        # It ended while it was looked at.
+        # The command ended during the poll.
         return None
 
 
 def too_much_memory(memory_bytes: int) -> str:
-    """Why a command was stopped."""
+    """The reason for stopping a command that takes too much memory."""
     return f"all its processes together took more than {memory_bytes // 2**20} MiB of memory"
 
 
@@ -66,7 +73,7 @@ def _excesses(first: int, memory_bytes: int) -> Iterator[str]:
     if any(_files(f"{root}{path}") > FILES for path in SCRATCH):
         yield f"it made more than {FILES} files in {', '.join(SCRATCH)}"
     if _waiting(first) > memory_bytes:
-        yield f"what waits in its sockets takes more than {memory_bytes // 2**20} MiB of memory"
+        yield f"the data in its sockets takes more than {memory_bytes // 2**20} MiB of memory"
     if _sockets(first) > SOCKETS:
         yield f"it opened more than {SOCKETS} sockets"
 
@@ -78,14 +85,14 @@ def _is_too_much(root: str, most: int) -> bool:
         fields = _fields(f"{process}/status")
         own[process] = _sum(fields, _OWN)
         elsewhere[process] = _sum(fields, ["VmSize"]) - _sum(fields, _OF_ITSELF)
-    # Pages that several processes have in common count for each of them, until that makes a difference.
+    # Shared pages count for each process, until that makes a difference.
     if sum(own.values()) > most and _together(own) > most:
         return True
     return sum(elsewhere.values()) > most and _nameless(elsewhere) > most
 
 
 def _together(own: Mapping[str, int]) -> int:
-    """Without counting twice what processes have in common, as far as that is told in time."""
+    """The total, with shared pages counted once as far as time permits."""
     until, total = time.thread_time() + PATIENCE, 0
     for process, size in own.items():
         total += _share(process, size) if time.thread_time() < until else size
@@ -93,19 +100,19 @@ def _together(own: Mapping[str, int]) -> int:
 
 
 def _share(process: str, own: int) -> int:
-    """The process's share of what it has in common with others, which takes the kernel longer to say."""
+    """The process's share of its pages, which takes the kernel longer to compute."""
     try:
         share = _sum(_fields(f"{process}/smaps_rollup"), _SHARE)
     except PermissionError:
-        # It has hidden itself, so it is not given the benefit of the doubt.
+        # The process has made itself unreadable, so all its pages count.
         return own
     return share + _sum(_fields(f"{process}/status"), ["VmPTE"])
 
 
 def _nameless(elsewhere: Mapping[str, int]) -> int:
-    """Bytes that processes share and that have no name: they are there while none has them in its tables.
+    """Bytes of shared mappings without a name. They exist even if no process has them in its page tables.
 
-    What a process has released in part is seen as what is left of it.
+    A mapping that a process has partly released counts with what is left of it.
     """
     largest = dict[str, int]()
     for process, size in elsewhere.items():
@@ -115,12 +122,12 @@ def _nameless(elsewhere: Mapping[str, int]) -> int:
 
 
 def _shared(process: str, elsewhere: int) -> dict[str, int]:
-    """The nameless bytes of a process, by the number of what they belong to."""
+    """The nameless bytes of a process, by inode."""
     sizes = dict[str, int]()
     try:
         maps = _text(f"{process}/maps")
     except PermissionError:
-        # As above, all that is neither its own nor of its programs.
+        # As above: everything that is neither private nor from its programs.
         return {process: elsewhere}
     for start, end, number in _NAMELESS.findall(maps):
         sizes[number] = sizes.get(number, 0) + int(end, 16) - int(start, 16)
@@ -128,13 +135,13 @@ def _shared(process: str, elsewhere: int) -> dict[str, int]:
 
 
 def _holds_more_locks_than(most: int, root: str) -> bool:
-    """Of its own processes, and of those anywhere that belong to no process but to an open file."""
+    """Locks of its own processes, and those of any process that belong to an open file."""
     with open(f"{root}/proc/locks", "rb", buffering=256 * 1024) as file:
         return sum(1 for _ in islice(file, most + 1)) > most
 
 
 def _sockets(first: int) -> int:
-    """In a network of its own: in one that it shares with the worker, nobody can tell whose they are."""
+    """Only in its own network namespace: the owners of sockets are unknown in a shared one."""
     if os.path.samefile(f"/proc/{first}/ns/net", "/proc/self/ns/net"):
         return 0
     used = _USED.search(_text(f"/proc/{first}/net/sockstat"))
@@ -142,7 +149,7 @@ def _sockets(first: int) -> int:
 
 
 def _waiting(first: int) -> int:
-    """Bytes in the queues of TCP, which the kernel makes larger by itself."""
+    """Bytes in the queues of TCP sockets, which the kernel enlarges by itself."""
     queues = (
         each for name in ("tcp", "tcp6") for each in _QUEUES.findall(_text(f"/proc/{first}/net/{name}"))
     )
@@ -154,7 +161,7 @@ def _sum(fields: Mapping[str, int], names: Iterable[str]) -> int:
 
 
 def _fields(path: str) -> dict[str, int]:
-    """In bytes; none for a process that ended."""
+    """In bytes; empty for a process that has ended."""
     return {name: int(kib) * 1024 for name, kib in _FIELD.findall(_text(path))}
 
 

@@ -1,4 +1,4 @@
-"""Opens the network of one sandbox: its own namespace, with the worker's proxy listening in it."""
+"""Opens the network of one sandbox: a namespace in which the worker's proxy listens."""
 
 import asyncio
 import socket
@@ -19,13 +19,17 @@ VARIABLES: Final = {
     ),
     **dict.fromkeys(("NO_PROXY", "no_proxy"), "localhost,127.0.0.1,::1"),
 }
-"""What tells programs of the proxy; nothing else leads out, whatever they do with it."""
+"""They point programs to the proxy. Nothing else leads out, even if a program ignores them."""
 
 SECONDS: Final = 20.0
 
 
 async def open_way_out(proxy: Proxy, process: int) -> None:
-    """Let this proxy listen in the network namespace of that process; `OSError` if it cannot."""
+    """Make the proxy listen in the network namespace of a process.
+
+    Raises:
+        OSError: The namespace cannot be entered.
+    """
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:

@@ -1,4 +1,4 @@
-"""Self-critique: a critic reads each final answer, and may send it back."""
+"""Self-critique: a critic model reads each final answer, and may send it back."""
 
 import logging
 
@@ -27,13 +27,13 @@ ASK_AGAIN = "That cannot be read: {problem}. Answer again, with the JSON object 
 
 
 class SelfCritic:
-    """Asks a model what it thinks of the answer. A critic that fails approves: it must not stop the work."""
+    """Asks a model to review the answer. A critic that fails approves, as it must not stop the work."""
 
     def __init__(self, policy: CritiquePolicy) -> None:
         self.policy = policy
 
     async def process(self, state: AgentState, ask: AskModel) -> AgentState:
-        """The state with what the critic said, and the request to revise, if it rejects."""
+        """Add the critique to the state, and a request to revise if the critic rejects the answer."""
         step, iteration = state.current_step, iteration_of(state.metadata)
         answer = _answer(step)
         if step is None or not self.policy.due(step.step_type, answer, iteration):
@@ -64,7 +64,7 @@ class SelfCritic:
 
 
 def _answer(step: AgentStep | None) -> str:
-    """What the step said to people."""
+    """The last assistant message of the step."""
     said = [message.text for message in step.output_messages if message.is_assistant] if step else []
     return said[-1] if said else ""
 
@@ -75,7 +75,7 @@ def _calls(state: AgentState) -> list[tuple[str, dict[str, object], str]]:
 
 
 class UseSelfCritique:
-    """Has a critic read each final answer."""
+    """Lets a critic read each final answer."""
 
     name = "critique"
 
@@ -83,6 +83,6 @@ class UseSelfCritique:
         self.policy = CritiquePolicy(max_iterations, verbose, llm_preset)
 
     def install(self, builder: AgentBuilder) -> AgentBuilder:
-        """Add the critic, and the criterion that follows it."""
+        """Add the critic, and the continuation criterion that acts on it."""
         builder.add_processor(SelfCritic(self.policy))
         return builder.add_continuation_criteria(SelfCriticContinuationCheck(self.policy.max_iterations))

@@ -1,11 +1,11 @@
 """Files: `read_file`, `write_file`, `edit_file`, and to look around `search_files` and `list_dir`.
 
-Rules and texts are in `everstep.agent_domain.capabilities.files`. What is here touches the disk:
+Rules and texts are in `everstep.agent_domain.capabilities.files`. The modules here do the I/O:
 
-- `enclosure`: paths lead nowhere but into the directory (and the policy's readable and writable paths);
-- `reading`, `writing`, `searching`: within bounds of memory and time, and regular files only.
+- `enclosure`: keeps paths inside of the directory (and the policy's readable and writable paths);
+- `reading`, `writing`, `searching`: bounded in memory and time, and for regular files only.
 
-Whatever goes wrong is a successful result that says so to the model.
+Every error is a successful result that reports it to the model.
 """
 
 import errno
@@ -26,17 +26,18 @@ from everstep.capabilities.files import editing, reading, searching, writing
 from everstep.capabilities.files.enclosure import Enclosure, Problem
 
 QUICK: Final = ToolOptions(quick=True, effect=Effect.IDEMPOTENT)
-"""For tools that return at once: what they look at is bounded, and most of it is in memory already."""
+"""For tools that return at once: the data is bounded, and mostly in memory already."""
 
 SLOW: Final = ToolOptions(effect=Effect.IDEMPOTENT)
-"""For tools that wait for the disk (a file is written once it is there), or look at a great many files."""
+"""For tools that wait for the disk (a write returns once it is on the disk), or read very many directories.
+"""
 
 SLOW_ONCE: Final = ToolOptions(effect=Effect.AT_MOST_ONCE)
-"""The same for an edit: a second one finds what the first has left."""
+"""The same for an edit: a second attempt would find the result of the first."""
 
 
 class FileTool(BaseTool):
-    """What the file tools have in common: problems are texts."""
+    """The base of the file tools: it returns errors as texts."""
 
     def __init__(self, base_dir: PathText, *, policy: ExecutionPolicy | None = None) -> None:
         super().__init__()
@@ -53,7 +54,7 @@ class FileTool(BaseTool):
         return cls(policy.base_dir, policy=policy)
 
     def call(self, args: dict[str, Any], context: ToolContext) -> Any:
-        """Check the arguments and call; null counts as not given."""
+        """Check the arguments and call; null counts as a missing argument."""
         given = {name: value for name, value in args.items() if value is not None}
         try:
             _require_text(given)
@@ -64,7 +65,7 @@ class FileTool(BaseTool):
             return f"Error: {error}"
 
     def unstorable(self, args: Mapping[str, Any]) -> str | None:
-        """What is wrong with text that can be no path, nor stand in a text file."""
+        """The error for text that cannot be a path or the content of a text file, or None."""
         try:
             _require_text(args)
         except Problem as problem:
@@ -89,7 +90,7 @@ def _require_text(args: Mapping[str, Any]) -> None:
 
 @contextmanager
 def _told(path: str, missing: str, word: Callable[[str], str] = str) -> Generator[None]:
-    """Turn what the system says about a path into a text for the model, which `word` may put another way."""
+    """Turn an OSError for a path into an error text for the model, which `word` may rephrase."""
     try:
         yield
     except OSError as error:
@@ -256,9 +257,9 @@ class ListDirTool(FileTool):
 
 
 class UseFileTools:
-    """Lets an agent read, write and edit files in a directory, and in those of the policy, and nowhere else.
+    """Lets an agent read, write and edit files in a directory.
 
-    Of the policy, which may be the one of bash, only `readable_paths` and `writable_paths` count here.
+    Of the policy, which may be the one of bash, only `readable_paths` and `writable_paths` are used.
     """
 
     name = "files"
@@ -272,11 +273,11 @@ class UseFileTools:
 
 
 def readable(base_dir: PathText, policy: ExecutionPolicy | None) -> Enclosure:
-    """Where files may be read."""
+    """The paths in which files may be read."""
     more = (*policy.readable_paths, *policy.writable_paths) if policy else ()
     return Enclosure(base_dir, *more)
 
 
 def writable(base_dir: PathText, policy: ExecutionPolicy | None) -> Enclosure:
-    """Where files may be written."""
+    """The paths in which files may be written."""
     return Enclosure(base_dir, *(policy.writable_paths if policy else ()), write=True)

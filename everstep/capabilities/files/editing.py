@@ -1,4 +1,4 @@
-"""Editing: read a file, change its text, replace it, as if nobody else were there."""
+"""Editing: reads a file, changes its text and replaces it, safely with concurrent writers."""
 
 import os
 from collections.abc import Callable
@@ -10,14 +10,14 @@ from everstep.capabilities.files.reading import read_at_most, regular_file
 from everstep.capabilities.files.writing import MAX_WRITE, alone, found, replace
 
 MAX_TRIES: Final = 10
-"""How often a file is read anew because something other than this process changed it meanwhile."""
+"""How often a file is read again because another process has changed it."""
 
 Change: TypeAlias = Callable[[str], files.Edit | str]
-"""From the text of a file to its new text, or to an error text."""
+"""Maps the text of a file to its new text, or to an error text."""
 
 
 def edit(directory: int, name: str, path: str, change: Change) -> str:
-    """Change a file, and say what became of it; `path` is what the model calls it."""
+    """Change a file, and return a summary or an error text; `path` is the model's name for the file."""
     with alone(directory, name):
         for _ in range(MAX_TRIES):
             before, text = _read(directory, name, path)
@@ -31,7 +31,7 @@ def edit(directory: int, name: str, path: str, change: Change) -> str:
 
 
 def replacing(old: str, new: str, *, replace_all: bool) -> Change:
-    """Replace a text, unless the file would become too long: a letter may stand in it a million times."""
+    """Replace a text, unless the file would become too long: a single letter may occur a million times."""
 
     def change(text: str) -> files.Edit | str:
         hits = text.count(old)
@@ -66,7 +66,7 @@ def _read(directory: int, name: str, path: str) -> tuple[os.stat_result, str]:
 
 
 def failed(why: str) -> str:
-    """Say that a file could not be edited because it could not be read."""
+    """The error for a file that could not be edited because it could not be read."""
     return files.reading_failed(why.removeprefix("Error: "))
 
 

@@ -1,13 +1,13 @@
-"""Directories, and no way out of them.
+"""Opens paths inside of given directories, with no way out of them.
 
-A path is text that a model made up. As text it is only compared to find the directory that it is meant for;
-then it is opened from the descriptor of that directory, so that no symlink leads out, nor one that is put
-there in the same moment. Two ways lead to the same place:
+A path is text that a model made up. The text is only used to find the directory that it belongs to. Then the
+path is opened from that directory's descriptor, so that no symlink leads out, not even one that is created in
+the same moment. There are two ways:
 
-- `openat2`, with which the kernel watches over the whole way, in one call;
-- step by step: each part is opened from the descriptor of the one before and never followed; what a symlink
-  says is read as text, and walked like a path. This also decides what the kernel refuses to: an absolute link
-  may lead back inside. And it goes where there is nothing yet, to make it.
+- `openat2`, with which the kernel checks the whole path in one call;
+- step by step: each part is opened from the descriptor of the one before, without following links. The
+  target of a symlink is read as text, and resolved like a path. This also handles the paths that the kernel
+  refuses, as an absolute link may lead back inside. And it can make directories that do not exist.
 """
 
 import errno
@@ -24,28 +24,31 @@ from everstep.capabilities.files import openat2, ownership
 from everstep.capabilities.protection import current
 
 LOOK: Final = getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK)
-"""Opens nothing for its content, so no device notices. Without such a flag, at least nothing waits."""
+"""Opens no content, so devices do not notice.
+
+Where this flag is missing, at least the open does not block.
+"""
 
 DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY
 
 MAX_LINKS: Final = 40
-"""What Linux follows on one way."""
+"""Linux's limit for links in one path."""
 
 MAX_PATH: Final = 4_096
 MAX_STEPS: Final = 5_000
-"""Parts of paths: twice as many as the longest can have, for what links add."""
+"""Parts of paths: twice as many as the longest path can have, to allow for links."""
 
 _UNDECIDED: Final = frozenset({errno.EXDEV, errno.ELOOP, errno.EAGAIN})
-"""A link that leads out or is absolute; a magic one or a circle; something that moved meanwhile."""
+"""A link that leads out or is absolute; a magic link or a loop; a file that was moved during the call."""
 
 
 class Problem(EverstepError):
-    """What the model reads instead of a result."""
+    """The error text that the model reads as the result."""
 
 
 @contextmanager
 def closing(descriptor: int) -> Generator[int]:
-    """The descriptor, closed afterwards."""
+    """Close the descriptor afterwards."""
     try:
         yield descriptor
     finally:
@@ -53,7 +56,14 @@ def closing(descriptor: int) -> Generator[int]:
 
 
 class Enclosure:
-    """Directories within which paths are opened; relative ones start in the first."""
+    """Directories within which paths are opened; relative paths start in the first.
+
+    Args:
+        base: The first directory.
+        others: More directories, or single files.
+        write: Whether files are opened to be changed.
+        is_for_agents: Whether the protection rules apply.
+    """
 
     def __init__(
         self, base: PathText, *others: PathText, write: bool = False, is_for_agents: bool = True
@@ -61,12 +71,12 @@ class Enclosure:
         self.base = _absolute(base)
         self._is_for_agents = is_for_agents
         self.write = write
-        """Whether paths are opened to change what is there."""
+        """Whether paths are opened to change the files."""
         self._given = list(dict.fromkeys([self.base, *(_absolute(other) for other in others)]))
         self.roots = _outermost(self.base, self._given[1:])
 
     def place(self, path: str) -> tuple[str, str]:
-        """The root that a path is meant for, and the way from there; `..` in it is taken as text."""
+        """Find the root of a path, and the rest of the path; `..` in it is resolved as text."""
         target = os.path.normpath(os.path.join(self.base, path))
         problem: str | None = OUTSIDE
         for root in self._spelled():
@@ -80,12 +90,12 @@ class Enclosure:
         raise Problem(problem)
 
     def _spelled(self) -> Iterator[str]:
-        """The roots as they were given, and as the system calls them where a symlink leads to one."""
+        """The roots as given, then as real paths."""
         yield from self.roots
         yield from map(os.path.realpath, self.roots)
 
     def require_open(self, path: str) -> None:
-        """Refuse what no agent may touch, like what lies outside; no link may be in the way below a root."""
+        """Refuse a path that no agent may touch, as if it were outside; it has no links below a root."""
         if not self._is_for_agents:
             return
         root = max((each for each in self.roots if path_problem(path, [each]) is None), key=len, default="")
@@ -95,7 +105,7 @@ class Enclosure:
             raise Problem(OUTSIDE)
 
     def opened(self, path: str, flags: int) -> int:
-        """Open what a path names; a symlink may lead anywhere inside. The caller closes it."""
+        """Open a path; a symlink may lead anywhere inside. The caller closes the descriptor."""
         root, rest = self.place(path)
         try:
             with closing(open_root(root)) as directory:
@@ -117,9 +127,9 @@ class Enclosure:
             return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
 
     def _let_through(self, opened: int) -> int:
-        """What was opened, unless links have led to what no agent may touch."""
+        """Return the descriptor, unless links led to a path that no agent may touch."""
         try:
-            # Where there is no /proc, the way is gone step by step.
+            # Without /proc this raises EAGAIN, and the path is resolved step by step.
             self.require_open(_path_of(opened))
         except BaseException:
             os.close(opened)
@@ -128,9 +138,9 @@ class Enclosure:
 
     @contextmanager
     def located(self, path: str, *, make: bool = False) -> Generator[tuple[int, str]]:
-        """The directory that holds what a path means, and the name there: of no symlink, or of nothing yet.
+        """Open the directory that holds a path's target; yield it and the name in it, which is no symlink.
 
-        With `make`, directories that are missing on the way are made.
+        The name may not exist. With `make`, missing directories on the way are made.
         """
         walk = _Walk(self, make=make)
         try:
@@ -140,7 +150,7 @@ class Enclosure:
 
     def require_inside(self, path: str) -> None:
         """Raise the problem of a path that leads out."""
-        # Whatever else is wrong is said by what the path is used for.
+        # Other errors are reported where the path is used.
         with suppress(OSError), self.located(path):
             pass
 
@@ -153,7 +163,7 @@ def _path_of(opened: int) -> str:
 
 
 def _outermost(base: str, others: list[str]) -> tuple[str, ...]:
-    """The roots that lie in no other: commands may replace an inner one by a link out of the outer one."""
+    """The roots outside of all other roots: commands may replace an inner one by a link out of the outer."""
     distinct = list(dict.fromkeys([base, *others]))
     return tuple(
         root
@@ -165,13 +175,13 @@ def _outermost(base: str, others: list[str]) -> tuple[str, ...]:
 def _lies_in(root: str, other: str, base: str) -> bool:
     if path_problem(root, [other]) is None:
         return True
-    # The same behind other names, except for the base: relative paths need it under the name that it has.
+    # Compare real paths too, except for the base: relative paths need it under its given name.
     real, outer = os.path.realpath(root), os.path.realpath(other)
     return root != base and real != outer and path_problem(real, [outer]) is None
 
 
 def _bounded(path: str) -> str:
-    """Refuse what the kernel does, so that nobody makes a thousand directories to find out."""
+    """Apply the kernel's length limit first, or a thousand directories might be made before it applies."""
     if len(os.fsencode(path)) >= MAX_PATH:
         raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
     return path
@@ -180,12 +190,12 @@ def _bounded(path: str) -> str:
 def _absolute(directory: object) -> str:
     text = os.fspath(cast("str", directory)) if isinstance(directory, str | os.PathLike) else ""
     if not text or "\x00" in text:
-        raise InvalidInput(f"{directory!r} is no directory; pass a path as text or as a Path")
+        raise InvalidInput(f"{directory!r} is not a directory; pass a path as text or as a Path")
     return os.path.abspath(text)
 
 
 def open_root(root: str) -> int:
-    """Open a directory that the agent's makers named; they may have named it by a symlink."""
+    """Open a root directory, which may be given as a symlink."""
     try:
         return os.open(root, LOOK | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -193,7 +203,10 @@ def open_root(root: str) -> int:
 
 
 class _Walk:
-    """One way, step by step. `here` is where it has come to: beneath `root`, by `names` that are no links."""
+    """Resolves one path step by step.
+
+    `here` is the directory reached so far: `names`, without links, below `root`.
+    """
 
     def __init__(self, enclosure: Enclosure, *, make: bool) -> None:
         self.enclosure, self.make = enclosure, make
@@ -208,7 +221,7 @@ class _Walk:
             self.here = None
 
     def to(self, path: str) -> tuple[int, str]:
-        """Walk until one name is left."""
+        """Resolve until one name is left."""
         here = self._begin(path)
         while self.todo:
             name = self.todo.popleft()
@@ -237,7 +250,7 @@ class _Walk:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
 
     def _begin(self, path: str) -> int:
-        """Start from a root; what was still to do is done afterwards."""
+        """Continue from a root with a path; parts that are left are resolved after it."""
         self.root, rest = self.enclosure.place(path)
         self.names = []
         self.todo.extendleft(reversed(rest.split("/")))
@@ -256,10 +269,13 @@ class _Walk:
         return here
 
     def _up(self) -> int:
-        """One up, which only a link asks for. Walked anew: what is open may have been moved away."""
+        """Go to the parent, which only a link can ask for.
+
+        The path is resolved again, as the open directory may have been moved.
+        """
         if self.names:
             return self._begin(os.path.join(self.root, *self.names[:-1]))
-        # Above a root there may be another one, or the same again, but nothing to look at on the way there.
+        # Above a root there may be another root, or the same one again; there is nothing to open in between.
         rest = "/".join(self.todo)
         self.todo.clear()
         return self._begin(os.path.join(os.path.realpath(self.root), "..", rest))
@@ -279,7 +295,7 @@ class _Walk:
 
 
 def _link(name: str, directory: int) -> str | None:
-    """What a symlink says; None for everything else, and for nothing."""
+    """The target of a symlink; None for other files, and for missing ones."""
     try:
         return os.readlink(name, dir_fd=directory)
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""`openat2(2)`: Linux opens a path so that nothing on its way leads out of a directory.
+"""`openat2(2)`: Linux opens a path so that no part of it leads out of a directory.
 
 Python has no function for it yet. Kernels before 5.6 do not have it, and some sandboxes forbid it; then
-`is_available` says no, and `enclosure` goes step by step.
+`is_available` is false, and `enclosure` resolves paths step by step.
 """
 
 import ctypes
@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 _NUMBER = 437
-"""The same on x86_64, on aarch64 and on everything else: calls that are as new have one number everywhere."""
+"""The same on every architecture: system calls this new have one number everywhere."""
 
 RESOLVE_NO_MAGICLINKS = 0x02
 RESOLVE_BENEATH = 0x08
@@ -24,7 +24,7 @@ class _OpenHow(ctypes.Structure):
 
 @cache
 def is_available() -> bool:
-    """Whether this machine has it, found out by using it."""
+    """Whether this machine has it, detected by a call."""
     if not sys.platform.startswith("linux"):
         return False
     here = os.open("/", os.O_PATH | os.O_CLOEXEC)

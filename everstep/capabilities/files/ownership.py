@@ -1,7 +1,7 @@
-"""To whom belongs what is made.
+"""The owners of new files.
 
-A worker that runs as root makes files for others: commands of the same agent run without its rights. So what
-it makes belongs to the owner of the directory that it is in. Others can only make things of their own.
+A worker that runs as root makes files for others: commands of the same agent run without its rights. So a new
+file belongs to the owner of its directory. Without root, files can only belong to the worker's user.
 """
 
 import os
@@ -9,16 +9,16 @@ from contextlib import suppress
 
 
 def give(descriptor: int, to: os.stat_result) -> None:
-    """Let root give what it made to the owner of something else."""
+    """As root, give a new file the owner of another file."""
     if os.geteuid() == 0:
         os.fchown(descriptor, to.st_uid, to.st_gid)
 
 
 def make_directory(name: str, parent: int) -> None:
-    """Make a directory, unless somebody else just did."""
+    """Make a directory, unless another process has just made it."""
     with suppress(FileExistsError):
         os.mkdir(name, dir_fd=parent)
-        # By its descriptor: by its name it may be another one by now.
+        # By its descriptor: the name may refer to another directory by now.
         opened = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
         try:
             give(opened, os.stat(".", dir_fd=parent))

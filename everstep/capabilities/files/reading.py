@@ -1,4 +1,4 @@
-"""Reading regular files, and nothing else, in bounded memory."""
+"""Reads regular files only, in bounded memory."""
 
 import codecs
 import os
@@ -11,13 +11,15 @@ from everstep.agent_domain.capabilities import files
 from everstep.capabilities.files.enclosure import LOOK, Problem, closing
 
 WHOLE: Final = 1024 * 1024
-"""A file of so many bytes is read whole, and is binary if any of it is. Of a larger one, what is needed."""
+"""Up to this size a file is read whole, and any binary byte makes it binary; of a larger one, only what is
+needed is read.
+"""
 
 MAX_READ: Final = 64 * 1024 * 1024
-"""So much of a file is looked through for the lines that were asked for."""
+"""How much of a file is searched for the requested lines."""
 
 _LINE: Final = 4 * (files.MAX_LINE_CHARS + 1)
-"""Bytes of a line that decide what is shown of it."""
+"""Bytes of a line that affect its displayed part."""
 
 _READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
 
@@ -26,8 +28,8 @@ _READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
 def regular_file(opened: Callable[[int], int], path: str) -> Generator[int]:
     """Open a regular file by a function that takes the flags.
 
-    It is looked at first: to open a pipe, a terminal or a tape can do something. Whatever takes its place in
-    between is opened without waiting for it, seen and closed.
+    The file is checked first, because opening a pipe, a terminal or a tape can have effects. If another file
+    takes its place in between, it is opened without blocking, checked and closed.
     """
     with closing(opened(LOOK)) as found:
         _require_regular(os.fstat(found), path)
@@ -42,14 +44,14 @@ def _require_regular(found: os.stat_result, path: str) -> None:
 
 
 def kind_problem(found: os.stat_result, path: str) -> str | None:
-    """The error text for what is no regular file."""
+    """The error text for anything but a regular file."""
     if stat.S_ISDIR(found.st_mode):
         return files.is_a_directory(path)
     return None if stat.S_ISREG(found.st_mode) else files.no_regular_file(path)
 
 
 def read_at_most(file: int, size: int) -> bytes:
-    """The beginning of a file, at most so many bytes; a file may change while it is read."""
+    """The beginning of a file, up to a size; a file may change while it is read."""
     parts, missing = list[bytes](), size
     while missing and (part := os.read(file, missing)):
         parts.append(part)
@@ -58,7 +60,7 @@ def read_at_most(file: int, size: int) -> bytes:
 
 
 def shown(file: int, offset: int, limit: int) -> str:
-    """The lines that were asked for, as the model reads them."""
+    """The requested lines as text for the model."""
     beginning = read_at_most(file, WHOLE + 1)
     if len(beginning) <= WHOLE:
         text = files.text_of(beginning)
@@ -94,7 +96,10 @@ def _shown_of_large(parts: Iterator[bytes], offset: int, limit: int, *, has_more
 
 
 class _Window:
-    """Some lines of a text that comes in parts. Lines before are counted, long ones are kept in part."""
+    """Collects some lines of a text that comes in parts.
+
+    Earlier lines are only counted, long ones are cut.
+    """
 
     def __init__(self, skip: int, size: int) -> None:
         self.lines = list[str]()
@@ -117,12 +122,12 @@ class _Window:
             start = end + 1
 
     def end(self) -> None:
-        """The text is over: what follows the last newline is a line, unless it is nothing."""
+        """The text has ended: the rest after the last newline is a line, unless it is empty."""
         if self._has_begun and not self._skip and not self.is_full:
             self._close()
 
     def _skipped(self, part: bytes) -> int:
-        """Where in this part the first line begins that is to be shown."""
+        """The position in this part at which the first requested line begins."""
         if not self._skip:
             return 0
         newlines = part.count(b"\n")

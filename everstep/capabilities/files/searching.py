@@ -1,4 +1,4 @@
-"""Walking a tree of directories: breadth first, one descriptor at a time, never through a symlink."""
+"""Walks directory trees: breadth first, one descriptor at a time, never through a symlink."""
 
 import os
 import stat
@@ -13,18 +13,18 @@ from everstep.agent_domain.capabilities import files
 from everstep.capabilities.files.enclosure import DIRECTORY, LOOK, Enclosure, Problem, closing
 
 MAX_SEEN: Final = 100_000
-"""Entries that a search or a list looks at."""
+"""Maximum entries for a search or a listing."""
 
 MAX_SECONDS: Final = 10.0
 """Hostile patterns on hostile trees take long."""
 
 MAX_LINKS_SEEN: Final = 1_000
-"""Links of a directory that are looked behind; the others are listed as files."""
+"""How many links of a directory are resolved; the others are listed as files."""
 
 
 @dataclass(slots=True)
 class Search:
-    """What was found, and what could not be looked at."""
+    """A search, its hits, and what could not be searched."""
 
     enclosure: Enclosure
     patterns: Sequence[str]
@@ -34,7 +34,7 @@ class Search:
     was_cut: bool = False
 
     def run(self) -> None:
-        """Look at everything that the patterns may mean, the nearest first."""
+        """Search every directory that the patterns may match, the nearest first."""
         fits = [files.matcher(pattern) for pattern in self.patterns]
         leads_on = [files.scope(pattern) for pattern in self.patterns]
         ends = time.monotonic() + MAX_SECONDS
@@ -52,7 +52,7 @@ class Search:
                     self.hits.append(path)
 
     def _entries(self, directory: str) -> Iterator[tuple[str, int]]:
-        """The entries of a directory with their modes, in the order of their names."""
+        """The entries of a directory with their modes, sorted by name."""
         try:
             with closing(self.enclosure.opened(directory, DIRECTORY | os.O_NOFOLLOW)) as opened:
                 found = some_entries(opened)
@@ -72,19 +72,19 @@ class Search:
 
     @property
     def notes(self) -> list[str]:
-        """What the model has to know besides."""
+        """Notes for the model about an incomplete search."""
         cut = [files.search_cut_short(self.seen)] if self.was_cut else []
         return [*cut, *([files.unread_directories(self.unread)] if self.unread else [])]
 
 
 def some_entries(directory: int) -> list[tuple[str, int]]:
-    """The names in a directory with what they are, in order; one too many shows that there are more."""
+    """The names in a directory with their types, sorted; one over the limit shows that there are more."""
     with os.scandir(directory) as entries:
         return sorted((entry.name, _kind(entry)) for entry in islice(entries, MAX_SEEN + 1))
 
 
 def _kind(entry: os.DirEntry[str]) -> int:
-    """The part of the mode that says what it is, for what matters here."""
+    """The file type bits of the mode, as far as they are used here."""
     if entry.is_symlink():
         return stat.S_IFLNK
     if entry.is_dir(follow_symlinks=False):
@@ -93,7 +93,7 @@ def _kind(entry: os.DirEntry[str]) -> int:
 
 
 def behind(enclosure: Enclosure, path: str) -> int:
-    """The mode of what a link inside leads to; 0 for nothing, and for everything outside."""
+    """The mode of a link's target; 0 if it does not exist or is outside."""
     try:
         with closing(enclosure.opened(path, LOOK)) as opened:
             return os.fstat(opened).st_mode
@@ -102,7 +102,7 @@ def behind(enclosure: Enclosure, path: str) -> int:
 
 
 def listed(enclosure: Enclosure, path: str) -> tuple[list[tuple[str, bool]], bool]:
-    """The entries of a directory, whether each is one as well, and whether these are all."""
+    """The entries of a directory, whether each is a directory, and whether there are more."""
     with closing(enclosure.opened(path, DIRECTORY)) as opened:
         found = some_entries(opened)
     links = [name for name, kind in found if stat.S_ISLNK(kind)][:MAX_LINKS_SEEN]

@@ -1,4 +1,4 @@
-"""Replacing files at once: whoever reads sees the old content or the new one, and so does a crash."""
+"""Atomic replacement of files: readers see the old content or the new, also after a crash."""
 
 import os
 import secrets
@@ -13,21 +13,21 @@ from everstep.capabilities.files.enclosure import DIRECTORY, Problem, closing
 from everstep.capabilities.files.reading import kind_problem
 
 MAX_WRITE: Final = 8 * 1024 * 1024
-"""Bytes of a file that is written or edited."""
+"""Maximum size of a file that is written or edited."""
 
 _LOCKS: Final = tuple(threading.Lock() for _ in range(64))
 
 
 @contextmanager
 def alone(directory: int, name: str) -> Generator[None]:
-    """Only one call in this process changes a file at a time: those of one step run together."""
+    """Let one call of this process at a time change a file: the calls of a step run in parallel."""
     where = os.stat(".", dir_fd=directory)
     with _LOCKS[hash((where.st_dev, where.st_ino, name)) % len(_LOCKS)]:
         yield
 
 
 def found(directory: int, name: str) -> os.stat_result | None:
-    """What stands under a name; None for nothing."""
+    """The status of a name, links not followed; None if it does not exist."""
     try:
         return os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
@@ -35,10 +35,10 @@ def found(directory: int, name: str) -> os.stat_result | None:
 
 
 def replace(directory: int, name: str, content: bytes, path: str) -> None:
-    """Make a file have this content, whether it exists or not; `path` is what problems call it.
+    """Write the content of a file, whether it exists or not; `path` is its name in error texts.
 
-    The new content is written beside the old one, and takes its name once it is on the disk. The file keeps
-    its mode, and if root does this, its owner; other names of the old one (hard links) keep the old content.
+    The new content is written to a temporary file, which is renamed once it is on the disk. The file keeps
+    its mode, and if root does this, its owner; other names of the old file (hard links) keep the old content.
     """
     old = found(directory, name)
     if old is not None:
@@ -63,7 +63,7 @@ def replace(directory: int, name: str, content: bytes, path: str) -> None:
 def _require_writable(old: os.stat_result, directory: int, name: str, path: str) -> None:
     if problem := kind_problem(old, path):
         raise Problem(problem)
-    # To rename needs rights on the directory only, but who may not write a file is not to replace it either.
+    # A rename needs rights on the directory only, but a user who may not write a file must not replace it.
     if not os.access(name, os.W_OK, dir_fd=directory, effective_ids=True):
         raise PermissionError(13, os.strerror(13))
 
@@ -75,7 +75,7 @@ def _fill(file: int, content: bytes) -> None:
 
 
 def _keep_name(directory: int) -> None:
-    """Bring the new name to the disk as well."""
+    """Sync the new name to the disk as well."""
     # A directory that may be written but not read cannot be opened for this, and the file is written already.
     with (
         suppress(PermissionError),

@@ -1,13 +1,13 @@
 """Tools of MCP servers: `UseMCP(StdioServer("npx", ["-y", "some-server"]))`, `UseMCP(HttpServer(url))`.
 
-servers.py      where a server is; secrets stay in there
-naming.py       how its tools are called
-results.py      how what it answers reads
-toolset.py      the port: what there is, calls, what is tried again
+servers.py      addresses of servers, with their secrets
+naming.py       names of their tools
+results.py      results as text
+toolset.py      the toolset: listing, calls, retries
 connection.py   one session, owned by one task
-links.py        opening the way to a server, with the tenant's headers
-stdio.py        ... a program, and guard.py: its end when the worker is killed
-http.py         ... an address
+links.py        opens the transport, with the tenant's headers
+stdio.py        ... to a program, and guard.py: ends it when the worker is killed
+http.py         ... to a URL
 """
 
 from collections.abc import Iterable
@@ -29,18 +29,24 @@ __all__ = ["HttpServer", "Server", "StdioServer", "UseMCP", "close_connections"]
 
 
 class TakesToolsets(Protocol):
-    """The builder, as far as it matters here."""
+    """The part of the agent builder that is needed here."""
 
     def with_toolset(self, toolset: Toolset) -> object:
-        """Tools that are listed once for each execution."""
+        """Add tools that are listed once for each execution."""
         ...
 
 
 class UseMCP:
     """The tools of an MCP server, listed once for each execution.
 
-    `prefix` begins their names; by default it follows from the program or the host. `tools` are globs over
-    the server's own names; without them all are used. A call may take `timeout_seconds`, connecting included.
+    Args:
+        server: A program or a URL.
+        prefix: The prefix of the tools' names; by default it follows from the program or the host.
+        tools: Globs over the server's own names; None for all.
+        timeout_seconds: The limit for a call, connecting included.
+        connect_seconds: The limit for opening a connection.
+        idle_seconds: How long an unused connection stays open.
+        max_result_chars: Where a result is cut.
     """
 
     name = "mcp"
@@ -57,9 +63,7 @@ class UseMCP:
         max_result_chars: int = 50_000,
     ) -> None:
         if not _is_server(server):
-            raise InvalidInput(
-                "UseMCP was given no server; pass StdioServer(command, args) or HttpServer(url)"
-            )
+            raise InvalidInput("UseMCP needs a server; pass StdioServer(command, args) or HttpServer(url)")
         name = usable_prefix(server.default_name) if prefix is None else prefix
         if usable_prefix(name) != name:
             raise InvalidInput(f"the prefix {name!r} has to be at most 32 letters, digits, '_' and '-'")
@@ -94,7 +98,7 @@ async def close_connections() -> None:
 
 
 def _toolset(name: str, server: Server, policy: McpPolicy) -> "McpToolset":
-    """The SDK is an extra, and takes its time to load: only whoever uses a server needs it."""
+    """Import late: the SDK is an optional extra and slow to import, so it is loaded when a server is used."""
     try:
         module = import_module("everstep.capabilities.mcp.toolset")
     except ModuleNotFoundError as error:

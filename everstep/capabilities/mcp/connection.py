@@ -1,8 +1,8 @@
-"""Connections to servers: shared, opened when somebody needs one, and closed when nobody does.
+"""Connections to servers: shared, opened on demand, and closed when they are idle.
 
-A session of the SDK belongs to the task that entered it, which also has to leave it. So each connection is
-owned by a task of its own, whatever becomes of those who use it, and each request is a task as well: whoever
-asked can leave at once, while the request takes its time to tell the server that nobody waits.
+A session of the SDK has to be entered and left in the same task. So each connection has its own task,
+independent of the tasks that use it. Each request is a task as well: the caller can leave at once, while the
+request takes its time to cancel at the server.
 """
 
 import asyncio
@@ -28,13 +28,13 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Open = Callable[[Lost], AbstractAsyncContextManager[Link]]
-"""Opens the way to a server, and tells when it is lost."""
+"""Opens the transport to a server, and reports when it is lost."""
 
 OPENING_PAUSES = (0.1, 0.5)
-"""Before another attempt to open a connection; then whoever waits is told."""
+"""Pauses before further attempts to open a connection; then the callers get the error."""
 _PASSING_CODES = frozenset({types.CONNECTION_CLOSED, http.UNSENT, http.BROKEN})
 _STALE_CODES = frozenset({http.SESSION_LOST, http.UNAUTHORIZED})
-"""Another connection may be well: it has a new session, and headers made anew."""
+"""Another connection may work: it has a new session and new headers."""
 CLOSED = "the connection was closed"
 
 
@@ -62,28 +62,32 @@ class Connection:
         return is_lost or self._is_stale or self._owner.done()
 
     def on_end(self, told: Callable[[], None]) -> None:
-        """Call this once everything is closed."""
+        """Call this function once everything is closed."""
         self._owner.add_done_callback(lambda _: told())
 
     def lost(self, reason: str) -> None:
-        """There is nothing more to expect of the server."""
+        """Report that the server will send nothing more."""
         self._reason = self._reason or reason
         self._over.set()
 
     async def close(self) -> None:
-        """End it, whoever still waits for an answer."""
+        """Close it, even if callers still wait for an answer."""
         self.lost(CLOSED)
         if not self._session.done():
             self._owner.cancel()
         await asyncio.wait({self._owner})
 
     async def request(self, ask: Callable[[ClientSession], Awaitable[T]]) -> T:
-        """What the server answers; `McpError` and its kinds when it does not."""
+        """Send a request and return the server's answer.
+
+        Raises:
+            McpError: The server answered with an error, or not at all.
+        """
         self._users += 1
         if self._idle:
             self._idle.cancel()
         try:
-            # Others wait for the same: who leaves must not take it along.
+            # Other callers wait for the same future, so a cancelled one must not cancel it.
             await asyncio.wait({self._session})
             return await self._answered(ask, self._session.result())
         finally:
@@ -92,7 +96,7 @@ class Connection:
                 self._rest()
 
     def _rest(self) -> None:
-        """Nobody needs it now."""
+        """No request is running now."""
         if self._is_stale:
             self.lost(CLOSED)
         else:
@@ -121,7 +125,7 @@ class Connection:
     def _told(self, error: MCPError) -> McpError:
         text = self._secrets.hidden_in(error_text(error.message))
         if error.code in _STALE_CODES:
-            # Others may still wait for their answers here.
+            # Other requests may still wait for their answers here.
             self._is_stale = True
             return McpLost(text, was_sent=False)
         if error.code in _PASSING_CODES:
@@ -130,7 +134,7 @@ class Connection:
 
     def _forget(self, request: "asyncio.Task[object]") -> None:
         self._requests.discard(request)
-        # Nobody may be left to hear what became of it.
+        # Mark the exception as retrieved: the caller may have gone.
         if not request.cancelled():
             request.exception()
 
@@ -146,16 +150,16 @@ class Connection:
                 self._idle.cancel()
             if not self._session.done():
                 self._session.set_exception(McpLost(self._reason or CLOSED, was_sent=False))
-            # Heard by whoever waits, and by nobody if nobody does.
+            # Mark the exception as retrieved: there may be no caller.
             self._session.exception()
 
     async def _opened_and_held(self) -> None:
-        """Open it, more than once if need be, and keep it open as long as it is wanted."""
+        """Open it, with retries, and keep it open until it is over."""
         until = asyncio.get_running_loop().time() + self._connect_seconds
         for pause in (*OPENING_PAUSES, None):
             try:
                 await self._held(until)
-            except Exception as raised:  # noqa: BLE001 -- the SDK's task groups raise whatever happened, in groups
+            except Exception as raised:  # noqa: BLE001 -- the SDK's task groups raise any error, in groups
                 error = _single(raised)
                 failure = self._failure(error)
                 if self._session.done():
@@ -181,7 +185,7 @@ class Connection:
             await self._over.wait()
 
     def _failure(self, error: Exception) -> McpError:
-        """Why it could not be opened, in words without secrets."""
+        """The error for a connection that could not be opened, without secrets."""
         match error:
             case McpError():
                 return error
@@ -202,7 +206,7 @@ async def _run(ask: Callable[[ClientSession], Awaitable[T]], session: ClientSess
 
 
 def _single(error: Exception) -> Exception:
-    """What a group was made of, first of all."""
+    """The first exception in nested groups."""
     while isinstance(error, ExceptionGroup):
         error = cast("ExceptionGroup[Exception]", error).exceptions[0]
     return error

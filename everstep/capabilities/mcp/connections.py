@@ -1,4 +1,4 @@
-"""Which connections are open. Known without the SDK, so that closing none costs nothing."""
+"""The registry of open connections. It does not import the SDK, so closing none costs nothing."""
 
 import asyncio
 from collections.abc import Callable, Hashable
@@ -6,19 +6,19 @@ from typing import Any, Generic, Protocol, TypeVar
 
 
 class Closable(Protocol):
-    """A connection, as far as it matters here."""
+    """The part of a connection that is needed here."""
 
     @property
     def is_over(self) -> bool:
-        """Whether the next request needs another one."""
+        """Whether the next request needs another connection."""
         ...
 
     def on_end(self, told: Callable[[], None]) -> None:
-        """Call this once everything is closed."""
+        """Call this function once everything is closed."""
         ...
 
     async def close(self) -> None:
-        """End it, whoever still waits for an answer."""
+        """Close it, even if callers still wait for an answer."""
         ...
 
 
@@ -29,14 +29,14 @@ Key = tuple[Hashable, str, str]
 
 
 class Connections(Generic[C]):
-    """The open ones, by what tells them apart; of each event loop its own."""
+    """The open connections by key, separately for each event loop."""
 
     def __init__(self) -> None:
         self._open: dict[asyncio.AbstractEventLoop, dict[Key, list[C]]] = {}
-        """Of a key the last counts; those before it are coming to their end."""
+        """The last connection of a key is current; those before it are closing."""
 
     def get(self, key: Key, make: Callable[[], C]) -> C:
-        """The connection of that key; a new one where there is none, or where it is over."""
+        """The connection for the key; a new one if there is none, or if it is over."""
         loop = asyncio.get_running_loop()
         if loop not in self._open:
             self._open = {each: held for each, held in self._open.items() if not each.is_closed()}
@@ -56,7 +56,7 @@ class Connections(Generic[C]):
             del self._open[loop]
 
     async def close(self, server: Hashable = None) -> None:
-        """End those of this event loop: to that server, or all."""
+        """Close the connections of this event loop: to one server, or all."""
         ours = self._open.get(asyncio.get_running_loop(), {})
         meant = [each for key, held in ours.items() for each in held if server is None or key[0] == server]
         await asyncio.gather(*(connection.close() for connection in meant))

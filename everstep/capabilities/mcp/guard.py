@@ -1,15 +1,15 @@
-"""Runs a server that never outlives whoever started it, also when that one is killed.
+"""Runs a server that never outlives the process that started it, even if that is killed.
 
-A program of its own: `python -I -S guard.py LIFE COMMAND ARG...`. `LIFE` is the reading end of a pipe that
-nobody writes to. Once its other end is closed, by hand or because its holder is gone, the server's whole
-process group is ended. The server's standard streams are the guard's own, passed on untouched.
+A separate program: `python -I -S guard.py LIFE COMMAND ARG...`. `LIFE` is the reading end of a pipe that no
+process writes to. Once its other end is closed, explicitly or because its holder has died, the guard ends the
+server's whole process group. The server's standard streams are the guard's, passed on untouched.
 
-A guard instead of `PR_SET_PDEATHSIG` alone, for that reaches the first process only: behind `npx` or `uvx`
-the server is another one. It also asks nothing of the process that starts it, which has threads and must not
+`PR_SET_PDEATHSIG` alone is not enough, because it reaches the first process only: behind `npx` or `uvx` the
+server is another one. A guard also asks nothing of the process that starts it, which has threads and must not
 run Python between fork and exec.
 
-What a server starts may leave its group, as daemons do. On Linux the guard is the one that inherits processes
-whose parent has ended, so it finds these, too.
+Processes that the server starts may leave its group, as daemons do. On Linux the guard is a subreaper: it
+inherits processes whose parent has ended, so it finds these, too.
 """
 
 import ctypes
@@ -22,22 +22,26 @@ from contextlib import suppress
 from typing import NoReturn
 
 PATIENCE_SECONDS = 1.0
-"""Between asking the server to end and ending it."""
+"""Between SIGTERM and SIGKILL."""
 ORPHANS_SECONDS = 2.0
-"""For ending what it left behind, unless that starts processes faster than they can be ended."""
+"""For killing the processes that are left, unless one starts new ones faster than they can be killed."""
 CANNOT_RUN = 127
-"""What shells say as well when there is no such command."""
+"""The exit code that shells use as well if a command does not exist."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
 def main(life: int, command: list[str]) -> int:
-    """Run it to its end, or to that of `life`; returns its exit code, 128 and more for a signal."""
+    """Run the command until it or `life` ends.
+
+    Returns:
+        The exit code; 128 and more for a signal.
+    """
     wakened, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.signal(signal.SIGCHLD, _noted)
     signal.set_wakeup_fd(wake)
-    # Before there are two of us.
+    # Before the fork.
     libc = _libc()
     guard = os.getpid()
     if libc is not None:
@@ -46,7 +50,7 @@ def main(life: int, command: list[str]) -> int:
     if child == 0:
         os.set_inheritable(life, False)
         _become(command, guard, libc)
-    # Whoever else holds a pipe's end keeps its reader waiting.
+    # Close the streams: a pipe's reader waits as long as any process holds the other end.
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):
         os.dup2(nothing, stream)
@@ -54,7 +58,7 @@ def main(life: int, command: list[str]) -> int:
     if code is None:
         _kill(child, signal.SIGTERM)
         code = _waited(child, [wakened], time.monotonic() + PATIENCE_SECONDS)
-    # What it started and left behind as well.
+    # Its group, with the processes that it left behind.
     _kill(child, signal.SIGKILL)
     if code is None:
         code = _code(os.waitpid(child, 0)[1])
@@ -63,12 +67,12 @@ def main(life: int, command: list[str]) -> int:
 
 
 def _libc() -> ctypes.CDLL | None:
-    """Where there is a `prctl`."""
+    """The C library on systems with `prctl`."""
     return ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def _noted(_signal: int, _frame: object) -> None:
-    """That it came is read from the pipe."""
+    """The handler does nothing; the wakeup descriptor reports the signal."""
 
 
 def _become(command: list[str], guard: int, libc: ctypes.CDLL | None) -> NoReturn:
@@ -77,17 +81,18 @@ def _become(command: list[str], guard: int, libc: ctypes.CDLL | None) -> NoRetur
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != guard:
             os._exit(CANNOT_RUN)
-    # What a shell ignores for background jobs, and the interpreter for itself, stays ignored across `exec`.
+    # Signals that are ignored, by a shell for background jobs or by the interpreter, stay ignored across
+    # `exec`.
     for number in signal.valid_signals():
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
     with suppress(OSError):
-        os.execvp(command[0], command)  # noqa: S606 -- the server that somebody configured, and no shell
+        os.execvp(command[0], command)  # noqa: S606 -- the configured server, without a shell
     os._exit(CANNOT_RUN)
 
 
 def _waited(child: int, ends: list[int], until: float | None) -> int | None:
-    """The child's exit code; None when another end comes first, or the time is up."""
+    """The child's exit code; None if another descriptor is ready first, or the time is up."""
     while True:
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             if ended[0] == child:
@@ -108,7 +113,7 @@ def _code(status: int) -> int:
 
 
 def _end_orphans() -> None:
-    """Whoever is our child now was inherited. Of each that ends we inherit the children in turn."""
+    """Kill inherited processes. When one ends, the guard inherits its children in turn."""
     until = time.monotonic() + ORPHANS_SECONDS
     with suppress(ChildProcessError):
         while time.monotonic() < until:
@@ -121,12 +126,12 @@ def _end_orphans() -> None:
 
 
 def _children() -> list[int]:
-    """Ours, where there is a /proc that tells."""
+    """The guard's child processes, on systems with /proc."""
     guard, found = str(os.getpid()).encode(), list[int]()
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
         if name.isdecimal():
             with suppress(OSError), open(f"/proc/{name}/stat", "rb") as stat:
-                # The name of a program, in parentheses, may hold anything.
+                # The name of a program, in parentheses, may contain any character.
                 if stat.read().rpartition(b")")[2].split()[1] == guard:
                     found.append(int(name))
     return found

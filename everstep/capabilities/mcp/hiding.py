@@ -1,4 +1,4 @@
-"""Keeping secret values out of texts that somebody reads later."""
+"""Hides secret values in texts for logs and errors."""
 
 from collections.abc import Iterable
 
@@ -8,7 +8,7 @@ LEAST_CHARACTERS = 6
 
 
 class Secrets:
-    """Values that a server was given. It may say them again, and what it says reaches errors and logs."""
+    """Secret values that a server was given. It may repeat them in texts that reach errors and logs."""
 
     def __init__(self, values: Iterable[str]) -> None:
         # Of `Bearer abc` also `abc`.
@@ -19,7 +19,7 @@ class Secrets:
         return f"Secrets({len(self._values)})"
 
     def hidden_in(self, text: str) -> str:
-        """The text without them."""
+        """The text with secret values replaced."""
         for value in self._values:
             text = text.replace(value, HIDDEN)
         return text

@@ -1,8 +1,8 @@
-"""A server at an address: what the SDK's transport sends and gets, watched.
+"""A server at a URL: a layer below the SDK's transport that bounds and isolates its requests.
 
-That transport ends a whole connection, with all calls on it, when one request cannot be sent; it waits with
-everything else until a cancellation is acknowledged; and it reads JSON of any length. So all of its requests
-pass through here, where each that fails is answered with an error of its own.
+The SDK's transport ends a whole connection, with all calls on it, when one request cannot be sent. It blocks
+everything else until a cancellation is acknowledged, and it reads JSON of any length. So all of its requests
+pass through here, where a failed one is answered with its own error.
 """
 
 import asyncio
@@ -23,19 +23,19 @@ from everstep.capabilities.mcp.servers import HttpServer
 from everstep.capabilities.mcp.stdio import MOST_BYTES
 
 UNSENT = -33_001
-"""Error codes of ours, outside of what JSON-RPC and MCP use: the server never got the request,"""
+"""Our own error codes, outside of the ranges of JSON-RPC and MCP: the server never got the request,"""
 BROKEN = -33_002
-"""it may have got it, and there is no answer,"""
+"""it may have got the request, and there is no answer,"""
 SESSION_LOST = -33_003
-"""it has forgotten us,"""
+"""it has forgotten the session,"""
 UNAUTHORIZED = -33_004
-"""it does not accept our headers (any more),"""
+"""it does not accept the headers (any more),"""
 REFUSED = -33_005
-"""or it answered with another HTTP status that another attempt would not change."""
+"""or it answered with another HTTP status that a retry would not change."""
 
 CONNECT_SECONDS = 10.0
 NOTICE_SECONDS = 5.0
-"""For the server to take note of something that needs no answer."""
+"""For the server to accept a message that needs no answer."""
 _PASSING = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS})
 _UNSENT_ERRORS = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
 
@@ -44,10 +44,16 @@ _UNSENT_ERRORS = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout
 async def http_link(
     server: HttpServer, headers: Mapping[str, str], patience: float
 ) -> AsyncGenerator[Transport]:
-    """The way to the server, with these headers on every request; an answer may take `patience` seconds."""
+    """Open the transport to the server.
+
+    Args:
+        server: The server.
+        headers: Sent with every request.
+        patience: How many seconds an answer may take.
+    """
     timeout = httpx2.Timeout(CONNECT_SECONDS, read=None)
     transport = _Watched(httpx2.AsyncHTTPTransport(), patience)
-    # What is compressed cannot be bounded by its size.
+    # Compressed answers cannot be bounded by their size.
     sent = {**headers, "accept-encoding": "identity"}
     async with httpx2.AsyncClient(transport=transport, headers=sent, timeout=timeout) as client:
         yield streamable_http_client(server.url, http_client=client, max_sse_event_size=MOST_BYTES)
@@ -65,7 +71,8 @@ class _Watched(httpx2.AsyncBaseTransport):
             return _bounded(response, math.inf)
         message = _message(request.content)
         if "id" not in message or "method" not in message:
-            # That we are ready has to arrive before what follows; nothing waits for the rest.
+            # The `initialized` notification has to arrive before later messages; nothing waits for the
+            # others.
             noticing = asyncio.create_task(self._noticed(request))
             self._notices.add(noticing)
             noticing.add_done_callback(self._notices.discard)
@@ -82,7 +89,7 @@ class _Watched(httpx2.AsyncBaseTransport):
             return _error(message, BROKEN, f"it broke off ({type(error).__name__})")
 
     async def _noticed(self, request: httpx2.Request) -> httpx2.Response:
-        """Notifications and answers: whether they arrive changes nothing for the calls around them."""
+        """Send notifications and responses: whether they arrive does not affect concurrent calls."""
         with suppress(httpx2.TransportError, TimeoutError):
             async with asyncio.timeout(NOTICE_SECONDS):
                 response = await self._inner.handle_async_request(request)
@@ -99,7 +106,7 @@ class _Watched(httpx2.AsyncBaseTransport):
 async def _understood(
     request: httpx2.Request, message: Mapping[str, Any], response: httpx2.Response
 ) -> httpx2.Response:
-    """The answer, or in place of an HTTP error one that says what it is."""
+    """The answer; an HTTP error is replaced by a JSON-RPC error that describes it."""
     if response.headers.get("content-encoding", "identity") != "identity":
         await response.aclose()
         return _error(message, BROKEN, "it compresses its answers, although it was asked not to")
@@ -118,7 +125,7 @@ async def _understood(
 
 
 def _is_forgotten(status: int, body: Mapping[str, Any]) -> bool:
-    """Whether the server knows the session no more: 404 as the protocol says, or 400 and a word about it."""
+    """Whether the server has lost the session: 404 by the protocol, or 400 with the word in its error."""
     is_said = status == HTTPStatus.BAD_REQUEST and "session" in json.dumps(body.get("error")).lower()
     return status == HTTPStatus.NOT_FOUND or is_said
 
@@ -152,11 +159,11 @@ def _message(content: bytes) -> Mapping[str, Any]:
 
 
 def _bounded(response: httpx2.Response, until: float) -> httpx2.Response:
-    """The response, of which only so much is read and only for so long."""
+    """Limit the size of the response, and the time to read it."""
     if not isinstance(response.stream, httpx2.AsyncByteStream):
         raise TypeError("the response of an async transport streams asynchronously")
     is_stream = response.headers.get("content-type", "").lower().startswith("text/event-stream")
-    # The events of a stream are bounded one by one where they are read.
+    # Events of a stream are bounded one by one where they are read.
     limit = math.inf if is_stream else MOST_BYTES
     response.stream = _Bounded(response.stream, limit, until)
     return response
@@ -184,7 +191,8 @@ class _Bounded(httpx2.AsyncByteStream):
             async with asyncio.timeout_at(self._until):
                 return await anext(chunks, None)
         except (httpx2.TransportError, TimeoutError) as error:
-            # Of this kind the SDK's transport takes note for the one request; another would end them all.
+            # The SDK's transport fails one request for this kind of error; another kind would end all of
+            # them.
             raise httpx2.StreamError(f"the answer broke off ({cut(type(error).__name__, 40)})") from None
 
     async def aclose(self) -> None:

@@ -1,4 +1,4 @@
-"""Ways to servers, opened with what only a worker knows."""
+"""Opens transports to servers, with the headers that only a worker has."""
 
 import inspect
 from collections.abc import AsyncGenerator, Callable
@@ -19,7 +19,7 @@ Lost = Callable[[str], None]
 
 
 class Link(NamedTuple):
-    """A way to a server, and what nobody may read of what was said on it."""
+    """A transport to a server, and the secrets to hide in its texts."""
 
     transport: Transport
     secrets: Secrets
@@ -29,7 +29,7 @@ class Link(NamedTuple):
 async def opened(
     server: Server, name: str, tenant_id: str, patience: float, lost: Lost
 ) -> AsyncGenerator[Link]:
-    """The way to the server, for that tenant; `lost` is told when it ends by itself."""
+    """Open the transport to the server, for a tenant; `lost` is called if the server ends it."""
     if isinstance(server, HttpServer):
         headers = await _headers(server, tenant_id)
         async with http_link(server, headers, patience) as transport:
@@ -39,13 +39,16 @@ async def opened(
 
 
 async def _headers(server: HttpServer, tenant_id: str) -> FrozenDict:
-    """Those of the tenant. What a function of somebody else's raises may name a secret, so it is not told."""
+    """The headers of the tenant.
+
+    An error of a user's function may contain a secret, so its text is not used.
+    """
     given = server.headers
     try:
         if callable(given):
             given = given(tenant_id)
             given = await given if inspect.isawaitable(given) else given
-    except Exception as error:  # noqa: BLE001 -- anybody's code
+    except Exception as error:  # noqa: BLE001 -- a user's code
         kind = type(error).__name__
         raise McpError(f"its headers could not be made: the function for them raised {kind}") from None
     try:

@@ -1,7 +1,7 @@
-"""How a server's tools are called here.
+"""The names of a server's tools for models.
 
-A name depends on the prefix and on the tool's own name alone, never on which other tools there are, so that
-an approval by name holds whatever else the server begins to offer. Two tools of one name are refused.
+A name depends only on the prefix and the tool's own name, and not on other tools. So an approval by name
+stays valid when the server offers new tools. Two tools with the same name are refused.
 """
 
 import hashlib
@@ -12,17 +12,20 @@ from fnmatch import fnmatchcase
 from everstep.capabilities.mcp.errors import McpError
 
 MOST_CHARACTERS = 64
-"""What OpenAI and Anthropic allow."""
+"""The limit of OpenAI and Anthropic."""
 _UNUSABLE = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 def usable_prefix(name: str) -> str:
-    """What names may begin with."""
+    """A prefix with only allowed characters."""
     return _UNUSABLE.sub("_", name)[:32]
 
 
 def usable_name(prefix: str, tool: str) -> str:
-    """The name for models: `{prefix}_{tool}`, what is not allowed as `_`, what is too long as its hash."""
+    """The name for models: `{prefix}_{tool}`.
+
+    Characters that are not allowed become `_`, and the end of a long name becomes a hash.
+    """
     name = _UNUSABLE.sub("_", f"{prefix}_{tool}" if prefix else tool)
     if len(name) <= MOST_CHARACTERS:
         return name
@@ -31,7 +34,11 @@ def usable_name(prefix: str, tool: str) -> str:
 
 
 def names(prefix: str, tools: Iterable[str]) -> dict[str, str]:
-    """The name for models of each tool; `McpError` when two tools would have the same."""
+    """The name for models of each tool.
+
+    Raises:
+        McpError: Two tools would have the same name.
+    """
     taken: dict[str, str] = {}
     for tool in tools:
         name = usable_name(prefix, tool)

@@ -1,11 +1,11 @@
-"""How a server is used."""
+"""The settings for using a server."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class McpPolicy:
-    """What `UseMCP` was told; plain values."""
+    """The options of `UseMCP`, as plain values."""
 
     prefix: str
     tools: tuple[str, ...] | None = None

@@ -1,6 +1,6 @@
-"""What a tool answered, as text for the model.
+"""A tool's result as text for the model.
 
-Models read text, so what is none is named with its type and size, and not kept: an image of megabytes would
+Models read text, so other parts are named with their type and size, and not kept: an image of megabytes would
 be paid for in every later step of the conversation.
 """
 
@@ -15,11 +15,11 @@ from everstep.agent_domain.values import cut, json_text, storable
 NOTHING = "(the tool answered with nothing)"
 MOST_ERROR_CHARACTERS = 4_000
 _DETAIL_CHARACTERS = 500
-"""Of what a server says about a part of its answer: names, descriptions, addresses."""
+"""For the server's texts about a part of its answer: names, descriptions, addresses."""
 
 
 def text_of(result: types.CallToolResult, most_characters: int) -> str:
-    """All of the answer as one text, cut where it is too long."""
+    """All of the answer as one text, cut if it is too long."""
     parts = [_part(block) for block in result.content]
     if result.structured_content is not None and not _is_said(result.structured_content, result.content):
         parts.append(json_text(result.structured_content))
@@ -27,7 +27,7 @@ def text_of(result: types.CallToolResult, most_characters: int) -> str:
 
 
 def limited(text: str, most_characters: int) -> str:
-    """At most so many characters, and a word about the rest."""
+    """The text up to a length, with a note about the rest."""
     if len(text) <= most_characters:
         return text
     kept = f"{text[:most_characters]}\n"
@@ -35,14 +35,14 @@ def limited(text: str, most_characters: int) -> str:
 
 
 def error_text(text: str) -> str:
-    """What a server says about a failure, as far as a model needs it."""
+    """The server's text about a failure, as far as a model needs it."""
     return limited(storable(text).strip() or "it does not say why", MOST_ERROR_CHARACTERS)
 
 
 def _is_said(structured: Any, content: Iterable[types.ContentBlock]) -> bool:
-    """Whether one of the texts is that value already, as the protocol asks of servers.
+    """Whether one of the texts repeats the structured value, as the protocol asks of servers.
 
-    Also the one value in a map around it: many servers wrap a text that way.
+    A value in a map with one key counts, too: many servers wrap a text that way.
     """
     texts = [block.text for block in content if isinstance(block, types.TextContent)]
     values = [structured]

@@ -1,4 +1,4 @@
-"""Servers as everstep.toml writes them down. An agent's file names them only: what it says runs nothing.
+"""Servers in everstep.toml. An agent's file only names them, so that it can run nothing.
 
     [mcp.time]
     command = ["uvx", "mcp-server-time"]
@@ -8,7 +8,7 @@
     headers_env = { Authorization = "CRM_AUTHORIZATION" }    # the variable holds the whole header
     tools = ["find_*"]
 
-Secrets stand in environment variables of the worker; headers are read when a connection is opened.
+Secrets are in environment variables of the worker; headers are read when a connection is opened.
 """
 
 import os
@@ -25,7 +25,7 @@ from everstep.capabilities.mcp.servers import HttpServer, Server, StdioServer
 
 
 class Section(BaseModel):
-    """A server: a program or an address, and how it is used."""
+    """A server: a program or a URL, and its settings."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -33,10 +33,10 @@ class Section(BaseModel):
     """The program and its arguments."""
     url: str | None = None
     env: tuple[str, ...] = ()
-    """Variables of the environment that the program is given where they are set, beside the usual few."""
+    """Environment variables to pass to the program if they are set, in addition to the usual few."""
     cwd: str | None = None
     headers_env: Mapping[str, str] = Field(default_factory=dict[str, str])
-    """The variable that holds each header."""
+    """The environment variable for each header."""
     tools: tuple[str, ...] | None = None
     """Globs over the server's own names; None for all."""
     timeout_seconds: float = Field(default=60, gt=0)
@@ -47,7 +47,7 @@ class Section(BaseModel):
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:
         if bool(self.command) == bool(self.url):
-            raise ValueError("say either the 'command' that starts the server or its 'url'")
+            raise ValueError("set either 'command' or 'url'")
         if self.url and (self.env or self.cwd):
             raise ValueError("only a 'command' has 'env' and 'cwd'")
         if self.command and self.headers_env:
@@ -55,7 +55,7 @@ class Section(BaseModel):
         return self
 
     def server(self, name: str) -> Server:
-        """Where it is."""
+        """The server that the section describes."""
         if self.url:
             return HttpServer(self.url, _headers(name, self.headers_env))
         program, *args = self.command
@@ -64,10 +64,14 @@ class Section(BaseModel):
 
 
 def from_section(name: str, section: Mapping[str, Any]) -> UseMCP:
-    """The server `[mcp.NAME]`; `InvalidInput` says what to change and repeats no value."""
+    """The capability for the section `[mcp.NAME]`.
+
+    Raises:
+        InvalidInput: The section is wrong; the message contains no values.
+    """
     if usable_prefix(name) != name:
         raise InvalidInput(
-            f"[mcp.{name}]: its name begins those of its tools: at most 32 letters, digits, '_' and '-'"
+            f"[mcp.{name}]: the name is the prefix of its tools: at most 32 letters, digits, '_' and '-'"
         )
     try:
         written = Section.model_validate(dict(section))

@@ -1,6 +1,6 @@
-"""Where a server is, and how it is reached.
+"""Addresses of servers.
 
-Headers, env and arguments hold secrets: nothing here shows them, and nothing of a server is recorded.
+Headers, env and arguments hold secrets: no repr here shows them, and no part of a server is recorded.
 """
 
 import re
@@ -16,7 +16,7 @@ from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map
 
 Headers = Mapping[str, str]
 HeadersFor = Callable[[str], Headers | Awaitable[Headers]]
-"""The headers of a tenant, made in the worker whenever it connects."""
+"""Makes the headers for a tenant, in the worker, for each connection."""
 
 _SAYING_NOTHING = frozenset(
     [
@@ -48,7 +48,7 @@ _SAYING_NOTHING = frozenset(
         "uvx",
     ]
 )
-"""Commands that run others, and the usual names along the way."""
+"""Commands that run others, and common directory names."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class StdioServer:
             )
         words = (self.command, *self.args)
         if not self.command or not all(map(_is_argument, words)):
-            raise InvalidInput("a StdioServer is started by texts: its command and its args, without NUL")
+            raise InvalidInput("the command and the args of a StdioServer have to be text without NUL")
         object.__setattr__(self, "args", tuple(self.args))
         object.__setattr__(self, "env", _texts(self.env, "env"))
 
@@ -82,9 +82,10 @@ class StdioServer:
 
     @property
     def default_name(self) -> str:
-        """What it is called unless somebody says better: after the program, not after what runs it."""
+        """The default prefix: after the program, not after the command that runs it."""
         for word in (self.command, *self.args):
-            # Of a path the last part that is no usual name, of `server@1.2` what stands before its version.
+            # Of a path, use the last part that is no common name; of `server@1.2`, the part before the
+            # version.
             parts = (re.sub(r"(?<=.)@.*|\.\w{1,3}$", "", part) for part in reversed(PurePath(word).parts))
             said = [part for part in parts if part.lower() not in _SAYING_NOTHING]
             if said and not word.startswith("-") and not said[0].startswith("python"):
@@ -94,9 +95,9 @@ class StdioServer:
 
 @dataclass(frozen=True)
 class HttpServer:
-    """A server at an address, over streamable HTTP.
+    """A server at a URL, over streamable HTTP.
 
-    `headers` go with every request. As a function they are made for the tenant whose agent connects.
+    `headers` are sent with every request. A function makes them for the tenant whose agent connects.
     """
 
     url: str
@@ -118,13 +119,13 @@ class HttpServer:
 
     @property
     def address(self) -> str:
-        """The URL without what may be secret in it."""
+        """The URL without the parts that may be secret."""
         parts = urlsplit(self.url)
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
     @property
     def default_name(self) -> str:
-        """What it is called unless somebody says better: after its host."""
+        """The default prefix: the host."""
         return urlsplit(self.url).hostname or "mcp"
 
 
@@ -132,7 +133,11 @@ Server = StdioServer | HttpServer
 
 
 def as_headers(given: object) -> FrozenDict:
-    """Headers that HTTP can carry; what is wrong is told without their values."""
+    """Headers that HTTP can carry.
+
+    Raises:
+        InvalidInput: A header cannot be sent; the message does not contain its value.
+    """
     headers = _texts(given, "headers")
     for name, value in headers.items():
         if not name.isascii() or "\n" in name + value or "\r" in name + value:

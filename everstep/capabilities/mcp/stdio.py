@@ -1,7 +1,7 @@
-"""A server that is a program of ours: started, talked to line by line, and ended with all that it started.
+"""A server that is a program: started, talked to line by line, and ended with all its processes.
 
-The SDK has a transport for this, which keeps lines of any length in memory, hands the program's errors to a
-file, and leaves it behind when the worker is killed.
+The SDK has a transport for this, but it keeps lines of any length in memory, writes the program's errors to a
+file, and leaves the program running when the worker is killed.
 """
 
 import asyncio
@@ -30,17 +30,17 @@ from everstep.capabilities.mcp.servers import StdioServer
 logger = logging.getLogger(__name__)
 
 MOST_BYTES = 8 * 1024 * 1024
-"""Of one message. What is larger is dropped while it is read."""
+"""Of one message. Larger messages are dropped while they are read."""
 MOST_GARBAGE = 100
-"""Lines that are no message. Some servers greet on their output; one that goes on speaks another language."""
+"""Lines that are no message. Some servers print a greeting; one with more lines uses another protocol."""
 MOST_LOGGED = 1_000
-"""Lines of its errors that a server gets into our log, each cut to so many characters:"""
+"""Lines of a server's stderr that are logged, each cut to a number of characters:"""
 LOGGED_CHARACTERS = 500
 ENDING_SECONDS = 2.0
-"""For a server to end by itself once its input is closed."""
+"""For a server to exit once its input is closed."""
 _ENDED_SECONDS = guard.PATIENCE_SECONDS + 2.0
 _REASON_SECONDS = 2.0
-"""For the reason to show why a pipe is closed."""
+"""For the reason of a closed pipe to become known."""
 
 Lost = Callable[[str], None]
 Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
@@ -48,7 +48,7 @@ Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObj
 
 @asynccontextmanager
 async def stdio_link(server: StdioServer, name: str, lost: Lost) -> AsyncGenerator[Streams]:
-    """The server, running; `lost` is told once it no longer answers."""
+    """Run the server; `lost` is called once it no longer answers."""
     life, process = await _started(server)
     arriving, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     sending, leaving = anyio.create_memory_object_stream[SessionMessage](0)
@@ -61,7 +61,7 @@ async def stdio_link(server: StdioServer, name: str, lost: Lost) -> AsyncGenerat
     try:
         yield received, sending
     finally:
-        # Nobody listens any more: what the server still says is read and dropped, so that it can end.
+        # Further output of the server is read and dropped, so that it can exit.
         end.is_known.set()
         received.close()
         sending.close()
@@ -69,7 +69,7 @@ async def stdio_link(server: StdioServer, name: str, lost: Lost) -> AsyncGenerat
             with anyio.CancelScope(shield=True):
                 await _ended(process, life)
         finally:
-            # Whatever interrupted us: without this end, the guard ends the server.
+            # Even if we are interrupted: once this pipe is closed, the guard ends the server.
             life.end()
             for task in tasks:
                 task.cancel()
@@ -81,35 +81,35 @@ async def stdio_link(server: StdioServer, name: str, lost: Lost) -> AsyncGenerat
 
 
 class _End:
-    """Why there will be no more answers, told once; not at all when it is we who end it."""
+    """Reports once why there will be no more answers, unless we end the server ourselves."""
 
     def __init__(self, lost: Lost) -> None:
         self._lost = lost
         self.is_known = asyncio.Event()
 
     def tell(self, why: str) -> None:
-        """The first reason counts."""
+        """Report a reason; only the first counts."""
         if not self.is_known.is_set():
             self.is_known.set()
             self._lost(why)
 
 
 class _Life:
-    """A pipe to the guard. It lives, and its server with it, as long as our end is open: at most as we do."""
+    """A pipe to the guard. The server runs as long as our end is open, which is at most as long as we do."""
 
     def __init__(self) -> None:
         self.theirs, self._ours = os.pipe()
         self._is_open = True
 
     def end(self) -> None:
-        """Once is enough, and more is no harm."""
+        """Close our end; further calls have no effect."""
         if self._is_open:
             self._is_open = False
             os.close(self._ours)
 
 
 async def _started(server: StdioServer) -> tuple[_Life, Process]:
-    """The server behind its guard, and what keeps the two alive."""
+    """Start the server behind its guard; return the pipe that keeps both alive, and the process."""
     env = get_default_environment() | dict(server.env)
     command = _command(server, env)
     life = _Life()
@@ -123,7 +123,7 @@ async def _started(server: StdioServer) -> tuple[_Life, Process]:
             cwd=server.cwd,
             pass_fds=(life.theirs,),
             limit=MOST_BYTES,
-            # The terminal's Ctrl-C is for the worker, which then closes what it opened.
+            # The terminal's Ctrl-C is for the worker, which then closes what it has opened.
             start_new_session=True,
         )
     except BaseException as error:
@@ -153,7 +153,7 @@ def _command(server: StdioServer, env: dict[str, str]) -> str:
 async def _reads(
     process: Process, arriving: MemoryObjectSendStream[SessionMessage | Exception], end: _End
 ) -> None:
-    """Hand on what the server says, until it says no more."""
+    """Forward the server's messages until its output ends."""
     reader, garbage = _Lines(_stream(process.stdout)), 0
     async with arriving:
         async for line in reader:
@@ -161,19 +161,19 @@ async def _reads(
             if message is None:
                 garbage += bool(line.strip())
                 if garbage > MOST_GARBAGE:
-                    end.tell(f"it wrote more than {MOST_GARBAGE} lines that are no JSON-RPC")
+                    end.tell(f"it wrote more than {MOST_GARBAGE} lines that are not JSON-RPC")
                     break
                 continue
             with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
                 await arriving.send(message)
         else:
             end.tell(reader.trouble or await _reason(process))
-    # It may block on a full pipe otherwise, and not see that its input is closed.
+    # Otherwise the server may block on a full pipe, and not notice that its input is closed.
     await _drained(_stream(process.stdout))
 
 
 async def _reason(process: Process) -> str:
-    """Why there is nothing more to read."""
+    """The reason why the output has ended."""
     if not await _exits(process, _REASON_SECONDS / 2):
         return "it closed its output"
     if process.returncode == guard.CANNOT_RUN:
@@ -182,7 +182,7 @@ async def _reason(process: Process) -> str:
 
 
 async def _writes(process: Process, leaving: MemoryObjectReceiveStream[SessionMessage], end: _End) -> None:
-    """Tell the server what it is asked, as long as it listens."""
+    """Write messages to the server until it closes its input."""
     writer = process.stdin
     if writer is None:
         raise RuntimeError("a server is started with pipes")
@@ -193,7 +193,7 @@ async def _writes(process: Process, leaving: MemoryObjectReceiveStream[SessionMe
                 writer.write(f"{text}\n".encode())
                 await writer.drain()
         except ConnectionError:
-            # Mostly it has ended, which is seen where it is read. Whoever asks now is to be told why.
+            # Usually it has exited, which the reader notices. Wait for that, so that callers get the reason.
             with suppress(TimeoutError):
                 async with asyncio.timeout(_REASON_SECONDS):
                     await end.is_known.wait()
@@ -201,7 +201,7 @@ async def _writes(process: Process, leaving: MemoryObjectReceiveStream[SessionMe
 
 
 async def _logs(process: Process, name: str, secrets: Secrets) -> None:
-    """The server's errors, for whoever looks for the reason of something."""
+    """Log the server's stderr, for debugging."""
     reader = _Lines(_stream(process.stderr))
     count = 0
     async for line in reader:
@@ -216,8 +216,8 @@ async def _logs(process: Process, name: str, secrets: Secrets) -> None:
 class _Lines:
     """Lines in bounded memory.
 
-    Of one that is too long there remains an error for whoever asked, if it can be seen who that is; if not,
-    there are no more lines.
+    A line that is too long becomes an error for its request, if the id can be found; if not, the lines end
+    there.
     """
 
     def __init__(self, reader: asyncio.StreamReader) -> None:
@@ -267,7 +267,7 @@ _LAST = re.compile(rb',\s*"id"\s*:\s*(\d{1,15})\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\
 def asked_by(head: bytes, tail: bytes) -> int | None:
     """The id of the request that a message answers, from its beginning and its end alone.
 
-    Only where it stands outermost for sure: before anything nested begins, or right before the end.
+    Only an id that is surely at the top level counts: before any nested value, or right before the end.
     """
     found = _FIRST.match(head) or _LAST.search(tail)
     return int(found[1]) if found else None
@@ -281,7 +281,7 @@ def _message(line: bytes) -> SessionMessage | None:
 
 
 async def _ended(process: Process, life: _Life) -> None:
-    """First by its own will, then by the guard's, then by force."""
+    """Wait for the program to exit; then let the guard end it, then kill the guard."""
     if process.stdin is not None:
         process.stdin.close()
     if not await _exits(process, ENDING_SECONDS):
@@ -291,7 +291,7 @@ async def _ended(process: Process, life: _Life) -> None:
 
 
 async def _exits(process: Process, seconds: float) -> bool:
-    """Whether it does so in time. `process.wait()` would also wait for whoever else holds its pipes."""
+    """Whether it exits in time. `process.wait()` would also wait for other processes that hold its pipes."""
     until = asyncio.get_running_loop().time() + seconds
     while process.returncode is None:
         if asyncio.get_running_loop().time() >= until:
@@ -312,8 +312,8 @@ def _stream(stream: asyncio.StreamReader | None) -> asyncio.StreamReader:
 
 
 def _release(process: Process) -> None:
-    """Close its pipes even where something that it left behind holds their other ends."""
-    # Nothing public gives it away. uvloop's is of another class, so it is known by what it can do.
+    """Close the pipes, even if a process that is left behind holds their other ends."""
+    # There is no public attribute for it. uvloop's class is another, so check for the method.
     close = getattr(getattr(process, "_transport", None), "close", None)
     if callable(close):
         close()

@@ -1,4 +1,4 @@
-"""The tools of a server, as an agent sees them."""
+"""The tools of a server, for an agent."""
 
 import asyncio
 import logging
@@ -33,12 +33,12 @@ MOST_PAGES = 200
 MOST_SCHEMA_CHARACTERS = 64_000
 MOST_DESCRIPTION_CHARACTERS = 8_000
 MOST_TOLD_CHARACTERS = 1_000_000
-"""A tool is told to the model in every request: what is larger is no description any more."""
+"""Every request to a model contains the tools: a larger size is no description any more."""
 RETRY_PAUSES = (0.0, 0.2, 1.0)
-"""Before what a server never got, or may do twice, is sent again."""
+"""Pauses before a request is sent again, if the server never got it or may run it twice."""
 LISTING_SECONDS = 60.0
 _MORE_PATIENCE_SECONDS = 10.0
-"""How much longer an answer over HTTP is read than anybody waits for it."""
+"""How much longer than the caller's timeout an answer over HTTP is read."""
 _ANSWER: TypeAdapter[types.CallToolResult | types.InputRequiredResult] = TypeAdapter(
     types.CallToolResult | types.InputRequiredResult
 )
@@ -55,21 +55,26 @@ class McpToolset:
 
     @property
     def name(self) -> str:
-        """What tells it from the other toolsets of an agent."""
+        """The name that distinguishes it from the agent's other toolsets."""
         return self._name
 
     async def listed(self, asker: Asker) -> Sequence[ListedTool]:
-        """What the server has now, of what was chosen."""
+        """List the selected tools that the server has now."""
         with self._blamed():
             found = await self._sent(asker.tenant_id, all_tools, LISTING_SECONDS, is_repeatable=True)
             return self._told(self._chosen(found))
 
     def tool(self, listed: ListedTool) -> "McpTool":
-        """The tool that was listed, ready to be called."""
+        """The tool for an entry of the list, ready to be called."""
         return McpTool(self, listed)
 
     async def called(self, listed: ListedTool, args: dict[str, Any], tenant_id: str) -> str:
-        """What the server answers to a call, as text; `ToolFailed` when it says that the call failed."""
+        """Call a tool and return its result as text.
+
+        Raises:
+            ToolFailed: The server reports that the call failed.
+            McpError: The server cannot be used, or did not answer.
+        """
         name = str(listed.origin.get("tool", listed.name))
         seconds = listed.options.timeout_seconds or self.policy.timeout_seconds
         is_repeatable = listed.options.effect is Effect.IDEMPOTENT
@@ -96,7 +101,7 @@ class McpToolset:
         *,
         is_repeatable: bool,
     ) -> T:
-        """The answer, within the time."""
+        """Send a request; the answer has to come in time."""
         deadline = asyncio.timeout(seconds)
         try:
             async with deadline:
@@ -109,7 +114,7 @@ class McpToolset:
     async def _answered(
         self, tenant_id: str, ask: Callable[[ClientSession], Awaitable[T]], *, is_repeatable: bool
     ) -> T:
-        """The answer; asked for again where the question never arrived, or where that changes nothing."""
+        """Send a request, and again if it never arrived or if a repetition changes nothing."""
         for pause in RETRY_PAUSES:
             try:
                 return await self._connection(tenant_id).request(ask)
@@ -121,7 +126,7 @@ class McpToolset:
         return await self._connection(tenant_id).request(ask)
 
     def _connection(self, tenant_id: str) -> Connection:
-        """The one that is open, or another. All tenants share a program, and none shares its headers."""
+        """The open connection, or a new one. Tenants share a program, but not a connection with headers."""
         policy, tenant = self.policy, tenant_id if isinstance(self.server, HttpServer) else ""
         patience = max(policy.timeout_seconds, LISTING_SECONDS) + _MORE_PATIENCE_SECONDS
         return CONNECTIONS.get(
@@ -148,7 +153,7 @@ class McpToolset:
         return [tool for tool in tools if is_chosen(tool.name, patterns)]
 
     def _told(self, tools: Sequence[types.Tool]) -> list[ListedTool]:
-        """As they are recorded. Of two tools with one name, the server would never run the second."""
+        """The tools as they are recorded. If two have one name, the server would never run the second."""
         distinct: dict[str, types.Tool] = {}
         for tool in tools:
             if distinct.setdefault(tool.name, tool) is not tool:
@@ -165,7 +170,7 @@ class McpToolset:
         return told
 
     def _one(self, tool: types.Tool, name: str) -> ListedTool | None:
-        """The tool, or nothing and a warning where it cannot be told to a model."""
+        """The tool, or None and a warning if it cannot be described to a model."""
         try:
             options, origin = self._options(tool.annotations), frozen_map({"tool": tool.name})
             return ListedTool(name, _description(tool), _schema(tool), options, origin)
@@ -181,7 +186,7 @@ class McpToolset:
 
     @contextmanager
     def _blamed(self) -> Generator[None]:
-        """Say whose fault it is: an agent may have several servers."""
+        """Name the server in errors: an agent may have several."""
         try:
             yield
         except McpTimeout as error:
@@ -191,7 +196,7 @@ class McpToolset:
 
 
 class McpTool:
-    """A tool that was listed."""
+    """A listed tool."""
 
     def __init__(self, toolset: McpToolset, listed: ListedTool) -> None:
         self._toolset = toolset
@@ -205,16 +210,16 @@ class McpTool:
 
     @property
     def description(self) -> str:
-        """What the tool does, in the server's words."""
+        """The server's description of the tool."""
         return self._listed.description
 
     @property
     def schema(self) -> FrozenDict:
-        """The JSON schema of the arguments, as the server gave it."""
+        """The server's JSON schema of the arguments."""
         return self._listed.schema
 
     async def call(self, args: dict[str, Any], context: ToolContext) -> str:
-        """Have the server run it."""
+        """Call the tool on the server."""
         return await self._toolset.called(self._listed, args, context.tenant_id)
 
 
@@ -231,7 +236,7 @@ def _schema(tool: types.Tool) -> FrozenDict:
 
 
 async def all_tools(session: ClientSession) -> list[types.Tool]:
-    """All pages of them."""
+    """All pages of the server's list."""
     tools: list[types.Tool] = []
     cursor, seen = None, set[str]()
     for _ in range(MOST_PAGES):
@@ -253,8 +258,8 @@ async def _called(
 ) -> types.CallToolResult | types.InputRequiredResult:
     """The server's answer.
 
-    Not by `session.call_tool`: that lists tools in passing, and holds results against schemas of the server's
-    choice, regular expressions and all, which fails calls that have had their effect.
+    Not by `session.call_tool`: that also lists tools, and validates results against schemas of the server's
+    choice, including regular expressions, which fails calls that have had their effect.
     """
     params = types.CallToolRequestParams(name=name, arguments=args)
     request = types.CallToolRequest(params=params)
@@ -262,7 +267,7 @@ async def _called(
         return await session.send_request(request, _ANSWER)
     except MCPError as error:
         if error.code == types.HEADER_MISMATCH:
-            # Which arguments also go as headers is known from the list only.
+            # Only the list shows which arguments are also sent as headers.
             await all_tools(session)
             return await session.send_request(request, _ANSWER)
         if error.code in _GONE_CODES and name not in [tool.name for tool in await all_tools(session)]:

@@ -1,4 +1,4 @@
-"""`metadata_write`, `metadata_read`, `metadata_list`: what an agent notes down for its own later steps."""
+"""`metadata_write`, `metadata_read`, `metadata_list`: notes of an agent for its own later steps."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ _KEY = {"type": "string", "description": "The name of the note."}
 
 
 class MetadataWriteTool:
-    """Stores a value once the step is over."""
+    """Stores a value at the end of the step."""
 
     name = WRITE
     description = "Store a value under a key, for later steps. It can be read from the next step on."
@@ -38,7 +38,7 @@ class MetadataWriteTool:
         self.policy = policy
 
     async def call(self, args: dict[str, Any], context: ToolContext) -> Any:
-        """What was stored, or why it is not."""
+        """Store the value; return it as text, or the reason for a refusal."""
         write = Write(args["key"], args["value"])
         taken = keys_taken(context.metadata, context.earlier, self.policy)
         reason = refusal(write, taken, self.policy)
@@ -46,7 +46,7 @@ class MetadataWriteTool:
 
 
 class MetadataReadTool:
-    """Reads a value as it was when the step began."""
+    """Reads a value as of the beginning of the step."""
 
     name = READ
     description = "Read what is stored under a key."
@@ -54,7 +54,7 @@ class MetadataReadTool:
     options = ToolOptions(quick=True)
 
     async def call(self, args: dict[str, Any], context: ToolContext) -> str:
-        """The value, or which keys there are."""
+        """The value as text, or the list of keys if there is none."""
         return read_text(valid_text(args["key"], "key"), context.metadata)
 
 
@@ -67,13 +67,13 @@ class MetadataListTool:
     options = ToolOptions(quick=True)
 
     async def call(self, args: dict[str, Any], context: ToolContext) -> str:
-        """The keys."""
+        """The keys as text."""
         del args
         return list_text(context.metadata)
 
 
 class UseMetadataTools:
-    """Gives an agent a scratchpad."""
+    """Gives an agent a scratchpad of key-value notes."""
 
     name = "metadata"
 

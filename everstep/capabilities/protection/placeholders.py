@@ -1,9 +1,9 @@
-"""Names that stay free while a command runs, taken by something harmless that is mounted over.
+"""Harmless files that occupy a name while a command runs, so that a mount can cover it.
 
-A mount needs something that it is put on. So a name that is missing is taken for as long as a command runs by
-an empty directory, which git does not see and which nothing else reads, or by a file whose text changes
-nothing. All commands that need it hold a lock on it; the last one removes it. What a lost worker left behind
-is known by its mode or its text, and removed by the next.
+A mount needs a mount point. If a name does not exist, an empty directory takes it while a command runs: git
+ignores it, and no other program reads it. For files it is a file without effect. All commands that need it
+hold a lock on it, and the last one removes it. A crashed worker's placeholder is recognised by its mode or
+its text, and the next worker removes it.
 """
 
 import errno
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 MODE: Final = 0o1500
-"""Of such directories: nobody else makes one like it."""
+"""The mode of such directories, which no other program uses."""
 
 _UNLOCKABLE: Final = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 _NOT_OURS: Final = {errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ELOOP, errno.EROFS}
@@ -24,27 +24,27 @@ _TRIES: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Placeholder:
-    """A name that is taken until it is released."""
+    """A name that is occupied until `release`."""
 
     path: str
     descriptor: int
     text: str | None = None
-    """Of a file; None for a directory."""
+    """The text of a file; None for a directory."""
 
     def release(self) -> None:
-        """Remove it if no other command needs it; what has become something else stays."""
+        """Remove it if no other command needs it, unless another file has taken its place."""
         try:
             with suppress(OSError):
                 fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if _is_named(self.path, self.descriptor) and _is_placeholder(self.descriptor, self.text):
-                    # A directory in which there is something by now stays.
+                    # A directory that is no longer empty is kept.
                     (os.rmdir if self.text is None else os.unlink)(self.path)
         finally:
             os.close(self.descriptor)
 
 
 def is_placeholder(path: str) -> bool:
-    """Whether a directory is there as a placeholder only."""
+    """Whether a directory is only a placeholder."""
     try:
         return _is_ours(os.lstat(path))
     except (FileNotFoundError, NotADirectoryError):
@@ -63,11 +63,11 @@ def _is_placeholder(descriptor: int, text: str | None) -> bool:
 
 
 def take(path: str, text: str | None = None) -> Placeholder | None:
-    """Take a name that is free, or share the placeholder that has it.
+    """Occupy a free name, or share the placeholder that has it.
 
     Returns:
-        What has to be released; None if something else has the name by now, or if the directory cannot be
-        written by this user, and so by no command either.
+        The placeholder, to be released. None if another file has the name by now, or if this user, and so the
+            command, cannot write to the directory.
     """
     for _ in range(_TRIES):
         _make(path, text)
@@ -104,7 +104,7 @@ def _make(path: str, text: str | None) -> None:
             os.mkdir(path, MODE)
             os.chmod(path, MODE)
         else:
-            # Complete from the first moment: somebody may read it.
+            # Linked when it is complete: another process may read it at any time.
             new = f"{path}.{os.getpid()}"
             with open(new, "x", encoding="utf-8") as file:
                 file.write(text)

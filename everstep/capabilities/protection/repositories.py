@@ -1,7 +1,7 @@
-"""What of a git directory runs code when its owner uses git: its configuration, hooks and attributes.
+"""The parts of a git directory that run code when its owner uses git: configuration, hooks, attributes.
 
-A git directory is known by what is in it, as git itself does, so its name is of no matter. One of a linked
-worktree or a submodule has a `.git` file that leads to it.
+A git directory is recognised by its contents, as git itself does, so its name does not matter. A linked
+worktree or a submodule has a `.git` file that points to its git directory.
 """
 
 import errno
@@ -18,9 +18,9 @@ NESTED: Final = ("modules", "worktrees")
 """Where a git directory keeps those of its submodules and of its linked worktrees."""
 
 HERE: Final = ".\n"
-"""A `commondir` that says this leaves everything as it is without one."""
+"""A `commondir` with this text has no effect."""
 NOTHING: Final = "\n"
-"""The same for configuration and attributes."""
+"""A configuration or attributes file with this text has no effect."""
 
 MAX_CONFIG: Final = 1024 * 1024
 
@@ -32,7 +32,7 @@ _MAX_INCLUDED: Final = 100
 
 
 def is_code(name: str) -> bool:
-    """Whether an entry of a git directory decides which code git runs."""
+    """Whether an entry of a git directory can make git run code."""
     folded = name.casefold()
     return folded in _CODE or folded.startswith("config")
 
@@ -43,7 +43,7 @@ def looks_like_git(names: Collection[str]) -> bool:
 
 
 def is_git_directory(folder: str) -> bool:
-    """The same for a directory as it is."""
+    """Whether an existing directory is a git directory."""
     return os.path.lexists(f"{folder}/HEAD") and (
         os.path.lexists(f"{folder}/commondir")
         or (os.path.lexists(f"{folder}/objects") and os.path.lexists(f"{folder}/refs"))
@@ -51,7 +51,7 @@ def is_git_directory(folder: str) -> bool:
 
 
 def would_complete(folder: str, name: str) -> bool:
-    """Whether a directory becomes a git directory as soon as it has an entry of this name."""
+    """Whether a directory becomes a git directory once it has an entry of this name."""
     if os.path.lexists(f"{folder}/{name}"):
         return False
     return any(
@@ -61,13 +61,13 @@ def would_complete(folder: str, name: str) -> bool:
 
 
 def is_linked(folder: str) -> bool:
-    """Whether configuration and hooks are those of another git directory."""
+    """Whether the configuration and hooks are in another git directory."""
     text = text_of(f"{folder}/commondir")
     return text is not None and text != HERE
 
 
 def text_of(path: str) -> str | None:
-    """What a small file says, without waiting for anything; None if there is no regular one to read."""
+    """The content of a small regular file, read without blocking; None for anything else."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:
@@ -84,22 +84,22 @@ def text_of(path: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What of one git directory has to be closed, so that the rest can be written."""
+    """The parts of a git directory to protect, so that the rest can be written."""
 
     read_only: tuple[str, ...]
     missing_folders: tuple[str, ...]
-    """Names that are free and must stay so."""
+    """Names that do not exist, and have to stay free."""
     missing_files: Mapping[str, str]
-    """The same, with a text that changes nothing."""
+    """The same for files, with a text without effect."""
     nested: tuple[str, ...]
-    """Git directories inside, each with parts of its own."""
+    """Git directories inside, each with its own parts."""
 
 
 def parts_of(folder: str) -> Parts:
-    """Look at a git directory.
+    """Find the parts of a git directory.
 
     Raises:
-        OSError: It cannot be looked at, or a link has the place of a part.
+        OSError: It cannot be read, or one of the parts is a link.
     """
     names = os.listdir(folder)
     linked = is_linked(folder)
@@ -125,7 +125,7 @@ def parts_of(folder: str) -> Parts:
 
 
 def _inside(folder: str, depth: int = 4) -> Iterator[str]:
-    """Submodules may have names with slashes."""
+    """The git directories inside. Names of submodules may have slashes."""
     try:
         names = os.listdir(folder)
     except OSError:
@@ -142,16 +142,17 @@ def _inside(folder: str, depth: int = 4) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Led:
-    """Where git goes on from a configuration: files that it includes, and the folder of its hooks."""
+    """A path that a configuration refers to: an included file, or a folder of hooks."""
 
     path: str
     is_file: bool
 
 
 def leads_on(folder: str, worktree: str | None = None) -> Iterator[Led]:
-    """Hooks and configuration of a git directory that are elsewhere, such as among the files of the project.
+    """The hooks and configuration files of a git directory that are outside of it.
 
-    What is included is looked at in the same way. Some of it may not be there yet.
+    They may be among the project's files, and some of them may not exist. Included files are searched in the
+    same way.
     """
     start = worktree or os.path.dirname(folder)
     if os.path.islink(f"{folder}/hooks"):
@@ -189,7 +190,7 @@ def led_from(folder: str) -> Iterator[Led]:
 
 
 def git_directory(folder: str) -> str:
-    """What the `.git` of a folder is, or leads to."""
+    """The git directory of a folder: its `.git`, or the target of that file."""
     link = f"{folder}/.git"
     told = text_of(link) or ""
     if told.startswith("gitdir:"):
@@ -198,16 +199,16 @@ def git_directory(folder: str) -> str:
 
 
 def common_directory(folder: str) -> str:
-    """The git directory that has the configuration of this one."""
+    """The git directory that holds the configuration of this one."""
     told = text_of(f"{folder}/commondir")
     return folder if told is None else os.path.realpath(os.path.join(folder, told.strip()))
 
 
 def linked_from(base_dir: str) -> str | None:
-    """The git directory outside of a base directory that its `.git` file leads to, and that knows of it.
+    """The git directory outside of a base directory that the `.git` file there points to.
 
-    It has to name the base directory as well, and a linked worktree's has to lie in the one that it leads on
-    to: the file, and what it leads to, may be there because somebody wants another directory to be opened.
+    The git directory has to name the base directory, too, and a linked worktree's has to be inside of its
+    common directory. Otherwise an agent could write a `.git` file that opens another directory.
     """
     link = f"{base_dir}/.git"
     if os.path.islink(link) or not (text_of(link) or "").startswith("gitdir:"):

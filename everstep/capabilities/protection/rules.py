@@ -1,8 +1,7 @@
-"""Which names and paths an agent cannot read or write, although they lie where its tools work.
+"""The names and paths that agents cannot read or write, although their tools work there.
 
-Names count below the directory that the agent was given: a base directory `~/.claude/work` is fine. A path
-that a policy names itself is given on purpose, so its own name does not count. Data folders are hidden even
-then.
+Names count below the directory that the agent was given, so a base directory `~/.claude/work` is allowed. A
+path in the policy is intended, so its own name does not count. Data folders are hidden even then.
 """
 
 import os
@@ -16,28 +15,28 @@ from typing import Final
 from everstep.capabilities.protection import repositories
 
 KEPT: Final = frozenset({"everstep.toml", ".everstep", ".claude"})
-"""Read-only: settings, definitions of agents, and what other agents obey."""
+"""Read-only: settings, definitions of agents, and instructions for other agents."""
 
 ENVIRONMENT: Final = ".env"
-"""What holds secrets begins with this."""
+"""The prefix of files with secrets."""
 GIT: Final = ".git"
 
 _DATA: Final = ("api-secret", "postgres", "temporal.db", "services.json", "database-password")
-"""By which the data folder of an installation is known, wherever it lies."""
+"""Files by which the data folder of an installation is recognised at any place."""
 
 
 def is_secret(name: str) -> bool:
-    """Whether what has this name cannot be read."""
+    """Whether files with this name cannot be read."""
     return name.casefold().startswith(ENVIRONMENT)
 
 
 def is_kept(name: str) -> bool:
-    """Whether what has this name is read-only."""
+    """Whether files with this name are read-only."""
     return name.casefold() in KEPT
 
 
 def is_git(name: str) -> bool:
-    """Whether this is what git calls its directory."""
+    """Whether this is the name of git's directory."""
     return name.casefold() == GIT
 
 
@@ -47,38 +46,38 @@ def holds_data(folder: str) -> bool:
 
 
 def lies_in(path: str, folder: str) -> bool:
-    """Whether the path is the folder or lies below it; both are normal and absolute."""
+    """Whether the path is the folder or below it; both are normalised and absolute."""
     return path == folder or path.startswith(f"{folder.rstrip('/')}/")
 
 
 def innermost(path: str, folders: Iterable[str]) -> str | None:
-    """The deepest of the folders that the path lies in."""
+    """The deepest of the folders that contains the path, or None."""
     return max((each for each in folders if lies_in(path, each)), key=len, default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Protection:
-    """Real paths that are closed to agents, beside what has one of the names above."""
+    """Real paths that are closed to agents, in addition to the names above."""
 
     hidden: tuple[str, ...] = ()
     """Neither read nor written."""
     read_only: tuple[str, ...] = ()
     spelled: tuple[str, ...] = ()
-    """The same before links were followed; a link on the way could be replaced."""
+    """The same paths with links not resolved; a link on the way could be replaced."""
     start: str = ""
-    """The folder from which the installation is started; a file there is read at the next start."""
+    """The folder in which the installation is started; files there are read at the next start."""
 
     def hides(self, path: str) -> bool:
-        """Whether the real path lies in a hidden folder."""
+        """Whether the real path is in a hidden folder."""
         return any(lies_in(path, each) for each in self.hidden)
 
     def forbids(self, path: str, roots: Sequence[str], *, write: bool) -> bool:
         """Whether file tools must not touch a path.
 
         Args:
-            path: A real path, of something that may not exist.
+            path: A real path; the file may not exist.
             roots: The real paths that the agent was given.
-            write: Whether it is to be written.
+            write: Whether the file would be written.
         """
         if self.hides(path):
             return True
@@ -102,7 +101,7 @@ def _in_data(root: str, names: Sequence[str]) -> bool:
 
 
 def _led(path: str, root: str) -> Iterator[repositories.Led]:
-    """Where the repositories on the way have their hooks and further configuration."""
+    """The hooks and configuration of the repositories above the path."""
     folder = os.path.dirname(path) if path != root else root
     while lies_in(folder, root) and folder != root:
         if os.path.lexists(f"{folder}/{GIT}"):
@@ -112,10 +111,10 @@ def _led(path: str, root: str) -> Iterator[repositories.Led]:
 
 
 def _in_repository(root: str, names: Sequence[str]) -> bool:
-    """Whether some folder on the way is a git directory, or becomes one by this."""
+    """Whether a folder on the way is a git directory, or would become one."""
     folder = root
     for name in names:
-        # The base directory itself may be a bare repository; what runs code in there stays closed.
+        # The base directory itself may be a bare repository; the parts that run code stay closed.
         is_closed = folder != root or repositories.is_code(name)
         if is_closed and repositories.is_git_directory(folder):
             return True
@@ -129,7 +128,7 @@ _GIVEN: list[Protection] = [Protection()]
 
 
 def protect(hidden: Iterable[str | Path] = (), read_only: Iterable[str | Path] = ()) -> None:
-    """Say what the agents of this process cannot touch; what was said before is replaced.
+    """Set the paths that the agents of this process cannot touch; replaces an earlier call.
 
     Args:
         hidden: Folders that agents neither read nor write, such as the installation's data.
@@ -139,14 +138,14 @@ def protect(hidden: Iterable[str | Path] = (), read_only: Iterable[str | Path] =
 
 
 def current() -> Protection:
-    """What is protected now, with the paths that these paths really are."""
+    """The protected paths, resolved now."""
     state, home = os.environ.get("XDG_STATE_HOME", ""), os.environ.get("HOME", "")
     return _resolved(_GIVEN[0], _here(), sys.prefix, state, home)
 
 
 @lru_cache(maxsize=16)
 def _resolved(given: Protection, here: str, prefix: str, state: str, home: str) -> Protection:
-    del home  # which the path below follows from
+    del home  # The path below depends on it.
     try:
         folder = Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state"
         states = [str(folder / "everstep")]

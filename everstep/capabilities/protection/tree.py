@@ -1,8 +1,8 @@
-"""Where protected names are below a directory.
+"""Finds protected names below a directory.
 
-Looked for before each command, as people change their directories at any time. What was seen of a directory
-counts for as long as the kernel says that it has not changed, so most looks are one call for each directory.
-No link is followed to look further.
+It runs before each command, because people change their directories at any time. The result for a directory
+is cached as long as its timestamps do not change, so most scans are one call per directory. Links are not
+followed.
 """
 
 import os
@@ -21,46 +21,46 @@ from everstep.capabilities.protection.rules import Protection, is_git, is_kept, 
 
 MAX_FOLDERS: Final = 200_000
 SETTLED: Final = 100_000_000
-"""Nanoseconds after which a further change gives a directory another time."""
+"""Nanoseconds after which another change is sure to give a directory a new timestamp."""
 KEPT: Final = 8
-"""Directories of which is known what they were like."""
+"""How many roots are cached."""
 MAX_PATH: Final = 4_096
 FEW: Final = 500
-"""Directories that are looked at within a few milliseconds."""
+"""How many directories can be scanned within a few milliseconds."""
 
 
 class TooLarge(EverstepError):
-    """A directory with more in it than can be looked at."""
+    """A directory has too many directories in it to be scanned."""
 
 
 @dataclass(slots=True)
 class Found:
-    """What has to be protected below a directory, as real paths."""
+    """The paths to protect below a directory, as real paths."""
 
     hidden: list[str] = field(default_factory=list[str])
     read_only: list[str] = field(default_factory=list[str])
     repositories: list[str] = field(default_factory=list[str])
     """Git directories."""
     kept: list[str] = field(default_factory=list[str])
-    """Settings and definitions of agents, where they have their names."""
+    """Settings and definitions of agents, under their own names."""
     closed: list[str] = field(default_factory=list[str])
-    """Directories that could not be looked into."""
+    """Directories that could not be read."""
     folders: int = 0
-    """How many were looked at."""
+    """How many directories were scanned."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Folder:
     mark: tuple[int, ...]
     seen: int
-    """When, in nanoseconds."""
+    """When it was read, in nanoseconds."""
     folders: tuple[str, ...]
-    """To look into."""
+    """The folders to scan."""
     names: tuple[tuple[str, int], ...]
-    """Those that are protected, with what they are."""
+    """The protected names, with their types."""
     is_git: bool
     is_closed: bool = False
-    """To whoever looks; the command's user may be able to open it."""
+    """Whether this process cannot read it; the command's user may be able to open it."""
 
 
 _KNOWN: "OrderedDict[str, dict[str, _Folder]]" = OrderedDict()
@@ -70,13 +70,13 @@ _LOCK = threading.Lock()
 def look(
     root: str, protection: Protection, at_most: int = MAX_FOLDERS, closed: Collection[str] | None = None
 ) -> Found:
-    """Look through everything below a real path.
+    """Scan everything below a real path.
 
     Args:
         root: The real path.
-        protection: What is closed to agents anyway.
+        protection: The paths that are closed to agents anyway.
         at_most: How many directories may be there.
-        closed: Directories that may be closed to who looks. If it is said, others are opened to their owner.
+        closed: Directories that may be unreadable. If it is given, others are opened to their owner.
 
     Raises:
         TooLarge: There are more directories.
@@ -118,7 +118,7 @@ def _walk(
     while pending:
         path = pending.pop()
         if path in closed:
-            # What to do about it is known without looking inside.
+            # It is protected as a whole, so there is no need to look inside.
             continue
         folder = _folder(path, before.get(path))
         if folder and folder.is_closed and may_be_closed is not None and path not in may_be_closed:
@@ -133,9 +133,9 @@ def _walk(
 
 
 def _folder(path: str, known: _Folder | None) -> _Folder | None:
-    """None for what is none any more."""
+    """None if it is no directory any more."""
     if len(os.fsencode(path)) >= MAX_PATH:
-        # Only commands make what is as deep, from one directory to the next.
+        # Only commands make paths this deep, one directory at a time.
         return None
     try:
         status = os.lstat(path)
@@ -161,7 +161,7 @@ def _folder(path: str, known: _Folder | None) -> _Folder | None:
 
 
 def open_to_owner(path: str) -> None:
-    """Let the owner of a directory look into it again and change it; of another user's nothing changes."""
+    """Give the owner of a directory access to it again; other users' directories are not changed."""
     with suppress(OSError):
         flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         opened = os.open(path, flags)
@@ -193,7 +193,7 @@ def _note(path: str, folder: _Folder, found: Found, *, is_root: bool) -> None:
         if is_kept(name):
             found.kept.append(each)
         if kind == stat.S_IFLNK:
-            # A link is protected by what it leads to; where it leads nowhere, there is nothing.
+            # The target of a link is protected; a dangling link needs no protection.
             each = os.path.realpath(each)
         if kind != stat.S_IFLNK or os.path.exists(each):
             _note_special(path, name, each, found)

@@ -1,4 +1,4 @@
-"""ReAct: the agent decides in JSON, for models that know no tool calls."""
+"""ReAct: the agent decides in JSON, for models without tool calls."""
 
 from everstep.agent_domain.agents.builder import AgentBuilder
 from everstep.agent_domain.agents.react import ReActDriver

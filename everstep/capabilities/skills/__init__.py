@@ -1,7 +1,7 @@
 """Skills: instructions that a model loads when it needs them.
 
 Rules and texts are in `everstep.agent_domain.capabilities.skills`; `library` reads the files. An agent with
-skills knows their names and descriptions from one system message, and reads them with `load_skill`.
+skills gets their names and descriptions in one system message, and reads them with `load_skill`.
 """
 
 from typing import Any, Self
@@ -46,7 +46,7 @@ class LoadSkillTool(BaseTool):
         return load_text(self._library.skills, skill_name, list_skills, arguments)
 
     def call(self, args: dict[str, Any], context: ToolContext) -> Any:
-        """Check the arguments and load; null counts as not given."""
+        """Check the arguments and load; null counts as a missing argument."""
         return super().call({name: value for name, value in args.items() if value is not None}, context)
 
 
@@ -57,7 +57,7 @@ class AnnounceSkills(AgentHook):
         self._library = library
 
     def before_step(self, state: AgentState) -> AgentState:
-        """Add the system message, unless one of them is it already, or there are no skills."""
+        """Add the system message, unless it is there already or there are no skills."""
         said = [message.text for message in state.messages if message.role is Role.SYSTEM]
         announcement = metadata_message(list(self._library.skills.values()), said)
         if announcement is None:
@@ -72,7 +72,7 @@ class UseSkills:
 
     def __init__(self, library: SkillLibrary) -> None:
         if not isinstance(library, SkillLibrary):  # pyright: ignore[reportUnnecessaryIsInstance] -- a path is passed easily
-            raise InvalidInput(f"{library!r} is no library; pass SkillLibrary(path)")
+            raise InvalidInput(f"{library!r} is not a SkillLibrary; pass SkillLibrary(path)")
         self.library = library
 
     def install(self, builder: AgentBuilder) -> AgentBuilder:

@@ -1,7 +1,7 @@
-"""Skills in a directory, which may come from strangers.
+"""Reads skills from a directory, which may come from strangers.
 
-One broken skill keeps no other out: it is logged and left out. No symlink leads out of the library, files are
-read up to a size, and YAML gives plain values only.
+A broken skill is logged and left out, and does not affect the others. No symlink leads out of the library,
+files are read up to a size limit, and YAML gives plain values only.
 """
 
 import logging
@@ -27,7 +27,7 @@ from everstep.plain_yaml import load_yaml
 logger = logging.getLogger(__name__)
 
 MAX_BYTES: Final = 256 * 1024
-"""Larger skills are left out; a model could not make use of them."""
+"""Larger skills are left out; a model could not use them."""
 
 MAX_SKILLS: Final = 500
 MAX_RESOURCES: Final = 200
@@ -37,36 +37,36 @@ MAX_RESOURCES: Final = 200
 class SkillLibrary:
     """The skills in a directory: `{name}/SKILL.md` with its resources beside it, or `{name}.md`.
 
-    It is looked at once, on first use. Without such a directory there are no skills, and a warning says so.
+    The directory is read once, on first use. Without it there are no skills, and a warning is logged.
     """
 
     def __init__(self, path: PathText) -> None:
-        # It is the installation that reads them, by names that no model makes up.
+        # The installation reads them, by names that no model makes up.
         self._enclosure = Enclosure(path, is_for_agents=False)
         self._lock = threading.Lock()
         self._loaded: Mapping[str, Skill] | None = None
 
     @property
     def skills(self) -> Mapping[str, Skill]:
-        """All skills, in the order of their names."""
+        """All skills, sorted by name."""
         with self._lock:
             if self._loaded is None:
                 self._loaded = skills.by_name(self._found())
             return self._loaded
 
     def get(self, name: str) -> Skill | None:
-        """The skill of that name, or None."""
+        """The skill with this name, or None."""
         return self.skills.get(name)
 
     def _found(self) -> list[tuple[str, Skill]]:
         found = list[tuple[str, Skill]]()
         if not os.path.isdir(self._enclosure.base):
-            self._warn("", "there is no such directory, so there are no skills")
+            self._warn("", "the directory does not exist, so there are no skills")
             return found
         for path in self._paths():
             if len(found) >= MAX_SKILLS:
                 self._warn(
-                    path, f"it and what follows is left out; a library has at most {MAX_SKILLS} skills"
+                    path, f"it and later skills are left out; a library has at most {MAX_SKILLS} skills"
                 )
                 break
             if (skill := self._read(path)) is not None:
@@ -74,7 +74,7 @@ class SkillLibrary:
         return found
 
     def _paths(self) -> list[str]:
-        """Where skills may be."""
+        """The paths at which skills may be."""
         paths = list[str]()
         for name, kind in self._entries(""):
             mode = behind(self._enclosure, name) if stat.S_ISLNK(kind) else kind
@@ -102,7 +102,7 @@ class SkillLibrary:
                 content = read_at_most(file, MAX_BYTES + 1)
             return self._parsed(path, content)
         except FileNotFoundError:
-            # A directory without it is no skill.
+            # A directory without the file is no skill.
             return None
         except (OSError, Problem, ValueError) as error:
             self._warn(path, error)
@@ -118,17 +118,20 @@ class SkillLibrary:
         return Skill.parse(fields, body, displayable(skills.default_name(path)), files)
 
     def _fields(self, path: str, front_matter: str) -> Mapping[str, Any] | None:
-        """Invalid YAML counts as none."""
+        """The fields, or None if the YAML is invalid."""
         try:
-            # Below a line, as in the file: then errors name the lines by their numbers there.
+            # A newline first, so that errors name the lines by their numbers in the file.
             fields = load_yaml(f"\n{front_matter}")
         except ValueError as error:
-            self._warn(path, f"its front matter is no valid YAML and is ignored: {error}")
+            self._warn(path, f"its front matter is not valid YAML and is ignored: {error}")
             return None
         return cast("Mapping[str, Any]", fields) if isinstance(fields, Mapping) else None
 
     def _files_beside(self, directory: str) -> list[str]:
-        """The files in the directories for resources, relative to the skill's; links are not gone into."""
+        """The files in the resource directories, relative to the skill's.
+
+        Links to directories are not followed.
+        """
         found = list[str]()
         pending = deque(each.rstrip("/") for each in RESOURCE_DIRECTORIES)
         while pending:

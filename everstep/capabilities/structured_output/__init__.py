@@ -1,4 +1,4 @@
-"""`extract_data`: the agent turns text into data of a registered schema, with a model's help."""
+"""`extract_data`: a model extracts data of a registered schema from text."""
 
 import re
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ ASK_AGAIN = "That does not fit: {problem}. Answer again, with the JSON value alo
 
 
 class ExtractDataTool:
-    """Asks a model for data, until they fit the schema or the retries are used up."""
+    """Asks a model for data, until it fits the schema or the retries are used up."""
 
     name = TOOL
     description = "Extract data of a known schema from text."
@@ -56,16 +56,16 @@ class ExtractDataTool:
         self.schemas = schemas
         self.policy = policy
         self.notes = notes or MetadataPolicy()
-        """How much the agent may note down."""
+        """The limits for stored notes."""
 
     def of(self, parent: AgentDefinition) -> "ExtractDataTool":
-        """The same for this agent: where it has a scratchpad, the limits of that hold here, too."""
+        """The tool for an agent: if it has a scratchpad, the limits of that apply here, too."""
         pads = (tool.policy for tool in parent.tools if isinstance(tool, MetadataWriteTool))
         return ExtractDataTool(self.schemas, self.policy, next(pads, self.notes))
 
     @property
     def schema(self) -> FrozenDict:
-        """The arguments; `schema` is one of the registered names."""
+        """The schema of the arguments; `schema` is one of the registered names."""
         lines = [f"- {name}: {self.schemas.get(name).description}" for name in self.schemas.names]
         properties = {
             "input": {"type": "string", "description": "The text to extract from."},
@@ -83,11 +83,11 @@ class ExtractDataTool:
         return frozen_map({"type": "object", "properties": properties, "required": ["input", "schema"]})
 
     async def call(self, args: dict[str, Any], context: ToolContext) -> Any:
-        """What was extracted, or why nothing was."""
+        """The extracted data, or the reason why there is none."""
         text, name = valid_text(args["input"], "input"), valid_text(args["schema"], "schema").strip()
         store_as = valid_text(args.get("store_as") or "", "store_as").strip()
         problem = argument_problem(text, name, self.schemas.names)
-        # A key that cannot be used is refused before a model is paid for the data.
+        # An unusable key is refused before a model is paid for the data.
         refused = self._refusal(store_as, None, context)
         if problem or refused:
             return problem or not_extracted(name, refused or "")
@@ -106,7 +106,7 @@ class ExtractDataTool:
         return ToolResult(extracted(name, data, store_as), noted)
 
     def _refusal(self, store_as: str, data: Any, context: ToolContext) -> str | None:
-        """Why the data cannot be stored, if they are to be."""
+        """The reason why the data cannot be stored under this key, or None."""
         taken = keys_taken(context.metadata, context.earlier, self.notes)
         return refusal(Write(store_as, data), taken, self.notes) if store_as else None
 
@@ -126,7 +126,7 @@ class ExtractDataTool:
         raise InvalidInput(problem)
 
     def _format(self, name: str, definition: SchemaDefinition) -> ResponseFormat | None:
-        """What the provider is told to answer in."""
+        """The response format for the provider; None for plain text."""
         if self.policy.output_mode == TEXT:
             return None
         schema = frozen_map(definition.answer_schema(self.policy.use_maybe))
@@ -141,7 +141,7 @@ class ExtractDataTool:
         return "\n\n".join(part for part in parts if part)
 
     def _model(self, definition: SchemaDefinition) -> ModelChoice:
-        """The preset; or changes to it, where the policy or the schema names some."""
+        """The preset; or a change to it, if the policy or the schema has options."""
         changes: dict[str, Any] = dict(definition.llm_options)
         if self.policy.model:
             changes["model"] = self.policy.model
@@ -151,7 +151,7 @@ class ExtractDataTool:
 
 
 def _json(text: str) -> Any:
-    """The value, whatever the model wrote around it."""
+    """Parse the value, without a code fence around it."""
     inner = text.strip()
     if inner.startswith("```"):
         inner = inner.strip("`").removeprefix("json").strip()

@@ -1,4 +1,4 @@
-"""Schemas that are written down as JSON schemas, where there is no class."""
+"""Classes for schemas that are given as JSON schemas."""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -13,13 +13,17 @@ from everstep.capabilities import json_schema
 
 
 class Written:
-    """Data that satisfy a JSON schema; each schema has a class of its own."""
+    """Data that satisfies a JSON schema; each schema has its own subclass."""
 
     schema: FrozenDict
 
     @classmethod
     def checked(cls, data: Any) -> Any:
-        """The data, if they fit."""
+        """Return the data if it is valid.
+
+        Raises:
+            ValueError: It does not satisfy the schema.
+        """
         problem = json_schema.check(cls.schema, freeze(data))
         if problem:
             raise ValueError(problem)
@@ -27,7 +31,7 @@ class Written:
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """How pydantic checks it."""
+        """Validate with `checked`."""
         del source, handler
         return core_schema.no_info_plain_validator_function(
             cls.checked, serialization=core_schema.plain_serializer_function_ser_schema(lambda value: value)
@@ -35,15 +39,15 @@ class Written:
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """What the model is told."""
+        """The schema for the model."""
         del core, handler
         return thaw(cls.schema)
 
 
 def definitions(schemas: Mapping[str, Mapping[str, Any]]) -> dict[str, SchemaDefinition]:
-    """The schemas by name; what they call their `description` is what the agent is told of them."""
+    """The schemas by name; the agent reads the `description` of each."""
     if not schemas:
-        raise InvalidInput("'schemas' holds no schema")
+        raise InvalidInput("'schemas' is empty")
     return {name: _definition(name, frozen_map(schema)) for name, schema in schemas.items()}
 
 
@@ -59,7 +63,7 @@ def _definition(name: str, schema: FrozenDict) -> SchemaDefinition:
 
 
 def _refers(value: object) -> bool:
-    """Whether there is a reference: the schema becomes a part of another one, where it would lead astray."""
+    """Whether it has a reference, which would point to the wrong place once embedded in another schema."""
     if isinstance(value, Mapping):
         entries = cast("Mapping[str, object]", value)
         return "$ref" in entries or any(map(_refers, entries.values()))

@@ -1,7 +1,7 @@
-"""`spawn_subagent`: the agent gives a task to another agent, and reads what that one answers.
+"""`spawn_subagent`: the agent gives a task to another agent, and reads its answer.
 
-In a durable execution the subagent is a child workflow with an execution of its own; in-process it runs where
-its parent does. Either way it sees nothing of its parent's conversation.
+In a durable execution the subagent is a child workflow with its own execution; in-process it runs where its
+parent does. In both cases it sees nothing of its parent's conversation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -51,28 +51,28 @@ LOAD_SKILL = "load_skill"
 BLANK = "Its prompt is blank; write down the whole task"
 
 ADDRESS = ("base_url", "api_key_env")
-"""What only presets say: where to ask, and which of the process's secrets is sent there."""
+"""Keys that only presets may set: the model's address, and which of the process's secrets is sent there."""
 
 
 class Skill(Protocol):
-    """What a subagent begins with of a skill."""
+    """A skill that a subagent starts with."""
 
     def rendered(self, arguments: str | None = None) -> str:
-        """What the model reads when it loads the skill."""
+        """The text that the model reads when it loads the skill."""
         ...
 
 
 class Skills(Protocol):
-    """Where the skills are that specs name."""
+    """Finds the skills that specs name."""
 
     def get(self, name: str) -> Skill | None:
-        """The skill of that name."""
+        """The skill with this name, or None."""
         ...
 
 
 @dataclass(frozen=True)
 class SpawnSubagentTool:
-    """Starts subagents for one agent, its `parent`; at `depth` 0 nobody started that one."""
+    """Starts subagents for one agent, its `parent`, which is at `depth`; a root agent is at 0."""
 
     registry: AgentRegistry
     policy: SubagentPolicy
@@ -85,7 +85,7 @@ class SpawnSubagentTool:
 
     @property
     def description(self) -> str:
-        """What there is to start."""
+        """The tool's description, with the list of agents."""
         specs = self.registry.all()
         return description(
             SubagentListing(spec.name, spec.description, None if spec.tools is None else tuple(spec.tools))
@@ -94,30 +94,31 @@ class SpawnSubagentTool:
 
     @property
     def schema(self) -> FrozenDict:
-        """The arguments."""
+        """The schema of the arguments."""
         return parameters(self.registry.names())
 
     @property
     def written(self) -> FrozenDict:
-        """What its subagents are governed by."""
+        """The definitions of the subagents, for the record."""
         agents = {spec.name: _written(spec) for spec in self.registry.all()}
         policy = {"max_depth": self.policy.max_depth, "summary_max_chars": self.policy.summary_max_chars}
         return frozen_map({"agents": agents, "policy": policy})
 
     def of(self, parent: AgentDefinition) -> "SpawnSubagentTool":
-        """The same for this agent, whose tools its subagents inherit.
+        """The tool for this agent, whose tools its subagents inherit.
 
-        Agents that are registered later belong to those that are built later: what a model was told of stays.
+        Agents that are registered later belong to agents that are built later: the description for the model
+        stays the same.
         """
         return replace(self, registry=AgentRegistry(self.registry.all()), parent=parent)
 
     @cached_property
     def subagents(self) -> Mapping[str, AgentDefinition]:
-        """The agents that can be started, as they are under this parent."""
+        """The agents that can be started, as subagents of this parent."""
         return {spec.name: self._definition(spec) for spec in self.registry.all() if not self._problem(spec)}
 
     def spawn(self, args: dict[str, Any], context: ToolContext) -> Spawn | str:
-        """The child to start, or why none is."""
+        """The child to start, or an error text."""
         del context
         name, task = _said(args["subagent"]).strip(), _said(args["prompt"])
         if not self.registry.has(name):
@@ -136,15 +137,15 @@ class SpawnSubagentTool:
         )
 
     def report(self, args: dict[str, Any], end: ChildEnd) -> str:
-        """What the parent reads of a child that has ended."""
+        """The text for the parent about a child that has ended."""
         return reported(_said(args["subagent"]).strip(), end, self.policy)
 
     def call(self, args: dict[str, Any], context: ToolContext) -> Any:
-        """Nobody calls it: whoever runs the agent asks `spawn` and `report`."""
-        raise InvalidInput(f"{TOOL} is run by starting what it says; this runner cannot do that")
+        """Never called: the runner uses `spawn` and `report` instead."""
+        raise InvalidInput(f"{TOOL} is run by starting a child execution, which this runner cannot do")
 
     def _problem(self, spec: AgentSpec) -> str:
-        """Why no such agent can be started, in words for the parent's model; or nothing."""
+        """The reason why such an agent cannot be started, for the parent's model; empty if it can."""
         skills = self._skills(spec)
         lacking = [name for name in spec.skills or () if name not in skills]
         if lacking:
@@ -155,7 +156,7 @@ class SpawnSubagentTool:
         return ""
 
     def _skills(self, spec: AgentSpec) -> dict[str, Skill]:
-        """Those of its skills that there are."""
+        """The skills of the spec that exist."""
         found = {name: self.skills.get(name) for name in spec.skills or ()} if self.skills else {}
         return {name: skill for name, skill in found.items() if skill}
 
@@ -171,7 +172,7 @@ class SpawnSubagentTool:
         return [*said, user(task)]
 
     def _definition(self, spec: AgentSpec) -> AgentDefinition:
-        """The subagent: what the spec says, and what it inherits."""
+        """The subagent's definition: its spec, and what it inherits."""
         parent = self.parent
         if parent is None:
             raise InvalidInput(f"{TOOL} belongs to no agent yet; build the agent first")
@@ -186,7 +187,7 @@ class SpawnSubagentTool:
         for toolset in parent.toolsets:
             builder.with_toolset(toolset if spec.tools is None else Some(toolset, tuple(spec.tools)))
         child = builder.definition()
-        # What a person has to allow for the parent, one has to allow for the child as well.
+        # Calls that need approval for the parent need it for the child as well.
         own = {name: parse_approval(value) for name, value in spec.approval.items()}
         approvals = {
             name: value
@@ -200,7 +201,7 @@ class SpawnSubagentTool:
 
 
 def _written(spec: AgentSpec) -> Mapping[str, Any]:
-    """What a subagent is governed by; the rest of its spec counts where it is started by itself."""
+    """The parts of a spec that apply to a subagent; the rest applies when the agent is started by itself."""
     return {
         "prompt": spec.system_prompt,
         "tools": spec.tools,
@@ -216,12 +217,12 @@ def _said(value: object) -> str:
 
 
 def _asking(child: AgentDefinition, parent: AgentDefinition, spec: AgentSpec) -> AgentDefinition:
-    """With the parent's model, or the one that the spec names."""
+    """The child with the parent's model, or with the model of its spec."""
     if spec.model is None or spec.model == INHERIT:
         return replace(
             child, driver=parent.driver, llm_preset=parent.llm_preset, model_settings=parent.model_settings
         )
-    # A driver that asks whatever model it is given, such as ReAct, asks the other model as well.
+    # A driver that can use any model, such as ReAct, also uses the other model.
     driver = parent.driver if isinstance(parent.driver, StepDriver) and parent.driver.wants_model else None
     if isinstance(spec.model, str):
         return replace(child, driver=driver, llm_preset=spec.model)
@@ -230,7 +231,7 @@ def _asking(child: AgentDefinition, parent: AgentDefinition, spec: AgentSpec) ->
 
 @dataclass(frozen=True)
 class Some:
-    """A toolset of which only some tools may be used."""
+    """A toolset reduced to some of its tools."""
 
     toolset: Toolset
     names: Sequence[str]
@@ -241,7 +242,7 @@ class Some:
         return self.toolset.name
 
     async def listed(self, asker: Asker) -> Sequence[ListedTool]:
-        """Those of its tools that may be used."""
+        """The tools of the toolset that may be used."""
         return [tool for tool in await self.toolset.listed(asker) if tool.name in self.names]
 
     def tool(self, listed: ListedTool) -> Tool:
@@ -272,7 +273,7 @@ class UseSubagents:
         summary_max_chars: int = SubagentPolicy().summary_max_chars,
         skill_library: Skills | None = None,
     ) -> "UseSubagents":
-        """Let subagents nest so deep."""
+        """Limit the nesting of subagents to a depth."""
         return cls(registry, SubagentPolicy(depth, summary_max_chars), skill_library)
 
     def install(self, builder: AgentBuilder) -> AgentBuilder:

@@ -49,7 +49,7 @@ SCHEMA = frozen_map(
 
 
 class TodoWriteTool:
-    """Replaces the list; it is kept under a key of the agent's metadata."""
+    """Replaces the list, which is stored under a key of the agent's metadata."""
 
     name = TOOL
     description = DESCRIPTION
@@ -60,20 +60,20 @@ class TodoWriteTool:
         self.policy = policy
 
     async def call(self, args: dict[str, Any], context: ToolContext) -> ToolResult:
-        """The new list, as the model reads it."""
+        """Store the new list and return its text."""
         del context
         tasks = parse_tasks(args.get("todos"), self.policy)
         return ToolResult(tasks.to_dict(), frozen_map({METADATA_KEY: tasks.to_metadata()}), str(tasks))
 
 
 class Reminders(AgentHook):
-    """Speaks of the list before and after steps, as often as the policy says."""
+    """Adds reminders of the list before and after steps, as often as the policy says."""
 
     def __init__(self, policy: TodoPolicy) -> None:
         self.policy = policy
 
     def before_step(self, state: AgentState) -> AgentState:
-        """To plan at the start, and not to forget the list later."""
+        """Add a reminder to plan at the start, and later a reminder of the list."""
         taken = state.facts.recorded_steps
         texts = [message.text for message in state.messages if message.is_user]
         since = steps_since_call([{call.name for call in step.tool_calls} for step in state.steps])
@@ -82,7 +82,7 @@ class Reminders(AgentHook):
         return state
 
     def after_step(self, state: AgentState) -> AgentState:
-        """The list, now and then."""
+        """Add the list from time to time."""
         step = state.current_step
         called = step is not None and any(call.name == TOOL for call in step.tool_calls)
         text = render_due(

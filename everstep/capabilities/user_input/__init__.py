@@ -1,4 +1,4 @@
-"""`user_input`: the agent asks a person and waits, holding no worker, until there is an answer."""
+"""`user_input`: the agent asks a person and waits for the answer, without holding a worker."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -34,7 +34,7 @@ SCHEMA: FrozenDict = frozen_map(
 
 
 class UserInputTool:
-    """What is called when nobody answered in time; an answer itself becomes the result directly."""
+    """Called when the question timed out; an answer becomes the result directly."""
 
     name = TOOL
     description = DESCRIPTION
@@ -47,7 +47,7 @@ class UserInputTool:
         )
 
     def refusal(self, args: Mapping[str, Any]) -> str | None:
-        """Nobody is asked what cannot be answered."""
+        """Refuse a question that cannot be answered."""
         try:
             Question.parse(args)
         except InvalidInput as error:
@@ -55,7 +55,11 @@ class UserInputTool:
         return None
 
     def call(self, args: dict[str, Any], context: ToolContext) -> Any:
-        """The default answer, or a failure that says how long was waited."""
+        """The default answer.
+
+        Raises:
+            ToolTimedOut: There is no default; the message contains the waiting time.
+        """
         del context
         result = self.policy.default_result(Question.parse(args), json_schema.check)
         if result is None:

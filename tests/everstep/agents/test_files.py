@@ -77,7 +77,7 @@ def test_an_error_has_its_line_number(tmp_path: Path) -> None:
     """10.1.2: counted as in an editor."""
     path = tmp_path / "a.md"
     path.write_text("---\nname: a\ndescription: b\nname: c\n---\nx")
-    with pytest.raises(InvalidInput, match=r"the key 'name' stands there twice(?s:.*)line 4"):
+    with pytest.raises(InvalidInput, match=r"the key 'name' is there twice(?s:.*)line 4"):
         AgentRegistry().load_from_file(path)
 
 
@@ -92,7 +92,7 @@ def test_a_file_that_is_not_regular_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.md")
     (tmp_path / "folder.md").mkdir()
     for name in ("pipe.md", "folder.md"):
-        with pytest.raises(InvalidInput, match="it is no regular file"):
+        with pytest.raises(InvalidInput, match="it is not a regular file"):
             AgentRegistry().load_from_file(tmp_path / name)
 
 

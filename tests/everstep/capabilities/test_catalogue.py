@@ -224,7 +224,7 @@ def test_an_unknown_name_is_reported_with_the_known_ones(keys: dict[str, Any], p
 def test_a_capability_without_any_of_its_tools_is_an_error() -> None:
     """10.1.3"""
     with pytest.raises(
-        InvalidInput, match=re.escape("'tools' names none of the capability 'files' (read_file,")
+        InvalidInput, match=re.escape("'tools' names no tool of the capability 'files' (read_file,")
     ):
         an_agent(capabilities="bash, files", tools="bash")
 
@@ -256,7 +256,7 @@ def test_approvals_are_a_capability_by_their_key_or_by_name() -> None:
     assert by_key.approvals == by_name.approvals == by_hand.definition().approvals
     assert by_key.descriptor.capabilities == by_name.descriptor.capabilities == ["approval", "bash"]
     assert by_hand.definition().descriptor.capabilities == ["approval"]
-    with pytest.raises(InvalidInput, match="is there twice, as a key and as a capability; keep one"):
+    with pytest.raises(InvalidInput, match="is set twice, as a key and as a capability; keep one"):
         an_agent(tools="bash", approval={"bash": "always"}, capabilities={"approval": {"tools": {}}})
 
 

@@ -331,7 +331,7 @@ def test_extracted_data_fit_the_schema_of_the_file() -> None:
 @pytest.mark.parametrize(
     ("schemas", "problem"),
     [
-        ({}, "'schemas' holds no schema"),
+        ({}, "'schemas' is empty"),
         ({"day": {"$ref": "#/x"}}, "the schema 'day' refers to others by '\\$ref'; write it out in full"),
         ({"day": {"anyOf": [{"$ref": "#/x"}]}}, "refers to others"),
         ({"day": {"type": "objct"}}, "'day': the schema itself cannot be used"),
@@ -362,7 +362,7 @@ def test_a_file_names_servers_of_the_installation(here: Surroundings) -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"servers": []}, "'servers' names no server"),
+        ({"servers": []}, "'servers' is empty; name at least one server"),
         (
             {"servers": ["crn"]},
             "No server named 'crn'. Choose from: time, crm; a server is a section",
@@ -383,8 +383,8 @@ def test_a_file_cannot_start_its_own_program(
 @pytest.mark.parametrize(
     ("section", "problem"),
     [
-        ({}, "say either the 'command' that starts the server or its 'url'"),
-        ({"command": ["a"], "url": "https://a.example"}, "say either the 'command'"),
+        ({}, "set either 'command' or 'url'"),
+        ({"command": ["a"], "url": "https://a.example"}, "set either 'command' or 'url'"),
         ({"url": "ftp://a"}, "begins with http"),
         ({"url": "https://a.example", "env": ["A"]}, "only a 'command' has 'env' and 'cwd'"),
         ({"command": ["a"], "headers_env": {"X": "Y"}}, "only a 'url' has 'headers_env'"),
@@ -403,7 +403,7 @@ def test_an_invalid_section_is_named(section: Mapping[str, Any], problem: str, h
 def test_the_name_of_a_section_is_the_prefix_of_its_tools(here: Surroundings) -> None:
     """10.1.3"""
     around = Surroundings(here.folder, here.workplace, servers={"c.r.m": {"url": "https://a.example"}})
-    with pytest.raises(InvalidInput, match=r"\[mcp.c.r.m\]: its name begins those of its tools"):
+    with pytest.raises(InvalidInput, match=r"\[mcp.c.r.m\]: the name is the prefix of its tools"):
         an_agent(around, capabilities={"mcp": {"servers": ["c.r.m"]}})
 
 
@@ -447,7 +447,7 @@ async def test_tools_filters_the_list_of_a_server(
     found = await toolset(agent).listed(Asker(uuid4(), "default"))
     assert [tool.name for tool in found] == ["crm_find"]
     for tools, problem in (
-        ("bash", "'tools' names none that begins with 'crm_'"),
+        ("bash", "'tools' names no tool that begins with 'crm_'"),
         ("crm_find, bahs", "bahs"),
     ):
         with pytest.raises(InvalidInput, match=problem):
@@ -459,4 +459,4 @@ def test_a_missing_library_causes_a_warning(tmp_path: Path, caplog: pytest.LogCa
     caplog.set_level(logging.WARNING)
     (tool,) = an_agent(Surroundings(tmp_path), capabilities="skills").tools
     assert called(tool) == "(no skills)"
-    assert "there is no such directory" in caplog.text
+    assert "the directory does not exist" in caplog.text

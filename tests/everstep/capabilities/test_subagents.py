@@ -307,7 +307,7 @@ def test_a_tool_without_an_agent_cannot_start_one() -> None:
     tool = SpawnSubagentTool(AgentRegistry([a_spec()]), SubagentPolicy())
     with pytest.raises(InvalidInput, match="belongs to no agent yet; build the agent first"):
         _ = tool.subagents
-    with pytest.raises(InvalidInput, match="this runner cannot do that"):
+    with pytest.raises(InvalidInput, match="this runner cannot do"):
         tool.call({}, ToolContext(None, "c1", 1))  # type: ignore[arg-type]
 
 

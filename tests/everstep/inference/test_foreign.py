@@ -59,8 +59,8 @@ async def test_incomplete_events_of_the_responses_api_are_named(
             await asked(a_model("openai", f"{server.url}/v1", stack), "Hello")
 
     assert str(failed.value) == (
-        f"test-model at {server.url}/v1 does not speak the Responses API in full: an event has no "
-        "'output_index'. If the server speaks Chat Completions, set driver = \"openai-chat\" "
+        f"test-model at {server.url}/v1 does not support the whole Responses API: an event has no "
+        "'output_index'. If the server supports Chat Completions, set driver = \"openai-chat\" "
         "in preset 'tested'."
     )
 
@@ -79,7 +79,7 @@ async def test_for_a_server_without_the_responses_api_the_error_names_the_driver
             await asked(a_model("openai", f"{server.url}/v1", stack), "Hello")
 
     assert not isinstance(failed.value, RETRYABLE)
-    assert 'A server that speaks only Chat Completions needs driver = "openai-chat".' in str(failed.value)
+    assert 'A server that supports only Chat Completions needs driver = "openai-chat".' in str(failed.value)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ async def test_for_a_server_without_the_responses_api_the_error_names_the_driver
         (b"", "text/event-stream", "sent an empty answer"),
         (b"", "", "sent something instead of a stream of events"),
         (b"data: [DONE]\n\n", "text/event-stream", "sent an empty answer|cannot be read"),
-        (b"data: <html>\n\n", "text/event-stream", "an event is no JSON|sent an empty answer"),
+        (b"data: <html>\n\n", "text/event-stream", "an event is not JSON|sent an empty answer"),
         (b"data: " + b"[" * 100_000 + b"\n\n", "text/event-stream", "cannot be read|an empty answer"),
     ],
 )

@@ -48,7 +48,7 @@ def test_a_preset_is_a_section_under_a_name() -> None:
     [
         ({}, "driver: Field required"),
         ({"driver": "bard", "model": "m"}, "driver: Input should be 'openai', 'openai-chat'"),
-        ({"driver": "openai"}, "say which 'model' answers"),
+        ({"driver": "openai"}, "'model' is missing"),
         ({"driver": "openai", "model": "m", "modle": "m"}, "modle: Extra inputs are not permitted"),
         ({"driver": "openai", "model": "m", "timeout_seconds": 0}, "timeout_seconds: "),
         ({"driver": "openai", "model": "m", "max_output_tokens": 0}, "max_output_tokens: "),
@@ -73,7 +73,7 @@ def test_an_invalid_section_is_refused_by_name(section: Json, problem: str) -> N
 
 
 def test_keys_are_not_allowed_in_files() -> None:
-    with pytest.raises(InvalidInput, match="'api_key_env' instead of writing 'api_key' down") as refused:
+    with pytest.raises(InvalidInput, match="'api_key_env' instead of setting 'api_key'") as refused:
         presets({"fast": {"driver": "openai", "model": "m", "api_key": "sk-secret"}})
 
     assert "sk-secret" not in str(refused.value)

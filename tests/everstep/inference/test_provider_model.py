@@ -134,7 +134,7 @@ async def test_any_error_in_a_stream_is_retryable(error: Exception) -> None:
 @pytest.mark.parametrize(
     ("error", "sentence"),
     [
-        (json.JSONDecodeError("Expecting value", "x", 0), "an event is no JSON"),
+        (json.JSONDecodeError("Expecting value", "x", 0), "an event is not JSON"),
         (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"), "an event is not in UTF-8"),
         (RecursionError(), "an event is nested too deeply"),
     ],

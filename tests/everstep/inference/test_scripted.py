@@ -235,8 +235,8 @@ def test_a_file_may_be_a_single_scenario() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("turns: [", "is no YAML: "),
-        ("hello", "is no script: Input should be a valid dictionary"),
+        ("turns: [", "is not valid YAML: "),
+        ("hello", "is not a valid script: Input should be a valid dictionary"),
         ("turns: []", "a scenario needs at least one turn"),
         ("scenarios: []", "a script needs at least one scenario"),
         ("turns: [{txt: Hello}]", "scenarios.0.turns.0.txt: Extra inputs are not permitted"),
@@ -250,7 +250,7 @@ def test_an_invalid_script_is_refused(text: str, problem: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         Script.from_yaml(text, "demo.yaml")
 
-    assert str(refused.value).startswith("demo.yaml is no ")
+    assert str(refused.value).startswith("demo.yaml is not ")
     assert problem in str(refused.value)
 
 

@@ -134,7 +134,7 @@ async def test_the_output_of_a_command_is_shortened(around: Surroundings) -> Non
         ("", "Error: the command is empty"),
         (" \n", "Error: the command is empty"),
         ("echo \0", "Error: the command contains a NUL character"),
-        ("echo \ud800", "Error: the command contains '\\ud800', which is no character"),
+        ("echo \ud800", "Error: the command contains '\\ud800', which is not a valid character"),
         (
             "#" * (LONGEST + 1),
             f"Error: the command has {LONGEST + 1} bytes, and at most {LONGEST} are possible",
@@ -158,7 +158,7 @@ async def test_the_longest_command_is_run(around: Surroundings) -> None:
     ("path", "said"),
     [
         ("missing", "there is no directory {path}; make it first"),
-        ("file", "{path} is no directory; name one to work in"),
+        ("file", "{path} is not a directory; name one to work in"),
     ],
 )
 async def test_an_unusable_directory_is_refused(path: str, said: str, around: Surroundings) -> None:

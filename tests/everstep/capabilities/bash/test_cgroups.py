@@ -94,7 +94,7 @@ def test_without_controllers_the_remaining_limits_are_reported(stand_in: Path) -
         f"(the cgroup {stand_in} has no controller for memory and pids)"
     )
     cgroups.use(stand_in / "gone")
-    assert "is no cgroup of version 2" in str(cgroups.bound())
+    assert "is not a cgroup of version 2" in str(cgroups.bound())
 
 
 def test_a_cgroup_that_is_not_delegated_is_not_used() -> None:

@@ -113,7 +113,7 @@ async def test_a_missing_filter_is_detected(around: Surroundings, monkeypatch: p
     for name in (
         "keys in the kernel",
         "work in the kernel",
-        "memory that nobody counts",
+        "memory outside of all limits",
         "events of the machine",
         "watches of the worker's user",
         "local sockets",
@@ -227,7 +227,7 @@ def everybodys() -> Generator[Path]:
             "--security-opt systempaths=unconfined",
         ),
         ("setting up uid map: Permission denied", "1", "docker run --security-opt seccomp=unconfined"),
-        ("Can't find source path /root/x: Permission denied", "0", "look into it and into the folders above"),
+        ("Can't find source path /root/x: Permission denied", "0", "access to it and to the folders above"),
         ("Unknown option --disable-userns", "1", "update bubblewrap to 0.8 or later"),
     ],
 )

@@ -158,7 +158,7 @@ PROCESSES = [
             "[one.send(bytes(2**22)) for _ in range(3) for one, _ in pairs "
             "if select.select([], [one], [], 0)[1]]; time.sleep(9)"
         ),
-        f"{STOPPED}what waits in its sockets takes more than 128 MiB",
+        f"{STOPPED}the data in its sockets takes more than 128 MiB",
     ),
     Hostile("a flood", "yes", f"{STOPPED}it wrote more than 10 MiB"),
     Hostile("a flood of a gigabyte", "head -c 1G /dev/zero", f"{STOPPED}it wrote more than 10 MiB"),

@@ -401,7 +401,7 @@ def test_a_base_directory_that_was_removed_and_created_again_is_used(ground: Gro
 @pytest.mark.parametrize("base", ["", None, 5, b"/tmp", "a\x00b"])
 def test_a_base_that_is_not_a_directory_is_refused_at_build_time(base: Any) -> None:
     """9.2.1"""
-    with pytest.raises(InvalidInput, match="is no directory; pass a path as text or as a Path"):
+    with pytest.raises(InvalidInput, match="is not a directory; pass a path as text or as a Path"):
         UseFileTools(base)
 
 

@@ -127,7 +127,7 @@ async def test_no_secret_is_recorded() -> None:
         (StdioServer(sys.executable, cwd="/no/such/place"), "there is no directory '/no/such/place'"),
         (StdioServer("/etc/passwd"), "there is no command '/etc/passwd'"),
         (hostile("crash"), "it ended with exit code 1"),
-        (hostile("garbage"), "it wrote more than 100 lines that are no JSON-RPC"),
+        (hostile("garbage"), "it wrote more than 100 lines that are not JSON-RPC"),
     ],
 )
 async def test_a_server_that_does_not_start_has_a_clear_error(server: StdioServer, told: str) -> None:
@@ -209,7 +209,7 @@ async def test_a_huge_answer_takes_no_memory_and_does_not_affect_other_calls() -
 async def test_lines_that_are_not_messages_are_ignored() -> None:
     async with using(hostile()) as tools:
         assert await tools.call("garbage") == "after the garbage"
-        with pytest.raises(McpError, match="it wrote more than 100 lines that are no JSON-RPC"):
+        with pytest.raises(McpError, match="it wrote more than 100 lines that are not JSON-RPC"):
             await tools.call("garbage", lines=100_000)
         assert await tools.call("echo", text="again") == "again"
 

@@ -146,12 +146,14 @@ def test_a_missing_library_has_no_skills(tmp_path: Path, caplog: pytest.LogCaptu
     found = SkillLibrary(tmp_path / "gone")
     assert LoadSkillTool(found)() == "(no skills)"
     assert AnnounceSkills(found).before_step(AgentState.empty()) == AgentState.empty()
-    assert warned(caplog) == [f"skills: {tmp_path}/gone: there is no such directory, so there are no skills"]
+    assert warned(caplog) == [
+        f"skills: {tmp_path}/gone: the directory does not exist, so there are no skills"
+    ]
 
 
 @pytest.mark.parametrize("path", [None, 5, ""])
 def test_an_invalid_path_is_refused(path: Any) -> None:
-    with pytest.raises(InvalidInput, match="is no directory; pass a path as text or as a Path"):
+    with pytest.raises(InvalidInput, match="is not a directory; pass a path as text or as a Path"):
         SkillLibrary(path)
 
 
@@ -246,7 +248,7 @@ def test_a_library_has_limits(
     assert found["pdf"].resources == ("assets/0", "assets/1")
     assert [message.partition(": ")[2] for message in warned(caplog)] == [
         f"{folder}/pdf: only 2 of its resources are listed",
-        f"{folder}/review.md: it and what follows is left out; a library has at most 1 skills",
+        f"{folder}/review.md: it and later skills are left out; a library has at most 1 skills",
     ]
 
 
@@ -339,5 +341,5 @@ def test_only_a_library_can_be_used(folder: Path) -> None:
     """9.5.1"""
     definition = DefinitionBuilder.base().with_capability(UseSkills(SkillLibrary(folder))).definition()
     assert definition.tools.names == ("load_skill",)
-    with pytest.raises(InvalidInput, match=r"is no library; pass SkillLibrary\(path\)"):
+    with pytest.raises(InvalidInput, match=r"is not a SkillLibrary; pass SkillLibrary\(path\)"):
         UseSkills(str(folder))  # type: ignore[arg-type]
