@@ -1,6 +1,8 @@
-"""Wires: settings, the processes, and which implementation stands behind which port.
+"""Configuration, processes, and the wiring of implementations to ports.
 
-The environment is read here and nowhere else, once, into one frozen value that is passed on as an argument.
+Only this package reads the environment. It reads it once, into a frozen value that is passed on as an
+argument.
 
-May import every package but ``everstep.cli``; it alone imports ``everstep.store`` and ``everstep.inference``.
+May import every package but ``everstep.cli``. Only this package imports ``everstep.store`` and
+``everstep.inference``.
 """

@@ -1,7 +1,7 @@
-"""The agents that a process knows, and the models they talk to.
+"""The agents and models of a process.
 
-Agents are named by where they are: a folder of files, one file, or `module:attribute`. Nothing else is looked
-at: a folder that somebody else has filled, such as a cloned repository, adds no agents by being there.
+Agents are named by location: a folder of files, one file, or `module:attribute`. No other place is searched:
+a folder that others have filled, such as a cloned repository, adds no agents by its presence.
 """
 
 import sys
@@ -35,23 +35,23 @@ from everstep.inference.presets import Presets
 from everstep.runtime.demo_agent import DEMO
 
 BUILT_IN: Final = Presets.read({}, {})
-"""The presets of an installation that has none of its own."""
+"""The presets of an installation that configures none."""
 
 
 Servers = Mapping[str, Mapping[str, Any]]
-"""The MCP servers that files may name."""
+"""The MCP servers that agent files may name."""
 
 
 class Models(Protocol):
     """The models of an installation."""
 
     def model(self, wanted: ModelChoice = None) -> Model:
-        """The model of that preset, the one of these settings, or the default one."""
+        """Return the model of a preset, the model with these settings, or the default model."""
         ...
 
 
 class AgentBook:
-    """Agents by name; each step's driver is given the model that its execution asked for."""
+    """Agents by name, with a driver for each step that uses the model its execution chose."""
 
     def __init__(self, agents: Iterable[AgentDefinition], models: Models) -> None:
         self.models = models
@@ -59,18 +59,18 @@ class AgentBook:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names."""
+        """Return all agent names."""
         return tuple(self.agents)
 
     def definition(self, name: str) -> AgentDefinition:
-        """The agent of that name; `parent/name` is one that a tool of the parent brings along."""
+        """Return the agent with this name; `parent/name` is a subagent that a tool of the parent provides."""
         definition = named(self.agents, name)
         if definition is None:
             raise UnknownName("agent", name, self.agents, verb="This process knows")
         return definition
 
     def driver(self, name: str, preset: str | None) -> StepDriver:
-        """The agent's own driver, or native tool calls with the preset's model."""
+        """Return the agent's own driver, or native tool calls with the preset's model."""
         definition = self.definition(name)
         driver = definition.driver if isinstance(definition.driver, StepDriver) else None
         if driver and not driver.wants_model:
@@ -81,7 +81,7 @@ class AgentBook:
         return driver
 
     def model(self, name: str, wanted: ModelChoice = None) -> Model:
-        """The model that the agent's tools and processors ask: the one they name, or the agent's own."""
+        """Return the model for the agent's tools and processors: the one they name, or the agent's own."""
         if wanted is not None:
             return self._usable(wanted)
         definition = self.definition(name)
@@ -89,9 +89,9 @@ class AgentBook:
         return own or self._usable(definition.model_settings or definition.llm_preset)
 
     def _usable(self, wanted: ModelChoice) -> Model:
-        """The model; where its preset cannot be used, one that says so when it is asked.
+        """Return the model, or an `Unusable` one if its preset cannot be used.
 
-        Drivers are also needed where no model is asked, such as to write down what a tool returned.
+        Drivers are also built where no model is called, for example to record a tool's result.
         """
         try:
             return self.models.model(wanted)
@@ -100,19 +100,23 @@ class AgentBook:
 
 
 class Unusable:
-    """Stands for a model that cannot be asked: its key is missing, or no preset has its name."""
+    """A model that cannot be called: its key is missing, or no preset has its name."""
 
     def __init__(self, error: InvalidInput) -> None:
         self.error = error
 
     async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
-        """Raise `ModelError`, which ends the step at once: trying again mends no settings."""
+        """Raise a permanent `ModelError`, which ends the step at once: a retry cannot fix the settings."""
         del request, on_text
         raise ModelError(str(self.error), advice=str(self.error)) from self.error
 
 
 def by_name(agents: Iterable[AgentDefinition]) -> dict[str, AgentDefinition]:
-    """The agents by their names, of which each has one of its own."""
+    """Return the agents by name.
+
+    Raises:
+        InvalidInput: Two agents have the same name.
+    """
     named: dict[str, AgentDefinition] = {}
     for agent in agents:
         name = agent.descriptor.name
@@ -130,7 +134,7 @@ def _found_in(*agents: AgentDefinition) -> str:
 def known_agents(
     sources: Iterable[str], presets: Presets = BUILT_IN, servers: Servers = EMPTY
 ) -> dict[str, AgentDefinition]:
-    """The agents in all of these sources, by name, and the demo agent if none of them has its name."""
+    """Load the agents of all sources, by name, with the demo agent if no agent has its name."""
     own = by_name(agent for where in sources for agent in load_agents(where, presets, servers=servers))
     return {**own} if DEMO.descriptor.name in own else {**own, DEMO.descriptor.name: DEMO}
 
@@ -141,9 +145,9 @@ def load_agents(
     catalogue: Catalogue = STANDARD,
     servers: Servers = EMPTY,
 ) -> list[AgentDefinition]:
-    """The agents in a folder, in a file, or in what `module:attribute` holds."""
+    """Load the agents of a folder, a file, or a `module:attribute`."""
     path, having = Path(where), Having(presets, catalogue, servers)
-    # What cannot be a path is no folder, either; `Path.is_dir` would raise.
+    # `Path.is_dir` would raise for text that cannot be a path.
     if isdir(where):
         return list(_in_folder(path, having))
     if path.suffix.lower() in SUFFIXES:
@@ -153,7 +157,7 @@ def load_agents(
 
 @dataclass(frozen=True, slots=True)
 class Having:
-    """What files can name."""
+    """The presets, components and servers that agent files can name."""
 
     presets: Presets
     catalogue: Catalogue
@@ -161,7 +165,7 @@ class Having:
 
 
 def _in_folder(folder: Path, having: Having) -> Iterator[AgentDefinition]:
-    """Those in its files; one that is none, or asks for what is not there, is warned about and left out."""
+    """Load the agent files of a folder; a file that cannot be used is skipped with a warning."""
     specs = dict(_specs(folder))
     count = 0
     for file, spec in specs.items():
@@ -198,20 +202,25 @@ def _assembled(file: Path, spec: AgentSpec, others: Iterable[AgentSpec], having:
 
 
 def _in_module(where: str) -> list[AgentDefinition]:
-    """The builders, agents or definitions, one or several."""
     module_name, _, attribute = where.partition(":")
     if not attribute:
         raise InvalidInput(
             f"'{cut(where, 100)}' names no agents: there is no such folder, and it is no file that ends in "
-            f"{' or '.join(SUFFIXES)}; of a module write module:attribute, such as my_app.agents:agents"
+            f"{' or '.join(SUFFIXES)}; for a module write module:attribute, such as my_app.agents:agents"
         )
     found = attribute_of(module_name, attribute, where)
-    entries: list[Any] = list(found) if isinstance(found, list | tuple) else [found]  # pyright: ignore[reportUnknownArgumentType] -- anybody's module
+    entries: list[Any] = list(found) if isinstance(found, list | tuple) else [found]  # pyright: ignore[reportUnknownArgumentType] -- any module
     return [replace(_definition(entry, where), source=where) for entry in entries]
 
 
 def attribute_of(module_name: str, attribute: str, where: str) -> Any:
-    """An attribute of a module, which may lie in the working folder; `where` is how a setting names it."""
+    """Import an attribute of a module, which may be in the working folder.
+
+    Args:
+        module_name: The module.
+        attribute: The attribute's name.
+        where: The text of the setting, for error messages.
+    """
     try:
         _search_here_for(module_name.partition(".")[0])
         return getattr(import_module(module_name), attribute)
@@ -222,22 +231,23 @@ def attribute_of(module_name: str, attribute: str, where: str) -> Any:
 
 
 def _search_here_for(module: str) -> None:
-    """Have modules looked for in the working folder, if the one that is named lies there.
+    """Search the working folder for a module if it is there.
 
-    Else its files would be taken for installed packages that are imported later, and no setting names those.
+    Other modules are not searched there: a file could shadow an installed package that is imported later, and
+    no setting names those.
     """
     here = str(Path.cwd())
     if here in sys.path or module in sys.modules:
         return
     found = PathFinder.find_spec(module, [here])
     if found and (found.origin or find_spec(module) is None):
-        # At the end: what agents write into the folder is not to be taken for what is installed.
+        # At the end, so that files that agents write into the folder do not shadow installed packages.
         sys.path.append(here)
         sys.meta_path.insert(0, _Here(module, here))
 
 
 class _Here(MetaPathFinder):
-    """Finds the one module that a setting names in the folder that it is in, whatever else has its name."""
+    """Finds the one module that a setting names in its own folder, ahead of installed ones."""
 
     def __init__(self, module: str, folder: str) -> None:
         self._module, self._folder = module, folder
@@ -245,7 +255,7 @@ class _Here(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """None for all others."""
+        """Return the module's spec, or None for all other modules."""
         return PathFinder.find_spec(fullname, [self._folder], target) if fullname == self._module else None
 
 

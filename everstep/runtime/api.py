@@ -1,4 +1,4 @@
-"""The process that answers HTTP."""
+"""The process that serves the HTTP API."""
 
 import logging
 import socket
@@ -28,11 +28,11 @@ from everstep.store.accounts import PostgresAccounts
 from everstep.store.streams import PostgresStreams
 
 URL = "api-url"
-"""The file in which a local installation says where its API is."""
+"""The file in which a local installation stores the URL of its API."""
 
 
 def http_api(installation: Installation, feed: Feed | None = None) -> Api:
-    """What the HTTP API of an installation is made of."""
+    """Build the HTTP API of an installation."""
     settings, keys = installation.settings, installation.keys
     return Api(
         installation.sessions,
@@ -51,7 +51,7 @@ def http_api(installation: Installation, feed: Feed | None = None) -> Api:
 
 
 def api_port(settings: Settings) -> Port:
-    """The port of the API, on which it answers as soon as somebody serves it."""
+    """Return the port of the API, for a process that waits before it serves."""
     hosts = allowed_hosts(settings, settings.http_host, "EVERSTEP_HTTP")
     return Port(bound(settings.http_host, settings.http_port), hosts)
 
@@ -60,7 +60,7 @@ def api_port(settings: Settings) -> Port:
 async def answering(
     installation: Installation, *, or_any_port: bool = False, listener: socket.socket | None = None
 ) -> AsyncGenerator[str]:
-    """Answer HTTP meanwhile, on the listener if one is given; the URL."""
+    """Serve the HTTP API within the block, on the given listener if there is one; yield the URL."""
     settings = installation.settings
     async with feeding(settings, installation.store.engine) as feeds:
         app = create_app(http_api(installation, feeds and feeds.open))
@@ -71,22 +71,22 @@ async def answering(
                 yield url
             finally:
                 if feeds:
-                    # Before requests under way are waited for: these would not end by themselves.
+                    # Feeds do not end by themselves, so close them before waiting for open requests.
                     feeds.close()
 
 
 @dataclass(frozen=True, slots=True)
 class LocalDoor:
-    """Where a local installation is entered, and with what."""
+    """The address of a local installation and the token that opens it."""
 
     url: str
     token: str | None
-    """None if it is not locked."""
+    """None if authentication is off."""
 
 
 @asynccontextmanager
 async def answering_locally(installation: Installation) -> AsyncGenerator[LocalDoor]:
-    """Answer HTTP meanwhile, on the port that is set or a free one, and let other processes know where."""
+    """Serve the HTTP API on the configured or a free port, and store its URL for other processes."""
     settings = installation.settings
     told = data_folder(settings) / URL
     async with answering(installation, or_any_port=True) as url:
@@ -98,7 +98,7 @@ async def answering_locally(installation: Installation) -> AsyncGenerator[LocalD
 
 
 def local_url(data: Path) -> str | None:
-    """Where the API of a local installation answers, if it does."""
+    """Return the URL of a local installation's API if it is served."""
     try:
         return (data / URL).read_text(encoding="utf-8").strip()
     except OSError:
@@ -106,7 +106,7 @@ def local_url(data: Path) -> str | None:
 
 
 def log_requests() -> None:
-    """One line for each request, beside what else is worth knowing."""
+    """Log each request on one line, along with warnings."""
     logging.basicConfig(
         stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )

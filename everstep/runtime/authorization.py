@@ -1,4 +1,4 @@
-"""Who may use the HTTP API of an installation, by its settings."""
+"""Authentication of the HTTP API, by the settings."""
 
 import logging
 import time
@@ -29,7 +29,7 @@ LOCAL_USER = "local"
 
 
 def local_token(settings: Settings) -> str | None:
-    """A token for whoever sits at this machine."""
+    """Return a token for the user of this machine."""
     if settings.auth_secret is None:
         return None
     return signed(
@@ -42,13 +42,13 @@ def local_token(settings: Settings) -> str | None:
 
 
 def door(settings: Settings, keys: KeyStore) -> Authenticate:
-    """What lets callers in."""
+    """Return the function that authenticates callers."""
     if settings.auth == "off":
         return open_door()
     jwks = KeySet(settings.auth_jwks_url) if settings.auth_jwks_url else None
     if settings.auth_secret is None and jwks is None:
         logger.warning(
-            "neither EVERSTEP_AUTH_SECRET nor EVERSTEP_AUTH_JWKS_URL is set: only API keys open the API"
+            "neither EVERSTEP_AUTH_SECRET nor EVERSTEP_AUTH_JWKS_URL is set: only API keys are accepted"
         )
         return Doorkeeper(None, keys)
     tokens = Tokens(settings.auth_secret, jwks, settings.auth_issuer, settings.auth_audience)
@@ -56,41 +56,46 @@ def door(settings: Settings, keys: KeyStore) -> Authenticate:
 
 
 def signer(settings: Settings) -> Signer | None:
-    """What lets browsers into channels of the gateway."""
+    """Return the signer of browser subscriptions to the gateway's channels."""
     secret = settings.gateway_secret
     return None if secret is None else Signer(settings.broadcast_key, secret)
 
 
 def doors(settings: Settings, engine: AsyncEngine) -> "ApiDoors":
-    """The doors of an installation's gateway."""
+    """Return the gateway's access control."""
     keys = PostgresKeys(engine)
     return ApiDoors(door(settings, keys), PostgresStreams(engine), keys)
 
 
 @dataclass(frozen=True, slots=True)
 class ApiDoors:
-    """Asks whoever lets callers into the HTTP API."""
+    """Admits subscribers by the authentication of the HTTP API."""
 
     authenticate: Authenticate
     streams: StreamStore
     keys: KeyStore
 
     async def guest(self, token: str) -> Guest:
-        """Whose token this is; `NotAdmitted` if nobody's, `StoreUnavailable` if nobody can tell now."""
+        """Return the caller with this token.
+
+        Raises:
+            NotAdmitted: The token is not valid.
+            StoreUnavailable: The token cannot be checked now.
+        """
         try:
             caller = await self.authenticate(f"Bearer {token}")
         except Refusal as refusal:
             if refusal.status == HTTPStatus.UNAUTHORIZED:
                 raise NotAdmitted(refusal.detail) from None
-            # The identity provider's keys are not there yet.
+            # The identity provider's keys have not been fetched yet.
             raise StoreUnavailable(refusal.detail) from None
         return Guest(caller.tenant_id, caller.scope.user_id, caller.may_watch_until(time.time()))
 
     async def is_good_key(self, key_id: UUID) -> bool:
-        """Whether an API key still opens anything."""
+        """Return whether an API key is still valid."""
         return await self.keys.is_good_key(key_id)
 
     async def stream(self, channel: Channel, guest: Guest | None) -> UUID | None:
-        """The stream that a channel means, if this guest may watch it."""
+        """Return the stream of a channel if the caller may subscribe to it."""
         scope = None if guest is None else Scope(guest.tenant_id, guest.user_id)
         return await self.streams.stream(channel, scope)

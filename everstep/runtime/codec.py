@@ -1,8 +1,7 @@
-"""Payloads that Temporal stores but cannot read: AES-GCM, with a key that only we have.
+"""Encryption of Temporal payloads with AES-GCM, with a key that Temporal does not have.
 
-Histories hold facts and references, no texts; whoever does not want Temporal to see even those sets
-`EVERSTEP_PAYLOAD_KEY`. Failures are encoded along with the payloads: a codec alone would leave the
-messages of errors readable.
+Histories hold facts and references, no texts. To hide even those from Temporal, set `EVERSTEP_PAYLOAD_KEY`.
+Failures are encoded along with the payloads: a codec alone would leave error messages readable.
 """
 
 import base64
@@ -20,14 +19,15 @@ from everstep.agent_domain.errors import EverstepError, InvalidInput
 
 ENCODING = b"binary/everstep-aes-gcm"
 REFUSED = b"binary/everstep-refused"
-"""What a plain payload becomes where none is accepted. To raise here would fail the workflow's task again and
-again, because of a signal that anyone may have sent; what cannot be read is dropped or refused instead."""
+"""The encoding of a plain payload that is refused. Raising here would fail the workflow's task again and
+again, because of a signal that any client may have sent; instead the unreadable payload is dropped or
+refused."""
 NONCE_BYTES = 12
 KEY_BYTES = 32
 
 
 class WrongPayloadKey(EverstepError):
-    """A payload was encrypted with another key than this process has."""
+    """A payload was encrypted with a different key."""
 
 
 class PlainPayload(EverstepError):
@@ -36,17 +36,17 @@ class PlainPayload(EverstepError):
     def __init__(self) -> None:
         super().__init__(
             "a payload in Temporal is not encrypted, although payload_key is set: its sender needs the key; "
-            "EVERSTEP_ACCEPT_PLAIN_PAYLOADS=true accepts what was written before there was a key"
+            "EVERSTEP_ACCEPT_PLAIN_PAYLOADS=true accepts payloads from before there was a key"
         )
 
 
 class AesGcmCodec(PayloadCodec):
-    """Encrypts every payload, and reads encrypted ones only.
+    """Encrypts every payload, and accepts only encrypted ones.
 
     Args:
         key: 32 bytes.
-        accepts_plain: whether payloads that are not encrypted are read, too: while executions run that began
-            before there was a key.
+        accepts_plain: Whether plain payloads are read too, while executions run that began before there was a
+            key.
     """
 
     def __init__(self, key: bytes, *, accepts_plain: bool = False) -> None:
@@ -55,7 +55,7 @@ class AesGcmCodec(PayloadCodec):
 
     @classmethod
     def of(cls, text: str, *, accepts_plain: bool = False) -> Self:
-        """From a key as it stands in the environment: 32 bytes in base64."""
+        """Create a codec from a key in the environment: 32 bytes in base64."""
         try:
             key = base64.b64decode(text, validate=True)
         except binascii.Error:
@@ -68,7 +68,7 @@ class AesGcmCodec(PayloadCodec):
         return cls(key, accepts_plain=accepts_plain)
 
     async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
-        """Encrypt."""
+        """Encrypt payloads."""
         return [self._encrypted(payload) for payload in payloads]
 
     def _encrypted(self, payload: Payload) -> Payload:
@@ -77,12 +77,12 @@ class AesGcmCodec(PayloadCodec):
         return Payload(metadata={"encoding": ENCODING}, data=data)
 
     async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
-        """Decrypt."""
+        """Decrypt payloads."""
         return [self._decrypted(payload) for payload in payloads]
 
     def _decrypted(self, payload: Payload) -> Payload:
         if payload.metadata.get("encoding") != ENCODING:
-            # Its data tell an execution from before there was a key from a workflow that is none.
+            # Its data distinguish an execution from before there was a key from a foreign workflow.
             return (
                 payload if self._accepts_plain else Payload(metadata={"encoding": REFUSED}, data=payload.data)
             )

@@ -1,14 +1,14 @@
-"""What a connection of the HTTP API may cost before anyone knows who opened it.
+"""Resource limits of an HTTP connection before its caller is authenticated.
 
 uvicorn parses HTTP with h11 and runs the application. It has no limits for a client that sends half a head,
 that sends nothing, or that sends more than it reads. This protocol adds them:
 
-- the connections are counted, in all and by address, and those over the limit are refused at once;
-- a head has a size, a number of lines and a time; an idle connection has a time;
+- connections are counted, in total and by address, and those over the limit are refused at once;
+- a head has limits on size, number of lines and time; an idle connection has a time limit;
 - a body is read from the socket only while the application asks for it;
-- a client that does not take what was written is disconnected.
+- a client that does not read its response is disconnected.
 
-Reads are small, so what is in memory before a request has a caller is a head and one read.
+Reads are small, so a request holds one head and one read in memory until its caller is known.
 """
 
 import asyncio
@@ -27,45 +27,45 @@ from everstep.http_api.middleware import MAX_HEAD, MAX_HEADERS
 from everstep.http_api.problems import Refusal
 
 _READ = bytearray(16 * 1024)
-"""Where every read of the process goes first: it is copied before the next one."""
+"""The shared buffer of all reads in the process: each read is copied out before the next one."""
 _READ_VIEW = memoryview(_READ)
 
 SPARE = 100
-"""Connections over the limit that are told why; those beyond are cut without a word."""
+"""Connections over the limit that get a response; further ones are closed without one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Of one process."""
+    """The limits of one process."""
 
     connections: int = 2000
     per_address: int = 500
     head_seconds: float = 10.0
     """From the first byte of a head to its last."""
     idle_seconds: float = 30.0
-    """In which a connection has to begin a request, the first one and each further one."""
+    """The time for a connection to begin its first or its next request."""
     stall_seconds: float = 30.0
-    """In which a client has to take something of what was written."""
+    """The time in which a client has to read some of the response."""
     linger_seconds: float = 2.0
-    """For a client to read a refusal."""
+    """The time for a client to read a refusal."""
 
     def within(self, descriptors: int) -> Self:
-        """The same, with at most so many connections: every one takes a file descriptor."""
+        """Return the limits with no more connections than file descriptors allow: each takes one."""
         return replace(self, connections=min(self.connections, descriptors))
 
 
 class Connections:
-    """All connections of a server."""
+    """The connections of a server."""
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
         self.by_address = Counter[str]()
-        """Those that were let in."""
+        """Admitted connections."""
         self.refused = 0
-        """Those that are being told that there are too many."""
+        """Connections that are being sent a refusal."""
 
     def admit(self, address: str) -> bool:
-        """Count one more, if there is room."""
+        """Count a connection and return True if there is room for it."""
         limits = self.limits
         if self.by_address.total() >= limits.connections or self.by_address[address] >= limits.per_address:
             return False
@@ -73,14 +73,14 @@ class Connections:
         return True
 
     def leave(self, address: str) -> None:
-        """Count one fewer of those that were let in."""
+        """Uncount an admitted connection."""
         self.by_address[address] -= 1
         if not self.by_address[address]:
             del self.by_address[address]
 
 
 class Connection(H11Protocol, asyncio.BufferedProtocol):  # pyright: ignore[reportUnsafeMultipleInheritance] -- neither has state
-    """One client."""
+    """The connection of one client."""
 
     def __init__(
         self,
@@ -100,10 +100,10 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):  # pyright: ignore[repo
         self._due: asyncio.TimerHandle | None = None
         self._stall: asyncio.TimerHandle | None = None
 
-    # What the transport calls.
+    # Callbacks of the transport.
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] -- as uvicorn has it
-        """Count it, and refuse it where there are too many."""
+        """Count the connection, and refuse it if there are too many."""
         super().connection_made(transport)
         self._address = self.client[0] if self.client else ""
         self._is_admitted = self._connections.admit(self._address)
@@ -117,7 +117,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):  # pyright: ignore[repo
             self._refuse(problems.crowded())
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget it."""
+        """Uncount the connection and cancel its timers."""
         super().connection_lost(exc)
         self._cancel_due()
         if self._stall:
@@ -128,16 +128,16 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):  # pyright: ignore[repo
             self._connections.refused -= 1
 
     def get_buffer(self, sizehint: int) -> bytearray:
-        """Where the transport reads to."""
+        """Return the buffer for the next read."""
         del sizehint
         return _READ  # type: ignore[return-value]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take what was read."""
+        """Process the bytes that were read."""
         self.data_received(bytes(_READ_VIEW[:nbytes]))
 
     def data_received(self, data: bytes) -> None:
-        """Parse it, and hold the limits."""
+        """Parse the data and enforce the limits."""
         if self._is_refused:
             return
         super().data_received(data)
@@ -145,11 +145,11 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):  # pyright: ignore[repo
             self._hold_limits()
 
     def pause_writing(self) -> None:
-        """The client takes less than is written."""
+        """Start the timer for a client that reads too slowly."""
         super().pause_writing()
         self._watch_writing()
 
-    # What uvicorn calls.
+    # Callbacks of uvicorn.
 
     def on_response_complete(self) -> None:
         """Wait for the next request."""
@@ -159,12 +159,12 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):  # pyright: ignore[repo
             self._hold_limits()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Nothing came after an answer."""
+        """Close a connection that sent no further request."""
         super().timeout_keep_alive_handler()
         self._watch_writing()
 
     def send_400_response(self, msg: str) -> None:
-        """What came is no request, or its body is none."""
+        """Refuse a malformed request or body."""
         del msg
         is_too_large = len(self._unparsed) > MAX_HEAD
         refusal = problems.head_too_large(MAX_HEAD, MAX_HEADERS) if is_too_large else problems.malformed()
@@ -174,16 +174,15 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):  # pyright: ignore[repo
             self._watch_writing()
             return
         if cycle:
-            # The application does not answer a request that never arrives.
+            # The application must not answer a request that never arrived.
             cycle.disconnected = True
             cycle.message_event.set()
         self._refuse(refusal)
 
-    # The limits.
+    # Enforcement of the limits.
 
     @property
     def _open_cycle(self) -> RequestResponseCycle | None:
-        """The request that is being answered, if there is one."""
         cycle = cast("RequestResponseCycle | None", self.cycle)
         return None if cycle is None or cycle.response_complete else cycle
 
@@ -196,7 +195,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):  # pyright: ignore[repo
             self._cancel_due()
             cycle = self._open_cycle
             if cycle and cycle.more_body:
-                # The application resumes it whenever it asks for a part of the body.
+                # The application resumes reading whenever it asks for a part of the body.
                 self.flow.pause_reading()
             return
         unparsed = self._unparsed
@@ -229,7 +228,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):  # pyright: ignore[repo
             self._due = None
 
     def _refuse(self, refusal: Refusal) -> None:
-        """Say why, outside of any request, and close; what still comes is dropped unread."""
+        """Send a refusal outside of any request, and close; further input is dropped unread."""
         if self._is_refused or self.transport.is_closing():
             return
         self._is_refused = True
@@ -245,7 +244,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):  # pyright: ignore[repo
             self._look_at_writing(None)
 
     def _look_at_writing(self, before: int | None) -> None:
-        """Disconnect a client that has taken nothing since the last look."""
+        """Disconnect a client that has read nothing since the last check."""
         self._stall = None
         size = self.transport.get_write_buffer_size()
         if size and before is not None and size >= before:
@@ -255,7 +254,6 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):  # pyright: ignore[repo
 
 
 def _written(refusal: Refusal) -> bytes:
-    """A refusal as HTTP."""
     answer = problems.rendered(refusal, None)
     answer.headers["connection"] = "close"
     head = [f"HTTP/1.1 {refusal.status} {refusal.title}".encode()]

@@ -1,4 +1,4 @@
-"""The application's own policy about contexts, as the settings name it."""
+"""Loading of the application's context policy, which a setting names."""
 
 import inspect
 from typing import Any, cast
@@ -10,10 +10,10 @@ from everstep.runtime.agents import attribute_of
 
 
 def load_context_policy(where: str) -> ContextPolicy:
-    """The policy at `module:attribute`: an object, or a class without arguments.
+    """Load the policy at `module:attribute`: an object, or a class without arguments.
 
     Raises:
-        InvalidInput: there is none; the message says what to change.
+        InvalidInput: There is no such policy; the message says what to change.
     """
     module_name, colon, attribute = where.partition(":")
     if not (module_name and colon and attribute):
@@ -27,10 +27,10 @@ def load_context_policy(where: str) -> ContextPolicy:
         raise InvalidInput(f"context_policy cannot be used: {error}") from error
     except Exception as error:
         said = f"{type(error).__name__}: {error}"
-        raise InvalidInput(f"context_policy '{where}' cannot be made: {cut(said, 300)}") from error
+        raise InvalidInput(f"context_policy '{where}' cannot be created: {cut(said, 300)}") from error
     if not _is_policy(policy):
         raise InvalidInput(
-            f"context_policy '{where}' is no policy; it needs `async def check(self, context, caller)`"
+            f"context_policy '{where}' is not a policy; it needs `async def check(self, context, caller)`"
         )
     return cast("ContextPolicy", policy)
 

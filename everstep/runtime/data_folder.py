@@ -1,12 +1,12 @@
-"""Where a local installation keeps its data, and how other processes find them.
+"""The data folder of a local installation, and how other processes find it.
 
-By default the data lie outside of the project, where its agents have no business:
+By default the data are outside of the project, where its agents have no access:
 `$XDG_STATE_HOME/everstep/<hash of the project's path>`. `.everstep/` in the project is used on request
-(`--data .everstep`), and where an installation on this machine has made it before.
+(`--data .everstep`), and if an installation on this machine created it earlier.
 
-Each data folder holds a record of its project, so that a project that was moved or cloned can be told
-where its data are. A `.everstep/` that came with the project, such as in a cloned repository, is never
-taken by itself: who can write a database's files can run code as its server.
+Each data folder records its project, so that the user of a project that was moved or cloned can be shown
+where its data are. A `.everstep/` that came with the project, such as in a cloned repository, is never used
+without a request: write access to a database's files is enough to run code as its server.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ from everstep.runtime.repositories import Repository
 from everstep.runtime.settings import Settings
 
 IN_PROJECT: Final = ".everstep"
-"""The data folder inside a project, for those who ask for it."""
+"""The data folder inside a project, on request."""
 
 RECORD: Final = "project.json"
 
@@ -42,24 +42,24 @@ HOW_TO_NAME: Final = "name the data folder with --data or EVERSTEP_DATA"
 
 
 class ProjectRecord(BaseModel, frozen=True):
-    """Which project a data folder belongs to; a file inside it."""
+    """The project of a data folder, stored in a file inside the data folder."""
 
     project: Path
     data: Path
     folder_id: str | None = None
-    """Device and inode of the project's folder, which it keeps when it is renamed."""
+    """Device and inode of the project's folder, which survive a rename."""
     repository: Repository = Repository()
 
     @classmethod
     def of(cls, project: Path, data: Path) -> Self:
-        """The record of a project whose data are in this folder."""
+        """Return the record of a project whose data are in this folder."""
         return cls(
             project=project, data=data, folder_id=_folder_id(project), repository=Repository.of(project)
         )
 
     @classmethod
     def read(cls, data: Path) -> Self | None:
-        """The record in a data folder; None where there is none that can be read."""
+        """Return the record in a data folder, or None if there is none that can be read."""
         try:
             with (data / RECORD).open("rb") as file:
                 return cls.model_validate_json(file.read(MAX_RECORD_BYTES))
@@ -67,7 +67,7 @@ class ProjectRecord(BaseModel, frozen=True):
             return None
 
     def is_project_of(self, other: "ProjectRecord") -> bool:
-        """Whether both projects are one repository, or one folder that was renamed."""
+        """Return whether both projects are copies of one repository, or one folder that was renamed."""
         if self.repository.is_same_as(other.repository):
             return True
         was_renamed = self.folder_id is not None and self.folder_id == other.folder_id
@@ -75,10 +75,10 @@ class ProjectRecord(BaseModel, frozen=True):
 
 
 def data_folder(settings: Settings) -> Path:
-    """The data folder of the project in the current folder.
+    """Return the data folder of the project in the current folder.
 
     Raises:
-        InvalidInput: None is set, and this user has no home for one.
+        InvalidInput: None is set, and this user has no home folder for one.
     """
     if settings.data_dir is not None:
         return _absolute(settings.data_dir)
@@ -90,7 +90,7 @@ def data_folder(settings: Settings) -> Path:
 
 
 def known_data_folder(settings: Settings) -> Path | None:
-    """The same; None where there cannot be any."""
+    """Return the data folder, or None if there cannot be one."""
     try:
         return data_folder(settings)
     except InvalidInput:
@@ -98,10 +98,10 @@ def known_data_folder(settings: Settings) -> Path | None:
 
 
 def private_folders(settings: Settings) -> tuple[Path, ...]:
-    """Folders with data of local installations, which no agent may reach, wherever they lie.
+    """Return the folders with data of local installations, which agents must not reach, wherever they are.
 
-    They are the data folder of this project, those of all other projects of this user, and the folder of
-    the socket by which this process reaches its database.
+    They are the data folder of this project, those of this user's other projects, and the folder of the
+    socket to this process's database.
     """
     folders = [known_data_folder(settings), _folder_of_all(os.environ)]
     if settings.data_dir is None:
@@ -111,7 +111,7 @@ def private_folders(settings: Settings) -> tuple[Path, ...]:
 
 
 def record_project(data: Path) -> None:
-    """Note in a data folder whose data it holds, unless the project that is noted is still there."""
+    """Record the current project in a data folder, unless the recorded project still exists."""
     known = ProjectRecord.read(data)
     if known and known.data == data and known.project.is_dir():
         return
@@ -121,7 +121,7 @@ def record_project(data: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The data folder that a start uses, and what its user should know of it."""
+    """The data folder that a start uses, and notices for its user."""
 
     folder: Path
     is_new: bool
@@ -129,7 +129,7 @@ class Finding:
 
 
 def look_around(settings: Settings) -> Finding:
-    """Find the data folder before it is made, and what else there is."""
+    """Find the data folder before it is created, and related folders."""
     folder = data_folder(settings)
     is_new = not has_data(folder)
     if settings.data_dir is not None:
@@ -143,8 +143,8 @@ def _remarks(folder: Path, is_new: bool) -> Iterator[str]:
     if folder == inside:
         usual = _usual_folder(project)
         yield (
-            f"The data of this project are in {inside}, inside the project. To keep them where its agents "
-            f"have no business, stop it and: {_move(inside, usual)}"
+            f"The data of this project are in {inside}, inside the project. To keep them out of reach of "
+            f"its agents, stop it and: {_move(inside, usual)}"
         )
         return
     if is_new:
@@ -155,16 +155,16 @@ def _remarks(folder: Path, is_new: bool) -> Iterator[str]:
         for other in _data_of_same_project(project, folder):
             yield (
                 f"The same project has data in {other.data}, from {other.project}. "
-                f"To go on with them: everstep --data {shlex.quote(str(other.data))} up"
+                f"To use them: everstep --data {shlex.quote(str(other.data))} up"
             )
     if has_data(inside):
         yield (
-            f"{inside} holds data that were not made here, and is not used. "
+            f"{inside} holds data that were not created here, and is not used. "
             f"If they are yours: everstep --data {IN_PROJECT} up"
         )
     if is_in_container() and _goes_with_container(folder):
         yield (
-            f"This is a container, and {folder} goes when it goes. To keep the data, mount a volume and "
+            f"This is a container, and {folder} is deleted with it. To keep the data, mount a volume and "
             f"{HOW_TO_NAME}."
         )
 
@@ -176,12 +176,12 @@ def _move(folder: Path, to: Path) -> str:
 def is_in_container(
     signs: tuple[str, ...] = CONTAINER_SIGNS, environment: Mapping[str, str] = os.environ
 ) -> bool:
-    """Whether this process runs in a container."""
+    """Return whether this process runs in a container."""
     return any(map(os.path.exists, signs)) or "KUBERNETES_SERVICE_HOST" in environment
 
 
 def _goes_with_container(folder: Path) -> bool:
-    """Whether the folder is, or will be, on the container's own file system rather than on a volume."""
+    """Return whether the folder is, or will be, on the container's own file system and not on a volume."""
     there = next(each for each in (folder, *folder.parents) if each.exists())
     return there.stat().st_dev == Path("/").stat().st_dev
 
@@ -190,22 +190,22 @@ def _data_of_same_project(project: Path, folder: Path) -> Iterator[ProjectRecord
     ours = ProjectRecord.of(project, folder)
     for data in sorted(folder.parent.glob("*")):
         theirs = ProjectRecord.read(data) if data != folder and has_data(data) else None
-        # The record may be older than the folder's place.
+        # The folder may have been moved after its record was written.
         if theirs and ours.is_project_of(theirs):
             yield theirs.model_copy(update={"data": data})
 
 
 def _was_made_here(folder: Path) -> bool:
-    """Whether an installation on this machine has made its data in this very place.
+    """Return whether an installation on this machine created its data in this very place.
 
-    The path is noted inside, and whoever prepares a repository for others does not know theirs.
+    The path is recorded inside, and the author of a prepared repository cannot know this user's path.
     """
     if not has_data(folder) or folder.is_symlink() or folder.stat().st_uid != os.geteuid():
         return False
     if (record := ProjectRecord.read(folder)) is not None:
         return record.data == folder
     try:
-        # Releases without such a record started PostgreSQL with this path.
+        # Earlier releases kept no record but started PostgreSQL with this path.
         command = (folder / "postgres" / "postmaster.opts").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return False
@@ -215,14 +215,14 @@ def _was_made_here(folder: Path) -> bool:
 def _usual_folder(project: Path) -> Path:
     home = _folder_of_all(os.environ)
     if home is None:
-        raise InvalidInput(f"this user has no home folder where data could be kept: {HOW_TO_NAME}")
+        raise InvalidInput(f"this user has no home folder for the data: {HOW_TO_NAME}")
     return home / hashlib.sha256(os.fsencode(project)).hexdigest()[:16]
 
 
 def _folder_of_all(environment: Mapping[str, str]) -> Path | None:
-    """Where the data folders of all projects are; None without a home."""
+    """Return the parent of all projects' data folders, or None without a home folder."""
     state = Path(environment.get("XDG_STATE_HOME", ""))
-    # The specification wants a relative one ignored.
+    # The XDG specification requires a relative path to be ignored.
     if state.is_absolute():
         return state / "everstep"
     try:

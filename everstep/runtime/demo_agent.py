@@ -1,4 +1,4 @@
-"""The agent that every installation has: it needs no tools and says so."""
+"""The demo agent of every installation, which needs no tools."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What is wrong with an installation, and how to mend it."""
+"""Diagnosis of an installation: what is wrong, and how to fix it."""
 
 import asyncio
 import os
@@ -37,19 +37,19 @@ from everstep.store.migrate import pending
 from everstep.workflows.contracts import ExecutionInput, workflow_id
 
 PATIENCE = timedelta(seconds=3)
-"""A worker that is there takes a question within milliseconds."""
+"""A running worker takes a query within milliseconds."""
 WORKER_PATIENCE = timedelta(seconds=40)
-"""And answers as fast, unless its own database is silent: then it says so after its deadlines."""
+"""It answers as fast, unless its own database does not respond: then it answers after its deadlines."""
 LOOK_SECONDS = 60.0
-"""No look takes longer, whatever hangs."""
+"""The limit for each check."""
 
 PROVIDER_SECONDS = 5.0
 
 VERSIONED = WorkerVersioningMode.WORKER_VERSIONING_MODE_VERSIONED
-"""Such workers are given only what belongs to their version; a question of ours may not."""
+"""Such workers only receive tasks of their own version, so an unversioned query may never arrive."""
 
 NOBODY = UUID(int=0)
-"""An execution that does not exist: to be told so is an answer."""
+"""The id of an execution that does not exist: a worker's "not found" shows that it works."""
 
 HOW_TO_WORK = "start one with `everstep worker`"
 SAME_KEY = "all processes need the same EVERSTEP_PAYLOAD_KEY"
@@ -57,14 +57,14 @@ SAME_KEY = "all processes need the same EVERSTEP_PAYLOAD_KEY"
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     is_good: bool
     text: str
 
 
 async def examined(settings: Settings) -> AsyncGenerator[Finding]:
-    """Everything that an execution needs, in the order in which it needs it."""
+    """Check everything that an execution needs, in the order in which it needs it."""
     try:
         settings = located(settings)
     except EverstepError as error:
@@ -85,7 +85,7 @@ async def examined(settings: Settings) -> AsyncGenerator[Finding]:
     worker = await _found("A worker", _worker, settings)
     yield worker
     if not (database.is_good and models.is_good and agents.is_good):
-        # What is missing there keeps us from opening the installation, and was told.
+        # A missing part prevents opening the installation, and was reported above.
         return
     try:
         async with opened(settings, "everstep doctor") as installation:
@@ -98,11 +98,13 @@ async def examined(settings: Settings) -> AsyncGenerator[Finding]:
     except (EverstepError, RPCError) as error:
         yield Finding(False, str(error))
     except TimeoutError:
-        yield Finding(False, f"what runs cannot be looked at within {LOOK_SECONDS:g} seconds; try again")
+        yield Finding(
+            False, f"the running executions cannot be checked within {LOOK_SECONDS:g} seconds; try again"
+        )
 
 
 async def _found(what: str, look: Callable[[Settings], Awaitable[Finding]], settings: Settings) -> Finding:
-    """What a look found; that it could not be taken is a finding, too."""
+    """Return the finding of a check; a check that fails or times out is a finding, too."""
     try:
         async with asyncio.timeout(LOOK_SECONDS):
             return await look(settings)
@@ -135,7 +137,7 @@ async def _temporal(settings: Settings) -> Finding:
 
 
 async def _worker(settings: Settings) -> Finding:
-    """Whether somebody works. Temporal remembers workers for minutes, so one of them is asked."""
+    """Check for a worker. Temporal lists workers for minutes after they end, so one of them is queried."""
     client, queue = await connect(settings), settings.task_queue
     request = DescribeTaskQueueRequest(
         namespace=client.namespace,
@@ -146,7 +148,7 @@ async def _worker(settings: Settings) -> Finding:
     if not pollers:
         return Finding(False, f"no worker listens on '{queue}': {HOW_TO_WORK}")
     if any(poller.deployment_options.worker_versioning_mode == VERSIONED for poller in pollers):
-        return Finding(True, f"workers of certain versions listen on '{queue}'")
+        return Finding(True, f"only versioned workers listen on '{queue}'")
     try:
         await client.execute_activity(
             "everstep.act",
@@ -171,13 +173,13 @@ async def _worker(settings: Settings) -> Finding:
 
 
 def _answer(said: BaseException | None, queue: str) -> Finding:
-    """What a worker's answer tells; that there is no such execution was to be expected."""
+    """Return the finding from a worker's answer, which is expected to be "not found"."""
     match said:
         case NoAnswer() if said.type is not TimeoutType.SCHEDULE_TO_START:
             seconds = f"{WORKER_PATIENCE.total_seconds():g} seconds"
             return Finding(
                 False,
-                f"a worker on '{queue}' took a question and did not answer within {seconds}: see its log",
+                f"a worker on '{queue}' took a query and did not answer within {seconds}: see its log",
             )
         case NoAnswer():
             seconds = f"{PATIENCE.total_seconds():g} seconds"
@@ -204,7 +206,7 @@ async def _models(settings: Settings) -> Finding:
 
 
 async def _refusal(preset: Preset, key: str | None) -> str | None:
-    """What the provider has against us. It is asked for the list of its models, which costs nothing."""
+    """Return why the provider refuses a request for its list of models, which costs nothing."""
     match preset.driver:
         case Driver.SCRIPTED:
             return None
@@ -228,29 +230,29 @@ async def _refusal(preset: Preset, key: str | None) -> str | None:
     if answer.status_code in {401, 403}:
         where = f"the key in {preset.api_key_env}" if preset.api_key_env else "to answer without a key"
         return f"the provider refuses {where} (HTTP {answer.status_code}): check it, or api_key_env"
-    # A server without such a list may do all the rest.
+    # A server without such a list may support everything else.
     return None
 
 
 async def _agents(settings: Settings) -> Sequence[Finding]:
-    """Whether all can be had, and whether their commands can be run here: a worker may be another machine.
+    """Check that all agents load, and that their commands can run here, although a worker may be elsewhere.
 
-    They are looked for once, as what cannot be used is warned about each time.
+    The agents are loaded once, because each load warns about unusable ones.
     """
     try:
-        # Whether the default preset is there was looked at with the models.
+        # The check of the models covers the default preset.
         presets = Presets.read(settings.presets, os.environ)
         close_to_agents(settings)
         known = known_agents(settings.agents, presets, settings.mcp)
     except EverstepError as error:
         return [Finding(False, str(error))]
-    except Exception as error:  # noqa: BLE001 -- anybody's module
+    except Exception as error:  # noqa: BLE001 -- an arbitrary module
         where = ", ".join(settings.agents)
         return [Finding(False, f"{where} cannot be imported: {type(error).__name__}: {error}")]
     default = settings.default_agent
     if default is not None and default not in known:
         return [Finding(False, f"default_agent: {UnknownName('agent', default, known)}")]
-    told = ", ".join(known) if settings.agents else "only the demo agent; EVERSTEP_AGENTS names your own"
+    told = ", ".join(known) if settings.agents else "only the demo agent; set EVERSTEP_AGENTS to use your own"
     keyless = [finding for name, agent in known.items() if (finding := _keyless(name, agent, presets))]
     tools = [
         (name, tool) for name, agent in known.items() for tool in agent.tools if isinstance(tool, BashTool)
@@ -260,7 +262,7 @@ async def _agents(settings: Settings) -> Sequence[Finding]:
 
 
 def _keyless(name: str, agent: AgentDefinition, presets: Presets) -> Finding | None:
-    """Whether the model of an agent that names one lacks its key."""
+    """Return a finding if an agent names a model whose key is missing."""
     wanted = agent.model_settings or agent.llm_preset
     if not wanted or (isinstance(agent.driver, StepDriver) and not agent.driver.wants_model):
         return None
@@ -268,7 +270,7 @@ def _keyless(name: str, agent: AgentDefinition, presets: Presets) -> Finding | N
         for preset in presets.chain(presets.resolve(wanted)):
             preset.key(os.environ)
     except EverstepError as error:
-        return Finding(False, f"the agent '{name}' cannot ask its model: {error}")
+        return Finding(False, f"the agent '{name}' cannot call its model: {error}")
     return None
 
 
@@ -283,8 +285,8 @@ async def _sandbox(agent: str, policy: ExecutionPolicy) -> Finding:
 
 
 async def _payloads(installation: Installation) -> Finding:
-    """Whether this process can read what the newest execution began with."""
-    good = Finding(True, "what Temporal stores can be read")
+    """Check that this process can decrypt the input of the newest execution."""
+    good = Finding(True, "payloads in Temporal can be read")
     for row in (await installation.client.list(limit=1)).rows:
         handle = installation.temporal.get_workflow_handle(workflow_id(row.ref))
         try:
@@ -292,11 +294,11 @@ async def _payloads(installation: Installation) -> Finding:
             payloads = began.workflow_execution_started_event_attributes.input.payloads
             if installation.settings.payload_key is None and payloads[0].metadata.get("encoding") == ENCODING:
                 return Finding(
-                    False, f"what Temporal stores is encrypted, and there is no key here: {SAME_KEY}"
+                    False, f"payloads in Temporal are encrypted, and this process has no key: {SAME_KEY}"
                 )
             await installation.temporal.data_converter.decode(payloads, [ExecutionInput])
         except WrongPayloadKey:
-            return Finding(False, f"what Temporal stores was encrypted with another payload_key: {SAME_KEY}")
+            return Finding(False, f"payloads in Temporal were encrypted with another payload_key: {SAME_KEY}")
         except PlainPayload as error:
             return Finding(False, str(error))
         except RPCError as error:
@@ -306,7 +308,7 @@ async def _payloads(installation: Installation) -> Finding:
 
 
 async def _waiting(installation: Installation, *, has_worker: bool) -> Sequence[Finding]:
-    """Executions that nobody has picked up are visible as such."""
+    """Report executions that no worker has picked up."""
     page = await installation.client.list(status=ExecutionStatus.PENDING, limit=100)
     lost = [row for row in page.rows if not await _described(installation, row)]
     waiting, found = len(page.rows) - len(lost), list[Finding]()
@@ -323,15 +325,15 @@ async def _waiting(installation: Installation, *, has_worker: bool) -> Sequence[
 
 
 MANY_TIMES = 3
-"""What passes by itself mostly has by then."""
+"""Most transient failures succeed after fewer attempts."""
 _OUTAGES = frozenset(error.__name__ for error in (*RETRYABLE, UnreadableAnswer))
 SEE_THE_LOG = "the worker's log says why; `everstep cancel` ends it"
 LOOKED_AT = 50
-"""The newest that run, and the newest that should: each costs a question."""
+"""The newest running executions, and the newest that should run: each costs a query."""
 
 
 async def _failing(installation: Installation) -> Sequence[Finding]:
-    """Executions in which the same fails again and again: only Temporal knows, and goes on trying."""
+    """Report executions that fail repeatedly: only Temporal knows them, and it retries without end."""
     found = list[Finding]()
     running, pending = [
         (await installation.client.list(status=status, limit=LOOKED_AT)).rows
@@ -357,7 +359,7 @@ def _failed(activity: PendingActivityInfo) -> str:
 
 
 async def _described(installation: Installation, row: ExecutionRow) -> WorkflowExecutionDescription | None:
-    """What Temporal says of it, if it has come that far."""
+    """Return Temporal's description of the execution, or None if it has not reached Temporal."""
     try:
         return await installation.temporal.get_workflow_handle(workflow_id(row.ref)).describe()
     except RPCError as error:

@@ -1,4 +1,4 @@
-"""What viewers watch over: a gateway, and its link to whoever writes."""
+"""The process of the gateway, and its links to publishers."""
 
 import asyncio
 import logging
@@ -42,7 +42,7 @@ NO_SECRET = "set EVERSTEP_AUTH_SECRET or EVERSTEP_BROADCAST_SECRET, the same for
 
 @asynccontextmanager
 async def gateway_of(settings: Settings, listener: socket.socket) -> AsyncGenerator[str]:
-    """Relay meanwhile, as a process of its own; the URL."""
+    """Run a gateway as a process of its own within the block; yield the URL."""
     engine = create_engine(
         settings.required("database_url", HOW_TO_START), application_name="everstep gateway"
     )
@@ -55,7 +55,7 @@ async def gateway_of(settings: Settings, listener: socket.socket) -> AsyncGenera
 
 @asynccontextmanager
 async def relaying_locally(installation: Installation) -> AsyncGenerator[str]:
-    """Relay meanwhile, on the port that is set or a free one, and let other processes know where."""
+    """Run a gateway on the configured or a free port, and store its URL for other processes."""
     settings = installation.settings
     told = data_folder(settings) / GATEWAY_URL
     async with relaying(settings, installation.store.engine, or_any_port=True) as url:
@@ -74,7 +74,7 @@ async def relaying(
     or_any_port: bool = False,
     listener: socket.socket | None = None,
 ) -> AsyncGenerator[str]:
-    """Relay meanwhile, on the listener if one is given; the URL at which viewers watch."""
+    """Run a gateway within the block, on the given listener if any; yield the URL for subscribers."""
     signs = _signer(settings)
     metrics = Metrics()
     hub = Hub(PostgresJournal(engine), metrics)
@@ -93,7 +93,7 @@ async def relaying(
 
 
 def gateway_port(settings: Settings) -> Port:
-    """The port of the gateway, on which it answers as soon as somebody serves it."""
+    """Return the port of the gateway, for a process that waits before it serves."""
     _signer(settings)
     hosts = allowed_hosts(settings, settings.gateway_host, "EVERSTEP_GATEWAY")
     return Port(_bound(settings), hosts)
@@ -112,20 +112,22 @@ def _bound(settings: Settings, *, or_any: bool = False) -> socket.socket:
 def _signer(settings: Settings) -> Signer:
     signs = signer(settings)
     if signs is None:
-        raise InvalidInput(f"there is no secret that writers and viewers are known by: {NO_SECRET}")
+        raise InvalidInput(
+            f"no secret is set that publishers and subscribers could be authenticated with: {NO_SECRET}"
+        )
     return signs
 
 
 @asynccontextmanager
 async def feeding(settings: Settings, engine: AsyncEngine) -> AsyncGenerator[Feeds | None]:
-    """Streams as server-sent events meanwhile; None where no secret is set that writers are known by."""
+    """Yield streams as server-sent events, or None if no secret for publishers is set."""
     signs = signer(settings)
     if signs is None:
         yield None
         return
     metrics = Metrics()
     hub = Hub(PostgresJournal(engine), metrics)
-    # The gateway of the same machine may have a link port of its own.
+    # A gateway on the same machine may have configured the link port.
     settings = settings.model_copy(update={"gateway_link_port": 0})
     async with hearing(settings, engine, hub, metrics, signs.secret):
         comparing = asyncio.create_task(
@@ -144,14 +146,14 @@ async def feeding(settings: Settings, engine: AsyncEngine) -> AsyncGenerator[Fee
 async def hearing(
     settings: Settings, engine: AsyncEngine, hub: Hub, metrics: Metrics, secret: str
 ) -> AsyncGenerator[None]:
-    """Take what writers push to a hub meanwhile, and let them know where."""
+    """Accept links of publishers to a hub within the block, and announce their address."""
     host, gateways, own = settings.gateway_host, PostgresGateways(engine), uuid4()
     links = Links(hub, metrics, secret)
     with bound(host, settings.gateway_link_port, what="EVERSTEP_GATEWAY_LINK") as back:
         reached = settings.gateway_link_host or (socket.gethostname() if host in EVERYWHERE else host)
         url = f"ws://{shown(reached, back.getsockname()[1])}"
         async with links.listening(back):
-            # Now, so that a database that cannot be reached is told to whoever starts this.
+            # Announce it now, so that an unreachable database fails the start.
             await gateways.announce(own, url)
             announcing = asyncio.create_task(
                 keep_running(
@@ -176,11 +178,11 @@ async def _announce(gateways: Gateways, own: UUID, url: str) -> None:
         try:
             await gateways.announce(own, url)
         except StoreUnavailable as error:
-            logger.warning("writers are not told that this gateway is here: %s", error)
+            logger.warning("cannot announce this gateway to publishers: %s", error)
 
 
 async def _withdraw(gateways: Gateways, own: UUID) -> None:
     try:
         await gateways.withdraw(own)
     except StoreUnavailable as error:
-        logger.warning("writers are not told that this gateway leaves: %s", error)
+        logger.warning("cannot withdraw this gateway's announcement: %s", error)

@@ -1,7 +1,7 @@
-"""What does not come from Everstep, and reaches its workflows nevertheless.
+"""Protection of Everstep's workflows against input of other Temporal clients.
 
-A workflow of our type that is no execution fails, once. A signal that its handler cannot take is dropped: it
-is part of the history, and the workflow would fail on it at each attempt.
+A workflow of Everstep's type that is no execution fails, once. A signal that its handler cannot decode is
+dropped: it is part of the history, and the workflow would fail on it at each attempt.
 """
 
 import inspect
@@ -20,13 +20,13 @@ from everstep.workflows.foreign_workflows import Foreign, not_ours
 
 
 class Guard(Interceptor):
-    """Looks at what reaches workflows."""
+    """Intercepts the input of workflows."""
 
     def workflow_interceptor_class(
         self,
         input: WorkflowInterceptorClassInput,  # noqa: A002 -- the SDK's name
     ) -> type[WorkflowInboundInterceptor]:
-        """What does it, for one workflow."""
+        """Return the interceptor class of a workflow."""
         del input
         return _Guard
 

@@ -1,4 +1,4 @@
-"""By which names a process is reached."""
+"""The host names under which a process is reached."""
 
 from typing import Final
 
@@ -10,24 +10,25 @@ EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104 -- recognised, not listened 
 
 
 def allowed_hosts(settings: Settings, listens_on: str, what: str) -> AllowedHosts:
-    """The names that are set, and the address that a port is opened on.
+    """Return the configured names, and the address that a port is bound to.
 
-    A process that listens everywhere does not know its names. It refuses to start rather than to refuse every
-    request later: its probes would say that all is well.
+    A process that listens on all addresses does not know its names. It refuses to start, because refusing
+    every request later would leave its probes green.
 
     Args:
-        settings: Where the names are set.
-        listens_on: The host that the port is opened on.
-        what: How the settings of that port begin, such as `EVERSTEP_HTTP`.
+        settings: The settings with the names.
+        listens_on: The host that the port is bound to.
+        what: The prefix of the port's settings, such as `EVERSTEP_HTTP`.
 
     Raises:
-        InvalidInput: A name is none, or there is none where one is needed.
+        InvalidInput: A name is not valid, or none is set and one is needed.
     """
     if listens_on not in EVERYWHERE:
         return AllowedHosts.of([*settings.allowed_hosts, listens_on])
     if not settings.allowed_hosts:
         raise InvalidInput(
-            f"{what}_HOST is {listens_on}, so others reach this process, by names that it does not know: set "
-            f"{SETTING}, such as {SETTING}=api.example.com (* is any name, also one that a web page has made)"
+            f"{what}_HOST is {listens_on}, so other machines reach this process, under names that it does "
+            f"not know: set {SETTING}, such as {SETTING}=api.example.com (* accepts any name, "
+            "including names that web pages choose)"
         )
     return AllowedHosts.of(settings.allowed_hosts)

@@ -1,4 +1,4 @@
-"""Everything wired together: where the servers are, the store, the models, the agents, the client."""
+"""The wiring of an installation: servers, store, models, agents and client."""
 
 import asyncio
 import os
@@ -52,7 +52,7 @@ HOW_TO_START = "start a local installation with `everstep up`, or set DATABASE_U
 
 
 def located(settings: Settings) -> Settings:
-    """The settings, with the addresses of the local installation where none are given."""
+    """Return the settings, with the addresses of the local installation if none are given."""
     if settings.database_url and settings.temporal_address:
         return settings
     data = data_folder(settings)
@@ -70,18 +70,18 @@ def located(settings: Settings) -> Settings:
 
 
 def database_without_password(settings: Settings) -> str:
-    """The database's URL, to be shown."""
+    """Return the database's URL without its password, for display."""
     return make_url(settings.required("database_url", HOW_TO_START)).render_as_string()
 
 
 async def upgrade(settings: Settings) -> None:
-    """Bring the database's tables up to date; safe to repeat, and while others do."""
+    """Upgrade the database's tables; safe to repeat, also from several processes at once."""
     await migrate.upgrade(located(settings).required("database_url", HOW_TO_START))
 
 
 async def restored(settings: Settings) -> None:
-    """Say that the database may not hold any more what viewers have read: all of them read anew."""
-    # The database is enough: after a restore nothing else may be there yet.
+    """Record that the database was restored: all subscribers read their streams again."""
+    # Only the database is needed: after a restore, no other service may run yet.
     url = settings.database_url or located(settings).required("database_url", HOW_TO_START)
     engine = create_engine(url, application_name="everstep db restored")
     try:
@@ -91,7 +91,7 @@ async def restored(settings: Settings) -> None:
 
 
 async def register(settings: Settings) -> str:
-    """Tell Temporal what executions can be searched by; a sentence about what came of it."""
+    """Register the search attributes in Temporal; return a sentence about the result."""
     try:
         await search_attributes.register(await connect(located(settings)), SEARCH_ATTRIBUTES)
     except (EverstepError, RPCError) as error:
@@ -102,7 +102,7 @@ async def register(settings: Settings) -> str:
 
 @dataclass(frozen=True)
 class Installation:
-    """The parts of one installation, ready to be used."""
+    """The parts of an open installation."""
 
     settings: Settings
     temporal: TemporalClient
@@ -119,7 +119,7 @@ class Installation:
 
     @property
     def client(self) -> Client:
-        """What starts and handles executions."""
+        """The client that starts and controls executions."""
         return Client(
             self.temporal,
             self.store,
@@ -131,40 +131,40 @@ class Installation:
 
     @property
     def sessions(self) -> Sessions:
-        """Conversations, one execution after the other."""
+        """The sessions."""
         strike = armed(self.settings.failpoint)
         return Sessions(self.client, self.store, self.default_agent, self.contexts, self.titles, strike)
 
     @cached_property
     def contexts(self) -> ContextRules:
-        """What sessions and messages may be about."""
+        """The rules for the contexts of sessions and messages."""
         named = self.settings.context_policy
         policy = None if named is None else load_context_policy(named)
         return ContextRules(frozenset(self.settings.related_types), policy)
 
     @cached_property
     def titles(self) -> Titles | None:
-        """Who makes titles for sessions, if there is a preset for that."""
+        """The generator of session titles, or None if there is no preset for it."""
         is_there = titles.PRESET in self.models.presets.names
         return Titles(self.models.model(titles.PRESET), self.store) if is_there else None
 
     @cached_property
     def reconciler(self) -> Reconciler:
-        """Who mends what lost processes left behind."""
+        """The reconciler, which recovers what lost processes left behind."""
         return Reconciler(self.sessions)
 
     @property
     def default_agent(self) -> str:
-        """The agent of sessions that name none: the one that is set, else the first."""
+        """The agent of sessions that name none: the configured one, else the first."""
         return self.settings.default_agent or next(iter(self.book.agents))
 
     @property
     def keys(self) -> PostgresKeys:
-        """What the HTTP API keeps."""
+        """The store of idempotency keys and API keys."""
         return PostgresKeys(self.store.engine)
 
     async def work(self, stop: asyncio.Event, strike: Strike = inert) -> None:
-        """Be a worker until told to stop; running model calls may finish."""
+        """Run a worker until the stop event; running model calls may finish."""
         worker = make_worker(
             self.temporal,
             self.store,
@@ -183,7 +183,7 @@ class Installation:
 
 
 def presets_of(settings: Settings) -> Presets:
-    """The presets of an installation; which is the default depends on the keys that are there."""
+    """Return the presets of an installation; the default one depends on the available keys."""
     return Presets.read(settings.presets, os.environ, settings.preset)
 
 
@@ -191,7 +191,7 @@ def presets_of(settings: Settings) -> Presets:
 async def local(
     settings: Settings, *, temporal_port: int = 7233, ui_port: int = 8233
 ) -> AsyncGenerator[tuple[Installation, EmbeddedServices]]:
-    """An installation with servers of its own, whatever the environment names, stopped at the end."""
+    """Open an installation with embedded servers, regardless of the environment; stop them at the end."""
     data = data_folder(settings)
     config = EmbeddedConfig(data, temporal_port, ui_port, search_attributes=SEARCH_ATTRIBUTES)
     async with embedded(config) as services:
@@ -214,9 +214,13 @@ async def local(
 async def opened(
     settings: Settings, application: str = "everstep", *, is_linked: bool = False
 ) -> AsyncGenerator[Installation]:
-    """Connect to everything; what is missing is said in one sentence.
+    """Connect to all servers; an error says in one sentence what is missing.
 
-    A process that stays is linked to the gateways, too. What others store is found there in the tables.
+    Args:
+        settings: The settings.
+        application: The name of the database connections.
+        is_linked: Whether to link to the gateways, as long-running processes do. Without a link, subscribers
+            find new envelopes in the tables.
     """
     settings = located(settings)
     models = Models(presets_of(settings), os.environ)
@@ -236,8 +240,8 @@ async def opened(
 
 @asynccontextmanager
 async def _linked(settings: Settings, engine: AsyncEngine) -> AsyncGenerator[EnvelopeBus]:
-    """To whatever gateways there are, if there is a secret that they may know."""
-    from everstep.streams.publisher import DirectBus  # noqa: PLC0415 -- the commands that only look need no sockets
+    """Yield a bus that is linked to all gateways, if there is a secret for it."""
+    from everstep.streams.publisher import DirectBus  # noqa: PLC0415 -- read-only commands need no sockets
 
     if settings.gateway_secret is None:
         yield NOBODY

@@ -1,4 +1,4 @@
-"""The journal that the gateway reads, out of PostgreSQL."""
+"""The gateway's journal, read from PostgreSQL."""
 
 from collections.abc import Collection, Mapping
 from uuid import UUID
@@ -12,13 +12,19 @@ from everstep.store.journal import JournalTables, NotedText
 
 
 class PostgresJournal:
-    """What is stored, as the gateway takes it: envelopes written as their writers would have pushed them."""
+    """Returns stored envelopes in the form in which publishers push them."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._tables = JournalTables(engine)
 
     async def page(self, stream_id: UUID, after: int | None, limit: int) -> Page | None:
-        """The next envelopes after a seq, in order; after None, none. None if there is no such stream."""
+        """Return the next envelopes after a seq, in order, or None if there is no such stream.
+
+        Args:
+            stream_id: The stream.
+            after: The last seq that the caller has; None returns no envelopes.
+            limit: The largest number of envelopes.
+        """
         found = await self._tables.page(stream_id, after, limit)
         if found is None:
             return None
@@ -26,11 +32,11 @@ class PostgresJournal:
         return Page(found.epoch, found.head, found.oldest, entries)
 
     async def heads(self, stream_ids: Collection[UUID]) -> tuple[str, Mapping[UUID, int]]:
-        """The epoch, and the last seq of each of these streams that exists."""
+        """Return the epoch, and the last seq of each of these streams that exists."""
         return await self._tables.heads(stream_ids)
 
     async def texts(self, stream_id: UUID) -> Mapping[str, Text | None]:
-        """Every execution of a stream that has not ended; with the text of its step, if one is under way."""
+        """Return the running executions of a stream, each with the text of its current step if it has one."""
         found = await self._tables.texts(stream_id)
         return {str(execution_id): _text(noted) for execution_id, noted in found.items()}
 

@@ -1,4 +1,4 @@
-"""What the tools of agents are told of the installation: what is closed to them, and what bounds commands."""
+"""Restrictions on the tools of agents: hidden folders, read-only sources, and limits for commands."""
 
 from collections.abc import Iterable, Iterator
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -13,25 +13,25 @@ from everstep.runtime.settings import Settings
 
 
 def close_to_agents(settings: Settings) -> None:
-    """Hide the data of installations, make what agents are loaded from read-only, and name the cgroup."""
+    """Hide the data of installations, make agent sources read-only, and set the cgroup."""
     cgroups.use(settings.cgroup)
     modules = [*settings.agents, *([settings.context_policy] if settings.context_policy else [])]
     protect(private_folders(settings), [path for where in modules for path in _loaded_from(where)])
 
 
 def _loaded_from(where: str) -> Iterator[Path]:
-    """The folder, file, package or module that a source names, and what would be taken instead."""
+    """Yield the folder, file, package or module of a source, and files that would shadow it."""
     if exists(where) or ":" not in where:
         yield Path(where)
         return
     top = where.partition(":")[0].partition(".")[0]
-    # Python takes a package before a compiled module, that before a text, and its own compilation instead.
+    # Python prefers a package to a compiled module, that to a source file, and may load a cached compilation.
     yield from (Path(top), *(Path(f"{top}{suffix}") for suffix in (*EXTENSION_SUFFIXES, ".py", ".pyc")))
     yield Path("__pycache__")
 
 
 def commands_of(agents: Iterable[AgentDefinition]) -> Iterator[str]:
-    """What bounds the commands of these agents, if any has them."""
+    """Yield descriptions of the command limits of these agents."""
     names = [
         agent.descriptor.name for agent in agents if any(isinstance(each, BashTool) for each in agent.tools)
     ]

@@ -1,4 +1,4 @@
-"""Whether an installation can serve requests: asked often, by whatever sends them."""
+"""Readiness of an installation, as queried often by load balancers."""
 
 import asyncio
 import logging
@@ -20,13 +20,13 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 PATIENCE = 3.0
-"""Seconds after which what was asked counts as absent."""
+"""Seconds after which an unanswered check counts as failed."""
 FRESH = 1.0
-"""Seconds for which an answer holds: anybody may ask."""
+"""Seconds for which a result is cached: any client may ask."""
 
 
 class Readiness:
-    """The database with its tables, Temporal, and a worker."""
+    """Checks the database with its tables, Temporal, and a worker."""
 
     def __init__(self, settings: Settings, temporal: Client) -> None:
         self.settings = settings
@@ -36,7 +36,7 @@ class Readiness:
         self._asked_at = float("-inf")
 
     async def __call__(self) -> Sequence[Check]:
-        """How it stands."""
+        """Return the state of each part."""
         async with self._lock:
             if monotonic() - self._asked_at >= FRESH:
                 database, temporal = await asyncio.gather(self._database(), self._temporal())

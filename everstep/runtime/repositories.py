@@ -1,4 +1,4 @@
-"""Which repository a folder is a copy of. Git is asked, and nothing of the folder's own is run."""
+"""The repository of a folder, found by calling git without running anything from the folder."""
 
 import os
 import re
@@ -9,14 +9,14 @@ from typing import Final, Self
 from pydantic import BaseModel
 
 SECONDS: Final = 3.0
-"""A repository whose history takes longer to walk is known by its remote only."""
+"""A repository whose history takes longer to walk is identified by its remote only."""
 
 ENVIRONMENT: Final = {
     "GIT_CONFIG_NOSYSTEM": "1",
     "GIT_CONFIG_GLOBAL": os.devnull,
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_OPTIONAL_LOCKS": "0",
-    # What is missing in a partial clone would be fetched, by a program that the clone's configuration names.
+    # Missing objects of a partial clone would be fetched by a program that the clone's configuration names.
     "GIT_NO_LAZY_FETCH": "1",
     "GIT_ALLOW_PROTOCOL": "",
 }
@@ -25,7 +25,7 @@ HARMLESS: Final = ("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devn
 
 
 class Repository(BaseModel, frozen=True):
-    """What copies of one repository have in common."""
+    """The identity that copies of a repository share."""
 
     root_commit: str | None = None
     remote: str | None = None
@@ -33,20 +33,20 @@ class Repository(BaseModel, frozen=True):
 
     @classmethod
     def of(cls, folder: Path) -> Self:
-        """The repository that a folder belongs to; an empty one where there is none."""
+        """Return the repository of a folder, or an empty one."""
         roots = _git(folder, "rev-list", "--max-parents=0", "HEAD")
         remote = _git(folder, "config", "--get", "remote.origin.url")
         return cls(root_commit=roots.split()[-1] if roots else None, remote=plain_remote(remote))
 
     def is_same_as(self, other: "Repository") -> bool:
-        """Whether both have a root commit or a remote in common."""
+        """Return whether both have a root commit or a remote in common."""
         return (self.root_commit is not None and self.root_commit == other.root_commit) or (
             self.remote is not None and self.remote == other.remote
         )
 
 
 def plain_remote(url: str) -> str | None:
-    """Host and path of a remote, however it is reached: `github.com/owner/name`."""
+    """Return host and path of a remote, for any scheme: `github.com/owner/name`."""
     rest = re.sub(r"^[a-z+]+://", "", url.strip())
     rest = rest.rpartition("@")[2] if "@" in rest.partition("/")[0] else rest
     host, colon, path = rest.partition(":")
@@ -57,10 +57,10 @@ def plain_remote(url: str) -> str | None:
 
 def _git(folder: Path, *arguments: str) -> str:
     try:
-        done = subprocess.run(  # noqa: S603 -- our own words, no shell
+        done = subprocess.run(  # noqa: S603 -- fixed arguments, no shell
             ["git", *HARMLESS, *arguments],  # noqa: S607 -- the user's git
             cwd=folder,
-            # The machine's own first: an agent may be able to write to a folder of the PATH.
+            # The system's path first: an agent may be able to write to a folder of the PATH.
             env={"PATH": f"{os.defpath}:{os.environ.get('PATH', '')}", **ENVIRONMENT},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

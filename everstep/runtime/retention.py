@@ -1,4 +1,4 @@
-"""What an installation removes, and when: the settings, applied to the store."""
+"""Retention by the settings: which rows an installation removes, and when."""
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -13,16 +13,16 @@ from everstep.store.retention import PostgresRetention
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long the rows of a table are kept."""
+    """The retention of one table."""
 
     table: str
     setting: str
     days: float | None
-    """None: as long as what they belong to."""
+    """None: the rows live as long as their owner."""
     prune: Callable[..., AsyncGenerator[int]]
 
     async def pruned(self, *, dry_run: bool) -> AsyncGenerator[int]:
-        """Remove what is older, or only count it; how many rows, batch by batch."""
+        """Remove older rows, or count them on a dry run; yield the number of rows per batch."""
         if self.days is None:
             return
         before = datetime.now(UTC) - timedelta(days=self.days)
@@ -32,7 +32,7 @@ class Retention:
 
 @asynccontextmanager
 async def retentions(settings: Settings) -> AsyncGenerator[Sequence[Retention]]:
-    """Those of all tables, in the order in which most goes at once."""
+    """Open the retention of all tables, in the order that removes most at once."""
     url = settings.database_url or located(settings).required("database_url", HOW_TO_START)
     engine = create_engine(url, application_name="everstep prune", statement_timeout=MAINTENANCE_SECONDS)
     store = PostgresRetention(engine)

@@ -1,4 +1,4 @@
-"""The secrets that this process was given: their values never reach a model, a store or a viewer."""
+"""The secrets of this process, whose values never reach a model, a store or a subscriber."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -11,18 +11,18 @@ from everstep.agent_domain.redaction import Redaction
 from everstep.runtime.settings import Settings
 
 SECRET_NAMES = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?)$", re.IGNORECASE)
-"""Variables of the environment that hold secrets, whoever reads them."""
+"""Names of environment variables that hold secrets of any program."""
 
 SECRET_SETTINGS = ("payload_key", "auth_secret", "broadcast_secret", "temporal_api_key")
 
 
 def disclosure_of(settings: Settings, environ: Mapping[str, str]) -> Disclosure:
-    """How much this installation tells of errors."""
+    """Return how much of an error this installation discloses."""
     return Disclosure(Redaction(tuple(secrets(settings, environ))), is_full=settings.error_details)
 
 
 def secrets(settings: Settings, environ: Mapping[str, str]) -> Iterator[str]:
-    """All of them: settings, passwords in addresses, provider keys, and variables by their names."""
+    """Yield all secrets: settings, passwords in URLs, provider keys, and variables by their names."""
     for name in SECRET_SETTINGS:
         if value := getattr(settings, name):
             yield value
@@ -37,7 +37,6 @@ def secrets(settings: Settings, environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def _password(address: str) -> str | None:
-    """The password in a URL."""
     if "://" not in address or "@" not in address:
         return None
     try:

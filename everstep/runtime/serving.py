@@ -1,4 +1,4 @@
-"""An ASGI application on a port."""
+"""Serving an ASGI application on a port."""
 
 import asyncio
 import socket
@@ -15,7 +15,7 @@ from everstep.http_api.middleware import MAX_HEAD
 from everstep.runtime.connections import Connection, ConnectionLimits, Connections
 
 GRACE = 10
-"""Seconds that requests under way are given when the process stops."""
+"""Seconds that open requests are given when the process stops."""
 
 
 @asynccontextmanager
@@ -28,9 +28,15 @@ async def serving(
     or_any: bool = False,
     listener: socket.socket | None = None,
 ) -> AsyncGenerator[str]:
-    """Answer meanwhile; the URL.
+    """Serve an application within the block; yield the URL.
 
-    A busy port is replaced by a free one where that will do. A listener that is given is used, and closed.
+    Args:
+        app: The application.
+        host: The address to listen on.
+        port: The port; 0 means a free one.
+        limits: The limits of its connections.
+        or_any: Whether to use a free port if the given one is busy.
+        listener: A socket to use instead, which is closed at the end.
     """
     limits = (limits or ConnectionLimits()).within(int(descriptors() * DESCRIPTORS))
     listener = listener or bound(host, port, or_any=or_any)
@@ -40,9 +46,9 @@ async def serving(
         log_config=None,
         access_log=False,
         server_header=False,
-        http=partial(Connection, Connections(limits)),  # type: ignore[arg-type] -- it is called and nothing else
+        http=partial(Connection, Connections(limits)),  # type: ignore[arg-type] -- uvicorn only calls it
         h11_max_incomplete_event_size=MAX_HEAD,
-        timeout_keep_alive=limits.idle_seconds,  # type: ignore[arg-type] -- a float will do
+        timeout_keep_alive=limits.idle_seconds,  # type: ignore[arg-type] -- a float works
         ws="none",
         timeout_graceful_shutdown=GRACE,
     )
@@ -60,7 +66,7 @@ async def serving(
 
 
 class _Server(uvicorn.Server):
-    """One that says when it listens, and leaves signals to the process."""
+    """A server that signals when it listens, and installs no signal handlers."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -78,13 +84,23 @@ class _Server(uvicorn.Server):
 def bound(
     host: str, port: int, *, or_any: bool = False, what: str = "EVERSTEP_HTTP", is_shared: bool = False
 ) -> socket.socket:
-    """A socket on which somebody may listen; `what` names the settings, a shared one has company."""
+    """Return a socket that is bound to an address.
+
+    Args:
+        host: The address.
+        port: The port; 0 means a free one.
+        or_any: Whether to use a free port if the given one is busy.
+        what: The prefix of the port's settings, for error messages.
+        is_shared: Whether other processes may bind the same port.
+    """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except OSError as error:
-        raise InvalidInput(f"{what}_HOST is '{host}', which is no address here: {error}") from None
+        raise InvalidInput(
+            f"{what}_HOST is '{host}', which is not an address of this machine: {error}"
+        ) from None
     listener = socket.socket(family, kind, protocol)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if is_shared:
@@ -102,6 +118,6 @@ def bound(
 
 
 def shown(host: str, port: int) -> str:
-    """Host and port as they stand in a URL."""
-    name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 -- written, not listened on
+    """Return host and port as written in a URL."""
+    name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 -- displayed, not listened on
     return f"[{name}]:{port}" if ":" in name else f"{name}:{port}"

@@ -1,6 +1,6 @@
-"""Everything that can be set, in one frozen value, read once.
+"""All settings, in one frozen value that is read once.
 
-From the strongest to the weakest: arguments, environment (`EVERSTEP_...`, and the usual
+From the highest precedence to the lowest: arguments, environment (`EVERSTEP_...`, and the usual
 `DATABASE_URL`, `TEMPORAL_ADDRESS`), `everstep.toml` in the working folder, defaults.
 """
 
@@ -23,7 +23,7 @@ from everstep.agent_domain.stream.channels import derived_secret
 
 
 def _words(value: object) -> object:
-    """A variable of the environment holds several, separated by commas."""
+    """Split an environment variable that holds several values, separated by commas."""
     return (
         tuple(word for part in value.split(",") if (word := part.strip()))
         if isinstance(value, str)
@@ -36,7 +36,7 @@ Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_words)]
 
 
 class Settings(BaseSettings):
-    """One installation's settings."""
+    """The settings of one installation."""
 
     model_config = SettingsConfigDict(
         env_prefix="EVERSTEP_", toml_file="everstep.toml", frozen=True, extra="forbid", populate_by_name=True
@@ -45,7 +45,7 @@ class Settings(BaseSettings):
     data_dir: Path | None = Field(
         default=None, validation_alias=AliasChoices("EVERSTEP_DATA", "EVERSTEP_DATA_DIR", "data_dir")
     )
-    """Where a local installation keeps its data. None: see `everstep.runtime.data_folder`."""
+    """The data folder of a local installation. None: see `everstep.runtime.data_folder`."""
     database_url: str | None = Field(
         default=None, validation_alias=AliasChoices("EVERSTEP_DATABASE_URL", "DATABASE_URL", "database_url")
     )
@@ -70,104 +70,104 @@ class Settings(BaseSettings):
     )
     """An API key for Temporal Cloud."""
     ui_url: str | None = None
-    """Where Temporal's web UI is, for links."""
+    """The URL of Temporal's web UI, for links."""
     payload_key: str | None = None
-    """32 random bytes in base64: with it, Temporal stores payloads that it cannot read."""
+    """32 random bytes in base64: with it, payloads are encrypted before Temporal stores them."""
     accept_plain_payloads: bool = False
-    """Whether payloads are read that are not encrypted, although `payload_key` is set: while executions run
-    that began before it was."""
+    """Whether plain payloads are read although `payload_key` is set: while executions run that began before
+    it was."""
     task_queue: str = "everstep"
     """The Temporal task queue of the workers. Installations that share a namespace need different ones."""
     build_id: str | None = None
-    """The version of what a worker runs. Executions stay on the version that they began with (PINNED);
-    a new one is used for new executions once it is made current in Temporal. None: not versioned."""
+    """The version of a worker's code. Executions stay on the version that they began with (PINNED); new
+    executions use a new version once it is made current in Temporal. None: not versioned."""
     search_attributes: bool = False
-    """Whether the Temporal server knows Everstep's search attributes."""
+    """Whether the Temporal server has Everstep's search attributes."""
     agents: Words = ()
-    """Where this process finds its agents: folders, files, `module:attribute`. It looks nowhere else."""
+    """The locations of this process's agents: folders, files, `module:attribute`. Nothing else is read."""
     default_agent: str | None = None
     """The agent of sessions that name none; the first of the agents if this is not set."""
     related_types: Words = ()
-    """What sessions and messages may be about: the related_types that are allowed."""
+    """The related_types that sessions and messages may have."""
     context_policy: str | None = None
-    """Who may speak about what: `module:attribute`, an object, or a class without arguments, with
+    """The access policy for contexts: `module:attribute`, an object, or a class without arguments, with
     `async def check(self, context, caller)`."""
     http_host: str = "127.0.0.1"
-    """Where the HTTP API listens; 0.0.0.0 for everybody who reaches this machine."""
+    """The address on which the HTTP API listens; 0.0.0.0 for all interfaces."""
     http_port: int = Field(default=8080, ge=0, le=65535)
-    """0: a free one."""
+    """0: a free port."""
     http_connections: int = Field(default=2000, ge=1)
-    """Connections to the HTTP API at once, with those of its streams; file descriptors may allow fewer."""
+    """The largest number of connections to the HTTP API, those of its streams included; file descriptors may
+    allow fewer."""
     http_connections_per_address: int = Field(default=500, ge=1)
-    """Of them from one address. Behind a proxy all come from one address."""
+    """The largest number from one address. Behind a proxy, all connections come from one address."""
     auth: Literal["on", "off"] = "on"
-    """Off: whoever reaches the API may do everything."""
+    """Off: every client may do everything."""
     auth_secret: str | None = Field(default=None, min_length=32)
-    """What signs tokens (HS256), known to whoever issues them."""
+    """The secret that signs tokens (HS256), shared with their issuer."""
     auth_jwks_url: str | None = None
-    """Where an identity provider publishes the keys that sign its tokens."""
+    """The URL at which an identity provider publishes the keys that sign its tokens."""
     auth_issuer: str | None = None
-    """What a token has to name as `iss`. Required with `auth_jwks_url`; `any` accepts every issuer."""
+    """The required `iss` of a token. Must be set with `auth_jwks_url`; `any` accepts every issuer."""
     auth_audience: str | None = None
-    """What a token has to name as `aud`. Required with `auth_jwks_url`; `any` accepts every audience."""
+    """The required `aud` of a token. Must be set with `auth_jwks_url`; `any` accepts every audience."""
     allowed_origins: Words = ()
-    """The pages, beside those from the API's own address, that may use the API in a browser."""
+    """The origins, in addition to the API's own, whose pages may use the API in a browser."""
     allowed_hosts: Words = ()
-    """The names by which the API and the gateway are reached, beside those of the loopback interface: names,
-    `*.example.com`, addresses, ranges of addresses, or `*` for any."""
+    """The names under which the API and the gateway are reached, in addition to those of the loopback
+    interface: names, `*.example.com`, addresses, ranges of addresses, or `*` for any."""
     broadcast_key: str = "everstep"
-    """The name of the gateway's application, in the words of Pusher's protocol."""
+    """The gateway's application key, in terms of Pusher's protocol."""
     broadcast_secret: str | None = Field(default=None, min_length=32)
-    """What signs who may join a channel, and lets writers link to gateways; without one it follows from
-    `auth_secret`."""
+    """The secret that signs channel subscriptions and authenticates publishers to gateways; derived from
+    `auth_secret` if it is not set."""
     gateway_host: str = "127.0.0.1"
-    """Where the gateway listens, to viewers and to whoever writes; 0.0.0.0 for everybody who reaches this
-    machine."""
+    """The address of the gateway, for subscribers and publishers; 0.0.0.0 for all interfaces."""
     gateway_port: int = Field(default=6001, ge=0, le=65535)
-    """0: a free one."""
+    """0: a free port."""
     gateway_port_is_shared: bool = False
     """Whether several gateways of this machine listen on the same port (SO_REUSEPORT)."""
     gateway_link_host: str | None = None
-    """The name by which whoever writes reaches this gateway: its host, or this machine's name."""
+    """The name under which publishers reach this gateway. None: its host, or this machine's name."""
     gateway_link_port: int = Field(default=0, ge=0, le=65535)
-    """Where whoever writes reaches it; 0: a free one, as each gateway says where it is."""
+    """The port for publishers; 0: a free one, as each gateway announces its address."""
     gateway_connections_per_address: int = Field(default=2000, ge=1)
-    """Behind a proxy all viewers come from one address."""
+    """Behind a proxy, all subscribers come from one address."""
     gateway_handshakes_per_second: float = Field(default=1000, gt=0)
-    """New connections; who comes beyond that is asked to come again."""
+    """New connections; further clients are asked to come back later."""
     gateway_drain_seconds: float = Field(default=5.0, ge=0, le=600)
-    """Over which the viewers of a gateway that stops are sent elsewhere."""
+    """The time over which a stopping gateway sends its subscribers to others."""
     gateway_url: str | None = None
-    """Where viewers reach the gateway, such as wss://watch.example; it is told to those who ask the API."""
+    """The public URL of the gateway, such as wss://watch.example, which the API returns to its clients."""
     presets: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
     """Model settings by name: `[presets.NAME]` in everstep.toml."""
     preset: str | None = None
-    """The preset for agents that name none."""
+    """The preset of agents that name none."""
     mcp: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
-    """The MCP servers that agents in files may name: `[mcp.NAME]` in everstep.toml."""
+    """The MCP servers that agent files may name: `[mcp.NAME]` in everstep.toml."""
     error_details: bool = False
-    """Whether whoever may see an execution reads all words of its errors, instead of their kind and a
+    """Whether every viewer of an execution reads the full text of its errors, instead of their kind and a
     reference that the operator's log and `everstep show` resolve."""
     keep_answers_days: Days = 1
-    """How long an `Idempotency-Key` is known at least: `everstep prune` removes what is older."""
+    """The minimum lifetime of an `Idempotency-Key`: `everstep prune` removes older ones."""
     keep_sessions_days: Days | None = None
-    """How long a session is kept in which nothing changes. None, here and below: for good."""
+    """How long an unchanged session is kept. None, here and below: forever."""
     keep_executions_days: Days | None = None
     """How long an execution without a session is kept after its end."""
     keep_envelopes_days: Days | None = None
-    """How far back viewers can resume a stream."""
+    """How far back subscribers can resume a stream."""
     cgroup: Path | None = None
-    """A cgroup (version 2) that is this worker's alone: commands of agents get their own in there. None: the
+    """A cgroup (version 2) for this worker only: commands of agents get their own cgroups in it. None: the
     one that systemd delegates (`Delegate=yes`), or none."""
     failpoint: str | None = None
-    """For crash tests only: where a worker dies, or a frame is lost. See `armed` and `losing` in
+    """For crash tests only: the point at which a worker dies, or a frame is lost. See `armed` and `losing` in
     `everstep.runtime.worker`."""
     graceful_shutdown_seconds: float = 60.0
     """How long a stopping worker lets running model calls finish."""
 
     @property
     def gateway_secret(self) -> str | None:
-        """What the gateway, its writers and whoever signs for channels know; None if there is none."""
+        """The secret shared by the gateway, its publishers and the signer of channels, or None."""
         if self.broadcast_secret is None and self.auth_secret is not None:
             return derived_secret(self.auth_secret)
         return self.broadcast_secret
@@ -181,13 +181,13 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Arguments, environment, everstep.toml."""
+        """Return the sources: arguments, environment, everstep.toml."""
         del dotenv_settings, file_secret_settings
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
 
     @classmethod
     def read(cls, **given: Any) -> "Settings":
-        """Read them once; what is wrong is said in one sentence."""
+        """Read the settings once; an error says in one sentence what is wrong."""
         try:
             return cls(**{key: value for key, value in given.items() if value is not None})
         except ValidationError as error:
@@ -196,11 +196,15 @@ class Settings(BaseSettings):
             raise InvalidInput(f"everstep.toml cannot be read: {error}") from None
 
     def listening_on(self, **ports: int | None) -> "Settings":
-        """The same with other ports, where some are given."""
+        """Return the settings with other ports, if some are given."""
         return self.model_copy(update={name: port for name, port in ports.items() if port is not None})
 
     def required(self, name: str, how: str) -> str:
-        """A setting that a process cannot do without."""
+        """Return a required setting.
+
+        Raises:
+            InvalidInput: The setting is missing.
+        """
         value = getattr(self, name)
         if not value:
             raise InvalidInput(f"{name} is not set: {how}")

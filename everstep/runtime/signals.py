@@ -1,8 +1,8 @@
-"""The signals that children start with.
+"""The signal actions that child processes start with.
 
-A script that starts a job in the background has it ignore SIGINT and SIGQUIT, `nohup` adds SIGHUP, and some
-inits of containers ignore more. An ignored signal stays ignored across `exec`, and a shell cannot even reset
-it. So without this module the commands of agents that such a job runs never react to that signal.
+A script that starts a job in the background makes it ignore SIGINT and SIGQUIT, `nohup` adds SIGHUP, and some
+container inits ignore more. An ignored signal stays ignored across `exec`, and a shell cannot reset it.
+Without this module, the commands of agents that such a job runs would never react to that signal.
 """
 
 import signal
@@ -14,9 +14,9 @@ _OF_PYTHON: Final = {signal.SIGPIPE, signal.SIGXFSZ}
 
 
 def restore_for_children() -> None:
-    """Have the children of this process start with the default action of each signal that it ignores.
+    """Give child processes the default action of each signal that this process ignores.
 
-    The process itself goes on ignoring them: it gets a handler that does nothing, and the kernel resets
+    The process itself still ignores them: it installs a handler that does nothing, and the kernel resets
     handlers at `exec`. Call it in the main thread.
     """
     for number in signal.valid_signals() - _OF_PYTHON:

@@ -1,4 +1,4 @@
-"""The connection to Temporal: how values are written there, and how fast a dead link is noticed."""
+"""The connection to Temporal: the encoding of values, and the detection of dead links."""
 
 import json
 from collections.abc import Sequence
@@ -31,11 +31,11 @@ from everstep.workflows.contracts import ExecutionInput
 from everstep.workflows.foreign_workflows import not_ours
 
 MAX_PAYLOAD_BYTES = 64 * 1024
-"""Only facts and references travel; something this large is a mistake."""
+"""Payloads hold only facts and references; a larger one is a mistake."""
 
 
 class PayloadTooLarge(EverstepError):
-    """Something larger than facts was about to be sent to Temporal."""
+    """A payload for Temporal exceeds the size limit."""
 
 
 class TemporalUnreachable(EverstepError):
@@ -43,7 +43,7 @@ class TemporalUnreachable(EverstepError):
 
 
 class TemporalRefusal(TemporalUnreachable):
-    """The Temporal server is there and does not serve this process as it is set up."""
+    """The Temporal server refuses this process with its current settings."""
 
 
 _SHORT: dict[type, TypeAdapter[Any]] = {
@@ -52,15 +52,15 @@ _SHORT: dict[type, TypeAdapter[Any]] = {
 
 
 class _BriefJson(PydanticJSONPlainPayloadConverter):
-    """JSON, without what equals its default in the values that are written most."""
+    """JSON that omits fields with default values, for the most frequent types."""
 
     def to_payload(self, value: object) -> Payload | None:
-        """The value as JSON."""
+        """Return the value as JSON."""
         adapter = _SHORT.get(type(value))
         if adapter is None:
             return super().to_payload(value)
         if isinstance(value, ExecutionInput):
-            # Its plan is written out, whatever the defaults are: they may change.
+            # The plan is written in full: its defaults may change while the execution runs.
             usual = {f.name for f in fields(value) if getattr(value, f.name) == f.default}
             data = adapter.dump_json(value, exclude=usual, exclude_none=True)
         else:
@@ -68,23 +68,24 @@ class _BriefJson(PydanticJSONPlainPayloadConverter):
         return Payload(metadata={"encoding": self.encoding.encode()}, data=data)
 
 
-# One for all workflows: each has a converter of its own, and to learn how a type is read takes longer than
-# most of what it does.
+# One for all workflows: each has its own converter, and learning to decode a type takes longer than most of
+# the converter's work.
 _JSON = _BriefJson()
 
 
 class GuardedPayloadConverter(CompositePayloadConverter):
-    """Writes values as JSON, briefly, and refuses those that would bloat a history."""
+    """Encodes values as brief JSON, and refuses those that would bloat a history."""
 
     def __init__(self) -> None:
         usual = DefaultPayloadConverter.default_encoding_payload_converters
         super().__init__(*(_JSON if isinstance(each, JSONPlainPayloadConverter) else each for each in usual))
 
     def from_payloads(self, payloads: Sequence[Payload], type_hints: list[type] | None = None) -> list[Any]:
-        """The values; `PlainPayload` where one came unencrypted and should not.
+        """Decode payloads.
 
         Raises:
-            ApplicationError: A workflow was begun with what is none of ours; it fails for good.
+            PlainPayload: A payload is not encrypted, and has to be.
+            ApplicationError: A workflow was started with foreign input; it fails without a retry.
         """
         try:
             return self._values(payloads, type_hints)
@@ -99,7 +100,7 @@ class GuardedPayloadConverter(CompositePayloadConverter):
         return super().from_payloads(payloads, type_hints)
 
     def to_payloads(self, values: Sequence[object]) -> list[Payload]:
-        """The payloads, each within the limit."""
+        """Encode values, each within the size limit."""
         payloads = super().to_payloads(values)
         for payload in payloads:
             if len(payload.data) > MAX_PAYLOAD_BYTES:
@@ -109,9 +110,9 @@ class GuardedPayloadConverter(CompositePayloadConverter):
 
 
 def names_an_execution(payload: Payload) -> bool:
-    """Whether a workflow that cannot be read was begun by Everstep: a newer version, or one with a key.
+    """Return whether an undecodable workflow was started by Everstep, in a newer version or with a key.
 
-    Such a workflow waits for a worker that can read it, and is tried again until then.
+    Such a workflow is retried until a worker can decode it.
     """
     if payload.metadata.get("encoding") == ENCODING:
         return True
@@ -123,7 +124,7 @@ def names_an_execution(payload: Payload) -> bool:
 
 
 def data_converter(payload_key: str | None = None, *, accepts_plain: bool = False) -> DataConverter:
-    """How Everstep's values are written in Temporal; with a key, so that it cannot read them."""
+    """Return the converter of Everstep's values; with a key, payloads are encrypted."""
     guarded = replace(pydantic_data_converter, payload_converter_class=GuardedPayloadConverter)
     if payload_key is None:
         return guarded
@@ -135,11 +136,15 @@ def data_converter(payload_key: str | None = None, *, accepts_plain: bool = Fals
 
 
 KEEP_ALIVE = KeepAliveConfig(interval_millis=11_000, timeout_millis=3_000)
-"""The server closes a connection on which it is asked more often than every 10 seconds whether it lives."""
+"""The server closes a connection that sends keep-alive pings more often than every 10 seconds."""
 
 
 async def connect(settings: Settings) -> Client:
-    """A client; `TemporalUnreachable` says where nobody answered."""
+    """Connect a client.
+
+    Raises:
+        TemporalUnreachable: No server answered; the message has the address.
+    """
     address = settings.required("temporal_address", "set TEMPORAL_ADDRESS, or run `everstep up`")
     try:
         return await Client.connect(
@@ -152,16 +157,16 @@ async def connect(settings: Settings) -> Client:
             runtime=temporal_runtime(),
         )
     except ValueError as error:
-        raise TemporalRefusal(f"TEMPORAL_ADDRESS is '{address}', which is no address: {error}") from error
+        raise TemporalRefusal(f"TEMPORAL_ADDRESS is '{address}', which is not an address: {error}") from error
     except (RPCError, RuntimeError) as error:
         raise _unreachable(address, str(error)) from error
 
 
 def _unreachable(address: str, said: str) -> TemporalUnreachable:
-    """What to check, out of what the SDK's core prints of its own errors."""
+    """Return an error with advice, chosen by the text of the SDK's error."""
     if "Unauthenticated" in said or "PermissionDenied" in said:
         return TemporalRefusal(
-            f"the Temporal server at {address} does not let this process in: check TEMPORAL_API_KEY"
+            f"the Temporal server at {address} refuses this process: check TEMPORAL_API_KEY"
         )
     if "InvalidContentType" in said:
         return TemporalRefusal(
@@ -176,8 +181,8 @@ def _unreachable(address: str, said: str) -> TemporalUnreachable:
 
 
 STICKY = timedelta(seconds=2)
-# A cancel comes back with a heartbeat, and has to reach a stream in under a second.
+# A cancel arrives with a heartbeat's response, and has to reach a stream in under a second.
 HEARTBEAT_THROTTLE = timedelta(seconds=0.5)
 
 SEARCH_ATTRIBUTES: dict[str, SearchAttributeType] = {key.name: "Keyword" for key in search_attributes.ALL}
-"""What executions can be searched by in Temporal; ids and fixed words only."""
+"""The search attributes of executions in Temporal; only ids and fixed words."""

@@ -1,11 +1,11 @@
-"""The threads of Temporal's SDK, which end before the interpreter does.
+"""The threads of Temporal's SDK, ended before the interpreter is finalized.
 
-The SDK's core runs on threads of its own, which deliver results by taking the interpreter's lock. It ends
-them when nothing refers to its runtime any more. The SDK's default runtime is a global, so that is while
-the interpreter is torn down. A thread that waits for the lock then is ended by CPython in a way that Rust
-does not survive (the process aborts: `PyGILState_Release: thread state must be current when releasing`),
-or it waits for ever, and the interpreter for it (https://github.com/temporalio/sdk-python/issues/300). So
-our clients share a runtime of our own, which ends at exit, while threads can still come and go.
+The SDK's core runs on its own threads, which deliver results by taking the interpreter's lock. It ends them
+when nothing refers to its runtime any more. The SDK's default runtime is a global, so that happens while the
+interpreter is finalized. CPython ends a thread that waits for the lock at that time in a way that Rust does
+not survive (the process aborts: `PyGILState_Release: thread state must be current when releasing`), or the
+thread waits forever, and the interpreter for it (https://github.com/temporalio/sdk-python/issues/300). So all
+clients share one runtime that is ended at exit, while threads can still come and go.
 """
 
 import atexit
@@ -19,7 +19,7 @@ from typing import Final
 from temporalio.runtime import Runtime, TelemetryConfig
 
 LEAVING_SECONDS: Final = 1.0
-"""How long threads that are not Python's own may take to leave the interpreter, at its end."""
+"""How long foreign threads may take to leave the interpreter at exit."""
 
 
 class _Shared:
@@ -31,7 +31,7 @@ class _Shared:
         self._inherited: list[Runtime] = []
 
     def get(self) -> Runtime:
-        """The runtime; a fork gets one of its own, as threads stay behind."""
+        """Return the runtime; a fork gets a new one, because threads are not copied."""
         if self._runtime is not None and self._pid != os.getpid():
             self._inherited.append(self._runtime)
             self._runtime = None
@@ -41,11 +41,11 @@ class _Shared:
         return self._runtime
 
     def end(self) -> None:
-        """End its threads; where a client or a worker is still referred to, let them come to rest."""
+        """End the runtime's threads; if a client or a worker is referenced, wait until they are idle."""
         if self._pid != os.getpid():
             return
         self._runtime = None
-        # Clients and workers refer to the runtime as well, and are in reference cycles.
+        # Clients and workers refer to the runtime too, and are in reference cycles.
         gc.collect()
         deadline = time.monotonic() + LEAVING_SECONDS
         while foreign_threads() and time.monotonic() < deadline:
@@ -56,12 +56,12 @@ _shared = _Shared()
 
 
 def temporal_runtime() -> Runtime:
-    """The runtime for each client of this process: `Client.connect(..., runtime=temporal_runtime())`."""
+    """Return the runtime of all clients in this process, for `Client.connect(runtime=...)`."""
     return _shared.get()
 
 
 def foreign_threads() -> set[int]:
-    """The threads that Python did not start and that are in the interpreter, or wait for its lock."""
-    # The only list of all threads in the interpreter that also names those without a Python frame.
+    """Return the threads that Python did not start and that are in the interpreter, or wait for its lock."""
+    # The only list of all threads in the interpreter that includes those without a Python frame.
     present = sys._current_exceptions()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
     return {*present} - {each.ident for each in threading.enumerate()}

@@ -1,4 +1,4 @@
-"""Where viewers find the gateway of an installation."""
+"""The address of an installation's gateway."""
 
 from pathlib import Path
 
@@ -6,11 +6,11 @@ from everstep.runtime.data_folder import known_data_folder
 from everstep.runtime.settings import Settings
 
 GATEWAY_URL = "gateway-url"
-"""The file in which a local installation says where its gateway is."""
+"""The file in which a local installation stores the URL of its gateway."""
 
 
 def gateway_url(settings: Settings) -> str | None:
-    """The one that is set, or that of the local installation, if it has one."""
+    """Return the configured URL, or that of the local installation's gateway, if it has one."""
     if settings.gateway_url:
         return settings.gateway_url
     data = known_data_folder(settings)
@@ -18,7 +18,7 @@ def gateway_url(settings: Settings) -> str | None:
 
 
 def local_gateway(data: Path) -> str | None:
-    """Where the gateway of a local installation answers, if it does."""
+    """Return the URL of a local installation's gateway if it runs."""
     try:
         return (data / GATEWAY_URL).read_text(encoding="utf-8").strip() or None
     except OSError:

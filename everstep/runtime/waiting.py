@@ -1,10 +1,10 @@
-"""A process that is started while a server is away waits for it, and says so.
+"""Waiting at start for servers that are away.
 
 Servers start in any order, and after an outage all start at once. A server that refuses this process (a wrong
-password, no such database) is no outage: that is an error at once, as waiting would not mend it.
+password, no such database) is not an outage: that is an error at once, because waiting would not fix it.
 
-A process with a port answers meanwhile: `/healthz` says that it lives, `/readyz` what it waits for, and all
-else is 503.
+A process with a port serves probes while it waits: `/healthz` reports that it lives, `/readyz` what it waits
+for, and every other path is 503.
 """
 
 import asyncio
@@ -33,9 +33,9 @@ from everstep.store.errors import SchemaTooNew
 from everstep.store.migrate import pending
 
 PAUSE: Final = 0.5
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 REPEAT: Final = 30.0
-"""Seconds after which what is waited for is said again."""
+"""Seconds after which the log repeats what is missing."""
 
 REFUSALS: Final = (
     "authentication failed",
@@ -45,20 +45,20 @@ REFUSALS: Final = (
     "permission denied",
     "not permitted to log in",
 )
-"""How PostgreSQL says that it is there, and will not serve this process."""
+"""Messages with which PostgreSQL refuses a process."""
 
 Tell = Callable[[str], object]
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A server that is waited for."""
+    """A missing server."""
 
     check: str
     """Its name in `/readyz`."""
     name: str
     reason: str
-    """For the operator: strangers are not told addresses."""
+    """For the operator: anonymous clients are not shown addresses."""
 
     def __str__(self) -> str:
         return f"waiting for {self.name}: {self.reason}"
@@ -66,7 +66,7 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """Where a process answers while it waits."""
+    """The port on which a process serves probes while it waits."""
 
     listener: socket.socket
     hosts: AllowedHosts
@@ -83,17 +83,17 @@ async def servers_answer(
     """Wait until PostgreSQL has its tables and Temporal answers.
 
     Args:
-        settings: Where they are.
-        stop: Called where there is something to wait for; what it returns ends the waiting.
-        tell: Is told what is waited for, and when that is over.
-        port: Where probes are answered meanwhile.
+        settings: The addresses.
+        stop: Called if something is missing; the event that it returns ends the wait.
+        tell: Called with what is missing, and when the wait is over.
+        port: The port for probes during the wait.
         needs_temporal: Whether this process uses Temporal.
 
     Returns:
-        Whether they do; False if the process was told to stop before.
+        Whether they answer; False if the process was stopped first.
 
     Raises:
-        EverstepError: One of them refuses this process.
+        EverstepError: A server refuses this process.
     """
     waiting, said_at, said = list[Missing](), float("-inf"), list[str]()
     async with AsyncExitStack() as front:
@@ -132,7 +132,7 @@ async def _database(settings: Settings) -> Missing | None:
     try:
         missing = await pending(settings.required("database_url", "set DATABASE_URL"))
     except SchemaTooNew:
-        # A newer release is being rolled out, and this one goes on meanwhile.
+        # A newer release is being rolled out, and this one still works with its tables.
         return None
     except StoreUnavailable as error:
         if any(sign in str(error) for sign in REFUSALS):
@@ -155,7 +155,7 @@ async def _temporal(settings: Settings) -> Missing | None:
 
 @asynccontextmanager
 async def _lobby(port: Port, waiting: Sequence[Missing]) -> AsyncGenerator[None]:
-    """Answer on a port until the process does so itself; whoever connects in between waits a moment."""
+    """Serve a port until the process does so itself; connections in between wait a moment."""
     app: ASGIApp = Hosts(_Lobby(waiting), port.hosts)
     async with serving(Edge(app, Metrics()), listener=port.listener.dup()):
         yield
@@ -181,7 +181,9 @@ class _Lobby:
             ]
             return JSONResponse(Readiness(status="not ready", checks=told).model_dump(), status_code=503)
         names = " and ".join(each.name for each in self.waiting) or "its servers"
-        return problems.rendered(problems.unavailable(f"This process waits for {names}, and"), _id(request))
+        return problems.rendered(
+            problems.unavailable(f"This process is waiting for {names}, and"), _id(request)
+        )
 
 
 def _id(request: Request) -> str | None:

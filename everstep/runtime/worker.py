@@ -1,4 +1,4 @@
-"""The worker process: runs workflows and activities until it is told to stop."""
+"""The worker process, which runs workflows and activities until it is stopped."""
 
 import os
 import signal
@@ -40,10 +40,10 @@ def make_worker(
     bus: EnvelopeBus = NOBODY,
     moment: float = MOMENT,
 ) -> Worker:
-    """A worker that notices crashes and cancels quickly, and lets running model calls finish.
+    """Return a worker that detects crashes and cancels quickly, and lets running model calls finish.
 
-    Our workflows import nothing but pure, linted code, so they run outside of Temporal's sandbox,
-    which costs a third of a worker's time; tests run them in the sandbox and under the replayer.
+    Everstep's workflows import only pure, linted code, so they run outside of Temporal's sandbox, which costs
+    a third of a worker's time; tests run them in the sandbox and under the replayer.
     """
     disclosure = disclosure_of(settings, os.environ)
     own = AgentActivities(store, agents, strike, ended=ended, bus=bus, moment=moment, disclosure=disclosure)
@@ -74,16 +74,17 @@ def make_worker(
 
 
 class _Version(TypedDict, total=False):
-    """How a worker says which code it runs."""
+    """The worker options that declare its code version."""
 
     build_id: str
     deployment_config: WorkerDeploymentConfig
 
 
 def _version(settings: Settings) -> _Version:
-    """With a build id, executions stay on the version that they began with."""
+    """Return the version options: with a build id, executions stay on the version that they began with."""
     if settings.build_id is None:
-        # Without any, every start reads and hashes the code of all modules, for a second of a core.
+        # Without a build id, every start would read and hash the code of all modules, for a second of CPU
+        # time.
         return _Version(build_id=version("everstep"))
     deployed = WorkerDeploymentVersion("everstep", settings.build_id)
     config = WorkerDeploymentConfig(
@@ -93,10 +94,10 @@ def _version(settings: Settings) -> _Version:
 
 
 def armed(spec: str | None) -> Strike:
-    """A failpoint from `point` or `point:flag-file`: there this process dies by SIGKILL, the first time.
+    """Return a failpoint from `point` or `point:flag-file`, which kills the process once it is reached.
 
-    With a flag file it dies only while the file exists, and removes it first, so that the process
-    which takes over is spared.
+    With a flag file it dies only while the file exists, and removes it first, so that the process that takes
+    over survives.
     """
     if not spec:
         return inert
@@ -104,7 +105,7 @@ def armed(spec: str | None) -> Strike:
     try:
         armed_point = Failpoint(name)
     except ValueError:
-        raise InvalidInput(f"no failpoint is named '{name}'; use one of: {', '.join(Failpoint)}") from None
+        raise InvalidInput(f"there is no failpoint '{name}'; use one of: {', '.join(Failpoint)}") from None
 
     def strike(point: Failpoint) -> None:
         if point is armed_point and _lit(flag):
@@ -114,15 +115,15 @@ def armed(spec: str | None) -> Strike:
 
 
 def losing(spec: str | None) -> Callable[[], bool]:
-    """Whether a frame is lost on its way to a gateway, from `link.before_send:probability`."""
+    """Return a function that decides whether a frame is lost, from `link.before_send:probability`."""
     name, _, probability = (spec or "").partition(":")
     if name != Failpoint.LINK_BEFORE_SEND:
         return lambda: False
     try:
         limit = float(probability)
     except ValueError:
-        raise InvalidInput(f"'{spec}' says no probability; write it like {name}:0.05") from None
-    return lambda: random() < limit  # noqa: S311 -- no secret
+        raise InvalidInput(f"'{spec}' has no probability; write it like {name}:0.05") from None
+    return lambda: random() < limit  # noqa: S311 -- not a secret
 
 
 def _lit(flag: str) -> bool:

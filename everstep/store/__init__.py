@@ -1,6 +1,6 @@
-"""Remembers: sessions, executions, transcripts, requests, snapshots and envelopes, in PostgreSQL.
+"""PostgreSQL storage for sessions, executions, transcripts, requests, snapshots and envelopes.
 
-The package implements the repositories that ``agent_domain`` describes, and it alone writes SQL.
+The package implements the repositories that ``agent_domain`` describes. No other package contains SQL.
 
 May import ``agent_domain`` and the database driver. Only ``everstep.runtime`` imports this package.
 """

@@ -1,4 +1,4 @@
-"""What executions consumed, added up by PostgreSQL."""
+"""Usage totals of executions, computed by PostgreSQL."""
 
 from collections.abc import Sequence
 
@@ -27,13 +27,13 @@ _COUNTED = (
 
 
 class PostgresAccounts:
-    """Adds up."""
+    """Computes usage reports from the execution table."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
 
     async def accounts(self, scope: Scope, span: Span) -> Sequence[Account]:
-        """What was consumed, agent by agent."""
+        """Return the usage of each agent within a time span."""
         created = executions.c.created_at
         wanted = select(*_COUNTED).where(executions.c.tenant_id == scope.tenant_id)
         if scope.user_id is not None:

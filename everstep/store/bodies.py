@@ -1,7 +1,7 @@
-"""Domain values as the JSON that is kept of them, and back.
+"""Conversion between domain values and the JSON that the database stores.
 
-Writing is strict: what JSON or PostgreSQL cannot hold is refused, with the place where it stands.
-Reading is lenient: keys that a later version wrote are ignored.
+Writing is strict: a value that JSON or PostgreSQL cannot hold is refused, and the error names its path.
+Reading is lenient: keys that a later version added are ignored.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,17 +30,21 @@ _BESIDES = TypeAdapter(Besides)
 _WAIT = TypeAdapter(RetryWait)
 
 ASKS_PEOPLE = frozenset({CallNeed.APPROVAL, CallNeed.INPUT})
-"""What a call needs that only people can give."""
+"""The needs of a call that only a person can meet."""
 
 
 def encode(value: object, where: str = "the value") -> str:
-    """JSON text that PostgreSQL can hold; `InvalidInput` names the first place that it cannot."""
+    """Return JSON text that PostgreSQL can hold.
+
+    Raises:
+        InvalidInput: The value cannot be stored; the message names the first path that cannot.
+    """
     try:
         text = json_text(value)
         text.encode()
     except (TypeError, ValueError, RecursionError):
         return json_text(_checked(value, where))
-    # PostgreSQL has no text with a NUL, however it is written; `\\u0000` may also be six harmless characters.
+    # PostgreSQL text has no NUL, not even escaped. `\\u0000` can also be six harmless characters, so check.
     if "\\u0000" in text:
         _checked(value, where)
     return text
@@ -52,18 +56,18 @@ def _checked(value: object, where: str) -> Any:
 
 
 def encode_optional(value: object | None, where: str = "the value") -> str | None:
-    """`encode`, or None for None."""
+    """Return `encode` of the value, or None for None."""
     return None if value is None else encode(value, where)
 
 
 def document(value: Any, where: str) -> FrozenDict:
-    """A stored map."""
+    """Return a stored JSON object as a frozen map."""
     with reading(where):
         return frozen_document(value, where)
 
 
 def optional_document(value: Any, where: str) -> FrozenDict | None:
-    """A stored map, or None for None."""
+    """Return a stored JSON object as a frozen map, or None for None."""
     return None if value is None else document(value, where)
 
 
@@ -71,56 +75,56 @@ def optional_document(value: Any, where: str) -> FrozenDict | None:
 
 
 def facts_written(facts: StepFacts) -> str:
-    """The facts as JSON text."""
+    """Return the facts as JSON text."""
     return encode(_FACTS.dump_python(facts, mode="json"), "the facts of the step")
 
 
 def facts_read(data: Any) -> StepFacts:
-    """The facts; what they do not know is ignored."""
+    """Return the facts of a stored step; unknown keys are ignored."""
     with reading("the facts of the step"):
         return _FACTS.validate_python(data)
 
 
 def errors_written(errors: Iterable[StepError]) -> str:
-    """The errors as JSON text, messages included."""
+    """Return the errors as JSON text, messages included."""
     return encode([error.to_dict() for error in errors], "the errors of the step")
 
 
 def errors_read(data: Any) -> tuple[StepError, ...]:
-    """The errors."""
+    """Return the stored errors of a step."""
     with reading("the errors of the step"):
         return tuple(map(StepError.from_dict, data or ()))
 
 
 def besides_written(besides: Besides) -> str | None:
-    """What a call brought about besides its result; nothing for most."""
+    """Return a call's side results as JSON text, or None if there are none, which is the usual case."""
     return None if besides == NOTHING_BESIDES else _BESIDES.dump_json(besides).decode()
 
 
 def besides_read(data: Any) -> Besides:
-    """The same, read."""
+    """Return the stored side results of a call."""
     return NOTHING_BESIDES if data is None else _BESIDES.validate_python(data)
 
 
 def error_read(data: Any) -> StepError | None:
-    """The error, if there is one."""
+    """Return the stored error, or None."""
     with reading("the error of the call"):
         return StepError.from_dict(data) if data else None
 
 
 def wait_written(wait: RetryWait) -> str:
-    """The wait of a step as JSON text."""
+    """Return the wait of a step as JSON text."""
     return _WAIT.dump_json(wait).decode()
 
 
 def wait_read(data: Any) -> RetryWait | None:
-    """The wait of a step, if it has waited."""
+    """Return the stored wait of a step, or None if it never waited."""
     with reading("the wait of the step"):
         return None if data is None else _WAIT.validate_python(data)
 
 
 def taken_call_id(reply: RecordReply) -> InvalidInput:
-    """The complaint about a reply whose calls cannot be told from those of an earlier step."""
+    """Return the error for a reply that reuses a call id of an earlier step."""
     names = ", ".join(told.call.id for told in reply.calls)
     return InvalidInput(
         f"a call of step {reply.number} ({names}) has the id of another one; give every call its own"
@@ -131,7 +135,7 @@ def taken_call_id(reply: RecordReply) -> InvalidInput:
 
 
 def resolution_written(resolution: Resolution) -> str:
-    """What a person said, as JSON text."""
+    """Return a person's resolution of a request as JSON text."""
     told: dict[str, Any] = {"kind": resolution.kind, "value": resolution.value, "reason": resolution.reason}
     if resolution.key is not None:
         told["key"] = resolution.key
@@ -141,7 +145,7 @@ def resolution_written(resolution: Resolution) -> str:
 
 
 def resolution_read(data: Any) -> Resolution | None:
-    """What a person said, if anybody did."""
+    """Return the stored resolution, or None if the request has none."""
     if data is None:
         return None
     with reading("the resolution"):
@@ -152,7 +156,7 @@ def resolution_read(data: Any) -> Resolution | None:
 
 
 def rules_read(data: Any) -> tuple[ApprovalRule, ...]:
-    """What people have allowed for a whole execution."""
+    """Return the stored approval rules of an execution."""
     with reading("what people have allowed"):
         return tuple(map(ApprovalRule.model_validate, data or ()))
 
@@ -160,27 +164,27 @@ def rules_read(data: Any) -> tuple[ApprovalRule, ...]:
 # Executions.
 
 TERMINAL = frozenset({ExecutionStatus.COMPLETED, ExecutionStatus.FAILED, ExecutionStatus.CANCELLED})
-"""An execution that stands there has ended, and stays there."""
+"""The final statuses: an execution never leaves them."""
 
 
 def added(breakdown: Mapping[str, Any], usage: Usage) -> dict[str, int]:
-    """The tokens so far and these as well, by kind."""
+    """Return the token counts of a breakdown plus a usage, by kind."""
     return {kind: breakdown.get(kind, 0) + count for kind, count in usage.to_breakdown().items()}
 
 
 def first_agent_id(execution_id: UUID) -> UUID:
-    """The id of the agent that an execution creates; those that continue the execution keep it."""
+    """Return the id of the agent that an execution creates; executions that continue it keep the id."""
     return uuid5(execution_id, "agent")
 
 
 def origin(parent_execution_id: UUID, parent_snapshot_id: UUID | None) -> FrozenDict:
-    """What a subagent's execution notes of the one that started it, which may have no snapshot yet."""
+    """Return the metadata that links a subagent's execution to its parent, which may have no snapshot yet."""
     snapshot = parent_snapshot_id and str(parent_snapshot_id)
     return FrozenDict(parent_execution_id=str(parent_execution_id), parent_snapshot_id=snapshot)
 
 
 def snapshot_id(execution_id: UUID, key: str) -> UUID:
-    """The id of the snapshot that a settlement stores."""
+    """Return the id of the snapshot that a settlement stores."""
     return uuid5(execution_id, f"snapshot/{key}")
 
 
@@ -189,25 +193,25 @@ def snapshot_id(execution_id: UUID, key: str) -> UUID:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """An envelope on its way into a stream."""
+    """An envelope to be appended to a stream."""
 
     id: UUID
     type: str
     payload: str
     message: Announcement | None = None
-    """The message of a session that it announces; it has the same id."""
+    """The session message that this envelope announces; it has the same id."""
 
 
 def news(execution_id: UUID, events: Iterable[EventRecord]) -> tuple[News, ...]:
-    """The envelopes, each of them once; without what a session's readers are told."""
+    """Return one envelope per distinct event, without the announcements for session subscribers."""
     once = {envelope_id(execution_id, event.key): event for event in events}
     return tuple(_envelope(identity, event) for identity, event in once.items())
 
 
 def session_news(execution_id: UUID, events: Iterable[EventRecord]) -> tuple[News, ...]:
-    """The envelopes, each of them once, and after each its announcement.
+    """Return one envelope per distinct event, each followed by its announcement.
 
-    The announcement of an end precedes it: readers leave once they have the terminal `agent.status`.
+    The announcement of an end comes first: subscribers leave after the terminal `agent.status`.
     """
     once: dict[UUID, News] = {}
     for event in events:
@@ -228,7 +232,7 @@ def _is_end(event: EventRecord) -> bool:
 
 
 def announced(execution_id: UUID, key: str, message: Announcement) -> News:
-    """A message on its way into a session, and what is told of it; the time is that of the row."""
+    """Return the envelope that announces a session message; its time is that of the message's row."""
     message_id = message.message_id or uuid5(execution_id, f"message/{key}")
     payload = {
         "message_id": str(message_id),

@@ -1,12 +1,12 @@
-"""A connection that answers in time, and is closed where it was interrupted.
+"""A connection with a deadline for every wait, closed when a wait is interrupted.
 
-The server's own deadlines (`statement_timeout`) end what it takes too long for. They do not help where its
-answer does not arrive: a link that swallows acknowledges what is sent, and TCP notices nothing. So each wait
-for the server ends after a deadline of our own, and the connection is closed.
+The server's own deadlines (`statement_timeout`) end statements that run too long. They do not help if the
+answer never arrives: a middlebox can acknowledge packets and drop them, and TCP notices nothing. So each wait
+for the server has a client-side deadline, after which the connection is closed.
 
 A wait that is interrupted, by its deadline or by a cancel, leaves a connection in the middle of a pipeline or
-of an answer. The next statement on it would read the answer of another one. It is closed at once.
-Every statement of psycopg and SQLAlchemy comes through `wait`, so this holds for all of them.
+of an answer. The next statement would read the answer to the previous one, so the connection is closed at
+once. Every statement of psycopg and SQLAlchemy passes through `wait`, so this holds for all of them.
 """
 
 import asyncio
@@ -23,14 +23,14 @@ from psycopg.pq import ConnStatus, TransactionStatus
 T = TypeVar("T")
 
 CANCEL_SECONDS: Final = 1.0
-"""So long the server may take to hear that its answer is not wanted any more: it frees its locks then."""
+"""How long to wait for the server to accept a cancel request. Cancelling releases its locks."""
 
 _LOOK: Final = 0.1
-"""So often the driver looks at a socket that says nothing."""
+"""How often the driver polls an idle socket."""
 
 
 OVERDUE = psycopg.errors._WaitTimeout  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-"""What the driver's functions that wait are documented to raise; it has no public name."""
+"""The exception that psycopg's wait functions are documented to raise; it has no public name."""
 
 
 class Silent(psycopg.OperationalError):
@@ -38,17 +38,21 @@ class Silent(psycopg.OperationalError):
 
 
 class Link:
-    """What the connections of one pool know of the way to the server."""
+    """The deadlines of one pool's connections, and the time of the last unanswered wait."""
 
     def __init__(self, seconds: float, connect_seconds: float) -> None:
         self.seconds = seconds
-        """How long a wait for the server may take."""
+        """The longest wait for the server, in seconds."""
         self.connect_seconds = connect_seconds
-        """How long a new connection may take, whatever it takes to get one."""
+        """The time limit for opening a connection, in seconds, all steps included."""
         self.was_silent_at = float("-inf")
 
     async def connect(self, *args: Any, **options: Any) -> "Connection":
-        """A new connection, in time."""
+        """Open a connection within the time limit.
+
+        Raises:
+            ConnectionTimeout: There was no connection in time.
+        """
         try:
             async with asyncio.timeout(self.connect_seconds):
                 connection = await Connection.connect(*args, **options)
@@ -58,12 +62,12 @@ class Link:
         return connection
 
     def suspects(self, connection: "Connection") -> bool:
-        """Whether a connection is older than the last silence: it leads where no answer came from."""
+        """Return whether the connection is older than the last unanswered wait: it is probably dead too."""
         return connection.connected_at < self.was_silent_at
 
 
 class Connection(psycopg.AsyncConnection[Any]):
-    """A connection of psycopg's whose every wait has an end."""
+    """A psycopg connection whose waits all have a deadline."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -76,7 +80,11 @@ class Connection(psycopg.AsyncConnection[Any]):
         interval: float = _LOOK,
         timeout: float | None = None,  # noqa: ASYNC109 -- the driver's interface
     ) -> T:
-        """Wait for the server, until the link's deadline at most; interrupted, the connection is closed."""
+        """Wait for the server, at most until the link's deadline; an interrupted wait closes the connection.
+
+        Raises:
+            Silent: The server did not answer in time.
+        """
         seconds = self.link.seconds if timeout is None and self.link else timeout
         try:
             return await waiting.wait_async(gen, self.pgconn.socket, interval, seconds)
@@ -86,14 +94,14 @@ class Connection(psycopg.AsyncConnection[Any]):
             await self._give_up(gen)
             raise Silent(f"it has not answered for {seconds:g} seconds") from None
         except (psycopg.Error, UnicodeError):
-            # An answer, which the driver has read to its end; or a value that it did not send.
+            # Either a complete answer of the server, or a value that psycopg refused to send.
             raise
         except BaseException:
             await self._give_up(gen)
             raise
 
     async def _give_up(self, gen: PQGen[Any]) -> None:
-        """Close the connection; what the server is still busy with is called off if it can be reached."""
+        """Close the connection, and ask the server to cancel a running statement if it can be reached."""
         try:
             if self.pgconn.transaction_status == TransactionStatus.ACTIVE:
                 with suppress(psycopg.Error):
@@ -102,5 +110,6 @@ class Connection(psycopg.AsyncConnection[Any]):
             if self.pgconn.status != ConnStatus.BAD:
                 self.pgconn.finish()
             with suppress(Exception):
-                # What it does at its end needs the connection, and would complain wherever it is collected.
+                # The generator's cleanup uses the closed connection. Left to the garbage collector, it would
+                # log errors.
                 gen.close()

@@ -1,9 +1,9 @@
-"""The connections to PostgreSQL.
+"""Connections to PostgreSQL.
 
-A connection that hangs is worse than one that fails, so every wait has an end: for a connection out of
-the pool, for the server to accept one, for a statement, for a lock, for an answer on a dead network, for an
-answer on a network that swallows it (`connection.py`).
-What the URL itself says (`?connect_timeout=1&options=...`) has precedence.
+A connection that hangs is worse than one that fails, so every wait has a limit: for a connection from the
+pool, for the server to accept one, for a statement, for a lock, for an answer on a dead network, and for an
+answer on a network that acknowledges packets and drops them (`connection.py`). Options in the URL itself
+(`?connect_timeout=1&options=...`) take precedence.
 """
 
 import select
@@ -19,21 +19,21 @@ from everstep.agent_domain.errors import InvalidInput
 from everstep.store.connection import Connection, Link
 
 STATEMENT_SECONDS = 15.0
-"""So long the server works on a statement. The longest of ours takes a fraction of it."""
+"""The server's limit for a statement. The longest statement takes a fraction of it."""
 ANSWER_SECONDS = 5.0
-"""So much longer an answer may take to arrive, before its connection is given up."""
+"""The extra time for an answer to arrive before its connection is closed."""
 CHECKOUT_SECONDS = 10.0
-"""So long a connection may take: to get a free one, and to make a new one."""
+"""The limit for getting a free connection, and for opening a new one."""
 MIGRATION_SECONDS = 3600.0
-"""So long the answer to a statement of a migration may take: it may build an index over all that ever was."""
+"""The limit for a statement of a migration, which may index a large table."""
 MAINTENANCE_SECONDS = 300.0
-"""So long a statement may take that removes what is old, or adds up all there is."""
+"""The limit for a statement that prunes old rows or adds up all rows."""
 
 _DIALECTS = {"postgresql", "postgres", "postgresql+psycopg"}
 
 _SOCKET: Mapping[str, Any] = {
     "connect_timeout": 5,
-    # A peer that vanished without a word is noticed while we wait (keep-alive) and while we write.
+    # A peer that vanished is noticed both while reading (keep-alive) and while writing (user timeout).
     "keepalives": 1,
     "keepalives_idle": 10,
     "keepalives_interval": 5,
@@ -43,17 +43,21 @@ _SOCKET: Mapping[str, Any] = {
 
 _SESSION: Mapping[str, str] = {
     "timezone": "UTC",
-    # Compiling a statement takes longer than any of ours runs.
+    # Compilation would take longer than any of these statements runs.
     "jit": "off",
-    # The default was measured on disks that turn. With it, a page of a long list is found by reading all of
-    # the list and sorting it.
+    # The default was measured on spinning disks. With it, the planner reads and sorts a whole list to return
+    # one page of it.
     "random_page_cost": "1.1",
     "idle_in_transaction_session_timeout": "60s",
 }
 
 
 def database_url(url: str) -> URL:
-    """The URL, for the driver that we use; `InvalidInput` says what is wrong with it."""
+    """Return the URL with the psycopg driver.
+
+    Raises:
+        InvalidInput: The URL cannot be parsed, or is for another database.
+    """
     try:
         parsed = make_url(url)
     except ArgumentError:
@@ -76,16 +80,16 @@ def create_engine(
     lock_timeout: float = 10,
     answer_timeout: float = ANSWER_SECONDS,
 ) -> AsyncEngine:
-    """An engine for a `PostgresStore`. The caller disposes of it.
+    """Create the engine of a `PostgresStore`. The caller disposes of it.
 
     Args:
-        url: Where PostgreSQL is.
-        application_name: What its administrator sees.
-        pool_size: Connections that are kept.
-        max_overflow: Connections beyond those.
+        url: The database URL.
+        application_name: The name in `pg_stat_activity`.
+        pool_size: Connections that are kept open.
+        max_overflow: Further connections under load.
         pool_timeout: Seconds to wait for a connection to become free.
-        statement_timeout: Seconds that the server works on a statement.
-        lock_timeout: Seconds that the server waits for a lock.
+        statement_timeout: Seconds that the server may spend on a statement.
+        lock_timeout: Seconds that the server may wait for a lock.
         answer_timeout: Seconds beyond `statement_timeout` after which a connection that does not answer is
             closed.
     """
@@ -96,14 +100,15 @@ def create_engine(
         pool_size=pool_size,
         max_overflow=max_overflow,
         pool_timeout=pool_timeout,
-        # One statement is a transaction by itself and needs no BEGIN and COMMIT around it. Where there are
-        # more of them, `transaction` sends these.
+        # A single statement is a transaction by itself and needs no BEGIN and COMMIT. `transaction` sends
+        # these for several statements.
         isolation_level="AUTOCOMMIT",
-        # The connection that was used last: its server process is warm and has our statements prepared.
+        # Prefer the connection that was used last: its server process is warm and has the statements
+        # prepared.
         pool_use_lifo=True,
-        # Before load balancers and server processes that grew get tired of it.
+        # Recycle connections before load balancers drop them and server processes grow too large.
         pool_recycle=1800,
-        # Errors are logged and end up in workflow history; what was bound may be what people wrote.
+        # Errors are logged and recorded in workflow history, and bound parameters may contain user data.
         hide_parameters=True,
     )
     event.listen(engine.sync_engine, "checkout", _refuse_if_lost)
@@ -111,11 +116,11 @@ def create_engine(
 
 
 def _refuse_if_lost(connection: Any, _record: object, _proxy: object) -> None:
-    """Has the pool make another connection in place of one that is known to be lost.
+    """Make the pool replace a connection that is known to be lost.
 
-    A server says something unasked when it closes a connection. Without a look at that, the first call on
-    each connection after a restart of the server would fail. To ask whether it still answers would be a round
-    trip for each use of a connection. Where one got no answer, those as old as it would get none either.
+    A server sends a notice when it closes a connection. Without this check, the first call on each connection
+    after a server restart would fail. A ping would cost a round trip per checkout. If one connection got no
+    answer, connections of the same age are dead as well.
     """
     driver: Connection = connection.driver_connection
     poll = select.poll()
@@ -123,11 +128,11 @@ def _refuse_if_lost(connection: Any, _record: object, _proxy: object) -> None:
     if poll.poll(0):
         raise DisconnectionError("the server has closed the connection")
     if driver.link and driver.link.suspects(driver):
-        raise DisconnectionError("the server does not answer on connections of that time")
+        raise DisconnectionError("the server does not answer on connections of this age")
 
 
 def create_upgrade_engine(url: str, statement_timeout: float = 0) -> AsyncEngine:
-    """An engine for a migration: one connection at a time, and by default as long as the server takes."""
+    """Create an engine for migrations: one connection at a time, and no statement timeout by default."""
     seconds = statement_timeout + ANSWER_SECONDS if statement_timeout else MIGRATION_SECONDS
     link = Link(seconds, CHECKOUT_SECONDS)
     args = _connect_args(url, "everstep db upgrade", statement_timeout, 0, link)
@@ -144,7 +149,7 @@ def _connect_args(
         "lock_timeout": f"{lock_timeout:g}s",
     }
     ours = " ".join(f"-c {name}={value}" for name, value in session.items())
-    # Of a setting that is given twice, the server takes the later one.
+    # If a setting is given twice, the server uses the later one.
     options = f"{ours} {cast('str', given.get('options', ''))}".strip()
     args: dict[str, Any] = {**_SOCKET, "application_name": application_name}
     usual = {name: value for name, value in args.items() if name not in given}

@@ -1,14 +1,14 @@
-"""Which history the journal has: the epoch changes when what was stored may not be what is stored now.
+"""The journal's epoch: it changes when the stored history may differ from what was read earlier.
 
-It follows from three things, so that most of what can happen changes it without anybody's doing:
+It is derived from three values, so that most incidents change it automatically:
 
-- which database cluster this is (PostgreSQL's system identifier): a dump that was restored elsewhere
-- its timeline: a failover, and a restore to a point in time
-- a number of our own: for what PostgreSQL cannot know, such as a file system that was set back. An operator
-  who did that says so (`everstep db restored`).
+- PostgreSQL's system identifier, which differs after a dump is restored to another cluster
+- the timeline, which differs after a failover and after a restore to a point in time
+- a number in the database, for changes that PostgreSQL cannot detect, such as a file system rollback. An
+  operator changes it with `everstep db restored`.
 
-The timeline is that of what is being written, as the control file learns of another one minutes late. Where
-the server does not tell the first two, the third is all there is.
+The timeline is taken from the WAL position, because the control file is minutes late. If the server does not
+reveal the first two values, only the third is used.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,21 +42,21 @@ RENEW = text("""
 
 
 def _hashed(*parts: str) -> str:
-    """Short, and without saying which server it is. Evaluated once for a statement."""
+    """Hash the parts, which makes them short and hides the server. Evaluated once per statement."""
     together = f"concat_ws('/', {', '.join(parts)})"
     return f"(SELECT left(encode(sha256(convert_to({together}, 'UTF8')), 'hex'), 20))"
 
 
 @dataclass(frozen=True, slots=True)
 class Dated:
-    """A statement that answers with the epoch along with what else it is asked."""
+    """A statement that also returns the epoch, with and without the server's identity."""
 
     with_server: TextClause
     alone: TextClause
 
     @classmethod
     def of(cls, sql: str) -> "Dated":
-        """The statement, in which `{epoch}` stands for it."""
+        """Return the statement whose text contains `{epoch}` as a placeholder."""
         return cls(text(sql.format(epoch=_hashed(_OWN, _SERVER))), text(sql.format(epoch=_hashed(_OWN))))
 
 
@@ -64,7 +64,7 @@ EPOCH = Dated.of("SELECT {epoch} AS epoch")
 
 
 class DatedReader:
-    """Asks such statements. What the server tells of itself is found out with the first one."""
+    """Executes `Dated` statements. The first one finds out what the server reveals."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
@@ -100,7 +100,7 @@ async def _tells(connection: AsyncConnection) -> bool:
 
 
 async def renew_epoch(engine: AsyncEngine) -> None:
-    """Say that stored history may have changed: every reader reads anew."""
+    """Change the epoch, because stored history may have changed: every subscriber reads it again."""
     with translated(engine.url):
         async with engine.connect() as connection:
             await connection.execute(RENEW)

@@ -1,15 +1,15 @@
-"""What can go wrong between the store and PostgreSQL, in words for whoever runs it.
+"""Errors between the store and PostgreSQL, worded for operators.
 
     EverstepError
     ├── StoreError
-    │   ├── DatabaseUnreachable   nothing was said, or the connection broke: check the server and the URL
-    │   ├── DatabaseBusy          it answered that it cannot serve this now: the same call may be made again
+    │   ├── DatabaseUnreachable   no answer, or the connection broke: check the server and the URL
+    │   ├── DatabaseBusy          the server cannot serve the call now: retry it
     │   ├── SchemaOutdated        its tables are older than this program: upgrade them
     │   └── SchemaTooNew          its tables are newer than this program: deploy a newer one
     └── InvalidInput              a value that PostgreSQL cannot hold: the caller has to change it
 
-Every method of the store is one transaction: when one of these is raised, nothing was written, except
-that a connection may break after the last word (`COMMIT`) was sent. The methods can all be called again.
+Every method of the store is one transaction: after one of these errors nothing was written, except that a
+connection may break after `COMMIT` was sent. Every method can be called again.
 """
 
 from collections.abc import Generator
@@ -23,7 +23,7 @@ _UPGRADE = "run `everstep db upgrade`"
 
 
 class StoreError(EverstepError):
-    """The store could not do what it was asked."""
+    """The store could not complete a call."""
 
 
 class DatabaseUnreachable(StoreError, StoreUnavailable):
@@ -38,11 +38,11 @@ class DatabaseUnreachable(StoreError, StoreUnavailable):
 
 
 class DatabaseBusy(StoreError, StoreUnavailable):
-    """PostgreSQL is there but cannot serve this now."""
+    """PostgreSQL is reachable but cannot serve the call now."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(
-            f"PostgreSQL cannot serve this now: {reason}. Try again; if it stays so, add capacity"
+            f"PostgreSQL cannot serve this now: {reason}. Try again; if this persists, add capacity"
         )
 
 
@@ -54,7 +54,7 @@ class SchemaOutdated(StoreError):
 
 
 class SchemaTooNew(StoreError):
-    """A newer program has upgraded the tables."""
+    """The tables were upgraded by a newer program."""
 
     def __init__(self, revision: str) -> None:
         super().__init__(
@@ -67,9 +67,9 @@ class SchemaTooNew(StoreError):
 _BUSY = (
     "40",  # transaction rollback: serialization failures, deadlocks
     "53",  # insufficient resources: connections, memory, disk
-    "55P03",  # a lock was not to be had in time
-    "57014",  # a statement took too long and was cancelled
-    "23505",  # a key that another transaction has just taken: the next attempt finds what it wrote
+    "55P03",  # a lock timed out
+    "57014",  # a statement timed out and was cancelled
+    "23505",  # a key that another transaction has just inserted: a retry finds its row
 )
 _OUTDATED = ("42P01", "42703")  # no such table, no such column
 _NOT_STORABLE = ("22",)  # data exceptions: values that a column cannot hold
@@ -77,11 +77,11 @@ _NOT_STORABLE = ("22",)  # data exceptions: values that a column cannot hold
 
 @contextmanager
 def translated(url: URL) -> Generator[None]:
-    """Raises what the database or its driver has to say as one of the errors above."""
+    """Translate errors of the database and its driver into the errors of this module."""
     try:
         yield
     except exc.TimeoutError:
-        raise DatabaseBusy("every connection of this process's pool is taken") from None
+        raise DatabaseBusy("all connections of this process's pool are in use") from None
     except UnicodeEncodeError as error:
         raise InvalidInput(
             f"a text contains half of a surrogate pair: {error.reason}; send valid Unicode"
@@ -92,7 +92,7 @@ def translated(url: URL) -> Generator[None]:
 
 def _typed(url: URL, error: exc.DBAPIError) -> EverstepError:
     code = getattr(error.orig, "sqlstate", None) or ""
-    # The server's first line only: its details quote values, and those may be what people wrote.
+    # Only the server's first line: its details quote values, which may be user data.
     said = getattr(getattr(error.orig, "diag", None), "message_primary", None) or str(error.orig)
     reason = " ".join(said.split())
     if code.startswith(_BUSY):

@@ -1,4 +1,4 @@
-"""Where the gateways are, in PostgreSQL: by its clock, so that nobody else's has to be right."""
+"""The registry of gateways in PostgreSQL. Times come from its clock, so gateway clocks need not agree."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -28,17 +28,17 @@ PRESENT = Dated.of("""
 
 
 class PostgresGateways(DatedReader):
-    """Keeps them; what nobody has announced for a day is removed by whoever announces something."""
+    """Registers gateways. Each announcement removes gateways that were not announced for a day."""
 
     async def announce(self, gateway_id: UUID, url: str) -> None:
-        """A gateway is there, and takes links at this URL."""
+        """Register a gateway that accepts links at this URL."""
         await self._run(ANNOUNCE, {"id": gateway_id, "url": url})
 
     async def withdraw(self, gateway_id: UUID) -> None:
-        """It leaves."""
+        """Remove a gateway that shuts down."""
         await self._run(WITHDRAW, {"id": gateway_id})
 
     async def present(self, within_seconds: float) -> tuple[str, Sequence[tuple[UUID, str]]]:
-        """The journal's epoch, and the id and URL of every gateway that was announced within so long."""
+        """Return the journal's epoch, and the id and URL of every gateway announced within these seconds."""
         found = await self._dated(PRESENT, {"within": within_seconds})
         return found[0].epoch, [(row.id, row.url) for row in found if row.id is not None]

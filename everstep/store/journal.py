@@ -1,6 +1,6 @@
-"""What the gateway reads: streams from after a seq, where they end, and texts under way.
+"""The gateway's queries: envelopes after a seq, the end of streams, and partial texts.
 
-Whose stream it is, is not asked here: whoever reads has decided before that it may be watched.
+The caller checks access to the stream; these queries do not.
 """
 
 from collections.abc import Collection, Mapping
@@ -58,36 +58,42 @@ TEXTS = Dated.of("""
                 LIMIT 1
            ) AS step ON step.is_under_way AND step.next_index IS NOT NULL
 """).alone
-"""An attempt whose text viewers are not told notes no index."""
+"""An attempt whose text is not published stores no index."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredPage:
-    """What the table has of a stream after a seq."""
+    """The stored envelopes of a stream after a seq."""
 
     epoch: str
     head: int
     oldest: int
-    """The first envelope that the table still has; the one to come, if it has none."""
+    """The seq of the oldest stored envelope, or the next seq if none is stored."""
     envelopes: tuple[StoredEnvelope, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class NotedText:
-    """What an attempt that is under way had written when it was last noted."""
+    """The text of a running attempt when it was last stored."""
 
     at: Place
     content: str
     after_seq: int
-    """The stored envelope that its chunks follow; 0 for none."""
+    """The stored envelope that its chunks follow, or 0."""
     noted_at: datetime
 
 
 class JournalTables(DatedReader):
-    """Reads them; every method is one query."""
+    """The gateway's read access to the tables; every method is one query."""
 
     async def page(self, stream_id: UUID, after: int | None, limit: int) -> StoredPage | None:
-        """The next envelopes after a seq, in order; after None, none. None if there is no such stream."""
+        """Return the next envelopes after a seq, in order, or None if there is no such stream.
+
+        Args:
+            stream_id: The stream.
+            after: The last seq that the caller has; None returns no envelopes.
+            limit: The largest number of envelopes.
+        """
         found = await self._dated(PAGE, {"stream_id": stream_id, "after": after, "limit": limit})
         if not found:
             return None
@@ -96,13 +102,13 @@ class JournalTables(DatedReader):
         return StoredPage(stream.epoch, stream.head, stream.oldest, told)
 
     async def heads(self, stream_ids: Collection[UUID]) -> tuple[str, Mapping[UUID, int]]:
-        """The epoch, and the last seq of each of these streams that exists."""
+        """Return the epoch, and the last seq of each of these streams that exists."""
         found = await self._dated(HEADS, {"stream_ids": list(stream_ids)})
         heads = {row.stream_id: row.head for row in found if row.stream_id is not None}
         return found[0].epoch, heads
 
     async def texts(self, stream_id: UUID) -> Mapping[UUID, NotedText | None]:
-        """Every execution of a stream that has not ended; with the text of its step, if one is under way."""
+        """Return the running executions of a stream, each with the text of its current step if it has one."""
         found = await self._all(TEXTS, {"stream_id": stream_id})
         return {
             row.id: None

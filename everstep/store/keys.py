@@ -1,4 +1,4 @@
-"""What the HTTP API keeps in PostgreSQL beside sessions: first answers, and the keys of services."""
+"""Records of the HTTP API in PostgreSQL: idempotency keys with their first responses, and API keys."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -37,13 +37,13 @@ HELD = text("""
 
 
 class PostgresKeys:
-    """Keeps them."""
+    """Stores idempotency keys and API keys."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
 
     async def answered(self, tenant_id: str, user_id: str, key: str) -> Answered | None:
-        """The answer to a request with this key."""
+        """Return the stored response to a request with this idempotency key."""
         mine = (answers.c.tenant_id == tenant_id, answers.c.user_id == user_id, answers.c.key == key)
         found = await self._all(select(answers).where(*mine))
         return _answered(found[0]) if found else None
@@ -51,7 +51,7 @@ class PostgresKeys:
     async def claim(
         self, tenant_id: str, user_id: str, key: str, owner: UUID, *, digest: str, seconds: float
     ) -> Claim | Answered:
-        """Take a request in hand; see `KeyStore.claim`."""
+        """Claim a request for processing; see `KeyStore.claim`."""
         name = {"tenant_id": tenant_id, "user_id": user_id, "key": key}
         values = {**name, "digest": digest, "owner": owner, "seconds": seconds}
         while True:
@@ -63,22 +63,33 @@ class PostgresKeys:
                 return Claim(digest, is_mine=True)
             elif held := await self._all(HELD, name):
                 return Claim(held[0].digest, is_mine=False)
-            # What was there is gone by now.
+            # The conflicting row was removed in between: try again.
 
     async def renew(self, tenant_id: str, user_id: str, key: str, owner: UUID, *, seconds: float) -> None:
-        """Go on working on a request."""
+        """Extend the claim on a request."""
         lasts = func.clock_timestamp() + timedelta(seconds=seconds)
         renewed = update(claims).where(*_owned(tenant_id, user_id, key, owner)).values(expires_at=lasts)
         await self._all(renewed.returning(claims.c.key))
 
     async def unclaim(self, tenant_id: str, user_id: str, key: str, owner: UUID, *, forget: bool) -> None:
-        """Work no longer on a request: forget it, or let only the same one be taken over."""
+        """Release the claim on a request.
+
+        Args:
+            tenant_id: The tenant of the caller.
+            user_id: The caller.
+            key: The idempotency key.
+            owner: The claim's owner.
+            forget: Whether to delete the claim; otherwise only the same request can take it over.
+        """
         mine = _owned(tenant_id, user_id, key, owner)
         left = delete(claims) if forget else update(claims).values(expires_at=func.clock_timestamp())
         await self._all(left.where(*mine).returning(claims.c.key))
 
     async def remember(self, tenant_id: str, user_id: str, key: str, answer: Answered) -> Answered:
-        """Keep an answer; the first one wins and is returned. None is kept of what was deleted meanwhile."""
+        """Store a response and return the stored one; the first response wins.
+
+        A response about an object that was deleted in the meantime is not stored.
+        """
         values = {
             "tenant_id": tenant_id,
             "user_id": user_id,
@@ -99,7 +110,7 @@ class PostgresKeys:
                     if (await connection.execute(kept)).first():
                         return answer
                 except IntegrityError as error:
-                    # What it tells of was deleted meanwhile.
+                    # The object of the response was deleted in the meantime.
                     if isinstance(error.orig, ForeignKeyViolation):
                         await connection.execute(delete(claims).where(*mine))
                         return answer
@@ -107,7 +118,7 @@ class PostgresKeys:
         return await self.answered(tenant_id, user_id, key) or answer
 
     async def create_key(self, key: ApiKey, digest: str) -> None:
-        """Keep a service's key under the digest of its secret."""
+        """Store an API key under the digest of its secret."""
         values = {
             "id": key.id,
             "tenant_id": key.tenant_id,
@@ -120,11 +131,11 @@ class PostgresKeys:
         await self._all(insert(api_keys).values(**values).returning(api_keys.c.id))
 
     async def key(self, digest: str) -> ApiKey | None:
-        """The key with this digest, revoked ones too; notes, to the minute, that it was used."""
+        """Return the API key with this digest, revoked or not, and record its use."""
         found = await self._all(select(api_keys).where(api_keys.c.digest == digest))
         if not found:
             return None
-        # To the minute: a busy key is not written to by every request.
+        # Recorded once per minute, so that a busy key is not written by every request.
         lately = func.clock_timestamp() - timedelta(minutes=1)
         unused = or_(api_keys.c.last_used_at.is_(None), api_keys.c.last_used_at < lately)
         used = update(api_keys).where(api_keys.c.id == found[0].id, unused)
@@ -132,18 +143,18 @@ class PostgresKeys:
         return _key(found[0])
 
     async def is_good_key(self, key_id: UUID) -> bool:
-        """Whether there is such a key that is not revoked."""
+        """Return whether the API key exists and is not revoked."""
         good = select(api_keys.c.id).where(api_keys.c.id == key_id, api_keys.c.revoked_at.is_(None))
         return bool(await self._all(good))
 
     async def keys(self, tenant_id: str) -> Sequence[ApiKey]:
-        """All keys of a tenant, newest first."""
+        """Return all API keys of a tenant, newest first."""
         wanted = select(api_keys).where(api_keys.c.tenant_id == tenant_id)
         newest_first = wanted.order_by(api_keys.c.created_at.desc(), api_keys.c.id.desc())
         return tuple(map(_key, await self._all(newest_first)))
 
     async def revoke_key(self, tenant_id: str, key_id: UUID) -> bool:
-        """Let a key open nothing any more; False if there is none."""
+        """Revoke an API key; return False if there is none."""
         mine = (api_keys.c.tenant_id == tenant_id, api_keys.c.id == key_id)
         revoked = func.coalesce(api_keys.c.revoked_at, func.clock_timestamp())
         change = update(api_keys).where(*mine).values(revoked_at=revoked).returning(api_keys.c.id)

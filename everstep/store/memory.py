@@ -1,7 +1,7 @@
-"""Executions in this process's memory: for tests, demos, and whoever has no database.
+"""An in-memory execution store for tests, demos and installations without a database.
 
-It behaves like the one in PostgreSQL, and the same tests say so. Every method is one step of the event
-loop, so nothing comes in between; what may be refused is prepared before anything is changed.
+It behaves like the PostgreSQL store, and the same tests cover both. No method awaits between its reads and
+its writes, so each is atomic. Everything that can be refused is validated before anything is changed.
 """
 
 import json
@@ -163,7 +163,7 @@ class _Execution:
                 self.said[step, line.idx] = _message(line)
 
     def noted(self, before: tuple[int, int] | None = None) -> list[Notes]:
-        """The notes in their order; only those before a place, if one is named."""
+        """Return the notes in order, optionally only those before a place."""
         return [self.notes[place] for place in sorted(self.notes) if before is None or place < before]
 
     @property
@@ -197,7 +197,7 @@ class _Stream:
 
 
 class MemoryStore:
-    """The store of one process; what it holds goes with it."""
+    """An execution store that lives and ends with its process."""
 
     def __init__(self, now: Callable[[], datetime] = _system_clock, bus: EnvelopeBus = NOBODY) -> None:
         self._now = now
@@ -206,16 +206,16 @@ class MemoryStore:
         self._streams: dict[UUID, _Stream] = {}
 
     async def accept(self, new: NewExecution) -> ExecutionRow:
-        """Store a pending execution; the same id again returns what is there."""
+        """Store a pending execution; a repeated id returns the stored one."""
         ref = new.ref
         if new.continues == ref.execution_id:
-            raise InvalidInput("an execution cannot continue itself; give the new one another id")
+            raise InvalidInput("an execution cannot continue itself; give the new one a different id")
         continued = self._named(ref, new.continues)
         parent = self._named(ref, new.parent_execution_id)
         known = self._executions.get(ref.execution_id)
         if known:
             if known.ref.tenant_id != ref.tenant_id:
-                raise InvalidInput(f"the execution id {ref.execution_id} is taken; draw another one")
+                raise InvalidInput(f"the execution id {ref.execution_id} is taken; choose another one")
             return known.row
         stream = self._streams.get(ref.stream_id)
         if stream and stream.tenant_id != ref.tenant_id:
@@ -245,11 +245,11 @@ class MemoryStore:
         return execution.row
 
     async def material(self, ref: ExecutionRef) -> Material:
-        """What the next step would be made from."""
+        """Return the inputs of the next step."""
         return self._material(self._existing(ref))
 
     async def preview_step(self, ref: ExecutionRef, number: int) -> BegunStep:
-        """What `begin_step` returns for a step that hears nobody; nothing is written."""
+        """Return the result of `begin_step` without steering messages; nothing is written."""
         execution = self._open(ref)
         step, material = execution.steps.get(number), self._material(execution, number=number)
         if step is None:
@@ -258,7 +258,7 @@ class MemoryStore:
         return BegunStep(material, step.facts, step.attempt, was_silent, wait=step.wait)
 
     async def begin_step(self, begin: BeginStep) -> BegunStep:
-        """Settle the step before, mark this one as started; a recorded one is returned as it is."""
+        """Complete the previous step and mark this one as started; a recorded step is returned unchanged."""
         known = await self.preview_step(begin.ref, begin.number)
         if known.recorded:
             return known
@@ -291,7 +291,8 @@ class MemoryStore:
         if previous := execution.steps.get(begin.number - 1):
             previous.outcome = previous.outcome or outcome
             previous.completed_at = previous.completed_at or now
-        # A new step runs, whatever a worker wrote that was lost; one that is begun again may be paused.
+        # A new step sets the status to running: an earlier status write may be lost. A repeated step may be
+        # paused.
         if execution.status is ExecutionStatus.PENDING or known is None:
             execution.status = ExecutionStatus.RUNNING
         execution.started_at = execution.started_at or now
@@ -307,7 +308,7 @@ class MemoryStore:
         next_index: int | None = None,
         after_seq: int | None = None,
     ) -> bool:
-        """Keep the text so far, for those who join late; False if this attempt has no say any more."""
+        """Store the text so far for late subscribers; return False if the attempt is no longer current."""
         encode(text, "the text")
         execution = self._find(ref)
         step = execution.steps.get(number) if execution else None
@@ -317,7 +318,7 @@ class MemoryStore:
         return True
 
     async def note_failure(self, ref: ExecutionRef, number: int, attempt: int) -> int:
-        """Count a model call of this step that failed in transport; the count so far, this one included."""
+        """Count a failed model call of this step; return the number of failures, this one included."""
         execution = self._find(ref)
         step = execution.steps.get(number) if execution else None
         if step is None:
@@ -328,7 +329,7 @@ class MemoryStore:
     async def note_wait(
         self, ref: ExecutionRef, number: int, wait: RetryWait, events: Sequence[EventRecord] = ()
     ) -> None:
-        """Write down that a step waits for its next attempt, unless it has that one or a reply by now."""
+        """Record that a step waits for its next attempt, unless that attempt or a reply is recorded."""
         execution = self._find(ref)
         step = execution.steps.get(number) if execution else None
         news = bodies.news(ref.execution_id, events)
@@ -341,7 +342,7 @@ class MemoryStore:
         self._append(execution, news)
 
     async def record_reply(self, reply: RecordReply) -> StepFacts:
-        """Record what the model answered; what an earlier attempt recorded wins."""
+        """Record the model's reply; a reply that an earlier attempt recorded wins."""
         execution = self._existing(reply.ref)
         step = execution.steps.get(reply.number)
         if step and step.facts:
@@ -379,7 +380,7 @@ class MemoryStore:
         return reply.facts
 
     async def ask(self, ref: ExecutionRef, call_id: str, request: FrozenDict) -> None:
-        """Open the question of a call that people have allowed; again changes nothing."""
+        """Open the question of a call that was approved; a repeated call changes nothing."""
         execution, call = self._call(ref, call_id)
         identity = question_id(ref.execution_id, call_id)
         kept = _kept(request, "the request")
@@ -387,7 +388,7 @@ class MemoryStore:
             execution.requests[identity] = _Request(identity, call, CallNeed.INPUT, kept, self._now())
 
     async def preview_call(self, ref: ExecutionRef, call_id: str) -> Reservation:
-        """What `reserve_call` returns; nothing is written."""
+        """Return the result of `reserve_call`; nothing is written."""
         execution, call = self._call(ref, call_id)
         asked = execution.requests.get(request_id(ref.execution_id, call_id))
         question = execution.requests.get(question_id(ref.execution_id, call_id))
@@ -418,7 +419,7 @@ class MemoryStore:
         attempt: int,
         events: Callable[[Reservation], Sequence[EventRecord]] = nothing_to_tell,
     ) -> Reservation:
-        """Take a call in hand before it has any effect."""
+        """Reserve a call before it has any effect."""
         reservation = await self.preview_call(ref, call_id)
         if reservation.recorded:
             return reservation
@@ -431,7 +432,7 @@ class MemoryStore:
         return reservation
 
     async def record_call(self, record: RecordCall) -> CallRecord:
-        """Record a call's result; what an earlier attempt recorded wins."""
+        """Record a call's result; a result that an earlier attempt recorded wins."""
         execution, call = self._call(record.ref, record.record.call_id)
         if call.record:
             return call.record
@@ -454,7 +455,7 @@ class MemoryStore:
         return record.record
 
     async def record_processing(self, record: RecordProcessing) -> FrozenDict:
-        """Record what processors made of a step; what an earlier attempt recorded wins."""
+        """Record the result of a step's processors; a result that an earlier attempt recorded wins."""
         execution = self._existing(record.ref)
         step = execution.steps.get(record.number)
         if step is None or step.facts is None:
@@ -471,18 +472,18 @@ class MemoryStore:
         return record.outcome
 
     async def processing(self, ref: ExecutionRef, number: int) -> FrozenDict | None:
-        """What processors made of a step, if that is recorded."""
+        """Return the recorded result of a step's processors, or None."""
         execution = self._find(ref)
         step = execution.steps.get(number) if execution else None
         return step.processed if step else None
 
     async def inner_reply(self, ref: ExecutionRef, key: str) -> InnerReply | None:
-        """What a model answered to this question, if it was asked."""
+        """Return the recorded reply to an inner model call, or None."""
         execution = self._find(ref)
         return execution.inner_replies.get(key) if execution else None
 
     async def record_inner_reply(self, ref: ExecutionRef, reply: InnerReply, usage: Usage) -> InnerReply:
-        """Record what a model answered, and what it cost; what an earlier attempt recorded wins."""
+        """Record the reply to an inner model call and its usage; a reply of an earlier attempt wins."""
         execution = self._existing(ref)
         known = execution.inner_replies.get(reply.key)
         if known and known.digest == reply.digest:
@@ -495,7 +496,7 @@ class MemoryStore:
         return reply
 
     async def record_listed(self, ref: ExecutionRef, tools: FrozenDict) -> FrozenDict:
-        """Record the tools that toolsets list for this execution; what was recorded before wins."""
+        """Record the tools that toolsets list for this execution; an earlier record wins."""
         execution = self._existing(ref)
         kept = execution.listed
         if kept is None:
@@ -503,12 +504,12 @@ class MemoryStore:
         return kept
 
     async def listed(self, ref: ExecutionRef) -> FrozenDict | None:
-        """The tools that toolsets listed for this execution, if they were asked."""
+        """Return the recorded tools of this execution's toolsets, or None."""
         execution = self._find(ref)
         return execution.listed if execution else None
 
     async def settle(self, settlement: Settlement) -> bool:
-        """Change the execution's standing; False if this key was settled before, or the execution ended."""
+        """Change the execution's status; return False if the key was used or the execution has ended."""
         execution = self._existing(settlement.ref)
         if not _may_settle(execution, settlement):
             return False
@@ -536,7 +537,7 @@ class MemoryStore:
         if settlement.step_count is not None:
             execution.step_count = settlement.step_count
         if settlement.usage is not None and settlement.usage.total >= execution.usage.get("total", 0):
-            # What was paid for is not taken back, although its step is not complete, or was given up.
+            # Usage never decreases, even if its step is incomplete or was abandoned.
             execution.usage = frozen_map(settlement.usage.to_breakdown())
         if settlement.stop_reason:
             execution.stop_reason = settlement.stop_reason
@@ -551,7 +552,7 @@ class MemoryStore:
         return True
 
     async def keep_snapshot(self, ref: ExecutionRef, number: int, state: FrozenDict) -> bool:
-        """Keep the full state after a step, for debugging; False if there is one of this step."""
+        """Store the full state after a step for debugging; return False if this step has a snapshot."""
         execution = self._open(ref)
         _optional(state, "the snapshot")
         identity = bodies.snapshot_id(ref.execution_id, f"step/{number}")
@@ -564,26 +565,26 @@ class MemoryStore:
     async def steer(
         self, ref: ExecutionRef, key: str, message: Message, announces: Announcement | None = None
     ) -> bool:
-        """Keep a message for the next step boundary; see `ExecutionStore.steer`."""
+        """Store a message for the next step boundary; see `ExecutionStore.steer`."""
         execution = self._existing(ref)
         (line,) = transcripts.lines((message,))
         if key in execution.steered:
             return False
         _refuse_ended(execution)
-        # There are no sessions here, so there is nobody to announce it to.
+        # The memory store has no sessions, so nothing subscribes to announcements.
         del announces
         execution.steered[key] = _Steered(_message(line))
         execution.commands[f"{CommandKind.STEER}/{key}"] = _Command(CommandKind.STEER)
         return True
 
     async def steering(self, ref: ExecutionRef, key: str) -> Steering | None:
-        """What became of a message that was sent under this key; here no other execution begins with it."""
+        """Return the state of a steering message; this store never moves one to another execution."""
         execution = self._find(ref)
         steered = execution.steered.get(key) if execution else None
         return Steering(ref, ref, ref, is_settled=steered.heard_at is not None) if steered else None
 
     async def command(self, ref: ExecutionRef, key: str, kind: CommandKind) -> tuple[Command, bool]:
-        """Keep a command that the workflow has to be told; see `ExecutionStore.command`."""
+        """Store a command for the workflow; see `ExecutionStore.command`."""
         execution = self._existing(ref)
         is_new = key not in execution.commands
         if is_new:
@@ -592,23 +593,23 @@ class MemoryStore:
         return _command(execution, key), is_new
 
     async def undelivered(self, ref: ExecutionRef) -> tuple[Command, ...]:
-        """The commands of which the workflow may not know, in the order in which they came."""
+        """Return the commands that the workflow may not know, in order of arrival."""
         execution = self._existing(ref)
         return tuple(_command(execution, key) for key, c in execution.commands.items() if not c.is_delivered)
 
     async def mark_delivered(self, command: Command) -> None:
-        """Note that nothing is left to tell of a command."""
+        """Record that a command was delivered."""
         if kept := self._existing(command.ref).commands.get(command.key):
             kept.is_delivered = True
 
     async def withdraw(self, command: Command) -> None:
-        """Forget a command that the workflow refused."""
+        """Delete a command that the workflow refused."""
         commands = self._existing(command.ref).commands
         if command.key in commands and not commands[command.key].is_delivered:
             del commands[command.key]
 
     async def open_requests(self, ref: ExecutionRef) -> tuple[RequestRow, ...]:
-        """The questions that wait, oldest first."""
+        """Return the open requests, oldest first."""
         execution = self._find(ref)
         asked = list(execution.requests.values()) if execution else []
         waiting = [request for request in asked if request.state is RequestState.OPEN]
@@ -616,7 +617,7 @@ class MemoryStore:
         return tuple(_request_row(ref, request) for request in in_order)
 
     async def requests_within(self, ref: ExecutionRef) -> tuple[RequestRow, ...]:
-        """All questions and approvals of an execution and of its subagents, oldest first."""
+        """Return all requests of an execution and of its subagents, oldest first."""
         execution = self._find(ref)
         family = [execution] if execution else []
         for member in family:
@@ -628,7 +629,7 @@ class MemoryStore:
         return tuple(_request_row(member.ref, request) for member, request in asked)
 
     async def request(self, ref: ExecutionRef, request_id: UUID) -> RequestRow | None:
-        """One question."""
+        """Return one request."""
         execution = self._find(ref)
         request = execution.requests.get(request_id) if execution else None
         return _request_row(execution.ref, request) if execution and request else None
@@ -636,7 +637,7 @@ class MemoryStore:
     async def resolve(
         self, ref: ExecutionRef, request_id: UUID, resolution: Resolution, events: Sequence[EventRecord] = ()
     ) -> bool:
-        """Answer a question; see `ExecutionStore.resolve`."""
+        """Resolve a request; see `ExecutionStore.resolve`."""
         execution = self._find(ref)
         request = execution.requests.get(request_id) if execution else None
         if execution is None or request is None:
@@ -653,7 +654,7 @@ class MemoryStore:
         return True
 
     async def resolved_under(self, ref: ExecutionRef, key: str) -> RequestRow | None:
-        """The request that was answered or decided under this key."""
+        """Return the request that was resolved under this key."""
         execution = self._find(ref)
         for request in execution.requests.values() if execution else ():
             if request.resolution and request.resolution.key == key:
@@ -661,7 +662,7 @@ class MemoryStore:
         return None
 
     async def execution(self, ref: ExecutionRef) -> ExecutionRow | None:
-        """One execution, as it stands."""
+        """Return one execution."""
         execution = self._find(ref)
         if execution is None:
             return None
@@ -675,7 +676,7 @@ class MemoryStore:
         cursor: str | None = None,
         limit: int = 50,
     ) -> Page[ExecutionRow]:
-        """Executions, newest first."""
+        """Return a page of executions, newest first."""
         size = page_size(limit)
         before = Cursor.parse(cursor) if cursor is not None else None
         ours = (e for e in self._executions.values() if e.ref.tenant_id == tenant_id)
@@ -690,7 +691,7 @@ class MemoryStore:
     async def steps(
         self, ref: ExecutionRef, last: int | None = None, *, with_responses: bool = False
     ) -> tuple[StepRow, ...]:
-        """What an execution did, step by step; only its last steps, if so many are asked for."""
+        """Return the steps of an execution, optionally only the last ones."""
         execution = self._find(ref)
         if execution is None:
             return ()
@@ -702,7 +703,7 @@ class MemoryStore:
         return tuple(replace(row, response=execution.steps[row.number].response) for row in found)
 
     async def steps_after(self, ref: ExecutionRef, after: int = 0, limit: int = 50) -> Page[StepRow]:
-        """A page of what an execution did, from after a step; the cursor is the `after` of the next page."""
+        """Return a page of steps after a step number; the cursor is the `after` of the next page."""
         size = page_size(limit)
         execution = self._find(ref)
         if execution is None:
@@ -712,21 +713,21 @@ class MemoryStore:
         return Page(page, str(page[-1].number) if len(left) > size else None)
 
     async def transcript(self, ref: ExecutionRef) -> Messages:
-        """The conversation of an execution, what it continues included."""
+        """Return the conversation of an execution, including that of the executions it continues."""
         execution = self._find(ref)
         return self._conversation(execution) if execution else ()
 
     async def envelopes(
         self, tenant_id: str, stream_id: UUID, after: int = 0, limit: int = 1000
     ) -> tuple[StoredEnvelope, ...]:
-        """Stored envelopes of a stream in order, from after a position."""
+        """Return stored envelopes of a stream in order, after a position."""
         size = page_size(limit)
         stream = self._streams.get(stream_id)
         if stream is None or stream.tenant_id != tenant_id:
             return ()
         return tuple(stream.envelopes[max(0, after) :][:size])
 
-    # What the methods above consist of.
+    # Helpers of the methods above.
 
     def _find(self, ref: ExecutionRef) -> _Execution | None:
         execution = self._executions.get(ref.execution_id)
@@ -764,7 +765,7 @@ class MemoryStore:
         return tuple(said)
 
     def _metadata(self, execution: _Execution, before: tuple[int, int] | None = None) -> FrozenDict:
-        """The metadata, with those of what the execution continues; before a place, if one is named."""
+        """Return the metadata, including that of the continued execution, optionally before a place."""
         earlier, until = EMPTY, execution.continues_until
         if execution.continues:
             end = None if until is None else (until + 1, -sys.maxsize)
@@ -791,7 +792,7 @@ class MemoryStore:
         return transcripts.task_of(sorted(execution.said.items()), earlier)
 
     def _append(self, execution: _Execution, news: Iterable[bodies.News]) -> None:
-        """Number what is not there yet; each is later than the one before, whatever the clock says."""
+        """Number the envelopes that are not stored yet; timestamps increase even if the clock does not."""
         stream_id = execution.ref.stream_id
         stream = self._streams[stream_id]
         head = len(stream.envelopes)
@@ -817,13 +818,12 @@ def _command(execution: _Execution, key: str) -> Command:
 
 
 def _allowed(execution: _Execution) -> tuple[ApprovalRule, ...]:
-    """What people have allowed for the whole execution."""
     said = (request.resolution for request in execution.requests.values() if request.resolution)
     return tuple(resolution.remember for resolution in said if resolution.remember)
 
 
 def _kept(value: object, where: str) -> Any:
-    """The value as a database would give it back, or a refusal."""
+    """Return the value as a database would return it, or refuse it."""
     return freeze(json.loads(encode(value, where)), where)
 
 
@@ -849,7 +849,7 @@ def _origin(parent: _Execution | None) -> FrozenDict:
 
 
 def _clocks(new: NewExecution, continued: _Execution | None) -> StateInfo:
-    """The clocks that it begins with. There are no sessions here but chains of executions."""
+    """Return the clocks at the start. This store has no sessions, so chains of executions take their part."""
     if continued is None:
         return StateInfo(session_execution_seconds=new.session_seconds or 0.0)
     before = continued.clocks
@@ -860,7 +860,7 @@ def _clocks(new: NewExecution, continued: _Execution | None) -> StateInfo:
 
 
 def _hearing(execution: _Execution, begin: BeginStep) -> list[tuple[_Steered, int]]:
-    """The messages that this step hears and has not heard yet, with their places before the reply."""
+    """Return the steering messages that this step receives, with their places before the reply."""
     heard = sum(steered.heard_at == begin.number for steered in execution.steered.values())
     waiting = [steered for steered in execution.steered.values() if steered.heard_at is None]
     return list(zip(waiting, range(heard - begin.hears + HEARD_BEFORE, HEARD_BEFORE), strict=False))
@@ -895,7 +895,6 @@ def _request_row(ref: ExecutionRef, request: _Request) -> RequestRow:
 
 
 def _close_request(execution: _Execution, call: _Call) -> None:
-    """Nobody needs to answer any more."""
     for identity in (request_id, question_id):
         if request := execution.requests.get(identity(execution.ref.execution_id, call.call.id)):
             request.state = RequestState.RESOLVED
@@ -903,8 +902,6 @@ def _close_request(execution: _Execution, call: _Call) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """The bodies of a settlement."""
-
     facts: StepFacts | None
     errors: tuple[StepError, ...]
     outcome: FrozenDict | None
@@ -924,7 +921,7 @@ def _prepared(settlement: Settlement) -> _Told:
 
 
 def _closing(execution: _Execution, settlement: Settlement) -> list[tuple[_Call, str, tuple[Line, ...]]]:
-    """The calls that will get no result, with what is said of them."""
+    """Return the calls that will get no result, with the text and messages that replace it."""
     told = {call_id: messages for call_id, _, messages in settlement.cancelled_calls}
     ends, step = settlement.status in TERMINAL, settlement.step
     closing = [
@@ -936,7 +933,7 @@ def _closing(execution: _Execution, settlement: Settlement) -> list[tuple[_Call,
 
 
 def _before(execution: _Execution, number: int | None, now: datetime) -> StepBefore | None:
-    """The last step that was answered, or the one before a step that begins."""
+    """Return the last answered step, or the one before a step that begins."""
     answered = [step for step, known in execution.steps.items() if known.facts]
     step = execution.steps.get(max(answered, default=0) if number is None else number - 1)
     if step is None or step.facts is None:
@@ -960,7 +957,7 @@ def _cancelled(call: _Call, messages: Messages) -> tuple[str, tuple[Line, ...]]:
 def _complete_steps(
     execution: _Execution, judged: StepFacts | None, outcome: FrozenDict | None, now: datetime
 ) -> None:
-    """Every step that has something to show is over; the outcome belongs to the one that was judged."""
+    """Complete every step with facts, and give the outcome to the evaluated one."""
     shown = {number: step for number, step in execution.steps.items() if step.facts}
     for number, step in shown.items():
         step.completed_at = step.completed_at or now
@@ -1000,6 +997,6 @@ def _step_row(execution: _Execution, number: int) -> StepRow:
 
 def _processing_seconds(step: _Step) -> float:
     if step.processed is None or "raised" in step.processed:
-        # What a processor worked that raised belongs to the failure step.
+        # The time of a processor that raised is counted in the failure step.
         return 0.0
     return float(step.processed.get("facts", EMPTY).get("seconds") or 0.0)

@@ -1,7 +1,7 @@
-"""Brings the tables up to date, however many processes try to at once.
+"""Schema upgrades, safe to run from several processes at once.
 
-An upgrade is one transaction under an advisory lock: whoever comes second waits, finds nothing left to do,
-and is done; whoever fails leaves everything as it was.
+An upgrade is one transaction under an advisory lock. A second process waits, finds nothing left to do, and
+returns. A process that fails leaves the schema unchanged.
 """
 
 from collections.abc import Callable
@@ -21,11 +21,11 @@ from everstep.store.errors import SchemaTooNew, StoreError, translated
 T = TypeVar("T")
 
 OPTIONS: dict[str, Any] = {
-    # The database may be shared with an application that uses Alembic, too.
+    # The application that shares the database may use Alembic too, with its default version table.
     "version_table": "agent_schema_version",
 }
 
-# Any number will do, as long as nobody else uses it and it never changes.
+# An arbitrary number that never changes. Other applications must not use the same one.
 _LOCK = text("SELECT pg_advisory_xact_lock(7204190518261311)")
 
 
@@ -42,7 +42,7 @@ async def upgrade(url: str) -> None:
 
 
 async def pending(url: str) -> list[str]:
-    """The revisions that the database does not have yet, in the order in which they apply."""
+    """Return the revisions that the database does not have yet, in order of application."""
     return await _run(url, _pending, STATEMENT_SECONDS)
 
 

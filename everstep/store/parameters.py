@@ -1,4 +1,4 @@
-"""What the port is given, as parameters of the statements."""
+"""Statement parameters, built from the domain values of the storage port."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -22,12 +22,12 @@ from everstep.store.transcripts import Line
 
 
 def whose(ref: ExecutionRef) -> dict[str, Any]:
-    """Which execution, and whose."""
+    """Return the parameters that select an execution of a tenant."""
     return {"execution_id": ref.execution_id, "tenant_id": ref.tenant_id}
 
 
 def accepted(new: NewExecution, continued: Row[Any] | None, parent: Row[Any] | None) -> dict[str, Any]:
-    """A new execution; who it is, it has from the one that it continues."""
+    """Return the parameters of a new execution; it keeps the agent id of the execution it continues."""
     origin = bodies.origin(parent.id, parent.last_snapshot_id) if parent else EMPTY
     return {
         "session_id": new.ref.session_id,
@@ -60,7 +60,7 @@ def _parent_agent_id(continued: Row[Any] | None, parent: Row[Any] | None) -> UUI
 
 
 def begun(begin: BeginStep, seconds_ago: float = 0.0) -> dict[str, Any]:
-    """A step that begins, or has begun a while ago."""
+    """Return the parameters of a step that begins now, or began some seconds ago."""
     return {
         "seconds_ago": seconds_ago,
         "number": begin.number,
@@ -71,7 +71,7 @@ def begun(begin: BeginStep, seconds_ago: float = 0.0) -> dict[str, Any]:
 
 
 def reply(reply: RecordReply) -> dict[str, Any]:
-    """What the model answered; a step with calls is complete once they are answered."""
+    """Return the parameters of a model reply; a step with calls completes when the calls have results."""
     settled = [call.id for call in reply.facts.calls if call.is_settled]
     asking = [told for told in reply.calls if told.need in ASKS_PEOPLE and told.call.id not in settled]
     return {
@@ -113,7 +113,7 @@ def _asked(ref: ExecutionRef, calls: Sequence[CallToRecord]) -> dict[str, Any]:
 
 
 def result(given: RecordCall) -> dict[str, Any]:
-    """The one result of a call."""
+    """Return the parameters of a call's result."""
     record = given.record
     return {
         "call_id": record.call_id,
@@ -136,7 +136,7 @@ def result(given: RecordCall) -> dict[str, Any]:
 
 
 def failed(settlement: Settlement, step: StepFacts) -> dict[str, Any]:
-    """A step that no activity recorded."""
+    """Return the parameters of a failed step that no activity recorded."""
     return {
         "number": step.number,
         "facts": bodies.facts_written(step),
@@ -145,7 +145,7 @@ def failed(settlement: Settlement, step: StepFacts) -> dict[str, Any]:
 
 
 def judged(settlement: Settlement) -> dict[str, Any]:
-    """What the evaluation came to, and after which step."""
+    """Return the parameters of an evaluation's outcome and its step."""
     return {
         "judged": settlement.step.number if settlement.step else None,
         "outcome": encode_optional(settlement.outcome, "the outcome"),
@@ -153,7 +153,7 @@ def judged(settlement: Settlement) -> dict[str, Any]:
 
 
 def settles_once(settlement: Settlement) -> dict[str, Any]:
-    """Which change it is, and when it may be made."""
+    """Return the parameters of a settlement's key and its precondition."""
     return {
         "key": settlement.key,
         "status": str(settlement.status),
@@ -162,7 +162,7 @@ def settles_once(settlement: Settlement) -> dict[str, Any]:
 
 
 def closes(settlement: Settlement) -> dict[str, Any]:
-    """The calls that will get no result."""
+    """Return the parameters for closing calls that will get no result."""
     told = settlement.cancelled_calls
     return {
         "call_ids": [call_id for call_id, _, _ in told],
@@ -182,7 +182,7 @@ def snapshot(
     is_final: bool = False,
     is_debug: bool = False,
 ) -> dict[str, Any]:
-    """The state, and what it is a state of."""
+    """Return the parameters of a state snapshot."""
     return {
         "snapshot_id": snapshot_id,
         "previous_snapshot_id": execution.last_snapshot_id,
@@ -196,7 +196,7 @@ def snapshot(
 
 
 def settled(settlement: Settlement, metadata: dict[str, Any], snapshot_id: UUID | None) -> dict[str, Any]:
-    """Where an execution stands; what is not told stays as it is."""
+    """Return the parameters of a status change; values that are None leave their columns unchanged."""
     status, usage, reason = settlement.status, settlement.usage, settlement.stop_reason
     told = {**metadata, "stop_reason": reason} if reason else metadata
     return {
@@ -217,7 +217,7 @@ def settled(settlement: Settlement, metadata: dict[str, Any], snapshot_id: UUID 
 
 
 def processing(record: RecordProcessing) -> dict[str, Any]:
-    """What processors made of a step."""
+    """Return the parameters of a step's processing result."""
     return {
         "number": record.number,
         "processed": encode(record.outcome, "what processors said"),
@@ -226,23 +226,23 @@ def processing(record: RecordProcessing) -> dict[str, Any]:
 
 
 def inner_reply(reply: InnerReply, usage: Usage) -> dict[str, Any]:
-    """What a model answered in the midst of a step."""
+    """Return the parameters of a reply to an inner model call."""
     response = encode(reply.response, "the response")
     return {"key": reply.key, "digest": reply.digest, "response": response, **spent(usage)}
 
 
 def spent(usage: Usage) -> dict[str, Any]:
-    """Tokens that are added to those of the execution."""
+    """Return the parameters of tokens that are added to the execution's usage."""
     return {"tokens": usage.total, "breakdown": encode(usage.to_breakdown())}
 
 
 def said_in_steps(*placed: tuple[int, Line]) -> dict[str, Any]:
-    """Messages at their places, each with its step."""
+    """Return the parameters of transcript lines of several steps."""
     return said(line for _, line in placed) | {"steps": [step for step, _ in placed]}
 
 
 def said(lines: Iterable[Line]) -> dict[str, Any]:
-    """Messages at their places."""
+    """Return the parameters of transcript lines of one step."""
     kept = tuple(lines)
     return {
         "places": [line.idx for line in kept],
@@ -253,7 +253,7 @@ def said(lines: Iterable[Line]) -> dict[str, Any]:
 
 
 def told(news: Sequence[News]) -> dict[str, Any]:
-    """Envelopes, and the messages of a session that are among them."""
+    """Return the parameters of envelopes, and of the session messages among them."""
     messages = [item.message for item in news]
     contexts = [message.context if message else None for message in messages]
     return {

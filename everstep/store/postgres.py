@@ -1,8 +1,8 @@
 """Executions in PostgreSQL.
 
-Every method is one transaction. Writers of one execution take its row's lock first, or that of the one
-call that they write about; the stream's comes last, because other executions of the session wait for it.
-A method that is called again finds what it wrote under the same keys.
+Every method is one transaction. A writer locks the execution's row first, or only the row of the call that it
+changes. The stream's row is locked last, because other executions of the session wait for it.
+A repeated call finds its earlier writes under the same keys.
 """
 
 import logging
@@ -47,22 +47,26 @@ LOGGER = logging.getLogger(__name__)
 
 
 class PostgresStore(PostgresReader):
-    """The store of an installation. The engine comes from `create_engine`; the bus hears what is kept."""
+    """The execution store of an installation, on an engine from `create_engine`.
+
+    Committed envelopes are also pushed to the bus.
+    """
 
     def __init__(self, engine: AsyncEngine, bus: EnvelopeBus = NOBODY) -> None:
         super().__init__(engine)
         self.bus = bus
 
     async def accept(self, new: NewExecution) -> ExecutionRow:
-        """Store a pending execution; the same id again returns what is there."""
+        """Store a pending execution; a repeated id returns the stored one."""
         async with self._transaction() as connection:
             row, _ = await self._accept(connection, new)
             return rows.execution_row(row)
 
     async def preview_step(self, ref: ExecutionRef, number: int) -> BegunStep:
-        """What `begin_step` returns for a step that hears nobody; nothing is written."""
+        """Return the result of `begin_step` without steering messages; nothing is written."""
         async with self._transaction() as connection:
-            # The conversation first: it cannot hold an answer that the step does not show yet.
+            # Read the conversation first: it then cannot contain an answer that the step row does not show
+            # yet.
             said, found, seen = await connection.together(
                 (statements.TRANSCRIPT, whose(ref)),
                 (statements.PREVIEW_STEP, whose(ref) | {"number": number}),
@@ -72,7 +76,7 @@ class PostgresStore(PostgresReader):
             return _begun(ref, seen, found, said)
 
     async def begin_step(self, begin: BeginStep) -> BegunStep:
-        """Settle the step before, mark this one as started; a recorded one is returned as it is."""
+        """Complete the previous step and mark this one as started; a recorded step is returned unchanged."""
         ref = begin.ref
         async with self._transaction() as connection:
             locked, found, said = await connection.together(
@@ -99,7 +103,7 @@ class PostgresStore(PostgresReader):
         next_index: int | None = None,
         after_seq: int | None = None,
     ) -> bool:
-        """Keep the text so far, for those who join late; False if this attempt has no say any more."""
+        """Store the text so far for late subscribers; return False if the attempt is no longer current."""
         values = {
             "number": number,
             "attempt": attempt,
@@ -110,7 +114,7 @@ class PostgresStore(PostgresReader):
         return bool(await self._all(statements.NOTE_PARTIAL, whose(ref) | values))
 
     async def note_failure(self, ref: ExecutionRef, number: int, attempt: int) -> int:
-        """Count a model call of this step that failed in transport; the count so far, this one included."""
+        """Count a failed model call of this step; return the number of failures, this one included."""
         values = whose(ref) | {"number": number, "attempt": attempt}
         found = await self._all(statements.NOTE_FAILURE, values)
         if not found:
@@ -120,7 +124,7 @@ class PostgresStore(PostgresReader):
     async def note_wait(
         self, ref: ExecutionRef, number: int, wait: RetryWait, events: Sequence[EventRecord] = ()
     ) -> None:
-        """Write down that a step waits for its next attempt, unless it has that one or a reply by now."""
+        """Record that a step waits for its next attempt, unless that attempt or a reply is recorded."""
         values = {"number": number, "attempt": wait.attempt, "wait": bodies.wait_written(wait)}
         news = bodies.session_news(ref.execution_id, events)
         async with self._transaction() as connection:
@@ -129,7 +133,7 @@ class PostgresStore(PostgresReader):
                 await self._publish(connection, ref, found.stream_id, news)
 
     async def record_reply(self, reply: RecordReply) -> StepFacts:
-        """Record what the model answered; what an earlier attempt recorded wins."""
+        """Record the model's reply; a reply that an earlier attempt recorded wins."""
         ref, begins = reply.ref, reply.begins
         asked = [(statements.LOCK_EXECUTION, whose(ref))]
         if begins:
@@ -152,13 +156,13 @@ class PostgresStore(PostgresReader):
             return reply.facts if known.facts is None else bodies.facts_read(known.facts)
 
     async def ask(self, ref: ExecutionRef, call_id: str, request: FrozenDict) -> None:
-        """Open the question of a call that people have allowed; again changes nothing."""
+        """Open the question of a call that was approved; a repeated call changes nothing."""
         identity = question_id(ref.execution_id, call_id)
         values = {"call_id": call_id, "request_id": identity, "request": encode(request, "the request")}
         await self._all(statements.ASK, whose(ref) | values)
 
     async def preview_call(self, ref: ExecutionRef, call_id: str) -> Reservation:
-        """What `reserve_call` returns; nothing is written."""
+        """Return the result of `reserve_call`; nothing is written."""
         async with self._transaction() as connection:
             values = whose(ref) | {"call_id": call_id}
             found, notes = await connection.together(
@@ -173,7 +177,7 @@ class PostgresStore(PostgresReader):
         attempt: int,
         events: Callable[[Reservation], Sequence[EventRecord]] = nothing_to_tell,
     ) -> Reservation:
-        """Take a call in hand before it has any effect."""
+        """Reserve a call before it has any effect."""
         async with self._transaction() as connection:
             values = whose(ref) | {"call_id": call_id, "attempt": attempt}
             found, notes = await connection.together(
@@ -186,7 +190,7 @@ class PostgresStore(PostgresReader):
             return reservation
 
     async def record_call(self, record: RecordCall) -> CallRecord:
-        """Record a call's result; what an earlier attempt recorded wins."""
+        """Record a call's result; a result that an earlier attempt recorded wins."""
         ref = record.ref
         news = bodies.session_news(ref.execution_id, record.events)
         result = (statements.RECORD_CALL, whose(ref) | parameters.result(record) | parameters.told(news))
@@ -198,7 +202,7 @@ class PostgresStore(PostgresReader):
             return record.record
 
     async def record_processing(self, record: RecordProcessing) -> FrozenDict:
-        """Record what processors made of a step; what an earlier attempt recorded wins."""
+        """Record the result of a step's processors; a result that an earlier attempt recorded wins."""
         ref = record.ref
         values = whose(ref) | parameters.processing(record)
         async with self._transaction() as connection:
@@ -214,7 +218,7 @@ class PostgresStore(PostgresReader):
             return record.outcome
 
     async def record_inner_reply(self, ref: ExecutionRef, reply: InnerReply, usage: Usage) -> InnerReply:
-        """Record what a model answered, and what it cost; what an earlier attempt recorded wins."""
+        """Record the reply to an inner model call and its usage; a reply of an earlier attempt wins."""
         values = whose(ref) | parameters.inner_reply(reply, usage)
         async with self._transaction() as connection:
             locked, recorded = await connection.together(
@@ -229,7 +233,7 @@ class PostgresStore(PostgresReader):
             return reply
 
     async def record_listed(self, ref: ExecutionRef, tools: FrozenDict) -> FrozenDict:
-        """Record the tools that toolsets list for this execution; what was recorded before wins."""
+        """Record the tools that toolsets list for this execution; an earlier record wins."""
         values = whose(ref) | {"listed": encode(tools, "the tools that were listed")}
         found = await self._all(statements.RECORD_LISTED, values)
         if not found:
@@ -237,7 +241,7 @@ class PostgresStore(PostgresReader):
         return bodies.document(found[0].listed, "the tools that were listed")
 
     async def settle(self, settlement: Settlement) -> bool:
-        """Change the execution's standing; False if this key was settled before, or the execution ended."""
+        """Change the execution's status; return False if the key was used or the execution has ended."""
         ref, is_kept = settlement.ref, settlement.snapshot is not None
         concerns_session = is_kept or settlement.status in TERMINAL
         session = [(statements.LOCK_ITS_SESSION, whose(ref))] if concerns_session else []
@@ -264,7 +268,7 @@ class PostgresStore(PostgresReader):
             return True
 
     async def keep_snapshot(self, ref: ExecutionRef, number: int, state: FrozenDict) -> bool:
-        """Keep the full state after a step, for debugging; False if there is one of this step."""
+        """Store the full state after a step for debugging; return False if this step has a snapshot."""
         async with self._transaction() as connection:
             _, locked = await connection.together(
                 (statements.LOCK_ITS_SESSION, whose(ref)), (statements.LOCK_EXECUTION, whose(ref))
@@ -279,7 +283,7 @@ class PostgresStore(PostgresReader):
     async def steer(
         self, ref: ExecutionRef, key: str, message: Message, announces: Announcement | None = None
     ) -> bool:
-        """Keep a message for the next step boundary; see `ExecutionStore.steer`."""
+        """Store a message for the next step boundary; see `ExecutionStore.steer`."""
         async with self._transaction() as connection:
             return await self._steer(connection, ref, key, message, announces)
 
@@ -304,12 +308,12 @@ class PostgresStore(PostgresReader):
         return found.is_kept
 
     async def steering(self, ref: ExecutionRef, key: str) -> Steering | None:
-        """What became of a message that was sent under this key."""
+        """Return the state of a steering message with this key."""
         found = await self._all(statements.STEERING, whose(ref) | {"key": key})
         return rows.steering(found[0], ref.tenant_id, key) if found else None
 
     async def command(self, ref: ExecutionRef, key: str, kind: CommandKind) -> tuple[Command, bool]:
-        """Keep a command that the workflow has to be told; see `ExecutionStore.command`."""
+        """Store a command for the workflow; see `ExecutionStore.command`."""
         values = whose(ref) | {"key": key, "kind": str(kind)}
         async with self._transaction() as connection:
             locked, made, known = await connection.together(
@@ -323,21 +327,21 @@ class PostgresStore(PostgresReader):
             return rows.command(known.one()), made.first() is not None
 
     async def undelivered(self, ref: ExecutionRef) -> Sequence[Command]:
-        """The commands of which the workflow may not know, in the order in which they came."""
+        """Return the commands that the workflow may not know, in order of arrival."""
         return tuple(map(rows.command, await self._all(statements.UNDELIVERED_OF, whose(ref))))
 
     async def mark_delivered(self, command: Command) -> None:
-        """Note that nothing is left to tell of a command."""
+        """Record that a command was delivered."""
         await self._all(statements.MARK_DELIVERED, whose(command.ref) | {"key": command.key})
 
     async def withdraw(self, command: Command) -> None:
-        """Forget a command that the workflow refused."""
+        """Delete a command that the workflow refused."""
         await self._all(statements.WITHDRAW, whose(command.ref) | {"key": command.key})
 
     async def resolve(
         self, ref: ExecutionRef, request_id: UUID, resolution: Resolution, events: Sequence[EventRecord] = ()
     ) -> bool:
-        """Answer a question; see `ExecutionStore.resolve`."""
+        """Resolve a request; see `ExecutionStore.resolve`."""
         values = {
             "request_id": request_id,
             "resolution": bodies.resolution_written(resolution),
@@ -351,7 +355,7 @@ class PostgresStore(PostgresReader):
                 await self._append(connection, ref, found.stream_id, events)
             return found.is_answered
 
-    # What the methods above consist of.
+    # Helpers of the methods above.
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncGenerator[Transaction]:
@@ -360,13 +364,13 @@ class PostgresStore(PostgresReader):
                 yield connection
 
     async def _locked(self, connection: Transaction, ref: ExecutionRef) -> Row[Any]:
-        """The execution, which nobody else changes until this transaction ends."""
+        """Return the execution, locked until this transaction ends."""
         return _existing(ref, (await connection.execute(statements.LOCK_EXECUTION, whose(ref))).first())
 
     async def _append(
         self, connection: Transaction, ref: ExecutionRef, stream_id: UUID, events: Iterable[EventRecord]
     ) -> None:
-        """Tell viewers, last of all: from here to the commit the stream is ours alone."""
+        """Append events to the stream as the last write: its lock is held until the commit."""
         news = bodies.session_news(ref.execution_id, events)
         await self._publish(connection, ref, stream_id, news, last=True)
 
@@ -379,7 +383,7 @@ class PostgresStore(PostgresReader):
         *then: Asked,
         last: bool = False,
     ) -> Sequence[Answer]:
-        """Tell viewers; and what was answered to what is asked along with it."""
+        """Append envelopes to the stream, and return the answers to the statements sent along."""
         if not news:
             return ()
         values = whose(ref) | parameters.told(news) | {"stream_id": stream_id}
@@ -390,7 +394,7 @@ class PostgresStore(PostgresReader):
     async def _telling(
         self, connection: Transaction, ref: ExecutionRef, *asked: Asked, last: bool = False
     ) -> list[Answer]:
-        """Statements of which one tells viewers something."""
+        """Execute statements of which one appends to the stream."""
         try:
             return await connection.together(*asked, last=last)
         except IntegrityError as error:
@@ -403,39 +407,39 @@ class PostgresStore(PostgresReader):
     def _placed(
         self, connection: Transaction, ref: ExecutionRef, news: Sequence[News], placed: Answer
     ) -> None:
-        """Push what now has a place, once it is kept; one that was there before has none."""
+        """Push the envelopes that were placed, after the commit; a repeated envelope has no place."""
         found = [row for row in placed.rows if row.seq is not None]
         if found:
             connection.once_kept(partial(self._push, ref.execution_id, news, found))
 
     def _push(self, execution_id: UUID, news: Sequence[News], placed: Sequence[Any]) -> None:
-        """It is kept: whatever becomes of telling it changes nothing about that."""
+        """Push committed envelopes; a failure to push does not affect the committed data."""
         stream_id = placed[0].stream_id
         try:
             if self.bus.wants(stream_id):
                 told = [rows.placed_envelope(row, news, execution_id) for row in placed]
                 self.bus.publish(stream_id, told)
         except Exception:
-            LOGGER.exception("what was stored in the stream %s is not pushed", stream_id)
+            LOGGER.exception("cannot push the stored envelopes of stream %s", stream_id)
 
     async def _say(
         self, connection: Transaction, ref: ExecutionRef, said: Sequence[tuple[int, Line]]
     ) -> None:
-        """Messages at their places, each with its step."""
+        """Append transcript lines of several steps."""
         if said:
             await connection.together(*_saying(ref, said))
 
-    # Accepting.
+    # Accepting executions.
 
     async def _accept(self, connection: Transaction, new: NewExecution) -> tuple[Row[Any], bool]:
-        """The execution, and whether it is new."""
+        """Return the execution, and whether it is new."""
         ref = new.ref
         if new.continues == ref.execution_id:
-            raise InvalidInput("an execution cannot continue itself; give the new one another id")
+            raise InvalidInput("an execution cannot continue itself; give the new one a different id")
         continued = await self._named(connection, ref, new.continues)
         parent = await self._named(connection, ref, new.parent_execution_id)
         values = whose(ref) | parameters.accepted(new, continued, parent)
-        # It becomes the last one of its session, unless it works for another one.
+        # The session is locked because the execution becomes its last one, unless it is a subagent's.
         lock = [] if parent or not ref.session_id else [(statements.LOCK_NAMED_SESSION, values)]
         *_, accepted, owned = await connection.together(
             *lock, (statements.ACCEPT, values), (statements.OWNS_STREAM, values)
@@ -450,7 +454,7 @@ class PostgresStore(PostgresReader):
     async def _named(
         self, connection: Transaction, ref: ExecutionRef, execution_id: UUID | None
     ) -> Row[Any] | None:
-        """Another execution of the same tenant, which this one names."""
+        """Return an execution of the same tenant that the new one refers to."""
         if execution_id is None:
             return None
         found = await found_execution(connection, replace(ref, execution_id=execution_id))
@@ -461,15 +465,15 @@ class PostgresStore(PostgresReader):
     async def _accepted_before(self, connection: Transaction, ref: ExecutionRef) -> Row[Any]:
         found = await found_execution(connection, ref)
         if found is None:
-            raise InvalidInput(f"the execution id {ref.execution_id} is taken; draw another one")
+            raise InvalidInput(f"the execution id {ref.execution_id} is taken; choose another one")
         return found
 
-    # What an earlier attempt recorded.
+    # Records of earlier attempts.
 
     async def _recorded_in_time(
         self, connection: Transaction, reply: RecordReply, execution: Row[Any]
     ) -> StepFacts:
-        """The step, if it was recorded before the execution ended; later it is too late."""
+        """Return the step if it was recorded before the execution ended, and otherwise refuse the reply."""
         ref = reply.ref
         wanted = select(steps.c.facts).where(
             steps.c.execution_id == ref.execution_id, steps.c.number == reply.number
@@ -505,7 +509,7 @@ def _refuse_ended(ref: ExecutionRef, row: Row[Any]) -> None:
 
 
 def _begun(ref: ExecutionRef, found: Answer, known: Answer, said: Answer) -> BegunStep:
-    """A step that begins, or what is recorded of it."""
+    """Return a step that begins, or its record."""
     execution, step = _existing(ref, found.first()), known.one()
     _refuse_ended(ref, execution)
     material = rows.material(execution, said.all(), step)
@@ -516,7 +520,7 @@ def _begun(ref: ExecutionRef, found: Answer, known: Answer, said: Answer) -> Beg
 
 
 def _reservation(ref: ExecutionRef, call_id: str, call: Row[Any] | None, notes: Answer) -> Reservation:
-    """A call that may run, or what is recorded of it."""
+    """Return a call that may run, or its record."""
     if call is None:
         raise NotFound("call", call_id)
     _, metadata = transcripts.told(notes.all())
@@ -527,7 +531,7 @@ def _reservation(ref: ExecutionRef, call_id: str, call: Row[Any] | None, notes: 
 
 
 def _settling(settlement: Settlement, notes: dict[str, Any], snapshot_id: UUID | None) -> list[Asked]:
-    """What a settlement changes: calls first, the execution itself last."""
+    """Return the writes of a settlement: calls first, the execution last."""
     ref = settlement.ref
     changes = [(statements.CLOSE_CALLS, parameters.closes(settlement))]
     if settlement.step:
@@ -541,7 +545,7 @@ def _settling(settlement: Settlement, notes: dict[str, Any], snapshot_id: UUID |
 def _keeping(
     settlement: Settlement, execution: Row[Any], snapshot_id: UUID | None, standing: Row[Any]
 ) -> list[Asked]:
-    """The snapshot, and what its session knows of it and of an execution that has ended."""
+    """Return the writes of the snapshot and of the session's totals."""
     ref, asked = settlement.ref, list[Asked]()
     if snapshot_id and settlement.snapshot is not None:
         values = parameters.snapshot(
@@ -565,14 +569,14 @@ def _keeping(
 
 
 def _saying(ref: ExecutionRef, said: Sequence[tuple[int, Line]]) -> list[Asked]:
-    """Messages at their places, each with its step."""
+    """Return the statement that appends transcript lines, if there are any."""
     if not said:
         return []
     return [(statements.SAY, whose(ref) | parameters.said_in_steps(*said))]
 
 
 def _ended_calls(settlement: Settlement, closed: Sequence[Row[Any]]) -> list[tuple[int, Line]]:
-    """What the conversation says of calls that will get no result, so that it keeps none open."""
+    """Return result messages for calls without a result, so that the conversation has no open calls."""
     told = {call_id: messages for call_id, _, messages in settlement.cancelled_calls}
     return [
         (call.step, line)

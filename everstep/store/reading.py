@@ -1,4 +1,4 @@
-"""What is read from PostgreSQL, without changing anything."""
+"""Read-only queries of PostgreSQL."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
@@ -28,7 +28,7 @@ from everstep.store.transaction import ONE_MOMENT, Transaction, transaction
 
 T = TypeVar("T")
 
-# What each reader needs of a row: the others are long.
+# Large columns, which only a few readers need.
 _LONG = {"agent_config", "input", "plan", "listed"}
 _NOTES: ColumnElement[Any] = literal_column("""(
     SELECT json_build_object('values', coalesce(json_object_agg(key, value) FILTER (WHERE is_set), '{}'),
@@ -42,23 +42,23 @@ _NOTES: ColumnElement[Any] = literal_column("""(
              WHERE noted.execution_id = agent_executions.id AND noted.role = 'note'
              ORDER BY key, step DESC, idx DESC, is_set DESC) AS latest
     )""")
-"""All notes of an execution as one. A list of tasks that was written at each of a thousand steps is read once
-that way, and a page has many executions."""
+"""All notes of an execution, merged in SQL. A task list that is rewritten in each of a thousand steps is read
+once, and a page has many executions."""
 
 ROW = [*(column for column in executions.c if column.name not in _LONG), _NOTES.label("notes")]
 
-# Of one row only: what it is taken from is long.
+# Only for single rows: the column that it is extracted from is large.
 DEFINITION_HASH = executions.c.agent_config["definition_hash"].as_string().label("definition_hash")
 
 
 class PostgresReader:
-    """Reads executions; a tenant sees its own."""
+    """Reads executions of a tenant."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
 
     async def material(self, ref: ExecutionRef) -> Material:
-        """What the next step would be made from."""
+        """Return the inputs of the next step."""
         with translated(self.engine.url):
             async with transaction(self.engine, ONE_MOMENT) as connection:
                 execution, said, before = await connection.together(
@@ -73,26 +73,26 @@ class PostgresReader:
         return rows.material(row, said.all(), before.first())
 
     async def processing(self, ref: ExecutionRef, number: int) -> FrozenDict | None:
-        """What processors made of a step, if that is recorded."""
+        """Return the recorded result of a step's processors, or None."""
         found = await self._all(statements.PROCESSING, whose(ref) | {"number": number})
         return bodies.optional_document(found[0].processed, "what processors said") if found else None
 
     async def inner_reply(self, ref: ExecutionRef, key: str) -> InnerReply | None:
-        """What a model answered to this question, if it was asked."""
+        """Return the recorded reply to an inner model call, or None."""
         found = await self._all(statements.INNER_REPLY, whose(ref) | {"key": key})
         return rows.inner_reply(found[0]) if found else None
 
     async def listed(self, ref: ExecutionRef) -> FrozenDict | None:
-        """The tools that toolsets listed for this execution, if they were asked."""
+        """Return the recorded tools of this execution's toolsets, or None."""
         found = await self._all(statements.LISTED, whose(ref))
         return bodies.optional_document(found[0].listed, "the tools that were listed") if found else None
 
     async def transcript(self, ref: ExecutionRef) -> Messages:
-        """The conversation of an execution, what it continues included."""
+        """Return the conversation of an execution, including that of the executions it continues."""
         return rows.messages(await self._all(statements.TRANSCRIPT, whose(ref)))
 
     async def execution(self, ref: ExecutionRef) -> ExecutionRow | None:
-        """One execution, as it stands."""
+        """Return one execution."""
         found = await self._all(_whose(select(*ROW).add_columns(DEFINITION_HASH), ref))
         return rows.single_execution_row(found[0]) if found else None
 
@@ -104,7 +104,7 @@ class PostgresReader:
         cursor: str | None = None,
         limit: int = 50,
     ) -> Page[ExecutionRow]:
-        """Executions, newest first."""
+        """Return a page of executions, newest first."""
         wanted = select(*ROW).where(executions.c.tenant_id == tenant_id)
         if status is not None:
             wanted = wanted.where(executions.c.status == str(status))
@@ -113,7 +113,7 @@ class PostgresReader:
     async def steps(
         self, ref: ExecutionRef, last: int | None = None, *, with_responses: bool = False
     ) -> tuple[StepRow, ...]:
-        """What an execution did, step by step; only its last steps, if so many are asked for."""
+        """Return the steps of an execution, optionally only the last ones."""
         values = whose(ref) | {"limit": last, "with_responses": with_responses}
         with translated(self.engine.url):
             async with transaction(self.engine, ONE_MOMENT) as connection:
@@ -121,7 +121,7 @@ class PostgresReader:
                 return await _whole(connection, ref, found[::-1])
 
     async def steps_after(self, ref: ExecutionRef, after: int = 0, limit: int = 50) -> Page[StepRow]:
-        """A page of what an execution did, from after a step; the cursor is the `after` of the next page."""
+        """Return a page of steps after a step number; the cursor is the `after` of the next page."""
         size = page_size(limit)
         values = whose(ref) | {"after": after, "limit": size + 1, "with_responses": False}
         with translated(self.engine.url):
@@ -131,13 +131,13 @@ class PostgresReader:
         return Page(page, str(page[-1].number) if len(found) > size else None)
 
     async def open_requests(self, ref: ExecutionRef) -> tuple[RequestRow, ...]:
-        """The questions that wait, oldest first."""
+        """Return the open requests, oldest first."""
         wanted = _requests(ref).where(requests.c.state == str(RequestState.OPEN))
         found = await self._all(wanted.order_by(tool_calls.c.step, tool_calls.c.idx))
         return tuple(rows.request_row(row) for row in found)
 
     async def requests_within(self, ref: ExecutionRef) -> tuple[RequestRow, ...]:
-        """All questions and approvals of an execution and of its subagents, oldest first."""
+        """Return all requests of an execution and of its subagents, oldest first."""
         own = (executions.c.id == ref.execution_id, executions.c.tenant_id == ref.tenant_id)
         family = select(executions.c.id).where(*own).cte("family", recursive=True)
         family = family.union_all(
@@ -148,12 +148,12 @@ class PostgresReader:
         return tuple(map(rows.request_row, await self._all(in_order)))
 
     async def request(self, ref: ExecutionRef, request_id: UUID) -> RequestRow | None:
-        """One question."""
+        """Return one request."""
         found = await self._all(_requests(ref).where(requests.c.id == request_id))
         return rows.request_row(found[0]) if found else None
 
     async def resolved_under(self, ref: ExecutionRef, key: str) -> RequestRow | None:
-        """The request that was answered or decided under this key."""
+        """Return the request that was resolved under this key."""
         named = requests.c.resolution["key"].as_string() == key
         found = await self._all(_requests(ref).where(named))
         return rows.request_row(found[0]) if found else None
@@ -161,7 +161,7 @@ class PostgresReader:
     async def envelopes(
         self, tenant_id: str, stream_id: UUID, after: int = 0, limit: int = 1000
     ) -> tuple[StoredEnvelope, ...]:
-        """Stored envelopes of a stream in order, from after a position."""
+        """Return stored envelopes of a stream in order, after a position."""
         wanted = select(envelopes).where(
             envelopes.c.stream_id == stream_id, envelopes.c.tenant_id == tenant_id, envelopes.c.seq > after
         )
@@ -176,7 +176,7 @@ class PostgresReader:
         cursor: str | None,
         limit: int,
     ) -> Page[T]:
-        """A page of a table that is listed from its newest row on."""
+        """Return a page of a table, newest row first."""
         size, place = page_size(limit), tuple_(table.c.created_at, table.c.id)
         if cursor is not None:
             last = Cursor.parse(cursor)
@@ -193,12 +193,12 @@ class PostgresReader:
 
 
 async def found_execution(connection: Transaction, ref: ExecutionRef) -> Row[Any] | None:
-    """The execution, without what is long about it."""
+    """Return the execution without its large columns."""
     return (await connection.execute(_whose(select(*ROW), ref))).first()
 
 
 async def conversation(connection: Transaction, ref: ExecutionRef) -> Messages:
-    """All that was said, what the execution continues included."""
+    """Return the conversation, including that of the executions it continues."""
     return rows.messages((await connection.execute(statements.TRANSCRIPT, whose(ref))).all())
 
 
@@ -209,7 +209,7 @@ def _whose(wanted: Select[Any], ref: ExecutionRef) -> Select[Any]:
 async def _whole(
     connection: Transaction, ref: ExecutionRef, found: Sequence[Row[Any]]
 ) -> tuple[StepRow, ...]:
-    """Steps in a row, with what was said and called in them."""
+    """Return consecutive steps with their messages and calls."""
     if not found:
         return ()
     within = whose(ref) | {"first": found[0].number, "last": found[-1].number}
@@ -225,14 +225,14 @@ def _by_step(found: Iterable[Row[Any]]) -> dict[int, tuple[Row[Any], ...]]:
 
 
 def paged(found: Sequence[Row[Any]], size: int, read: Callable[[Row[Any]], T]) -> Page[T]:
-    """As many rows as fit on a page, of one more than that."""
+    """Return a page from rows that were selected with a limit of one more than the page size."""
     more = len(found) > size
     cursor = Cursor(found[size - 1].created_at, found[size - 1].id).text if more else None
     return Page(tuple(map(read, found[:size])), cursor)
 
 
 def questions() -> Select[Any]:
-    """Questions with the calls that ask them."""
+    """Select requests joined with their calls."""
     asked = requests.join(tool_calls).join(executions, executions.c.id == requests.c.execution_id)
     columns = (
         tool_calls.c.name,

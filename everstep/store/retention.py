@@ -1,11 +1,11 @@
-"""Removes from PostgreSQL what is older than it has to be, of all tenants and a little at a time.
+"""Retention: removes old rows of all tenants from PostgreSQL, in small batches.
 
-Each removal is a transaction of its own: it locks little, whoever is interrupted has done what was done, and
-several may prune at once. What is under way is never touched: what could have changed since it was looked at
-is looked at again under its lock.
+Each batch is its own transaction: it holds few locks, an interrupted run keeps its progress, and several
+processes can prune at once. Running executions are never touched: conditions that may have changed since the
+scan are checked again under the lock.
 
-Each method says, batch by batch, how many rows it removed, or on a dry run would remove. What belongs to
-them goes with them and is not counted.
+Each method yields the number of removed rows per batch, or on a dry run the number it would remove. Rows that
+are removed by cascade are not counted.
 """
 
 from collections.abc import AsyncGenerator
@@ -21,9 +21,9 @@ from everstep.store.cursors import Cursor
 from everstep.store.sessions import FIRST, PostgresSessions
 
 LOOK = 100
-"""Rows that are looked at with one statement; each may stand for many."""
+"""Rows per scan; each may own many other rows."""
 BATCH = 1000
-"""Rows that are removed with one statement, where each is small."""
+"""Small rows removed per statement."""
 
 OLD_ANSWERS = text("SELECT count(*) AS many FROM agent_answers WHERE created_at < :before")
 
@@ -41,7 +41,7 @@ REMOVE_ANSWERS = text("""
     )
     SELECT count(*) AS many FROM gone
 """)
-"""By their place, which does not change while they are locked: by key, all others would be read along."""
+"""Rows are addressed by ctid, which is stable under their locks. By key, all other rows would be read."""
 
 REMOVE_CLAIMS = text("""
     WITH gone AS (
@@ -57,7 +57,7 @@ REMOVE_CLAIMS = text("""
     )
     SELECT count(*) AS many FROM gone
 """)
-"""Requests whose process was lost, and that nobody sent again."""
+"""Claims whose process was lost and whose request was not repeated."""
 
 LOOK_AT_SESSIONS = text("""
     SELECT id, tenant_id, updated_at AS at,
@@ -73,7 +73,7 @@ LOOK_AT_SESSIONS = text("""
              LIMIT :limit) AS look
      ORDER BY id
 """)
-"""One after the other: an index of their last changes would cost each message more than it saves here."""
+"""A scan in id order: an index on `updated_at` would cost more on each message than it saves here."""
 
 LOOK_AT_EXECUTIONS = text("""
     SELECT id, completed_at AS at,
@@ -86,7 +86,7 @@ LOOK_AT_EXECUTIONS = text("""
              LIMIT :limit) AS look
      ORDER BY completed_at, id
 """)
-"""Those of a session are its conversation: they stay as long as it does."""
+"""Executions of a session belong to its conversation and live as long as the session."""
 
 _FAMILY = """
     WITH RECURSIVE family AS (
@@ -94,7 +94,7 @@ _FAMILY = """
      UNION ALL
         SELECT child.id FROM family JOIN agent_executions child ON child.parent_execution_id = family.id
     )"""
-"""An execution with its subagents, and theirs."""
+"""An execution with all of its descendants."""
 
 _OLD = """, old AS (
         SELECT id
@@ -108,7 +108,7 @@ _OLD = """, old AS (
                                     FROM agent_executions later
                                    WHERE later.continues_execution_id = member.id))
     )"""
-"""All of them, or none while one is under way or is continued by another execution."""
+"""The whole family, or no row if a member is running or is continued by another execution."""
 
 OLD_FAMILY = text(f"{_FAMILY}{_OLD} SELECT count(*) AS many FROM old")  # noqa: S608 -- our own words
 
@@ -149,8 +149,8 @@ LOOK_AT_STREAMS = text("""
            ) AS kept ON true
      ORDER BY look.stream_id
 """)
-"""Only what stands before everything that is kept: what a stream holds has no gaps, so that its first `seq`
-says what is no longer held. An execution under way finds its envelopes, and writes none of them again."""
+"""Only the prefix before the first envelope that is kept: a stream has no gaps, so that the first `seq` shows
+where it starts. Envelopes of running executions stay, because their writers detect duplicates by them."""
 
 REMOVE_ENVELOPES = text("""
     WITH gone AS (
@@ -163,20 +163,20 @@ REMOVE_ENVELOPES = text("""
 
 
 class PostgresRetention(PostgresSessions):
-    """A store that prunes, too."""
+    """A store with retention."""
 
     async def prune_sessions(self, before: datetime, *, dry_run: bool = False) -> AsyncGenerator[int]:
-        """Sessions in which nothing has changed since, with everything in them."""
+        """Remove sessions that have not changed since `before`, with all of their rows."""
         async for session in self._old(LOOK_AT_SESSIONS, before):
             yield dry_run or await self._remove_session(session, before)
 
     async def prune_executions(self, before: datetime, *, dry_run: bool = False) -> AsyncGenerator[int]:
-        """Executions without a session that ended before then, with their subagents."""
+        """Remove executions without a session that ended before `before`, with their subagents."""
         async for root in self._old(LOOK_AT_EXECUTIONS, before):
             yield await (self._count(OLD_FAMILY, root=root.id) if dry_run else self._remove_family(root.id))
 
     async def prune_envelopes(self, before: datetime, *, dry_run: bool = False) -> AsyncGenerator[int]:
-        """Envelopes that were stored before then; their stream goes on where it is."""
+        """Remove envelopes that were stored before `before`; the stream keeps its numbering."""
         async for stream in self._looks(LOOK_AT_STREAMS, before):
             if stream.first is None:
                 continue
@@ -188,7 +188,7 @@ class PostgresRetention(PostgresSessions):
                 yield await self._count(REMOVE_ENVELOPES, stream_id=stream.id, first=first, until=until)
 
     async def prune_answers(self, before: datetime, *, dry_run: bool = False) -> AsyncGenerator[int]:
-        """Answers that were stored before then: their keys are as good as new."""
+        """Remove responses that were stored before `before`; their idempotency keys can be used again."""
         if dry_run:
             yield await self._count(OLD_ANSWERS, before=before)
             return
@@ -219,7 +219,7 @@ class PostgresRetention(PostgresSessions):
                 yield row
 
     async def _looks(self, look: TextClause, before: datetime) -> AsyncGenerator[Row[Any]]:
-        """All rows, some with each statement."""
+        """Yield all rows, scanned in batches."""
         last = FIRST
         while True:
             values = {"before": before, "after_at": last.created_at, "after_id": last.id, "limit": LOOK}

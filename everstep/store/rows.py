@@ -1,4 +1,4 @@
-"""Rows as the values that the port speaks of."""
+"""Conversion of rows into the values of the storage port."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -25,11 +25,11 @@ from everstep.store import bodies, transcripts
 from everstep.store.bodies import TERMINAL
 
 MOVED = 0
-"""The step that stands for a message which another execution hears."""
+"""The step number that marks a steering message as moved to another execution."""
 
 
 def execution_row(row: Row[Any]) -> ExecutionRow:
-    """An execution as clients see it; what the agent noted and what Everstep did are one map to them."""
+    """Return an execution as clients see it; the agent's and Everstep's metadata are merged into one map."""
     began = bodies.document(row.agent_metadata, "the agent's metadata")
     notes = transcripts.notes_read(row.notes).added_to(began) if hasattr(row, "notes") else began
     return ExecutionRow(
@@ -54,23 +54,23 @@ def execution_row(row: Row[Any]) -> ExecutionRow:
 
 
 def clocks(row: Row[Any]) -> StateInfo:
-    """The clocks that an execution begins with: its session's."""
+    """Return the session's clocks at the start of the execution."""
     return StateInfo(started_at=row.session_began_at, session_execution_seconds=row.session_seconds)
 
 
 def single_execution_row(row: Row[Any]) -> ExecutionRow:
-    """An execution that was asked for by itself."""
+    """Return an execution with its definition hash, which lists omit."""
     return replace(execution_row(row), definition_hash=row.definition_hash or None)
 
 
 def messages(said: Iterable[Row[Any]]) -> Messages:
-    """What was said."""
+    """Return the messages of transcript rows."""
     told, _ = transcripts.told(said)
     return told
 
 
 def spec(row: Row[Any]) -> ExecutionSpec:
-    """What the row holds of its agent, with the tools that were listed since it was accepted."""
+    """Return the agent's definition, with the tools that were listed after the execution was accepted."""
     with reading("the agent's definition"):
         spec = ExecutionSpec.model_validate(row.agent_config)
     if row.listed is None:
@@ -79,7 +79,7 @@ def spec(row: Row[Any]) -> ExecutionSpec:
 
 
 def material(row: Row[Any], said: Iterable[Row[Any]], before: Row[Any] | None) -> Material:
-    """What a step is made from."""
+    """Return the inputs of a step."""
     said = list(said)
     messages, metadata = transcripts.told(said)
     step = None
@@ -101,12 +101,12 @@ def material(row: Row[Any], said: Iterable[Row[Any]], before: Row[Any] | None) -
 
 
 def tool_call(row: Row[Any]) -> ToolCall:
-    """A call as the model made it."""
+    """Return a call as the model made it."""
     return ToolCall(row.call_id, row.name, bodies.document(row.args, "the arguments"), row.malformed)
 
 
 def call_record(row: Row[Any]) -> CallRecord | None:
-    """The result of a call, if it has one."""
+    """Return the result of a call, or None."""
     if row.state != "done":
         return None
     return CallRecord(
@@ -123,19 +123,19 @@ def call_record(row: Row[Any]) -> CallRecord | None:
 
 
 def call_row(row: Row[Any]) -> CallRow:
-    """A call as clients see it."""
+    """Return a call as clients see it."""
     edited = bodies.optional_document(row.edited_args, "the arguments")
     return CallRow(tool_call(row), row.state, row.attempts, call_record(row), row.idx, edited)
 
 
 def command(row: Row[Any]) -> Command:
-    """Something that a workflow has to be told."""
+    """Return a command for a workflow."""
     ref = ExecutionRef(row.execution_id, row.tenant_id, row.session_id)
     return Command(ref, row.key, CommandKind(row.kind), row.call_id, row.is_denied, row.is_delivered)
 
 
 def steering(row: Row[Any], tenant_id: str, key: str) -> Steering:
-    """What became of a message that was sent to an execution under way."""
+    """Return the state of a message that was sent to a running execution."""
     ref = ExecutionRef(row.id, tenant_id, row.session_id)
     other = row.parent_execution_id or follow_up_id(row.id, key if row.is_in_session else None)
     otherwise = replace(ref, execution_id=other)
@@ -145,12 +145,12 @@ def steering(row: Row[Any], tenant_id: str, key: str) -> Steering:
 
 
 def inner_reply(row: Row[Any]) -> InnerReply:
-    """What a model answered in the midst of a step."""
+    """Return the reply to an inner model call."""
     return InnerReply(row.key, row.digest, bodies.document(row.response, "the response"))
 
 
 def reservation(row: Row[Any], metadata: FrozenDict) -> Reservation:
-    """What is known of a call that somebody wants to run."""
+    """Return the reservation of a call."""
     return Reservation(
         call=tool_call(row),
         step_number=row.step,
@@ -172,7 +172,7 @@ def _earlier_call(told: list[Any]) -> ToolCall:
 
 
 def request_row(row: Row[Any]) -> RequestRow:
-    """A question to people."""
+    """Return a request."""
     return RequestRow(
         id=row.id,
         ref=ExecutionRef(row.execution_id, row.tenant_id, row.session_id),
@@ -190,7 +190,7 @@ def request_row(row: Row[Any]) -> RequestRow:
 
 
 def step_row(row: Row[Any], said: Sequence[Row[Any]], calls: Iterable[Row[Any]]) -> StepRow:
-    """A step as clients see it."""
+    """Return a step as clients see it."""
     return StepRow(
         number=row.number,
         attempt=row.attempt,
@@ -213,7 +213,7 @@ def step_row(row: Row[Any], said: Sequence[Row[Any]], calls: Iterable[Row[Any]])
 
 
 def stored_envelope(row: Row[Any]) -> StoredEnvelope:
-    """An envelope in its place."""
+    """Return an envelope with its position."""
     return StoredEnvelope(
         row.stream_id,
         row.seq,
@@ -226,7 +226,7 @@ def stored_envelope(row: Row[Any]) -> StoredEnvelope:
 
 
 def placed_envelope(row: Row[Any], news: Sequence[bodies.News], execution_id: UUID) -> StoredEnvelope:
-    """One of these, which has just got its place."""
+    """Return an envelope that was just given its position."""
     given: int = row.given
     told = news[given - 1]
     payload = bodies.document(json.loads(told.payload), "the payload")

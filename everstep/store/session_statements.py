@@ -1,6 +1,6 @@
-"""The statements that sessions need, as SQL.
+"""SQL statements of sessions.
 
-Whatever changes a session's queue does so under the session's lock, which comes before all others.
+A statement that changes a session's queue runs under the session's lock, which is taken before all others.
 """
 
 from sqlalchemy import text
@@ -22,7 +22,8 @@ MAKE_SESSION = text("""
         ON CONFLICT (id) DO NOTHING
  RETURNING NOT EXISTS (SELECT 1 FROM agent_executions WHERE session_id = :session_id) AS is_empty
 """)
-"""Waits for whoever makes the same one. Returns nothing if it is there; else whether nothing is in it."""
+"""Waits for a concurrent insert of the same id. Returns no row if the session exists, else whether it is
+empty."""
 
 LOCK_SESSION = text(f"""
     SELECT {SESSION_COLUMNS}
@@ -50,7 +51,7 @@ CHANGE_SESSION = text(f"""
 """)  # noqa: S608 -- our own column names
 
 DELETE_SESSION = (
-    # First, so that no message is changed that goes anyway.
+    # First, so that `ON DELETE SET NULL` does not update messages that are deleted anyway.
     text("DELETE FROM agent_session_messages WHERE session_id = :session_id AND tenant_id = :tenant_id"),
     text("DELETE FROM agent_executions WHERE session_id = :session_id AND tenant_id = :tenant_id"),
     text("DELETE FROM agent_streams WHERE stream_id = :session_id AND tenant_id = :tenant_id"),
@@ -64,7 +65,7 @@ UNDER_WAY = text("""
        AND status IN ('pending', 'running', 'paused')
      ORDER BY released_at NULLS LAST, queue_rank, created_at, id
 """)
-"""What has its turn comes first, then the queue in its order."""
+"""The released execution first, then the queue in order."""
 
 OPEN_QUESTION = text("""
     SELECT request.id, request.execution_id
@@ -116,12 +117,12 @@ QUEUE_UNHEARD = text("""
       FROM queued
      WHERE agent_sessions.id = queued.session_id
 """)
-"""What a steered message says to an execution that ended without hearing it is said to one of its own."""
+"""Steering messages that an ended execution did not receive are moved to a new execution."""
 
 POSTED = text("""
     SELECT id, released_at, queue_rank FROM agent_executions WHERE id = :execution_id
 """)
-"""What a message began; the rank 0 is that of a message which interrupts."""
+"""The execution of a posted message; rank 0 marks a message that interrupts."""
 
 RELEASE = text("""
     WITH begun AS (
@@ -136,7 +137,7 @@ RELEASE = text("""
        SET released_at = clock_timestamp(),
            continues_execution_id = coalesce(continues_execution_id, (SELECT id FROM begun)),
            agent_id = coalesce((SELECT agent_id FROM begun), agent_id),
-           -- Whatever came before it has ended.
+           -- The executions before it have ended.
            session_seconds = coalesce((SELECT worked_seconds FROM agent_sessions WHERE id = :session_id),
                                       session_seconds),
            session_began_at = coalesce((SELECT created_at FROM agent_sessions WHERE id = :session_id),
@@ -152,7 +153,7 @@ INTERRUPTS = text("""
       JOIN agent_executions execution ON execution.id = command.execution_id
      WHERE execution.session_id = :session_id AND command.key = :key AND command.delivered_at IS NULL
 """)
-"""The execution that a message still has to cancel."""
+"""The execution that an interrupting message has yet to cancel."""
 
 _UNHEARD_OF = """
     SELECT steered.key, steered.role, steered.content, steered.metadata, execution.session_id,
@@ -189,7 +190,7 @@ HAND_TO_PARENT = text("""
     SELECT :parent_id, 'steer/' || key, :tenant_id, 'steer' FROM said
         ON CONFLICT DO NOTHING
 """)
-"""What a subagent did not hear is said to the execution that it worked for."""
+"""Messages that a subagent did not receive are passed to its parent."""
 
 ENDED_UNHEARD = text("""
     SELECT DISTINCT execution.id, execution.tenant_id, execution.session_id
@@ -218,7 +219,7 @@ STRANDED = text("""
       LEFT JOIN agent_executions parent ON parent.id = launched.parent_execution_id
      WHERE launched.status IN ('pending', 'running', 'paused')
        AND (NOT :pending_only OR launched.status = 'pending')
-       -- A child is started by its parent and nobody else.
+       -- Only its parent starts a child.
        AND (launched.status <> 'pending' OR launched.parent_execution_id IS NULL
             OR parent.status IN ('completed', 'failed', 'cancelled'))
        AND launched.task_queue = :task_queue

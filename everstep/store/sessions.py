@@ -1,8 +1,8 @@
-"""Sessions in PostgreSQL: who speaks when, and what is kept of it.
+"""Sessions in PostgreSQL: the message queue and its executions.
 
-The queue of a session is changed under the session's lock, by `_queue`: `route` of
-`everstep.agent_domain.storage.sessions` decides what a message does, and then the first message has its turn
-if no other has it.
+`_queue` changes a session's queue under the session's lock: `route` of
+`everstep.agent_domain.storage.sessions` decides where a message is placed, and the first queued execution is
+released if none is running.
 """
 
 import re
@@ -61,16 +61,16 @@ from everstep.store.transaction import Answer, Asked, Transaction
 FIRST = Cursor.first()
 
 INTERRUPTING = 0
-"""The place in the queue of what cancels the execution under way: before all others."""
+"""The queue rank of a message that cancels the running execution: before all others."""
 
 
 class PostgresSessions(PostgresStore):
-    """A store that keeps sessions, too."""
+    """A store with sessions."""
 
     # Sessions.
 
     async def create_session(self, new: NewSession) -> SessionRow:
-        """Make a session; the same id again returns what is there."""
+        """Create a session; a repeated id returns the stored one."""
         async with self._transaction() as connection:
             scope = Scope(new.tenant_id, new.user_id)
             _, locked = await connection.together(
@@ -80,7 +80,7 @@ class PostgresSessions(PostgresStore):
             return _session(_existing(new.id, locked))
 
     async def session(self, scope: Scope, session_id: UUID) -> SessionRow | None:
-        """One session, if it may be seen."""
+        """Return one session if the scope covers it."""
         found = await self._all(_seen(select(sessions), scope).where(sessions.c.id == session_id))
         return _session(found[0]) if found else None
 
@@ -92,7 +92,7 @@ class PostgresSessions(PostgresStore):
         cursor: str | None = None,
         limit: int = 50,
     ) -> Page[SessionRow]:
-        """Sessions, newest first."""
+        """Return a page of sessions, newest first."""
         query = _seen(select(sessions), scope)
         for name in ("status", "related_type", "related_id"):
             value = getattr(wanted, name)
@@ -120,14 +120,26 @@ class PostgresSessions(PostgresStore):
             return _session(changed.one())
 
     async def retitle(self, scope: Scope, session_id: UUID, old: str, new: str) -> bool:
-        """Give a session another title, if nobody has done so meanwhile."""
+        """Replace a session's title if it is still the old one."""
         mine = (sessions.c.id == session_id, sessions.c.tenant_id == scope.tenant_id, sessions.c.title == old)
         return bool(await self._all(update(sessions).where(*mine).values(title=new).returning(sessions.c.id)))
 
     async def delete_session(
         self, scope: Scope, session_id: UUID, *, unchanged_since: datetime | None = None
     ) -> bool:
-        """Remove a session with everything in it; False if there is none, or if it was changed since then."""
+        """Delete a session with everything in it.
+
+        Args:
+            scope: The caller's scope.
+            session_id: The session.
+            unchanged_since: Do not delete a session that changed after this time.
+
+        Returns:
+            False if there is no such session, or if it has changed.
+
+        Raises:
+            SessionBusy: An execution of the session is running.
+        """
         async with self._transaction() as connection:
             try:
                 session = await self._locked_session(connection, scope, session_id)
@@ -145,16 +157,16 @@ class PostgresSessions(PostgresStore):
     async def messages(
         self, scope: Scope, session_id: UUID, *, cursor: str | None = None, limit: int = 50
     ) -> Page[SessionMessageRow]:
-        """Messages, newest first."""
+        """Return a page of messages, newest first."""
         if await self.session(scope, session_id) is None:
             raise NotFound("session", session_id)
         query = select(session_messages).where(session_messages.c.session_id == session_id)
         return await self._newest(query, session_messages, _message, cursor, limit)
 
-    # Saying something.
+    # Messages and the queue.
 
     async def post(self, message: NewMessage) -> Posted:
-        """Take a person's message; see `route`."""
+        """Accept a user message; see `route`."""
         scope, session_id = message.scope, message.session_id
         values = _locking(scope, session_id) | {"message_id": message.id, "request_id": message.request_id}
         new = message.session
@@ -194,27 +206,27 @@ class PostgresSessions(PostgresStore):
             return replace(posted, cancels=cancels)
 
     async def launch(self, ref: ExecutionRef) -> Launch | None:
-        """What starts this execution, if it is pending and its turn."""
+        """Return the launch of this execution if it is pending and released."""
         found = await self._all(session_statements.LAUNCH, whose(ref))
         return _launch(found[0]) if found else None
 
     async def release(self, tenant_id: str, session_id: UUID) -> ExecutionRef | None:
-        """Give the next queued execution its turn, if none is under way; the one whose turn it is."""
+        """Release the next queued execution if none is running, and return the released one."""
         async with self._transaction() as connection:
             await self._locked_session(connection, Scope(tenant_id), session_id)
             queue = await self._queue(connection, tenant_id, session_id)
             return ExecutionRef(queue[0].id, tenant_id, session_id) if queue else None
 
     async def cancel_pending(self, ref: ExecutionRef) -> bool:
-        """Cancel an execution that has not begun; False if it has, or has ended."""
+        """Cancel an execution that has not begun; return False if it has begun or ended."""
         if await self.execution(ref) is None:
             raise NotFound("execution", ref.execution_id)
         return await self.settle(replace(closed(ref, ExecutionStatus.CANCELLED), only_pending=True))
 
-    # What is there.
+    # Queries and recovery.
 
     async def inbox(self, scope: Scope, *, cursor: str | None = None, limit: int = 50) -> Page[RequestRow]:
-        """Open questions and approvals of all executions, oldest first."""
+        """Return a page of open requests of all executions, oldest first."""
         size = page_size(limit)
         query = questions().where(requests.c.tenant_id == scope.tenant_id, requests.c.state == "open")
         if scope.user_id is not None:
@@ -228,7 +240,7 @@ class PostgresSessions(PostgresStore):
     async def executions_of(
         self, scope: Scope, wanted: ExecutionFilter, *, cursor: str | None = None, limit: int = 50
     ) -> Page[ExecutionRow]:
-        """Executions, newest first."""
+        """Return a page of executions, newest first."""
         query = select(*ROW).where(executions.c.tenant_id == scope.tenant_id)
         if scope.user_id is not None:
             query = query.where(executions.c.user_id == scope.user_id)
@@ -241,7 +253,7 @@ class PostgresSessions(PostgresStore):
     async def snapshots(
         self, ref: ExecutionRef, *, cursor: str | None = None, limit: int = 50
     ) -> Page[SnapshotRow]:
-        """Snapshots of an execution, newest first."""
+        """Return a page of an execution's snapshots, newest first."""
         query = select(snapshots).where(
             snapshots.c.agent_execution_id == ref.execution_id, snapshots.c.tenant_id == ref.tenant_id
         )
@@ -250,18 +262,18 @@ class PostgresSessions(PostgresStore):
     async def commands(
         self, task_queue: str, older_than: float, after: int = 0, limit: int = 100
     ) -> tuple[Sequence[Command], int | None]:
-        """Commands that workflows have not been told for a while; see `SessionStore.commands`."""
+        """Return commands that have not been delivered for a while; see `SessionStore.commands`."""
         values = {"task_queue": task_queue, "older_than": older_than, "after": after, "limit": limit}
         found = await self._all(statements.UNDELIVERED, values)
         return tuple(map(rows.command, found)), found[-1].position if len(found) == limit else None
 
     async def unheard(self, task_queue: str, older_than: float, limit: int = 100) -> Sequence[ExecutionRef]:
-        """Executions that have ended without hearing all that was said to them."""
+        """Return ended executions that did not receive all of their steering messages."""
         values = {"task_queue": task_queue, "older_than": older_than, "limit": limit}
         return tuple(map(_owner, await self._all(session_statements.ENDED_UNHEARD, values)))
 
     async def hand_over(self, ref: ExecutionRef) -> Handed | None:
-        """Let another execution hear what was said to one that has ended; see `SessionStore.hand_over`."""
+        """Pass steering messages of an ended execution to another one; see `SessionStore.hand_over`."""
         if not await self._all(session_statements.UNHEARD_OF, whose(ref)):
             return None
         async with self._transaction() as connection:
@@ -282,7 +294,7 @@ class PostgresSessions(PostgresStore):
     async def _followed(
         self, connection: Transaction, ref: ExecutionRef, unheard: Sequence[Row[Any]]
     ) -> Launch | None:
-        """An execution that goes on after one without a session, with what that one did not hear."""
+        """Continue an execution without a session in a new one, with the messages it did not receive."""
         new = replace(ref, execution_id=follow_up_id(ref.execution_id))
         origin = (await connection.execute(session_statements.ORIGIN, whose(ref))).one()
         said = [transcripts.message_read(each.role, each.content, each.metadata) for each in unheard]
@@ -300,7 +312,7 @@ class PostgresSessions(PostgresStore):
         return _launch(found) if found else None
 
     async def owner(self, execution_id: UUID) -> ExecutionRef | None:
-        """Whose execution this is."""
+        """Return the full reference of an execution, from its id alone."""
         columns = (executions.c.id, executions.c.tenant_id, executions.c.session_id)
         found = await self._all(select(*columns).where(executions.c.id == execution_id))
         return _owner(found[0]) if found else None
@@ -314,7 +326,7 @@ class PostgresSessions(PostgresStore):
         *,
         pending_only: bool = True,
     ) -> Stranded:
-        """What has not changed for this many seconds and may need help, of all tenants, longest first."""
+        """Return executions of all tenants without a recent change, which may need recovery; oldest first."""
         last = Cursor.parse(after) if after else FIRST
         values = {
             "task_queue": task_queue,
@@ -339,7 +351,14 @@ class PostgresSessions(PostgresStore):
     async def fork(
         self, ref: ExecutionRef, step: int, new: ExecutionRef, content: str | None = None
     ) -> Launch | None:
-        """An execution that shares the conversation up to a step, optionally with other last words."""
+        """Create an execution that shares the conversation up to a step.
+
+        Args:
+            ref: The execution to fork.
+            step: The last shared step.
+            new: The new execution.
+            content: A message that replaces the last shared one.
+        """
         async with self._transaction() as connection:
             if ref.session_id:
                 await self._locked_session(connection, Scope(ref.tenant_id), ref.session_id)
@@ -358,7 +377,7 @@ class PostgresSessions(PostgresStore):
             raise NotFound("execution", ref.execution_id)
         if ref.session_id and origin.parent_execution_id:
             raise InvalidInput(
-                "a subagent's conversation is not that of the session; fork the execution that it works for"
+                "a subagent's conversation is not that of the session; fork its parent execution"
             )
         branch = await self._branch(connection, ref, origin, step, content)
         await self._accept(connection, replace(branch, ref=new))
@@ -368,7 +387,7 @@ class PostgresSessions(PostgresStore):
     async def _branch(
         self, connection: Transaction, ref: ExecutionRef, origin: Row[Any], step: int, content: str | None
     ) -> NewExecution:
-        """What an execution begins with that goes another way after a step of this one."""
+        """Return the new execution that branches off after a step of this one."""
         last: int = (await connection.execute(session_statements.COMPLETE_STEPS, whose(ref))).scalar_one()
         if not 0 <= step <= last:
             raise InvalidInput(f"step {step} cannot be forked from; pass a complete one, from 0 to {last}")
@@ -385,7 +404,8 @@ class PostgresSessions(PostgresStore):
         )
         if step > 0 or content is None:
             return branch
-        # Other first words: what was said before them is shared, they are not.
+        # A fork with a different first message shares the earlier conversation but not the original first
+        # message.
         began = (await connection.execute(session_statements.BEGAN_WITH, whose(ref))).all()
         said = [transcripts.message_read(row.role, row.content, row.metadata) for row in began]
         last_user = max((place for place, m in enumerate(said) if m.role is Role.USER), default=len(said))
@@ -398,15 +418,15 @@ class PostgresSessions(PostgresStore):
             continues_until=origin.continues_until,
         )
 
-    # What the methods above consist of.
+    # Helpers of the methods above.
 
     async def _locked_session(self, connection: Transaction, scope: Scope, session_id: UUID) -> Row[Any]:
-        """The session, whose queue nobody else changes until this transaction ends."""
+        """Return the session, whose queue is locked until this transaction ends."""
         locked = await connection.execute(session_statements.LOCK_SESSION, _locking(scope, session_id))
         return _existing(session_id, locked)
 
     async def _queue(self, connection: Transaction, tenant_id: str, session_id: UUID) -> Sequence[Row[Any]]:
-        """What is under way in the session: whose turn it is, then who waits, in order."""
+        """Return the unfinished executions of the session: the released one, then the queue in order."""
         values = {"session_id": session_id}
         unheard, under_way = await connection.together(
             (session_statements.UNHEARD, values), (session_statements.UNDER_WAY, values)
@@ -416,7 +436,7 @@ class PostgresSessions(PostgresStore):
     async def _in_turn(
         self, connection: Transaction, tenant_id: str, session_id: UUID, unheard: Answer, under_way: Answer
     ) -> Sequence[Row[Any]]:
-        """What is under way, once what nobody heard has joined it and whoever is first has its turn."""
+        """Queue undelivered messages, release the first execution, and return the unfinished ones."""
         values, queue = {"session_id": session_id}, under_way.all()
         if unheard.rows:
             for each in unheard.rows:
@@ -429,7 +449,7 @@ class PostgresSessions(PostgresStore):
     async def _enqueue_unheard(
         self, connection: Transaction, tenant_id: str, session_id: UUID, unheard: Row[Any]
     ) -> None:
-        """What an execution did not hear before it ended begins one of its own."""
+        """Queue a new execution for the messages that an ended execution did not receive."""
         ref = ExecutionRef(follow_up_id(unheard.execution_id, unheard.key), tenant_id, session_id)
         message = transcripts.message_read(unheard.role, unheard.content, unheard.metadata)
         values = whose(ref) | {
@@ -455,7 +475,7 @@ class PostgresSessions(PostgresStore):
         return await self._publish(connection, ref, session_id, news, *then, last=last)
 
     async def _posted(self, connection: Transaction, message: NewMessage, found: Row[Any]) -> Posted:
-        """What became of a message that was posted before."""
+        """Return the outcome of a message that was posted before."""
         values = {"execution_id": message.execution_id, "session_id": message.session_id}
         execution = (await connection.execute(session_statements.POSTED, values)).first()
         if execution and execution.queue_rank == INTERRUPTING:
@@ -482,9 +502,13 @@ class PostgresSessions(PostgresStore):
         return Posted(_message(stored.one()), Route.STEER, ref)
 
     async def _opened(self, message: NewMessage, new: NewSession) -> Posted | None:
-        """What became of a message whose session it makes; None, and nothing is done, if anything was there.
+        """Create the message's session and post the message to it, if the session is new.
 
-        Nobody else sees the session before the commit: it need not be locked, and nothing can be under way.
+        Other transactions do not see the session before the commit, so it needs no lock and has an empty
+        queue.
+
+        Returns:
+            None, without any change, if the session or the message exists already.
         """
         ref = _ref(message, message.execution_id)
         titled = new if new.title is not None else replace(new, title=title_of(message.content))
@@ -508,7 +532,7 @@ class PostgresSessions(PostgresStore):
         ref = _ref(message, message.execution_id)
         values = whose(ref) | {"session_id": message.session_id, "title": title_of(message.content)}
         then: list[Asked] = [(session_statements.TOUCH_SESSION, values)]
-        # Where nothing is under way, its turn comes at once.
+        # With an empty queue, the execution is released at once.
         begins = is_new and taken is Route.START
         if begins:
             then.append((session_statements.RELEASE, values))
@@ -517,7 +541,7 @@ class PostgresSessions(PostgresStore):
         return Posted(_message(kept.one()), taken, ref, launch=launch)
 
     async def _told(self, connection: Transaction, message: NewMessage, *then: Asked) -> Sequence[Answer]:
-        """Tell the session's readers that the message's execution is accepted; last of all.
+        """Announce to the session's subscribers that the message's execution is accepted; the last write.
 
         Returns:
             The message, then the answers to `then`.
@@ -533,7 +557,7 @@ class PostgresSessions(PostgresStore):
 
 
 def _began(message: Message, execution_id: UUID) -> Mapping[str, Announcement]:
-    """What a session is told of an execution that begins with other words."""
+    """Return the announcement of a fork's own first message."""
     said = announcements.message_received(message.text, uuid5(execution_id, "message"))
     return {"said": said, "queued": announcements.queued()}
 
@@ -544,15 +568,14 @@ def _seen(query: Select[Any], scope: Scope) -> Select[Any]:
 
 
 def _words(search: str) -> str:
-    """The words of a search as a query: all of them, and the last may be the beginning of one."""
+    """Return a full-text query for all words of a search, with a prefix match for the last."""
     words = re.findall(r"\w+", search)
     if not words:
-        raise InvalidInput("the search has no word; send at least one")
+        raise InvalidInput("the search contains no word; send at least one")
     return " & ".join(f"'{word}'" for word in words) + ":*"
 
 
 def _made(new: NewSession) -> dict[str, Any]:
-    """A session to be made."""
     return {
         "session_id": new.id,
         "tenant_id": new.tenant_id,
@@ -566,7 +589,7 @@ def _made(new: NewSession) -> dict[str, Any]:
 
 
 def _belongs(message: NewMessage, new: NewSession) -> bool:
-    """Whether the message can be the first one in the session that is made for it."""
+    """Return whether the message can be the first one in the session that is created for it."""
     return (
         message.session_id == new.id
         and message.scope.tenant_id == new.tenant_id
@@ -576,7 +599,6 @@ def _belongs(message: NewMessage, new: NewSession) -> bool:
 
 
 def _locking(scope: Scope, session_id: UUID) -> dict[str, Any]:
-    """Which session, and who wants it."""
     return {"session_id": session_id, "tenant_id": scope.tenant_id, "user_id": scope.user_id}
 
 
@@ -588,7 +610,6 @@ def _existing(session_id: UUID, locked: Answer) -> Row[Any]:
 
 
 def _execution(message: NewMessage, **queued: Any) -> NewExecution:
-    """What the message begins."""
     return NewExecution(
         _ref(message, message.execution_id),
         message.spec,
@@ -601,7 +622,7 @@ def _execution(message: NewMessage, **queued: Any) -> NewExecution:
 
 
 def _turn(message: NewMessage, row: Row[Any]) -> Launch:
-    """What starts what the message begins; the row has the clocks of its session."""
+    """Return the launch of the message's execution; the row has the clocks of its session."""
     ref, clocks = _ref(message, message.execution_id), rows.clocks(row)
     return Launch(ref, message.plan, message.task_queue, clocks=clocks)
 

@@ -1,12 +1,13 @@
-"""The statements of the hot paths, as SQL.
+"""SQL statements of the hot paths.
 
-Each does in one round trip what has to be done under one lock. What is decided inside a statement is
-decided from its snapshot, which is taken *before* it waits for a lock; so whatever has to see the work of
-whoever held the lock before stands in a later statement, or reads the locked row itself.
+Each does in one round trip what has to happen under one lock. A statement decides from its snapshot, which is
+taken *before* it waits for a lock. So a decision that depends on the previous lock holder's writes is made in
+a later statement, or from the locked row itself.
 
 Locks are taken in one order everywhere: session, execution, call, request, stream.
 
-No statement says `*` of a table: prepared before an upgrade that adds a column, it would fail after it.
+No statement selects `*` from a table: if it was prepared before an upgrade adds a column, it fails
+afterwards.
 """
 
 from sqlalchemy import text
@@ -37,7 +38,7 @@ ACCEPT = text("""
                output, error_message, error_told, metadata, agent_metadata, created_at, started_at,
                completed_at, parent_execution_id, user_id, last_snapshot_id, session_seconds, session_began_at
     ), made AS (
-        -- Executions may name a session that nobody has made.
+        -- The session may not exist yet: executions can be accepted with any session id.
         INSERT INTO agent_sessions (id, tenant_id, user_id, last_execution_id)
         SELECT session_id, tenant_id, coalesce(user_id, ''), id
           FROM execution
@@ -62,7 +63,7 @@ ACCEPT = text("""
     )
     SELECT * FROM execution
 """)
-"""Returns nothing, and writes nothing, if the id is taken."""
+"""Returns no row, and writes nothing, if the id is taken."""
 
 OWNS_STREAM = text("""
     SELECT 1
@@ -102,7 +103,7 @@ LOCK_ITS_SESSION = text("""
 
 
 def _news(stream: str, condition: str = "true") -> str:
-    """Envelopes that are told in a stream, and the messages of a session that stand beside them."""
+    """Append envelopes to a stream, and the session messages that they announce."""
     return f"""
     news AS (
         SELECT e.id, e.type, e.payload, e.speaker, e.content, e.metadata, e.related_type, e.related_id, e.url,
@@ -114,7 +115,7 @@ def _news(stream: str, condition: str = "true") -> str:
                AS e(id, type, payload, speaker, content, metadata, related_type, related_id, url, place)
          WHERE {condition}
            AND NOT EXISTS (SELECT 1 FROM agent_envelopes known WHERE known.id = e.id)
-           -- A subagent speaks in its parent's session only when it needs somebody.
+           -- A subagent publishes in its parent's session only if it needs a person.
            AND (e.speaker IS NULL OR EXISTS (
                    SELECT 1
                      FROM agent_sessions session
@@ -123,7 +124,7 @@ def _news(stream: str, condition: str = "true") -> str:
                       AND (execution.parent_execution_id IS NULL
                            OR e.type IN ('execution.paused', 'input.received'))))
     ), stream AS (
-        -- Whoever waits here for another writer computes anew from what that one left behind.
+        -- After waiting for another writer, the values are computed from the row that it committed.
         UPDATE agent_streams
            SET head = head + told.count,
                last_at = greatest(clock_timestamp(), last_at + interval '1 microsecond')
@@ -155,17 +156,17 @@ def _news(stream: str, condition: str = "true") -> str:
 _ITS_STREAM = "(SELECT coalesce(session_id, id) FROM agent_executions WHERE id = :execution_id)"
 
 _PLACED = "placed.given, placed.stream_id, placed.seq, placed.created_at"
-"""Where what was told now stands: which of what was given, and its place in the stream."""
+"""The stored position of each given envelope, by its index among the given ones."""
 
 APPEND = text(f"WITH {_news(':stream_id')} SELECT {_PLACED} FROM placed ORDER BY seq")  # noqa: S608 -- our own words
-"""An envelope that is stored already takes no number; one whose stream is gone has no place and is refused.
-Messages of a session stand beside their envelopes."""
+"""An envelope that is stored already gets no number. If the stream is gone, there is no position and the call
+is refused. Session messages are inserted along with their envelopes."""
 
 HEAD = text("SELECT head FROM agent_streams WHERE stream_id = :stream_id AND tenant_id = :tenant_id")
 
 
 def _transcript(condition: str) -> str:
-    """What was said and noted in the execution and before; each begins with a line of its metadata."""
+    """Select the transcript of the execution and of those it continues, each with its metadata first."""
     return f"""
     WITH RECURSIVE chain AS (
         SELECT id, continues_execution_id, continues_until, CAST(NULL AS int) AS until, 0 AS depth,
@@ -184,7 +185,7 @@ def _transcript(condition: str) -> str:
               FROM chain
               JOIN agent_transcript said ON said.execution_id = chain.id AND said.tenant_id = :tenant_id
              WHERE (chain.until IS NULL OR said.step <= chain.until)
-               -- What hooks of later steps put before the conversation stands there, further to the front.
+               -- Messages that hooks of later steps put before the conversation are further to the front.
                AND (chain.until IS NULL OR said.step > 0 OR said.idx >= -1000 * (2 * chain.until + 1))
                AND {condition}
          UNION ALL
@@ -203,7 +204,7 @@ NOTES_BEFORE_CALL = text(
                         SELECT step, 0 FROM agent_tool_calls
                          WHERE execution_id = :execution_id AND call_id = :call_id))""")
 )
-"""The metadata as they were when the step of a call began, its hooks' notes included."""
+"""The metadata when the step of a call began, including the notes of its hooks."""
 
 SAY = text("""
     INSERT INTO agent_transcript (execution_id, step, idx, tenant_id, role, content, metadata)
@@ -262,7 +263,7 @@ BEGIN_STEP = text(f"""{_KNOWN_STEP}, fresh AS (
          WHERE execution_id = :execution_id AND number = :number - 1
     ), execution AS (
         UPDATE agent_executions
-           -- A new step runs, whatever a worker wrote that was lost; one that is begun again may be paused.
+           -- A new step runs: an earlier status write may be lost. A repeated step may be paused.
            SET status = CASE WHEN status = 'pending' OR NOT EXISTS (SELECT 1 FROM known) THEN 'running'
                              ELSE status END,
                started_at = coalesce(started_at, clock_timestamp()),
@@ -289,8 +290,8 @@ BEGIN_STEP = text(f"""{_KNOWN_STEP}, fresh AS (
         SELECT :execution_id, :number, idx, :tenant_id, role, content, metadata FROM hears
     )
     {_STEP_AND_BEFORE}""")  # noqa: S608 -- our own words
-"""Under the execution's lock. Returns the step as an earlier attempt left it, and the one before; writes
-nothing for an execution that has ended."""
+"""Under the execution's lock. Returns the step as an earlier attempt left it, and the step before. Writes
+nothing if the execution has ended."""
 
 STEP_BEFORE = text("""
     SELECT facts AS facts_before,
@@ -372,8 +373,8 @@ RECORD_REPLY = text(f"""
       LEFT JOIN placed ON true
      ORDER BY seq
 """)  # noqa: S608 -- our own words
-"""Under the execution's lock. Returns what an earlier attempt recorded, and then writes nothing; nor for an
-execution that has ended. Else where each of the envelopes stands."""
+"""Under the execution's lock. Returns the facts that an earlier attempt recorded and writes nothing, also if
+the execution has ended. Otherwise returns the position of each envelope."""
 
 ASK = text("""
     INSERT INTO agent_requests (id, tenant_id, execution_id, user_id, call_id, kind, request)
@@ -425,10 +426,10 @@ RESERVE_CALL = text(f"""
     )
     SELECT * FROM known
 """)  # noqa: S608 -- our own words
-"""Returns the call as it was before."""
+"""Returns the call as it was before the reservation."""
 
 _DONE_AND_CLOSED = "EXISTS (SELECT 1 FROM done) AND (SELECT count(*) FROM closed) >= 0"
-"""That the requests are counted, has their locks taken before the stream's."""
+"""Counting the closed requests forces PostgreSQL to lock them before the stream."""
 
 RECORD_CALL = text(f"""
     WITH done AS (
@@ -456,8 +457,8 @@ RECORD_CALL = text(f"""
     ), {_news(_ITS_STREAM, _DONE_AND_CLOSED)}
     SELECT done.step, {_PLACED} FROM done LEFT JOIN placed ON true ORDER BY seq
 """)  # noqa: S608 -- our own words
-"""Returns nothing, and writes nothing, if the call is not there or has its result; else where each of the
-envelopes stands."""
+"""Returns no row, and writes nothing, if the call does not exist or has its result; otherwise the position of
+each envelope."""
 
 CLOSE_CALLS = text("""
     WITH closed AS (
@@ -481,7 +482,7 @@ CLOSE_CALLS = text("""
     )
     SELECT * FROM closed ORDER BY step, idx
 """)
-"""Ends calls without a result. A call that gets its result at this moment keeps it."""
+"""Closes calls without a result. A call that is completed concurrently keeps its result."""
 
 NOTE_PARTIAL = text("""
     UPDATE agent_steps
@@ -491,7 +492,7 @@ NOTE_PARTIAL = text("""
        AND attempt = :attempt AND facts IS NULL
  RETURNING number
 """)
-"""An attempt that was superseded, or that comes after the reply, has no say."""
+"""An attempt that was superseded, or that reports after the reply, changes nothing."""
 
 NOTE_FAILURE = text("""
     UPDATE agent_steps
@@ -539,7 +540,7 @@ RESOLVE = text("""
            SET state = 'resolved', resolution = CAST(:resolution AS json), resolved_at = clock_timestamp()
          WHERE id = :request_id AND execution_id = :execution_id AND tenant_id = :tenant_id
            AND state = 'open'
-           -- What is being cancelled hears no answer any more.
+           -- An execution that is being cancelled takes no more answers.
            AND NOT EXISTS (SELECT 1 FROM agent_commands
                             WHERE execution_id = :execution_id AND kind = 'cancel')
      RETURNING id, execution_id, tenant_id, call_id, kind
@@ -585,7 +586,7 @@ KEEP_COMMAND = text("""
         ON CONFLICT DO NOTHING
  RETURNING key
 """)
-"""Under the execution's lock. Returns nothing if the key is known, or if the execution has ended."""
+"""Under the execution's lock. Returns no row if the key is known or the execution has ended."""
 
 UNDELIVERED_OF = text(f"""{_COMMAND}
      WHERE command.execution_id = :execution_id AND command.tenant_id = :tenant_id
@@ -598,7 +599,7 @@ UNDELIVERED = text(f"""{_COMMAND}
        AND command.position > :after
        AND command.created_at
            < clock_timestamp() - CAST(:older_than AS double precision) * interval '1 second'
-       -- One that waits for its turn is told once it has it.
+       -- A command for a queued execution is delivered once the execution is released.
        AND (execution.status <> 'pending' OR execution.released_at IS NOT NULL)
      ORDER BY command.position
      LIMIT :limit
@@ -626,7 +627,7 @@ SETTLE_ONCE = text("""
         ON CONFLICT (execution_id, key) DO NOTHING
  RETURNING key
 """)
-"""Under the execution's lock. Returns nothing if this was settled before, or cannot be any more."""
+"""Under the execution's lock. Returns no row if the key was used before or the execution has ended."""
 
 RECORD_STEP = text("""
     INSERT INTO agent_steps (execution_id, tenant_id, number, attempt, facts, errors)
@@ -635,7 +636,7 @@ RECORD_STEP = text("""
        SET facts = excluded.facts, errors = excluded.errors, partial_text = '', next_index = NULL,
            after_seq = NULL
 """)
-"""A step that no activity reported: what was recorded of it before is out of date."""
+"""A step that no activity recorded: its earlier record is out of date."""
 
 COMPLETE_STEPS = text("""
     UPDATE agent_steps
@@ -648,7 +649,7 @@ COMPLETE_STEPS = text("""
      WHERE execution_id = :execution_id AND facts IS NOT NULL
        AND (completed_at IS NULL OR number = judged.step)
 """)
-"""The outcome of an evaluation belongs to the step that was judged: the last one, unless it is named."""
+"""The outcome of an evaluation is stored with the evaluated step: the last one, unless it is named."""
 
 _SNAPSHOT = """
     INSERT INTO agent_state_snapshots (id, tenant_id, agent_execution_id, parent_snapshot_id,
@@ -685,7 +686,7 @@ KEEP_SNAPSHOT = text(f"""
      WHERE agent_executions.id = :execution_id
  RETURNING kept.id
 """)  # noqa: S608 -- our own words
-"""Under the locks of session and execution. Returns nothing, and writes nothing, if it is there."""
+"""Under the locks of session and execution. Returns no row, and writes nothing, if the snapshot exists."""
 
 RECORDED_SECONDS = """(
                SELECT coalesce(sum(CAST(step.facts ->> 'seconds' AS double precision)
@@ -703,7 +704,7 @@ RECORDED_SECONDS = """(
                          FROM agent_tool_calls call
                         WHERE call.execution_id = agent_executions.id AND call.seconds > 0) AS ranges
            )"""
-"""What is recorded of an execution's work: steps, processors, calls. Calls at the same time count once."""
+"""The recorded working time of an execution: steps, processors, calls. Concurrent calls count once."""
 
 SETTLE_EXECUTION = text(f"""
     UPDATE agent_executions
@@ -711,7 +712,7 @@ SETTLE_EXECUTION = text(f"""
            started_at = CASE WHEN :starts THEN coalesce(started_at, clock_timestamp()) ELSE started_at END,
            completed_at = CASE WHEN :ends THEN clock_timestamp() END,
            step_count = coalesce(CAST(:step_count AS int), step_count),
-           -- What was paid for is not taken back, although its step is not complete, or was given up.
+           -- Usage never decreases, even if its step is incomplete or was abandoned.
            token_usage = greatest(CAST(:tokens AS bigint), token_usage),
            token_breakdown = CASE WHEN CAST(:tokens AS bigint) >= token_usage THEN CAST(:breakdown AS json)
                                   ELSE token_breakdown END,
@@ -768,7 +769,7 @@ RECORD_PROCESSING = text(f"""
     )
     SELECT processed FROM known
 """)  # noqa: S608 -- our own words
-"""Under the execution's lock. Returns what was recorded before; nothing if the step has no answer."""
+"""Under the execution's lock. Returns the earlier record, or no row if the step has no reply."""
 
 INNER_REPLY = text("""
     SELECT key, digest, response FROM agent_inner_replies
@@ -799,7 +800,7 @@ RECORD_INNER_REPLY = text(f"""
     )
     SELECT * FROM known
 """)  # noqa: S608 -- our own words
-"""Under the execution's lock. Returns what was recorded under this key before."""
+"""Under the execution's lock. Returns the earlier record under this key."""
 
 LISTED = text("SELECT listed FROM agent_executions WHERE id = :execution_id AND tenant_id = :tenant_id")
 
@@ -813,7 +814,7 @@ RECORD_LISTED = text("""
 _STEPS = """
     SELECT number, attempt, facts, errors, outcome, partial_text, next_index, after_seq, wait, started_at,
            completed_at,
-           -- What a processor worked that raised belongs to the failure step.
+           -- The time of a processor that raised is counted in the failure step.
            CASE WHEN processed -> 'raised' IS NULL
                 THEN CAST(processed -> 'facts' ->> 'seconds' AS double precision) END AS processing_seconds,
            CASE WHEN :with_responses THEN response END AS response

@@ -1,7 +1,7 @@
-"""Whose streams are, in PostgreSQL: asked for everybody who wants to watch, by primary key.
+"""Owners of streams in PostgreSQL, looked up by primary key for each subscription.
 
-Many want to at once when a gateway was restarted. Who asks while another question is under way is answered
-together with all the others who do.
+After a gateway restart, many subscriptions arrive at once. Lookups that arrive during a query are batched
+into the next one.
 """
 
 import asyncio
@@ -30,11 +30,11 @@ EXECUTIONS = text("""
         ON session.id = execution.session_id AND session.tenant_id = execution.tenant_id
      WHERE execution.id = ANY (CAST(:ids AS uuid[]))
 """)
-"""Whose the session is, and not who began the execution in it."""
+"""The owner of the session, not the user who started the execution in it."""
 
 
 class PostgresStreams:
-    """Knows whose they are."""
+    """Looks up the owners of streams."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
@@ -42,7 +42,7 @@ class PostgresStreams:
         self._executions = _Together(engine, EXECUTIONS)
 
     async def stream(self, channel: Channel, scope: Scope | None) -> UUID | None:
-        """The stream that a channel means; None if there is none, or none that this scope covers."""
+        """Return the stream of a channel, or None if it does not exist or the scope does not cover it."""
         asked = self._sessions if channel.is_session else self._executions
         found = await asked.row(channel.stream_id)
         if found is None or (scope is not None and not _covers(scope, found)):
@@ -55,7 +55,7 @@ def _covers(scope: Scope, found: Row[Any]) -> bool:
 
 
 class _Together:
-    """Asks one statement for many ids: there is one question at a time, about all who came meanwhile."""
+    """Batches lookups by id: one query runs at a time, for all ids that arrived since the previous one."""
 
     def __init__(self, engine: AsyncEngine, statement: TextClause) -> None:
         self._engine = engine
@@ -64,13 +64,13 @@ class _Together:
         self._asking: asyncio.Task[None] | None = None
 
     async def row(self, asked: UUID) -> Row[Any] | None:
-        """What the tables have under this id."""
+        """Return the row with this id, or None."""
         answer = self._waiting.get(asked)
         if answer is None:
             answer = self._waiting[asked] = asyncio.get_running_loop().create_future()
         if self._asking is None:
             self._asking = asyncio.create_task(self._ask())
-        # Whoever waits may be gone before it is read; the others still wait.
+        # A caller may be cancelled before the query ends; the other callers still wait for the same future.
         return await asyncio.shield(answer)
 
     async def _ask(self) -> None:
@@ -79,10 +79,10 @@ class _Together:
                 waiting, self._waiting = self._waiting, {}
                 try:
                     found = await self._rows(waiting)
-                except Exception as error:  # noqa: BLE001 -- told to all who asked
+                except Exception as error:  # noqa: BLE001 -- passed on to all waiting callers
                     for answer in waiting.values():
                         answer.set_exception(error)
-                        # Whether anybody is still there to hear it is not our business.
+                        # Mark the exception as retrieved: every caller may have been cancelled.
                         answer.exception()
                 else:
                     for asked, answer in waiting.items():

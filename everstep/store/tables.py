@@ -1,15 +1,16 @@
-"""The tables. What stands in them is written by `statements` and `postgres`, and by nobody else.
+"""The database tables. Only `statements` and `postgres` write to them.
 
-Four of them are public, and people join and report on them: `agent_sessions`, `agent_session_messages`,
+Four of them are public, for joins and reports: `agent_sessions`, `agent_session_messages`,
 `agent_executions`, `agent_state_snapshots`. The others are the store's own.
 
-- Every row that tells of a tenant names it, and every statement that answers a tenant asks for it.
-- Bodies are `json`, not `jsonb`: the order of keys, and whether a number was written 1e22 or 10000000000,
-  belong to what a model is shown. `jsonb` keeps neither.
-- What belongs to an execution goes with it (`ON DELETE CASCADE`), except what another one continues:
-  that has to go first, or in the same statement. What only names it is null then (`ON DELETE SET NULL`).
-- A foreign key costs a lock on the row that it names, `FOR KEY SHARE`, which is compatible with
-  `FOR NO KEY UPDATE`: so nothing takes `FOR UPDATE` of a session or an execution but what removes it.
+- Every row with tenant data has a `tenant_id`, and every statement that serves a tenant filters by it.
+- JSON columns are `json`, not `jsonb`: the order of keys, and whether a number was sent as 1e22 or
+  10000000000, are part of the text shown to a model. `jsonb` keeps neither.
+- Rows of an execution are deleted with it (`ON DELETE CASCADE`). An execution that another one continues can
+  only be deleted after that one, or in the same statement. Other references become null (`ON DELETE SET
+  NULL`).
+- A foreign key takes a `FOR KEY SHARE` lock on the referenced row, which is compatible with `FOR NO KEY
+  UPDATE`. So only deletion takes `FOR UPDATE` on a session or an execution.
 - A change here needs a revision in `migrations/versions`; a test compares the two.
 """
 
@@ -64,7 +65,7 @@ def _id(name: str = "id") -> Column[Any]:
 
 
 def _body(name: str, default: str | None = None) -> Column[Any]:
-    """JSON that is always there; with a default for rows that have nothing to say."""
+    """JSON that is never null, optionally with a default."""
     return Column(name, JSON, nullable=False, server_default=default and text(f"'{default}'"))
 
 
@@ -91,7 +92,7 @@ def _one_of(column: str, *words: str) -> CheckConstraint:
 
 
 def _last(name: str, table: str) -> Column[Any]:
-    """A reference to what is stored later in the same transaction, and may be removed by itself."""
+    """A reference to a row that is inserted later in the same transaction, and that can be deleted alone."""
     later = ForeignKey(
         f"{table}.id", ondelete="SET NULL", deferrable=True, initially="DEFERRED", use_alter=True
     )
@@ -99,7 +100,7 @@ def _last(name: str, table: str) -> Column[Any]:
 
 
 def _found_by(name: str, column: str) -> Index:
-    """For the foreign key: rows that refer to what is removed are found without looking at all others."""
+    """An index for a foreign key, so that deleting the referenced row needs no full scan."""
     return Index(name, column, postgresql_where=text(f"{column} IS NOT NULL"))
 
 
@@ -109,7 +110,7 @@ def _seconds(name: str) -> Column[Any]:
 
 _UNDER_WAY = "status IN ('pending', 'running', 'paused')"
 
-# The public four.
+# The four public tables.
 
 sessions = Table(
     "agent_sessions",
@@ -127,7 +128,7 @@ sessions = Table(
     _last("last_snapshot_id", "agent_state_snapshots"),
     _at(),
     _at("updated_at"),
-    # Beside the public columns: how long its executions have worked that have ended.
+    # Not public: the working time of its ended executions.
     _seconds("worked_seconds"),
     PrimaryKeyConstraint("id"),
     _one_of("status", "active", "archived", "closed"),
@@ -189,33 +190,33 @@ executions = Table(
     Column("step_count", Integer, nullable=False, server_default=text("0")),
     Column("token_usage", BigInteger, nullable=False, server_default=text("0")),
     _body("token_breakdown", "{}"),
-    # What Everstep notes of the execution: its stop reason, whose child it is.
+    # Everstep's own metadata of the execution, such as its stop reason and its parent.
     _body("metadata", "{}"),
     Column("error_message", Text),
-    # The same for anyone.
+    # The error message that any caller may see.
     Column("error_told", Text),
     _optional_at("started_at"),
     _optional_at("completed_at"),
     _at(),
     _at("updated_at"),
-    # Beside the public columns.
+    # Not public, from here on.
     _id("agent_id"),
     Column("parent_agent_id", Uuid),
     Column("parent_execution_id", Uuid, ForeignKey("agent_executions.id", ondelete="SET NULL")),
     Column("continues_execution_id", Uuid, ForeignKey("agent_executions.id")),
-    # The last step of that one that belongs to the conversation; all of it if there is none.
+    # The last step of the continued execution that belongs to the conversation; null for all of it.
     Column("continues_until", Integer),
-    # Its place in its session's queue: lower ranks first; and when it left the queue.
+    # The place in its session's queue, lower ranks first, and the time it left the queue.
     Column("queue_rank", Integer, nullable=False, server_default=text("1")),
     _optional_at("released_at"),
     Column("task_queue", Text),
     Column("stop_reason", Text),
     _body("plan", "{}"),
-    # The agent's own notes, apart from ours, so that neither overwrites the other.
+    # The agent's metadata, apart from Everstep's, so that neither overwrites the other.
     _body("agent_metadata", "{}"),
-    # What toolsets listed for it.
+    # The tools that its toolsets listed.
     _optional_body("listed"),
-    # How long it has worked; how long its session had before it began, and since when that is there.
+    # Its working time; the session's working time before it began, and the session's start.
     _seconds("worked_seconds"),
     _seconds("session_seconds"),
     _optional_at("session_began_at"),
@@ -264,14 +265,14 @@ snapshots = Table(
     Column("debug_mode", Boolean, nullable=False, server_default=text("false")),
     _body("state_json"),
     _at(),
-    # Beside the public columns: the one before it of the same execution, which goes with it.
+    # Not public: the preceding snapshot of the same execution, which is deleted with it.
     Column("previous_snapshot_id", Uuid),
     PrimaryKeyConstraint("id"),
     _found_by("agent_state_snapshots_by_parent", "parent_snapshot_id"),
     Index("agent_state_snapshots_in_order", "agent_execution_id", "created_at", "id"),
 )
 
-# What an execution consists of.
+# The parts of an execution.
 
 steps = Table(
     "agent_steps",
@@ -285,14 +286,14 @@ steps = Table(
     _optional_body("response"),
     _body("errors", "[]"),
     _optional_body("outcome"),
-    # What processors made of it.
+    # The result of its processors.
     _optional_body("processed"),
     Column("partial_text", Text, nullable=False, server_default=""),
-    # The chunk that goes on where the text so far ends, what chunks follow, and when that was noted.
+    # The chunk that continues the text so far, the envelope that chunks follow, and when that was stored.
     Column("next_index", Integer),
     Column("after_seq", BigInteger),
     _optional_at("noted_at"),
-    # Until when the next attempt waits, and why: see `RetryWait`.
+    # The end and the reason of the wait for the next attempt: see `RetryWait`.
     _optional_body("wait"),
     _at("started_at"),
     _optional_at("completed_at"),
@@ -303,10 +304,10 @@ transcript = Table(
     "agent_transcript",
     metadata,
     _execution(),
-    # 0 for what the execution began with.
+    # 0 for the messages with which the execution began.
     Column("step", Integer, nullable=False),
-    # What was heard before the reply is below 0, the reply from 0, then the results, then what was noted:
-    # see `transcripts`.
+    # Below 0: steering messages before the reply. From 0: the reply, the results, then later notes; see
+    # `transcripts`.
     Column("idx", Integer, nullable=False),
     _tenant(),
     Column("role", Text, nullable=False),
@@ -314,7 +315,7 @@ transcript = Table(
     _body("metadata", "{}"),
     _at(),
     PrimaryKeyConstraint("execution_id", "step", "idx"),
-    # There are few notes, and calls want nothing else.
+    # Few rows are notes, and reserving a call reads nothing else.
     Index("agent_transcript_notes", "execution_id", "step", "idx", postgresql_where=text("role = 'note'")),
 )
 
@@ -352,7 +353,7 @@ tool_calls = Table(
     _optional_at("started_at"),
     _optional_at("completed_at"),
     Column("seconds", Double),
-    # What it brought about besides its result, for the loop.
+    # Its results for the loop, apart from the result for the model.
     _optional_body("besides"),
     PrimaryKeyConstraint("execution_id", "call_id"),
     UniqueConstraint("execution_id", "step", "idx"),
@@ -365,7 +366,7 @@ requests = Table(
     _id(),
     _tenant(),
     Column("execution_id", Uuid, nullable=False),
-    # The execution's, so that the questions to one person are found without looking at all others.
+    # The execution's user, so that the open requests of one person are found by index.
     Column("user_id", Text),
     Column("call_id", Text, nullable=False),
     Column("kind", Text, nullable=False),
@@ -403,14 +404,14 @@ steered = Table(
     Column("role", Text, nullable=False),
     _body("content"),
     _body("metadata", "{}"),
-    # The step that heard it, 0 once another execution does; the row stays, so that its key is known.
+    # The step that received it, or 0 if another execution does; the row stays, so that its key is known.
     Column("heard_at", Integer),
     _at(),
     PrimaryKeyConstraint("execution_id", "key"),
     Index("agent_steered_unheard", "position", postgresql_where=text("heard_at IS NULL")),
 )
 
-# What workflows have to be told; a row stays once it is delivered, so that its key is known.
+# Commands for workflows; a row stays after delivery, so that its key is known.
 commands = Table(
     "agent_commands",
     metadata,
@@ -439,7 +440,7 @@ settlements = Table(
     PrimaryKeyConstraint("execution_id", "key"),
 )
 
-# What viewers are told.
+# The journal of envelopes.
 
 streams = Table(
     "agent_streams",
@@ -466,7 +467,7 @@ envelopes = Table(
     UniqueConstraint("id"),
 )
 
-# One row: which history all streams are of, as far as this database knows by itself.
+# One row: the part of the epoch that the database stores itself.
 journal = Table(
     "agent_journal",
     metadata,
@@ -476,7 +477,7 @@ journal = Table(
     CheckConstraint("is_only", name="is_only"),
 )
 
-# The gateways that are there, so that writers find them.
+# Running gateways, so that writers find them.
 gateways = Table(
     "agent_gateways",
     metadata,
@@ -486,7 +487,7 @@ gateways = Table(
     PrimaryKeyConstraint("id"),
 )
 
-# What the HTTP API needs.
+# Tables of the HTTP API.
 
 answers = Table(
     "agent_answers",
@@ -494,12 +495,12 @@ answers = Table(
     _tenant(),
     Column("user_id", Text, nullable=False),
     Column("key", Text, nullable=False),
-    # Of the request that was answered: its key is for no other one.
+    # Of the answered request: another request must not use its key.
     Column("digest", Text, nullable=False),
     Column("status", Integer, nullable=False),
     _body("body"),
     _at(),
-    # What it tells of, and is erased with.
+    # The object of the response, which is deleted with it.
     Column("session_id", Uuid, ForeignKey("agent_sessions.id", ondelete="CASCADE")),
     Column("execution_id", Uuid, ForeignKey("agent_executions.id", ondelete="CASCADE")),
     PrimaryKeyConstraint("tenant_id", "user_id", "key"),
@@ -508,7 +509,7 @@ answers = Table(
     Index("agent_answers_by_execution", "execution_id", postgresql_where=text("execution_id IS NOT NULL")),
 )
 
-# Requests that were taken in hand and not answered: who else sends them waits, or takes over.
+# Requests in progress: a concurrent repetition waits, or takes over.
 claims = Table(
     "agent_claims",
     metadata,

@@ -1,11 +1,11 @@
-"""A transaction whose statements go straight to the driver, several of them with one wait.
+"""A transaction that sends statements straight to the driver, several of them in one round trip.
 
-SQLAlchemy keeps the connections and writes the statements that are put together from parts. Those that stand
-as text are sent by psycopg in pipeline mode: `BEGIN` travels with the first, and each has a snapshot of its
-own. That takes a third of the time, which counts because every step of every execution comes through here.
+SQLAlchemy keeps the connections and renders composed statements. Statements in text form are sent by psycopg
+in pipeline mode: `BEGIN` travels with the first, and each has its own snapshot. That takes a third of the
+time, which counts because every step of every execution passes through here.
 
-Only a connection that is known to be outside of any pipeline and any transaction goes back to the pool. One
-whose work was interrupted does not, whatever state it seems to be in.
+Only a connection that is known to be outside of any pipeline and any transaction returns to the pool. One
+whose work was interrupted does not, regardless of its apparent state.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 BEGIN = b"BEGIN"
 ONE_MOMENT = b"BEGIN ISOLATION LEVEL REPEATABLE READ"
-"""Every statement sees what the first one saw."""
+"""Every statement sees the snapshot of the first one."""
 
 COMMIT = b"COMMIT"
 
@@ -35,35 +35,35 @@ Asked: TypeAlias = tuple[TextClause, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a statement returned; columns are attributes of its rows."""
+    """The rows of a statement; columns are attributes."""
 
     rows: Sequence[Any]
     rowcount: int
 
     def all(self) -> Sequence[Any]:
-        """Every row."""
+        """Return every row."""
         return self.rows
 
     def first(self) -> Any:
-        """The first row, or None."""
+        """Return the first row, or None."""
         return self.rows[0] if self.rows else None
 
     def one(self) -> Any:
-        """The only row."""
+        """Return the only row."""
         (row,) = self.rows
         return row
 
     def scalar(self) -> Any:
-        """What stands first in the first row, or None."""
+        """Return the first column of the first row, or None."""
         return self.rows[0][0] if self.rows else None
 
     def scalar_one(self) -> Any:
-        """What stands first in the only row."""
+        """Return the first column of the only row."""
         return self.one()[0]
 
 
 class Transaction:
-    """A transaction under way; it ends with the block that it was made for."""
+    """An open transaction; it ends with its `transaction` block."""
 
     def __init__(self, connection: AsyncConnection, begin: bytes) -> None:
         self._connection = connection
@@ -73,7 +73,7 @@ class Transaction:
         self._then: list[Callable[[], None]] = []
 
     async def execute(self, statement: Executable, values: Mapping[str, Any] | None = None) -> Answer:
-        """One statement, and what it returned."""
+        """Execute one statement."""
         if isinstance(statement, TextClause):
             (answer,) = await self.together((statement, values or {}))
             return answer
@@ -83,14 +83,19 @@ class Transaction:
         return Answer(found.all() if found.returns_rows else (), found.rowcount)
 
     async def together(self, *asked: Asked, last: bool = False) -> list[Answer]:
-        """Statements one after the other, and one wait for what all of them returned.
+        """Execute statements in order, with one wait for all of their results.
 
-        The last ones of a transaction take its end along. If they are the first ones too, they need neither
-        `BEGIN` nor `COMMIT`, unless they are to see one moment: what is sent together is kept together.
+        The last statements of a transaction take `COMMIT` along. If they are also the first ones, they need
+        neither `BEGIN` nor `COMMIT`, unless they have to share a snapshot: a pipeline is committed as a
+        whole.
+
+        Args:
+            asked: Statements with their parameters.
+            last: Whether these are the last statements of the transaction.
         """
         begin, self._begin = self._begin, None
         if last:
-            # A cancel that was asked for by now is heard before anything is kept.
+            # Take a pending cancellation before anything is committed.
             await asyncio.sleep(0)
         try:
             async with self._driver.pipeline():
@@ -112,18 +117,18 @@ class Transaction:
         return await cursor.execute(sql, [values[name] for name in names])
 
     def once_kept(self, then: Callable[[], None]) -> None:
-        """Call this once what was done is kept, and never if it is forgotten."""
+        """Call a function after the commit, and never after a rollback."""
         self._then.append(then)
 
     async def commit(self) -> None:
-        """Keep what was done."""
+        """Commit the transaction."""
         if self._is_open:
             await self.together(last=True)
         for then in self._then:
             then()
 
     async def rollback(self) -> None:
-        """Forget what was done; a connection that cannot is given up."""
+        """Roll the transaction back; a connection that cannot is closed."""
         self._is_open = False
         self._then.clear()
         try:
@@ -138,7 +143,7 @@ class Transaction:
             raise
 
     async def give_up(self) -> None:
-        """Close the connection; the server forgets what was done."""
+        """Close the connection; the server rolls back."""
         self._is_open = False
         self._then.clear()
         await self._connection.invalidate()
@@ -146,7 +151,10 @@ class Transaction:
 
 @asynccontextmanager
 async def transaction(engine: AsyncEngine, begin: bytes = BEGIN) -> AsyncGenerator[Transaction]:
-    """Kept if the block comes to its end; the engine's connections have to leave `BEGIN` to us."""
+    """Open a transaction that is committed at the end of the block.
+
+    The engine must be in autocommit mode, so that `BEGIN` is sent here.
+    """
     async with engine.connect() as connection:
         current = Transaction(connection, begin)
         try:
@@ -171,7 +179,7 @@ async def _rows(cursor: psycopg.AsyncCursor[Any]) -> list[Any]:
 
 @cache
 def _written(statement: TextClause) -> tuple[bytes, tuple[str, ...]]:
-    """The statement as the server reads it, and what its places are for: there is nothing left to convert."""
+    """Return the statement in the server's syntax, which needs no conversion, and its parameter names."""
     names = dict[str, int]()
 
     def place(found: re.Match[str]) -> str:
@@ -185,7 +193,7 @@ _DIALECT = PGDialect_psycopg()
 
 
 def _wrapped(error: psycopg.Error) -> DBAPIError:
-    """As SQLAlchemy would say it; without what was bound, which may be what people wrote."""
+    """Return the error in SQLAlchemy's form, without bound parameters, which may be user data."""
     wrapped = DBAPIError.instance(None, None, error, psycopg.Error, dialect=_DIALECT, hide_parameters=True)
     assert isinstance(wrapped, DBAPIError)  # noqa: S101
     return wrapped

@@ -1,7 +1,7 @@
-"""The transcript: what was said and what was noted, each at its place in a step's part of it.
+"""The transcript: messages and notes, each at its place in a step.
 
-In a step's part stand, in this order: the notes of hooks, what people steered with, what hooks said, the
-reply, the results, what processors said, the notes of calls, the notes of processors.
+The order within a step: hook notes, steering messages, hook messages, the reply, results, processor messages,
+call notes, processor notes.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,10 +18,10 @@ from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map, reading
 from everstep.store.bodies import document, encode
 
 RESULTS_FROM = 1000
-"""Where the results stand in a step's part of the transcript: after any reply."""
+"""The index of the first result within a step, above that of any reply."""
 
 HEARD_BEFORE = -RESULTS_FROM
-"""What people steered with stands below: so many places are left for what hooks say."""
+"""Steering messages are placed below this index; the range above it is for hook messages."""
 
 PROCESSED_FROM = 1_900_000_000
 _NOTES_OF_HOOKS = -2_000_000_000
@@ -29,12 +29,12 @@ _NOTES_OF_CALLS = 2_000_000_000
 _NOTES_OF_PROCESSORS = 2_100_000_000
 
 NOTE = "note"
-"""The role of a line that nobody said: it holds `Notes`, or the metadata with which an execution began."""
+"""The role of a line that is no message: it holds `Notes`, or the metadata with which an execution began."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A message at its place in a step's part of the transcript."""
+    """A message at its place in a step."""
 
     idx: int
     role: str
@@ -43,7 +43,7 @@ class Line:
 
 
 def lines(messages: Sequence[Message], start: int = 0) -> tuple[Line, ...]:
-    """The messages from a place on, as they are written."""
+    """Return transcript lines of messages, from an index on."""
     return tuple(
         Line(
             start + offset,
@@ -56,19 +56,19 @@ def lines(messages: Sequence[Message], start: int = 0) -> tuple[Line, ...]:
 
 
 def reply_lines(messages: Messages) -> tuple[Line, ...]:
-    """What the model said, before all results."""
+    """Return the lines of the model's reply, which precede all results."""
     _fits(len(messages))
     return lines(messages)
 
 
 def result_lines(messages: Messages, call_index: int) -> tuple[Line, ...]:
-    """The result of a call, in the order of the calls and not of their completion."""
+    """Return the lines of a call's result, placed in call order rather than completion order."""
     _fits(len(messages))
     return lines(messages, place(call_index))
 
 
 def place(call_index: int) -> int:
-    """Where the result of a call begins."""
+    """Return the first index of a call's result."""
     return RESULTS_FROM * (call_index + 1)
 
 
@@ -78,28 +78,28 @@ def _fits(count: int) -> None:
 
 
 def message_read(role: str, content: Any, metadata: Any) -> Message:
-    """One stored message."""
+    """Return one stored message."""
     with reading("the message"):
         return Message(Role.parse(role), content, frozen_map(metadata, "message metadata"))
 
 
-# Notes, and what hooks and processors said.
+# Notes, and messages of hooks and processors.
 
 
 def call_notes(notes: Notes, call_index: int) -> tuple[Line, ...]:
-    """What a call changed: of several calls the last one in the reply wins, whoever was done first."""
+    """Return the line of a call's notes; the last call in the reply wins, in any completion order."""
     return _note(notes, _NOTES_OF_CALLS + call_index)
 
 
 def hook_lines(number: int, added: Added) -> tuple[tuple[int, Line], ...]:
-    """What hooks added before the model was asked, each line with its step."""
+    """Return the messages and notes that hooks added before the model was called, each with its step."""
     _fits(len(added.said))
     said = (*lines(added.said, -len(added.said)), *_note(added.notes, _NOTES_OF_HOOKS))
     return (*_opening(number, added.opening), *((number, line) for line in said))
 
 
 def processed_lines(number: int, added: Added) -> tuple[tuple[int, Line], ...]:
-    """What processors added after the last result, each line with its step."""
+    """Return the messages and notes that processors added after the last result, each with its step."""
     _fits(len(added.said))
     said = (*lines(added.said, PROCESSED_FROM), *_note(added.notes, _NOTES_OF_PROCESSORS))
     return (*_opening(number, added.opening, 1), *((number, line) for line in said))
@@ -110,13 +110,13 @@ def _note(notes: Notes, idx: int) -> tuple[Line, ...]:
 
 
 def _opening(number: int, messages: Messages, after: int = 0) -> Iterable[tuple[int, Line]]:
-    """Before all that the execution began with; what comes later stands further to the front."""
+    """Place messages before the execution's first message; later additions go further to the front."""
     _fits(len(messages))
     return ((0, line) for line in lines(messages, -RESULTS_FROM * (2 * number + after)))
 
 
 def is_said_by(place: tuple[int, int], number: int) -> bool:
-    """Whether this place, a step and an index, was taken by the end of that step."""
+    """Return whether a place, a step and an index, was filled by the end of the given step."""
     step, idx = place
     return step <= number and (step > 0 or idx >= -RESULTS_FROM * (2 * number + 1))
 
@@ -125,7 +125,7 @@ def is_said_by(place: tuple[int, int], number: int) -> bool:
 
 
 def told(said: Iterable[Row[Any]]) -> tuple[Messages, FrozenDict]:
-    """What was said, and the metadata that the notes beside it come to."""
+    """Return the messages, and the metadata that the notes among them add up to."""
     messages, metadata = list[Message](), EMPTY
     for row in said:
         if row.role != NOTE:
@@ -138,18 +138,18 @@ def told(said: Iterable[Row[Any]]) -> tuple[Messages, FrozenDict]:
 
 
 def task_of(said: Iterable[tuple[tuple[int, int], Message]], earlier: str | None) -> str | None:
-    """The message that began an execution, given its own part of the transcript.
+    """Return the message that began an execution, from its own part of the transcript.
 
     Args:
         said: Messages with their places, in order.
-        earlier: The same of the execution that it continues; a fork without words of its own inherits it.
+        earlier: The task of the continued execution, which a fork without a message inherits.
     """
     began = (message for (step, idx), message in said if step == 0 and idx >= 0 and message.is_user)
     return next((message.text for message in reversed([*began])), earlier)
 
 
 def task_told(said: Iterable[Row[Any]]) -> str | None:
-    """The message that began the last execution of these rows."""
+    """Return the message that began the last execution of these rows."""
     task, own = None, list[tuple[tuple[int, int], Message]]()
     for row in said:
         if row.role != NOTE:
@@ -160,11 +160,11 @@ def task_told(said: Iterable[Row[Any]]) -> str | None:
 
 
 def begun_with(metadata: FrozenDict, own: FrozenDict) -> FrozenDict:
-    """The metadata of an execution that begins, after those of the one that it continues."""
+    """Return the initial metadata of an execution, merged onto that of the execution it continues."""
     return of_next_execution(metadata).merged(own)
 
 
 def notes_read(content: Any) -> Notes:
-    """The notes of one line."""
+    """Return the notes of one line."""
     with reading("the notes"):
         return Notes.from_dict(document(content, "the notes"))

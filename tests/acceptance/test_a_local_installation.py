@@ -142,7 +142,7 @@ async def test_a_project_that_was_moved_or_cloned_reports_where_its_data_are(pla
     project.rename(place.root / "moved")
     for name in ("moved", "clone"):
         async with up(place, place.root / name) as elsewhere:
-            assert f"To go on with them: everstep --data {data} up" in elsewhere.err
+            assert f"To use them: everstep --data {data} up" in elsewhere.err
     async with up(place, place.root / "moved", "--data", str(data)):
         assert "completed" in await place.says(place.root / "moved", "--data", str(data), "executions")
 
@@ -161,7 +161,7 @@ async def test_a_folder_in_the_project_is_used_on_request_and_found_again(place:
     theirs = place.project("theirs")
     shutil.copytree(inside, theirs / ".everstep")
     async with up(place, theirs) as fresh:
-        assert f"{theirs / '.everstep'} holds data that were not made here, and is not used." in fresh.err
+        assert f"{theirs / '.everstep'} holds data that were not created here, and is not used." in fresh.err
     assert len(place.data()) == 1
 
 

@@ -183,7 +183,8 @@ async def test_a_process_that_listens_on_every_address_needs_its_names(
     told = installation.environment(**everywhere)
     started = await nursery.start(process, "--port", "0", log=log, environment=told)
     assert await started.death() == 1
-    assert "so others reach this process, by names that it does not know: set EVERSTEP_ALLOWED_HOSTS" in (
-        log.read_text()
+    assert (
+        "so other machines reach this process, under names that it does not know: set EVERSTEP_ALLOWED_HOSTS"
+        in (log.read_text())
     )
     assert "Traceback" not in log.read_text()

@@ -97,7 +97,7 @@ async def test_an_api_waits_and_reports_what_it_waits_for(nursery: Nursery, fold
         status, problem = await asked(port, "/agent/sessions")
         assert status == 503
         assert problem["detail"].startswith(
-            "This process waits for PostgreSQL and Temporal, and cannot serve"
+            "This process is waiting for PostgreSQL and Temporal, and cannot serve"
         )
 
         await site.services.postgres.start()

@@ -1,15 +1,15 @@
-"""The real Temporal server and the real PostgreSQL as children of this process, without installing either.
+"""The real Temporal server and PostgreSQL as child processes, without installing either.
 
     async with embedded(EmbeddedConfig(data=Path("/srv/everstep"))) as services:
         services.database_url, services.temporal_address, services.ui_url
         death = await services.died
 
-Below the data directory: `postgres/` and `temporal.db` hold what must not be lost; `database-password`
-what clients log in with; `logs/` the log of each server, and the one of the start before (`.1`);
-`services.json` where the servers listen, for other processes; `lock` is held as long as they run. The
-directory and all that is in it are their owner's alone.
+Files in the data directory: `postgres/` and `temporal.db` hold the data; `database-password` holds the
+clients' password; `logs/` holds the log of each server, and that of the previous start (`.1`);
+`services.json` holds the servers' addresses, for other processes; `lock` is held while they run. The
+directory and everything in it are private to their owner.
 
-No server outlives this process, whatever ends it, and the next start recovers what a kill left.
+No server outlives this process, however it ends, and the next start recovers from a kill.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ __all__ = [
 
 
 class EmbeddedServices:
-    """Both servers, where they listen, and whether they live."""
+    """Both servers: their addresses, and whether they run."""
 
     def __init__(self, config: EmbeddedConfig) -> None:
         last = EmbeddedState.read(config.data)
@@ -61,22 +61,22 @@ class EmbeddedServices:
 
     @property
     def database_url(self) -> str:
-        """For SQLAlchemy: `postgresql+psycopg://…`."""
+        """The database's URL for SQLAlchemy: `postgresql+psycopg://…`."""
         return self.postgres.url
 
     @property
     def temporal_address(self) -> str:
-        """For Temporal's clients: `127.0.0.1:port`."""
+        """The address for Temporal's clients: `127.0.0.1:port`."""
         return self.temporal.address
 
     @property
     def ui_url(self) -> str:
-        """Temporal's web UI."""
+        """The URL of Temporal's web UI."""
         return self.temporal.ui_url
 
     @property
     def state(self) -> EmbeddedState:
-        """All of it, for other processes."""
+        """The addresses, for other processes."""
         return EmbeddedState(
             pid=os.getpid(),
             database_url=self.database_url,
@@ -89,10 +89,10 @@ class EmbeddedServices:
 
     @property
     def died(self) -> Awaitable[Death]:
-        """The first death of a server that nobody had asked to end; once all run again, the next one."""
+        """Return the first unexpected death of a server; after a restart of both, the next one."""
         if self._death.done() and self.postgres.pid and self.temporal.pid:
             self._death = asyncio.get_running_loop().create_future()
-        # Who stops waiting does not stop the others.
+        # A cancelled caller must not cancel the future of the others.
         return asyncio.shield(self._death)
 
     def _on_death(self, death: Death) -> None:
@@ -100,7 +100,7 @@ class EmbeddedServices:
             self._death.set_result(death)
 
     async def start(self) -> None:
-        """Start both; what one of them raises is raised."""
+        """Start both servers; an error of either is raised."""
         try:
             async with asyncio.TaskGroup() as starting:
                 starting.create_task(self.postgres.start())
@@ -109,7 +109,7 @@ class EmbeddedServices:
             raise failures.exceptions[0] from None
 
     async def stop(self) -> None:
-        """Stop both, whichever run."""
+        """Stop the servers that run."""
         try:
             async with asyncio.TaskGroup() as stopping:
                 stopping.create_task(self.postgres.stop())
@@ -120,7 +120,7 @@ class EmbeddedServices:
 
 @asynccontextmanager
 async def embedded(config: EmbeddedConfig) -> AsyncGenerator[EmbeddedServices]:
-    """Both servers, answering; stopped at the end."""
+    """Run both servers within the block; they answer when it begins."""
     config = replace(config, data=config.data.resolve())
     prepare(config.data)
     async with locked(config.data):
@@ -134,5 +134,5 @@ async def embedded(config: EmbeddedConfig) -> AsyncGenerator[EmbeddedServices]:
 
 
 def running(data: Path) -> EmbeddedState | None:
-    """Where the services on this data directory listen, if some process runs them now."""
+    """Return the addresses of the services that run on this data directory, or None."""
     return EmbeddedState.read(data) if lock_holder(data) else None

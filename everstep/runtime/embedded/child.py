@@ -1,8 +1,7 @@
-"""A process of ours that ends when we do, however we end.
+"""A child process that ends with this process, however this one ends.
 
-The signal for the case that we die is sent by the kernel when the *thread* ends that started the
-process. So the event loop that starts children has to run in a thread that lives as long as they
-should; the main thread does.
+The kernel sends the parent-death signal when the *thread* that started the child ends. So the event loop that
+starts children has to run in a thread that lives as long as they should, such as the main thread.
 """
 
 import asyncio
@@ -27,12 +26,12 @@ TAIL_LINES: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """A service ended although nobody had asked it to."""
+    """The unexpected end of a service."""
 
     service: str
     pid: int
     code: int
-    """As in `subprocess`: what it exited with, or the signal that killed it, negated."""
+    """The exit code as in `subprocess`: the number of a signal that killed it is negated."""
     log: Path
     log_tail: str
 
@@ -42,7 +41,7 @@ class Death:
 
 
 class Child:
-    """One such process; what it prints goes to its log."""
+    """A child process whose output is written to a log."""
 
     def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
         self._process = process
@@ -59,11 +58,20 @@ class Child:
         orphaned: Signals = signal.SIGKILL,
         standard_input: bytes | None = None,
     ) -> Self:
-        """Start the command; `orphaned` is what it gets when we die, `standard_input` all that it reads."""
+        """Start a command.
+
+        Args:
+            command: The program and its arguments.
+            log: The file for its output.
+            directory: Its working directory.
+            user: The user to run as.
+            orphaned: The signal that it gets when this process dies.
+            standard_input: The whole content of its standard input.
+        """
         with _new_log(log) as output:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                # Without the user's environment and site-packages: sooner, and the same everywhere.
+                # Without the user's environment and site-packages: faster, and the same on every machine.
                 *("-I", "-S", LAUNCHER),
                 str(os.getpid()),
                 str(int(orphaned)),
@@ -74,7 +82,7 @@ class Child:
                 stdout=output,
                 stderr=asyncio.subprocess.STDOUT,
                 cwd=directory,
-                # Ctrl-C in the terminal is for us; we then stop our children in an orderly way.
+                # Ctrl-C in the terminal is for this process, which then stops its children in order.
                 start_new_session=True,
             )
         if process.stdin and standard_input is not None:
@@ -84,20 +92,20 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The process."""
+        """The process id."""
         return self._process.pid
 
     @property
     def code(self) -> int | None:
-        """What it ended with, as in `subprocess`; None while it runs."""
+        """The exit code as in `subprocess`, or None while it runs."""
         return self._process.returncode
 
     async def wait(self) -> int:
-        """What it ends with."""
+        """Wait for the process to end, and return its exit code."""
         return await self._process.wait()
 
     async def stop(self, stop_signal: Signals, grace: float) -> int:
-        """Ask it to stop, and kill it when it has not after `grace` seconds."""
+        """Ask the process to stop, and kill it after `grace` seconds."""
         with suppress(ProcessLookupError):
             self._process.send_signal(stop_signal)
         try:
@@ -106,25 +114,25 @@ class Child:
             return await self.kill()
 
     async def kill(self) -> int:
-        """SIGKILL."""
+        """Send SIGKILL and wait for the end."""
         if self.code is None:
             with suppress(ProcessLookupError):
-                # The group, because on systems other than Linux a supervisor stands between.
+                # The group, because on systems other than Linux a supervisor is the parent of the command.
                 os.killpg(self.pid, signal.SIGKILL)
         return await self.wait()
 
     def log_tail(self) -> str:
-        """The last lines that it printed."""
+        """Return the last lines of its output."""
         return log_tail(self.log)
 
 
 def ended(code: int) -> str:
-    """How a process ended, in words."""
+    """Describe an exit code in words."""
     return f"exited with code {code}" if code >= 0 else f"was killed by {Signals(-code).name}"
 
 
 def log_tail(log: Path) -> str:
-    """The last lines of a log."""
+    """Return the last lines of a log."""
     try:
         with log.open("rb") as file:
             file.seek(max(log.stat().st_size - TAIL_BYTES, 0))
@@ -134,7 +142,7 @@ def log_tail(log: Path) -> str:
 
 
 def _new_log(log: Path) -> IO[bytes]:
-    """An empty log; the one of the start before is kept beside it."""
+    """Open an empty log, and keep that of the previous start."""
     log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if log.exists():
         log.replace(log.with_name(f"{log.name}.1"))

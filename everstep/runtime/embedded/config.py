@@ -1,4 +1,4 @@
-"""What the embedded services are told, and what they tell others."""
+"""Configuration of the embedded services, and the state that they publish."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,24 +14,24 @@ SearchAttributeType = Literal["Text", "Keyword", "Int", "Double", "Bool", "Datet
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedConfig:
-    """Where the embedded services keep their data and where they listen."""
+    """Data folder, ports and options of the embedded services."""
 
     data: Path
-    """Everything is kept below this directory; it is made when it does not exist."""
+    """The directory of all data; it is created if it does not exist."""
     temporal_port: int = 7233
-    """0, or a port that is busy, means a free one: the one used last time, when it is still free."""
+    """If it is 0 or busy, a free port is used, preferably that of the previous start."""
     ui_port: int = 8233
     """As `temporal_port`, for Temporal's web UI."""
     postgres_port: int | None = None
-    """None: PostgreSQL listens on its unix socket only. Else as `temporal_port`."""
+    """None: PostgreSQL listens only on its unix socket. Otherwise as `temporal_port`."""
     search_attributes: Mapping[str, SearchAttributeType] = field(
         default_factory=dict[str, SearchAttributeType]
     )
-    """Registered in the namespace `default`, also when the data directory is older than they are."""
+    """Registered in the namespace `default`, even if the data directory predates them."""
     dynamic_config: Mapping[str, object] = field(default_factory=dict[str, object])
-    """Temporal's dynamic configuration; values are what JSON can say."""
+    """Temporal's dynamic configuration, with JSON values."""
     postgres_settings: Mapping[str, str] = field(default_factory=dict[str, str])
-    """As in postgresql.conf; what is not named has PostgreSQL's safe default."""
+    """Settings as in postgresql.conf; others have PostgreSQL's safe defaults."""
     start_timeout: float = 60.0
     """Seconds after which a service that does not answer has failed to start."""
     stop_timeout: float = 10.0
@@ -39,12 +39,12 @@ class EmbeddedConfig:
 
     @property
     def logs(self) -> Path:
-        """Where each service has its log, and the log of the start before."""
+        """The folder of the services' logs, including those of the previous start."""
         return self.data / "logs"
 
 
 class EmbeddedState(BaseModel, frozen=True):
-    """Where the services listen: written for other processes, and for the next start to keep the ports."""
+    """The addresses of the services, for other processes and for the next start, which reuses the ports."""
 
     pid: int
     database_url: str
@@ -56,14 +56,14 @@ class EmbeddedState(BaseModel, frozen=True):
 
     @classmethod
     def read(cls, data: Path) -> "EmbeddedState | None":
-        """What was written last, by a process that may be gone by now."""
+        """Return the state that was stored last, maybe by a process that has ended."""
         try:
             return cls.model_validate_json(_file(data).read_bytes())
         except (OSError, ValidationError):
             return None
 
     def write(self, data: Path) -> None:
-        """Replace what was written last; it has the database's password, so only its owner may read it."""
+        """Replace the stored state. It contains the database's password, so only its owner may read it."""
         write_private(_file(data), self.model_dump_json(indent=2) + "\n")
 
 

@@ -1,4 +1,4 @@
-"""What can go wrong with the embedded services. The operator reads these.
+"""Errors of the embedded services, worded for operators.
 
 EverstepError
 └── EmbeddedError
@@ -33,7 +33,7 @@ class DataInUse(EmbeddedError):
 
 
 class ServiceFailed(EmbeddedError):
-    """A server did not start; `log_tail` is the end of what it logged."""
+    """A server did not start; `log_tail` is the end of its log."""
 
     def __init__(self, service: str, reason: str, log: Path, log_tail: str) -> None:
         self.service, self.log, self.log_tail = service, log, log_tail

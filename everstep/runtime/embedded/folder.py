@@ -1,4 +1,4 @@
-"""The data folder: for its owner alone, and for nothing but data."""
+"""The data folder: private to its owner, and only for data."""
 
 import os
 import pwd
@@ -28,7 +28,7 @@ OURS: Final = frozenset(
         "temporal.db-wal",
     }
 )
-"""What there is in a data folder."""
+"""The files of a data folder."""
 
 DATABASES: Final = ("postgres/PG_VERSION", "temporal.db")
 
@@ -36,15 +36,16 @@ HOW: Final = "name another one with --data or EVERSTEP_DATA"
 
 
 def has_data(folder: Path) -> bool:
-    """Whether an installation has kept its data there."""
+    """Return whether an installation has stored data there."""
     return any(os.path.exists(folder / name) for name in DATABASES)
 
 
 def prepare(folder: Path) -> None:
-    """Make the folder if there is none, and close it to all other users.
+    """Create the folder if there is none, and close it to all other users.
 
     Raises:
-        EmbeddedError: It cannot be made or written, is another user's, or holds other things.
+        EmbeddedError: The folder cannot be created or written, belongs to another user, or contains other
+            files.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -59,7 +60,7 @@ def prepare(folder: Path) -> None:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner may read; a reader never sees half of it."""
+    """Write a file that only its owner may read; readers never see a partial file."""
     new = path.with_name(f"{path.name}.new")
     new.unlink(missing_ok=True)
     with open(new, "x", encoding="utf-8", opener=private_opener) as file:
@@ -68,7 +69,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def private_opener(path: str, flags: int) -> int:
-    """For `open`: a new file is its owner's alone."""
+    """Open a file for `open`; a new file is private to its owner."""
     return os.open(path, flags, 0o600)
 
 
@@ -94,12 +95,12 @@ def _check(folder: Path) -> None:
 
 
 def _is_for_agents(folder: Path, others: list[str]) -> bool:
-    """`.everstep/` of a project may hold its agents as well."""
+    """Return whether the folder is the `.everstep/` of a project, which may also contain its agents."""
     return folder.name == ".everstep" and others == ["agents"]
 
 
 def _contents(folder: Path) -> Iterator[Path]:
-    """What is ours in it; PostgreSQL's files are its own business."""
+    """Yield Everstep's files in the folder; PostgreSQL manages its own."""
     for path in folder.iterdir():
         if path.name in OURS and path.name not in {"postgres", "run"}:
             yield path
@@ -108,7 +109,7 @@ def _contents(folder: Path) -> Iterator[Path]:
 
 
 def _close_to_others(path: Path) -> None:
-    # First, as the group's part of the mode is the list's mask. Python knows such lists on Linux only.
+    # First, because the group bits of the mode are the list's mask. Python supports such lists on Linux only.
     with suppress(AttributeError, OSError):
         os.removexattr(path, "system.posix_acl_access", follow_symlinks=False)
     status = path.lstat()

@@ -1,12 +1,12 @@
-"""Becomes a server that does not outlive the process that started it. A script, run for each server.
+"""Becomes a server that does not outlive the process that started it. A script, run once for each server.
 
     launcher.py PARENT SIGNAL UID:GID|- exec|supervise COMMAND ...
 
-It exists because nothing else is free of races: code that runs between fork and exec may deadlock in
-a process with threads, and a parent that dies before the kernel was told to watch it leaves an orphan.
+It is a separate program because every alternative has a race: code between fork and exec may deadlock in a
+process with threads, and a parent that dies before the kernel watches it leaves an orphan.
 
-`exec`, on Linux: drops to the user, has the kernel send SIGNAL when the parent dies, makes sure that it
-did not die before, and becomes the command. `supervise`, elsewhere: stays, and watches the parent.
+`exec`, on Linux: drops to the user, asks the kernel to send SIGNAL when the parent dies, checks that the
+parent has not died before, and becomes the command. `supervise`, elsewhere: stays, and watches the parent.
 """
 
 import ctypes
@@ -21,18 +21,18 @@ PR_SET_PDEATHSIG: Final = 1
 
 INTERVAL: Final = 0.1
 
-# Secrets, and variables with which libpq or the Temporal CLI could be told something else, stay out.
+# Secrets are kept out, and so are variables that would reconfigure libpq or the Temporal CLI.
 INHERITED: Final = ("LD_LIBRARY_PATH", "PATH", "TMPDIR")
 ENVIRONMENT: Final = {
     **{name: os.environ[name] for name in INHERITED if name in os.environ},
-    # PostgreSQL's messages are compared and shown; the Temporal CLI looks for its configuration at home.
+    # PostgreSQL's messages are compared and displayed; the Temporal CLI reads its configuration from home.
     "LC_ALL": "C",
     "HOME": "/nonexistent",
 }
 
 
 def drop_to(user: int, group: int) -> None:
-    """Become that user and lose the way back."""
+    """Become that user irrevocably."""
     os.setgroups([])
     os.setgid(group)
     os.setuid(user)
@@ -41,7 +41,8 @@ def drop_to(user: int, group: int) -> None:
 def restore_signals() -> None:
     """Give the command the default action of each signal.
 
-    What a shell ignores for its background jobs, and the interpreter for itself, stays ignored across `exec`.
+    Signals that a shell ignores for background jobs, or the interpreter for itself, stay ignored across
+    `exec`.
     """
     for number in signal.valid_signals():
         if signal.getsignal(number) is signal.SIG_IGN:
@@ -52,16 +53,16 @@ def restore_signals() -> None:
 def become(parent: int, orphaned: int, command: list[str]) -> NoReturn:
     """Turn into the command, which gets the signal `orphaned` when the parent dies."""
     libc = ctypes.CDLL(None, use_errno=True)
-    # After the change of user, which would undo it.
+    # After the change of user, which would reset it.
     if libc.prctl(PR_SET_PDEATHSIG, orphaned) != 0:
         sys.exit(f"prctl: {os.strerror(ctypes.get_errno())}")
     if os.getppid() != parent:
-        sys.exit("the process that asked for it is gone")
-    os.execve(command[0], command, ENVIRONMENT)  # noqa: S606 -- there is to be no shell
+        sys.exit("the parent process has ended")
+    os.execve(command[0], command, ENVIRONMENT)  # noqa: S606 -- no shell on purpose
 
 
 def supervise(parent: int, orphaned: int, command: list[str]) -> NoReturn:
-    """Run the command, pass signals on to it and end as it ends; when the parent dies it gets `orphaned`."""
+    """Run the command and exit with its code; it gets the parent's signals, and `orphaned` if that dies."""
     received: list[int] = []
 
     def receive(number: int, _frame: FrameType | None) -> None:
@@ -69,7 +70,7 @@ def supervise(parent: int, orphaned: int, command: list[str]) -> NoReturn:
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
         signal.signal(number, receive)
-    child = subprocess.Popen(command, env=ENVIRONMENT)  # noqa: S603 -- our own words, no shell
+    child = subprocess.Popen(command, env=ENVIRONMENT)  # noqa: S603 -- fixed arguments, no shell
     while True:
         try:
             code = child.wait(INTERVAL)
@@ -86,9 +87,9 @@ def supervise(parent: int, orphaned: int, command: list[str]) -> NoReturn:
 
 
 def main(parent: str, orphaned: str, user: str, how: str, *command: str) -> NoReturn:
-    """Read the command line."""
+    """Parse the command line."""
     restore_signals()
-    # What a server writes is its owner's alone.
+    # Files of a server are private to its owner.
     os.umask(0o077)
     if user != "-":
         uid, gid = user.split(":")

@@ -1,7 +1,7 @@
-"""One process at a time runs services on a data directory.
+"""The lock of a data directory: one process at a time runs services on it.
 
-The kernel's lock on the file counts, not the file: it ends with the process that holds it,
-however that ended. The file only tells the others whom to ask.
+The kernel's lock on the file counts, not the file's existence: it is released when its process ends, however
+it ends. The file's content names the holder for other processes.
 """
 
 import asyncio
@@ -15,14 +15,18 @@ from typing import Final
 from everstep.runtime.embedded.errors import DataInUse
 
 PATIENCE: Final = 0.5
-"""Seconds to wait for a lock that is held for a moment, by `lock_holder` or a fork that is about to exec."""
+"""Seconds to wait for a lock that is held for a moment, by `lock_holder` or by a fork before its exec."""
 
 INTERVAL: Final = 0.05
 
 
 @asynccontextmanager
 async def locked(data: Path) -> AsyncGenerator[None]:
-    """Hold the lock of the data directory; `DataInUse` when another process does."""
+    """Hold the lock of the data directory.
+
+    Raises:
+        DataInUse: Another process holds it.
+    """
     file = os.open(_file(data), os.O_RDWR | os.O_CREAT, 0o600)
     try:
         attempts = round(PATIENCE / INTERVAL)
@@ -39,7 +43,7 @@ async def locked(data: Path) -> AsyncGenerator[None]:
 
 
 def lock_holder(data: Path) -> int | None:
-    """The process that holds the lock of the data directory now."""
+    """Return the process that holds the lock of the data directory now, or None."""
     with suppress(FileNotFoundError):
         file = os.open(_file(data), os.O_RDONLY)
         try:

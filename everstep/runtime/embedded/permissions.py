@@ -1,8 +1,8 @@
-"""Root starts PostgreSQL too, although PostgreSQL refuses to run as root: it gets a user of its own.
+"""Permissions for root: PostgreSQL refuses to run as root, so it runs as another user.
 
-That user must reach the programs, which below `/root` nobody can (the data it is started in). The
-smallest grant that helps is made: this one user may pass through the directories on the way, and
-list or read nothing more. Only where the file system has no access control lists, all users may.
+That user must reach the programs, which it cannot below `/root` (the data directory needs no grant, because
+the server is started in it). The smallest sufficient grant is made: only this user may pass through the
+directories on the way, without listing or reading them. Without access control lists, all users may.
 """
 
 import errno
@@ -21,7 +21,7 @@ from everstep.runtime.embedded.errors import EmbeddedError
 logger = logging.getLogger(__name__)
 
 CANDIDATES: Final = ("postgres", "nobody")
-"""Who PostgreSQL runs as under root. All systems have the second one."""
+"""Users for PostgreSQL under root, in order of preference. All systems have the second one."""
 
 # The kernel's form of an access control list (linux/posix_acl_xattr.h): a version, then entries in order.
 XATTR: Final = "system.posix_acl_access"
@@ -31,7 +31,7 @@ NO_ID: Final = 0xFFFFFFFF
 SEARCH: Final = 1
 
 Entry = tuple[int, int, int]
-"""Whom it is about, what they may do, and their id where there are several."""
+"""The tag, the permissions, and the id for tags that have one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +44,14 @@ class User:
 
     @classmethod
     def of(cls, entry: pwd.struct_passwd) -> "User":
-        """The account behind an entry of the password database."""
+        """Return the account of an entry of the password database."""
         return cls(entry.pw_name, entry.pw_uid, entry.pw_gid)
 
 
 def postgres_user(*owned: Path) -> User | None:
-    """Who PostgreSQL has to run as: for root another user, for everybody else themselves (None).
+    """Return the user that PostgreSQL has to run as, or None for the current user, unless that is root.
 
-    Of root's choices, the owner of what is there already comes first.
+    The owner of existing data is preferred.
     """
     if os.geteuid() != 0:
         if not _has_name(os.geteuid()):
@@ -74,10 +74,10 @@ def postgres_user(*owned: Path) -> User | None:
 
 
 def own(path: Path, user: User | None) -> None:
-    """Make a directory that only the user can look into; one that was another's is handed over whole."""
+    """Make a directory private to the user; if another user owns it, its whole content changes owner."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.chmod(0o700)
-    # Only then: below a directory of its own, the user could lead root astray.
+    # Only then: in a directory of its own, the user could place links that mislead root.
     if user and path.stat().st_uid != user.uid:
         for each in (*path.rglob("*"), path):
             os.chown(each, user.uid, user.gid, follow_symlinks=False)
@@ -87,7 +87,7 @@ def write_for(path: Path, text: str, user: User | None) -> None:
     """Replace a file in a directory of the user, who alone may read it."""
     new = path.with_name(f"{path.name}.new")
     new.unlink(missing_ok=True)
-    # A new file is made, whatever the user has put there: root must not be led astray.
+    # Always a new file, even if the path exists: the user could have placed a link that misleads root.
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with open(descriptor, "w", encoding="utf-8") as file:
         if user:
@@ -97,7 +97,7 @@ def write_for(path: Path, text: str, user: User | None) -> None:
 
 
 def let_reach(path: Path, user: User | None) -> None:
-    """Let the user pass through every directory above the path."""
+    """Allow the user to pass through every directory above the path."""
     if user:
         for folder in path.resolve().parents:
             if not _can_search(folder, user):
@@ -105,12 +105,12 @@ def let_reach(path: Path, user: User | None) -> None:
 
 
 def let_read(trees: Iterable[Path], user: User | None) -> None:
-    """Let everybody read an installation, as they can unless it was installed under a strict umask."""
+    """Make an installation readable for all users, as it is unless it was installed under a strict umask."""
     if user:
         for tree in trees:
             if not tree.exists() or tree.stat().st_mode & stat.S_IXOTH:
                 continue
-            # The top comes last: as long as it is closed, the work is not done.
+            # The top comes last: while it is closed, the work is known to be unfinished.
             for path in (*tree.rglob("*"), tree):
                 mode = path.stat().st_mode
                 wanted = mode | 0o444 | (0o111 if mode & stat.S_IXUSR else 0)
@@ -126,7 +126,7 @@ def _has_name(uid: int) -> bool:
 
 
 def _can_search(folder: Path, user: User) -> bool:
-    """As the kernel decides it for a user without further groups."""
+    """Return the kernel's decision for a user without further groups."""
     status = folder.stat()
     if status.st_uid == user.uid:
         return bool(status.st_mode & stat.S_IXUSR)
@@ -144,7 +144,7 @@ def _let_search(folder: Path, user: User) -> None:
     try:
         os.setxattr(folder, XATTR, b"".join(_packed(_with_search(_acl(folder, folder.stat().st_mode), user))))
     except (AttributeError, OSError) as error:
-        # AttributeError: Python knows such lists on Linux only.
+        # AttributeError: Python supports such lists on Linux only.
         if isinstance(error, OSError) and error.errno != errno.ENOTSUP:
             raise EmbeddedError(
                 f"PostgreSQL runs as user {user.name}, who cannot pass through {folder}: {error}"
@@ -156,11 +156,11 @@ def _let_search(folder: Path, user: User) -> None:
 
 
 def _with_search(entries: list[Entry], user: User) -> list[Entry]:
-    """The same list in which the user may search, and nobody else may do more than before."""
+    """Return the list with search permission for the user, and with no more permissions for others."""
     group = next(allowed for tag, allowed, _ in entries if tag == GROUP_OBJ)
     mask = next((allowed for tag, allowed, _ in entries if tag == MASK), group)
     kept = [
-        # The mask is about to allow more, so what it forbade is taken from those it was for.
+        # The mask is about to widen, so the permissions that it masked are removed from their entries.
         (tag, allowed & mask if tag in {USER, GROUP_OBJ, GROUP} else allowed, number)
         for tag, allowed, number in entries
         if tag != MASK and (tag, number) != (USER, user.uid)
@@ -173,7 +173,7 @@ def _with_search(entries: list[Entry], user: User) -> list[Entry]:
 
 
 def _acl(folder: Path, mode: int) -> list[Entry]:
-    """The list of a directory; where there is none, its mode says the same."""
+    """Return a directory's list, or the equivalent of its mode if it has none."""
     try:
         packed = os.getxattr(folder, XATTR)
     except (AttributeError, OSError):

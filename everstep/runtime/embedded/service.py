@@ -1,4 +1,4 @@
-"""A server as a managed child: started until it answers, stopped, killed, and missed when it dies."""
+"""A server as a managed child process: started until it answers, stopped, killed, and watched."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -12,20 +12,20 @@ from everstep.runtime.embedded.config import EmbeddedConfig
 from everstep.runtime.embedded.errors import EmbeddedError, ServiceFailed
 
 INTERVAL: Final = 0.02
-"""Seconds between two questions whether a server answers; refusals cost next to nothing."""
+"""Seconds between two connection attempts during a start; refused ones are cheap."""
 
 
 class Service(ABC):
-    """What PostgreSQL and Temporal have in common.
+    """The common parts of PostgreSQL and Temporal.
 
-    A start after a stop, a kill or a death uses the same files, ports and addresses. All calls
-    belong to the event loop that made the first.
+    A start after a stop, a kill or a death uses the same files, ports and addresses. All calls belong to the
+    event loop of the first one.
     """
 
     name: ClassVar[str]
     stop_signal: ClassVar[Signals]
     orphan_signal: ClassVar[Signals]
-    """What it gets when our process dies without having stopped it."""
+    """The signal that it gets when this process dies without stopping it."""
 
     def __init__(self, config: EmbeddedConfig, on_death: Callable[[Death], object]) -> None:
         self.config = config
@@ -36,11 +36,15 @@ class Service(ABC):
 
     @property
     def pid(self) -> int | None:
-        """The server's process, while it runs."""
+        """The server's process id, while it runs."""
         return self._child.pid if self._child else None
 
     async def start(self) -> None:
-        """Start the server and wait until it answers; `ServiceFailed` when it does not."""
+        """Start the server and wait until it answers.
+
+        Raises:
+            ServiceFailed: It did not answer in time, or it ended.
+        """
         if self._child:
             raise EmbeddedError(f"{self.name} runs already, as process {self._child.pid}")
         child: Child | None = None
@@ -60,21 +64,21 @@ class Service(ABC):
         self._watch = asyncio.create_task(self._report_death(child))
 
     async def stop(self) -> None:
-        """Ask the server to stop, and kill it when it takes too long; nothing when it does not run."""
+        """Ask the server to stop, and kill it if it takes too long; do nothing if it does not run."""
         if child := self._let_go():
             await child.stop(self.stop_signal, self.config.stop_timeout)
             await self._gone()
 
     async def kill(self) -> None:
-        """End the server as a crash would; nothing when it does not run."""
+        """Kill the server, as in a crash; do nothing if it does not run."""
         if child := self._let_go():
             await child.kill()
             await self._gone()
 
-    # What differs.
+    # Hooks of the subclasses.
 
-    async def _prepare(self) -> None:  # noqa: B027 -- not every service needs anything
-        """Make what the server needs before it can start."""
+    async def _prepare(self) -> None:  # noqa: B027 -- not every service needs preparation
+        """Create the files that the server needs before it starts."""
 
     @abstractmethod
     async def _launch(self) -> Child:
@@ -82,19 +86,20 @@ class Service(ABC):
 
     @abstractmethod
     async def _answers(self) -> bool:
-        """Whether the server does what it is there for."""
+        """Return whether the server serves requests."""
 
-    async def _clean_up(self) -> None:  # noqa: B027 -- not every service leaves anything
-        """Remove what the process may have left when it ended."""
+    async def _clean_up(self) -> None:  # noqa: B027 -- not every service leaves files
+        """Remove files that the ended process may have left."""
 
-    # What does not.
+    # The common life cycle.
 
     async def _until_it_answers(self, child: Child) -> None:
         ended_first = asyncio.create_task(child.wait())
         answers = asyncio.create_task(self._ask_until_it_answers())
         try:
             await asyncio.wait({ended_first, answers}, return_when=asyncio.FIRST_COMPLETED)
-            # Looked at first: whoever answers then is somebody else, on a port that we did not get.
+            # Checked first: if the child has ended, another program answers, on a port that the child did not
+            # get.
             if ended_first.done():
                 raise self._failed(f"did not start: it {ended(ended_first.result())}")
             await answers
@@ -104,7 +109,7 @@ class Service(ABC):
             await asyncio.gather(ended_first, answers, return_exceptions=True)
 
     async def _ask_until_it_answers(self) -> None:
-        # Nobody tells when it is ready; one has to ask.
+        # There is no event for readiness, so it is polled.
         while not await self._answers():  # noqa: ASYNC110
             await asyncio.sleep(INTERVAL)
 
@@ -113,7 +118,7 @@ class Service(ABC):
 
     async def _report_death(self, child: Child) -> None:
         code = await child.wait()
-        # Unless it was us who ended it.
+        # Unless `stop` or `kill` has ended it.
         if self._child is child:
             self._child = None
             self._on_death(Death(self.name, child.pid, code, child.log, child.log_tail()))

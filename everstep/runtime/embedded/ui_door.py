@@ -1,11 +1,11 @@
-"""The port of Temporal's web UI: a door in front of the UI's own server, which checks nothing.
+"""The port of Temporal's web UI: a proxy in front of the UI's own server, which checks nothing.
 
-That server answers to any name, so a page whose name resolves to this machine could read and steer workflows
-through it. The door looks at the head of each request, lets in those that name this machine and come from no
-other page, and passes bytes for the rest. The UI's own server listens on an address that only the door knows:
-one of the 16 million of the loopback network, where the system has them, and a random port.
+That server accepts any host name, so a page whose name resolves to this machine could read and control
+workflows through it. The proxy checks the head of each request, admits requests that name this machine and
+come from no other page, and forwards the remaining bytes. The UI's own server listens on an address that only
+the proxy knows: one of the 16 million of the loopback network, where the system has them, and a random port.
 
-A connection is for one request: all that follows on it would pass unseen.
+A connection is for one request: further requests on it would bypass the check.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ Field = tuple[bytes, bytes]
 
 
 class Refused(Exception):
-    """A request that is not let in."""
+    """A request that is not admitted."""
 
     def __init__(self, status: HTTPStatus, reason: str) -> None:
         self.status = status
@@ -44,22 +44,26 @@ class Refused(Exception):
 
 
 class UiDoor:
-    """Listens in front of the UI's own server."""
+    """A proxy in front of the UI's own server."""
 
     def __init__(self, port: int) -> None:
         self.port = port
         self.inner = hidden_address()
-        """Where the UI's own server is to listen: address and port."""
+        """Address and port for the UI's own server."""
         self._server: asyncio.Server | None = None
         self._writers = set[asyncio.StreamWriter]()
 
     async def open(self) -> None:
-        """Listen, unless it does already; OSError where the port is taken."""
+        """Listen, unless it listens already.
+
+        Raises:
+            OSError: The port is taken.
+        """
         if self._server is None:
             self._server = await asyncio.start_server(self._serve, LOCALHOST, self.port, limit=MAX_HEAD)
 
     async def leads_somewhere(self) -> bool:
-        """Whether the UI's own server listens."""
+        """Return whether the UI's own server listens."""
         try:
             _, writer = await asyncio.open_connection(*self.inner)
         except OSError:
@@ -83,7 +87,7 @@ class UiDoor:
         except Refused as refused:
             writer.write(_answer(refused.status, str(refused)))
         except (OSError, EOFError):
-            # The browser, or the server, is gone.
+            # The browser or the server has disconnected.
             return
         finally:
             self._writers.discard(writer)
@@ -98,7 +102,7 @@ class UiDoor:
             async with asyncio.timeout(HEAD_SECONDS):
                 head = await reader.readuntil(b"\r\n\r\n")
         except TimeoutError:
-            raise Refused(HTTPStatus.REQUEST_TIMEOUT, "The head of the request did not come.") from None
+            raise Refused(HTTPStatus.REQUEST_TIMEOUT, "The head of the request did not arrive.") from None
         except asyncio.LimitOverrunError:
             raise Refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "The head is too large.") from None
         admitted = admitted_head(head)
@@ -117,15 +121,15 @@ class UiDoor:
 
 
 def admitted_head(head: bytes) -> bytes:
-    """The head as it is passed on.
+    """Return the head as it is forwarded.
 
     Raises:
-        Refused: It is no request, is meant for another name, or comes from another page.
+        Refused: It is not a request, names another host, or comes from another page.
     """
     line, *rest = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
     fields = [_FIELD.fullmatch(each) for each in rest]
     if _REQUEST.fullmatch(line) is None or None in fields:
-        raise Refused(HTTPStatus.BAD_REQUEST, "This is no request.")
+        raise Refused(HTTPStatus.BAD_REQUEST, "This is not a valid request.")
     pairs: list[Field] = [(field[1], field[2]) for field in fields if field]
     hosts = [value.decode("latin-1") for name, value in pairs if name.lower() == b"host"]
     if refusal := HOSTS.refusal(hosts):
@@ -138,14 +142,14 @@ def admitted_head(head: bytes) -> bytes:
 
 
 def hidden_address() -> tuple[str, int]:
-    """An address and a port of this machine that a stranger would have to guess."""
+    """Return a random loopback address and port, which other programs would have to guess."""
     for _ in range(20):
         address = ".".join(["127", *(str(1 + secrets.randbelow(254)) for _ in range(3))])
         port = 1024 + secrets.randbelow(64_000)
         with socket.socket() as trial, suppress(OSError):
             trial.bind((address, port))
             return address, port
-    # Systems other than Linux have only one address there.
+    # Systems other than Linux have only one loopback address.
     with socket.socket() as trial:
         trial.bind((LOCALHOST, 0))
         return trial.getsockname()

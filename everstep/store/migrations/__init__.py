@@ -1,6 +1,6 @@
-"""How the tables became what they are: an Alembic environment.
+"""The Alembic environment of the schema.
 
-One file in `versions` is one revision. It stands by itself: it imports nothing of `everstep`, because the
-tables of today are not those it made. A new one is written by hand; the test that compares the revisions
-with `tables.py` prints what is missing.
+Each file in `versions` is one revision. A revision imports nothing of `everstep`, because the current tables
+differ from those it created. New revisions are written by hand; the test that compares the revisions with
+`tables.py` prints the difference.
 """

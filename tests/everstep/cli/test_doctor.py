@@ -237,8 +237,8 @@ async def test_a_worker_with_another_payload_key_is_detected(desk: Desk, service
         written = [(await complaints(alone, EVERSTEP_PAYLOAD_KEY=each))[1:] for each in (key, a_key(), None)]
         assert [[finding.split(":")[0] for finding in findings] for findings in written] == [
             [],
-            ["what Temporal stores was encrypted with another payload_key"],
-            ["what Temporal stores is encrypted, and there is no key here"],
+            ["payloads in Temporal were encrypted with another payload_key"],
+            ["payloads in Temporal are encrypted, and this process has no key"],
         ]
 
 

@@ -115,7 +115,7 @@ async def test_a_subagent_is_not_forked_in_its_session(ann: Person, work: None) 
     refused(
         await ann.posts(f"/agent/executions/{aide['id']}/fork", {"step": 1}),
         422,
-        "the execution that it works for",
+        "fork its parent execution",
     )
     forked = await ann.post(f"/agent/executions/{execution}/fork", {"step": 1})
     assert (await ann.until(forked["id"], "completed"))["agent"] == "chief"

@@ -162,7 +162,7 @@ class TestInsideTheProject:
         found = look_around(Settings())
         assert found.folder.parent == state
         assert found.remarks[-1] == (
-            f"{cloned} holds data that were not made here, and is not used. "
+            f"{cloned} holds data that were not created here, and is not used. "
             "If they are yours: everstep --data .everstep up"
         )
         assert data_folder(Settings(data_dir=Path(".everstep"))) == cloned
@@ -208,8 +208,7 @@ class TestStartMessages:
         before.rename(before.with_name("moved"))
         enter("moved")
         assert look_around(Settings()).remarks[1] == (
-            f"The same project has data in {data}, from {before}. "
-            f"To go on with them: everstep --data {data} up"
+            f"The same project has data in {data}, from {before}. To use them: everstep --data {data} up"
         )
         record_project(data)
         record = ProjectRecord.read(data)

@@ -166,7 +166,7 @@ class TestLauncher:
             check=False,
         )
         assert launched.returncode == 1
-        assert launched.stderr == "the process that asked for it is gone\n"
+        assert launched.stderr == "the parent process has ended\n"
         assert launched.stdout == ""
 
     @pytest.mark.parametrize("how", ["exec", "supervise"])

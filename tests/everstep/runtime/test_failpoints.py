@@ -19,5 +19,5 @@ def test_frames_are_lost_with_the_configured_probability() -> None:
 
 
 def test_an_invalid_probability_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="says no probability"):
+    with pytest.raises(InvalidInput, match="has no probability"):
         losing("link.before_send:often")

@@ -203,7 +203,7 @@ class TestErrors:
         engine = create_engine(database, pool_size=1, max_overflow=0, pool_timeout=0.01)
 
         async with engine.connect():
-            with pytest.raises(DatabaseBusy, match="every connection of this process's pool is taken"):
+            with pytest.raises(DatabaseBusy, match="all connections of this process's pool are in use"):
                 await PostgresStore(engine).execution(ref)
 
         assert await PostgresStore(engine).execution(ref)

@@ -131,7 +131,7 @@ class TestSessions:
         assert [row.title for row in (await store.sessions(HERS, wanted)).rows] == titles
 
     async def test_a_search_needs_a_word(self, store: PostgresSessions) -> None:
-        with pytest.raises(InvalidInput, match="the search has no word; send at least one"):
+        with pytest.raises(InvalidInput, match="the search contains no word; send at least one"):
             await store.sessions(HERS, SessionFilter(search="!?"))
 
     async def test_omitted_fields_stay(self, store: PostgresSessions) -> None:
@@ -443,7 +443,7 @@ class TestTheFirstMessage:
         with pytest.raises(NotFound, match="There is no session"):
             await store.post(beginning(theirs.session_id))
         mine = beginning(execution_id=theirs.execution_id)
-        with pytest.raises(InvalidInput, match="is taken; draw another one"):
+        with pytest.raises(InvalidInput, match="is taken; choose another one"):
             await store.post(mine)
         stream = beginning((await accepted(store, tenant=OTHERS)).execution_id)
         with pytest.raises(NotFound, match="There is no session"):

@@ -1,1 +1,1 @@
-"""The revisions, each with the one before it as `down_revision`."""
+"""The revisions, each with its predecessor as `down_revision`."""

@@ -1,4 +1,4 @@
-"""Commands that workflows have to be told, requests that are under way, messages that nobody heard."""
+"""Commands for workflows, requests in progress, and steering messages that no execution received."""
 
 from alembic import op
 
@@ -43,6 +43,6 @@ CHANGES = (
 
 
 def upgrade() -> None:
-    """Change everything."""
+    """Apply the revision."""
     for statement in CHANGES:
         op.execute(statement)

@@ -1,4 +1,4 @@
-"""What anyone may read of why an execution failed."""
+"""The part of an execution's error message that any caller may see."""
 
 from alembic import op
 
@@ -7,5 +7,5 @@ down_revision = "0008_references"
 
 
 def upgrade() -> None:
-    """Change everything."""
+    """Apply the revision."""
     op.execute("ALTER TABLE agent_executions ADD COLUMN error_told TEXT")

@@ -272,6 +272,6 @@ TABLES = (
 
 
 def upgrade() -> None:
-    """Create everything."""
+    """Create all tables."""
     for statement in TABLES:
         op.execute(statement)

@@ -1,4 +1,4 @@
-"""What viewers join in the middle of, the journal's epoch, and where the gateways are."""
+"""Partial texts for late subscribers, the journal's epoch, and the addresses of gateways."""
 
 from alembic import op
 
@@ -6,14 +6,14 @@ revision = "0004_journal"
 down_revision = "0003_retention"
 
 CHANGES = (
-    # What is noted already says nothing of its place, and is told nobody.
+    # Texts stored so far have no position, and are not published.
     """
     ALTER TABLE agent_steps
         ADD COLUMN next_index INTEGER,
         ADD COLUMN after_seq BIGINT,
         ADD COLUMN noted_at TIMESTAMP WITH TIME ZONE
     """,
-    # One history for all streams: whatever changes one of them from outside has changed the database.
+    # One epoch for all streams: an outside change to one stream is a change to the whole database.
     "ALTER TABLE agent_streams DROP COLUMN epoch",
     """
     CREATE TABLE agent_journal (
@@ -32,7 +32,7 @@ CHANGES = (
         CONSTRAINT agent_gateways_pkey PRIMARY KEY (id)
     )
     """,
-    # Subagents write text in their session's stream, too.
+    # Subagents write text to their session's stream too.
     "DROP INDEX agent_executions_under_way",
     """
     CREATE INDEX agent_executions_under_way ON agent_executions (session_id)
@@ -42,6 +42,6 @@ CHANGES = (
 
 
 def upgrade() -> None:
-    """Change everything."""
+    """Apply the revision."""
     for statement in CHANGES:
         op.execute(statement)

@@ -1,4 +1,4 @@
-"""Metadata as notes in the transcript, what processors made of steps, inner replies, listed tools."""
+"""Metadata as notes in the transcript, results of processors, inner replies, listed tools."""
 
 from alembic import op
 
@@ -27,6 +27,6 @@ CHANGES = (
 
 
 def upgrade() -> None:
-    """Change everything."""
+    """Apply the revision."""
     for statement in CHANGES:
         op.execute(statement)

@@ -1,4 +1,4 @@
-"""Foreign keys of what refers to executions, sessions and snapshots; how long executions worked."""
+"""Foreign keys to executions, sessions and snapshots; the working time of executions."""
 
 from alembic import op
 
@@ -21,7 +21,7 @@ WORKED = """
            )
      WHERE status IN ('completed', 'failed', 'cancelled')
 """
-"""As far as it is recorded; calls at the same time count once."""
+"""The recorded time only; concurrent calls count once."""
 
 CHANGES = (
     "ALTER TABLE agent_sessions ADD COLUMN worked_seconds DOUBLE PRECISION DEFAULT 0 NOT NULL",
@@ -32,7 +32,7 @@ CHANGES = (
         ADD COLUMN session_began_at TIMESTAMP WITH TIME ZONE
     """,
     "ALTER TABLE agent_state_snapshots ADD COLUMN previous_snapshot_id UUID",
-    # Executions could name a session that nobody had made.
+    # Executions could name a session that was never created.
     """
     INSERT INTO agent_sessions (id, tenant_id, user_id, created_at, updated_at)
     SELECT DISTINCT ON (session_id) session_id, tenant_id, coalesce(user_id, ''), created_at, updated_at
@@ -41,7 +41,8 @@ CHANGES = (
        AND NOT EXISTS (SELECT 1 FROM agent_sessions WHERE id = execution.session_id)
      ORDER BY session_id, created_at, id
     """,
-    # What the column said until now has one of its own; the parent agent's is noted with the execution.
+    # The column's former content moves to its own column; the parent's snapshot is in the execution's
+    # metadata.
     "UPDATE agent_state_snapshots SET previous_snapshot_id = parent_snapshot_id, parent_snapshot_id = NULL",
     """
     UPDATE agent_state_snapshots snapshot
@@ -50,7 +51,7 @@ CHANGES = (
      WHERE execution.id = snapshot.agent_execution_id AND execution.parent_execution_id IS NOT NULL
        AND parent.id = CAST(execution.metadata ->> 'parent_snapshot_id' AS uuid)
     """,
-    # What refers to nothing.
+    # Clear dangling references.
     """
     UPDATE agent_executions SET last_snapshot_id = NULL
      WHERE last_snapshot_id IS NOT NULL
@@ -98,7 +99,7 @@ CHANGES = (
     CREATE INDEX agent_state_snapshots_by_parent ON agent_state_snapshots (parent_snapshot_id)
      WHERE parent_snapshot_id IS NOT NULL
     """,
-    # What is stored later in the same transaction is looked for at its end.
+    # Referenced rows may be inserted later in the same transaction, so the check is deferred to its end.
     """
     ALTER TABLE agent_sessions
         ADD CONSTRAINT agent_sessions_last_execution_id_fkey
@@ -130,6 +131,6 @@ CHANGES = (
 
 
 def upgrade() -> None:
-    """Change everything."""
+    """Apply the revision."""
     for statement in CHANGES:
         op.execute(statement)

@@ -1,4 +1,4 @@
-"""Stored answers go with what they tell of, and what ended long ago is found."""
+"""Stored responses are deleted with their object; an index of ended executions."""
 
 from alembic import op
 
@@ -11,7 +11,7 @@ CHANGES = (
         ADD COLUMN session_id UUID,
         ADD COLUMN execution_id UUID
     """,
-    # An answer names what it tells of, or is about the very thing that has the id.
+    # A response names its object, or has the object's own id.
     """
     UPDATE agent_answers SET session_id = session.id
       FROM agent_sessions session
@@ -22,7 +22,7 @@ CHANGES = (
       FROM agent_executions execution
      WHERE execution.id = CAST(coalesce(body ->> 'execution_id', body ->> 'id') AS uuid)
     """,
-    # What the others told of was deleted.
+    # The objects of all other responses have been deleted.
     "DELETE FROM agent_answers WHERE session_id IS NULL AND execution_id IS NULL",
     """
     ALTER TABLE agent_answers
@@ -41,6 +41,6 @@ CHANGES = (
 
 
 def upgrade() -> None:
-    """Change everything."""
+    """Apply the revision."""
     for statement in CHANGES:
         op.execute(statement)

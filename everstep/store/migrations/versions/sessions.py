@@ -1,4 +1,4 @@
-"""Sessions: their queues, searches, and what the HTTP API keeps."""
+"""Sessions: queues, searches, and the tables of the HTTP API."""
 
 from alembic import op
 
@@ -13,7 +13,7 @@ CHANGES = (
         ADD COLUMN released_at TIMESTAMP WITH TIME ZONE,
         ADD COLUMN task_queue TEXT
     """,
-    # Until now none had to wait.
+    # Until this revision, executions did not queue.
     "UPDATE agent_executions SET released_at = created_at",
     """
     CREATE INDEX agent_executions_by_user ON agent_executions (tenant_id, user_id, created_at DESC, id DESC)
@@ -80,7 +80,7 @@ CHANGES = (
     )
     """,
     "CREATE INDEX agent_api_keys_newest ON agent_api_keys (tenant_id, created_at DESC, id DESC)",
-    # A call that has been allowed may ask a question as well.
+    # An approved call may also ask a question.
     """
     ALTER TABLE agent_requests
         DROP CONSTRAINT agent_requests_execution_id_call_id_key,
@@ -90,6 +90,6 @@ CHANGES = (
 
 
 def upgrade() -> None:
-    """Change everything."""
+    """Apply the revision."""
     for statement in CHANGES:
         op.execute(statement)

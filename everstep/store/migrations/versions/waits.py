@@ -1,4 +1,4 @@
-"""A step says until when its next attempt waits, and why."""
+"""The end and the reason of a step's wait for its next attempt."""
 
 from alembic import op
 
@@ -7,5 +7,5 @@ down_revision = "0005_notes"
 
 
 def upgrade() -> None:
-    """Change everything."""
+    """Apply the revision."""
     op.execute("ALTER TABLE agent_steps ADD COLUMN wait JSON")
