@@ -19,7 +19,14 @@ from everstep.agent_domain.storage.requests import RequestRow, RequestState
 from everstep.agent_domain.storage.steps import Material, StepRow
 from everstep.agent_domain.stream.records import StoredEnvelope
 from everstep.agent_domain.values import FrozenDict
-from everstep.store import bodies, rows, statements
+from everstep.store import (
+    bodies,
+    call_statements,
+    execution_statements,
+    rows,
+    step_statements,
+    transcript_statements,
+)
 from everstep.store.cursors import Cursor, page_size
 from everstep.store.errors import translated
 from everstep.store.parameters import whose
@@ -62,9 +69,9 @@ class PostgresReader:
         with translated(self.engine.url):
             async with transaction(self.engine, ONE_MOMENT) as connection:
                 execution, said, before = await connection.together(
-                    (statements.EXECUTION, whose(ref)),
-                    (statements.TRANSCRIPT, whose(ref)),
-                    (statements.STEP_BEFORE, whose(ref)),
+                    (execution_statements.EXECUTION, whose(ref)),
+                    (transcript_statements.TRANSCRIPT, whose(ref)),
+                    (step_statements.STEP_BEFORE, whose(ref)),
                     last=True,
                 )
         row = execution.first()
@@ -74,22 +81,22 @@ class PostgresReader:
 
     async def processing(self, ref: ExecutionRef, number: int) -> FrozenDict | None:
         """Return the recorded result of a step's processors, or None."""
-        found = await self._all(statements.PROCESSING, whose(ref) | {"number": number})
+        found = await self._all(step_statements.PROCESSING, whose(ref) | {"number": number})
         return bodies.optional_document(found[0].processed, "what processors said") if found else None
 
     async def inner_reply(self, ref: ExecutionRef, key: str) -> InnerReply | None:
         """Return the recorded reply to an inner model call, or None."""
-        found = await self._all(statements.INNER_REPLY, whose(ref) | {"key": key})
+        found = await self._all(call_statements.INNER_REPLY, whose(ref) | {"key": key})
         return rows.inner_reply(found[0]) if found else None
 
     async def listed(self, ref: ExecutionRef) -> FrozenDict | None:
         """Return the recorded tools of this execution's toolsets, or None."""
-        found = await self._all(statements.LISTED, whose(ref))
+        found = await self._all(execution_statements.LISTED, whose(ref))
         return bodies.optional_document(found[0].listed, "the tools that were listed") if found else None
 
     async def transcript(self, ref: ExecutionRef) -> Messages:
         """Return the conversation of an execution, including that of the executions it continues."""
-        return rows.messages(await self._all(statements.TRANSCRIPT, whose(ref)))
+        return rows.messages(await self._all(transcript_statements.TRANSCRIPT, whose(ref)))
 
     async def execution(self, ref: ExecutionRef) -> ExecutionRow | None:
         """Return one execution."""
@@ -117,7 +124,7 @@ class PostgresReader:
         values = whose(ref) | {"limit": last, "with_responses": with_responses}
         with translated(self.engine.url):
             async with transaction(self.engine, ONE_MOMENT) as connection:
-                found = (await connection.execute(statements.LAST_STEPS, values)).all()
+                found = (await connection.execute(step_statements.LAST_STEPS, values)).all()
                 return await _whole(connection, ref, found[::-1])
 
     async def steps_after(self, ref: ExecutionRef, after: int = 0, limit: int = 50) -> Page[StepRow]:
@@ -126,7 +133,7 @@ class PostgresReader:
         values = whose(ref) | {"after": after, "limit": size + 1, "with_responses": False}
         with translated(self.engine.url):
             async with transaction(self.engine, ONE_MOMENT) as connection:
-                found = (await connection.execute(statements.STEPS_AFTER, values)).all()
+                found = (await connection.execute(step_statements.STEPS_AFTER, values)).all()
                 page = await _whole(connection, ref, found[:size])
         return Page(page, str(page[-1].number) if len(found) > size else None)
 
@@ -199,7 +206,7 @@ async def found_execution(connection: Transaction, ref: ExecutionRef) -> Row[Any
 
 async def conversation(connection: Transaction, ref: ExecutionRef) -> Messages:
     """Return the conversation, including that of the executions it continues."""
-    return rows.messages((await connection.execute(statements.TRANSCRIPT, whose(ref))).all())
+    return rows.messages((await connection.execute(transcript_statements.TRANSCRIPT, whose(ref))).all())
 
 
 def _whose(wanted: Select[Any], ref: ExecutionRef) -> Select[Any]:
@@ -214,7 +221,7 @@ async def _whole(
         return ()
     within = whose(ref) | {"first": found[0].number, "last": found[-1].number}
     said, called = await connection.together(
-        (statements.SAID_WITHIN, within), (statements.CALLED_WITHIN, within), last=True
+        (transcript_statements.SAID_WITHIN, within), (call_statements.CALLED_WITHIN, within), last=True
     )
     lines, calls = _by_step(said.all()), _by_step(called.all())
     return tuple(rows.step_row(row, lines.get(row.number, ()), calls.get(row.number, ())) for row in found)

@@ -1,4 +1,4 @@
-"""The database tables. Only `statements` and `postgres` write to them.
+"""The database tables. Only the modules of statements and of PostgreSQL stores write to them.
 
 Four of them are public, for joins and reports: `agent_sessions`, `agent_session_messages`,
 `agent_executions`, `agent_state_snapshots`. The others are the store's own.
@@ -14,15 +14,11 @@ Four of them are public, for joins and reports: `agent_sessions`, `agent_session
 - A change here needs a revision in `migrations/versions`; a test compares the two.
 """
 
-from typing import Any
-
 from sqlalchemy import (
-    JSON,
     BigInteger,
     Boolean,
     CheckConstraint,
     Column,
-    DateTime,
     Double,
     ForeignKey,
     ForeignKeyConstraint,
@@ -42,6 +38,19 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.storage.commands import CommandKind
 from everstep.agent_domain.storage.requests import RequestState
+from everstep.store.columns import (
+    execution_column,
+    id_column,
+    json_column,
+    later_reference,
+    one_of,
+    optional_json_column,
+    optional_time_column,
+    reference_index,
+    seconds_column,
+    tenant_column,
+    time_column,
+)
 
 metadata = MetaData(
     naming_convention={
@@ -52,60 +61,7 @@ metadata = MetaData(
     }
 )
 
-_NOW = text("clock_timestamp()")
 _NEWEST_FIRST = (text("created_at DESC"), text("id DESC"))
-
-
-def _tenant() -> Column[Any]:
-    return Column("tenant_id", Text, nullable=False)
-
-
-def _id(name: str = "id") -> Column[Any]:
-    return Column(name, Uuid, nullable=False)
-
-
-def _body(name: str, default: str | None = None) -> Column[Any]:
-    """JSON that is never null, optionally with a default."""
-    return Column(name, JSON, nullable=False, server_default=default and text(f"'{default}'"))
-
-
-def _optional_body(name: str) -> Column[Any]:
-    return Column(name, JSON(none_as_null=True))
-
-
-def _at(name: str = "created_at") -> Column[Any]:
-    return Column(name, DateTime(timezone=True), nullable=False, server_default=_NOW)
-
-
-def _optional_at(name: str) -> Column[Any]:
-    return Column(name, DateTime(timezone=True))
-
-
-def _execution(name: str = "execution_id") -> Column[Any]:
-    owner = ForeignKey("agent_executions.id", ondelete="CASCADE")
-    return Column(name, Uuid, owner, nullable=False)
-
-
-def _one_of(column: str, *words: str) -> CheckConstraint:
-    listed = ", ".join(f"'{word}'" for word in words)
-    return CheckConstraint(f"{column} IN ({listed})", name=column)
-
-
-def _last(name: str, table: str) -> Column[Any]:
-    """A reference to a row that is inserted later in the same transaction, and that can be deleted alone."""
-    later = ForeignKey(
-        f"{table}.id", ondelete="SET NULL", deferrable=True, initially="DEFERRED", use_alter=True
-    )
-    return Column(name, Uuid, later)
-
-
-def _found_by(name: str, column: str) -> Index:
-    """An index for a foreign key, so that deleting the referenced row needs no full scan."""
-    return Index(name, column, postgresql_where=text(f"{column} IS NOT NULL"))
-
-
-def _seconds(name: str) -> Column[Any]:
-    return Column(name, Double, nullable=False, server_default=text("0"))
 
 
 _UNDER_WAY = "status IN ('pending', 'running', 'paused')"
@@ -115,25 +71,25 @@ _UNDER_WAY = "status IN ('pending', 'running', 'paused')"
 sessions = Table(
     "agent_sessions",
     metadata,
-    _id(),
-    _tenant(),
+    id_column(),
+    tenant_column(),
     Column("user_id", Text, nullable=False),
     Column("related_type", Text),
     Column("related_id", Text),
     Column("initial_context_url", Text),
     Column("title", Text),
     Column("status", Text, nullable=False, server_default="active"),
-    _body("metadata", "{}"),
-    _last("last_execution_id", "agent_executions"),
-    _last("last_snapshot_id", "agent_state_snapshots"),
-    _at(),
-    _at("updated_at"),
+    json_column("metadata", "{}"),
+    later_reference("last_execution_id", "agent_executions"),
+    later_reference("last_snapshot_id", "agent_state_snapshots"),
+    time_column(),
+    time_column("updated_at"),
     # Not public: the working time of its ended executions.
-    _seconds("worked_seconds"),
+    seconds_column("worked_seconds"),
     PrimaryKeyConstraint("id"),
-    _one_of("status", "active", "archived", "closed"),
-    _found_by("agent_sessions_by_last_execution", "last_execution_id"),
-    _found_by("agent_sessions_by_last_snapshot", "last_snapshot_id"),
+    one_of("status", "active", "archived", "closed"),
+    reference_index("agent_sessions_by_last_execution", "last_execution_id"),
+    reference_index("agent_sessions_by_last_snapshot", "last_snapshot_id"),
     Index("agent_sessions_newest", "tenant_id", *_NEWEST_FIRST),
     Index("agent_sessions_by_user", "tenant_id", "user_id", *_NEWEST_FIRST),
     Index("agent_sessions_by_status", "tenant_id", "status", *_NEWEST_FIRST),
@@ -156,8 +112,8 @@ sessions = Table(
 session_messages = Table(
     "agent_session_messages",
     metadata,
-    _id(),
-    _tenant(),
+    id_column(),
+    tenant_column(),
     Column("session_id", Uuid, ForeignKey("agent_sessions.id", ondelete="CASCADE"), nullable=False),
     Column("role", Text, nullable=False),
     Column("content", Text, nullable=False),
@@ -165,42 +121,42 @@ session_messages = Table(
     Column("related_type", Text),
     Column("related_id", Text),
     Column("context_url", Text),
-    _body("metadata", "{}"),
-    _at(),
+    json_column("metadata", "{}"),
+    time_column(),
     Column("sequence", BigInteger),
     PrimaryKeyConstraint("id"),
-    _one_of("role", "user", "assistant", "info", "notification"),
-    _found_by("agent_session_messages_by_execution", "agent_execution_id"),
+    one_of("role", "user", "assistant", "info", "notification"),
+    reference_index("agent_session_messages_by_execution", "agent_execution_id"),
     Index("agent_session_messages_in_order", "session_id", "created_at", "id"),
 )
 
 executions = Table(
     "agent_executions",
     metadata,
-    _id(),
-    _tenant(),
+    id_column(),
+    tenant_column(),
     Column("session_id", Uuid, ForeignKey("agent_sessions.id", ondelete="CASCADE")),
     Column("user_id", Text),
     Column("agent_type", Text, nullable=False),
-    _body("agent_config"),
+    json_column("agent_config"),
     Column("status", Text, nullable=False, server_default="pending"),
-    _body("input", "{}"),
-    _body("output", "{}"),
-    _last("last_snapshot_id", "agent_state_snapshots"),
+    json_column("input", "{}"),
+    json_column("output", "{}"),
+    later_reference("last_snapshot_id", "agent_state_snapshots"),
     Column("step_count", Integer, nullable=False, server_default=text("0")),
     Column("token_usage", BigInteger, nullable=False, server_default=text("0")),
-    _body("token_breakdown", "{}"),
+    json_column("token_breakdown", "{}"),
     # Everstep's own metadata of the execution, such as its stop reason and its parent.
-    _body("metadata", "{}"),
+    json_column("metadata", "{}"),
     Column("error_message", Text),
     # The error message that any caller may see.
     Column("error_told", Text),
-    _optional_at("started_at"),
-    _optional_at("completed_at"),
-    _at(),
-    _at("updated_at"),
+    optional_time_column("started_at"),
+    optional_time_column("completed_at"),
+    time_column(),
+    time_column("updated_at"),
     # Not public, from here on.
-    _id("agent_id"),
+    id_column("agent_id"),
     Column("parent_agent_id", Uuid),
     Column("parent_execution_id", Uuid, ForeignKey("agent_executions.id", ondelete="SET NULL")),
     Column("continues_execution_id", Uuid, ForeignKey("agent_executions.id")),
@@ -208,21 +164,21 @@ executions = Table(
     Column("continues_until", Integer),
     # The place in its session's queue, lower ranks first, and the time it left the queue.
     Column("queue_rank", Integer, nullable=False, server_default=text("1")),
-    _optional_at("released_at"),
+    optional_time_column("released_at"),
     Column("task_queue", Text),
     Column("stop_reason", Text),
-    _body("plan", "{}"),
+    json_column("plan", "{}"),
     # The agent's metadata, apart from Everstep's, so that neither overwrites the other.
-    _body("agent_metadata", "{}"),
+    json_column("agent_metadata", "{}"),
     # The tools that its toolsets listed.
-    _optional_body("listed"),
+    optional_json_column("listed"),
     # Its working time; the session's working time before it began, and the session's start.
-    _seconds("worked_seconds"),
-    _seconds("session_seconds"),
-    _optional_at("session_began_at"),
+    seconds_column("worked_seconds"),
+    seconds_column("session_seconds"),
+    optional_time_column("session_began_at"),
     PrimaryKeyConstraint("id"),
-    _one_of("status", *ExecutionStatus),
-    _found_by("agent_executions_by_last_snapshot", "last_snapshot_id"),
+    one_of("status", *ExecutionStatus),
+    reference_index("agent_executions_by_last_snapshot", "last_snapshot_id"),
     Index("agent_executions_newest", "tenant_id", *_NEWEST_FIRST),
     Index("agent_executions_by_status", "tenant_id", "status", *_NEWEST_FIRST),
     Index("agent_executions_by_session", "session_id", *_NEWEST_FIRST),
@@ -254,21 +210,21 @@ executions = Table(
 snapshots = Table(
     "agent_state_snapshots",
     metadata,
-    _id(),
-    _tenant(),
-    _execution("agent_execution_id"),
+    id_column(),
+    tenant_column(),
+    execution_column("agent_execution_id"),
     Column("parent_snapshot_id", Uuid, ForeignKey("agent_state_snapshots.id", ondelete="SET NULL")),
     Column("agent_id", Uuid),
     Column("agent_name", Text),
     Column("step_number", Integer),
     Column("is_final", Boolean, nullable=False, server_default=text("false")),
     Column("debug_mode", Boolean, nullable=False, server_default=text("false")),
-    _body("state_json"),
-    _at(),
+    json_column("state_json"),
+    time_column(),
     # Not public: the preceding snapshot of the same execution, which is deleted with it.
     Column("previous_snapshot_id", Uuid),
     PrimaryKeyConstraint("id"),
-    _found_by("agent_state_snapshots_by_parent", "parent_snapshot_id"),
+    reference_index("agent_state_snapshots_by_parent", "parent_snapshot_id"),
     Index("agent_state_snapshots_in_order", "agent_execution_id", "created_at", "id"),
 )
 
@@ -277,43 +233,43 @@ snapshots = Table(
 steps = Table(
     "agent_steps",
     metadata,
-    _execution(),
+    execution_column(),
     Column("number", Integer, nullable=False),
-    _tenant(),
+    tenant_column(),
     Column("attempt", Integer, nullable=False),
     Column("failed_attempts", ARRAY(Integer), nullable=False, server_default=text("'{}'")),
-    _optional_body("facts"),
-    _optional_body("response"),
-    _body("errors", "[]"),
-    _optional_body("outcome"),
+    optional_json_column("facts"),
+    optional_json_column("response"),
+    json_column("errors", "[]"),
+    optional_json_column("outcome"),
     # The result of its processors.
-    _optional_body("processed"),
+    optional_json_column("processed"),
     Column("partial_text", Text, nullable=False, server_default=""),
     # The chunk that continues the text so far, the envelope that chunks follow, and when that was stored.
     Column("next_index", Integer),
     Column("after_seq", BigInteger),
-    _optional_at("noted_at"),
+    optional_time_column("noted_at"),
     # The end and the reason of the wait for the next attempt: see `RetryWait`.
-    _optional_body("wait"),
-    _at("started_at"),
-    _optional_at("completed_at"),
+    optional_json_column("wait"),
+    time_column("started_at"),
+    optional_time_column("completed_at"),
     PrimaryKeyConstraint("execution_id", "number"),
 )
 
 transcript = Table(
     "agent_transcript",
     metadata,
-    _execution(),
+    execution_column(),
     # 0 for the messages with which the execution began.
     Column("step", Integer, nullable=False),
     # Below 0: steering messages before the reply. From 0: the reply, the results, then later notes; see
     # `transcripts`.
     Column("idx", Integer, nullable=False),
-    _tenant(),
+    tenant_column(),
     Column("role", Text, nullable=False),
-    _body("content"),
-    _body("metadata", "{}"),
-    _at(),
+    json_column("content"),
+    json_column("metadata", "{}"),
+    time_column(),
     PrimaryKeyConstraint("execution_id", "step", "idx"),
     # Few rows are notes, and reserving a call reads nothing else.
     Index("agent_transcript_notes", "execution_id", "step", "idx", postgresql_where=text("role = 'note'")),
@@ -322,59 +278,59 @@ transcript = Table(
 inner_replies = Table(
     "agent_inner_replies",
     metadata,
-    _execution(),
+    execution_column(),
     Column("key", Text, nullable=False),
-    _tenant(),
+    tenant_column(),
     Column("digest", Text, nullable=False),
-    _body("response"),
-    _at(),
+    json_column("response"),
+    time_column(),
     PrimaryKeyConstraint("execution_id", "key"),
 )
 
 tool_calls = Table(
     "agent_tool_calls",
     metadata,
-    _execution(),
+    execution_column(),
     Column("call_id", Text, nullable=False),
-    _tenant(),
+    tenant_column(),
     Column("step", Integer, nullable=False),
     Column("idx", Integer, nullable=False),
     Column("name", Text, nullable=False),
-    _body("args"),
+    json_column("args"),
     Column("malformed", Text),
     Column("need", Text, nullable=False),
     Column("args_digest", Text, nullable=False),
     Column("state", Text, nullable=False, server_default="told"),
     Column("attempts", Integer, nullable=False, server_default=text("0")),
-    _optional_body("result"),
+    optional_json_column("result"),
     Column("text", Text),
-    _optional_body("error"),
+    optional_json_column("error"),
     Column("success", Boolean),
-    _optional_at("started_at"),
-    _optional_at("completed_at"),
+    optional_time_column("started_at"),
+    optional_time_column("completed_at"),
     Column("seconds", Double),
     # Its results for the loop, apart from the result for the model.
-    _optional_body("besides"),
+    optional_json_column("besides"),
     PrimaryKeyConstraint("execution_id", "call_id"),
     UniqueConstraint("execution_id", "step", "idx"),
-    _one_of("state", "told", "reserved", "done"),
+    one_of("state", "told", "reserved", "done"),
 )
 
 requests = Table(
     "agent_requests",
     metadata,
-    _id(),
-    _tenant(),
+    id_column(),
+    tenant_column(),
     Column("execution_id", Uuid, nullable=False),
     # The execution's user, so that the open requests of one person are found by index.
     Column("user_id", Text),
     Column("call_id", Text, nullable=False),
     Column("kind", Text, nullable=False),
     Column("state", Text, nullable=False, server_default="open"),
-    _body("request", "{}"),
-    _optional_body("resolution"),
-    _at(),
-    _optional_at("resolved_at"),
+    json_column("request", "{}"),
+    optional_json_column("resolution"),
+    time_column(),
+    optional_time_column("resolved_at"),
     PrimaryKeyConstraint("id"),
     UniqueConstraint("execution_id", "call_id", "kind"),
     ForeignKeyConstraint(
@@ -382,7 +338,7 @@ requests = Table(
         ["agent_tool_calls.execution_id", "agent_tool_calls.call_id"],
         ondelete="CASCADE",
     ),
-    _one_of("state", *RequestState),
+    one_of("state", *RequestState),
     Index("agent_requests_open", "tenant_id", "created_at", "id", postgresql_where=text("state = 'open'")),
     Index(
         "agent_requests_open_by_user",
@@ -397,16 +353,16 @@ requests = Table(
 steered = Table(
     "agent_steered",
     metadata,
-    _execution(),
+    execution_column(),
     Column("key", Text, nullable=False),
-    _tenant(),
+    tenant_column(),
     Column("position", BigInteger, Identity(always=True), nullable=False),
     Column("role", Text, nullable=False),
-    _body("content"),
-    _body("metadata", "{}"),
+    json_column("content"),
+    json_column("metadata", "{}"),
     # The step that received it, or 0 if another execution does; the row stays, so that its key is known.
     Column("heard_at", Integer),
-    _at(),
+    time_column(),
     PrimaryKeyConstraint("execution_id", "key"),
     Index("agent_steered_unheard", "position", postgresql_where=text("heard_at IS NULL")),
 )
@@ -415,28 +371,28 @@ steered = Table(
 commands = Table(
     "agent_commands",
     metadata,
-    _execution(),
+    execution_column(),
     Column("key", Text, nullable=False),
-    _tenant(),
+    tenant_column(),
     Column("position", BigInteger, Identity(always=True), nullable=False),
     Column("kind", Text, nullable=False),
     Column("call_id", Text),
     Column("is_denied", Boolean, nullable=False, server_default=text("false")),
-    _at(),
-    _optional_at("delivered_at"),
+    time_column(),
+    optional_time_column("delivered_at"),
     PrimaryKeyConstraint("execution_id", "key"),
-    _one_of("kind", *CommandKind),
+    one_of("kind", *CommandKind),
     Index("agent_commands_undelivered", "position", postgresql_where=text("delivered_at IS NULL")),
 )
 
 settlements = Table(
     "agent_settlements",
     metadata,
-    _execution(),
+    execution_column(),
     Column("key", Text, nullable=False),
-    _tenant(),
+    tenant_column(),
     Column("status", Text, nullable=False),
-    _at(),
+    time_column(),
     PrimaryKeyConstraint("execution_id", "key"),
 )
 
@@ -445,10 +401,10 @@ settlements = Table(
 streams = Table(
     "agent_streams",
     metadata,
-    _id("stream_id"),
-    _tenant(),
+    id_column("stream_id"),
+    tenant_column(),
     Column("head", BigInteger, nullable=False, server_default=text("0")),
-    _at("last_at"),
+    time_column("last_at"),
     PrimaryKeyConstraint("stream_id"),
 )
 
@@ -457,12 +413,12 @@ envelopes = Table(
     metadata,
     Column("stream_id", Uuid, ForeignKey("agent_streams.stream_id", ondelete="CASCADE"), nullable=False),
     Column("seq", BigInteger, nullable=False),
-    _tenant(),
-    _id(),
+    tenant_column(),
+    id_column(),
     Column("type", Text, nullable=False),
     Column("execution_id", Uuid, nullable=False),
-    _body("payload"),
-    _at(),
+    json_column("payload"),
+    time_column(),
     PrimaryKeyConstraint("stream_id", "seq"),
     UniqueConstraint("id"),
 )
@@ -481,9 +437,9 @@ journal = Table(
 gateways = Table(
     "agent_gateways",
     metadata,
-    _id(),
+    id_column(),
     Column("url", Text, nullable=False),
-    _at("seen_at"),
+    time_column("seen_at"),
     PrimaryKeyConstraint("id"),
 )
 
@@ -492,14 +448,14 @@ gateways = Table(
 answers = Table(
     "agent_answers",
     metadata,
-    _tenant(),
+    tenant_column(),
     Column("user_id", Text, nullable=False),
     Column("key", Text, nullable=False),
     # Of the answered request: another request must not use its key.
     Column("digest", Text, nullable=False),
     Column("status", Integer, nullable=False),
-    _body("body"),
-    _at(),
+    json_column("body"),
+    time_column(),
     # The object of the response, which is deleted with it.
     Column("session_id", Uuid, ForeignKey("agent_sessions.id", ondelete="CASCADE")),
     Column("execution_id", Uuid, ForeignKey("agent_executions.id", ondelete="CASCADE")),
@@ -513,13 +469,13 @@ answers = Table(
 claims = Table(
     "agent_claims",
     metadata,
-    _tenant(),
+    tenant_column(),
     Column("user_id", Text, nullable=False),
     Column("key", Text, nullable=False),
     Column("digest", Text, nullable=False),
     Column("owner", Uuid, nullable=False),
-    _at(),
-    _at("expires_at"),
+    time_column(),
+    time_column("expires_at"),
     PrimaryKeyConstraint("tenant_id", "user_id", "key"),
     Index("agent_claims_oldest", "created_at"),
 )
@@ -527,15 +483,15 @@ claims = Table(
 api_keys = Table(
     "agent_api_keys",
     metadata,
-    _id(),
-    _tenant(),
+    id_column(),
+    tenant_column(),
     Column("name", Text, nullable=False),
     Column("digest", Text, nullable=False),
     Column("user_id", Text),
     Column("scopes", ARRAY(Text), nullable=False, server_default=text("'{}'")),
-    _at(),
-    _optional_at("last_used_at"),
-    _optional_at("revoked_at"),
+    time_column(),
+    optional_time_column("last_used_at"),
+    optional_time_column("revoked_at"),
     PrimaryKeyConstraint("id"),
     UniqueConstraint("digest"),
     Index("agent_api_keys_newest", "tenant_id", *_NEWEST_FIRST),

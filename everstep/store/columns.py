@@ -1,0 +1,67 @@
+"""Columns, references and indexes that the tables share."""
+
+from typing import Any
+
+from sqlalchemy import JSON, CheckConstraint, Column, DateTime, Double, ForeignKey, Index, Text, Uuid, text
+
+_NOW = text("clock_timestamp()")
+
+
+def tenant_column() -> Column[Any]:
+    """Return the column of a row's tenant."""
+    return Column("tenant_id", Text, nullable=False)
+
+
+def id_column(name: str = "id") -> Column[Any]:
+    """Return a column for a UUID."""
+    return Column(name, Uuid, nullable=False)
+
+
+def json_column(name: str, default: str | None = None) -> Column[Any]:
+    """Return a JSON column that is never null, optionally with a default."""
+    return Column(name, JSON, nullable=False, server_default=default and text(f"'{default}'"))
+
+
+def optional_json_column(name: str) -> Column[Any]:
+    """Return a nullable JSON column."""
+    return Column(name, JSON(none_as_null=True))
+
+
+def time_column(name: str = "created_at") -> Column[Any]:
+    """Return a timestamp column with the current time as default."""
+    return Column(name, DateTime(timezone=True), nullable=False, server_default=_NOW)
+
+
+def optional_time_column(name: str) -> Column[Any]:
+    """Return a nullable timestamp column."""
+    return Column(name, DateTime(timezone=True))
+
+
+def execution_column(name: str = "execution_id") -> Column[Any]:
+    """Return a reference to the owning execution."""
+    owner = ForeignKey("agent_executions.id", ondelete="CASCADE")
+    return Column(name, Uuid, owner, nullable=False)
+
+
+def one_of(column: str, *words: str) -> CheckConstraint:
+    """Return a constraint that allows only these words."""
+    listed = ", ".join(f"'{word}'" for word in words)
+    return CheckConstraint(f"{column} IN ({listed})", name=column)
+
+
+def later_reference(name: str, table: str) -> Column[Any]:
+    """Return a reference to a row that is inserted later in the same transaction and can be deleted alone."""
+    later = ForeignKey(
+        f"{table}.id", ondelete="SET NULL", deferrable=True, initially="DEFERRED", use_alter=True
+    )
+    return Column(name, Uuid, later)
+
+
+def reference_index(name: str, column: str) -> Index:
+    """Return an index for a foreign key, so that deleting the referenced row needs no full scan."""
+    return Index(name, column, postgresql_where=text(f"{column} IS NOT NULL"))
+
+
+def seconds_column(name: str) -> Column[Any]:
+    """Return a column for a duration, 0 by default."""
+    return Column(name, Double, nullable=False, server_default=text("0"))

@@ -1,0 +1,137 @@
+"""The state of the memory store."""
+
+import json
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from everstep.agent_domain.capabilities.approvals import ApprovalRule
+from everstep.agent_domain.errors import NotFound
+from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.messages.messages import Messages
+from everstep.agent_domain.storage.metadata_changes import summed
+from everstep.agent_domain.storage.steps import Material, StepBefore
+from everstep.agent_domain.stream.bus import NOBODY, EnvelopeBus
+from everstep.agent_domain.stream.records import StoredEnvelope
+from everstep.agent_domain.values import EMPTY, FrozenDict
+from everstep.store import bodies, transcripts
+from everstep.store.memory_records import MemoryCall, MemoryExecution, MemoryStream, require_active
+
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+def _system_clock() -> datetime:
+    return datetime.now(UTC)
+
+
+class MemoryBase:
+    """The executions and streams of the memory store, and lookups in them."""
+
+    def __init__(self, now: Callable[[], datetime] = _system_clock, bus: EnvelopeBus = NOBODY) -> None:
+        self._now = now
+        self._bus = bus
+        self._executions: dict[UUID, MemoryExecution] = {}
+        self._streams: dict[UUID, MemoryStream] = {}
+
+    def _find(self, ref: ExecutionRef) -> MemoryExecution | None:
+        execution = self._executions.get(ref.execution_id)
+        return execution if execution and execution.ref.tenant_id == ref.tenant_id else None
+
+    def _existing(self, ref: ExecutionRef) -> MemoryExecution:
+        execution = self._find(ref)
+        if execution is None:
+            raise NotFound("execution", ref.execution_id)
+        return execution
+
+    def _named(self, ref: ExecutionRef, execution_id: UUID | None) -> MemoryExecution | None:
+        return None if execution_id is None else self._existing(replace(ref, execution_id=execution_id))
+
+    def _open(self, ref: ExecutionRef) -> MemoryExecution:
+        execution = self._existing(ref)
+        require_active(execution)
+        return execution
+
+    def _call(self, ref: ExecutionRef, call_id: str) -> tuple[MemoryExecution, MemoryCall]:
+        execution = self._find(ref)
+        call = execution.calls.get(call_id) if execution else None
+        if execution is None or call is None:
+            raise NotFound("call", call_id)
+        return execution, call
+
+    def _conversation(self, execution: MemoryExecution) -> Messages:
+        said = [execution.said[place] for place in sorted(execution.said)]
+        while execution.continues:
+            until, execution = execution.continues_until, self._executions[execution.continues]
+            places = sorted(
+                place for place in execution.said if until is None or transcripts.is_said_by(place, until)
+            )
+            said[:0] = [execution.said[place] for place in places]
+        return tuple(said)
+
+    def _metadata(self, execution: MemoryExecution, before: tuple[int, int] | None = None) -> FrozenDict:
+        """Return the metadata, including that of the continued execution, optionally before a place."""
+        earlier, until = EMPTY, execution.continues_until
+        if execution.continues:
+            end = None if until is None else (until + 1, -sys.maxsize)
+            earlier = self._metadata(self._executions[execution.continues], end)
+        began = transcripts.begun_with(earlier, execution.agent_metadata)
+        return summed(began, execution.noted(before))
+
+    def _material(
+        self, execution: MemoryExecution, heard: Messages = (), number: int | None = None
+    ) -> Material:
+        return Material(
+            execution.spec.model_copy(update={"listed": execution.listed or execution.spec.listed}),
+            (*self._conversation(execution), *heard),
+            self._metadata(execution),
+            execution.agent_id,
+            execution.parent_agent_id,
+            execution.plan,
+            _before(execution, number, self._now()),
+            remembered_rules(execution),
+            self._task(execution),
+            execution.clocks,
+        )
+
+    def _task(self, execution: MemoryExecution) -> str | None:
+        earlier = self._task(self._executions[execution.continues]) if execution.continues else None
+        return transcripts.task_of(sorted(execution.said.items()), earlier)
+
+    def _append(self, execution: MemoryExecution, news: Iterable[bodies.News]) -> None:
+        """Number the envelopes that are not stored yet; timestamps increase even if the clock does not."""
+        stream_id = execution.ref.stream_id
+        stream = self._streams[stream_id]
+        head = len(stream.envelopes)
+        for item in news:
+            if item.id in stream.known:
+                continue
+            last = stream.envelopes[-1].created_at if stream.envelopes else None
+            now = self._now()
+            at = max(now, last + timedelta(microseconds=1)) if last else now
+            payload = bodies.document(json.loads(item.payload), "the payload")
+            seq, execution_id = len(stream.envelopes) + 1, execution.ref.execution_id
+            stream.known.add(item.id)
+            stream.envelopes.append(
+                StoredEnvelope(stream_id, seq, item.id, item.type, execution_id, payload, at)
+            )
+        if len(stream.envelopes) > head and self._bus.wants(stream_id):
+            self._bus.publish(stream_id, stream.envelopes[head:])
+
+
+def remembered_rules(execution: MemoryExecution) -> tuple[ApprovalRule, ...]:
+    """Return the approval rules that people gave for the whole execution."""
+    said = (request.resolution for request in execution.requests.values() if request.resolution)
+    return tuple(resolution.remember for resolution in said if resolution.remember)
+
+
+def _before(execution: MemoryExecution, number: int | None, now: datetime) -> StepBefore | None:
+    """Return the last answered step, or the one before a step that begins."""
+    answered = [step for step, known in execution.steps.items() if known.facts]
+    step = execution.steps.get(max(answered, default=0) if number is None else number - 1)
+    if step is None or step.facts is None:
+        return None
+    calls = [call for call in execution.calls.values() if call.step == step.facts.number]
+    failed = sum(call.record is not None and call.record.error is not None for call in calls)
+    return StepBefore(step.facts, failed, ((step.completed_at or now) - step.started_at) / _MILLISECOND)

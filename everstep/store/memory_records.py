@@ -1,0 +1,206 @@
+"""Records of the memory store, and the values that they hold."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from everstep.agent_domain.ids import ExecutionRef, question_id, request_id
+from everstep.agent_domain.loop.facts import StateInfo
+from everstep.agent_domain.loop.status import ExecutionStatus, StopReason
+from everstep.agent_domain.loop.step_error import StepError
+from everstep.agent_domain.loop.step_facts import CallNeed, StepFacts
+from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.messages.messages import Message
+from everstep.agent_domain.storage.calls import CallRecord, InnerReply
+from everstep.agent_domain.storage.commands import CommandKind
+from everstep.agent_domain.storage.executions import ExecutionEnded, ExecutionRow, ExecutionSpec
+from everstep.agent_domain.storage.metadata_changes import Notes, summed
+from everstep.agent_domain.storage.requests import RequestState, Resolution
+from everstep.agent_domain.storage.steps import RetryWait
+from everstep.agent_domain.stream.records import StoredEnvelope
+from everstep.agent_domain.tools.tools import ToolCall
+from everstep.agent_domain.values import EMPTY, FrozenDict, freeze, frozen_map
+from everstep.store import bodies, transcripts
+from everstep.store.bodies import TERMINAL, encode
+from everstep.store.transcripts import Line
+
+
+@dataclass(slots=True)
+class MemoryStep:
+    """A step."""
+
+    started_at: datetime
+    attempt: int = 1
+    failed_attempts: set[int] = field(default_factory=set[int])
+    facts: StepFacts | None = None
+    response: FrozenDict | None = None
+    errors: tuple[StepError, ...] = ()
+    outcome: FrozenDict | None = None
+    partial_text: str = ""
+    next_index: int | None = None
+    after_seq: int | None = None
+    completed_at: datetime | None = None
+    processed: FrozenDict | None = None
+    wait: RetryWait | None = None
+
+
+@dataclass(slots=True)
+class MemoryCall:
+    """A tool call."""
+
+    call: ToolCall
+    step: int
+    idx: int
+    need: CallNeed
+    args_digest: str
+    state: str = "told"
+    attempts: int = 0
+    started_at: datetime | None = None
+    record: CallRecord | None = None
+
+
+@dataclass(slots=True)
+class MemoryRequest:
+    """A request to a person."""
+
+    id: UUID
+    call: MemoryCall
+    kind: CallNeed
+    request: FrozenDict
+    created_at: datetime
+    state: RequestState = RequestState.OPEN
+    resolution: Resolution | None = None
+
+
+@dataclass(slots=True)
+class MemorySteering:
+    """A steering message."""
+
+    message: Message
+    heard_at: int | None = None
+
+
+@dataclass(slots=True)
+class MemoryCommand:
+    """A command for the workflow."""
+
+    kind: CommandKind
+    call_id: str | None = None
+    is_denied: bool = False
+    is_delivered: bool = False
+
+
+@dataclass(slots=True)
+class MemoryExecution:
+    """An execution with everything that belongs to it."""
+
+    ref: ExecutionRef
+    spec: ExecutionSpec
+    agent_id: UUID
+    parent_agent_id: UUID | None
+    parent_execution_id: UUID | None
+    continues: UUID | None
+    continues_until: int | None
+    agent_metadata: FrozenDict
+    metadata: FrozenDict
+    created_at: datetime
+    user_id: str | None = None
+    plan: FrozenDict = EMPTY
+    status: ExecutionStatus = ExecutionStatus.PENDING
+    step_count: int = 0
+    usage: FrozenDict = field(default_factory=lambda: frozen_map(Usage().to_breakdown()))
+    stop_reason: StopReason | None = None
+    output: FrozenDict | None = None
+    error_message: str | None = None
+    error_told: str | None = None
+    started_at: datetime | None = None
+    completed_at: datetime | None = None
+    last_snapshot_id: UUID | None = None
+    worked_seconds: float = 0.0
+    clocks: StateInfo = StateInfo()
+    kept_snapshots: set[UUID] = field(default_factory=set[UUID])
+    steps: dict[int, MemoryStep] = field(default_factory=dict[int, MemoryStep])
+    said: dict[tuple[int, int], Message] = field(default_factory=dict[tuple[int, int], Message])
+    notes: dict[tuple[int, int], Notes] = field(default_factory=dict[tuple[int, int], Notes])
+    inner_replies: dict[str, InnerReply] = field(default_factory=dict[str, InnerReply])
+    listed: FrozenDict | None = None
+    calls: dict[str, MemoryCall] = field(default_factory=dict[str, MemoryCall])
+    requests: dict[UUID, MemoryRequest] = field(default_factory=dict[UUID, MemoryRequest])
+    steered: dict[str, MemorySteering] = field(default_factory=dict[str, MemorySteering])
+    commands: dict[str, MemoryCommand] = field(default_factory=dict[str, MemoryCommand])
+    settlements: set[str] = field(default_factory=set[str])
+
+    def say(self, step: int, lines: Iterable[Line]) -> None:
+        """Append messages and notes to the transcript of a step."""
+        for line in lines:
+            if line.role == transcripts.NOTE:
+                self.notes[step, line.idx] = transcripts.notes_read(json.loads(line.content))
+            else:
+                self.said[step, line.idx] = message_from(line)
+
+    def noted(self, before: tuple[int, int] | None = None) -> list[Notes]:
+        """Return the notes in order, optionally only those before a place."""
+        return [self.notes[place] for place in sorted(self.notes) if before is None or place < before]
+
+    @property
+    def row(self) -> ExecutionRow:
+        """The execution as clients see it."""
+        return ExecutionRow(
+            ref=self.ref,
+            agent=self.spec.agent,
+            status=self.status,
+            step_count=self.step_count,
+            usage=self.usage,
+            stop_reason=self.stop_reason,
+            output=self.output,
+            error_message=self.error_message,
+            error_told=self.error_told,
+            metadata=summed(self.agent_metadata, self.noted()).merged(self.metadata),
+            created_at=self.created_at,
+            started_at=self.started_at,
+            completed_at=self.completed_at,
+            parent_execution_id=self.parent_execution_id,
+            user_id=self.user_id,
+            last_snapshot_id=self.last_snapshot_id,
+            clocks=self.clocks,
+        )
+
+
+@dataclass(slots=True)
+class MemoryStream:
+    """A stream of envelopes."""
+
+    tenant_id: str
+    envelopes: list[StoredEnvelope] = field(default_factory=list[StoredEnvelope])
+    known: set[UUID] = field(default_factory=set[UUID])
+
+
+def stored(value: object, where: str) -> Any:
+    """Return the value as a database would return it, or refuse it."""
+    return freeze(json.loads(encode(value, where)), where)
+
+
+def stored_document(value: FrozenDict | None, where: str) -> FrozenDict | None:
+    """Return the map as a database would return it, or refuse it; None for None."""
+    return None if value is None else bodies.document(json.loads(encode(value, where)), where)
+
+
+def message_from(line: Line) -> Message:
+    """Return the message of a transcript line."""
+    return transcripts.message_read(line.role, json.loads(line.content), json.loads(line.metadata))
+
+
+def require_active(execution: MemoryExecution) -> None:
+    """Raise `ExecutionEnded` if the execution has ended."""
+    if execution.status in TERMINAL:
+        raise ExecutionEnded(execution.ref.execution_id, execution.status)
+
+
+def close_request(execution: MemoryExecution, call: MemoryCall) -> None:
+    """Resolve the requests of a call."""
+    for identity in (request_id, question_id):
+        if request := execution.requests.get(identity(execution.ref.execution_id, call.call.id)):
+            request.state = RequestState.RESOLVED

@@ -1,0 +1,140 @@
+"""Status changes and snapshots in the memory store."""
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+
+from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.loop.status import ExecutionStatus
+from everstep.agent_domain.loop.step_error import StepError
+from everstep.agent_domain.loop.step_facts import StepFacts
+from everstep.agent_domain.messages.messages import Messages, tool_message
+from everstep.agent_domain.state.state import CANCELLED_CALL
+from everstep.agent_domain.storage.calls import CallRecord
+from everstep.agent_domain.storage.executions import Settlement
+from everstep.agent_domain.values import FrozenDict, frozen_map
+from everstep.store import bodies, transcripts
+from everstep.store.bodies import TERMINAL, encode
+from everstep.store.memory_base import MemoryBase
+from everstep.store.memory_records import (
+    MemoryCall,
+    MemoryExecution,
+    MemoryStep,
+    close_request,
+    stored_document,
+)
+from everstep.store.transcripts import Line
+
+
+class MemoryStatus(MemoryBase):
+    """Status changes and snapshots."""
+
+    async def settle(self, settlement: Settlement) -> bool:
+        """Change the execution's status; return False if the key was used or the execution has ended."""
+        execution = self._existing(settlement.ref)
+        if not _may_settle(execution, settlement):
+            return False
+        told = _prepared(settlement)
+        closing = _closing(execution, settlement)
+        news = bodies.news(settlement.ref.execution_id, settlement.events)
+
+        now, ends = self._now(), settlement.status in TERMINAL
+        execution.settlements.add(settlement.key)
+        if settlement.step:
+            step = execution.steps.setdefault(settlement.step.number, MemoryStep(now))
+            step.facts, step.errors, step.partial_text = told.facts, told.errors, ""
+            step.next_index = step.after_seq = None
+        for call, text, lines in closing:
+            call.state, call.started_at = "done", call.started_at or now
+            call.record = CallRecord(call.call.id, None, None, text, call.started_at, now, 0.0, success=False)
+            execution.say(call.step, lines)
+            close_request(execution, call)
+        if settlement.outcome is not None or ends:
+            _complete_steps(execution, settlement.step, told.outcome, now)
+        execution.status = settlement.status
+        if settlement.status is ExecutionStatus.RUNNING:
+            execution.started_at = execution.started_at or now
+        execution.completed_at = now if ends else None
+        if settlement.step_count is not None:
+            execution.step_count = settlement.step_count
+        if settlement.usage is not None and settlement.usage.total >= execution.usage.get("total", 0):
+            # Usage never decreases, even if its step is incomplete or was abandoned.
+            execution.usage = frozen_map(settlement.usage.to_breakdown())
+        if settlement.stop_reason:
+            execution.stop_reason = settlement.stop_reason
+            execution.metadata = execution.metadata.merged({"stop_reason": settlement.stop_reason})
+        execution.worked_seconds = settlement.worked_seconds or execution.worked_seconds
+        execution.output = told.output or execution.output
+        execution.error_message = settlement.error_message or execution.error_message
+        execution.error_told = settlement.error_told or execution.error_told
+        if settlement.snapshot is not None:
+            execution.last_snapshot_id = bodies.snapshot_id(execution.ref.execution_id, settlement.key)
+        self._append(execution, news)
+        return True
+
+    async def keep_snapshot(self, ref: ExecutionRef, number: int, state: FrozenDict) -> bool:
+        """Store the full state after a step for debugging; return False if this step has a snapshot."""
+        execution = self._open(ref)
+        stored_document(state, "the snapshot")
+        identity = bodies.snapshot_id(ref.execution_id, f"step/{number}")
+        if identity in execution.kept_snapshots:
+            return False
+        execution.kept_snapshots.add(identity)
+        execution.last_snapshot_id = identity
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    facts: StepFacts | None
+    errors: tuple[StepError, ...]
+    outcome: FrozenDict | None
+    output: FrozenDict | None
+
+
+def _prepared(settlement: Settlement) -> _Told:
+    stored_document(settlement.snapshot, "the snapshot")
+    encode(settlement.error_message, "the error message")
+    step = settlement.step
+    return _Told(
+        bodies.facts_read(json.loads(bodies.facts_written(step))) if step else None,
+        bodies.errors_read(json.loads(bodies.errors_written(settlement.errors))),
+        stored_document(settlement.outcome, "the outcome"),
+        stored_document(settlement.output, "the output"),
+    )
+
+
+def _closing(
+    execution: MemoryExecution, settlement: Settlement
+) -> list[tuple[MemoryCall, str, tuple[Line, ...]]]:
+    """Return the calls that will get no result, with the text and messages that replace it."""
+    told = {call_id: messages for call_id, _, messages in settlement.cancelled_calls}
+    ends, step = settlement.status in TERMINAL, settlement.step
+    closing = [
+        call
+        for call in execution.calls.values()
+        if not call.record and (ends or call.call.id in told or (step and step.number == call.step))
+    ]
+    return [(call, *_cancelled(call, told.get(call.call.id, ()))) for call in closing]
+
+
+def _may_settle(execution: MemoryExecution, settlement: Settlement) -> bool:
+    if settlement.only_pending and execution.status is not ExecutionStatus.PENDING:
+        return False
+    return execution.status not in TERMINAL and settlement.key not in execution.settlements
+
+
+def _cancelled(call: MemoryCall, messages: Messages) -> tuple[str, tuple[Line, ...]]:
+    said = messages or (tool_message(CANCELLED_CALL, call.call.id, call.call.name),)
+    return said[-1].text, transcripts.result_lines(said, call.idx)
+
+
+def _complete_steps(
+    execution: MemoryExecution, judged: StepFacts | None, outcome: FrozenDict | None, now: datetime
+) -> None:
+    """Complete every step with facts, and give the outcome to the evaluated one."""
+    shown = {number: step for number, step in execution.steps.items() if step.facts}
+    for number, step in shown.items():
+        step.completed_at = step.completed_at or now
+        if number == (judged.number if judged else max(shown)):
+            step.outcome = step.outcome or outcome

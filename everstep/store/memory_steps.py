@@ -1,0 +1,280 @@
+"""Steps in the memory store."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from everstep.agent_domain.errors import NotFound
+from everstep.agent_domain.ids import ExecutionRef, request_id
+from everstep.agent_domain.loop.status import ExecutionStatus
+from everstep.agent_domain.loop.step_facts import StepFacts
+from everstep.agent_domain.storage.calls import CallRow
+from everstep.agent_domain.storage.executions import Page
+from everstep.agent_domain.storage.steps import (
+    BeginStep,
+    BegunStep,
+    CallToRecord,
+    RecordProcessing,
+    RecordReply,
+    RetryWait,
+    StepRow,
+)
+from everstep.agent_domain.stream.records import EventRecord
+from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map
+from everstep.store import bodies, transcripts
+from everstep.store.bodies import ASKS_PEOPLE, encode
+from everstep.store.cursors import page_size
+from everstep.store.memory_base import MemoryBase
+from everstep.store.memory_records import (
+    MemoryCall,
+    MemoryExecution,
+    MemoryRequest,
+    MemorySteering,
+    MemoryStep,
+    message_from,
+    require_active,
+    stored,
+    stored_document,
+)
+from everstep.store.transcripts import HEARD_BEFORE
+
+
+class MemorySteps(MemoryBase):
+    """Steps: their begin, their text so far, their replies and their processing."""
+
+    async def preview_step(self, ref: ExecutionRef, number: int) -> BegunStep:
+        """Return the result of `begin_step` without steering messages; nothing is written."""
+        execution = self._open(ref)
+        step, material = execution.steps.get(number), self._material(execution, number=number)
+        if step is None:
+            return BegunStep(material)
+        was_silent = step.attempt in step.failed_attempts and not step.partial_text
+        return BegunStep(material, step.facts, step.attempt, was_silent, wait=step.wait)
+
+    async def begin_step(self, begin: BeginStep) -> BegunStep:
+        """Complete the previous step and mark this one as started; a recorded step is returned unchanged."""
+        known = await self.preview_step(begin.ref, begin.number)
+        if known.recorded:
+            return known
+        execution = self._open(begin.ref)
+        outcome = stored_document(begin.outcome, "the outcome")
+        heard = _hearing(execution, begin)
+        said = transcripts.lines([steered.message for steered, _ in heard])
+        placed = [replace(line, idx=idx) for line, (_, idx) in zip(said, heard, strict=True)]
+        material = self._material(execution, tuple(map(message_from, placed)), begin.number)
+        begun = replace(known, material=material)
+        news = bodies.news(begin.ref.execution_id, begin.events(begun))
+
+        for steered, _ in heard:
+            steered.heard_at = begin.number
+        execution.say(begin.number, placed)
+        self._begin(execution, begin, outcome)
+        self._append(execution, news)
+        head = len(self._streams[execution.ref.stream_id].envelopes)
+        return replace(begun, after_seq=head if news else None)
+
+    def _begin(
+        self,
+        execution: MemoryExecution,
+        begin: BeginStep,
+        outcome: FrozenDict | None,
+        seconds_ago: float = 0.0,
+    ) -> None:
+        now, known = self._now(), execution.steps.get(begin.number)
+        started_at = now - timedelta(seconds=seconds_ago)
+        step = execution.steps.setdefault(begin.number, MemoryStep(started_at, begin.attempt))
+        if begin.attempt > step.attempt:
+            step.attempt, step.partial_text = begin.attempt, ""
+            step.next_index = step.after_seq = None
+        if previous := execution.steps.get(begin.number - 1):
+            previous.outcome = previous.outcome or outcome
+            previous.completed_at = previous.completed_at or now
+        # A new step sets the status to running: an earlier status write may be lost. A repeated step may be
+        # paused.
+        if execution.status is ExecutionStatus.PENDING or known is None:
+            execution.status = ExecutionStatus.RUNNING
+        execution.started_at = execution.started_at or now
+        execution.step_count = max(execution.step_count, begin.number - 1)
+
+    async def note_partial(
+        self,
+        ref: ExecutionRef,
+        number: int,
+        attempt: int,
+        text: str,
+        *,
+        next_index: int | None = None,
+        after_seq: int | None = None,
+    ) -> bool:
+        """Store the text so far for late subscribers; return False if the attempt is no longer current."""
+        encode(text, "the text")
+        execution = self._find(ref)
+        step = execution.steps.get(number) if execution else None
+        if step is None or step.attempt != attempt or step.facts is not None:
+            return False
+        step.partial_text, step.next_index, step.after_seq = text, next_index, after_seq
+        return True
+
+    async def note_failure(self, ref: ExecutionRef, number: int, attempt: int) -> int:
+        """Count a failed model call of this step; return the number of failures, this one included."""
+        execution = self._find(ref)
+        step = execution.steps.get(number) if execution else None
+        if step is None:
+            raise NotFound("step", number)
+        step.failed_attempts.add(attempt)
+        return len(step.failed_attempts)
+
+    async def note_wait(
+        self, ref: ExecutionRef, number: int, wait: RetryWait, events: Sequence[EventRecord] = ()
+    ) -> None:
+        """Record that a step waits for its next attempt, unless that attempt or a reply is recorded."""
+        execution = self._find(ref)
+        step = execution.steps.get(number) if execution else None
+        news = bodies.news(ref.execution_id, events)
+        written = bodies.wait_read(json.loads(bodies.wait_written(wait)))
+        if execution is None or step is None or step.attempt != wait.attempt or step.facts is not None:
+            return
+        if execution.status is not ExecutionStatus.RUNNING:
+            return
+        step.wait = written
+        self._append(execution, news)
+
+    async def record_reply(self, reply: RecordReply) -> StepFacts:
+        """Record the model's reply; a reply that an earlier attempt recorded wins."""
+        execution = self._existing(reply.ref)
+        step = execution.steps.get(reply.number)
+        if step and step.facts:
+            return step.facts
+        require_active(execution)
+        settled = {call.id for call in reply.facts.calls if call.is_settled}
+        told = [(idx, call) for idx, call in enumerate(reply.calls) if call.call.id not in settled]
+        if len({call.call.id for _, call in told} - execution.calls.keys()) < len(told):
+            raise bodies.taken_call_id(reply)
+        calls = [_told(reply.number, idx, call) for idx, call in told]
+        now = self._now()
+        asked = [_request(reply, call, given, now) for call, (_, given) in zip(calls, told, strict=True)]
+        facts = bodies.facts_read(json.loads(bodies.facts_written(reply.facts)))
+        errors = bodies.errors_read(json.loads(bodies.errors_written(reply.errors)))
+        response = stored_document(reply.response, "the response")
+        lines = transcripts.reply_lines(reply.messages)
+        added = transcripts.hook_lines(reply.number, reply.added)
+        news = bodies.news(reply.ref.execution_id, reply.events)
+        outcome = stored_document(reply.begins and reply.begins.outcome, "the outcome")
+
+        if reply.begins:
+            self._begin(execution, reply.begins, outcome, reply.facts.seconds)
+        step = execution.steps.setdefault(reply.number, MemoryStep(now, reply.attempt))
+        step.attempt, step.facts, step.response = reply.attempt, facts, response
+        step.errors, step.partial_text, step.next_index, step.after_seq = errors, "", None, None
+        execution.say(reply.number, lines)
+        for number, line in added:
+            execution.say(number, [line])
+        execution.calls |= {call.call.id: call for call in calls}
+        execution.requests |= {request.id: request for request in asked if request.call.need in ASKS_PEOPLE}
+        execution.usage = frozen_map(bodies.added(execution.usage, facts.usage))
+        completed = reply.number if facts.is_complete else reply.number - 1
+        execution.step_count = max(execution.step_count, completed)
+        self._append(execution, news)
+        return reply.facts
+
+    async def record_processing(self, record: RecordProcessing) -> FrozenDict:
+        """Record the result of a step's processors; a result that an earlier attempt recorded wins."""
+        execution = self._existing(record.ref)
+        step = execution.steps.get(record.number)
+        if step is None or step.facts is None:
+            raise NotFound("step", record.number)
+        if step.processed is not None:
+            return step.processed
+        require_active(execution)
+        outcome = stored(record.outcome, "what processors said")
+        added = transcripts.processed_lines(record.number, record.added)
+
+        step.processed = outcome
+        for number, line in added:
+            execution.say(number, [line])
+        return record.outcome
+
+    async def processing(self, ref: ExecutionRef, number: int) -> FrozenDict | None:
+        """Return the recorded result of a step's processors, or None."""
+        execution = self._find(ref)
+        step = execution.steps.get(number) if execution else None
+        return step.processed if step else None
+
+    async def steps(
+        self, ref: ExecutionRef, last: int | None = None, *, with_responses: bool = False
+    ) -> tuple[StepRow, ...]:
+        """Return the steps of an execution, optionally only the last ones."""
+        execution = self._find(ref)
+        if execution is None:
+            return ()
+        numbers = sorted(execution.steps)
+        wanted = numbers if last is None else numbers[len(numbers) - min(last, len(numbers)) :]
+        found = (_step_row(execution, number) for number in wanted)
+        if not with_responses:
+            return tuple(found)
+        return tuple(replace(row, response=execution.steps[row.number].response) for row in found)
+
+    async def steps_after(self, ref: ExecutionRef, after: int = 0, limit: int = 50) -> Page[StepRow]:
+        """Return a page of steps after a step number; the cursor is the `after` of the next page."""
+        size = page_size(limit)
+        execution = self._find(ref)
+        if execution is None:
+            return Page(())
+        left = sorted(number for number in execution.steps if number > after)
+        page = tuple(_step_row(execution, number) for number in left[:size])
+        return Page(page, str(page[-1].number) if len(left) > size else None)
+
+
+def _hearing(execution: MemoryExecution, begin: BeginStep) -> list[tuple[MemorySteering, int]]:
+    """Return the steering messages that this step receives, with their places before the reply."""
+    heard = sum(steered.heard_at == begin.number for steered in execution.steered.values())
+    waiting = [steered for steered in execution.steered.values() if steered.heard_at is None]
+    return list(zip(waiting, range(heard - begin.hears + HEARD_BEFORE, HEARD_BEFORE), strict=False))
+
+
+def _told(step: int, idx: int, told: CallToRecord) -> MemoryCall:
+    encode(told.call.args, f"the arguments of {told.call.name}")
+    return MemoryCall(told.call, step, idx, told.need, told.args_digest)
+
+
+def _request(reply: RecordReply, call: MemoryCall, told: CallToRecord, now: datetime) -> MemoryRequest:
+    identity = request_id(reply.ref.execution_id, call.call.id)
+    return MemoryRequest(identity, call, call.need, stored(told.request or {}, "the request"), now)
+
+
+def _call_row(execution: MemoryExecution, call: MemoryCall) -> CallRow:
+    asked = execution.requests.get(request_id(execution.ref.execution_id, call.call.id))
+    edited = asked.resolution.edited_args if asked and asked.resolution else None
+    return CallRow(call.call, call.state, call.attempts, call.record, call.idx, edited)
+
+
+def _step_row(execution: MemoryExecution, number: int) -> StepRow:
+    step = execution.steps[number]
+    calls = sorted((c for c in execution.calls.values() if c.step == number), key=lambda call: call.idx)
+    said = sorted(place for place in execution.said if place[0] == number)
+    return StepRow(
+        number=number,
+        attempt=step.attempt,
+        facts=step.facts,
+        errors=step.errors,
+        outcome=step.outcome,
+        partial_text=step.partial_text,
+        started_at=step.started_at,
+        completed_at=step.completed_at,
+        messages=tuple(execution.said[place] for place in said),
+        calls=tuple(_call_row(execution, call) for call in calls),
+        heard=sum(idx < 0 for _, idx in said),
+        processed=sum(idx >= transcripts.PROCESSED_FROM for _, idx in said),
+        next_index=step.next_index,
+        after_seq=step.after_seq,
+        processing_seconds=_processing_seconds(step),
+        wait=step.wait,
+    )
+
+
+def _processing_seconds(step: MemoryStep) -> float:
+    if step.processed is None or "raised" in step.processed:
+        # The time of a processor that raised is counted in the failure step.
+        return 0.0
+    return float(step.processed.get("facts", EMPTY).get("seconds") or 0.0)

@@ -1,0 +1,125 @@
+"""Status changes and snapshots in PostgreSQL."""
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Row
+
+from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.messages.messages import Message, tool_message
+from everstep.agent_domain.state.state import CANCELLED_CALL
+from everstep.agent_domain.storage.executions import Settlement
+from everstep.agent_domain.values import FrozenDict
+from everstep.store import (
+    bodies,
+    execution_statements,
+    parameters,
+    status_statements,
+    stream_statements,
+    transcripts,
+)
+from everstep.store.bodies import TERMINAL
+from everstep.store.parameters import whose
+from everstep.store.postgres_writing import PostgresWriter, existing_execution, require_active, saying
+from everstep.store.transaction import Asked
+from everstep.store.transcripts import Line
+
+
+class PostgresStatus(PostgresWriter):
+    """Status changes and snapshots."""
+
+    async def settle(self, settlement: Settlement) -> bool:
+        """Change the execution's status; return False if the key was used or the execution has ended."""
+        ref, is_kept = settlement.ref, settlement.snapshot is not None
+        concerns_session = is_kept or settlement.status in TERMINAL
+        session = [(execution_statements.LOCK_ITS_SESSION, whose(ref))] if concerns_session else []
+        async with self._transaction() as connection:
+            *_, locked, first = await connection.together(
+                *session,
+                (execution_statements.LOCK_EXECUTION, whose(ref)),
+                (status_statements.SETTLE_ONCE, whose(ref) | parameters.settles_once(settlement)),
+            )
+            execution = existing_execution(ref, locked.first())
+            if first.first() is None:
+                return False
+            snapshot_id = bodies.snapshot_id(ref.execution_id, settlement.key) if is_kept else None
+            closed, *_, standing = await connection.together(
+                *_settling(settlement, execution.metadata, snapshot_id)
+            )
+            said = saying(ref, _ended_calls(settlement, closed.all()))
+            kept = _keeping(settlement, execution, snapshot_id, standing.one())
+            news = bodies.session_news(ref.execution_id, settlement.events)
+            told = whose(ref) | parameters.told(news) | {"stream_id": execution.stream_id}
+            append = (stream_statements.APPEND, told)
+            *_, placed = await self._telling(connection, ref, *said, *kept, append, last=True)
+            self._placed(connection, ref, news, placed)
+            return True
+
+    async def keep_snapshot(self, ref: ExecutionRef, number: int, state: FrozenDict) -> bool:
+        """Store the full state after a step for debugging; return False if this step has a snapshot."""
+        async with self._transaction() as connection:
+            _, locked = await connection.together(
+                (execution_statements.LOCK_ITS_SESSION, whose(ref)),
+                (execution_statements.LOCK_EXECUTION, whose(ref)),
+            )
+            execution = existing_execution(ref, locked.first())
+            require_active(ref, execution)
+            snapshot_id = bodies.snapshot_id(ref.execution_id, f"step/{number}")
+            values = parameters.snapshot(execution, snapshot_id, number, state, is_debug=True)
+            (kept,) = await connection.together(
+                (status_statements.KEEP_SNAPSHOT, whose(ref) | values), last=True
+            )
+            return kept.first() is not None
+
+
+def _settling(settlement: Settlement, notes: dict[str, Any], snapshot_id: UUID | None) -> list[Asked]:
+    """Return the writes of a settlement: calls first, the execution last."""
+    ref = settlement.ref
+    changes = [(status_statements.CLOSE_CALLS, parameters.closes(settlement))]
+    if settlement.step:
+        changes.append((status_statements.RECORD_STEP, parameters.failed(settlement, settlement.step)))
+    if settlement.outcome is not None or settlement.status in TERMINAL:
+        changes.append((status_statements.COMPLETE_STEPS, parameters.judged(settlement)))
+    changes.append((status_statements.SETTLE_EXECUTION, parameters.settled(settlement, notes, snapshot_id)))
+    return [(statement, whose(ref) | values) for statement, values in changes]
+
+
+def _keeping(
+    settlement: Settlement, execution: Row[Any], snapshot_id: UUID | None, standing: Row[Any]
+) -> list[Asked]:
+    """Return the writes of the snapshot and of the session's totals."""
+    ref, asked = settlement.ref, list[Asked]()
+    if snapshot_id and settlement.snapshot is not None:
+        values = parameters.snapshot(
+            execution,
+            snapshot_id,
+            standing.step_count,
+            settlement.snapshot,
+            is_final=settlement.is_final,
+            is_debug=settlement.is_debug,
+        )
+        asked.append((status_statements.SNAPSHOT, whose(ref) | values))
+    ends = settlement.status in TERMINAL
+    if (ends or snapshot_id) and execution.session_id and not execution.parent_execution_id:
+        values = {
+            "session_id": execution.session_id,
+            "snapshot_id": snapshot_id,
+            "worked_seconds": standing.worked_seconds if ends else 0.0,
+        }
+        asked.append((status_statements.SETTLE_SESSION, whose(ref) | values))
+    return asked
+
+
+def _ended_calls(settlement: Settlement, closed: Sequence[Row[Any]]) -> list[tuple[int, Line]]:
+    """Return result messages for calls without a result, so that the conversation has no open calls."""
+    told = {call_id: messages for call_id, _, messages in settlement.cancelled_calls}
+    return [
+        (call.step, line)
+        for call in closed
+        for line in transcripts.result_lines(told.get(call.call_id) or _cancelled(call), call.idx)
+    ]
+
+
+def _cancelled(call: Row[Any]) -> tuple[Message, ...]:
+    return (tool_message(CANCELLED_CALL, call.call_id, call.name),)

@@ -1,0 +1,174 @@
+"""Steps in PostgreSQL."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Row, select
+from sqlalchemy.exc import IntegrityError
+
+from everstep.agent_domain.errors import NotFound
+from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.loop.step_facts import StepFacts
+from everstep.agent_domain.storage.steps import BeginStep, BegunStep, RecordProcessing, RecordReply, RetryWait
+from everstep.agent_domain.stream.records import EventRecord
+from everstep.agent_domain.values import FrozenDict
+from everstep.store import (
+    bodies,
+    execution_statements,
+    parameters,
+    rows,
+    step_statements,
+    stream_statements,
+    transcript_statements,
+)
+from everstep.store.bodies import TERMINAL
+from everstep.store.parameters import whose
+from everstep.store.postgres_writing import PostgresWriter, existing_execution, require_active
+from everstep.store.tables import steps, tool_calls
+from everstep.store.transaction import Answer, Transaction
+
+
+class PostgresSteps(PostgresWriter):
+    """Steps: their begin, their text so far, their replies and their processing."""
+
+    async def preview_step(self, ref: ExecutionRef, number: int) -> BegunStep:
+        """Return the result of `begin_step` without steering messages; nothing is written."""
+        async with self._transaction() as connection:
+            # Read the conversation first: it then cannot contain an answer that the step row does not show
+            # yet.
+            said, found, seen = await connection.together(
+                (transcript_statements.TRANSCRIPT, whose(ref)),
+                (step_statements.PREVIEW_STEP, whose(ref) | {"number": number}),
+                (execution_statements.EXECUTION, whose(ref)),
+                last=True,
+            )
+            return _begun(ref, seen, found, said)
+
+    async def begin_step(self, begin: BeginStep) -> BegunStep:
+        """Complete the previous step and mark this one as started; a recorded step is returned unchanged."""
+        ref = begin.ref
+        async with self._transaction() as connection:
+            locked, found, said = await connection.together(
+                (execution_statements.LOCK_EXECUTION, whose(ref)),
+                (step_statements.BEGIN_STEP, whose(ref) | parameters.begun(begin)),
+                (transcript_statements.TRANSCRIPT, whose(ref)),
+            )
+            begun = _begun(ref, locked, found, said)
+            if begun.recorded:
+                return begun
+            stream_id: UUID = locked.one().stream_id
+            news = bodies.session_news(ref.execution_id, begin.events(begun))
+            head = (stream_statements.HEAD, whose(ref) | {"stream_id": stream_id})
+            heads = await self._publish(connection, ref, stream_id, news, head, last=True)
+            return replace(begun, after_seq=heads[0].scalar() if heads else None)
+
+    async def note_partial(
+        self,
+        ref: ExecutionRef,
+        number: int,
+        attempt: int,
+        text: str,
+        *,
+        next_index: int | None = None,
+        after_seq: int | None = None,
+    ) -> bool:
+        """Store the text so far for late subscribers; return False if the attempt is no longer current."""
+        values = {
+            "number": number,
+            "attempt": attempt,
+            "text": text,
+            "next_index": next_index,
+            "after_seq": after_seq,
+        }
+        return bool(await self._all(step_statements.NOTE_PARTIAL, whose(ref) | values))
+
+    async def note_failure(self, ref: ExecutionRef, number: int, attempt: int) -> int:
+        """Count a failed model call of this step; return the number of failures, this one included."""
+        values = whose(ref) | {"number": number, "attempt": attempt}
+        found = await self._all(step_statements.NOTE_FAILURE, values)
+        if not found:
+            raise NotFound("step", number)
+        return found[0].failures
+
+    async def note_wait(
+        self, ref: ExecutionRef, number: int, wait: RetryWait, events: Sequence[EventRecord] = ()
+    ) -> None:
+        """Record that a step waits for its next attempt, unless that attempt or a reply is recorded."""
+        values = {"number": number, "attempt": wait.attempt, "wait": bodies.wait_written(wait)}
+        news = bodies.session_news(ref.execution_id, events)
+        async with self._transaction() as connection:
+            found = (await connection.execute(step_statements.NOTE_WAIT, whose(ref) | values)).first()
+            if found is not None:
+                await self._publish(connection, ref, found.stream_id, news)
+
+    async def record_reply(self, reply: RecordReply) -> StepFacts:
+        """Record the model's reply; a reply that an earlier attempt recorded wins."""
+        ref, begins = reply.ref, reply.begins
+        asked = [(execution_statements.LOCK_EXECUTION, whose(ref))]
+        if begins:
+            begun = parameters.begun(begins, seconds_ago=reply.facts.seconds)
+            asked.append((step_statements.BEGIN_STEP, whose(ref) | begun))
+        news = bodies.session_news(ref.execution_id, reply.events)
+        told = parameters.told(news)
+        asked.append((step_statements.RECORD_REPLY, whose(ref) | parameters.reply(reply) | told))
+        async with self._transaction() as connection:
+            try:
+                locked, *_, recorded = await self._telling(connection, ref, *asked, last=True)
+            except IntegrityError as error:
+                if not _is_taken_call_id(error):
+                    raise
+                raise bodies.taken_call_id(reply) from None
+            execution, known = existing_execution(ref, locked.first()), recorded.first()
+            if execution.status in TERMINAL:
+                return await self._recorded_in_time(connection, reply, execution)
+            self._placed(connection, ref, news, recorded)
+            return reply.facts if known.facts is None else bodies.facts_read(known.facts)
+
+    async def record_processing(self, record: RecordProcessing) -> FrozenDict:
+        """Record the result of a step's processors; a result that an earlier attempt recorded wins."""
+        ref = record.ref
+        values = whose(ref) | parameters.processing(record)
+        async with self._transaction() as connection:
+            locked, recorded = await connection.together(
+                (execution_statements.LOCK_EXECUTION, whose(ref)),
+                (step_statements.RECORD_PROCESSING, values),
+                last=True,
+            )
+            known = recorded.first()
+            if known is None:
+                raise NotFound("step", record.number)
+            if known.processed is not None:
+                return bodies.document(known.processed, "what processors said")
+            require_active(ref, existing_execution(ref, locked.first()))
+            return record.outcome
+
+    async def _recorded_in_time(
+        self, connection: Transaction, reply: RecordReply, execution: Row[Any]
+    ) -> StepFacts:
+        """Return the step if it was recorded before the execution ended, and otherwise refuse the reply."""
+        ref = reply.ref
+        wanted = select(steps.c.facts).where(
+            steps.c.execution_id == ref.execution_id, steps.c.number == reply.number
+        )
+        facts = (await connection.execute(wanted)).scalar()
+        if facts is None:
+            require_active(ref, execution)
+        return bodies.facts_read(facts)
+
+
+def _begun(ref: ExecutionRef, found: Answer, known: Answer, said: Answer) -> BegunStep:
+    """Return a step that begins, or its record."""
+    execution, step = existing_execution(ref, found.first()), known.one()
+    require_active(ref, execution)
+    material = rows.material(execution, said.all(), step)
+    recorded = None if step.facts is None else bodies.facts_read(step.facts)
+    return BegunStep(
+        material, recorded, step.attempt, bool(step.was_silent), wait=bodies.wait_read(step.wait)
+    )
+
+
+def _is_taken_call_id(error: IntegrityError) -> bool:
+    constraint = getattr(getattr(error.orig, "diag", None), "constraint_name", None)
+    return constraint == tool_calls.primary_key.name

@@ -1,0 +1,234 @@
+"""SQL statements of steps."""
+
+from sqlalchemy import text
+
+from everstep.store.stream_statements import ITS_STREAM, PLACED, append_sql
+from everstep.store.transcript_statements import SAYS
+
+_KNOWN_STEP = """
+    WITH known AS (
+        SELECT attempt, facts, wait, attempt = ANY (failed_attempts) AND partial_text = '' AS was_silent
+          FROM agent_steps
+         WHERE execution_id = :execution_id AND number = :number
+    )"""
+
+_STEP_AND_BEFORE = """
+    SELECT known.attempt, known.facts, known.wait, known.was_silent, before.facts AS facts_before,
+           before.failed_calls, before.milliseconds
+      FROM (VALUES (1)) AS one
+      LEFT JOIN known ON true
+      LEFT JOIN (SELECT facts,
+                        extract(epoch FROM coalesce(completed_at, clock_timestamp()) - started_at) * 1000
+                        AS milliseconds,
+                        (SELECT count(*)
+                           FROM agent_tool_calls
+                          WHERE execution_id = :execution_id AND step = :number - 1 AND error IS NOT NULL)
+                        AS failed_calls
+                   FROM agent_steps
+                  WHERE execution_id = :execution_id AND number = :number - 1) AS before ON true
+"""
+
+PREVIEW_STEP = text(_KNOWN_STEP + _STEP_AND_BEFORE)
+
+BEGIN_STEP = text(f"""{_KNOWN_STEP}, fresh AS (
+        SELECT 1
+          FROM agent_executions
+         WHERE id = :execution_id AND tenant_id = :tenant_id AND status IN ('pending', 'running', 'paused')
+           AND NOT EXISTS (SELECT 1 FROM known WHERE facts IS NOT NULL)
+    ), begun AS (
+        INSERT INTO agent_steps AS step (execution_id, tenant_id, number, attempt, started_at)
+        SELECT :execution_id, :tenant_id, :number, :attempt,
+               clock_timestamp() - CAST(:seconds_ago AS double precision) * interval '1 second'
+          FROM fresh
+            ON CONFLICT (execution_id, number) DO UPDATE
+           SET attempt = greatest(step.attempt, excluded.attempt),
+               partial_text = CASE WHEN excluded.attempt > step.attempt THEN '' ELSE step.partial_text END,
+               next_index = CASE WHEN excluded.attempt <= step.attempt THEN step.next_index END,
+               after_seq = CASE WHEN excluded.attempt <= step.attempt THEN step.after_seq END
+    ), previous AS (
+        UPDATE agent_steps
+           SET outcome = coalesce(outcome, CAST(:outcome AS json)),
+               completed_at = coalesce(completed_at, clock_timestamp())
+          FROM fresh
+         WHERE execution_id = :execution_id AND number = :number - 1
+    ), execution AS (
+        UPDATE agent_executions
+           -- A new step runs: an earlier status write may be lost. A repeated step may be paused.
+           SET status = CASE WHEN status = 'pending' OR NOT EXISTS (SELECT 1 FROM known) THEN 'running'
+                             ELSE status END,
+               started_at = coalesce(started_at, clock_timestamp()),
+               step_count = greatest(step_count, :number - 1),
+               updated_at = clock_timestamp()
+          FROM fresh
+         WHERE id = :execution_id
+    ), heard AS (
+        SELECT count(*) AS count FROM agent_steered WHERE execution_id = :execution_id AND heard_at = :number
+    ), waiting AS (
+        SELECT key, row_number() OVER (ORDER BY position) AS place
+          FROM agent_steered
+         WHERE execution_id = :execution_id AND heard_at IS NULL
+    ), hears AS (
+        UPDATE agent_steered
+           SET heard_at = :number
+          FROM fresh, heard, waiting
+         WHERE agent_steered.execution_id = :execution_id AND agent_steered.key = waiting.key
+           AND heard.count + waiting.place <= :hears
+     RETURNING role, content, agent_steered.metadata,
+               heard.count + waiting.place - :hears - 1 - 1000 AS idx
+    ), said AS (
+        INSERT INTO agent_transcript (execution_id, step, idx, tenant_id, role, content, metadata)
+        SELECT :execution_id, :number, idx, :tenant_id, role, content, metadata FROM hears
+    )
+    {_STEP_AND_BEFORE}""")  # noqa: S608 -- our own words
+"""Under the execution's lock. Returns the step as an earlier attempt left it, and the step before. Writes
+nothing if the execution has ended."""
+
+STEP_BEFORE = text("""
+    SELECT facts AS facts_before,
+           extract(epoch FROM coalesce(completed_at, clock_timestamp()) - started_at) * 1000 AS milliseconds,
+           (SELECT count(*)
+              FROM agent_tool_calls call
+             WHERE call.execution_id = :execution_id AND call.step = step.number
+               AND call.error IS NOT NULL) AS failed_calls
+      FROM agent_steps step
+     WHERE execution_id = :execution_id AND tenant_id = :tenant_id AND facts IS NOT NULL
+     ORDER BY number DESC
+     LIMIT 1
+""")
+
+SPENT = """token_usage = token_usage + :tokens,
+               token_breakdown = (
+                   SELECT json_object_agg(
+                              more.kind,
+                              coalesce(CAST(token_breakdown ->> more.kind AS bigint), 0)
+                              + CAST(more.count AS bigint))
+                     FROM json_each_text(CAST(:breakdown AS json)) AS more(kind, count))"""
+
+RECORD_REPLY = text(f"""
+    WITH known AS (
+        SELECT facts
+          FROM agent_steps
+         WHERE execution_id = :execution_id AND number = :number AND facts IS NOT NULL
+    ), fresh AS (
+        SELECT 1
+          FROM agent_executions
+         WHERE id = :execution_id AND tenant_id = :tenant_id AND status IN ('pending', 'running', 'paused')
+           AND NOT EXISTS (SELECT 1 FROM known)
+    ), step AS (
+        INSERT INTO agent_steps (execution_id, tenant_id, number, attempt, facts, response, errors)
+        SELECT :execution_id, :tenant_id, :number, :attempt, CAST(:facts AS json), CAST(:response AS json),
+               CAST(:errors AS json)
+          FROM fresh
+            ON CONFLICT (execution_id, number) DO UPDATE
+           SET attempt = excluded.attempt, facts = excluded.facts, response = excluded.response,
+               errors = excluded.errors, partial_text = '', next_index = NULL, after_seq = NULL
+    ), said AS (
+        {SAYS}
+    ), called AS (
+        INSERT INTO agent_tool_calls (execution_id, call_id, tenant_id, step, idx, name, args, malformed,
+                                      need, args_digest)
+        SELECT :execution_id, call.id, :tenant_id, :number, call.place - 1, call.name,
+               CAST(call.args AS json), call.malformed, call.need, call.digest
+          FROM fresh,
+               unnest(CAST(:call_ids AS text[]), CAST(:names AS text[]), CAST(:args AS text[]),
+                      CAST(:malformed AS text[]), CAST(:needs AS text[]), CAST(:digests AS text[]))
+               WITH ORDINALITY AS call(id, name, args, malformed, need, digest, place)
+         WHERE call.id <> ALL (CAST(:settled AS text[]))
+    ), asked AS (
+        INSERT INTO agent_requests (id, tenant_id, execution_id, user_id, call_id, kind, request)
+        SELECT asked.id, :tenant_id, :execution_id,
+               (SELECT user_id FROM agent_executions WHERE id = :execution_id),
+               asked.call_id, asked.kind, CAST(asked.request AS json)
+          FROM fresh,
+               unnest(CAST(:request_ids AS uuid[]), CAST(:asking AS text[]), CAST(:kinds AS text[]),
+                      CAST(:requests AS text[])) AS asked(id, call_id, kind, request)
+    ), execution AS (
+        UPDATE agent_executions
+           SET {SPENT},
+               step_count = greatest(step_count, :step_count), updated_at = clock_timestamp()
+          FROM fresh
+         WHERE id = :execution_id
+    ), {append_sql(ITS_STREAM, "EXISTS (SELECT 1 FROM fresh)")}
+    SELECT known.facts, {PLACED}
+      FROM (VALUES (1)) AS one
+      LEFT JOIN known ON true
+      LEFT JOIN placed ON true
+     ORDER BY seq
+""")  # noqa: S608 -- our own words
+"""Under the execution's lock. Returns the facts that an earlier attempt recorded and writes nothing, also if
+the execution has ended. Otherwise returns the position of each envelope."""
+
+NOTE_PARTIAL = text("""
+    UPDATE agent_steps
+       SET partial_text = :text, next_index = :next_index, after_seq = :after_seq,
+           noted_at = clock_timestamp()
+     WHERE execution_id = :execution_id AND number = :number AND tenant_id = :tenant_id
+       AND attempt = :attempt AND facts IS NULL
+ RETURNING number
+""")
+"""An attempt that was superseded, or that reports after the reply, changes nothing."""
+
+NOTE_FAILURE = text("""
+    UPDATE agent_steps
+       SET failed_attempts = CASE WHEN :attempt = ANY (failed_attempts) THEN failed_attempts
+                                  ELSE array_append(failed_attempts, CAST(:attempt AS int)) END
+     WHERE execution_id = :execution_id AND number = :number AND tenant_id = :tenant_id
+ RETURNING cardinality(failed_attempts) AS failures
+""")
+
+NOTE_WAIT = text("""
+    UPDATE agent_steps AS step
+       SET wait = CAST(:wait AS json)
+      FROM agent_executions execution
+     WHERE step.execution_id = :execution_id AND step.tenant_id = :tenant_id AND step.number = :number
+       AND step.attempt = :attempt AND step.facts IS NULL
+       AND execution.id = step.execution_id AND execution.status = 'running'
+ RETURNING coalesce(execution.session_id, execution.id) AS stream_id
+""")
+
+PROCESSING = text("""
+    SELECT processed FROM agent_steps
+     WHERE execution_id = :execution_id AND number = :number AND tenant_id = :tenant_id
+""")
+
+RECORD_PROCESSING = text(f"""
+    WITH known AS (
+        SELECT processed
+          FROM agent_steps
+         WHERE execution_id = :execution_id AND number = :number AND tenant_id = :tenant_id
+           AND facts IS NOT NULL
+    ), fresh AS (
+        SELECT 1
+          FROM agent_executions, known
+         WHERE id = :execution_id AND tenant_id = :tenant_id AND status IN ('pending', 'running', 'paused')
+           AND known.processed IS NULL
+    ), step AS (
+        UPDATE agent_steps
+           SET processed = CAST(:processed AS json)
+          FROM fresh
+         WHERE execution_id = :execution_id AND number = :number
+    ), said AS (
+        {SAYS}
+    ), execution AS (
+        UPDATE agent_executions
+           SET updated_at = clock_timestamp()
+          FROM fresh
+         WHERE id = :execution_id
+    )
+    SELECT processed FROM known
+""")  # noqa: S608 -- our own words
+"""Under the execution's lock. Returns the earlier record, or no row if the step has no reply."""
+
+_STEPS = """
+    SELECT number, attempt, facts, errors, outcome, partial_text, next_index, after_seq, wait, started_at,
+           completed_at,
+           -- The time of a processor that raised is counted in the failure step.
+           CASE WHEN processed -> 'raised' IS NULL
+                THEN CAST(processed -> 'facts' ->> 'seconds' AS double precision) END AS processing_seconds,
+           CASE WHEN :with_responses THEN response END AS response
+      FROM agent_steps
+     WHERE execution_id = :execution_id AND tenant_id = :tenant_id"""
+
+LAST_STEPS = text(f"{_STEPS} ORDER BY number DESC LIMIT CAST(:limit AS bigint)")
+
+STEPS_AFTER = text(f"{_STEPS} AND number > CAST(:after AS int) ORDER BY number LIMIT CAST(:limit AS bigint)")
