@@ -144,7 +144,7 @@ async def servers(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def undisturbed(servers: Servers) -> Mapping[str, Account]:
+async def without_outage(servers: Servers) -> Mapping[str, Account]:
     """How the executions end without an outage."""
     accounts, _ = await servers.played(nothing)
     return accounts
@@ -160,12 +160,12 @@ async def undisturbed(servers: Servers) -> Mapping[str, Account]:
     ],
 )
 async def test_nothing_is_lost_or_done_twice(
-    servers: Servers, undisturbed: Mapping[str, Account], outage: Outage
+    servers: Servers, without_outage: Mapping[str, Account], outage: Outage
 ) -> None:
     accounts, place = await servers.played(outage)
 
     assert {account.status for account in accounts.values()} == {ExecutionStatus.COMPLETED}
-    assert accounts == undisturbed
+    assert accounts == without_outage
     # Each reply was paid for once, and each tool ran once.
     assert place.counted("asked") == place.counted("answered") == {"turn 1": 4, "turn 2": 4, "turn 3": 4}
     assert place.counted("ran") == {"look_up": 4, "book": 1, "pay": 1, "jot": 1}

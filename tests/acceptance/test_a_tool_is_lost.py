@@ -105,7 +105,7 @@ async def day(site: Site, executions: Mapping[str, Execution]) -> Day:
 
 
 async def begun(site: Site) -> dict[str, Execution]:
-    """The journalled calls, except for those of the quick tools."""
+    """Start all executions but the one with the quick tools."""
     messages = {
         "slow": "Please take your time",
         "sending": "Please send somebody",

@@ -374,7 +374,7 @@ Playing: TypeAlias = Callable[[Case | str], Awaitable[Mapping[str, Played]]]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def playing(
+async def case_results(
     installation: Installation, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncGenerator[Playing]:
     """All cases, running."""
@@ -396,9 +396,9 @@ async def playing(
 
 
 @pytest.mark.parametrize("name", CRASHES)
-async def test_after_a_kill_the_execution_ends_as_it_would_have(playing: Playing, name: str) -> None:
-    crash, played = CRASHES[name], (await playing(name))[""]
-    expected = (await playing(nothing_happens))[crash.message].account
+async def test_after_a_kill_the_execution_ends_as_it_would_have(case_results: Playing, name: str) -> None:
+    crash, played = CRASHES[name], (await case_results(name))[""]
+    expected = (await case_results(nothing_happens))[crash.message].account
 
     assert played.account.status is ExecutionStatus.COMPLETED
     assert played.account.answer == expected.answer
@@ -409,8 +409,8 @@ async def test_after_a_kill_the_execution_ends_as_it_would_have(playing: Playing
 
 
 @pytest.mark.parametrize("name", CRASHES)
-async def test_after_a_kill_nothing_is_paid_for_or_done_twice(playing: Playing, name: str) -> None:
-    crash, played = CRASHES[name], (await playing(name))[""]
+async def test_after_a_kill_nothing_is_paid_for_or_done_twice(case_results: Playing, name: str) -> None:
+    crash, played = CRASHES[name], (await case_results(name))[""]
     effects = played.site.journal("ran")
 
     assert played.asked == crash.asked
@@ -422,8 +422,8 @@ async def test_after_a_kill_nothing_is_paid_for_or_done_twice(playing: Playing, 
 
 
 @pytest.mark.parametrize("name", [name for name, crash in CRASHES.items() if crash.told])
-async def test_the_model_learns_when_an_effect_is_unknown(playing: Playing, name: str) -> None:
-    played = (await playing(name))[""]
+async def test_the_model_learns_when_an_effect_is_unknown(case_results: Playing, name: str) -> None:
+    played = (await case_results(name))[""]
 
     (asked,) = [entry for entry in played.site.journal("asked") if entry.where == "turn 3"]
     assert asked.told["last"] == UNKNOWN
@@ -433,32 +433,32 @@ async def test_the_model_learns_when_an_effect_is_unknown(playing: Playing, name
 
 
 @pytest.mark.parametrize("name", ["answered", "approved", "resumed"])
-async def test_a_kill_while_nothing_runs_changes_nothing(playing: Playing, name: str) -> None:
-    played = (await playing(a_kill_while_nothing_runs))[name]
+async def test_a_kill_while_nothing_runs_changes_nothing(case_results: Playing, name: str) -> None:
+    played = (await case_results(a_kill_while_nothing_runs))[name]
 
     assert played.account.status is ExecutionStatus.COMPLETED
-    assert played.account == (await playing(nothing_happens))[name].account
+    assert played.account == (await case_results(nothing_happens))[name].account
     assert played.asked == {"turn 1": 3, "turn 2": 3, "turn 3": 3}
     assert played.ran == {"look_up": 3, "book": 1, "transfer": 1}
 
 
-async def test_an_answer_is_received_although_the_question_is_asked_twice(playing: Playing) -> None:
-    played = (await playing(a_kill_as_it_pauses))[""]
+async def test_an_answer_is_received_although_the_question_is_asked_twice(case_results: Playing) -> None:
+    played = (await case_results(a_kill_as_it_pauses))[""]
 
-    assert played.account == (await playing(nothing_happens))["answered"].account
+    assert played.account == (await case_results(nothing_happens))["answered"].account
     assert played.asked == played.answered == ONCE
 
 
-async def test_what_a_lost_worker_wrote_does_not_hide_how_it_ended(playing: Playing) -> None:
-    played = (await playing(a_cancel_as_it_pauses))[""]
+async def test_what_a_lost_worker_wrote_does_not_hide_how_it_ended(case_results: Playing) -> None:
+    played = (await case_results(a_cancel_as_it_pauses))[""]
 
     assert played.account.status is ExecutionStatus.CANCELLED
     assert played.account.told == CANCELLED_CALL
     assert [row["state"] for row in played.account.rows["agent_requests"]] == ["resolved"]
 
 
-async def test_an_answer_is_received_although_its_api_process_died(playing: Playing) -> None:
-    played = await playing(a_kill_of_who_answers)
+async def test_an_answer_is_received_although_its_api_process_died(case_results: Playing) -> None:
+    played = await case_results(a_kill_of_who_answers)
 
     assert played["answered"].account.status is ExecutionStatus.COMPLETED
     assert played["answered"].account.told == "high"
@@ -466,9 +466,9 @@ async def test_an_answer_is_received_although_its_api_process_died(playing: Play
 
 
 @pytest.mark.parametrize("case", [a_kill_while_a_child_works, a_kill_as_a_child_is_accepted])
-async def test_parent_and_child_end_as_if_no_worker_had_been_lost(playing: Playing, case: Case) -> None:
+async def test_parent_and_child_end_as_if_no_worker_had_been_lost(case_results: Playing, case: Case) -> None:
     """1.1.1, 1.1.3, 9.6.2: and every reply is paid for once."""
-    played, expected = await playing(case), await playing(a_child_undisturbed)
+    played, expected = await case_results(case), await case_results(a_child_undisturbed)
 
     assert played["parent"].account.told == "completed: Your room in the Hotel de la Gare is ready."
     for each in ("parent", "child"):
@@ -477,34 +477,34 @@ async def test_parent_and_child_end_as_if_no_worker_had_been_lost(playing: Playi
     assert played["parent"].asked == played["parent"].answered == {"turn 1": 2, "turn 2": 2, "turn 3": 2}
 
 
-async def test_a_worker_that_is_stopped_finishes_its_model_call(playing: Playing) -> None:
-    played = (await playing(a_stop_during_a_call))[""]
+async def test_a_worker_that_is_stopped_finishes_its_model_call(case_results: Playing) -> None:
+    played = (await case_results(a_stop_during_a_call))[""]
 
-    assert played.account == (await playing(nothing_happens))["book"].account
+    assert played.account == (await case_results(nothing_happens))["book"].account
     assert played.asked == played.answered == ONCE
     assert played.ran == {"look_up": 1, "book": 1}
 
 
-async def test_a_call_that_outlasts_the_grace_period_is_handed_over_at_once(playing: Playing) -> None:
-    played = (await playing(a_stop_during_a_long_call))[""]
+async def test_a_call_that_outlasts_the_grace_period_is_handed_over_at_once(case_results: Playing) -> None:
+    played = (await case_results(a_stop_during_a_long_call))[""]
 
-    assert played.account == (await playing(nothing_happens))["book"].account
+    assert played.account == (await case_results(nothing_happens))["book"].account
     assert played.asked == {**ONCE, "turn 2": 2}
     assert played.answered == ONCE
     # Sooner than the missing heartbeats would be noticed.
     assert played.seconds < 10
 
 
-async def test_a_late_reply_of_a_hung_worker_changes_nothing(playing: Playing) -> None:
-    played = (await playing(a_hang_during_a_call))[""]
+async def test_a_late_reply_of_a_hung_worker_changes_nothing(case_results: Playing) -> None:
+    played = (await case_results(a_hang_during_a_call))[""]
 
-    assert played.account == (await playing(nothing_happens))["book"].account
+    assert played.account == (await case_results(nothing_happens))["book"].account
     assert played.asked == {**ONCE, "turn 2": 2}
     assert played.ran == {"look_up": 1, "book": 1}
 
 
-async def test_the_result_of_a_hung_tool_comes_too_late(playing: Playing) -> None:
-    played = (await playing(a_hang_during_a_tool))[""]
+async def test_the_result_of_a_hung_tool_comes_too_late(case_results: Playing) -> None:
+    played = (await case_results(a_hang_during_a_tool))[""]
 
     assert played.account.status is ExecutionStatus.COMPLETED
     assert played.account.told == UNKNOWN
@@ -514,10 +514,10 @@ async def test_the_result_of_a_hung_tool_comes_too_late(playing: Playing) -> Non
 
 @pytest.mark.slow
 async def test_a_worker_that_hangs_without_warning_only_delays(
-    playing: Playing, installation: Installation, tmp_path: Path
+    case_results: Playing, installation: Installation, tmp_path: Path
 ) -> None:
     """It still receives tasks, for ten seconds each: as many at once as it had polled for."""
-    expected = (await playing(nothing_happens))["book"].account
+    expected = (await case_results(nothing_happens))["book"].account
     async with site("a hang", installation, tmp_path / "site") as place:
         first = await place.worker(gates="turn 2")
         execution = await place.start("book")

@@ -67,7 +67,7 @@ def our_pages() -> FastAPI:
 
 @asynccontextmanager
 async def served(app: Starlette) -> AsyncGenerator[str]:
-    """Serve a folder on a free port and return the address."""
+    """Serve an application on a free port and return its address."""
     server = uvicorn.Server(uvicorn.Config(app, "127.0.0.1", 0, log_config=None, lifespan="off"))
     socket = server.config.bind_socket()
     serving = asyncio.create_task(server.serve([socket]))

@@ -20,7 +20,7 @@ from tests.workflows.harness import STORAGE, Storage, connected
 
 
 @pytest.fixture(scope="package", autouse=True)
-def impatient() -> Generator[None]:
+def fast_retries() -> Generator[None]:
     """Retry almost at once, unless a provider asks for a wait."""
     soon = RetryPolicy(initial_interval=timedelta(milliseconds=10), backoff_coefficient=1.0)
     with pytest.MonkeyPatch.context() as patch:

@@ -26,8 +26,8 @@ from everstep.capabilities.critique import UseSelfCritique
 from everstep.local.runner import LocalRunner
 from everstep.workflows.agent_execution import AgentExecution
 from everstep.workflows.contracts import ExecutionInput, workflow_id
+from tests.workflows.failpoints import Lightning
 from tests.workflows.harness import an_agent, at_work
-from tests.workflows.test_agent_execution import Lightning
 
 LOOKS = calls(("look", {"at": "the sea"}), usage=Usage(input=10))
 APPROVED = '{"approved": true, "summary": "Good"}'

@@ -213,7 +213,7 @@ class Both:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def both(services: EmbeddedServices, store: PostgresSessions) -> Mapping[str, Both]:
+async def runs(services: EmbeddedServices, store: PostgresSessions) -> Mapping[str, Both]:
     """All of them, in parallel."""
     debugging = Debugging(services, store)
 
@@ -230,10 +230,10 @@ async def both(services: EmbeddedServices, store: PostgresSessions) -> Mapping[s
 @pytest.mark.parametrize("name", DEFINITIONS)
 class TestBothRunners:
     async def test_the_final_snapshot_is_the_state_of_the_in_process_runner(
-        self, both: Mapping[str, Both], name: str
+        self, runs: Mapping[str, Both], name: str
     ) -> None:
         """8.1.3, 4.1.7, 3.5.1; 5.4.4: an error has its reference where it is stored."""
-        kept, here = both[name].kept, both[name].here
+        kept, here = runs[name].kept, runs[name].here
 
         # Here the driver knows the tools; a durable execution stores the tool definitions for the model.
         told = here.to_dict() | {"cachedContext": DEFINITIONS[name]().spec().cached_context}
@@ -241,10 +241,10 @@ class TestBothRunners:
         assert comparable(as_in_process(kept[-1].state)) == comparable(told)
 
     async def test_a_stored_state_can_be_read_and_counts_the_same(
-        self, both: Mapping[str, Both], name: str
+        self, runs: Mapping[str, Both], name: str
     ) -> None:
         """8.1.3, 4.1.7"""
-        kept, here = both[name].kept, AgentState.from_dict(both[name].here.to_dict())
+        kept, here = runs[name].kept, AgentState.from_dict(runs[name].here.to_dict())
         before, last = states(kept)[:-1], AgentState.from_dict(as_in_process(kept[-1].state))
 
         records = last.execution.step_executions
@@ -259,10 +259,10 @@ class TestBothRunners:
 
 
 async def test_a_provider_that_recovers_leaves_no_trace_in_the_steps_of_either_runner(
-    both: Mapping[str, Both],
+    runs: Mapping[str, Both],
 ) -> None:
     """3.5.1: attempts below the loop are no steps."""
-    busy_ones = [AgentState.from_dict(both["busy"].kept[-1].state), both["busy"].here]
+    busy_ones = [AgentState.from_dict(runs["busy"].kept[-1].state), runs["busy"].here]
 
     assert [(state.step_count, state.facts.total_failures) for state in busy_ones] == [(1, 0), (1, 0)]
     assert [state.final_response for state in busy_ones] == ["Done", "Done"]

@@ -363,7 +363,7 @@ async def run_durably(office: Office, case: Case, heard: Mapping[str, list[str]]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def ran(services: EmbeddedServices) -> AsyncGenerator[Mapping[str, Ran]]:
+async def runs(services: EmbeddedServices) -> AsyncGenerator[Mapping[str, Ran]]:
     """Every case, several in parallel: the time limit of one is not spent waiting for all the others."""
     heard: dict[str, list[str]] = {}
     some = asyncio.Semaphore(SOME)
@@ -386,9 +386,9 @@ async def ran(services: EmbeddedServices) -> AsyncGenerator[Mapping[str, Ran]]:
 
 
 @pytest.mark.parametrize("case", BOTH, ids=lambda case: case.name)
-async def test_hooks_and_processors_do_the_same_in_every_shell(ran: Mapping[str, Ran], case: Case) -> None:
+async def test_hooks_and_processors_do_the_same_in_every_shell(runs: Mapping[str, Ran], case: Case) -> None:
     """1.1.6, 2.4.2, 4.3.4, 4.5.2, 4.5.4: decisions, messages, metadata, usage, steps and the end."""
-    durably, locally = ran[case.name].went, await run_locally(case)
+    durably, locally = runs[case.name].went, await run_locally(case)
 
     if case.fails_around_a_call:
         durably, locally = replace(durably, said=()), replace(locally, said=())
@@ -396,23 +396,23 @@ async def test_hooks_and_processors_do_the_same_in_every_shell(ran: Mapping[str,
 
 
 @pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
-async def test_the_effects_of_hooks_and_processors_are_replayed(ran: Mapping[str, Ran], case: Case) -> None:
+async def test_the_effects_of_hooks_and_processors_are_replayed(runs: Mapping[str, Ran], case: Case) -> None:
     """1.1.1, 1.1.2: they do not run in the workflow, so the same decisions follow."""
     replayer = Replayer(
         workflows=[AgentExecution],
         workflow_runner=UnsandboxedWorkflowRunner(),
         data_converter=data_converter(),
     )
-    for run in ran[case.name].history:
+    for run in runs[case.name].history:
         await replayer.replay_workflow(run)
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_change_that_a_durable_execution_cannot_store_is_a_failure_step(
-    ran: Mapping[str, Ran], name: str
+    runs: Mapping[str, Ran], name: str
 ) -> None:
     """4.3.4, 4.5.4: never a stuck workflow, and the error names the alternative."""
-    known = ran[f"refused: {name}"]
+    known = runs[f"refused: {name}"]
 
     assert (known.result.status, known.result.stop_reason) == (AgentStatus.FAILED, StopReason.ERROR)
     assert known.row.status is ExecutionStatus.FAILED
@@ -423,12 +423,12 @@ def test_a_change_that_a_durable_execution_cannot_store_is_a_failure_step(
 @pytest.mark.parametrize("where", EVERYWHERE)
 @pytest.mark.parametrize("change", ESCAPING)
 async def test_an_exception_that_escapes_from_code_is_a_failure_step_in_every_shell(
-    ran: Mapping[str, Ran], where: str, change: Change
+    runs: Mapping[str, Ran], where: str, change: Change
 ) -> None:
     """4.5.4, 1.1.6: in-process, too, where it would end the process that runs the agent."""
     name = f"{where} {change.__name__}"
     case = next(case for case in ALL if case.name == f"refused: {name}")
-    locally, durably = await run_locally(case), ran[case.name].went
+    locally, durably = await run_locally(case), runs[case.name].went
 
     assert (locally.status, locally.reason) == (AgentStatus.FAILED, StopReason.ERROR)
     assert (locally.types, locally.decisions) == (durably.types, durably.decisions)

@@ -27,8 +27,8 @@ from everstep.agent_domain.tools.tools import Effect, ToolContext, ToolOptions
 from everstep.capabilities.llm_query import LlmQueryTool
 from everstep.capabilities.structured_output import UseStructuredOutputs
 from everstep.client.client import Execution
+from tests.workflows.failpoints import Lightning, results
 from tests.workflows.harness import HeldModel, Office, an_agent, at_work, finished
-from tests.workflows.test_agent_execution import Lightning, results
 
 LOOKS = calls(("look", {}), usage=Usage(input=10, output=5))
 DONE = says("Done", Usage(input=20, output=3))

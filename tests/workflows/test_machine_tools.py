@@ -24,8 +24,8 @@ from everstep.capabilities.bash import UseBash
 from everstep.capabilities.files import ListDirTool, SearchFilesTool, UseFileTools
 from everstep.local.runner import LocalRunner
 from tests.everstep.capabilities.bash.surroundings import Surroundings, need_a_sandbox, surroundings
+from tests.workflows.failpoints import Lightning, errors, results
 from tests.workflows.harness import HeldModel, an_agent, at_work, events_of, eventually, finished, scheduled
-from tests.workflows.test_agent_execution import Lightning, errors, results
 
 UNKNOWN = f"Error: {EFFECT_UNKNOWN}"
 AT_WORK = "(setsid sleep 98765 &); (sleep 98765 & sleep 98765) & touch begun; wait"

@@ -36,14 +36,14 @@ from everstep.workflows import agent_execution
 from tests.everstep.capabilities.mcp.counterparts import TIME, everything, everything_over_http, filesystem
 from tests.everstep.capabilities.mcp.hostile_http import HostileHttp, hostile_http
 from tests.everstep.capabilities.mcp.using import hostile, until
+from tests.workflows.failpoints import Lightning, results
 from tests.workflows.harness import Office, WatchedStore, an_agent, an_office, at_work, finished, runs_of
-from tests.workflows.test_agent_execution import Lightning, results
 
 FORGIVING = ErrorPolicy.retry_all(9)
 
 
 @pytest_asyncio.fixture(autouse=True)
-async def closed() -> AsyncGenerator[None]:
+async def close_servers() -> AsyncGenerator[None]:
     """Close every server after a test."""
     yield
     await close_connections()

@@ -32,8 +32,8 @@ from everstep.store.migrate import upgrade
 from everstep.store.sessions import PostgresSessions
 from everstep.workflows import agent_execution
 from tests.everstep.client.parlour import Parlour, receiving
+from tests.workflows.failpoints import Lightning, results
 from tests.workflows.harness import Office, an_agent, at_work, finished, runs_of
-from tests.workflows.test_agent_execution import Lightning, results
 
 FORGIVING = ErrorPolicy.ignore_tool_errors()
 FEW_EVENTS = 30

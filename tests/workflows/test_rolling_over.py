@@ -71,7 +71,7 @@ async def pause_after(office: Office, execution: Execution, steps: int) -> None:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def rolled(services: EmbeddedServices) -> AsyncGenerator[Rolled]:
+async def rollover(services: EmbeddedServices) -> AsyncGenerator[Rolled]:
     """Steps without an end, messages from four people at once, and two pauses."""
     driver = DeterministicAgentDriver.from_steps(WORKS_ON)
     agent = an_agent(tools=[MockTool("work")]).with_driver(driver).with_max_steps(STEPS)
@@ -98,67 +98,69 @@ async def rolled(services: EmbeddedServices) -> AsyncGenerator[Rolled]:
 
 
 class TestRollingOver:
-    def test_no_history_gets_long(self, rolled: Rolled) -> None:
+    def test_no_history_gets_long(self, rollover: Rolled) -> None:
         """1.1.4: one execution is one workflow id, in many runs."""
-        assert len(rolled.runs) >= STEPS * 6 / MOST_EVENTS
+        assert len(rollover.runs) >= STEPS * 6 / MOST_EVENTS
         # Work under way at the limit still finishes: a step, and messages in the meantime.
-        assert max(map(len, rolled.runs)) < MOST_EVENTS + 30
+        assert max(map(len, rollover.runs)) < MOST_EVENTS + 30
 
-    def test_step_numbers_continue(self, rolled: Rolled) -> None:
+    def test_step_numbers_continue(self, rollover: Rolled) -> None:
         """1.1.4: and each is requested once."""
-        asked = [given["number"] for run in rolled.runs for _, given in scheduled(run, "infer")]
+        asked = [given["number"] for run in rollover.runs for _, given in scheduled(run, "infer")]
 
         assert asked == list(range(1, STEPS + 1))
-        assert [step.number for step in rolled.steps] == asked
-        assert (rolled.result.steps, rolled.result.usage) == (STEPS, Usage(output=STEPS))
-        assert (rolled.result.status, rolled.result.stop_reason) == (
+        assert [step.number for step in rollover.steps] == asked
+        assert (rollover.result.steps, rollover.result.usage) == (STEPS, Usage(output=STEPS))
+        assert (rollover.result.status, rollover.result.stop_reason) == (
             AgentStatus.COMPLETED,
             StopReason.STEPS_LIMIT,
         )
 
-    def test_every_message_is_received_once(self, rolled: Rolled) -> None:
+    def test_every_message_is_received_once(self, rollover: Rolled) -> None:
         """1.1.4, 8.3.1: also those that arrived while the history was cut."""
-        told = [text for text in rolled.said if text in MESSAGES]
-        hearing = [run for run in rolled.runs if of_type(run, "WORKFLOW_EXECUTION_UPDATE_ACCEPTED")]
+        told = [text for text in rollover.said if text in MESSAGES]
+        hearing = [run for run in rollover.runs if of_type(run, "WORKFLOW_EXECUTION_UPDATE_ACCEPTED")]
 
         assert sorted(told) == sorted(MESSAGES)
         assert [[text for text in told if text in MESSAGES[person::4]] for person in range(4)] == [
             MESSAGES[person::4] for person in range(4)
         ]
-        assert rolled.result.unheard == 0
+        assert rollover.result.unheard == 0
         assert len(hearing) > 2
 
-    def test_positions_of_viewers_continue(self, rolled: Rolled) -> None:
+    def test_positions_of_viewers_continue(self, rollover: Rolled) -> None:
         """1.1.4: `seq` has no gap, and time is monotonic."""
-        assert [envelope.seq for envelope in rolled.envelopes] == list(range(1, len(rolled.envelopes) + 1))
-        assert all(a.created_at < b.created_at for a, b in pairwise(rolled.envelopes))
+        assert [envelope.seq for envelope in rollover.envelopes] == list(
+            range(1, len(rollover.envelopes) + 1)
+        )
+        assert all(a.created_at < b.created_at for a, b in pairwise(rollover.envelopes))
 
-    def test_settlement_numbers_continue(self, rolled: Rolled) -> None:
+    def test_settlement_numbers_continue(self, rollover: Rolled) -> None:
         """1.1.4, 8.4.1: a later pause is not taken for an earlier one."""
-        told = [e.payload["status"] for e in rolled.envelopes if e.type == "agent.status"]
+        told = [e.payload["status"] for e in rollover.envelopes if e.type == "agent.status"]
 
         assert told == ["processing", "paused", "processing", "paused", "processing", "stopped"]
 
-    def test_clocks_continue(self, rolled: Rolled) -> None:
+    def test_clocks_continue(self, rollover: Rolled) -> None:
         """1.1.4, 2.7.2: age and working time are those of the execution, not of its last run."""
-        began = rolled.runs[0][0].event_time.ToDatetime(tzinfo=UTC)
-        info = rolled.facts.state_info
-        worked = sum(step.facts.seconds for step in rolled.steps if step.facts)
+        began = rollover.runs[0][0].event_time.ToDatetime(tzinfo=UTC)
+        info = rollover.facts.state_info
+        worked = sum(step.facts.seconds for step in rollover.steps if step.facts)
 
         assert info.started_at
         assert abs((info.started_at - began).total_seconds()) < 5
         assert info.cumulative_execution_seconds == pytest.approx(worked)
 
-    def test_only_facts_are_carried(self, rolled: Rolled) -> None:
+    def test_only_facts_are_carried(self, rollover: Rolled) -> None:
         """1.1.4: as much after three hundred steps as after ten."""
         sizes = [
             len(run[0].workflow_execution_started_event_attributes.input.payloads[0].data)
-            for run in rolled.runs[1:]
+            for run in rollover.runs[1:]
         ]
-        last = json_of(rolled.runs[-1][0].workflow_execution_started_event_attributes.input.payloads[0])
+        last = json_of(rollover.runs[-1][0].workflow_execution_started_event_attributes.input.payloads[0])
 
         assert max(sizes) - min(sizes) < 300
         assert set(last) >= {"ref", "plan", "facts"}
         assert datetime.fromisoformat(last["facts"]["state_info"]["started_at"]) == (
-            rolled.facts.state_info.started_at
+            rollover.facts.state_info.started_at
         )

@@ -74,7 +74,7 @@ def command_of(decision: str) -> str:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def ran(services: EmbeddedServices) -> AsyncGenerator[Mapping[str, Ran]]:
+async def runs(services: EmbeddedServices) -> AsyncGenerator[Mapping[str, Ran]]:
     """Every scenario, in parallel."""
     heard: dict[str, list[str]] = {}
 
@@ -105,25 +105,27 @@ async def ran(services: EmbeddedServices) -> AsyncGenerator[Mapping[str, Ran]]:
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 class TestScenarios:
-    def test_the_workflow_decides_as_the_table_says(self, ran: Mapping[str, Ran], scenario: Scenario) -> None:
+    def test_the_workflow_decides_as_the_table_says(
+        self, runs: Mapping[str, Ran], scenario: Scenario
+    ) -> None:
         """1.1.2: every decision is a function of recorded facts, the same in every shell."""
-        assert ran[scenario.name].decisions == list(scenario.decisions)
+        assert runs[scenario.name].decisions == list(scenario.decisions)
 
-    def test_only_the_decisions_are_carried_out(self, ran: Mapping[str, Ran], scenario: Scenario) -> None:
+    def test_only_the_decisions_are_carried_out(self, runs: Mapping[str, Ran], scenario: Scenario) -> None:
         """1.1.2, 5.4.1: the commands in history are the decisions, and there are no others."""
-        assert ran[scenario.name].commands == [command_of(told) for told in scenario.decisions]
+        assert runs[scenario.name].commands == [command_of(told) for told in scenario.decisions]
 
-    def test_it_ends_as_the_table_says(self, ran: Mapping[str, Ran], scenario: Scenario) -> None:
+    def test_it_ends_as_the_table_says(self, runs: Mapping[str, Ran], scenario: Scenario) -> None:
         """3.7.1: status and stop reason, in the workflow's result and in the store."""
-        result, row = ran[scenario.name].result, ran[scenario.name].row
+        result, row = runs[scenario.name].result, runs[scenario.name].row
         assert (result.status, result.stop_reason) == (scenario.status, scenario.reason)
         assert row.stop_reason is scenario.reason
         assert row.output is not None
         assert row.output["stop_reason"] == scenario.reason
 
-    def test_it_counts_as_bare_facts_count(self, ran: Mapping[str, Ran], scenario: Scenario) -> None:
+    def test_it_counts_as_bare_facts_count(self, runs: Mapping[str, Ran], scenario: Scenario) -> None:
         """2.6.1, 2.6.2, 3.4.3: steps, tokens and failures."""
-        known, bare = ran[scenario.name], drive(scenario, lambda _decision: None)
+        known, bare = runs[scenario.name], drive(scenario, lambda _decision: None)
         facts, row = known.facts, known.row
 
         assert (known.result.steps, known.result.usage) == (bare.step_count, bare.usage)
@@ -134,9 +136,11 @@ class TestScenarios:
         assert (row.step_count, row.usage["total"]) == (bare.step_count, bare.usage.total)
         assert [step.number for step in known.steps] == list(range(1, bare.step_count + 1))
 
-    def test_the_trace_shows_why_each_step_followed(self, ran: Mapping[str, Ran], scenario: Scenario) -> None:
+    def test_the_trace_shows_why_each_step_followed(
+        self, runs: Mapping[str, Ran], scenario: Scenario
+    ) -> None:
         """2.1.3, 2.2.1: the outcome of each evaluation is stored with the step that it judged."""
-        told = [step.outcome["resolvedBy"] for step in ran[scenario.name].steps if step.outcome]
+        told = [step.outcome["resolvedBy"] for step in runs[scenario.name].steps if step.outcome]
         judged = [d for d in scenario.decisions[1:] if d.startswith(("infer", "stop"))]
 
         assert told == [name.rsplit(" ", maxsplit=1)[1] for name in judged]

@@ -17,7 +17,7 @@ from tests.workflows.test_subagents import a_boss, a_hand, child_of, hires
 
 
 @pytest_asyncio.fixture(autouse=True)
-async def known(temporal: TemporalClient) -> None:
+async def search_attributes(temporal: TemporalClient) -> None:
     """A server set up by `everstep up` and `everstep db upgrade`; a second run changes nothing."""
     for _ in range(2):
         await register(temporal, SEARCH_ATTRIBUTES)

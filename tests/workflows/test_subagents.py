@@ -32,6 +32,7 @@ from everstep.agent_domain.tools.tools import Effect, ToolContext, ToolOptions
 from everstep.client.client import Execution
 from everstep.workflows import agent_execution
 from everstep.workflows.contracts import Answered
+from tests.workflows.failpoints import Lightning
 from tests.workflows.harness import (
     DEADLINE,
     HeldModel,
@@ -45,7 +46,6 @@ from tests.workflows.harness import (
     progress,
     runs_of,
 )
-from tests.workflows.test_agent_execution import Lightning
 from tests.workflows.test_people import asks, user_input
 
 FORGIVING = ErrorPolicy.ignore_tool_errors()

@@ -23,7 +23,7 @@ WEEK = timedelta(days=7)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def hurried() -> AsyncGenerator[WorkflowEnvironment]:
+async def time_skipping() -> AsyncGenerator[WorkflowEnvironment]:
     """A server with time skipping: each workflow's clock runs ahead on request."""
     async with await WorkflowEnvironment.start_time_skipping_v2(
         ts_config=TimeSkippingConfig(enabled=False),
@@ -46,16 +46,18 @@ def user_input(wait_seconds: float | None = None) -> MockTool:
 ASKS = calls(("user_input", {"prompt": "Which?"}))
 
 
-async def test_a_week_of_waiting_counts_neither_as_work_nor_as_delay(hurried: WorkflowEnvironment) -> None:
+async def test_a_week_of_waiting_counts_neither_as_work_nor_as_delay(
+    time_skipping: WorkflowEnvironment,
+) -> None:
     """2.7.2, 2.7.3, 8.4.1: neither limit counts it: the wall clock restarts at the answer."""
     wall = an_agent(ASKS, ASKS, "Done", tools=[user_input()]).with_name("wall").with_timeout(300)
     work = an_agent(ASKS, ASKS, "Done", tools=[user_input()]).with_name("work").with_cumulative_timeout(60)
-    async with at_work(hurried.client, wall, work) as office:
+    async with at_work(time_skipping.client, wall, work) as office:
         for agent in ("wall", "work"):
             execution = await office.start(agent=agent)
             for answer in ("Red", "Blue"):
                 await office.until_asked(execution)
-                await hurried.fast_forward(execution.workflow, WEEK)
+                await time_skipping.fast_forward(execution.workflow, WEEK)
                 await execution.submit_input(answer)
                 await office.until_resumed(execution)
             result = await finished(execution)
@@ -72,21 +74,21 @@ async def test_a_week_of_waiting_counts_neither_as_work_nor_as_delay(hurried: Wo
             assert seconds_between(events[0], events[-1]) > 2 * WEEK.total_seconds()
 
 
-async def test_a_question_waits_as_long_as_it_may(hurried: WorkflowEnvironment) -> None:
+async def test_a_question_waits_as_long_as_it_may(time_skipping: WorkflowEnvironment) -> None:
     """8.5.5: and not longer: after a week the tool decides."""
     agent = an_agent(ASKS, "Done", tools=[user_input(WEEK.total_seconds())])
-    async with at_work(hurried.client, agent) as office:
+    async with at_work(time_skipping.client, agent) as office:
         execution = await office.start()
         await office.until_asked(execution)
-        await hurried.fast_forward(execution.workflow, WEEK - timedelta(seconds=30))
+        await time_skipping.fast_forward(execution.workflow, WEEK - timedelta(seconds=30))
         assert (await execution.get()).status is ExecutionStatus.PAUSED
-        await hurried.fast_forward(execution.workflow, timedelta(minutes=1))
+        await time_skipping.fast_forward(execution.workflow, timedelta(minutes=1))
         await finished(execution)
 
         assert await office.said(execution) == ["Go", "", "nobody said", "Done"]
 
 
-async def test_back_off_counts_on_the_wall_and_not_as_work(hurried: WorkflowEnvironment) -> None:
+async def test_back_off_counts_on_the_wall_and_not_as_work(time_skipping: WorkflowEnvironment) -> None:
     """2.7.1: with a wall clock limit there is no further step, with a working time limit there is.
 
     The provider asks for a wait that fits into the retry budget (3.5.4); chance adds up to a tenth of it.
@@ -96,10 +98,10 @@ async def test_back_off_counts_on_the_wall_and_not_as_work(hurried: WorkflowEnvi
     agents = [an_agent(busy, works, "Done", tools=tools).with_retry_budget(900) for _ in range(2)]
     wall = agents[0].with_name("wall").with_timeout(300)
     work = agents[1].with_name("work").with_cumulative_timeout(300)
-    async with at_work(hurried.client, wall, work) as office:
+    async with at_work(time_skipping.client, wall, work) as office:
         executions = [await office.start(agent=agent) for agent in ("wall", "work")]
         for execution in executions:
-            await hurried.fast_forward(execution.workflow, timedelta(seconds=661))
+            await time_skipping.fast_forward(execution.workflow, timedelta(seconds=661))
         stopped, done = await asyncio.gather(*map(finished, executions))
 
     assert (stopped.stop_reason, stopped.steps) == (StopReason.TIME_LIMIT, 1)

@@ -19,8 +19,8 @@ from everstep.agent_domain.tools.tools import Effect, ToolContext, ToolOptions
 from everstep.client.client import Execution
 from everstep.workflows import agent_execution
 from tests.toolsets import Shelf
+from tests.workflows.failpoints import Lightning, results
 from tests.workflows.harness import HeldModel, Office, an_agent, an_office, at_work, finished, runs_of
-from tests.workflows.test_agent_execution import Lightning, results
 
 FETCHES = calls(("fetch", {}))
 

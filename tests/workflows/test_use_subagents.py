@@ -34,8 +34,8 @@ from everstep.local.runner import LocalRunner
 from everstep.runtime.agents import AgentBook
 from everstep.runtime.worker import make_worker
 from tests.toolsets import Shelf
+from tests.workflows.failpoints import Lightning, results
 from tests.workflows.harness import HeldModel, Office, an_agent, an_office, at_work, finished, progress
-from tests.workflows.test_agent_execution import Lightning, results
 from tests.workflows.test_subagents import child_of
 
 FORGIVING = ErrorPolicy.ignore_tool_errors()
