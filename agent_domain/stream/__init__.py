@@ -1,1 +1,1 @@
-"""Envelopes: what viewers read, and how it reaches them in order."""
+"""Envelopes, which viewers receive, and their delivery in order."""

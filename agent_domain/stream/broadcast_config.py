@@ -1,4 +1,4 @@
-"""How much viewers are told of an agent's executions."""
+"""Broadcast configuration: how much viewers receive of an agent's executions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -11,7 +11,7 @@ from everstep.agent_domain.values import require_map
 
 @dataclass(frozen=True, slots=True)
 class BroadcastConfig:
-    """How much is told. Steps, tool calls and statuses always are."""
+    """How much viewers receive. Steps, tool calls and statuses are always sent."""
 
     include_stream_chunks: bool = True
     include_continuation_trace: bool = False
@@ -33,7 +33,7 @@ class BroadcastConfig:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "BroadcastConfig":
-        """Read the written form, whose empty one is the default; what it does not know is ignored."""
+        """Read the JSON form; an empty one is the default, and unknown fields are ignored."""
         if not data:
             return STANDARD
         require_map(data, "the broadcast configuration")
@@ -41,22 +41,26 @@ class BroadcastConfig:
 
     @classmethod
     def minimal(cls) -> "BroadcastConfig":
-        """Steps, tool calls and statuses."""
+        """The preset with steps, tool calls and statuses only."""
         return cls(include_stream_chunks=False)
 
     @classmethod
     def standard(cls) -> "BroadcastConfig":
-        """The default: the model's text as well."""
+        """The default preset, which adds the model's text."""
         return cls()
 
     @classmethod
     def debug(cls) -> "BroadcastConfig":
-        """Everything."""
+        """The preset with everything."""
         return cls(include_continuation_trace=True, include_tool_args=True, max_arg_length=500)
 
     @classmethod
     def preset(cls, name: str) -> "BroadcastConfig":
-        """One of the three, by its name."""
+        """A preset by its name: `minimal`, `standard` or `debug`.
+
+        Raises:
+            InvalidInput: There is no such preset.
+        """
         presets = {"minimal": cls.minimal, "standard": cls.standard, "debug": cls.debug}
         if name not in presets:
             raise InvalidInput(f"there is no broadcast preset '{name}'; use: {', '.join(presets)}")

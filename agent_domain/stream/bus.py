@@ -1,7 +1,8 @@
-"""What goes out to viewers as it happens: envelopes once they are stored, and text while it is written.
+"""The envelope bus: it delivers envelopes once they are stored, and text while the model writes it.
 
-The table is the truth, and the bus is quick. Whoever reads it finds by the numbers that something is missing,
-and reads that in the table; so a writer never waits for the bus, and nothing fails because of it.
+The table is authoritative, and the bus is fast. A reader detects gaps by the numbers of the envelopes and
+reads the missing ones from the table. So a writer never waits for the bus, and a failure of the bus does no
+harm.
 """
 
 from collections import deque
@@ -20,14 +21,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Some text of an attempt that is under way; without content, its end."""
+    """A piece of text of a running attempt; an empty chunk marks the end."""
 
     ref: ExecutionRef
     attempt: Attempt
     index: int
-    """Its place among the chunks of the attempt, from 0."""
+    """The position among the chunks of the attempt, from 0."""
     offset: int
-    """How many characters of the attempt come before it."""
+    """The number of characters of the attempt before this chunk."""
     content: str
     after_seq: int | None
     """The stored envelope that it follows."""
@@ -35,7 +36,7 @@ class Chunk:
 
     @property
     def envelope(self) -> Envelope:
-        """As viewers are told."""
+        """The chunk as an envelope."""
         record = stream_chunk(
             self.attempt,
             self.index,
@@ -50,50 +51,50 @@ Frame: TypeAlias = StoredEnvelope | Chunk
 
 
 def envelope_of(frame: Frame) -> Envelope:
-    """What viewers are told."""
+    """The envelope that viewers receive."""
     return frame.envelope if isinstance(frame, Chunk) else Envelope.placed(frame)
 
 
 class EnvelopeBus(Protocol):
-    """Takes what happens in a stream to those who asked for it: fire and forget.
+    """Delivers the events of a stream to its subscribers, without confirmation.
 
-    No method waits, raises, or keeps more than a bounded queue. What this process writes in a stream comes in
-    order; what others write in it comes by other ways, so readers go by `seq`.
+    No method blocks, raises, or buffers more than a bounded queue. Events that this process publishes in a
+    stream arrive in order. Those of other processes arrive by other paths, so readers order by `seq`.
     """
 
     def wants(self, stream_id: UUID) -> bool:
-        """Whether somebody asked for this stream: else there is nothing to prepare."""
+        """Whether the stream has subscribers; otherwise the caller can skip preparing events."""
         ...
 
     def publish(self, stream_id: UUID, envelopes: Sequence[StoredEnvelope]) -> None:
-        """These were committed, with these numbers."""
+        """Publish envelopes that were committed with their numbers."""
         ...
 
     def chunk(self, stream_id: UUID, chunk: Chunk) -> None:
-        """This was written, and is stored nowhere."""
+        """Publish text that is not stored."""
         ...
 
 
 class NullBus:
-    """Where nobody listens."""
+    """A bus without subscribers."""
 
     def wants(self, stream_id: UUID) -> bool:
-        """Nobody does."""
+        """Return False."""
         del stream_id
         return False
 
     def publish(self, stream_id: UUID, envelopes: Sequence[StoredEnvelope]) -> None:
-        """Nobody is told."""
+        """Do nothing."""
 
     def chunk(self, stream_id: UUID, chunk: Chunk) -> None:
-        """Nobody is told."""
+        """Do nothing."""
 
 
 NOBODY = NullBus()
 
 
 class Outbox(Generic[T]):
-    """What waits to be sent to one listener, in order. Chunks give way first, envelopes never."""
+    """The send queue of one subscriber. When it is full, chunks are dropped, envelopes never."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -105,11 +106,11 @@ class Outbox(Generic[T]):
 
     @property
     def is_overrun(self) -> bool:
-        """More envelopes wait than should: whoever sends gives up, and the listener reads the table."""
+        """Whether too many envelopes wait: the sender gives up, and the subscriber reads the table."""
         return len(self._waiting) - self._chunks > self._limit
 
     def put(self, frame: T, *, is_chunk: bool) -> None:
-        """One more. Of an attempt with a hole nothing is any good, so all chunks go at once."""
+        """Add a frame; a full queue drops all chunks at once, as an attempt with a gap is useless."""
         is_full = len(self._waiting) >= self._limit
         if is_full and is_chunk:
             return
@@ -120,7 +121,7 @@ class Outbox(Generic[T]):
         self._chunks += is_chunk
 
     def take(self) -> tuple[T, ...]:
-        """All that waits."""
+        """Remove and return all frames."""
         taken = tuple(frame for frame, _ in self._waiting)
         self._waiting.clear()
         self._chunks = 0

@@ -1,8 +1,8 @@
-"""The names under which streams are watched, and the signature that lets somebody in.
+"""Channels: the names of streams, and the signatures that admit viewers.
 
-A channel names a stream: `agent.session.{id}` and, in short, `agent.{id}` a session's, `agent.execution.{id}`
-that of an execution without one. `private-` before it belongs to Pusher's protocol, which has no other way to
-say that a channel is not for everybody.
+`agent.session.{id}`, or `agent.{id}` for short, is the channel of a session. `agent.execution.{id}` is that
+of an execution without a session. The prefix `private-` belongs to Pusher's protocol, which has no other way
+to mark a channel that needs authorization.
 """
 
 import hashlib
@@ -27,63 +27,82 @@ _CHANNEL = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """Which stream a name means."""
+    """The stream that a channel name refers to."""
 
     stream_id: UUID
     is_session: bool = True
-    """Whether the stream is a session's; an execution's own one otherwise."""
+    """Whether the stream belongs to a session, and not to an execution without one."""
     is_private: bool = False
     """Whether the name has Pusher's prefix."""
 
     @property
     def session_id(self) -> UUID | None:
-        """The session that the stream tells of."""
+        """The session of the stream, if it has one."""
         return self.stream_id if self.is_session else None
 
     @classmethod
     def named(cls, name: str) -> "Channel":
-        """Read a name, however the stream may be called."""
+        """Parse a channel name, in any of its forms.
+
+        Raises:
+            InvalidInput: It is not a channel name.
+        """
         if found := _CHANNEL.fullmatch(name):
             return cls(UUID(found["id"]), found["kind"] != "execution", found["private"] is not None)
         raise InvalidInput("this is no channel of ours; use agent.session.{id} or agent.execution.{id}")
 
 
 class StreamStore(Protocol):
-    """Knows whose streams are."""
+    """Resolves channels to streams."""
 
     async def stream(self, channel: Channel, scope: Scope | None) -> UUID | None:
-        """The stream that a channel means; None if there is none, or none that this scope covers.
+        """The stream of a channel; None if it does not exist or the scope does not cover it.
 
-        An execution inside a session is told about in the session's stream, to those who may see the session.
-        Without a scope it only counts whether there is such a thing.
+        An execution inside a session is published in the session's stream, to viewers who may see the
+        session.
+
+        Args:
+            channel: The channel.
+            scope: The viewer's scope; None checks only whether the session or execution exists.
         """
         ...
 
 
 def channel_signature(secret: str, socket_id: str, channel: str, data: str | None = None) -> str:
-    """What proves that this connection may join; `data` is signed along and told to the gateway."""
+    """The signature that allows a connection to join a channel.
+
+    Args:
+        secret: The gateway's secret.
+        socket_id: The id of the connection.
+        channel: The channel name.
+        data: `channel_data`, which is signed as well and passed to the gateway.
+    """
     signed = f"{socket_id}:{channel}" if data is None else f"{socket_id}:{channel}:{data}"
     return hmac.new(secret.encode(), signed.encode(), hashlib.sha256).hexdigest()
 
 
 def derived_secret(secret: str) -> str:
-    """The gateway's secret where none is set: it follows from the one that signs tokens, and hides it."""
+    """The gateway's default secret, derived from the token secret without revealing that one."""
     return hmac.new(secret.encode(), b"everstep/broadcasting", hashlib.sha256).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelGrant:
-    """What is signed along with a channel: where its viewer was, and how long it may watch."""
+    """The signed data of a subscription: the viewer's position, and how long it may watch."""
 
     since: Position | None = None
     exp: float | None = None
     """When the viewer's token expires, in seconds since 1970."""
     key_id: UUID | None = None
-    """The API key by which it was granted; revoked, it grants nothing."""
+    """The API key that granted access; revoking the key ends it."""
 
     @classmethod
     def read(cls, data: str | None) -> Self:
-        """What `channel_data` says; `InvalidInput` if that cannot be read."""
+        """Parse `channel_data`.
+
+        Raises:
+            InvalidInput: It cannot be read.
+        """
         if data is None:
             return cls()
         with reading("channel_data"):
@@ -97,41 +116,45 @@ class ChannelGrant:
 
 
 def channel_data(since: Position | None, exp: float | None = None, key_id: UUID | None = None) -> str | None:
-    """The same as Pusher's protocol carries it: signed along, so that nobody changes it. None for nothing."""
-    told = {
+    """A grant as `channel_data` of Pusher's protocol, which is signed as well; None for an empty grant."""
+    fields = {
         "since": since and since.to_dict(),
         "exp": exp,
         "key": None if key_id is None else str(key_id),
     }
-    said = {name: value for name, value in told.items() if value is not None}
-    return json_text(said) if said else None
+    given = {name: value for name, value in fields.items() if value is not None}
+    return json_text(given) if given else None
 
 
 def since_of(data: str | None) -> Position | None:
-    """Where the viewer was, if his `channel_data` says so."""
+    """The viewer's position, if its `channel_data` contains one."""
     return ChannelGrant.read(data).since
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """How long somebody may watch: until a moment, and while it is good."""
+    """How long a viewer may watch: until a moment, and while its API key is valid."""
 
     expires_at: float | None = None
-    """Seconds since 1970; None for no such moment."""
+    """Seconds since 1970; None: without a limit."""
     is_good: Callable[[], Awaitable[bool]] | None = None
-    """Asked now and then: keys are revoked."""
+    """Called periodically, because keys can be revoked."""
 
 
 FOR_GOOD = Admission()
 
 
 def event_id(epoch: str, seq: int) -> str:
-    """A position as the id of an event: browsers show the last one when they come back."""
+    """A position as the id of a server-sent event; browsers send the last id when they reconnect."""
     return f"{epoch}:{seq}"
 
 
 def since_event(last: str) -> Position:
-    """Where a viewer was, by the id of the last event that it read, or by a seq alone."""
+    """The viewer's position, from the id of the last event that it read, or from a `seq`.
+
+    Raises:
+        InvalidInput: It is neither.
+    """
     epoch, _, seq = last.rpartition(":")
     if not seq.isdecimal() or not seq.isascii():
         raise InvalidInput("it is no id of an event, and no seq either; 0 asks for everything")

@@ -1,18 +1,18 @@
-"""Cuts the text of one attempt into chunks, once for all who read it."""
+"""Splits the text of one attempt into chunks, once for all readers."""
 
 from dataclasses import dataclass
 from math import inf
 
 GAP_SECONDS = 0.02
-"""So long text gathers before it is sent, unless there is much of it."""
+"""How long text is buffered before it is sent, unless a chunk is full."""
 
 MOST_CHARACTERS = 1024
-"""So much is sent at once."""
+"""The maximum length of a chunk."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some of the text, with its place among the pieces and in the text; the last one is empty."""
+    """A chunk of the text, with its position among the chunks and in the text; the last one is empty."""
 
     index: int
     offset: int
@@ -20,7 +20,7 @@ class Piece:
 
 
 class Cutter:
-    """Takes text as it is written, and gives pieces as they are due; whoever asks says what time it is."""
+    """Buffers text and returns the chunks that are due; the caller passes the time."""
 
     def __init__(self) -> None:
         self._text = ""
@@ -28,16 +28,16 @@ class Cutter:
         self._next = -inf
 
     def heard(self, text: str) -> None:
-        """Some more text."""
+        """Buffer more text."""
         self._text += text
 
     @property
     def due_at(self) -> float | None:
-        """When there will be another piece, if nothing more is heard."""
+        """When the next chunk is due, if no more text arrives; None without buffered text."""
         return self._next if self._text else None
 
     def due(self, now: float) -> list[Piece]:
-        """The pieces to be sent now: the first text at once, a full one at once, and what has gathered."""
+        """The chunks to send now: the first text and full chunks immediately, the rest after the interval."""
         text, start, pieces = self._text, 0, list[Piece]()
         while len(text) - start >= MOST_CHARACTERS or (start < len(text) and now >= self._next):
             pieces.append(self._piece(text[start : start + MOST_CHARACTERS]))
@@ -47,7 +47,7 @@ class Cutter:
         return pieces
 
     def ended(self) -> list[Piece]:
-        """What is left, and the piece that closes the text; nothing if there never was any."""
+        """The remaining text, and the chunk that closes it; nothing if there was no text at all."""
         rest = self.due(inf)
         return [*rest, self._piece("")] if self._index else []
 

@@ -1,11 +1,11 @@
-"""What those who watch an execution are told: envelopes, and all that may stand in them.
+"""Envelopes: the events of an execution as viewers receive them.
 
-A record is one piece of news with its payload; `Envelope.of` adds whose it is and when it happened. Its key
-names the news within the execution, and the envelope's id follows from the key: whoever writes the
-same news twice finds the first. Storing an envelope numbers it (`seq`, without a gap within a stream);
-what is only streamed past is not stored and has no number.
+An `EventRecord` is an event with its payload; `Envelope.of` adds its execution and its time. The record's key
+is unique within the execution, and the envelope's id is derived from it, so recording an event twice yields
+the first envelope. Storing an envelope numbers it (`seq`, without gaps within a stream). Ephemeral envelopes
+are sent without being stored, and have no number.
 
-The functions below are all there is to tell, one for each type of envelope.
+The functions below build the records, one for each type of envelope.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,7 +40,7 @@ from everstep.agent_domain.values import (
 
 
 class EnvelopeType(StrEnum):
-    """The kinds of news. Readers skip those that they do not know."""
+    """The types of envelopes. Readers skip types that they do not know."""
 
     AGENT_STATUS = "agent.status"
     AGENT_STEP_STARTED = "agent.step.started"
@@ -58,39 +58,39 @@ class EnvelopeType(StrEnum):
 
 
 EPHEMERAL = frozenset({EnvelopeType.AGENT_STREAM_CHUNK, EnvelopeType.AGENT_STREAM_SNAPSHOT})
-"""Neither stored nor replayed: what they carry is worthless once the step is complete."""
+"""Neither stored nor replayed: their content is useless once the step is complete."""
 
 TELEMETRY = "agent."
-"""The prefix of every type that tells of a run; the other types announce a stored message."""
+"""The prefix of the types that report on an execution; other types announce a stored message."""
 
 TIME_DIGITS = 3
 MESSAGE_DIGITS = 6
-"""An announcement has the `created_at` of its message, so that both sort alike."""
+"""An announcement has the `created_at` of its message, so that both sort the same."""
 
 
 def time_digits(kind: str) -> int:
-    """The digits of a second that an envelope of this type shows."""
+    """The number of digits after the second in an envelope of this type."""
     return TIME_DIGITS if kind.startswith(TELEMETRY) else MESSAGE_DIGITS
 
 
 def channel_of(session_id: UUID | None, execution_id: UUID) -> str:
-    """Where an execution is told about: in its session, or by itself if it has none."""
+    """The channel of an execution: that of its session, or its own if it has no session."""
     return f"agent.execution.{execution_id}" if session_id is None else f"agent.{session_id}"
 
 
 @dataclass(frozen=True, slots=True)
 class Envelope(Mapping[str, Any]):
-    """One piece of news about an execution, as it is stored and sent.
+    """One event of an execution, as it is stored and sent.
 
-    It reads as its written form, too: `envelope["type"]`, `dict(envelope)`. Ids are UUIDs in all that
-    Everstep stores; only an adapter in an application may carry the application's own texts.
+    It is also a mapping of its JSON form: `envelope["type"]`, `dict(envelope)`. All ids that Everstep stores
+    are UUIDs; only the adapter of an application may use other texts.
     """
 
     type: str
     session_id: UUID | None
     execution_id: UUID
     timestamp: datetime
-    """As precise as it is written: see `time_digits`."""
+    """Truncated to the precision of the JSON form; see `time_digits`."""
     payload: FrozenDict
     id: UUID
     seq: int | None = None
@@ -106,13 +106,20 @@ class Envelope(Mapping[str, Any]):
 
     @classmethod
     def of(cls, record: EventRecord, session_id: UUID | None, execution_id: UUID, at: datetime) -> "Envelope":
-        """The envelope of what happened to this execution at this moment; not stored yet."""
+        """An envelope that is not stored yet.
+
+        Args:
+            record: The event.
+            session_id: The session of the execution, if it has one.
+            execution_id: The execution.
+            at: When the event happened.
+        """
         payload = frozen_map(record.payload, "the payload")
         return cls(record.type, session_id, execution_id, at, payload, envelope_id(execution_id, record.key))
 
     @classmethod
     def placed(cls, stored: StoredEnvelope) -> "Envelope":
-        """One that has its place; a stream that is not the execution's own is its session's."""
+        """A stored envelope; a stream with another id than the execution's is that of its session."""
         session_id = None if stored.stream_id == stored.execution_id else stored.stream_id
         return cls(
             stored.type,
@@ -135,7 +142,7 @@ class Envelope(Mapping[str, Any]):
 
     @property
     def channel(self) -> str:
-        """Where it is sent; transports may put a prefix before it."""
+        """The channel on which it is sent; transports may add a prefix."""
         return channel_of(self.session_id, self.execution_id)
 
     @property
@@ -144,11 +151,11 @@ class Envelope(Mapping[str, Any]):
         return self.type in EPHEMERAL
 
     def numbered(self, seq: int) -> "Envelope":
-        """The same, stored under this number."""
+        """A copy with this number."""
         return replace(self, seq=seq)
 
     def to_dict(self) -> dict[str, Any]:
-        """The written form."""
+        """The JSON form."""
         return {
             "type": self.type,
             "session_id": None if self.session_id is None else str(self.session_id),
@@ -161,7 +168,11 @@ class Envelope(Mapping[str, Any]):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Envelope":
-        """Read the written form; what it does not know is ignored."""
+        """Read the JSON form; unknown fields are ignored.
+
+        Raises:
+            InvalidInput: It is not an envelope.
+        """
         with reading("the envelope"):
             require_map(data)
             session_id = data["session_id"]
@@ -202,7 +213,7 @@ def status_changed(
     assistant_name: str | None = None,
     output: Mapping[str, Any] | None = None,
 ) -> EventRecord:
-    """Where the execution stands now; `change` names this change among all of the execution."""
+    """A change of the execution's status; `change` identifies it within the execution."""
     payload = {
         "status": status,
         "previous_status": previous,
@@ -216,7 +227,7 @@ def status_changed(
 
 
 def model_delayed(step_number: int, attempt: int, detail: str, next_attempt_at: datetime) -> EventRecord:
-    """The execution goes on as it was, and asks the model again later; `detail` says why, to anyone."""
+    """A delayed retry of a model call; the status stays the same, and `detail` gives users the reason."""
     status = status_changed(
         WireStatus.PROCESSING,
         WireStatus.PROCESSING,
@@ -231,7 +242,7 @@ def model_delayed(step_number: int, attempt: int, detail: str, next_attempt_at: 
 
 
 def step_started(step_number: int, message_count: int, available_tools: Sequence[str]) -> EventRecord:
-    """A step begins."""
+    """The start of a step."""
     payload = {
         "step_number": step_number,
         "message_count": message_count,
@@ -252,7 +263,7 @@ def step_completed(
     outcome: ContinuationOutcome | None = None,
     trace: bool = False,
 ) -> EventRecord:
-    """A step is recorded; with the trace, also what the evaluation after it came to."""
+    """The completion of a step; with `trace`, it contains the outcome of the evaluation."""
     payload = {
         "step_number": step_number,
         "has_tool_calls": has_tool_calls,
@@ -261,12 +272,12 @@ def step_completed(
         "usage": usage.to_wire(),
         "duration_ms": float(duration_ms),
     }
-    told = {"continuation": _verdict(outcome) if outcome else None} if trace else {}
-    return _record(EnvelopeType.AGENT_STEP_COMPLETED, f"step/{step_number}/completed", payload | told)
+    optional = {"continuation": _verdict(outcome) if outcome else None} if trace else {}
+    return _record(EnvelopeType.AGENT_STEP_COMPLETED, f"step/{step_number}/completed", payload | optional)
 
 
 def continuation_evaluated(step_number: int, outcome: ContinuationOutcome) -> EventRecord:
-    """What the evaluation after a step came to, with every vote."""
+    """The outcome of the evaluation after a step, with every vote."""
     votes = [
         {"criterion": vote.name, "decision": vote.decision, "reason": vote.reason}
         | ({"source": vote.source} if vote.source else {})
@@ -295,11 +306,11 @@ def tool_started(
     step_number: int,
     max_arg_length: int | None = None,
 ) -> EventRecord:
-    """A call begins; with a length, its arguments are told as well, their texts cut to it."""
+    """The start of a tool call; with `max_arg_length`, it contains the arguments, cut to this length."""
     payload = {"tool_name": tool, "tool_call_id": tool_call_id, "args_summary": args_summary(args)}
-    told = {} if max_arg_length is None else {"args": cut_args(args, max_arg_length)}
+    optional = {} if max_arg_length is None else {"args": cut_args(args, max_arg_length)}
     key = f"step/{step_number}/tool/{tool_call_id}/started"
-    return _record(EnvelopeType.AGENT_TOOL_STARTED, key, payload | told)
+    return _record(EnvelopeType.AGENT_TOOL_STARTED, key, payload | optional)
 
 
 def tool_completed(
@@ -312,7 +323,7 @@ def tool_completed(
     duration_ms: float,
     result: object,
 ) -> EventRecord:
-    """A call has its result."""
+    """The completion of a tool call."""
     payload = {
         "tool_name": tool,
         "tool_call_id": tool_call_id,
@@ -325,12 +336,12 @@ def tool_completed(
     return _record(EnvelopeType.AGENT_TOOL_COMPLETED, key, payload)
 
 
-# The model's text, as it is written.
+# The model's text while it is streamed.
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Attempt:
-    """One try at a step's model call; later ones compare as greater."""
+    """An attempt of a step's model call; later ones compare as greater."""
 
     step_number: int
     number: int = 1
@@ -341,14 +352,25 @@ class Attempt:
 
     @property
     def key(self) -> str:
-        """Names the attempt within the execution."""
+        """Identifies the attempt within the execution."""
         return f"step/{self.step_number}/attempt/{self.number}"
 
 
 def stream_chunk(
     attempt: Attempt, index: int, content: str, *, is_complete: bool = False, after_seq: int | None = None
 ) -> EventRecord:
-    """Some more text; the one that closes the stream has none."""
+    """A chunk of text; the chunk that closes the stream is empty.
+
+    Args:
+        attempt: The attempt that writes.
+        index: The position among the chunks of the attempt, from 0.
+        content: The text.
+        is_complete: Whether this chunk closes the stream.
+        after_seq: The stored envelope that it follows.
+
+    Raises:
+        InvalidInput: A closing chunk has content, or another one has none.
+    """
     whole("chunk_index", index, 0)
     if is_complete == bool(content):
         raise InvalidInput("a chunk has content, or it is empty and completes the stream")
@@ -364,7 +386,7 @@ def stream_chunk(
 
 
 def stream_snapshot(attempt: Attempt, next_index: int, content: str, after_seq: int | None) -> EventRecord:
-    """The text so far, for one reader who missed some of it."""
+    """The text so far, for one reader that missed some of it."""
     whole("next_index", next_index, 0)
     payload = {
         "content": content,
@@ -377,7 +399,7 @@ def stream_snapshot(attempt: Attempt, next_index: int, content: str, after_seq: 
 
 
 def attempt_superseded(attempt: Attempt, next_attempt: int) -> EventRecord:
-    """An attempt that had written was given up; readers drop its text."""
+    """The end of an attempt that wrote text and was given up; readers drop the text."""
     whole("next_attempt", next_attempt, attempt.number + 1)
     payload = {
         "step_number": attempt.step_number,
@@ -387,11 +409,11 @@ def attempt_superseded(attempt: Attempt, next_attempt: int) -> EventRecord:
     return _record(EnvelopeType.AGENT_ATTEMPT_SUPERSEDED, f"{attempt.key}/superseded", payload)
 
 
-# People.
+# Questions and approvals.
 
 
 class InputSource(StrEnum):
-    """Where an answer came from."""
+    """The source of an answer."""
 
     USER = "user"
     DEFAULT = "default"
@@ -400,7 +422,7 @@ class InputSource(StrEnum):
 def input_requested(
     request_id: UUID, tool_call_id: str, step_number: int, question: Question, expires_at: datetime | None
 ) -> EventRecord:
-    """A person is asked something."""
+    """A question to a person."""
     payload = {
         "request_id": str(request_id),
         "tool_call_id": tool_call_id,
@@ -416,7 +438,7 @@ def input_requested(
 def input_received(
     request_id: UUID, tool_call_id: str, step_number: int, source: InputSource, message_id: UUID | None
 ) -> EventRecord:
-    """A question has its answer; a default is no message of anybody."""
+    """An answer to a question; a default answer has no message."""
     payload = {
         "request_id": str(request_id),
         "tool_call_id": tool_call_id,
@@ -430,7 +452,7 @@ def input_received(
 def approval_requested(
     request_id: UUID, tool_call_id: str, step_number: int, tool: str, args: Mapping[str, Any]
 ) -> EventRecord:
-    """A person has to allow a call; nothing of its arguments is cut."""
+    """A request to approve a call; its arguments are complete."""
     payload = {
         "request_id": str(request_id),
         "tool_call_id": tool_call_id,
@@ -443,7 +465,7 @@ def approval_requested(
 
 
 def approval_resolved(request_id: UUID, tool_call_id: str, decision: ApprovalDecision) -> EventRecord:
-    """A person has decided about a call."""
+    """A person's decision about a call."""
     payload: dict[str, Any] = {
         "request_id": str(request_id),
         "tool_call_id": tool_call_id,

@@ -1,6 +1,6 @@
-"""Where the gateways are: each says so again and again, and whoever writes asks.
+"""Discovery of gateways: each announces its address periodically, and writers query the addresses.
 
-So a gateway needs no address that others know beforehand, and one that is gone is forgotten.
+So no gateway needs an address that is configured elsewhere, and one that stops is dropped.
 """
 
 from collections.abc import Sequence
@@ -8,22 +8,22 @@ from typing import Protocol
 from uuid import UUID
 
 ANNOUNCE_SECONDS = 5.0
-"""So often a gateway says that it is there."""
+"""The interval of a gateway's announcements."""
 PRESENT_SECONDS = 20.0
-"""Who was silent for so long is not looked for any more."""
+"""A gateway without an announcement for this long counts as gone."""
 
 
 class Gateways(Protocol):
-    """Who is there. Every method is one query; `StoreUnavailable` if there is no answer."""
+    """The registry of gateways. Every method is one query, and raises `StoreUnavailable` on failure."""
 
     async def announce(self, gateway_id: UUID, url: str) -> None:
-        """A gateway is there, and takes links at this URL."""
+        """Announce a gateway that accepts links at this URL."""
         ...
 
     async def withdraw(self, gateway_id: UUID) -> None:
-        """It leaves."""
+        """Remove a gateway."""
         ...
 
     async def present(self, within_seconds: float) -> tuple[str, Sequence[tuple[UUID, str]]]:
-        """The journal's epoch, and the id and URL of every gateway that was announced within so long."""
+        """The journal's epoch, and the id and URL of every gateway announced within this many seconds."""
         ...

@@ -1,8 +1,9 @@
-"""What writers and gateways say to each other: a WebSocket, opened by the writer, and only text on it.
+"""The link protocol between writers and gateways: text messages on a WebSocket that the writer opens.
 
-A writer first tells the epoch of the journal, and again whenever it changes. Then it pushes what happens in
-the streams that the gateway wants, many lines to a message, in the order in which they were put. A gateway
-says which streams it wants and which no longer; over a new connection, all that it wants.
+A writer first sends the epoch of the journal, and sends it again when it changes. Then it pushes the events
+of the streams that the gateway wants, many lines per message, in the order in which they were queued. A
+gateway sends the streams that it wants and those that it no longer wants. On a new connection it sends all
+that it wants.
 """
 
 import hashlib
@@ -21,32 +22,32 @@ from everstep.agent_domain.values import json_text, listed, reading, valid_text
 SUBPROTOCOL = "everstep.link.v1"
 
 MOST_BYTES = 256 * 1024
-"""A message is smaller, or holds one line."""
+"""The maximum size of a message with more than one line."""
 
 MOST_NAMED = 5000
-"""So many streams are named in one message."""
+"""The maximum number of streams in one message."""
 
 _ID = 36
-"""The length of a stream's id; a space follows it."""
+"""The length of a stream's id, which a space follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A writer says of which history it tells."""
+    """From a writer: the epoch of its journal."""
 
     epoch: str
 
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """A writer says what happened: envelopes as JSON, each with its stream."""
+    """From a writer: envelopes as JSON, each with its stream."""
 
     lines: tuple[tuple[UUID, bytes], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Interest:
-    """A gateway says what it wants to hear of from now on, and what no longer."""
+    """From a gateway: the streams to subscribe to and those to unsubscribe from."""
 
     want: frozenset[UUID] = frozenset()
     unwant: frozenset[UUID] = frozenset()
@@ -57,22 +58,22 @@ Message: TypeAlias = str | bytes
 
 
 def link_token(secret: str) -> str:
-    """What a writer shows as its bearer token: the gateway knows the same secret."""
+    """The bearer token of a writer, derived from the secret that it shares with the gateway."""
     return hmac.new(secret.encode(), b"everstep/link", hashlib.sha256).hexdigest()
 
 
 def told(epoch: str) -> str:
-    """The first message of a writer."""
+    """The message with the epoch, which a writer sends first."""
     return json_text({"epoch": epoch})
 
 
 def line(stream_id: UUID, envelope: Envelope) -> bytes:
-    """An envelope as it is pushed."""
+    """An envelope as a line of the protocol."""
     return f"{stream_id} {json_text(envelope.to_dict())}".encode()
 
 
 def messages(lines: Iterable[bytes]) -> list[bytes]:
-    """These lines in as few messages as they fit in."""
+    """Join lines into as few messages as possible."""
     made, size = list[list[bytes]](), MOST_BYTES
     for each in lines:
         size += len(each) + 1
@@ -84,7 +85,7 @@ def messages(lines: Iterable[bytes]) -> list[bytes]:
 
 
 def interests(want: Iterable[UUID], unwant: Iterable[UUID] = ()) -> list[str]:
-    """What a gateway wants and what no longer, in as many messages as it takes."""
+    """The messages of a gateway that subscribe to streams and unsubscribe from others."""
     named = [("want", str(each)) for each in want] + [("unwant", str(each)) for each in unwant]
     made = list[str]()
     for start in range(0, len(named), MOST_NAMED):
@@ -96,7 +97,11 @@ def interests(want: Iterable[UUID], unwant: Iterable[UUID] = ()) -> list[str]:
 
 
 def read_writer(message: Message) -> Told | Pushed:
-    """A message of a writer; `InvalidInput` if it is none."""
+    """Parse a message of a writer.
+
+    Raises:
+        InvalidInput: The message is malformed.
+    """
     with reading("what a writer says"):
         data = message.encode() if isinstance(message, str) else message
         if data.startswith(b"{"):
@@ -108,10 +113,14 @@ def read_writer(message: Message) -> Told | Pushed:
 
 
 def read_gateway(message: Message) -> Interest:
-    """A message of a gateway; `InvalidInput` if it is none. What it does not know is ignored."""
+    """Parse a message of a gateway; unknown keys are ignored.
+
+    Raises:
+        InvalidInput: The message is malformed.
+    """
     with reading("what a gateway says"):
-        said = _object(message)
-        return Interest(*(frozenset(map(UUID, listed(said.get(w, ()), w))) for w in ("want", "unwant")))
+        data = _object(message)
+        return Interest(*(frozenset(map(UUID, listed(data.get(w, ()), w))) for w in ("want", "unwant")))
 
 
 def _object(message: Message) -> dict[str, Any]:

@@ -1,11 +1,11 @@
-"""How a stream is read, the same for everybody who reads one: clients, and the gateway itself.
+"""The reader of a stream, which clients and the gateway share.
 
-Envelopes that are stored are counted by `seq`. One that is not above the last is dropped, the next one is
-applied, and a higher one means that something is missing.
+Stored envelopes are numbered by `seq`. An envelope whose number is not above the last one is dropped, the
+next number is applied, and a higher number means that envelopes are missing.
 
-The *draft* of an execution is the text of its step while the model writes it. Its chunks are counted within
-their attempt, by the same rule. What a later attempt writes replaces what an earlier one wrote, and so does a
-snapshot, for a reader who missed some. The stored message of a completed step wins over its draft.
+The *draft* of an execution is the text of its step while the model writes it. Its chunks are numbered within
+their attempt, by the same rule. The text of a later attempt replaces that of an earlier one. So does a
+snapshot, for a reader that missed chunks. The stored message of a completed step wins over its draft.
 """
 
 from collections.abc import Mapping
@@ -22,33 +22,33 @@ from everstep.agent_domain.stream.envelopes import Envelope, EnvelopeType
 from everstep.agent_domain.values import listed, parse_uuid, reading, require_map, valid_text
 
 MAX_NUMBER = 2**63 - 1
-"""The largest that PostgreSQL can count to."""
+"""The largest `bigint` of PostgreSQL."""
 MAX_EPOCH = 100
-"""Characters."""
+"""The maximum length of an epoch, in characters."""
 MAX_DRAFTS = 100
-"""So many steps of one stream may be under way in a position."""
+"""The maximum number of drafts in a position."""
 REMEMBERED_ENDS = 1000
-"""So many executions that have ended are remembered, so that late chunks do not bring them back."""
+"""The number of ended executions to remember, so that late chunks do not recreate their drafts."""
 
 Attempted = tuple[int, int]
-"""A step's number and an attempt's: later attempts compare as greater."""
+"""The numbers of a step and of an attempt; later attempts compare as greater."""
 
 ENDED: Attempted = (maxsize, 0)
-"""After every attempt: nothing more is written."""
+"""Greater than every attempt: no more text follows."""
 
 
 class Taken(StrEnum):
-    """What became of something that was read."""
+    """The outcome of reading an envelope or chunk."""
 
     APPLIED = "applied"
     DROPPED = "dropped"
-    """It was there already, or belongs to what is over."""
+    """It was read before, or belongs to an attempt or execution that is over."""
     RESYNC = "resync"
-    """Something before it is missing: nothing was applied, and the reader has to ask for it."""
+    """Something before it is missing: nothing was applied, and the reader must request the missing part."""
 
 
 class Place(NamedTuple):
-    """How far a draft has come: which chunk of which attempt comes next. Later ones compare as greater."""
+    """The position in a draft: the next chunk of an attempt. Later positions compare as greater."""
 
     step_number: int
     attempt: int
@@ -56,21 +56,21 @@ class Place(NamedTuple):
 
     @property
     def attempted(self) -> Attempted:
-        """The attempt that writes."""
+        """The step and the attempt of the position."""
         return self[:2]
 
 
 class Draft:
-    """What the latest attempt of an execution's latest step wrote, as far as it is known."""
+    """The received text of the latest attempt of an execution's latest step."""
 
     __slots__ = ("_parts", "floor", "is_complete", "place")
 
     def __init__(self, floor: Attempted = (0, 0)) -> None:
         self.floor = floor
-        """Nothing of an attempt before this one is accepted any more."""
+        """Text of attempts before this one is dropped."""
         self.place = Place(*floor, 0)
         self.is_complete = False
-        """Whether its closing chunk was read, and so everything before it."""
+        """Whether the closing chunk, and so the whole text, was read."""
         self._parts: list[str] = []
 
     @property
@@ -84,7 +84,7 @@ class Draft:
         return self.place.attempted < self.floor
 
     def take(self, at: Place, content: str, is_complete: bool) -> Taken:
-        """A chunk, with its own index for the next one's."""
+        """Read a chunk; `at` has the chunk's own index as `next_index`."""
         attempted = at.attempted
         if attempted < self.floor:
             return Taken.DROPPED
@@ -98,9 +98,9 @@ class Draft:
         return Taken.APPLIED
 
     def replace(self, at: Place, content: str) -> Taken:
-        """A snapshot: all that was written before this place."""
+        """Read a snapshot: the whole text before a position."""
         if at.attempted < self.floor or at <= self.place:
-            # Chunks are cut once, by the writer: an older snapshot of the same attempt says nothing new.
+            # The writer alone splits the text, so an older snapshot of the same attempt has nothing new.
             return Taken.DROPPED
         self._begin(at.attempted)
         self._parts.append(content)
@@ -108,7 +108,7 @@ class Draft:
         return Taken.APPLIED
 
     def fence(self, floor: Attempted) -> None:
-        """Whatever was written before this attempt is over."""
+        """Drop the text of all attempts before this one."""
         if floor <= self.floor:
             return
         if floor[0] == self.place.step_number:
@@ -116,7 +116,7 @@ class Draft:
         self.floor = floor
 
     def settle(self, step_number: int, content: str) -> None:
-        """The stored message of this step: it wins over the text, and nothing is added to it."""
+        """Replace the text by the stored message of the step, which is final."""
         if step_number == self.place.step_number:
             self._parts = [content]
             self.is_complete = True
@@ -133,7 +133,7 @@ _TERMINAL = frozenset(status.value for status in WireStatus if status.is_termina
 
 
 def fence_of(kind: str, payload: Mapping[str, Any]) -> Attempted | None:
-    """The first attempt that may still write after a stored envelope, if it puts an end to earlier ones."""
+    """The first attempt that may still write after a stored envelope; None if it ends no attempt."""
     match kind:
         case EnvelopeType.AGENT_STEP_COMPLETED:
             return _count(payload, "step_number") + 1, 0
@@ -146,7 +146,12 @@ def fence_of(kind: str, payload: Mapping[str, Any]) -> Attempted | None:
 
 
 def place_of(payload: Mapping[str, Any], index: str) -> Place:
-    """Where a chunk (by its `chunk_index`) or a snapshot (by its `next_index`) belongs."""
+    """The position of a chunk or snapshot.
+
+    Args:
+        payload: The payload of the envelope.
+        index: The key of the index: `chunk_index` of a chunk, or `next_index` of a snapshot.
+    """
     return Place(_count(payload, "step_number"), _count(payload, "attempt", 1), _count(payload, index))
 
 
@@ -162,7 +167,7 @@ Id = TypeVar("Id")
 
 
 def remember(ended: dict[Id, None], execution_id: Id) -> None:
-    """Note an execution that has ended, and forget the one that ended longest ago."""
+    """Record an ended execution, and drop the oldest record above the limit."""
     ended[execution_id] = None
     if len(ended) > REMEMBERED_ENDS:
         del ended[next(iter(ended))]
@@ -170,23 +175,27 @@ def remember(ended: dict[Id, None], execution_id: Id) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far somebody has read a stream; in JSON, whoever shows it again goes on from there."""
+    """A reader's position in a stream; a client sends it as JSON to resume from there."""
 
     seq: int = 0
-    """The last stored envelope."""
+    """The number of the last stored envelope."""
     epoch: str | None = None
-    """Of which history; None for whichever there is."""
+    """The epoch of the journal; None for the current one."""
     drafts: Mapping[UUID, Place] = field(default_factory=dict[UUID, Place])
-    """Where the text of steps under way has come to, by execution."""
+    """The positions in the text of running steps, by execution."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The written form."""
+        """The JSON form."""
         written = [{"execution_id": str(of), **place._asdict()} for of, place in self.drafts.items()]
         return {"epoch": self.epoch, "seq": self.seq} | ({"drafts": written} if written else {})
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Position":
-        """Read the written form; what it does not know is ignored."""
+        """Read the JSON form; unknown fields are ignored.
+
+        Raises:
+            InvalidInput: It is not a position.
+        """
         with reading("the position"):
             require_map(data)
             epoch = data.get("epoch")
@@ -203,7 +212,7 @@ class Position:
 
 
 class Reader:
-    """Reads one stream: a session's has the envelopes and the drafts of several executions."""
+    """Reads one stream. A session's stream contains envelopes and drafts of several executions."""
 
     __slots__ = ("_ended", "drafts", "epoch", "seq")
 
@@ -212,17 +221,24 @@ class Reader:
         self.epoch = since.epoch
         self.seq = since.seq
         self.drafts: dict[UUID, Draft] = {}
-        """What is being written, by execution; the text of a settled one is worth what its message says."""
+        """The drafts by execution; the text of a settled draft is superseded by its stored message."""
         self._ended: dict[UUID, None] = {}
 
     @property
     def position(self) -> Position:
-        """Where to go on from: of more drafts than it can name, the last ones."""
+        """The position to resume from, with the latest `MAX_DRAFTS` drafts."""
         places = [(of, draft.place) for of, draft in self.drafts.items() if not draft.is_settled]
         return Position(self.seq, self.epoch, dict(places[-MAX_DRAFTS:]))
 
     def joined(self, epoch: str, seq: int, *, recovered: bool) -> None:
-        """What follows comes after this; where nothing was recovered, what was read so far is void."""
+        """Continue after a subscription was confirmed.
+
+        Args:
+            epoch: The epoch of the journal.
+            seq: The stream's last envelope before the subscription.
+            recovered: Whether the gateway sends the missing envelopes. Otherwise the reader starts over
+                at `seq`.
+        """
         self.epoch = epoch
         if not recovered:
             self.seq = seq
@@ -230,7 +246,7 @@ class Reader:
             self._ended.clear()
 
     def take(self, envelope: Envelope) -> Taken:
-        """The next envelope that came, stored or streamed."""
+        """Read the next envelope, stored or ephemeral."""
         with reading(f"the payload of {envelope.type}"):
             if envelope.seq is not None:
                 return self._stored(envelope, envelope.seq)
@@ -239,7 +255,7 @@ class Reader:
             return self._streamed(envelope)
 
     def settle(self, execution_id: UUID, step_number: int, content: str) -> None:
-        """The stored message of a completed step, wherever it was read."""
+        """Apply the stored message of a completed step to its draft."""
         if draft := self.drafts.get(execution_id):
             draft.settle(step_number, content)
 

@@ -1,4 +1,4 @@
-"""Events as the store keeps them: drafts without a number, and envelopes with one."""
+"""Events in the store: records to be stored, and stored envelopes with a number."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,23 +12,23 @@ from everstep.agent_domain.values import FrozenDict
 
 @dataclass(frozen=True, slots=True)
 class EventRecord:
-    """An envelope to be stored: `key` is unique within the execution and gives it its id."""
+    """An event to store: `key` is unique within the execution, and determines the envelope's id."""
 
     key: str
     type: str
     payload: Mapping[str, Any]
     announces: Announcement | None = None
-    """The message that a session stores beside it."""
+    """The session message to store in the same transaction."""
 
 
 def nothing_to_tell(_known: object) -> tuple[EventRecord, ...]:
-    """Where viewers are told nothing."""
+    """No records: the default of callbacks that build them."""
     return ()
 
 
 @dataclass(frozen=True, slots=True)
 class StoredEnvelope:
-    """An envelope in its place."""
+    """A stored envelope with its number in the stream."""
 
     stream_id: UUID
     seq: int

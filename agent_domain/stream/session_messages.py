@@ -1,7 +1,7 @@
-"""What a session's readers are told of a run in the session itself: stored messages, one for each event.
+"""Session messages about an execution: one stored message for each event, for readers of the session.
 
-An announcement stands beside the envelope that tells the same as telemetry. It is stored as a message of
-the session in the same transaction, and sent to whoever watches the session.
+An announcement accompanies the envelope of the same event. It is stored as a message of the session in the
+same transaction, and sent to the session's viewers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map, valid_te
 
 
 class MessageRole(StrEnum):
-    """Who speaks in a session. `info` and `notification` may be folded away."""
+    """The author of a session message. User interfaces may collapse `info` and `notification`."""
 
     USER = "user"
     ASSISTANT = "assistant"
@@ -25,11 +25,20 @@ class MessageRole(StrEnum):
 
 
 MAX_CONTEXT = 2_000
-"""Characters of each part of a context."""
+"""The maximum length of each field of a context, in characters."""
 
 
 def bounded(name: str, value: str, limit: int) -> str:
-    """A text that can be stored, and is not too long."""
+    """Return a text after checking that it can be stored and is not too long.
+
+    Args:
+        name: The name of the field, for error messages.
+        value: The text.
+        limit: The maximum length, in characters.
+
+    Raises:
+        InvalidInput: It cannot be stored, or is too long.
+    """
     valid_text(value, name)
     if len(value) > limit:
         raise InvalidInput(f"{name} has {len(value)} characters; send at most {limit}")
@@ -38,7 +47,7 @@ def bounded(name: str, value: str, limit: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a message or a session is about. It informs the agent's people and never limits the agent."""
+    """The subject of a message or session. It informs people and never restricts the agent."""
 
     related_type: str | None = None
     related_id: str | None = None
@@ -61,14 +70,14 @@ NO_CONTEXT = Context()
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """A message for a session, and the kind of event that is announced with it."""
+    """A message for a session, and the type of the envelope that announces it."""
 
     event_type: str
     role: MessageRole
     content: str
     metadata: FrozenDict = EMPTY
     message_id: UUID | None = None
-    """For a message that its sender has named; others are named after the event."""
+    """The id that the sender chose; otherwise it is derived from the event."""
     context: Context = NO_CONTEXT
 
 
@@ -85,34 +94,34 @@ def _given(metadata: Mapping[str, Any]) -> FrozenDict:
 
 
 def queued() -> Announcement:
-    """An execution was accepted."""
+    """The message for an accepted execution."""
     return _info("execution.queued", "Execution queued")
 
 
 def started() -> Announcement:
-    """An execution runs for the first time."""
+    """The message for an execution's first start."""
     return _info("execution.started", "Execution started")
 
 
 def step_started(number: int) -> Announcement:
-    """A step begins."""
+    """The message for the start of a step."""
     return _info("step.started", f"Started step {number}", step_number=number)
 
 
 def step_completed(number: int, max_steps: int | None, tools: Sequence[str] = ()) -> Announcement:
-    """A step is recorded."""
+    """The message for a completed step."""
     of = "" if max_steps is None else f" of {max_steps}"
     tool = ", ".join(tools) or None
     return _info("step.completed", f"Completed step {number}{of}", step_number=number, tool=tool)
 
 
 def tool_called(tool: str, summary: str) -> Announcement:
-    """A tool call begins."""
+    """The message for the start of a tool call."""
     return _info("tool.called", f"{tool}({summary})", tool=tool)
 
 
 def tool_completed(tool: str, error: str | None, summary: str) -> Announcement:
-    """A tool call has its result."""
+    """The message for a completed tool call."""
     if error is not None:
         return _notification("tool.completed", f"{tool} failed: {error}", tool=tool)
     return _info("tool.completed", f"{tool}: {summary}", tool=tool)
@@ -121,13 +130,13 @@ def tool_completed(tool: str, error: str | None, summary: str) -> Announcement:
 def input_requested(
     request_id: UUID, prompt: str, choices: Sequence[str], schema: Mapping[str, Any] | None
 ) -> Announcement:
-    """A person is asked something."""
+    """The message with a question to a person."""
     metadata = {"request_id": str(request_id), "choices": list(choices), "schema": schema}
     return Announcement("execution.paused", MessageRole.ASSISTANT, prompt, frozen_map(metadata, "metadata"))
 
 
 def approval_requested(request_id: UUID, tool: str, args_digest: str) -> Announcement:
-    """A person has to allow a call."""
+    """The message with a request for approval."""
     text = f"{tool} waits for approval"
     return _notification(
         "execution.paused", text, request_id=str(request_id), tool=tool, args_digest=args_digest
@@ -137,7 +146,7 @@ def approval_requested(request_id: UUID, tool: str, args_digest: str) -> Announc
 def input_received(
     content: str, message_id: UUID | None, metadata: Mapping[str, Any] = EMPTY, context: Context = NO_CONTEXT
 ) -> Announcement:
-    """A person has answered, or steered."""
+    """The message with a person's answer, or with a steering message."""
     kept = frozen_map(metadata, "metadata")
     return Announcement("input.received", MessageRole.USER, content, kept, message_id, context)
 
@@ -145,18 +154,18 @@ def input_received(
 def message_received(
     content: str, message_id: UUID, metadata: Mapping[str, Any] = EMPTY, context: Context = NO_CONTEXT
 ) -> Announcement:
-    """A person has said something that begins an execution."""
+    """The message with a user's text that begins an execution."""
     kept = frozen_map(metadata, "metadata")
     return Announcement("message.received", MessageRole.USER, content, kept, message_id, context)
 
 
 def resumed() -> Announcement:
-    """A paused execution goes on."""
+    """The message for a resumed execution."""
     return _info("execution.resumed", "Execution resumed")
 
 
 def ended(status: WireStatus, reason: StopReason, response: str | None, error: str | None) -> Announcement:
-    """An execution has ended."""
+    """The message for the end of an execution."""
     match status:
         case WireStatus.FAILED:
             return _notification("execution.failed", error or f"stopped: {reason}", stop_reason=reason)
