@@ -360,7 +360,7 @@ def _names(names: Iterable[str]) -> str:
 
 def _how_drivers_are_made(given: object) -> str:
     if isinstance(given, type):
-        return "a driver is made of a model, as in ToolCallingDriver(model)"
+        return "create a driver with a model, as in ToolCallingDriver(model)"
     if isinstance(given, Model):
         return f"a {type(given).__name__} is a model; pass ToolCallingDriver(model), or ReActDriver(model)"
     return "a driver has a coroutine method use_tools(state)"
@@ -375,7 +375,7 @@ def _of_type(method: str, value: object, kind: type[T], how: str = "") -> T:
     expected = how or f"pass {kind.__name__}"
     # A class has the methods of its instances, so an isinstance check against a protocol passes for it.
     if isinstance(value, type):
-        raise InvalidInput(f"{method} was given {value!r}; {expected}: an object of it, not the class")
+        raise InvalidInput(f"{method} was given {value!r}; {expected}: an instance, not the class")
     if not isinstance(value, kind):
         raise InvalidInput(f"{method} was given {value!r}; {expected}")
     return value

@@ -68,8 +68,8 @@ def added_between(before: AgentState, after: AgentState) -> Added:
                 )
             return Added(opening, added, Notes.between(before.metadata, after.metadata))
     raise InvalidInput(
-        "a hook or processor changed or dropped what was said; a durable execution keeps that, "
-        "so add messages before or after the conversation instead"
+        "a hook or processor changed or dropped messages; a durable execution keeps all messages, "
+        "so add new ones before or after the conversation instead"
     )
 
 

@@ -81,7 +81,7 @@ To answer:
 - Call one tool at a time, by its name in the catalogue.
 - `args` is an object keyed by parameter name that fits the tool's schema; leave out what you do not need.
 - What a tool returned comes back as a message that begins with `Observation:`. Never write one yourself.
-- After `Observation: Error:` decide anew: mend the decision, or go another way.
+- After `Observation: Error:` decide again: correct the decision, or try another way.
 - Answer as soon as you can. Only `answer` reaches the user.
 """
 

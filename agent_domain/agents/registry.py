@@ -30,7 +30,7 @@ class AgentRegistry:
             InvalidInput: It is not a spec, or it needs tools that the parent does not have.
         """
         if not isinstance(cast("object", spec), AgentSpec):
-            raise InvalidInput(f"{spec!r} is no AgentSpec; read one with from_markdown or from_json")
+            raise InvalidInput(f"{spec!r} is not an AgentSpec; read one with from_markdown or from_json")
         problems = [] if parent_tools is None else spec.validate(parent_tools)
         if problems:
             raise InvalidInput("\n".join(problems))

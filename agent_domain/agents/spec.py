@@ -137,7 +137,7 @@ class AgentSpec:
         """
         read = load_yaml or cls.load_yaml
         if read is None:
-            raise InvalidInput("no reader of YAML is set; import AgentSpec from everstep, or pass load_yaml")
+            raise InvalidInput("no YAML parser is set; import AgentSpec from everstep, or pass load_yaml")
         front_matter, body = split_front_matter(valid_text(text, "the agent"))
         if front_matter is None:
             raise InvalidInput(
@@ -147,7 +147,7 @@ class AgentSpec:
             # The newline replaces the opening fence, so that errors have the line numbers of the file.
             given = read(f"\n{front_matter}")
         except ValueError as error:
-            raise InvalidInput(f"The front matter is no valid YAML: {error}") from error
+            raise InvalidInput(f"The front matter is not valid YAML: {error}") from error
         return cls.from_mapping({} if given is None else given, body.strip())
 
     @classmethod

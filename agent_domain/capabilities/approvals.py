@@ -1,8 +1,8 @@
-"""Approval of tool calls by people: which calls need one, and what a decision means.
+"""Approval of tool calls by people: which calls need approval, and how a decision is applied.
 
-An approval is single use and bound to the digest of tool and arguments, so it never covers
-another call; unless the person who gives it says by a rule which other calls of this execution
-it is to cover.
+An approval is single-use and bound to the digest of tool and arguments, so it never covers
+another call. The exception is an approval with a rule, which also covers matching calls of the
+same execution.
 """
 
 import hashlib
@@ -47,7 +47,7 @@ class ApprovalRule(BaseModel):
     args: Annotated[Mapping[str, str], AfterValidator(frozen_map)] = EMPTY
 
     def matches(self, tool: str, args: Mapping[str, Any]) -> bool:
-        """Say whether the rule decides for this call; an absent argument matches nothing."""
+        """Whether the rule applies to a call; a missing argument matches no glob."""
         return fnmatchcase(tool, self.tool) and all(
             name in args and fnmatchcase(_as_text(args[name]), glob) for name, glob in self.args.items()
         )
@@ -61,17 +61,21 @@ Approval: TypeAlias = ApprovalMode | tuple[ApprovalRule, ...]
 
 
 def parse_approval(value: object) -> Approval:
-    """Read a tool's approval: `never`, `always`, or a list of rules."""
+    """Parse a tool's approval: `never`, `always`, or a list of rules.
+
+    Raises:
+        InvalidInput: It is none of these.
+    """
     if isinstance(value, str) and value in tuple(ApprovalMode):
         return ApprovalMode(value)
     if not isinstance(value, list | tuple):
-        problem = f"{value!r} is no approval; use 'never', 'always' or a list of rules"
+        problem = f"{value!r} is not an approval; use 'never', 'always' or a list of rules"
         raise InvalidInput(problem)
     return tuple(_rule(number, entry) for number, entry in enumerate(cast("Sequence[object]", value), 1))
 
 
 def written(approval: Approval) -> Any:
-    """The approval as it was given, for `parse_approval`."""
+    """The JSON form of an approval, the inverse of `parse_approval`."""
     if isinstance(approval, ApprovalMode):
         return approval.value
     return [rule.model_dump(mode="json") for rule in approval]
@@ -86,7 +90,7 @@ def _rule(number: int, entry: object) -> ApprovalRule:
 
 
 def needs_approval(approval: Approval, tool: str, args: Mapping[str, Any]) -> bool:
-    """Say whether a call waits for a person: by the first rule that matches; without one it does not."""
+    """Whether a call waits for a person: the first matching rule decides; without one it does not wait."""
     if isinstance(approval, ApprovalMode):
         return approval is ApprovalMode.ALWAYS
     first = next((rule.approval for rule in approval if rule.matches(tool, args)), ApprovalMode.NEVER)
@@ -94,7 +98,7 @@ def needs_approval(approval: Approval, tool: str, args: Mapping[str, Any]) -> bo
 
 
 def args_digest(tool: str, args: Mapping[str, Any]) -> str:
-    """Return what binds an approval to a call: SHA-256 of its JSON text with sorted keys."""
+    """The digest that binds an approval to a call: SHA-256 of its JSON text with sorted keys."""
     call = {"args": frozen_map(args, "args"), "tool": tool}
     text = json.dumps(call, ensure_ascii=False, separators=(",", ":"), allow_nan=False, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -104,10 +108,10 @@ _DIGEST = "[0-9a-f]{64}"
 
 
 def valid_digest(digest: str) -> str:
-    """Return the digest.
+    """Return the digest if it has the form of one.
 
     Raises:
-        InvalidInput: It cannot be the digest of any call.
+        InvalidInput: It does not.
     """
     if re.fullmatch(_DIGEST, digest):
         return digest
@@ -122,7 +126,7 @@ Digest: TypeAlias = Annotated[
 
 
 class Verdict(StrEnum):
-    """What a person decided."""
+    """The kinds of decisions."""
 
     APPROVE = "approve"
     DENY = "deny"
@@ -139,7 +143,7 @@ class ApprovalDecision(BaseModel):
     reason: str | None = None
     args: Annotated[Mapping[str, Any], AfterValidator(frozen_map)] | None = None
     remember: bool | Annotated[Mapping[str, str], AfterValidator(frozen_map)] = False
-    """Whether it holds for later calls of the tool in this execution: all, or those whose arguments match."""
+    """Whether it applies to later calls of the tool in this execution: all, or those that match the globs."""
 
     @model_validator(mode="after")
     def _remember_only_with_approve(self) -> "ApprovalDecision":
@@ -155,7 +159,11 @@ class ApprovalDecision(BaseModel):
 
     @classmethod
     def parse(cls, data: object) -> "ApprovalDecision":
-        """Read a decision."""
+        """Parse a decision.
+
+        Raises:
+            InvalidInput: It is malformed.
+        """
         try:
             return cls.model_validate(data)
         except ValidationError as error:
@@ -163,13 +171,22 @@ class ApprovalDecision(BaseModel):
             raise InvalidInput(problem) from None
 
     def conflict(self, pending_digest: str, resolved: bool) -> str | None:
-        """Say why the decision cannot be applied to the request it names."""
+        """The reason why the decision cannot be applied to its request; None if it can.
+
+        Args:
+            pending_digest: The digest of the request.
+            resolved: Whether the request is already resolved.
+        """
         if resolved:
             return RESOLVED
         return None if self.args_digest == pending_digest else MISMATCH
 
     def remembered(self, tool: str, args: Mapping[str, Any]) -> ApprovalRule | None:
-        """The rule by which later calls of the tool are allowed; it has to allow this one as well."""
+        """The rule that allows later calls of the tool, if the decision is to be remembered.
+
+        Raises:
+            InvalidInput: The rule does not match this call.
+        """
         if self.remember is False:
             return None
         globs = EMPTY if self.remember is True else self.remember
@@ -180,23 +197,23 @@ class ApprovalDecision(BaseModel):
 
     @property
     def denial(self) -> str:
-        """What the model reads of a call that was denied; the error policy sees no error."""
+        """The result of a denied call, which the model reads; for the error policy it is not an error."""
         reason = (self.reason or "").strip()
         return f"Denied by user: {reason}" if reason else "Denied by user"
 
     def effective_args(self, requested: FrozenDict) -> FrozenDict | None:
-        """Return the arguments to run with; None: the call does not run."""
+        """The arguments to run the call with; None if it must not run."""
         if self.decision is Verdict.DENY:
             return None
         return requested if self.args is None else frozen_map(self.args)
 
     def result_text(self, text: str) -> str:
-        """Return the result text of a call that ran, which says so if people changed its arguments."""
+        """The result text of the call, with a note if a person edited its arguments."""
         return text if self.args is None else f"[Arguments edited by user: {json_text(self.args)}]\n{text}"
 
 
 def _literally(name: str) -> str:
-    """The glob that matches this name only."""
+    """A glob that matches only this name."""
     return re.sub(r"([*?\[])", r"[\1]", name)
 
 

@@ -1,7 +1,7 @@
-"""Running commands: what the sandbox allows, and what the model reads of the outcome.
+"""Shell commands: the policy of the sandbox, and the result text for the model.
 
-There is no list of forbidden words: the sandbox is the protection, and what it refuses reaches
-the model as the command's own error output. A failing command is a successful result.
+There is no list of forbidden words. The sandbox is the protection, and its refusals reach the
+model as the command's own error output. A failing command is a successful result.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,7 +22,7 @@ MAX_MEMORY = GIB
 MIN_CAP = KIB
 
 KEPT_VARIABLES = frozenset({"PATH", "HOME", "LANG", "TERM", "TMPDIR", "TZ", "USER"})
-"""The environment of a command, with all of `LC_*`; everything else may be a secret."""
+"""The environment variables that a command receives, in addition to `LC_*`; others may be secrets."""
 
 TRUNCATED = "...(truncated)..."
 NO_OUTPUT = "(no output)"
@@ -37,24 +37,24 @@ PathText: TypeAlias = str | _PathLike
 
 
 def reduced(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that a command may see."""
+    """The environment variables that a command receives by default."""
     return {k: v for k, v in environment.items() if k in KEPT_VARIABLES or k.startswith("LC_")}
 
 
 def decoded(output: bytes) -> str:
-    """Read a command's output as text; what is no UTF-8, or cannot be stored, becomes U+FFFD."""
+    """Decode a command's output; invalid UTF-8, and NUL, which cannot be stored, become U+FFFD."""
     return output.decode(errors="replace").replace("\x00", "\ufffd")
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutionPolicy:
-    """What a command may use. Numbers beyond a bound are moved to it, as no other value works."""
+    """The resources of a command. Numbers outside their bounds are clamped."""
 
     base_dir: str
     timeout: float = 5
     memory_bytes: int = 128 * MIB
     network: Network = False
-    """True for all public names, or the names that may be reached, like `("pypi.org", "*.github.com")`."""
+    """True for all public host names, or the allowed names, like `("pypi.org", "*.github.com")`."""
     inherits_environment: bool = False
     readable_paths: tuple[str, ...] = ()
     writable_paths: tuple[str, ...] = ()
@@ -62,7 +62,7 @@ class ExecutionPolicy:
     stderr_cap: int = MIB
     disk_bytes: int = GIB
     git: bool = False
-    """Whether git directories can be written, except for what runs code there."""
+    """Whether git directories are writable, except for files that run code, such as hooks."""
 
     def __post_init__(self) -> None:
         finite("timeout", self.timeout)
@@ -84,52 +84,52 @@ class ExecutionPolicy:
 
     @classmethod
     def in_dir(cls, path: PathText) -> "ExecutionPolicy":
-        """Return the bare policy: short, small, without network and without the environment."""
+        """The minimal policy: low limits, no network, and only the default environment variables."""
         return cls(_path(path))
 
     @classmethod
     def for_bash(cls, path: PathText, timeout: float = 120) -> "ExecutionPolicy":
-        """Return the policy of the bash tool, which has more time and may say more."""
+        """The policy of the bash tool, which has a longer timeout and larger output limits."""
         return cls.in_dir(path).with_timeout(timeout).with_output_caps(5 * MIB, MIB)
 
     def with_timeout(self, seconds: float) -> "ExecutionPolicy":
-        """Stop commands after so many seconds, at least one."""
+        """A copy that stops commands after this many seconds, at least 1."""
         return replace(self, timeout=seconds)
 
     def with_memory(self, size: int) -> "ExecutionPolicy":
-        """Give commands so many bytes of memory, at most 1 GiB."""
+        """A copy that limits memory to this many bytes, at most 1 GiB."""
         return replace(self, memory_bytes=size)
 
     def with_disk(self, size: int) -> "ExecutionPolicy":
-        """Let one command add so many bytes to the disk."""
+        """A copy that limits how many bytes one command may add to the disk."""
         return replace(self, disk_bytes=size)
 
     def with_git(self, allowed: bool = True) -> "ExecutionPolicy":
-        """Let commands add, commit and check out with git, or not; hooks and configuration stay closed."""
+        """A copy that allows git to add, commit and check out; hooks and configuration stay read-only."""
         return replace(self, git=allowed)
 
     def with_network(self, allowed: bool | Iterable[str] = True) -> "ExecutionPolicy":
-        """Let commands speak HTTP and HTTPS with no hosts, with all public ones, or with those listed."""
+        """A copy that allows HTTP and HTTPS to no hosts, to all public ones, or to a list of names."""
         return replace(self, network=network(allowed))
 
     def with_readable_paths(self, *paths: PathText) -> "ExecutionPolicy":
-        """Let commands read these paths besides the base directory, and no others named before."""
+        """A copy that lets commands read these paths and the base directory; replaces earlier paths."""
         return replace(self, readable_paths=_paths(paths))
 
     def with_writable_paths(self, *paths: PathText) -> "ExecutionPolicy":
-        """Let commands write these paths besides the base directory, and no others named before."""
+        """A copy that lets commands write these paths and the base directory; replaces earlier paths."""
         return replace(self, writable_paths=_paths(paths))
 
     def with_output_caps(self, stdout: int, stderr: int) -> "ExecutionPolicy":
-        """Keep so many bytes of each stream, at least 1 KiB."""
+        """A copy that keeps this many bytes of each output stream, at least 1 KiB."""
         return replace(self, stdout_cap=stdout, stderr_cap=stderr)
 
     def inherit_environment(self, inherit: bool = True) -> "ExecutionPolicy":
-        """Pass the whole environment on, or not."""
+        """A copy that passes the whole environment to commands, or only the default variables."""
         return replace(self, inherits_environment=inherit)
 
     def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment for a command."""
+        """The environment of a command, given that of this process."""
         return dict(inherited) if self.inherits_environment else reduced(inherited)
 
 
@@ -149,7 +149,7 @@ def _paths(paths: Iterable[PathText]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class BashPolicy:
-    """How much of each output stream the model reads, in characters; `max_output_chars` ≤ 0: all."""
+    """How many characters of each output stream the model reads; `max_output_chars` ≤ 0: all."""
 
     max_output_chars: int = 50_000
     head_chars: int = 8_000
@@ -161,21 +161,26 @@ class BashPolicy:
         whole("tail_chars", self.tail_chars, 0)
 
     def truncated(self, text: str, cut: bool = False) -> str:
-        """Return what the model reads of a stream; `cut`: the sandbox has already dropped some."""
+        """The part of an output stream that the model reads.
+
+        Args:
+            text: The stream.
+            cut: Whether the sandbox has already dropped a part of it.
+        """
         if 0 < self.max_output_chars < len(text):
             text, cut = self._ends(text), True
         return f"{TRUNCATED}\n{text}" if cut else text
 
     def _ends(self, text: str) -> str:
         head = min(self.head_chars, self.max_output_chars)
-        # Whatever tail_chars asks for: more does not fit, and less is raised to use the maximum up.
+        # tail_chars has no effect: the tail fills the rest of max_output_chars, even if that is more or less.
         tail = self.max_output_chars - head
         return "\n...\n".join(end for end in (text[:head], text[len(text) - tail :]) if end)
 
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """What became of a command; `exit_code` is None when it ended without one."""
+    """The result of a command; `exit_code` is None if it ended without one."""
 
     exit_code: int | None
     stdout: str = ""
@@ -186,7 +191,7 @@ class CommandResult:
 
 
 def result_text(result: CommandResult, timeout: float, policy: BashPolicy) -> str:
-    """Say what became of a command. Streams are given as they are, with their last newline."""
+    """The result text for the model. Streams are unchanged, including their last newline."""
     stderr = policy.truncated(result.stderr, result.stderr_cut)
     parts = (
         f"Time limit of {timeout:.15g}s reached, command stopped" if result.timed_out else "",

@@ -1,4 +1,4 @@
-"""Self-critique: a second look at the final answer, and the message that sends it back."""
+"""Self-critique: the review of the final answer, and the message that requests a revision."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ Call: TypeAlias = tuple[str, Mapping[str, Any], str]
 
 @dataclass(frozen=True, slots=True)
 class CritiquePolicy:
-    """How often an answer is criticised, by whom, and whether that is logged."""
+    """How often an answer is reviewed, the critic's model, and whether reviews are logged."""
 
     max_iterations: int = 2
     verbose: bool = True
@@ -33,12 +33,18 @@ class CritiquePolicy:
         whole("max_iterations", self.max_iterations, 0)
 
     def due(self, step_type: str, text: str, iteration: int) -> bool:
-        """Say whether the step that ended is to be criticised."""
+        """Whether to review a completed step.
+
+        Args:
+            step_type: The type of the step; only final ones are reviewed.
+            text: The answer.
+            iteration: The number of earlier reviews.
+        """
         return step_type == "final" and bool(text.strip()) and iteration < self.max_iterations
 
 
 class Critique(BaseModel):
-    """The critic's answer."""
+    """The critic's verdict."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -51,15 +57,15 @@ class Critique(BaseModel):
     @field_validator("strengths", "weaknesses", "suggestions", mode="before")
     @classmethod
     def _as_points(cls, value: object) -> object:
-        # Models write one point, or none, where a list was asked for.
+        # Some models send a single point or null instead of a list.
         return () if value is None else (value,) if isinstance(value, str) else value
 
     def to_metadata(self, iteration: int) -> dict[str, Any]:
-        """Return what is kept of this critique, the `iteration`-th."""
+        """The metadata that stores this review and its number."""
         return {RESULT_KEY: self.model_dump(mode="json"), ITERATION_KEY: iteration}
 
     def revision(self, iteration: int, policy: CritiquePolicy) -> str | None:
-        """Return the user message that asks for another answer, if there is to be one."""
+        """The user message that requests a revision; None if the answer stays."""
         if self.approved or iteration >= policy.max_iterations:
             return None
         parts = [
@@ -78,12 +84,16 @@ def _points(title: str, points: Iterable[str]) -> list[str]:
 
 
 def approval(reason: str) -> Critique:
-    """Return what stands for a critic that failed: it approves."""
+    """The verdict when the critic failed: it approves."""
     return Critique(approved=True, summary=f"Approved without critique: {reason}")
 
 
 def parse_critique(answer: str) -> Critique:
-    """Read the critic's answer: a JSON object, whatever the model wrote around it."""
+    """Parse the critic's verdict from a JSON object; text around the object is ignored.
+
+    Raises:
+        InvalidInput: There is no such object, or it is malformed.
+    """
     data = parse_json(answer[answer.find("{") : answer.rfind("}") + 1], "the critic's answer")
     try:
         return Critique.model_validate(data)
@@ -93,12 +103,12 @@ def parse_critique(answer: str) -> Critique:
 
 
 def iteration_of(metadata: Mapping[str, Any]) -> int:
-    """Say how many critiques this execution has had."""
+    """The number of reviews that this execution has had."""
     value = metadata.get(ITERATION_KEY)
     return value if isinstance(value, int) and value > 0 else 0
 
 
-# --- What the critic reads ---
+# --- The critic's prompt ---
 
 CRITIC_PROMPT = """\
 You review the answer of an agent before its user reads it. Judge only whether it does what the task \
@@ -110,7 +120,7 @@ Answer with one JSON object: "approved" (true or false), "summary" (one sentence
 
 
 def evidence(calls: Iterable[Call]) -> str:
-    """Put the tool calls down for the critic; the middle of very much of it is left out."""
+    """The tool calls as text for the critic; a long text is shortened in the middle."""
     text = "\n\n".join(_exchange(*call) for call in calls) or "(no tool calls)"
     omitted = len(text) - 2 * EVIDENCE_END
     if len(text) <= MAX_EVIDENCE:
@@ -123,5 +133,5 @@ def _exchange(name: str, args: Mapping[str, Any], result: str) -> str:
 
 
 def review_text(task: str, calls: Iterable[Call], response: str) -> str:
-    """Return the message that asks the critic."""
+    """The user message to the critic."""
     return f"# Task\n\n{task}\n\n# Evidence\n\n{evidence(calls)}\n\n# Answer to review\n\n{response}"

@@ -1,4 +1,4 @@
-"""Structured output: which schemas there are, what the model is to send, and how it is read."""
+"""Structured output: schemas, the answer format for the model, and the parsing of answers."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -15,17 +15,17 @@ from everstep.agent_domain.values import EMPTY, FrozenDict, cut, freeze, frozen_
 TOOL = "extract_data"
 MAX_PREVIEW = 200
 MOST_RETRIES = 10
-"""So often a call may have a model asked again: models choose this number, and people pay."""
+"""The maximum of retries that a call may request: models choose the number, and users pay."""
 
 JSON_SCHEMA, JSON_OBJECT, TEXT = "json_schema", "json_object", "text"
-"""What a provider is asked to answer in: JSON of the schema, any JSON object, or words that are tried."""
+"""Answer formats to request from a provider: JSON of the schema, any JSON object, or text to parse."""
 INPUT_EMPTY = "The input is empty"
 SCHEMA_EMPTY = "The schema name is empty"
 
 
 @dataclass(frozen=True, slots=True)
 class StructuredOutputPolicy:
-    """How extraction asks its model; `use_maybe` lets the model answer that there is nothing."""
+    """The model options of extraction; `use_maybe` lets the model report that the data is not there."""
 
     max_retries: int = 3
     use_maybe: bool = True
@@ -43,7 +43,7 @@ class StructuredOutputPolicy:
 
 @dataclass(frozen=True, slots=True)
 class SchemaDefinition:
-    """One schema: any class that pydantic can read, and how to ask for it."""
+    """A schema: any class that pydantic supports, with its prompt, examples and options."""
 
     class_: type
     description: str = ""
@@ -61,7 +61,11 @@ class SchemaDefinition:
         self.answer_schema(use_maybe=False)
 
     def answer_schema(self, use_maybe: bool) -> dict[str, Any]:
-        """Return the JSON schema of what the model is to send."""
+        """The JSON schema of the model's answer.
+
+        Raises:
+            InvalidInput: The class has no JSON schema.
+        """
         adapter = _adapter(_maybe(self.class_) if use_maybe else self.class_)
         try:
             return adapter.json_schema()
@@ -69,7 +73,11 @@ class SchemaDefinition:
             raise InvalidInput(f"{self.class_!r} has no JSON schema: {error.message}") from None
 
     def read(self, answer: object, use_maybe: bool) -> "Any | Nothing":
-        """Return the data of the model's answer as frozen JSON, or that there is nothing."""
+        """Validate the model's answer and return its data as frozen JSON, or `Nothing`.
+
+        Raises:
+            InvalidInput: The answer does not match the schema.
+        """
         if not use_maybe:
             return _checked(self.class_, answer)
         maybe = _checked(_maybe(self.class_), answer)
@@ -78,13 +86,13 @@ class SchemaDefinition:
 
 @dataclass(frozen=True, slots=True)
 class Nothing:
-    """The model's word that the input does not hold what was asked for."""
+    """The model's report that the input does not contain the requested data."""
 
     detail: str = ""
 
 
 def _example(given: object, number: int) -> Any:
-    """An example as JSON; objects of the class will do."""
+    """An example as JSON; it may be an instance of the class."""
     try:
         return freeze(to_jsonable_python(given), f"example #{number}")
     except PydanticSerializationError as error:
@@ -92,7 +100,7 @@ def _example(given: object, number: int) -> Any:
 
 
 def _maybe(class_: type) -> type[BaseModel]:
-    """Wrap the class, as a model: pydantic then keeps the references of its schema valid."""
+    """Wrap the class in a model, so that the references in its JSON schema stay valid."""
     value: Any = (class_ | None, None)
     return create_model("Maybe", value=value, detail=(str, ""))
 
@@ -127,10 +135,10 @@ def _checked(class_: type, answer: object) -> Any:
 
 
 class SchemaRegistry:
-    """Schemas by name, filled when it is made or by `register`.
+    """Schemas by name, from the constructor and from `register`.
 
     A bare class is shorthand for `SchemaDefinition(class)`. A capability copies the registry when an
-    agent installs it, so a later registration changes no agent that exists.
+    agent installs it, so later registrations do not change existing agents.
     """
 
     def __init__(self, schemas: "Mapping[str, SchemaDefinition | type] | SchemaRegistry" = EMPTY) -> None:
@@ -167,48 +175,52 @@ class SchemaRegistry:
         return tuple(self._schemas)
 
     def has(self, name: str) -> bool:
-        """Whether a schema has the name."""
+        """Whether a schema is registered under this name."""
         return name in self._schemas
 
     def get(self, name: str) -> SchemaDefinition:
-        """Return a definition; raise `UnknownName` if there is none."""
+        """The definition of this name.
+
+        Raises:
+            UnknownName: There is none.
+        """
         if name not in self._schemas:
             raise UnknownName("schema", name, self._schemas)
         return self._schemas[name]
 
 
-_BLANK_NAME = "a schema has a blank name; the model has to call it by one"
+_BLANK_NAME = "a schema has a blank name; the model needs a name to request the schema"
 
 
 def retries(call: object, schema: SchemaDefinition, policy: StructuredOutputPolicy) -> int:
-    """Say how often to ask again: as the call says, else the schema, else the policy."""
+    """The number of retries: that of the call, or else of the schema, or else of the policy."""
     if call is None:
         return policy.max_retries if schema.max_retries is None else schema.max_retries
     whole("max_retries", call, 0)
     return min(cast("int", call), MOST_RETRIES)
 
 
-# --- What the model reads ---
+# --- Texts for the model ---
 
 
 def extracted(schema: str, data: object, store_as: str = "") -> str:
-    """Say what was extracted."""
+    """The result text after an extraction."""
     target = f" into '{store_as}'" if store_as else ""
     return f"Extracted {schema}{target}: {cut(json_text(data), MAX_PREVIEW)}"
 
 
 def not_extracted(schema: str, reason: str) -> str:
-    """Say why nothing was extracted."""
+    """The error text when nothing was extracted."""
     return f"Error: Nothing extracted ({schema}): {reason}"
 
 
 def nothing_found(schema: str, nothing: Nothing) -> str:
-    """Return the reason when the input does not hold what was asked for."""
+    """The reason when the input does not contain the requested data."""
     return f"The input holds no {schema}: {nothing.detail or 'the model found nothing'}"
 
 
 def argument_problem(text: str, schema: str, names: Iterable[str]) -> str | None:
-    """Return the error text for arguments of extract_data that cannot be used."""
+    """The error text for unusable arguments of extract_data; None if they are usable."""
     name = schema.strip()
     reason = _reason(text, name, tuple(names))
     return not_extracted(name, reason) if reason else None

@@ -1,8 +1,8 @@
-"""Reading, writing, editing and finding files: the rules on text, and what the model reads.
+"""Reading, writing, editing and finding files: the rules on text, and the texts for the model.
 
-Nothing here opens anything. `path_problem` compares paths as text and is a first line only:
-a symlink is invisible to it. Confinement itself is done elsewhere, with directory file
-descriptors. Every problem is an error text.
+This module opens no files. `path_problem` compares paths as text and is only a first check: it
+cannot see symlinks. The actual confinement is elsewhere and uses directory file descriptors.
+Every problem is an error text.
 """
 
 import re
@@ -24,7 +24,7 @@ NUL_IN_PATH = "Error: Path contains a NUL character"
 
 
 def path_problem(path: str, allowed: Sequence[str]) -> str | None:
-    """Return the error text if the path leads out of all allowed directories; the first is the base."""
+    """The error text if a path is outside all allowed directories, of which the first is the base."""
     if "\x00" in path:
         return NUL_IN_PATH
     target = normpath(join(allowed[0], path))
@@ -39,35 +39,35 @@ _CONTROL = re.compile("[\x00-\x1f\x7f\u2028\u2029]")
 
 
 def displayable(name: str) -> str:
-    """Return a file name that can be stored and fills one line; what cannot be shown becomes U+FFFD."""
+    """A file name that can be stored and fits on one line; other characters become U+FFFD."""
     return _CONTROL.sub("\ufffd", name.encode(errors="surrogateescape").decode(errors="replace"))
 
 
-NO_BASE = "Error: The directory for the file tools does not exist; tell whoever runs this agent"
+NO_BASE = "Error: The directory for the file tools does not exist; report this to the operator of this agent"
 
 
 def not_text(argument: str) -> str:
-    """Say that an argument cannot be written as UTF-8."""
+    """The error text for an argument that cannot be encoded as UTF-8."""
     return f"Error: {argument} holds characters that UTF-8 cannot express"
 
 
 def nul_in(argument: str) -> str:
-    """Say that an argument holds what no path and no text file does."""
+    """The error text for an argument that contains NUL."""
     return NUL_IN_PATH if argument == "path" else f"Error: {argument} contains a NUL character"
 
 
 def no_regular_file(path: str) -> str:
-    """Say that what was named is never opened: reading it could wait for ever, or have an effect."""
+    """The error text for a special file, which is never opened: reading could block or have side effects."""
     return f"Error: '{path}' is no regular file but a pipe, a socket, a device or a broken link"
 
 
 def tangled(path: str) -> str:
-    """Say that the way to a file does not end."""
+    """The error text for a path with too many links or directories."""
     return f"Error: '{path}' leads in circles, or through too many links or directories"
 
 
 def unusable(path: str, detail: str) -> str:
-    """Say what the system said about a path."""
+    """The error text with the operating system's error about a path."""
     return f"Error: '{path}' cannot be used: {detail}"
 
 
@@ -81,17 +81,17 @@ BINARY = "Error: This file is binary, only text can be read"
 
 
 def no_file(path: str) -> str:
-    """Say that there is no such file."""
+    """The error text for a missing file."""
     return f"Error: No file at '{path}'"
 
 
 def is_a_directory(path: str) -> str:
-    """Say that a directory was named where a file was expected."""
+    """The error text for a directory where a file is expected."""
     return f"Error: '{path}' names a directory, list_dir shows what is in it"
 
 
 def text_of(content: bytes) -> str | None:
-    """Decode a text file; None if it is binary: no UTF-8, or with a NUL."""
+    """Decode a text file; None if it is binary, which means invalid UTF-8 or a NUL."""
     try:
         text = content.decode()
     except UnicodeDecodeError:
@@ -100,7 +100,13 @@ def text_of(content: bytes) -> str | None:
 
 
 def numbered(text: str, offset: int = 0, limit: int = MAX_LINES) -> str:
-    """Return a part of a file as numbered lines; a limit ≤ 0 means as many as possible."""
+    """A part of a file as numbered lines.
+
+    Args:
+        text: The file.
+        offset: The number of lines to skip.
+        limit: The number of lines to show, at most `MAX_LINES`; ≤ 0: `MAX_LINES`.
+    """
     if not text:
         return EMPTY_FILE
     start, size = window(offset, limit)
@@ -108,24 +114,24 @@ def numbered(text: str, offset: int = 0, limit: int = MAX_LINES) -> str:
 
 
 def window(offset: int, limit: int) -> tuple[int, int]:
-    """Return how many lines to skip and how many to show."""
+    """How many lines to skip and how many to show, within the bounds."""
     return max(offset, 0), min(limit, MAX_LINES) if limit > 0 else MAX_LINES
 
 
 def numbered_lines(lines: Iterable[str], skipped: int) -> str:
-    """Return these lines with their numbers; so many stand before them."""
+    """The lines with their numbers, given how many lines precede them."""
     return "\n".join(
         f"{number:>6}\t{cut(line, MAX_LINE_CHARS)}" for number, line in enumerate(lines, skipped + 1)
     )
 
 
 def only_the_beginning(limit: int) -> str:
-    """Say, after the last line shown, that what follows is not read."""
+    """The note after the last line that the rest of the file is not read."""
     return f"... the file goes on, and only its first {limit} bytes are read"
 
 
 def beyond_the_beginning(limit: int) -> str:
-    """Say that the lines asked for are not read."""
+    """The error text for an offset behind the part that is read."""
     return f"Error: Only the first {limit} bytes of a file are read, and this offset lies behind them"
 
 
@@ -137,57 +143,57 @@ NOT_FOUND = "Error: The file does not contain old_string"
 
 
 def wrote(path: str, content: str) -> str:
-    """Say what was written."""
+    """The result text after writing a file."""
     lines = content.count("\n") + 1
     return f"Wrote {path}: {len(content.encode())} bytes, {lines} lines"
 
 
 def too_long_to_write(size: int, limit: int) -> str:
-    """Say that the new content of a file is too long."""
+    """The error text for new content that is too long."""
     return f"Error: The file would have {size} bytes, at most {limit} can be written. Split it into several"
 
 
 def too_large_to_edit(limit: int) -> str:
-    """Say that a file is too large, as the detail of why it could not be read."""
+    """The detail for `reading_failed` when a file is too large to edit."""
     return f"It is larger than {limit} bytes, the most that can be edited"
 
 
 def no_way_to(path: str) -> str:
-    """Say that a file cannot be made where it should be."""
+    """The error text for a file that cannot be created because a part of its path is not a directory."""
     return f"Error: No file can be made at '{path}', something on the way there is no directory"
 
 
 def keeps_changing(path: str) -> str:
-    """Say that others change a file all the time."""
-    return f"Error: '{path}' was changed by others again and again and was left alone; read it anew"
+    """The error text for a file that other processes keep changing."""
+    return f"Error: '{path}' was not edited, because other processes keep changing it; read it again"
 
 
 def reading_failed(detail: str) -> str:
-    """Say why a file could not be edited."""
+    """The error text for a file that could not be read for an edit."""
     return f"Error: Reading the file failed: {detail}"
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """The whole new text of a file, and how often the old string was replaced."""
+    """The new text of a file, and the number of replacements."""
 
     text: str
     replacements: int
 
     def summary(self, path: str) -> str:
-        """Say what was edited."""
+        """The result text after an edit."""
         return f"Edited {path}: {self.replacements} replacement(s)"
 
 
 def edit_problem(old: str, new: str) -> str | None:
-    """Return the error text for an edit that makes no sense in any file; checked before reading it."""
+    """The error text for an edit that is invalid in any file, so it is checked before reading the file."""
     if old == new:
         return NOTHING_TO_CHANGE
     return None if old else NOTHING_TO_REPLACE
 
 
 def edited(text: str, old: str, new: str, replace_all: bool = False) -> Edit | str:
-    """Replace the old string, or return the error text; hits do not overlap."""
+    """Replace the old string, or return the error text; occurrences do not overlap."""
     if problem := edit_problem(old, new):
         return problem
     hits = text.count(old)
@@ -210,15 +216,15 @@ def _ambiguous(hits: int) -> str:
 MAX_RESULTS = 10
 SHOWN_PER_PATTERN = 5
 MAX_PATTERN_CHARS = 4096
-"""No path is longer."""
+"""The maximum length of a path on Linux."""
 MAX_ALTERNATIVES = 100
-"""`{a,b}` multiplies; nobody means more."""
+"""Several `{a,b}` multiply; no sensible pattern needs more."""
 
 MAX_MEANT_CHARS = 4 * MAX_PATTERN_CHARS
-"""Of all that the braces of a pattern mean: each is made ready before the first path is looked at."""
+"""The summed length of the alternatives of a pattern: all are compiled before the first path is compared."""
 
 MAX_PATTERNS = 20
-"""In one search; each is compared with every path."""
+"""The maximum in one search; each is compared with every path."""
 
 PATTERN_REQUIRED = "Error: pattern is required"
 
@@ -228,7 +234,11 @@ _BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
 
 
 def patterns_of(pattern: object, patterns: object) -> tuple[str, ...]:
-    """Read the two arguments of search_files, of which either may be text or a list of it."""
+    """Combine the two arguments of search_files, each of which may be text or a list of texts.
+
+    Raises:
+        InvalidInput: An argument has another type, or there are too many patterns.
+    """
     entries = [*_entries(pattern, "pattern"), *_entries(patterns, "patterns")]
     wanted = tuple(dict.fromkeys(entry for entry in entries if entry.strip()))
     if len(wanted) > MAX_PATTERNS:
@@ -249,7 +259,13 @@ def _entries(value: object, name: str) -> list[str]:
 def found(
     patterns: Iterable[str], paths: Iterable[str], max_results: int = MAX_RESULTS
 ) -> dict[str, list[str]]:
-    """Match relative paths of files; a file counts for the first pattern only. A maximum ≤ 0: all."""
+    """The matching files by pattern; a file is listed under its first matching pattern only.
+
+    Args:
+        patterns: The patterns.
+        paths: The relative paths of all files.
+        max_results: The maximum number of files; ≤ 0: all.
+    """
     ordered, seen = sorted(set(paths)), set[str]()
     groups: dict[str, list[str]] = {}
     for pattern in dict.fromkeys(patterns):
@@ -261,7 +277,7 @@ def found(
 
 
 def search_text(groups: Mapping[str, Sequence[str]]) -> str:
-    """Say what a search found; without patterns, that one is needed."""
+    """The result text of a search; without patterns, the error text that requires one."""
     if not groups:
         return PATTERN_REQUIRED
     count = sum(map(len, groups.values()))
@@ -282,17 +298,16 @@ def _lines(lines: Sequence[str], limit: int) -> str:
 
 
 class _Kind(Enum):
-    """The ways in which a pattern is read."""
+    """The kinds of patterns."""
 
     PATH = auto()
     GLOB = auto()
     NAME = auto()
     PART = auto()
-    """Of a name."""
+    """A part of a name."""
 
 
 def _kind(pattern: str) -> _Kind:
-    """The first line that applies decides."""
     if pattern.startswith("./"):
         return _Kind.GLOB if _WILDCARD.search(pattern) else _Kind.PATH
     if "/" in pattern and "*" not in pattern:
@@ -303,7 +318,11 @@ def _kind(pattern: str) -> _Kind:
 
 
 def matcher(pattern: str) -> Matcher:
-    """Say which relative paths a pattern means."""
+    """The function that decides which relative paths match a pattern.
+
+    Raises:
+        InvalidInput: The pattern is too long, or has too many alternatives.
+    """
     if len(pattern) > MAX_PATTERN_CHARS:
         raise InvalidInput(_PATTERN_TOO_LONG)
     rooted = pattern.removeprefix("./")
@@ -320,7 +339,7 @@ def matcher(pattern: str) -> Matcher:
 
 
 def scope(pattern: str) -> Matcher:
-    """Say below which directories, named by relative paths, a pattern can find anything."""
+    """The function that decides below which directories, given as relative paths, the pattern can match."""
     rooted = pattern.removeprefix("./")
     match _kind(pattern):
         case _Kind.PATH:
@@ -336,7 +355,7 @@ _PATTERN_TOO_LONG = f"a pattern has more than {MAX_PATTERN_CHARS} characters; sh
 
 
 _Globs: TypeAlias = Sequence["re.Pattern[str] | None"]
-"""One for each component of a path; None is `**`."""
+"""One pattern for each component of a path; None is `**`."""
 
 
 def _globs(pattern: str) -> list[_Globs]:
@@ -344,7 +363,7 @@ def _globs(pattern: str) -> list[_Globs]:
 
 
 def _compiled(glob: str) -> "re.Pattern[str] | None":
-    """Kept by the search alone: `fnmatchcase` would keep tens of thousands while the process lives."""
+    # Not `fnmatchcase`: its cache would hold tens of thousands of patterns as long as the process lives.
     return None if glob == "**" else re.compile(translate(glob))
 
 
@@ -370,7 +389,7 @@ _TOO_MANY_ALTERNATIVES = f"the braces of the pattern mean more than {MAX_ALTERNA
 
 
 def _components(glob: str) -> list[str]:
-    """Split a glob so that `**` stands alone (any directories, also none) and never at the end."""
+    """Split a glob into components, with `**` (any number of directories) always separate and never last."""
     parts = list[str]()
     for part in glob.split("/"):
         parts += [part] if part == "**" or "**" not in part else ["**", part.replace("**", "*")]
@@ -378,12 +397,12 @@ def _components(glob: str) -> list[str]:
 
 
 def _matches(globs: _Globs, parts: Sequence[str]) -> bool:
-    """Match component by component, keeping all positions at once: patterns cannot make it slow."""
+    """Match component by component with a set of positions, so no pattern causes exponential backtracking."""
     return len(globs) in _positions(globs, parts)
 
 
 def _leads_on(globs: _Globs, parts: Sequence[str]) -> bool:
-    """Say whether these components can be followed by others."""
+    """Whether a longer path that begins with these components can match."""
     return any(position < len(globs) for position in _positions(globs, parts))
 
 
@@ -413,12 +432,12 @@ def _past_stars(globs: _Globs, positions: set[int]) -> set[int]:
 
 
 def search_cut_short(entries: int) -> str:
-    """Say that a search ended before it had seen everything."""
+    """The note that a search stopped before it had seen all entries."""
     return f"... the search ended after {entries} entries; begin the pattern with a directory to search there"
 
 
 def unread_directories(count: int) -> str:
-    """Say that a search could not look into some directories."""
+    """The note that a search could not read some directories."""
     return f"... {count} directories could not be read"
 
 
@@ -428,17 +447,23 @@ MAX_ENTRIES = 50
 
 
 def listing(path: str, entries: Iterable[tuple[str, bool]], max_entries: int = MAX_ENTRIES) -> str:
-    """List (name, is a directory) pairs, directories first; a maximum ≤ 0: all."""
+    """The result text of a listing, directories first.
+
+    Args:
+        path: The directory.
+        entries: Pairs of a name and whether it is a directory.
+        max_entries: The maximum number of entries to show; ≤ 0: all.
+    """
     ordered = sorted(entries, key=lambda entry: (not entry[1], entry[0].casefold(), entry[0]))
     lines = [f"{'[dir]' if is_dir else '[file]'} {displayable(name)}" for name, is_dir in ordered]
     return _lines(lines, max_entries) or f"'{path}' has no entries"
 
 
 def listing_cut_short(entries: int) -> str:
-    """Say that a directory has more entries than are looked at."""
+    """The note that a directory has more entries than are read."""
     return f"... only {entries} entries were looked at, there are more"
 
 
 def no_directory(path: str) -> str:
-    """Say that there is no such directory."""
+    """The error text for a missing directory."""
     return f"Error: No directory at '{path}'"

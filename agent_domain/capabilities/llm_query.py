@@ -1,19 +1,19 @@
-"""Asking a model a single question, as a tool: what the caller reads when it does not work."""
+"""The texts of the tool that asks a model a single question."""
 
 QUERY_EMPTY = "Error: query is empty"
 NO_TEXT = "Error: The model returned no text"
 
 
 def query_problem(query: str) -> str | None:
-    """Return the error text for a query that asks nothing."""
+    """The error text for an empty query; None if it is not empty."""
     return None if query.strip() else QUERY_EMPTY
 
 
 def answer_text(response: str) -> str:
-    """Return the model's answer, or that there is none."""
+    """The model's answer, or the error text if it is blank."""
     return response if response.strip() else NO_TEXT
 
 
 def call_failed(error: str) -> str:
-    """Say why the model did not answer."""
+    """The error text for a failed model call."""
     return f"Error: The model call failed: {error}"

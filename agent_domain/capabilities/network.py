@@ -1,6 +1,6 @@
-"""Which hosts a command may reach, and which addresses nothing in a sandbox ever does.
+"""The network policy of commands: allowed host names, and addresses that are always blocked.
 
-Names are decided here, addresses as well; both are asked by the proxy that is the sandbox's only way out.
+The proxy, which is the sandbox's only connection to the network, checks both names and addresses.
 """
 
 import re
@@ -14,17 +14,17 @@ from everstep.agent_domain.values import cut
 
 Address: TypeAlias = IPv4Address | IPv6Address
 Network: TypeAlias = bool | tuple[str, ...]
-"""No network, all public names, or the names that are listed."""
+"""False: no network; True: all public names; or a list of names."""
 
 HTTP_PORT: Final = 80
 TLS_PORT: Final = 443
 PORTS: Final = (HTTP_PORT, TLS_PORT)
-"""The ports of hosts that are listed without one."""
+"""The ports of listed hosts without a port."""
 
 _LABEL: Final = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)", re.ASCII)
 _LONGEST_NAME: Final = 253
 
-# What `is_global` allows, or has allowed in some release of Python, and leads elsewhere than to the internet.
+# Networks that `is_global` allows, or has allowed in some release of Python, but that are not the internet.
 _CLOSED: Final = (
     IPv4Network("192.0.0.0/24"),  # special purposes; metadata of Oracle's cloud
     IPv4Network("192.88.99.0/24"),  # relays of 6to4
@@ -35,11 +35,11 @@ _CLOSED: Final = (
     IPv6Network("3fff::/20"),
 )
 _GLOBAL_UNICAST: Final = IPv6Network("2000::/3")
-"""What is given out to be reached from everywhere; not loopback, link-local, unique local, mapped, NAT64."""
+"""The globally routable addresses; excludes loopback, link-local, unique local, mapped and NAT64."""
 
 
 def is_public(address: Address) -> bool:
-    """Whether this is a host of the internet, and not of this machine, its networks or its cloud."""
+    """Whether an address belongs to the internet, and not to this machine, its networks or its cloud."""
     if isinstance(address, IPv6Address) and address not in _GLOBAL_UNICAST:
         return False
     is_closed = any(address in closed for closed in _CLOSED if closed.version == address.version)
@@ -47,21 +47,25 @@ def is_public(address: Address) -> bool:
 
 
 def host_name(text: str) -> str:
-    """A name in its one form: lower case, ASCII (IDNA), no final dot; `InvalidInput` if it is none."""
+    """The canonical form of a host name: lower case, ASCII (IDNA), without a final dot.
+
+    Raises:
+        InvalidInput: It is not a host name.
+    """
     name = text.strip().lower().removesuffix(".")
     try:
         name = name.encode("ascii").decode() if name.isascii() else name.encode("idna").decode()
     except UnicodeError:
-        raise InvalidInput(f"{cut(text, 100)!r} is no name of a host") from None
+        raise InvalidInput(f"{cut(text, 100)!r} is not a host name") from None
     labels = name.split(".")
     if len(name) > _LONGEST_NAME or not all(map(_LABEL.fullmatch, labels)) or labels[-1].isdecimal():
-        # A name that ends in a number would be read as an address.
-        raise InvalidInput(f"{cut(text, 100)!r} is no name of a host")
+        # A name that ends in a number would be parsed as an address.
+        raise InvalidInput(f"{cut(text, 100)!r} is not a host name")
     return name
 
 
 def literal(text: str) -> Address | None:
-    """The address that this text is, in brackets or without; None for a name."""
+    """Parse an IP address, with or without brackets; None for a name."""
     try:
         address = ip_address(text.removeprefix("[").removesuffix("]"))
     except ValueError:
@@ -71,7 +75,7 @@ def literal(text: str) -> Address | None:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """An entry of a list: `example.com` is that name, `*.example.com` each name below it, at any depth."""
+    """An entry of the list: `example.com` is one name, `*.example.com` each name below it, at any depth."""
 
     name: str
     with_subdomains: bool
@@ -79,7 +83,11 @@ class Rule:
 
     @classmethod
     def parse(cls, text: str) -> "Rule":
-        """An entry as it is written; `InvalidInput` says what to write instead."""
+        """Parse an entry.
+
+        Raises:
+            InvalidInput: It is malformed; the error says what to write instead.
+        """
         pattern, colon, port = text.strip().partition(":")
         if "//" in text or "/" in text or literal(text.strip()) or literal(pattern):
             raise InvalidInput(
@@ -94,13 +102,17 @@ class Rule:
         )
 
     def allows(self, name: str, port: int) -> bool:
-        """Whether this host and port are meant; the name is in its one form."""
+        """Whether the entry allows this port of this host, whose name is in canonical form."""
         is_meant = name.endswith(f".{self.name}") if self.with_subdomains else name == self.name
         return is_meant and port in self.ports
 
 
 def network(given: object) -> Network:
-    """What a policy says about the network, checked: true, false, or a list of names."""
+    """Validate the network setting of a policy: true, false, or a list of names.
+
+    Raises:
+        InvalidInput: It is none of these, or an entry is malformed.
+    """
     if isinstance(given, bool):
         return given
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
@@ -118,20 +130,20 @@ def network(given: object) -> Network:
 
 @dataclass(frozen=True, slots=True)
 class AllowedNetwork:
-    """What the policy lets a command reach."""
+    """The hosts that a policy allows."""
 
     rules: tuple[Rule, ...] | None
     """None for all public names."""
 
     @classmethod
     def of(cls, given: Network) -> "AllowedNetwork":
-        """What a checked policy says."""
+        """Create it from a validated setting."""
         if isinstance(given, bool):
             return cls(None if given else ())
         return cls(tuple(map(Rule.parse, given)))
 
     def refusal(self, host: str, port: int) -> str | None:
-        """Why this host and port are not reached, as a sentence for the command; None if they may be."""
+        """The error message for the command if this host and port are not allowed; None if they are."""
         address = literal(host)
         if address is None:
             try:
@@ -157,7 +169,7 @@ class AllowedNetwork:
 
 
 def closed_address(host: str) -> str:
-    """The sentence for a host whose addresses are all closed."""
+    """The error message for a host whose addresses are all blocked."""
     return (
         f"{host} leads to no public address. Loopback, link-local, private and metadata addresses are closed "
         "to commands, whatever the network policy allows."

@@ -1,7 +1,6 @@
-"""Questions to people: what may be asked, and which answers fit.
+"""Questions to people, and the validation of answers.
 
-A JSON schema is checked through a port, as there are good validators and none of them is part
-of the standard library.
+JSON schemas are validated through a port, because the standard library has no validator.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,12 +14,12 @@ from everstep.agent_domain.values import FrozenDict, freeze, frozen_map, json_te
 TOOL = "user_input"
 
 SchemaCheck: TypeAlias = Callable[[Mapping[str, Any], Any], str | None]
-"""Given a JSON schema and data: what does not fit, in words, or None."""
+"""Validates data against a JSON schema; returns a description of the mismatch, or None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a person sent: text, and for a form its `data`."""
+    """A person's answer: text, and for a form its `data`."""
 
     text: str = ""
     data: Any = None
@@ -33,7 +32,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A prompt that is answered by one of some choices, by a form, or by any text."""
+    """A prompt; the answer is one of several choices, a form, or any text."""
 
     prompt: str
     choices: tuple[str, ...] = ()
@@ -41,10 +40,13 @@ class Question:
 
     @classmethod
     def parse(cls, args: Mapping[str, Any]) -> "Question":
-        """Read the arguments of user_input.
+        """Parse the arguments of user_input.
 
-        Choices win over a schema: models fill in every field they are offered. Choices or a schema without
-        content count as none.
+        Choices win over a schema, because models fill in every available field. Empty choices and an empty
+        schema count as missing.
+
+        Raises:
+            InvalidInput: An argument is missing or malformed.
         """
         prompt = args.get("prompt")
         if not isinstance(prompt, str) or not prompt.strip():
@@ -53,11 +55,19 @@ class Question:
         return cls(valid_text(prompt, "prompt"), choices, None if choices else _schema(args.get("schema")))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the form in which it is stored."""
+        """The JSON form."""
         return {"prompt": self.prompt, "choices": list(self.choices), "schema": self.schema}
 
     def result(self, answer: Answer, check: SchemaCheck) -> Any:
-        """Return the tool's result; `InvalidInput` says why the answer does not fit."""
+        """The tool's result for an answer.
+
+        Args:
+            answer: The answer.
+            check: The JSON schema validator.
+
+        Raises:
+            InvalidInput: The answer does not fit; the error gives the reason.
+        """
         if self.choices:
             return self._choice(answer.text.strip())
         if self.schema is not None:
@@ -95,18 +105,18 @@ def _refuse(message: str) -> NoReturn:
 
 
 def request_of(args: FrozenDict) -> FrozenDict:
-    """Return what is stored of a question: its arguments, without a schema that choices make void."""
+    """The arguments to store with a request, without a schema that is unused because of choices."""
     try:
         is_choice = bool(Question.parse(args).choices)
     except InvalidInput:
-        # Tools of users ask with arguments of their own.
+        # Not user_input: a custom tool that asks questions may have any arguments.
         return args
     return FrozenDict({key: value for key, value in args.items() if key != "schema" or not is_choice})
 
 
 @dataclass(frozen=True, slots=True)
 class UserInputPolicy:
-    """How long to wait for a person (None: as long as it takes), and what counts as the answer then."""
+    """How long to wait for a person (None: indefinitely), and the default answer after that."""
 
     timeout_seconds: float | None = None
     default_answer: Any = None
@@ -119,7 +129,7 @@ class UserInputPolicy:
                 _refuse("timeout_seconds must be greater than zero; leave it out to wait as long as it takes")
 
     def default_result(self, question: Question, check: SchemaCheck) -> Any:
-        """Return the result after the timeout; None without a default, or if that does not fit."""
+        """The result after the timeout; None if there is no default answer, or if it does not fit."""
         if self.default_answer is None:
             return None
         try:
@@ -129,7 +139,7 @@ class UserInputPolicy:
 
     @property
     def no_answer(self) -> str:
-        """The failure (error type `timeout`) when there is no such result."""
+        """The error message (error type `timeout`) if there is no default result."""
         return f"No answer within {self.timeout_seconds or 0:.15g}s"
 
 
@@ -138,7 +148,12 @@ def _as_answer(default: object) -> Answer:
 
 
 def addressed(open_requests: Sequence[str], request_id: str | None) -> str | None:
-    """Return which of the open questions, oldest first, a message answers; None: it answers none."""
+    """The open question that a message answers; None if it answers none.
+
+    Args:
+        open_requests: The ids of the open questions, oldest first.
+        request_id: The question that the message names; None: the oldest one.
+    """
     if request_id is None:
         return open_requests[0] if open_requests else None
     return request_id if request_id in open_requests else None

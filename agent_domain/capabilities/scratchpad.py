@@ -1,6 +1,6 @@
-"""The metadata scratchpad: what an agent notes down for its own later steps.
+"""The metadata scratchpad: values that an agent stores for its later steps.
 
-Writes of a step take effect when it ends, so a read in the same step sees the old value.
+Writes take effect at the end of their step, so a read in the same step sees the old value.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ PREVIEW = 100
 
 @dataclass(frozen=True, slots=True)
 class MetadataPolicy:
-    """How much the scratchpad holds."""
+    """The limits of the scratchpad."""
 
     max_keys: int = 50
     max_value_size_bytes: int = 65_536
@@ -37,7 +37,7 @@ class MetadataPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A value to be stored when the step ends."""
+    """A value to store at the end of the step."""
 
     key: str
     value: Any
@@ -48,12 +48,18 @@ class Write:
 
     @property
     def text(self) -> str:
-        """What the model reads once it is accepted."""
+        """The result text of an accepted write."""
         return f"Stored '{self.key}': {_preview(self.value)}"
 
 
 def refusal(write: Write, taken: Iterable[str], policy: MetadataPolicy) -> str | None:
-    """Say why a write is refused; `taken` are the keys stored before and written earlier in the step."""
+    """The reason to refuse a write; None if it is accepted.
+
+    Args:
+        write: The write.
+        taken: The stored keys, and those of earlier writes in the same step.
+        policy: The limits.
+    """
     if not write.key.strip():
         return "The key is empty"
     if write.key in RESERVED_KEYS:
@@ -66,14 +72,14 @@ def refusal(write: Write, taken: Iterable[str], policy: MetadataPolicy) -> str |
 
 
 def refused(reason: str) -> str:
-    """Turn a reason into the error text."""
+    """The error text of a refused write."""
     return f"Error: Metadata not stored: {reason}"
 
 
 def keys_taken(metadata: Mapping[str, Any], earlier: Iterable[ToolCall], policy: MetadataPolicy) -> list[str]:
-    """Name the keys that are there, and those that earlier calls of the same step write.
+    """The stored keys, and those of earlier writes in the same step.
 
-    Whether an extraction succeeds is not known yet, so it keeps the place of its key in any case.
+    It is not known yet whether an extraction succeeds, so its key always counts.
     """
     taken = list(metadata)
     for write in filter(None, map(_written, earlier)):
@@ -89,12 +95,12 @@ def _written(call: ToolCall) -> Write | None:
             return Write(args["key"], args["value"])
         return Write(args["store_as"].strip(), None) if call.name == EXTRACT_DATA else None
     except (AttributeError, InvalidInput, KeyError):
-        # What makes no sense is refused when it is run.
+        # A malformed call is refused when it runs.
         return None
 
 
 def read_text(key: str, metadata: Mapping[str, Any]) -> str:
-    """Say what is stored under a key."""
+    """The result text of a read."""
     if key in metadata:
         return _form(metadata[key])
     hint = f"Stored keys: {', '.join(metadata)}" if metadata else "There are no keys yet"
@@ -102,7 +108,7 @@ def read_text(key: str, metadata: Mapping[str, Any]) -> str:
 
 
 def list_text(metadata: Mapping[str, Any]) -> str:
-    """Say which keys there are, with the types of their values."""
+    """The result text of a list: the keys with the types of their values."""
     keys = [{"key": key, "type": type_name(value)} for key, value in metadata.items()]
     return json_text({"count": len(keys), "keys": keys}) if keys else NO_KEYS
 
@@ -117,7 +123,7 @@ _SCALARS = (
 
 
 def type_name(value: object) -> str:
-    """Name the type of a JSON value as the model knows it."""
+    """The name of a JSON value's type, for the model."""
     for type_, name in _SCALARS:
         if isinstance(value, type_):
             return name

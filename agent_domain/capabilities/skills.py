@@ -1,4 +1,4 @@
-"""Skills: instructions in markdown that the model loads when it needs them."""
+"""Skills: instructions in markdown that the model loads on demand."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ _KNOWN = ("name", "description", "tags", "resources")
 
 @dataclass(frozen=True, slots=True)
 class Skill:
-    """One skill; `extra` are the keys of its front matter that nothing here uses."""
+    """One skill; `extra` contains the unknown keys of its front matter."""
 
     name: str
     description: str = ""
@@ -30,7 +30,14 @@ class Skill:
     def parse(
         cls, front_matter: Mapping[str, Any] | None, body: str, default_name: str, files: Iterable[str] = ()
     ) -> "Skill":
-        """Read a skill; `files` are all files beside it, as paths relative to its directory."""
+        """Create a skill from its parsed file.
+
+        Args:
+            front_matter: The keys of the front matter, if there is any.
+            body: The instructions.
+            default_name: The name if the front matter has none.
+            files: The files in the skill's directory, as relative paths.
+        """
         fields = {_readable(key): value for key, value in (front_matter or {}).items()}
         beside = sorted(file for file in files if file.startswith(RESOURCE_DIRECTORIES))
         return cls(
@@ -43,11 +50,15 @@ class Skill:
         )
 
     def content(self) -> str:
-        """Return the instructions themselves."""
+        """The instructions."""
         return self.body
 
     def rendered(self, arguments: str | None = None) -> str:
-        """Return what the model reads when it loads the skill."""
+        """The text that the model reads when it loads the skill.
+
+        Args:
+            arguments: Replaces the placeholders in the instructions; None leaves them unchanged.
+        """
         lines = [f'<skill name="{self.name}">', with_arguments(self.body, arguments)]
         if self.resources:
             lines += ["", "## Available Resources", *(f"- {path}" for path in self.resources)]
@@ -55,7 +66,7 @@ class Skill:
 
 
 def _kept(value: object) -> Any:
-    """Keep what nothing here uses; YAML knows types, such as dates, that JSON does not."""
+    # YAML has types, such as dates, that JSON does not have.
     try:
         return freeze(value)
     except InvalidInput:
@@ -67,7 +78,7 @@ def _readable(value: object) -> str:
 
 
 def _text(value: object) -> str:
-    """Read a scalar of YAML, which takes unquoted digits for a number."""
+    # YAML parses unquoted digits as a number.
     return "" if value is None or isinstance(value, list | Mapping) else _readable(value).strip()
 
 
@@ -80,12 +91,12 @@ def _texts(value: object) -> tuple[str, ...]:
 
 
 def default_name(path: str) -> str:
-    """Return the name of a skill that gives none: `a/SKILL.md` and `a.md` are both `a`."""
+    """The name of a skill that does not set one: both `a/SKILL.md` and `a.md` are named `a`."""
     return basename(dirname(path)) if _has_directory(path) else basename(path).removesuffix(".md")
 
 
 def is_skill_file(path: str) -> bool:
-    """Say whether a path relative to the library is that of a skill."""
+    """Whether a path, relative to the library, is that of a skill."""
     return path.count("/") == 1 if _has_directory(path) else "/" not in path and path.endswith(".md")
 
 
@@ -94,8 +105,11 @@ def _has_directory(path: str) -> bool:
 
 
 def by_name(found: Iterable[tuple[str, Skill]]) -> dict[str, Skill]:
-    """Return the skills found at these paths in the order of their names; SKILL.md wins over a flat file."""
-    # Last wins in a dictionary: flat files first, and of two equal kinds the first path last.
+    """The skills by name, sorted by name.
+
+    Of two skills with the same name, a SKILL.md wins over a flat file, and then the first path.
+    """
+    # The last entry wins in a dictionary: flat files are first, and of equal kinds the first path is last.
     ordered = sorted(found, key=lambda entry: entry[0], reverse=True)
     ordered.sort(key=lambda entry: _has_directory(entry[0]))
     skills = {skill.name: skill for _, skill in ordered}
@@ -103,13 +117,18 @@ def by_name(found: Iterable[tuple[str, Skill]]) -> dict[str, Skill]:
 
 
 def list_text(skills: Iterable[Skill]) -> str:
-    """List the skills for the model."""
+    """The list of skills for the model."""
     lines = [f"- [{skill.name}]: {skill.description}" for skill in skills]
     return "\n".join(["Available skills:", *lines]) if lines else "(no skills)"
 
 
 def metadata_message(skills: Sequence[Skill], system_texts: Iterable[str]) -> str | None:
-    """Return the system message that announces the skills, unless there are none or one did already."""
+    """The system message that lists the skills; None without skills, or if such a message exists already.
+
+    Args:
+        skills: The skills.
+        system_texts: The texts of the existing system messages.
+    """
     if not skills or any(METADATA_MARKER in text for text in system_texts):
         return None
     hint = "Before work that one of them covers, read it with load_skill."
@@ -122,7 +141,17 @@ def load_text(
     list_skills: object = False,
     arguments: str | None = None,
 ) -> str:
-    """Return the result of load_skill."""
+    """The result text of load_skill.
+
+    Args:
+        skills: The skills by name.
+        skill_name: The skill to load.
+        list_skills: Whether to list the skills instead.
+        arguments: Replaces the placeholders in the skill.
+
+    Raises:
+        InvalidInput: The name is not text.
+    """
     name = _name(skill_name)
     if list_skills is True or not name:
         return list_text(skills.values())
@@ -144,10 +173,10 @@ _PLACEHOLDER = re.compile(r"\$ARGUMENTS\[(?P<index>[0-9]+)\]|\$ARGUMENTS|(?<!\w)
 
 
 def with_arguments(body: str, arguments: str | None) -> str:
-    """Fill in the placeholders, or append the arguments where there are none; None leaves the body alone."""
+    """Fill in the placeholders, or append the arguments if there are none; None changes nothing."""
     if arguments is None:
         return body
-    # By text: an index of a thousand digits is just an argument that was not given.
+    # Indexes stay text: one with a thousand digits is a missing argument, and is never parsed.
     words = {str(index): word for index, word in enumerate(arguments.split())}
 
     def value(found: re.Match[str]) -> str:

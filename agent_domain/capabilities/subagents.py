@@ -1,7 +1,7 @@
-"""Subagents: what a child execution inherits, and what its parent reads of it.
+"""Subagents: the inheritance of a child execution, and the texts that its parent reads.
 
-A child sees no history of its parent, and the parent only the child's text. What goes wrong
-with a child is an error text, never a failure.
+A child does not see the history of its parent, and the parent sees only the child's text. A child
+that fails yields an error text, never a failure.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,7 +23,7 @@ CHILD_TIMEOUT_SECONDS = 300
 
 @dataclass(frozen=True, slots=True)
 class SubagentPolicy:
-    """How deep subagents nest, and how much of their text the parent reads (≤ 0: all)."""
+    """The maximum depth of nesting, and the maximum length of the text that the parent reads (≤ 0: all)."""
 
     max_depth: int = 3
     summary_max_chars: int = 8_000
@@ -33,13 +33,13 @@ class SubagentPolicy:
         any_whole("summary_max_chars", self.summary_max_chars)
 
     def refusal(self, name: str, depth: int) -> str | None:
-        """Return the error text if an agent at this depth (0 is the top) may not start another."""
+        """The error text if an agent at this depth (0 is the top) must not start another; else None."""
         if depth < self.max_depth:
             return None
         return f"Error: Subagent '{name}' not started, subagents nest at most {self.max_depth} deep"
 
     def trimmed(self, response: str) -> str:
-        """Return as much of a response as the parent reads."""
+        """The part of a response that the parent reads."""
         text = response.strip()
         if self.summary_max_chars <= 0 or len(text) <= self.summary_max_chars:
             return text
@@ -47,20 +47,20 @@ class SubagentPolicy:
 
 
 def answered(name: str, response: str, policy: SubagentPolicy) -> str:
-    """Return what the parent reads of a child that ended well."""
+    """The text for the parent about a child that succeeded."""
     return f"[Subagent: {name}] {policy.trimmed(response) or '(no response)'}"
 
 
 def failed(name: str, error: str) -> str:
-    """Return what the parent reads of a child that failed."""
+    """The text for the parent about a child that failed."""
     return f"Error: Subagent '{name}' failed: {error}"
 
 
 def reported(name: str, end: ChildEnd, policy: SubagentPolicy) -> str:
-    """Return what the parent reads of a child, however it ended."""
+    """The text for the parent about a child that ended in any way."""
     match end.status:
         case ExecutionStatus.FAILED:
-            return failed(name, end.error or "It says nothing")
+            return failed(name, end.error or "It gave no reason")
         case ExecutionStatus.CANCELLED:
             return failed(name, "It was cancelled")
         case _:
@@ -68,18 +68,18 @@ def reported(name: str, end: ChildEnd, policy: SubagentPolicy) -> str:
 
 
 def unknown(name: str, names: Iterable[str]) -> str:
-    """Return what the parent reads when no agent has that name."""
+    """The text for the parent if there is no agent of this name."""
     return f"Error: {UnknownName('agent', name, names)}"
 
 
 def inherited_tools(parent: Sequence[str], wanted: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the child's tools in the parent's order: all, or those of the list that the parent has."""
+    """The child's tools in the parent's order: all, or those of the parent that are in `wanted`."""
     return tuple(name for name in dict.fromkeys(parent) if wanted is None or name in wanted)
 
 
 @dataclass(frozen=True, slots=True)
 class SubagentListing:
-    """What the description of spawn_subagent says of one agent; `tools` None: all of the parent."""
+    """An agent in the description of spawn_subagent; `tools` None: all tools of the parent."""
 
     name: str
     description: str
@@ -87,13 +87,13 @@ class SubagentListing:
 
     @property
     def line(self) -> str:
-        """The agent in one line."""
+        """The agent as one line of text."""
         tools = "all parent tools" if self.tools is None else ", ".join(self.tools) or "none"
         return f"- {self.name}: {self.description} (tools: {tools})"
 
 
 def description(agents: Iterable[SubagentListing]) -> str:
-    """Describe spawn_subagent to the model."""
+    """The description of spawn_subagent for the model."""
     intro = (
         "Start a subagent on a task of its own and wait for its answer. It sees nothing of this "
         "conversation: put all that it needs to know into the prompt. Available subagents:"
@@ -102,7 +102,7 @@ def description(agents: Iterable[SubagentListing]) -> str:
 
 
 def parameters(names: Sequence[str]) -> FrozenDict:
-    """Return the JSON schema of the arguments. Without names there is no enum: an empty one is invalid."""
+    """The JSON schema of the arguments. Without names it has no enum, because an empty one is invalid."""
     choice = {"type": "string", "description": "Which subagent to start"}
     subagent = {**choice, "enum": list(names)} if names else choice
     prompt = {"type": "string", "description": "The whole task, with everything the subagent has to know"}

@@ -1,4 +1,4 @@
-"""Task planning: the list that todo_write replaces, and the reminders around it."""
+"""Task planning: the list that todo_write replaces, and the reminders about it."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ METADATA_KEY = "tasks"
 
 
 class TaskStatus(StrEnum):
-    """How far a task is."""
+    """The status of a task."""
 
     PENDING = "pending"
     IN_PROGRESS = "in_progress"
@@ -26,7 +26,7 @@ _MARKS = {TaskStatus.COMPLETED: "●", TaskStatus.IN_PROGRESS: "◐", TaskStatus
 
 @dataclass(frozen=True, slots=True)
 class TodoPolicy:
-    """How long the list may be, and after how many steps to speak of it (≤ 0: never)."""
+    """The limits of the list, and after how many steps to show it or to remind of it (≤ 0: never)."""
 
     max_items: int = 20
     max_in_progress: int = 1
@@ -42,7 +42,7 @@ class TodoPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One task; `active_form` says it as it is being done."""
+    """One task; `active_form` is its text while it is in progress."""
 
     content: str
     status: TaskStatus
@@ -50,18 +50,18 @@ class Task:
 
     @property
     def rendered(self) -> str:
-        """The task with its mark."""
+        """The task with the mark of its status."""
         text = self.active_form if self.status is TaskStatus.IN_PROGRESS else self.content
         return f"{_MARKS[self.status]} {text}"
 
     def to_dict(self) -> dict[str, str]:
-        """Return the form that the model sends."""
+        """The JSON form, as the model sends it."""
         return {"content": self.content, "status": self.status.value, "activeForm": self.active_form}
 
 
 @dataclass(frozen=True, slots=True)
 class TaskList:
-    """All tasks, in the model's order. Its text is what the model reads."""
+    """All tasks, in the model's order. `str` returns the text for the model."""
 
     tasks: tuple[Task, ...] = ()
 
@@ -76,7 +76,7 @@ class TaskList:
 
     @property
     def summary(self) -> str:
-        """How far all of it is."""
+        """The number of tasks of each status, as text."""
         done, active, pending = map(self.count, ("completed", "in_progress", "pending"))
         return f"Done: {done} of {len(self.tasks)}, in progress: {active}, pending: {pending}"
 
@@ -85,17 +85,17 @@ class TaskList:
         return sum(task.status == status for task in self.tasks)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result of todo_write."""
+        """The result of todo_write."""
         tasks = [task.to_dict() for task in self.tasks]
         return {"success": True, "tasks": tasks, "summary": self.summary, "rendered": self.rendered}
 
     def to_metadata(self) -> list[dict[str, str]]:
-        """Return what is kept under the metadata key."""
+        """The value to store under the metadata key."""
         return [task.to_dict() for task in self.tasks]
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any]) -> "TaskList":
-        """Read what an earlier step kept; anything else counts as no tasks."""
+        """Read the list that an earlier step stored; an invalid value counts as an empty list."""
         try:
             return cls(_tasks(metadata.get(METADATA_KEY)))
         except InvalidInput:
@@ -103,7 +103,11 @@ class TaskList:
 
 
 def parse_tasks(todos: object, policy: TodoPolicy) -> TaskList:
-    """Read the argument of todo_write."""
+    """Parse the argument of todo_write.
+
+    Raises:
+        InvalidInput: A task is malformed, or the list exceeds the limits.
+    """
     tasks = TaskList(_tasks(todos))
     if len(tasks.tasks) > policy.max_items:
         _fail(f"At most {policy.max_items} tasks fit in the list, you sent {len(tasks.tasks)}")
@@ -152,7 +156,7 @@ def _fail(message: str) -> NoReturn:
     raise InvalidInput(message)
 
 
-# --- What is said between the steps ---
+# --- Reminders ---
 
 INITIAL_MARKER = "<todo-reminder-initial>"
 NAG_MARKER = "<todo-reminder-nag>"
@@ -165,18 +169,18 @@ If this takes more than two or three steps, plan it with {TOOL} first and keep t
 
 
 def initial_reminder(step_count: int, texts: Iterable[str]) -> str | None:
-    """Return the reminder for the start of an execution, unless one of the messages holds it already."""
+    """The reminder at the start of an execution; None later, or if a message already contains it."""
     return _INITIAL if step_count == 0 and not any(INITIAL_MARKER in text for text in texts) else None
 
 
 def steps_since_call(tools_by_step: Sequence[Collection[str]]) -> int:
-    """Count the steps since the last that called todo_write, or since the start."""
+    """The number of steps since the last one that called todo_write, or since the start."""
     calls = [number for number, tools in enumerate(tools_by_step, 1) if TOOL in tools]
     return len(tools_by_step) - (calls[-1] if calls else 0)
 
 
 def nag_due(steps_since: int, policy: TodoPolicy) -> str | None:
-    """Return the reminder that is due before a step, if any."""
+    """The reminder that is due before a step, if any."""
     if not _due(steps_since, policy.reminder_every_steps):
         return None
     advice = "If there is still work to plan or to tick off, call it now."
@@ -186,7 +190,7 @@ def nag_due(steps_since: int, policy: TodoPolicy) -> str | None:
 def render_due(
     tasks: TaskList, step_count: int, *, just_called: bool, last_text: str, policy: TodoPolicy
 ) -> str | None:
-    """Return the list that is due after a step, if any."""
+    """The text of the list, if it is due after a step."""
     if just_called or not tasks.tasks or last_text.startswith(RENDER_MARKER):
         return None
     due = _due(step_count, policy.render_every_steps)

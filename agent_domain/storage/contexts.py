@@ -106,7 +106,7 @@ def canonical_url(url: str, name: str = "context_url") -> str:
     return bounded(name, canonical, MAX_CONTEXT)
 
 
-_EXPECTED = "{name} has to begin with http:// or https:// and a host, or with exactly one slash"
+_EXPECTED = "{name} must begin with http:// or https:// and a host, or with exactly one slash"
 
 
 def _authority(scheme: str, authority: str, name: str) -> str:
@@ -120,7 +120,7 @@ def _authority(scheme: str, authority: str, name: str) -> str:
             known = ""
         if known:
             return known if port in (0, _DEFAULT_PORTS[scheme]) else f"{known}:{port}"
-    raise InvalidInput(f"{name} has no host, or none that can be read; check what follows the //")
+    raise InvalidInput(f"{name} has no valid host; check the part after //")
 
 
 def _split_port(authority: str) -> tuple[str, int | None]:

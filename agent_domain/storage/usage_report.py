@@ -24,9 +24,9 @@ class Span:
         for at in (self.since, self.until):
             moment(at, 0)
         if self.since >= self.until:
-            raise InvalidInput("since has to be earlier than until")
+            raise InvalidInput("since must be earlier than until")
         if self.until - self.since > LONGEST:
-            raise InvalidInput(f"from since to until are more than {LONGEST.days} days; ask for less")
+            raise InvalidInput(f"since and until are more than {LONGEST.days} days apart; request less")
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ class Channel:
         """
         if found := _CHANNEL.fullmatch(name):
             return cls(UUID(found["id"]), found["kind"] != "execution", found["private"] is not None)
-        raise InvalidInput("this is no channel of ours; use agent.session.{id} or agent.execution.{id}")
+        raise InvalidInput("this is not a channel name; use agent.session.{id} or agent.execution.{id}")
 
 
 class StreamStore(Protocol):
@@ -157,5 +157,5 @@ def since_event(last: str) -> Position:
     """
     epoch, _, seq = last.rpartition(":")
     if not seq.isdecimal() or not seq.isascii():
-        raise InvalidInput("it is no id of an event, and no seq either; 0 asks for everything")
+        raise InvalidInput("it is neither the id of an event nor a seq; send 0 to receive everything")
     return Position.from_dict({"epoch": epoch or None, "seq": int(seq)})

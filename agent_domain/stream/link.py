@@ -102,7 +102,7 @@ def read_writer(message: Message) -> Told | Pushed:
     Raises:
         InvalidInput: The message is malformed.
     """
-    with reading("what a writer says"):
+    with reading("the writer's message"):
         data = message.encode() if isinstance(message, str) else message
         if data.startswith(b"{"):
             epoch = valid_text(_object(data)["epoch"], "epoch")
@@ -118,7 +118,7 @@ def read_gateway(message: Message) -> Interest:
     Raises:
         InvalidInput: The message is malformed.
     """
-    with reading("what a gateway says"):
+    with reading("the gateway's message"):
         data = _object(message)
         return Interest(*(frozenset(map(UUID, listed(data.get(w, ()), w))) for w in ("want", "unwant")))
 
@@ -129,11 +129,11 @@ def _object(message: Message) -> dict[str, Any]:
     except RecursionError:
         raise InvalidInput("it is nested too deeply") from None
     if not isinstance(data, dict):
-        raise InvalidInput("it is no object")
+        raise InvalidInput("it is not an object")
     return cast("dict[str, Any]", data)
 
 
 def _line(data: bytes) -> tuple[UUID, bytes]:
     if data[_ID : _ID + 1] != b" ":
-        raise InvalidInput("a line is a stream's id, a space, and an envelope")
+        raise InvalidInput("a line must contain a stream's id, a space, and an envelope")
     return UUID(data[:_ID].decode()), data[_ID + 1 :]

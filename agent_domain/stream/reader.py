@@ -159,7 +159,7 @@ def _count(payload: Mapping[str, Any], name: str, minimum: int = 0) -> int:
     value = payload[name]
     whole(name, value, minimum)
     if value > MAX_NUMBER:
-        raise InvalidInput(f"{name} is larger than anything that is counted here")
+        raise InvalidInput(f"{name} is larger than {MAX_NUMBER}")
     return value
 
 
@@ -200,7 +200,7 @@ class Position:
             require_map(data)
             epoch = data.get("epoch")
             if epoch is not None and len(valid_text(epoch, "epoch")) > MAX_EPOCH:
-                raise InvalidInput("epoch is longer than any")
+                raise InvalidInput(f"epoch is longer than {MAX_EPOCH} characters")
             written = listed(data.get("drafts", ()), "drafts")
             if len(written) > MAX_DRAFTS:
                 raise InvalidInput(f"there are {len(written)} drafts; send at most {MAX_DRAFTS}")

@@ -429,7 +429,7 @@ BAD_INPUT: list[tuple[str, Callable[[Any], object], str]] = [
     ("with_tools", lambda b: b.with_tools(Tokens), "make one with @tool"),
     ("with_toolset", lambda b: b.with_toolset(LOOK), "a toolset has a name"),
     ("with_capability", lambda b: b.with_capability("bash"), r"a capability has a method install\(builder\)"),
-    ("with_capability", lambda b: b.with_capability(Installed), "an object of it, not the class"),
+    ("with_capability", lambda b: b.with_capability(Installed), "an instance, not the class"),
     ("with_approval", lambda b: b.with_approval(5, "always"), "the tool's name must be text"),
     (
         "with_approval",
@@ -453,7 +453,7 @@ BAD_INPUT: list[tuple[str, Callable[[Any], object], str]] = [
     ("add_continuation_criteria", lambda b: b.add_continuation_criteria(unchanged), "is not a criterion"),
     ("with_llm_preset", lambda b: b.with_llm_preset(None), "the preset's name must be text"),
     ("with_driver", lambda b: b.with_driver("gpt"), r"a driver has a coroutine method use_tools\(state\)"),
-    ("with_driver", lambda b: b.with_driver(OwnDriver), "an object of it, not the class"),
+    ("with_driver", lambda b: b.with_driver(OwnDriver), "an instance, not the class"),
     ("with_broadcast", lambda b: b.with_broadcast({}), "pass BroadcastConfig"),
     ("with_events", lambda b: b.with_events(print), "pass EventBus"),
     ("with_cached_context", lambda b: b.with_cached_context("Be brief"), "pass CachedContext"),

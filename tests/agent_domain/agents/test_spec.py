@@ -192,7 +192,7 @@ def test_a_key_without_a_value_counts_as_absent() -> None:
     [
         ("You help.", "The text has no front matter"),
         ("---\nname: a\n", "The text has no front matter"),
-        ("---\nname: [a\n---\nx", "The front matter is no valid YAML: "),
+        ("---\nname: [a\n---\nx", "The front matter is not valid YAML: "),
         ("---\n- a\n---\nx", "The front matter must be a map of keys, not list"),
         ("---\njust text\n---\nx", "The front matter must be a map of keys, not str"),
         ("---\n# nothing\n---\nx", "The agent needs a 'name'"),
@@ -384,7 +384,7 @@ UNUSABLE: list[tuple[dict[str, Any], str]] = [
     ({"timeout_seconds": "5"}, "'timeout_seconds' must be a number, not str"),
     ({"timeout_seconds": float("inf")}, "'timeout_seconds' must be finite"),
     ({"approval": "always"}, "'approval' must be a map, not str"),
-    ({"approval": {"bash": "sometimes"}}, "'approval.bash': 'sometimes' is no approval; use 'never'"),
+    ({"approval": {"bash": "sometimes"}}, "'approval.bash': 'sometimes' is not an approval; use 'never'"),
 ]
 
 

@@ -213,7 +213,9 @@ def test_a_write_problem_names_a_limit_or_a_reason() -> None:
     assert too_long_to_write(9, 5).startswith("Error: The file would have 9 bytes, at most 5 can be written")
     assert too_large_to_edit(5) == "It is larger than 5 bytes, the most that can be edited"
     assert no_way_to("a/b").startswith("Error: No file can be made at 'a/b'")
-    assert keeps_changing("a").startswith("Error: 'a' was changed by others again and again")
+    assert keeps_changing("a").startswith(
+        "Error: 'a' was not edited, because other processes keep changing it"
+    )
 
 
 def test_editing_replaces_the_only_hit() -> None:

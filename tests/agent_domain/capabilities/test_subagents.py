@@ -39,7 +39,7 @@ def test_a_meaningless_policy_is_refused() -> None:
         (ChildEnd(ExecutionStatus.COMPLETED, " Three "), "[Subagent: hand] Three"),
         (ChildEnd(ExecutionStatus.COMPLETED), "[Subagent: hand] (no response)"),
         (ChildEnd(ExecutionStatus.FAILED, error="too long"), "Error: Subagent 'hand' failed: too long"),
-        (ChildEnd(ExecutionStatus.FAILED), "Error: Subagent 'hand' failed: It says nothing"),
+        (ChildEnd(ExecutionStatus.FAILED), "Error: Subagent 'hand' failed: It gave no reason"),
         (ChildEnd(ExecutionStatus.CANCELLED), "Error: Subagent 'hand' failed: It was cancelled"),
     ],
 )

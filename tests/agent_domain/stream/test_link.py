@@ -137,7 +137,7 @@ def test_the_token_follows_from_the_secret() -> None:
     ],
 )
 def test_an_invalid_message_of_a_writer_is_refused(message: str | bytes) -> None:
-    with pytest.raises(InvalidInput, match="what a writer says cannot be read"):
+    with pytest.raises(InvalidInput, match="the writer's message cannot be read"):
         read_writer(message)
 
 
@@ -145,7 +145,7 @@ def test_an_invalid_message_of_a_writer_is_refused(message: str | bytes) -> None
     "message", ["", "7", "[]", '{"want":"x"}', '{"want":["x"]}', '{"unwant":[7]}', "[" * 100_000, b"\xff"]
 )
 def test_an_invalid_message_of_a_gateway_is_refused(message: str | bytes) -> None:
-    with pytest.raises(InvalidInput, match="what a gateway says cannot be read"):
+    with pytest.raises(InvalidInput, match="the gateway's message cannot be read"):
         read_gateway(message)
 
 

@@ -55,7 +55,7 @@ def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
     ("name", "content", "reason"),
     [
         ("a.md", b"You help.", "The text has no front matter"),
-        ("a.md", b"---\nname: [\n---\nx", "The front matter is no valid YAML"),
+        ("a.md", b"---\nname: [\n---\nx", "The front matter is not valid YAML"),
         ("a.md", b"---\nname: a\n---\nx", "The agent needs a 'description'"),
         ("a.json", b"{", "the agent is not valid JSON"),
         ("a.json", b'{"name": ' + b"1" * 5000 + b"}", "the agent is not valid JSON: Exceeds the limit"),

@@ -437,5 +437,5 @@ def test_an_invalid_url_is_refused(url: str) -> None:
 
 
 def test_an_invalid_channel_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="no channel of ours"):
+    with pytest.raises(InvalidInput, match="not a channel name"):
         stream("ws://h", "agent.nothing")

@@ -378,7 +378,7 @@ def test_the_base_may_be_a_link_and_paths_may_use_either_name(ground: Ground) ->
 def test_a_missing_base_directory_is_the_operators_problem(ground: Ground) -> None:
     """9.2.1: the model is asked to report it."""
     gone = ground.base / "gone"
-    told = "Error: The directory for the file tools does not exist; tell whoever runs this agent"
+    told = "Error: The directory for the file tools does not exist; report this to the operator of this agent"
     for tool in (*UseFileTools(gone).tools, SearchFilesTool(gone), ListDirTool(gone)):
         args = {"path": "x", "content": "x", "old_string": "a", "new_string": "b", "pattern": "x"}
         known = {name: args[name] for name in args if name in tool.schema["properties"]}

@@ -391,7 +391,7 @@ def test_a_concurrent_write_of_another_process_is_not_lost(ground: Ground) -> No
     until = 1000
     told = editing.edit(directory, "a.txt", "a.txt", lambda text: changed(text.replace("three", "one")))
     os.close(directory)
-    assert told.startswith("Error: 'a.txt' was changed by others again and again")
+    assert told.startswith("Error: 'a.txt' was not edited, because other processes keep changing it")
     assert (ground.base / "a.txt").read_text().startswith("one\ntwo\n++")
 
 
