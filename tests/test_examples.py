@@ -42,10 +42,10 @@ def test_the_code_on_our_pages_runs(block: str) -> None:
 
 def test_a_service_gets_its_result(tmp_path: Path) -> None:
     """8.4.1, 8.5.3: the agent waits for a person, and continues."""
-    told = output_of("03_service.py", "--data", str(tmp_path / "data"))
+    output = output_of("03_service.py", "--data", str(tmp_path / "data"))
 
-    assert "It is paused, and holds no worker" in told
-    assert "It completed after 2 steps: The meeting is arranged." in told
+    assert "It is paused, and holds no worker" in output
+    assert "It completed after 2 steps: The meeting is arranged." in output
 
 
 CODING = ROOT / "examples" / "05_coding_agent"
@@ -70,17 +70,17 @@ def test_the_coding_agent_makes_the_tests_pass(tmp_path: Path) -> None:
         env=without_keys(),
         stdin=subprocess.DEVNULL,
     )
-    told = done.stdout
-    assert done.returncode == 0, told + done.stderr
+    output = done.stdout
+    assert done.returncode == 0, output + done.stderr
     assert done.stderr == ""
 
-    failed, passed = told.index("FAIL: test_units_add_up"), told.index("Ran 3 tests")
-    assert failed < passed < told.index("Ran 4 tests")
-    assert '-> <skill name="fixing-tests">' in told
-    assert "-> [Subagent: reviewer] The sum is right now" in told
-    assert "status     completed" in told
-    assert "+        total += int(number) * SECONDS[unit]\n" in told
-    assert "After 9 steps the tests pass." in told
+    failed, passed = output.index("FAIL: test_units_add_up"), output.index("Ran 3 tests")
+    assert failed < passed < output.index("Ran 4 tests")
+    assert '-> <skill name="fixing-tests">' in output
+    assert "-> [Subagent: reviewer] The sum is right now" in output
+    assert "status     completed" in output
+    assert "+        total += int(number) * SECONDS[unit]\n" in output
+    assert "After 9 steps the tests pass." in output
     assert "total = int(number)" in (folder / "project" / "durations" / "text.py").read_text()
 
 

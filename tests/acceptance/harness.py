@@ -374,10 +374,10 @@ async def _rows(installation: Installation, execution: Execution) -> Mapping[str
 
 def _forget_what_was_taken_back(found: dict[str, Any]) -> None:
     """Drop the announcement that an attempt was superseded, of which only this number remains."""
-    told = [row for row in found["agent_envelopes"] if row["type"] != "agent.attempt.superseded"]
+    kept_rows = [row for row in found["agent_envelopes"] if row["type"] != "agent.attempt.superseded"]
     for stream in found["agent_streams"]:
-        stream["head"] -= len(found["agent_envelopes"]) - len(told)
-    found["agent_envelopes"] = [row | {"seq": seq} for seq, row in enumerate(told, 1)]
+        stream["head"] -= len(found["agent_envelopes"]) - len(kept_rows)
+    found["agent_envelopes"] = [row | {"seq": seq} for seq, row in enumerate(kept_rows, 1)]
 
 
 def _without_what_differs(value: object) -> object:

@@ -74,11 +74,11 @@ def _began_by(mark: bytes) -> Iterator[str]:
     for process in Path("/proc").iterdir():
         if process.name.isdigit() and int(process.name) != os.getpid():
             try:
-                told, words = (process / "environ").read_bytes(), (process / "cmdline").read_bytes()
+                environ, words = (process / "environ").read_bytes(), (process / "cmdline").read_bytes()
             except (FileNotFoundError, ProcessLookupError, PermissionError):
                 continue
             # Bubblewrap's first process shows the variables that it started with.
-            if mark in told.split(b"\0") and b"worker" not in words:
+            if mark in environ.split(b"\0") and b"worker" not in words:
                 yield words.replace(b"\0", b" ").decode(errors="replace")
 
 
@@ -178,92 +178,92 @@ async def test_the_cases_cover_every_tool() -> None:
 @pytest.mark.parametrize("name", sorted(set(ALL) - ONCE))
 async def test_an_idempotent_tool_runs_again(days: tuple[Day, Day], name: str) -> None:
     """1.1.3: under the same key, and the model reads the same result as without the crash."""
-    expected, came = days
+    expected, actual = days
 
     # The subagent searches as well.
     each = 2 if name == "search_files" else 1
-    assert (expected.ran[name], came.ran[name]) == (each, 2 * each)
-    assert came.read[name] == expected.read[name]
-    assert came.read[name] != UNKNOWN
-    keys = {entry.told["key"] for entry in came.site.journal("ran") if entry.where == name}
+    assert (expected.ran[name], actual.ran[name]) == (each, 2 * each)
+    assert actual.read[name] == expected.read[name]
+    assert actual.read[name] != UNKNOWN
+    keys = {entry.told["key"] for entry in actual.site.journal("ran") if entry.where == name}
     assert len(keys) == each
 
 
 @pytest.mark.parametrize("name", sorted(ONCE))
 async def test_a_tool_that_runs_at_most_once_does_not(days: tuple[Day, Day], name: str) -> None:
     """1.1.3: the model learns that the effect is unknown."""
-    expected, came = days
+    expected, actual = days
 
-    assert came.read[name] == UNKNOWN
+    assert actual.read[name] == UNKNOWN
     assert not expected.read[name].startswith("Error")
     # The undisturbed long command has run as well.
-    assert (expected.ran[name], came.ran[name]) == (2 if name == "bash" else 1, 1)
+    assert (expected.ran[name], actual.ran[name]) == (2 if name == "bash" else 1, 1)
 
 
 async def test_the_effects_of_tools_happen_once(days: tuple[Day, Day]) -> None:
     """9.1.1, 9.2.3, 9.2.4, 1.1.3: on the disk."""
-    expected, came = days
+    expected, actual = days
     for name in (BILL, PLAN, LETTER):
-        assert came.file(name) == expected.file(name)
-    assert came.file(BILL) == "paid\n"
-    assert came.file(PLAN) == "A final draft.\n"
+        assert actual.file(name) == expected.file(name)
+    assert actual.file(BILL) == "paid\n"
+    assert actual.file(PLAN) == "A final draft.\n"
 
 
 async def test_a_command_ends_with_its_worker(days: tuple[Day, Day]) -> None:
     """9.1.1: it did not continue, it was not started a second time, and the model learns so."""
-    expected, came = days
+    expected, actual = days
 
     assert expected.walked == expected.file(WALK) == "begun\nended\n"
-    assert came.file(WALK) == "begun\n"
-    assert came.walked == UNKNOWN
+    assert actual.file(WALK) == "begun\n"
+    assert actual.walked == UNKNOWN
 
 
 async def test_the_model_calls_of_tools_are_made_once(days: tuple[Day, Day]) -> None:
     """9.8.1, 9.9.1, 1.1.1: although the tools ran again."""
-    expected, came = days
+    expected, actual = days
 
-    assert came.asked[craftsman.ASKED] == came.asked[craftsman.EXTRACTED] == 1
-    assert came.read["llm_query"] == "Paris."
-    assert came.read["extract_data"] == "Extracted fruit into 'found': {\"number\":6}"
+    assert actual.asked[craftsman.ASKED] == actual.asked[craftsman.EXTRACTED] == 1
+    assert actual.read["llm_query"] == "Paris."
+    assert actual.read["extract_data"] == "Extracted fruit into 'found': {\"number\":6}"
     usage = [each.rows["agent_executions"][0]["token_usage"] for each in (*expected.accounts.values(),)]
-    assert usage == [each.rows["agent_executions"][0]["token_usage"] for each in (*came.accounts.values(),)]
+    assert usage == [each.rows["agent_executions"][0]["token_usage"] for each in (*actual.accounts.values(),)]
 
 
 async def test_a_subagent_continues(days: tuple[Day, Day]) -> None:
     """9.6.2, 1.1.1: and there is only one."""
-    expected, came = days
+    expected, actual = days
 
-    assert came.read["spawn_subagent"] == expected.read["spawn_subagent"] == "[Subagent: finder] Found."
-    assert came.children == expected.children == 1
-    assert came.asked[craftsman.TASK] == 1
+    assert actual.read["spawn_subagent"] == expected.read["spawn_subagent"] == "[Subagent: finder] Found."
+    assert actual.children == expected.children == 1
+    assert actual.asked[craftsman.TASK] == 1
 
 
 async def test_a_question_waits_without_a_worker(days: tuple[Day, Day]) -> None:
     """8.4.1, 8.5.3: and the next worker receives its answer."""
-    expected, came = days
+    expected, actual = days
 
-    assert came.read["user_input"] == "oak"
-    assert came.accounts["asking"] == expected.accounts["asking"]
+    assert actual.read["user_input"] == "oak"
+    assert actual.accounts["asking"] == expected.accounts["asking"]
 
 
 async def test_quick_tools_leave_everything_as_without_the_crash(days: tuple[Day, Day]) -> None:
     """9.3.2, 9.4.2, 9.5.3, 1.1.3: every stored row, including notes and tasks."""
-    expected, came = days
+    expected, actual = days
 
-    assert in_any_order(came.accounts["quick"]) == in_any_order(expected.accounts["quick"])
-    assert came.notes == expected.notes == {"wood": "oak", "tasks": [*QUICK["todo_write"]["todos"]]}
-    for each in came.accounts.values():
+    assert in_any_order(actual.accounts["quick"]) == in_any_order(expected.accounts["quick"])
+    assert actual.notes == expected.notes == {"wood": "oak", "tasks": [*QUICK["todo_write"]["todos"]]}
+    for each in actual.accounts.values():
         assert each.status is ExecutionStatus.COMPLETED
 
 
 def in_any_order(account: Account) -> Mapping[str, object]:
     """Its rows in a fixed order: viewers see calls that run in parallel in the order in which they ended."""
-    told = sorted(json.dumps([row["type"], row["payload"]]) for row in account.rows["agent_envelopes"])
-    return {**account.rows, "agent_envelopes": told}
+    envelopes = sorted(json.dumps([row["type"], row["payload"]]) for row in account.rows["agent_envelopes"])
+    return {**account.rows, "agent_envelopes": envelopes}
 
 
 async def test_a_server_lists_its_tools_once(days: tuple[Day, Day]) -> None:
     """1.1.1: for each execution, on any worker; the subagent counts as one."""
-    expected, came = days
+    expected, actual = days
 
-    assert came.site.count("listed", "server") == expected.site.count("listed", "server") == 5
+    assert actual.site.count("listed", "server") == expected.site.count("listed", "server") == 5

@@ -112,10 +112,10 @@ def test_nothing_of_the_installation_is_read_or_changed(data: str, user: WorkerU
         )
 
     assert ran.returncode == 0, ran.stderr
-    told = (project / "out.txt").read_text()
-    assert "ESCAPED" not in told
-    assert SECRET not in told + ran.stdout
-    assert told.count("Permission denied") >= 3
+    output = (project / "out.txt").read_text()
+    assert "ESCAPED" not in output
+    assert SECRET not in output + ran.stdout
+    assert output.count("Permission denied") >= 3
     refused = [line for line in ran.stdout.splitlines() if OUTSIDE in line]
     assert len(refused) >= len(WRITE) + 2, ran.stdout
     assert {name: (project / name).read_text() for name in before} == before

@@ -178,11 +178,11 @@ async def test_the_policy_receives_the_caller(shop: Front) -> None:
     service = Person(shop, tenant, sub="desk", scope="sessions:all profile", roles=["clerk", "head of sales"])
     who = f"{{}} {tenant} ['profile', 'sessions:all'] ['clerk', 'head of sales']"
     for user in ("desk", "ann"):
-        told = await service.post("/agent/messages", 403, content="x", user_id=user, **about("who"))
-        assert told["detail"] == who.format(user)
+        refusal = await service.post("/agent/messages", 403, content="x", user_id=user, **about("who"))
+        assert refusal["detail"] == who.format(user)
     session = (await service.post("/agent/sessions", user_id="bob"))["id"]
-    told = await service.post(f"/agent/sessions/{session}/messages", 403, content="x", **about("who"))
-    assert told["detail"] == who.format("bob")
+    refusal = await service.post(f"/agent/sessions/{session}/messages", 403, content="x", **about("who"))
+    assert refusal["detail"] == who.format("bob")
     await service.http.aclose()
 
 

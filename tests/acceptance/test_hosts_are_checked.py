@@ -180,8 +180,8 @@ async def test_a_process_that_listens_on_every_address_needs_its_names(
     log.touch()
     everywhere = {"EVERSTEP_HTTP_HOST": "0.0.0.0", "EVERSTEP_GATEWAY_HOST": "0.0.0.0"}  # noqa: S104
     everywhere["EVERSTEP_AUTH_SECRET"] = "s" * 40
-    told = installation.environment(**everywhere)
-    started = await nursery.start(process, "--port", "0", log=log, environment=told)
+    environment = installation.environment(**everywhere)
+    started = await nursery.start(process, "--port", "0", log=log, environment=environment)
     assert await started.death() == 1
     assert (
         "so other machines reach this process, under names that it does not know: set EVERSTEP_ALLOWED_HOSTS"

@@ -128,9 +128,9 @@ async def test_messages_are_listed_as_they_were_stored(town: Town) -> None:
     listed = (await town.get(f"/agent/sessions/{done['session_id']}/messages?limit=100"))["items"]
     moments = [(each["created_at"], each["id"]) for each in listed]
     assert moments == sorted(moments, reverse=True)
-    told = [e.id for e in await town.envelopes(done) if not e.type.startswith("agent.")]
-    assert [str(each) for each in told] == [
-        each["id"] for each in reversed(listed) if UUID(each["id"]) in told
+    announced = [e.id for e in await town.envelopes(done) if not e.type.startswith("agent.")]
+    assert [str(each) for each in announced] == [
+        each["id"] for each in reversed(listed) if UUID(each["id"]) in announced
     ]
 
 

@@ -73,10 +73,10 @@ async def asked(port: int, path: str) -> tuple[int, Any]:
 async def missing(port: int) -> list[str]:
     """The parts that `/readyz` reports missing; a port that is handed over may refuse for a moment."""
     try:
-        _, told = await asked(port, "/readyz")
+        _, body = await asked(port, "/readyz")
     except httpx2.RequestError:
         return ["?"]
-    return [check["name"] for check in told["checks"] if not check["ok"]]
+    return [check["name"] for check in body["checks"] if not check["ok"]]
 
 
 async def test_an_api_waits_and_reports_what_it_waits_for(nursery: Nursery, folder: Path) -> None:
@@ -88,9 +88,9 @@ async def test_an_api_waits_and_reports_what_it_waits_for(nursery: Nursery, fold
         await said(api, "waiting for Temporal: no Temporal server answers at")
 
         assert await asked(port, "/healthz") == (200, {"status": "ok"})
-        status, told = await asked(port, "/readyz")
-        assert (status, told["status"]) == (503, "not ready")
-        assert told["checks"] == [
+        status, body = await asked(port, "/readyz")
+        assert (status, body["status"]) == (503, "not ready")
+        assert body["checks"] == [
             {"name": "database", "ok": False, "detail": "waiting for PostgreSQL; the log says why"},
             {"name": "temporal", "ok": False, "detail": "waiting for Temporal; the log says why"},
         ]

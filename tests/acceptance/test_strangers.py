@@ -34,8 +34,8 @@ async def test_workflows_of_others_neither_end_an_installation_nor_fill_its_log(
         up = await nursery.start("--data", str(data), "up", "--json", *ports, log=log, environment=given)
         await until("it is up", lambda: '"api_url"' in log.read_text() or up.ended.done())
         assert up.code is None, log.read_text()
-        told = next(json.loads(line) for line in log.read_text().splitlines() if line.startswith("{"))
-        temporal = await Client.connect(told["temporal_address"])
+        printed = next(json.loads(line) for line in log.read_text().splitlines() if line.startswith("{"))
+        temporal = await Client.connect(printed["temporal_address"])
 
         ids = ["hello", f"{ID_PREFIX}hello", f"{ID_PREFIX}{uuid4()}"]
         for id_ in ids:
@@ -52,8 +52,8 @@ async def test_workflows_of_others_neither_end_an_installation_nor_fill_its_log(
             with pytest.raises(WorkflowFailureError):
                 await handle.result()
 
-        headers = {"Authorization": f"Bearer {told['token']}"}
-        async with httpx2.AsyncClient(base_url=told["api_url"], headers=headers, timeout=60) as http:
+        headers = {"Authorization": f"Bearer {printed['token']}"}
+        async with httpx2.AsyncClient(base_url=printed["api_url"], headers=headers, timeout=60) as http:
 
             async def until_it_is(status: str, content: str, *, is_terminated: bool = False) -> None:
                 sent = (await http.post("/agent/executions", json={"content": content})).json()

@@ -64,8 +64,8 @@ async def test_every_viewer_ends_with_the_stored_state(stage: Stage) -> None:
     assert len(stage.onlookers) == stage.measure.viewers
     # Otherwise there was no chaos.
     assert sum(each.connections - 1 for each in stage.onlookers) > stage.measure.viewers / 2
-    told = [each.type for plot in stage.plots for each in plot.told]
-    assert EnvelopeType.AGENT_ATTEMPT_SUPERSEDED in told
+    types = [each.type for plot in stage.plots for each in plot.told]
+    assert EnvelopeType.AGENT_ATTEMPT_SUPERSEDED in types
 
 
 async def examine(stage: Stage) -> None:
@@ -91,9 +91,9 @@ async def examine(stage: Stage) -> None:
 def wrong_view(onlooker: Onlooker, plot: Plot, said: Said) -> Iterator[str]:
     """Stored envelopes that a viewer did not see as they are."""
     seen = onlooker.seen
-    for told, stored in zip(seen.stored, plot.told, strict=False):
-        if told.to_dict() != stored.to_dict():
-            yield f"{told} instead of {stored}"
+    for received, stored in zip(seen.stored, plot.told, strict=False):
+        if received.to_dict() != stored.to_dict():
+            yield f"{received} instead of {stored}"
     if len(seen.stored) != len(plot.told):
         yield f"{len(seen.stored)} of {len(plot.told)} envelopes"
     for story in plot.stories:
@@ -114,8 +114,10 @@ async def wrong_announcements(stage: Stage, plot: Plot) -> list[str]:
         "SELECT id, created_at FROM agent_session_messages WHERE session_id = :id", id=plot.stream_id
     )
     written = {row["id"]: moment(row["created_at"], 6) for row in stored}
-    told = {each.id: each.to_dict()["timestamp"] for each in plot.told if not each.type.startswith("agent.")}
-    return [] if told == written else [f"announced at {told}, stored at {written}"]
+    timestamps = {
+        each.id: each.to_dict()["timestamp"] for each in plot.told if not each.type.startswith("agent.")
+    }
+    return [] if timestamps == written else [f"announced at {timestamps}, stored at {written}"]
 
 
 def wrong_texts(onlooker: Onlooker, said: Said) -> Iterator[str]:

@@ -46,11 +46,11 @@ async def test_two_executions_of_a_session_leave_their_traces(front: Front) -> N
 
         first = await says("/agent/messages", "hello")
         session, worked = first["session_id"], 0.0
-        told = first
+        accepted = first
         for number in range(2):
             if number:
-                told = await says(f"/agent/sessions/{session}/messages", "send hello & thanks")
-            execution = told["execution_id"]
+                accepted = await says(f"/agent/sessions/{session}/messages", "send hello & thanks")
+            execution = accepted["execution_id"]
             kept = await get(f"/agent/sessions/{session}")
             assert kept["last_execution_id"] == execution
             snapshot = await ended(execution)
@@ -63,8 +63,8 @@ async def test_two_executions_of_a_session_leave_their_traces(front: Front) -> N
             assert (await get(f"/agent/executions/{execution}"))["last_snapshot_id"] == snapshot["id"]
             assert snapshot["parent_snapshot_id"] is None
             assert (await details(front, execution)).endswith("completed (completed)")
-        calls = (await get(f"/agent/executions/{told['execution_id']}/steps"))["items"][0]["calls"]
+        calls = (await get(f"/agent/executions/{accepted['execution_id']}/steps"))["items"][0]["calls"]
         for call in calls:
-            child = await ended(str(subagent_id(UUID(told["execution_id"]), call["id"])))
+            child = await ended(str(subagent_id(UUID(accepted["execution_id"]), call["id"])))
             assert child["parent_snapshot_id"] is None
             assert child["state"]["execution"]["session_seconds"] < worked

@@ -274,10 +274,10 @@ class TestPulse:
         async def work() -> int:
             with pulse():
                 await often.wait()
-            heard = len(beats)
+            count = len(beats)
             for _ in range(10):
                 await asyncio.sleep(0)
-            return heard
+            return count
 
         environment = ActivityEnvironment()
         environment.on_heartbeat = beat

@@ -30,11 +30,11 @@ BEGUN = a_state("Hello").with_step_started(AT)
 USED = Usage(input=9, output=2)
 
 
-async def played(*steps: ScenarioStep, heard: list[str] | None = None) -> AgentState:
+async def played(*steps: ScenarioStep, streamed: list[str] | None = None) -> AgentState:
     """The state after the first of these steps, before its calls run."""
     driver = DeterministicAgentDriver.from_steps(*steps)
-    told: list[str] = [] if heard is None else heard
-    reply = await driver.infer(BEGUN, told.append)
+    texts: list[str] = [] if streamed is None else streamed
+    reply = await driver.infer(BEGUN, texts.append)
     return replied(driver, BEGUN, reply)
 
 
@@ -62,9 +62,9 @@ async def test_a_scenario_step_has_its_type_its_text_and_its_usage(
     scenario: ScenarioStep, step_type: StepType
 ) -> None:
     """12.3."""
-    heard: list[str] = []
-    step = step_of(await played(scenario, heard=heard))
-    assert (step.step_type, step.usage, heard) == (step_type, USED, ["Hi"])
+    streamed: list[str] = []
+    step = step_of(await played(scenario, streamed=streamed))
+    assert (step.step_type, step.usage, streamed) == (step_type, USED, ["Hi"])
     driver = DeterministicAgentDriver()
     assert driver.outputs(step) == (assistant("Hi"),)
 
@@ -75,9 +75,9 @@ async def test_a_scenario_step_has_its_type_its_text_and_its_usage(
 )
 async def test_a_scenario_step_without_a_usage_uses_nothing(scenario: ScenarioStep) -> None:
     """12.3."""
-    heard: list[str] = []
-    assert step_of(await played(scenario, heard=heard)).usage == Usage()
-    assert heard == []
+    streamed: list[str] = []
+    assert step_of(await played(scenario, streamed=streamed)).usage == Usage()
+    assert streamed == []
 
 
 @pytest.mark.parametrize(
@@ -167,8 +167,8 @@ async def test_a_scripted_model_answers_by_its_script() -> None:
     """The last entry repeats."""
     model = ScriptedModel("one", calls(("look", {"at": "x"}), text="I look", usage=USED), says("two", USED))
     port: Model = model
-    request, heard = InferenceRequest((user("Hello"),)), list[str]()
-    answers = [await port.respond(request, heard.append) for _ in range(4)]
+    request, streamed = InferenceRequest((user("Hello"),)), list[str]()
+    answers = [await port.respond(request, streamed.append) for _ in range(4)]
     assert answers == [
         InferenceResponse("one", (), "stop"),
         InferenceResponse(
@@ -178,17 +178,17 @@ async def test_a_scripted_model_answers_by_its_script() -> None:
         InferenceResponse("two", (), "stop", USED),
     ]
     assert answers[1].tool_calls[0].args == {"at": "x"}
-    assert heard == ["one", "I look", "two", "two"]
+    assert streamed == ["one", "I look", "two", "two"]
     assert model.requests == [request] * 4
 
 
 async def test_a_scripted_model_raises_by_its_script_and_answers_ok_without_one() -> None:
-    request, heard = InferenceRequest(()), list[str]()
+    request, streamed = InferenceRequest(()), list[str]()
     with pytest.raises(RateLimited, match="slow down"):
-        await ScriptedModel(RateLimited("slow down")).respond(request, heard.append)
-    assert await ScriptedModel().respond(request, heard.append) == says("ok")
-    assert (await ScriptedModel(calls()).respond(request, heard.append)).text == ""
-    assert heard == ["ok"]
+        await ScriptedModel(RateLimited("slow down")).respond(request, streamed.append)
+    assert await ScriptedModel().respond(request, streamed.append) == says("ok")
+    assert (await ScriptedModel(calls()).respond(request, streamed.append)).text == ""
+    assert streamed == ["ok"]
 
 
 # Tools.

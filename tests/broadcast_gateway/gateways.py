@@ -235,8 +235,8 @@ class Writer:
     async def stream(self, record: EventRecord, execution_id: UUID = EXECUTION) -> None:
         await self.say(envelope(record, execution_id))
 
-    async def say(self, told: Envelope, stream_id: UUID = SESSION) -> None:
-        for message in link.messages([link.line(stream_id, told)]):
+    async def say(self, envelope: Envelope, stream_id: UUID = SESSION) -> None:
+        for message in link.messages([link.line(stream_id, envelope)]):
             await self.socket.send(message, text=True)
 
     async def interest(self) -> link.Interest:

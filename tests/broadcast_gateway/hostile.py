@@ -59,15 +59,15 @@ def frame(
     is_masked: bool = True,
 ) -> bytes:
     """A client's frame; `size` may be wrong, and `first` may be any byte."""
-    told = len(data) if size is None else size
+    length = len(data) if size is None else size
     head = bytes([FIN | opcode if first is None else first])
     flag = 0x80 if is_masked else 0
-    if told < 126:
-        head += bytes([flag | told])
-    elif told < 1 << 16:
-        head += bytes([flag | 126]) + told.to_bytes(2)
+    if length < 126:
+        head += bytes([flag | length])
+    elif length < 1 << 16:
+        head += bytes([flag | 126]) + length.to_bytes(2)
     else:
-        head += bytes([flag | 127]) + told.to_bytes(8)
+        head += bytes([flag | 127]) + length.to_bytes(8)
     if not is_masked:
         return head + data
     mask = dice.randbytes(4)

@@ -54,7 +54,7 @@ class Watcher:
     late_for: set[tuple[UUID, int, int]] = field(default_factory=set[tuple[UUID, int, int]])
     """Attempts that began before it joined."""
 
-    def look(self, told: Told, said: Said, *, is_faithful: bool) -> None:
+    def look(self, expected: Told, said: Said, *, is_faithful: bool) -> None:
         """Read the new frames: nothing is missing, and no stored envelope is repeated.
 
         Text may be repeated: a gateway that does not have it yet cannot know which text another one has
@@ -68,7 +68,7 @@ class Watcher:
             if draft := self.reader.drafts.get(each.execution_id):
                 self.texts[each.execution_id, *draft.place.attempted] = draft.content
                 if not draft.is_settled:
-                    written = told.get((each.execution_id, *draft.place.attempted), [])
+                    written = expected.get((each.execution_id, *draft.place.attempted), [])
                     assert "".join(written).startswith(draft.content)
             if each.type == EnvelopeType.AGENT_STEP_COMPLETED:
                 self._compare(each, said, is_faithful=is_faithful)
@@ -279,11 +279,11 @@ class Faithful(RuleBasedStateMachine):
             self._resume(watcher)
 
     def _push(self, sent: bytes) -> None:
-        told = read(sent)
-        if isinstance(told, Chunk):
-            self.stream.chunk(told)
+        frames = read(sent)
+        if isinstance(frames, Chunk):
+            self.stream.chunk(frames)
         else:
-            self.stream.append([told], self.epoch)
+            self.stream.append([frames], self.epoch)
         self._check_history()
 
     def _load(self, limit: int) -> None:

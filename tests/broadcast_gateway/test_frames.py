@@ -37,14 +37,14 @@ class Counting:
 
 def test_a_stored_envelope_is_relayed_as_it_was_written() -> None:
     stored = envelope(completed(3)).numbered(7)
-    for told in (read(body(stored)), entry_of(stored)):
-        assert isinstance(told, Entry)
-        assert told.body == body(stored)
-        assert (told.seq, told.kind, told.execution_id) == (7, "agent.step.completed", str(EXECUTION))
+    for parsed in (read(body(stored)), entry_of(stored)):
+        assert isinstance(parsed, Entry)
+        assert parsed.body == body(stored)
+        assert (parsed.seq, parsed.kind, parsed.execution_id) == (7, "agent.step.completed", str(EXECUTION))
 
 
 @pytest.mark.parametrize(
-    ("told", "fence"),
+    ("envelope", "fence"),
     [
         (entry(1), None),
         (entry(1, completed(3)), (4, 0)),
@@ -52,16 +52,21 @@ def test_a_stored_envelope_is_relayed_as_it_was_written() -> None:
         (entry(1, ended()), ENDED),
     ],
 )
-def test_an_envelope_may_end_a_draft(told: Entry, fence: object) -> None:
+def test_an_envelope_may_end_a_draft(envelope: Entry, fence: object) -> None:
     """7.8.4"""
-    assert told.fence == fence
+    assert envelope.fence == fence
 
 
 def test_a_chunk_names_its_place() -> None:
     """7.2"""
-    told = chunk(4, "word", step=2, attempt=3, after=9)
-    assert (told.at, told.content, told.after_seq, told.is_complete) == (Place(2, 3, 4), "word", 9, False)
-    assert (told.kind, told.timestamp, told.execution_id) == (
+    parsed = chunk(4, "word", step=2, attempt=3, after=9)
+    assert (parsed.at, parsed.content, parsed.after_seq, parsed.is_complete) == (
+        Place(2, 3, 4),
+        "word",
+        9,
+        False,
+    )
+    assert (parsed.kind, parsed.timestamp, parsed.execution_id) == (
         EnvelopeType.AGENT_STREAM_CHUNK,
         AT,
         str(EXECUTION),
@@ -70,9 +75,9 @@ def test_a_chunk_names_its_place() -> None:
 
 
 def test_a_frame_is_built_once_for_a_wire() -> None:
-    one, other, told = Counting(), Counting(), entry(1)
-    assert told.frame(one) is told.frame(one)
-    assert told.frame(other) == b"agent.tool.started " + told.body
+    one, other, envelope = Counting(), Counting(), entry(1)
+    assert envelope.frame(one) is envelope.frame(one)
+    assert envelope.frame(other) == b"agent.tool.started " + envelope.body
     assert (one.framed, other.framed) == (1, 1)
 
 

@@ -61,16 +61,16 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.001)
 
 
-async def shown(screen: Screen, *told: str) -> None:
+async def shown(screen: Screen, *expected: str) -> None:
     """Exactly these frames, and no more."""
     seen: list[str] = []
 
     def look() -> bool:
         seen.extend(screen.told())
-        return len(seen) >= len(told)
+        return len(seen) >= len(expected)
 
     await until(look)
-    assert seen == [*told]
+    assert seen == [*expected]
 
 
 async def test_a_gap_in_the_ring_is_read_once_for_all_who_need_it() -> None:

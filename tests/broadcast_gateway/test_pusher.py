@@ -223,20 +223,20 @@ def test_each_side_may_ping_the_other() -> None:
 
 def test_an_envelope_is_an_event_of_its_channel() -> None:
     """7.1.2"""
-    told = entry(7)
-    frame = told.frame(Pusher(CHANNEL))
-    assert raw(frame)["data"] == told.body.decode()
+    envelope = entry(7)
+    frame = envelope.frame(Pusher(CHANNEL))
+    assert raw(frame)["data"] == envelope.body.decode()
     assert decoded(frame) == {
         "event": "agent.tool.started",
         "channel": CHANNEL,
-        "data": json.loads(told.body),
+        "data": json.loads(envelope.body),
     }
-    assert told.frame(Pusher(CHANNEL)) is frame
+    assert envelope.frame(Pusher(CHANNEL)) is frame
 
 
 def test_a_stored_message_is_announced_on_one_level() -> None:
     """7.7.1"""
-    told: dict[str, Any] = {
+    envelope: dict[str, Any] = {
         "message_id": "m",
         "event_type": "execution.queued",
         "content": "Execution queued",
@@ -247,11 +247,11 @@ def test_a_stored_message_is_announced_on_one_level() -> None:
         "session_id": str(SESSION),
         "execution_id": str(EXECUTION),
         "timestamp": "2026-01-16T10:05:00.000Z",
-        "payload": told,
+        "payload": envelope,
         "id": "m",
         "seq": 7,
     }
     frame = Pusher(CHANNEL).event(News("execution.queued", json.dumps(stored).encode(), 7))
     message = decoded(frame)
     assert (message["event"], message["channel"]) == ("execution.queued", CHANNEL)
-    assert message["data"] == told | stored
+    assert message["data"] == envelope | stored

@@ -71,8 +71,8 @@ class TestReading:
         async with running() as gateway, writing(gateway) as writer, watching(gateway) as viewer:
             gateway.table.store(3)
             answer = await viewer.sub(since={"seq": 1})
-            told = {"channel": CHANNEL, "epoch": "first", "seq": 1, "recovered": True}
-            assert answer == {"type": "sub_ok", **told}
+            expected = {"channel": CHANNEL, "epoch": "first", "seq": 1, "recovered": True}
+            assert answer == {"type": "sub_ok", **expected}
             assert await viewer.seqs(2) == [2, 3]
             assert (await writer.interest()).want == {SESSION}
             await writer.push(*gateway.table.store(2))
@@ -403,13 +403,13 @@ class TestAdmission:
 
     async def test_a_rush_of_handshakes_is_slowed_down(self) -> None:
         async with running(bounds=Bounds(handshakes=3)) as gateway:
-            came = await asyncio.gather(
+            outcomes = await asyncio.gather(
                 *(native_socket(gateway).__aenter__() for _ in range(8)), return_exceptions=True
             )
-            refused = [each for each in came if isinstance(each, InvalidStatus)]
+            refused = [each for each in outcomes if isinstance(each, InvalidStatus)]
             assert len(refused) >= 4
             assert {each.response.status_code for each in refused} == {503}
-            for each in came:
+            for each in outcomes:
                 if not isinstance(each, BaseException):
                     await each.socket.close()
 
@@ -470,8 +470,8 @@ class TestPusher:
             answer = await viewer.next()
             assert answer["event"] == "pusher_internal:subscription_succeeded"
             assert json.loads(answer["data"]) == {"epoch": "first", "seq": 1, "recovered": True}
-            told = [json.loads((await viewer.next())["data"])["seq"] for _ in range(2)]
-            assert told == [2, 3]
+            seqs = [json.loads((await viewer.next())["data"])["seq"] for _ in range(2)]
+            assert seqs == [2, 3]
 
     async def test_a_wrong_signature_is_refused_and_the_connection_stays(self) -> None:
         async with running() as gateway, pusher_client(gateway) as viewer:

@@ -31,8 +31,8 @@ async def events(feed: AsyncGenerator[bytes], count: int) -> list[dict[str, str]
     async with asyncio.timeout(20):
         while data.count(b"\n\n") < count:
             data += await anext(feed)
-    told = data.decode().split("\n\n")[:count]
-    return [dict(line.split(": ", 1) for line in each.split("\n") if line) for each in told]
+    blocks = data.decode().split("\n\n")[:count]
+    return [dict(line.split(": ", 1) for line in each.split("\n") if line) for each in blocks]
 
 
 async def test_events_follow_the_last_one_that_was_read() -> None:
@@ -50,9 +50,9 @@ async def test_events_follow_the_last_one_that_was_read() -> None:
             assert (await events(feed, 1))[0]["id"] == "first:4"
             chunk = envelopes.stream_chunk(Attempt(1), 0, "a\nb", is_complete=False, after_seq=4)
             await writer.stream(chunk)
-            (told,) = await events(feed, 1)
-            assert "id" not in told
-            assert '"content":"a\\nb"' in told["data"]
+            (event,) = await events(feed, 1)
+            assert "id" not in event
+            assert '"content":"a\\nb"' in event["data"]
 
 
 async def test_text_under_way_comes_as_a_snapshot() -> None:
@@ -80,11 +80,11 @@ async def test_a_feed_ends_when_its_token_expires() -> None:
 
         going_on = asyncio.create_task(goes_on())
         async with asyncio.timeout(20):
-            told = [data async for data in feed]
+            received = [data async for data in feed]
         going_on.cancel()
         assert time.time() >= ends
-        assert b"event: bye" in told[-1]
-        assert b"The token has expired" in told[-1]
+        assert b"event: bye" in received[-1]
+        assert b"The token has expired" in received[-1]
 
 
 async def test_a_feed_ends_when_its_key_is_revoked() -> None:
@@ -98,9 +98,9 @@ async def test_a_feed_ends_when_its_key_is_revoked() -> None:
         gateway.table.store(1)
         feed = await Feeds(gateway.hub, recheck=0.02).open(SESSION, True, None, Admission(None, is_good))
         async with asyncio.timeout(20):
-            told = [data async for data in feed]
-        assert b"event: bye" in told[-1]
-        assert b"no longer" in told[-1]
+            received = [data async for data in feed]
+        assert b"event: bye" in received[-1]
+        assert b"no longer" in received[-1]
 
 
 async def test_a_changed_history_sends_a_goodbye() -> None:
@@ -132,8 +132,8 @@ async def test_a_slow_reader_gets_everything_and_holds_little() -> None:
             while b"id: first:900\n" not in data:
                 data += (taken := await anext(feed))
                 assert len(taken) < 200_000
-        told = re.findall(rb"^id: first:(\d+)$", data, re.MULTILINE)
-        assert [*map(int, told)] == [*range(901)]
+        ids = re.findall(rb"^id: first:(\d+)$", data, re.MULTILINE)
+        assert [*map(int, ids)] == [*range(901)]
 
 
 async def test_feeds_are_limited_and_refused_after_the_end() -> None:

@@ -98,8 +98,8 @@ def test_any_frame_is_parsed_or_a_bad_frame(data: bytes) -> None:
 
 
 def test_envelopes_are_sent_unchanged() -> None:
-    told = entry(7)
-    assert list(bodies(told.frame(NATIVE))) == [told.body]
+    envelope = entry(7)
+    assert list(bodies(envelope.frame(NATIVE))) == [envelope.body]
 
 
 def test_replies_to_a_viewer() -> None:

@@ -28,8 +28,8 @@ def envelope(record: EventRecord, execution_id: UUID = EXECUTION) -> Envelope:
 
 def entry(seq: int, record: EventRecord | None = None, execution_id: UUID = EXECUTION) -> Entry:
     """A stored envelope, with defaults for the rest."""
-    told = record or envelopes.tool_started(f"call_{seq}", "add", {}, step_number=1)
-    return entry_of(envelope(told, execution_id).numbered(seq))
+    filled = record or envelopes.tool_started(f"call_{seq}", "add", {}, step_number=1)
+    return entry_of(envelope(filled, execution_id).numbered(seq))
 
 
 def entries(first: int, last: int) -> list[Entry]:
@@ -50,8 +50,8 @@ def ended() -> EventRecord:
     return envelopes.status_changed(WireStatus.COMPLETED, WireStatus.PROCESSING, change=9, step_count=1)
 
 
-def body(told: Envelope) -> bytes:
-    return json_text(told.to_dict()).encode()
+def body(envelope: Envelope) -> bytes:
+    return json_text(envelope.to_dict()).encode()
 
 
 def chunk(
@@ -67,9 +67,9 @@ def chunk(
     record = envelopes.stream_chunk(
         Attempt(step, attempt), index, content, is_complete=not content, after_seq=after
     )
-    told = read(body(envelope(record, execution_id)))
-    assert isinstance(told, Chunk)
-    return told
+    parsed = read(body(envelope(record, execution_id)))
+    assert isinstance(parsed, Chunk)
+    return parsed
 
 
 def bodies(data: bytes) -> Iterator[bytes]:
@@ -116,10 +116,10 @@ class Screen:
         return [in_short(each) for each in self.seen()]
 
 
-def in_short(told: Envelope) -> str:
-    if told.seq is not None:
-        return str(told.seq)
-    payload = told.payload
+def in_short(frame: Envelope) -> str:
+    if frame.seq is not None:
+        return str(frame.seq)
+    payload = frame.payload
     place = f"{payload['step_number']}.{payload['attempt']}"
     if "next_index" in payload:
         return f"{place}.0-{payload['next_index']}:{payload['content']}"

@@ -264,53 +264,55 @@ def resumed() -> Iterator[Case]:
 
 def story(dice: Random) -> list[Step]:
     """The envelopes of two executions, in order."""
-    told: list[Step] = []
+    steps: list[Step] = []
     seq = 0
     places = {ONE: [1, 1, 0], TWO: [1, 1, 0]}
-    while len(told) < 30 and places:
+    while len(steps) < 30 and places:
         of = dice.choice(list(places))
         place = places[of]
         step_number, attempt, index = place
         happens = dice.random()
         if happens < 0.6:
-            told.append(chunk(place, f"{of[-1]}.{step_number}.{attempt}.{index} ", of))
+            steps.append(chunk(place, f"{of[-1]}.{step_number}.{attempt}.{index} ", of))
             place[2] += 1
         elif happens < 0.7:
-            told.append(chunk(place, "", of))
+            steps.append(chunk(place, "", of))
             place[2] += 1
         else:
             seq += 1
             if happens < 0.8:
-                told.append(superseded(seq, attempt, step_number, of))
+                steps.append(superseded(seq, attempt, step_number, of))
                 place[1:] = attempt + 1, 0
             elif happens < 0.9:
-                told.append(completed(seq, step_number, of))
+                steps.append(completed(seq, step_number, of))
                 place[:] = step_number + 1, 1, 0
             elif happens < 0.95:
-                told.append(started(seq, of))
+                steps.append(started(seq, of))
             else:
-                told.append(status(seq, dice.choice(["paused", "failed"]), of))
-                if told[-1][-1] == {"status": "failed"}:
+                steps.append(status(seq, dice.choice(["paused", "failed"]), of))
+                if steps[-1][-1] == {"status": "failed"}:
                     del places[of]
-    return told
+    return steps
 
 
 def told_badly(dice: Random) -> list[Step]:
     """A story in which envelopes are lost, duplicated and late, and the reader sometimes reconnects."""
-    heard: list[tuple[float, Step]] = []
+    received: list[tuple[float, Step]] = []
     for at, each in enumerate(story(dice)):
         if dice.random() < 0.95:
-            heard.append((at + dice.choice([0, 0, 0, 0, 0, 1.5, 4]), each))
+            received.append((at + dice.choice([0, 0, 0, 0, 0, 1.5, 4]), each))
         if dice.random() < 0.15:
-            heard.append((at + dice.randrange(8), each))
+            received.append((at + dice.randrange(8), each))
         if dice.random() < 0.06:
             place = (dice.randint(1, 3), dice.randint(1, 3), dice.randrange(5))
-            heard.append((at + 0.5, snapshot(place, f"all before {place} ", dice.choice([ONE, TWO, THREE]))))
+            received.append(
+                (at + 0.5, snapshot(place, f"all before {place} ", dice.choice([ONE, TWO, THREE])))
+            )
         if dice.random() < 0.03:
-            heard.append((at, joined(dice.randrange(6), recovered=dice.random() < 0.5)))
+            received.append((at, joined(dice.randrange(6), recovered=dice.random() < 0.5)))
         if dice.random() < 0.03:
-            heard.append((at, settle(dice.randint(1, 3), of=dice.choice([ONE, TWO, THREE]))))
-    return [each for _, each in sorted(heard, key=lambda entry: entry[0])]
+            received.append((at, settle(dice.randint(1, 3), of=dice.choice([ONE, TWO, THREE]))))
+    return [each for _, each in sorted(received, key=lambda entry: entry[0])]
 
 
 def anything(seed: int, size: int) -> Iterator[Case]:

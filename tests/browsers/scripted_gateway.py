@@ -46,8 +46,8 @@ def ended(seq: int) -> Frame:
     return _stored(seq, envelope(record))
 
 
-def _stored(seq: int, told: Envelope) -> Frame:
-    return told.numbered(seq).to_dict()
+def _stored(seq: int, envelope: Envelope) -> Frame:
+    return envelope.numbered(seq).to_dict()
 
 
 def chunk(index: int, content: str, *, step: int = 1, attempt: int = 1) -> Frame:

@@ -64,11 +64,11 @@ async def test_a_page_shows_the_stored_state_despite_cuts(
         await connection.says(stored(4), chunk(4, "."))
         await connection.joins()
         await connection.says(chunk(3, "time"), stored(3), chunk(4, "."), step_completed(4), chunk(5, "late"))
-        told = [f"{seq} agent.tool.started" for seq in (1, 2, 3)]
-        await shows(page, *told, "4 agent.step.completed", text="Once upon a time.")
+        lines = [f"{seq} agent.tool.started" for seq in (1, 2, 3)]
+        await shows(page, *lines, "4 agent.step.completed", text="Once upon a time.")
 
         await connection.says(chunk(0, "Then ", step=2))
-        await shows(page, *told, "4 agent.step.completed", text="Then ")
+        await shows(page, *lines, "4 agent.step.completed", text="Then ")
         await page.reload()
         connection = await gateway.lets_in()
         assert await connection.joins() == {"epoch": EPOCH, "seq": 4}

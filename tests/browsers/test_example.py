@@ -129,8 +129,8 @@ async def stored(config: dict[str, str], session: str) -> dict[str, Any]:
 async def happened(config: dict[str, str], session: str) -> list[str]:
     """All stored envelopes of a session, once the terminal `agent.status` of its execution is stored."""
     url, channel, events = f"{config['gateway']}/v1", f"agent.session.{session}", list[str]()
-    async with aclosing(stream(url, channel, token=config["token"], since=Position())) as news:
-        async for event in news:
+    async with aclosing(stream(url, channel, token=config["token"], since=Position())) as received:
+        async for event in received:
             if isinstance(event, Happened):
                 events.append(f"{event.envelope.seq} {event.envelope.type}")
                 if event.ends(event.envelope.execution_id):

@@ -103,8 +103,8 @@ async def a_place(signed_with: str = SECRET, bounds: Bounds = QUICK) -> AsyncGen
     async with AsyncExitStack() as parts:
         gateway = await parts.enter_async_context(running(table, bounds=bounds))
         relay = await parts.enter_async_context(relaying(gateway.port))
-        nobody = cast("Any", None)
-        api = Api(nobody, nobody, nobody, office, open_door(), Signer(KEY, signed_with))
+        absent = cast("Any", None)
+        api = Api(absent, absent, absent, office, open_door(), Signer(KEY, signed_with))
         served_at = served(cast("Any", office.noting(create_app(api))))
         office.url = await parts.enter_async_context(served_at)
         yield Place(office, relay, table, gateway, parts)

@@ -111,11 +111,11 @@ async def in_node(script: Path, *arguments: Path | str, url: str = "") -> AsyncG
     process = await asyncio.create_subprocess_exec(
         node(), script, *arguments, stdin=PIPE, stdout=PIPE, stderr=PIPE
     )
-    somebody = Viewer(process, url)
-    listening = asyncio.create_task(somebody.listen())
+    client = Viewer(process, url)
+    listening = asyncio.create_task(client.listen())
     try:
-        await somebody.until("ready", 1, None)
-        yield somebody
+        await client.until("ready", 1, None)
+        yield client
     finally:
         assert process.stdin
         assert process.stderr

@@ -43,17 +43,17 @@ async def test_an_answer_that_fits_is_the_result(
         await office.until_asked(execution)
         await execution.submit_input(**answer)
         await finished(execution)
-        told = await office.store.envelopes(execution.ref.tenant_id, execution.ref.stream_id)
+        envelopes = await office.store.envelopes(execution.ref.tenant_id, execution.ref.stream_id)
 
         assert await results(execution) == [(reads, True)]
-    (asked,) = [e.payload for e in told if e.type == "agent.input.requested"]
-    (received,) = [e.payload for e in told if e.type == "agent.input.received"]
+    (asked,) = [e.payload for e in envelopes if e.type == "agent.input.requested"]
+    (received,) = [e.payload for e in envelopes if e.type == "agent.input.received"]
     assert (asked["step_number"], asked["expires_at"]) == (1, None)
     assert (received["step_number"], received["source"]) == (1, "user")
 
 
 @pytest.mark.parametrize(
-    ("question", "answer", "told"),
+    ("question", "answer", "message"),
     [
         ({}, {"text": " \n"}, r"^Answer cannot be empty$"),
         ({"choices": ["Monday", "Friday"]}, {"text": "friday"}, r"^Answer must be one of: Monday, Friday$"),
@@ -62,13 +62,13 @@ async def test_an_answer_that_fits_is_the_result(
     ],
 )
 async def test_an_answer_that_does_not_fit_leaves_the_question_open(
-    temporal: TemporalClient, question: dict[str, Any], answer: dict[str, Any], told: str
+    temporal: TemporalClient, question: dict[str, Any], answer: dict[str, Any], message: str
 ) -> None:
     """8.5.4"""
     async with at_work(temporal, an_asker(**question)) as office:
         execution = await office.start()
         await office.until_asked(execution)
-        with pytest.raises(InvalidInput, match=told):
+        with pytest.raises(InvalidInput, match=message):
             await execution.submit_input(**answer)
 
         assert len(await execution.requests()) == 1
@@ -93,16 +93,16 @@ async def test_no_answer_arrives_in_time(
     agent = an_asker(UseUserInput(0.05, default), **question)
     async with at_work(temporal, agent) as office:
         execution, _ = await office.run()
-        told = await office.store.envelopes(execution.ref.tenant_id, execution.ref.stream_id)
+        envelopes = await office.store.envelopes(execution.ref.tenant_id, execution.ref.stream_id)
         (step, *_) = await execution.steps()
-        (asked,) = [e for e in told if e.type == "agent.input.requested"]
+        (asked,) = [e for e in envelopes if e.type == "agent.input.requested"]
 
         assert await results(execution) == [result]
         assert await execution.requests() == ()
     waits = datetime.fromisoformat(asked.payload["expires_at"]) - asked.created_at
     assert abs(waits.total_seconds() - 0.05) < 1
     by_default = {"step_number": 1, "source": "default", "message_id": None}
-    received = [e.payload for e in told if e.type == "agent.input.received"]
+    received = [e.payload for e in envelopes if e.type == "agent.input.received"]
     common = {"request_id": asked.payload["request_id"], "tool_call_id": step.calls[0].call.id}
     assert received == ([common | by_default] if result[1] else [])
     record = step.calls[0].record

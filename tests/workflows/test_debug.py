@@ -132,8 +132,8 @@ def as_in_process(state: Mapping[str, Any]) -> Any:
         if entries.get("exception"):
             del entries["ref"]
         if "criterion" in entries:
-            for told, raised in words.items():
-                entries["reason"] = entries["reason"].replace(told, raised)
+            for redacted, raised in words.items():
+                entries["reason"] = entries["reason"].replace(redacted, raised)
         return entries
 
     return plain(thaw(state))
@@ -236,9 +236,9 @@ class TestBothRunners:
         kept, here = runs[name].kept, runs[name].here
 
         # Here the driver knows the tools; a durable execution stores the tool definitions for the model.
-        told = here.to_dict() | {"cachedContext": DEFINITIONS[name]().spec().cached_context}
+        expected = here.to_dict() | {"cachedContext": DEFINITIONS[name]().spec().cached_context}
         assert kept[-1].is_final
-        assert comparable(as_in_process(kept[-1].state)) == comparable(told)
+        assert comparable(as_in_process(kept[-1].state)) == comparable(expected)
 
     async def test_a_stored_state_can_be_read_and_counts_the_same(
         self, runs: Mapping[str, Both], name: str

@@ -132,7 +132,7 @@ class TestToolsThatFail:
             execution, result = await office.run()
             (step,) = await execution.steps()
 
-        assert [told.message for told in step.errors] == [f"{error.__name__}: at once"]
+        assert [failure.message for failure in step.errors] == [f"{error.__name__}: at once"]
         assert (result.status, result.stop_reason) == (AgentStatus.FAILED, StopReason.ERROR)
 
     async def test_the_error_of_a_tool_is_the_error_of_the_execution(self, temporal: TemporalClient) -> None:
@@ -402,18 +402,18 @@ class TestModelsThatFail:
             (step,) = await execution.steps()
             await finished(execution)
             (after,) = await execution.steps()
-            told = await office.store.envelopes(execution.ref.tenant_id, execution.ref.stream_id)
+            envelopes = await office.store.envelopes(execution.ref.tenant_id, execution.ref.stream_id)
 
         assert step.waits
         assert step.waits.told == "provider unavailable, next attempt in 1 s"
         assert step.waits.error == "10.0.0.3 is down"
         assert (step.waits.until - step.waits.since).total_seconds() >= 1.2
         assert after.waits is None
-        (delayed,) = [e.payload for e in told if "detail" in e.payload]
+        (delayed,) = [e.payload for e in envelopes if "detail" in e.payload]
         assert delayed["status"] == delayed["previous_status"] == "processing"
         assert delayed["detail"] == step.waits.told
         assert "10.0.0.3" not in str(delayed)
-        assert [e.payload["status"] for e in told if e.type == "agent.status"] == [
+        assert [e.payload["status"] for e in envelopes if e.type == "agent.status"] == [
             "processing",
             "processing",
             "completed",

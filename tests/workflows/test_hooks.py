@@ -228,8 +228,8 @@ def meddled(where: str, change: Change, times: int | None = None, policy: str = 
         builder = an_office_worker().with_error_policy(POLICIES[policy]).with_max_steps(6)
         return builder.add_processor(meddler) if where == "processor" else builder.add_hook(meddler)
 
-    told = f"{where} {change.__name__}" + (f" {times} times" if times else "")
-    return Case(f"{told}, {policy}", build, where.endswith("_tool") and change in (raises, times_out))
+    title = f"{where} {change.__name__}" + (f" {times} times" if times else "")
+    return Case(f"{title}, {policy}", build, where.endswith("_tool") and change in (raises, times_out))
 
 
 def asked(*script: InferenceResponse | str, policy: str = "stop_on_any_error", **given: Any) -> AgentBuilder:
@@ -327,11 +327,11 @@ class Ran:
 
 async def run_locally(case: Case) -> Went:
     """Run in-process."""
-    heard: list[Decision] = []
-    runner = LocalRunner(agent_of(case).definition(), on_decision=heard.append)
+    decisions: list[Decision] = []
+    runner = LocalRunner(agent_of(case).definition(), on_decision=decisions.append)
     state = await runner.run(AgentState.empty().with_messages((user("Go"),)))
     return Went(
-        list(map(described, heard)),
+        list(map(described, decisions)),
         state.status,
         state.last_outcome and state.last_outcome.stop_reason,
         [(str(message.role), message.text) for message in state.messages],
@@ -341,13 +341,13 @@ async def run_locally(case: Case) -> Went:
     )
 
 
-async def run_durably(office: Office, case: Case, heard: Mapping[str, list[str]]) -> Ran:
+async def run_durably(office: Office, case: Case, decisions: Mapping[str, list[str]]) -> Ran:
     """Run on a worker."""
     execution = await office.start(agent=agent_of(case).definition().descriptor.name)
     result, row = await finished(execution), await execution.get()
     material, steps = await office.store.material(execution.ref), await execution.steps()
     went = Went(
-        heard[execution.workflow.id],
+        decisions[execution.workflow.id],
         result.status,
         result.stop_reason,
         [(str(message.role), message.text) for message in await office.store.transcript(execution.ref)],
@@ -365,17 +365,17 @@ async def run_durably(office: Office, case: Case, heard: Mapping[str, list[str]]
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def runs(services: EmbeddedServices) -> AsyncGenerator[Mapping[str, Ran]]:
     """Every case, several in parallel: the time limit of one is not spent waiting for all the others."""
-    heard: dict[str, list[str]] = {}
+    decisions: dict[str, list[str]] = {}
     some = asyncio.Semaphore(SOME)
 
     async def one(office: Office, case: Case) -> Ran:
         async with some:
-            return await run_durably(office, case, heard)
+            return await run_durably(office, case, decisions)
 
     def listening(facts: ExecutionFacts, rules: Rules, now: datetime) -> Decision:
         decision = decide(facts, rules, now)
         if not workflow.unsafe.is_replaying():
-            heard.setdefault(workflow.info().workflow_id, []).append(described(decision))
+            decisions.setdefault(workflow.info().workflow_id, []).append(described(decision))
         return decision
 
     with pytest.MonkeyPatch.context() as patch:

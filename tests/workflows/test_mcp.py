@@ -96,13 +96,13 @@ class TestServersOfOthers:
 
         async with at_work(temporal, agent()) as office:
             execution, result = await office.run()
-            told = await results(execution)
+            read = await results(execution)
             said = await office.said(execution)
         asked = [asker.execution_id for asker in listings]
 
-        assert json.loads(told[0])["time_difference"] == "+0.0h"
-        assert told[2:4] == ["The sum of 2 and 3 is 5.", "noted"]
-        assert told[4].startswith("Error: Access denied")
+        assert json.loads(read[0])["time_difference"] == "+0.0h"
+        assert read[2:4] == ["The sum of 2 and 3 is 5.", "noted"]
+        assert read[4].startswith("Error: Access denied")
         assert (result.status, asked) == (AgentStatus.COMPLETED, [execution.id] * 3)
         local = await LocalRunner(agent().definition()).run(AgentState.empty().with_user_message("Go"))
         assert [message.text for message in local.messages] == said
@@ -197,12 +197,12 @@ class TestFailures:
         )
         async with at_work(temporal, using(hostile(), *script).with_parallel_tools(False)) as office:
             execution, result = await office.run()
-            told = await results(execution)
+            read = await results(execution)
 
-        assert told[0].startswith("Error: MCP server 's': it ended with exit code 3; whether it did")
-        assert told[1:3] == ["alive", "after the garbage"]
-        assert "and at most 8,388,608 are read" in told[3]
-        assert told[4] == "well"
+        assert read[0].startswith("Error: MCP server 's': it ended with exit code 3; whether it did")
+        assert read[1:3] == ["alive", "after the garbage"]
+        assert "and at most 8,388,608 are read" in read[3]
+        assert read[4] == "well"
         assert once.read_text() == "died\n"
         assert result.status is AgentStatus.COMPLETED
 
@@ -327,7 +327,7 @@ async def test_headers_of_tenants_are_in_no_history_and_in_no_database(
     office = replace(an_office(temporal, agent), store=WatchedStore(PostgresSessions(engine)))
     async with office.worker():
         ran = [await ran_for(tenant, office) for tenant in ("acme", "globex")]
-        told = [await results(execution) for execution in ran]
+        read = [await results(execution) for execution in ran]
         histories = [
             event.SerializeToString()
             for execution in ran
@@ -336,9 +336,9 @@ async def test_headers_of_tenants_are_in_no_history_and_in_no_database(
         ]
     await engine.dispose()
 
-    assert told[0] == told[1]
-    assert told[0][0] == "Error: MCP server 's': no [hidden]"
-    assert told[0][3] == "slept"
+    assert read[0] == read[1]
+    assert read[0][0] == "Error: MCP server 's': no [hidden]"
+    assert read[0][3] == "slept"
     seen = [headers["authorization"] for method, headers in http.seen if method == "tools/call"]
     assert set(seen[: len(seen) // 2]) == {"Bearer sk-of-acme"}
     assert set(seen[len(seen) // 2 :]) == {"Bearer sk-of-globex"}

@@ -77,8 +77,8 @@ class TestQuestions:
             assert await office.said(execution) == ["Go", "", "Blue", "Done"]
             assert await office.statuses(execution) == ["processing", "paused", "processing", "completed"]
             kinds = await office.envelope_types(execution)
-        told = kinds.index("agent.input.requested")
-        assert kinds[told + 1] == "agent.status"
+        asked_at = kinds.index("agent.input.requested")
+        assert kinds[asked_at + 1] == "agent.status"
         assert result.steps == 2
         assert ask.calls == []
 

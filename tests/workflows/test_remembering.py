@@ -200,11 +200,11 @@ class TestPlans:
         agent = agent.with_error_policy(FORGIVING)
         async with at_work(temporal, agent) as office:
             execution, _ = await office.run()
-            told = await results(execution)
+            read = await results(execution)
             tasks = (await metadata(office, execution))["tasks"]
 
-        assert told[1] == "1. ● reap\nDone: 1 of 1, in progress: 0, pending: 0"
-        assert told[2].startswith("Error: Task #1 has an unknown 'status'")
+        assert read[1] == "1. ● reap\nDone: 1 of 1, in progress: 0, pending: 0"
+        assert read[2].startswith("Error: Task #1 has an unknown 'status'")
         assert [task["content"] for task in tasks] == ["reap"]
 
 
@@ -303,6 +303,6 @@ class TestConversations:
             assert (await results(fork))[1:] == ["2", "2"]
             assert await metadata(parlour, fork) == {"a": 2, "gone": 0, "b": 2, "steps": 3}
             assert (await parlour.heard(sent))[0] == "Late"
-            heard = await parlour.heard(fork.id)
+            transcript = await parlour.heard(fork.id)
         stored = ["", "Stored 'a': 1", "Stored 'gone': 0", "", "Stored 'a': 2", "Stored 'b': 2"]
-        assert heard[:8] == ["Go", *stored, "And now?"]
+        assert transcript[:8] == ["Go", *stored, "And now?"]

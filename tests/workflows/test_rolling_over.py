@@ -118,11 +118,11 @@ class TestRollingOver:
 
     def test_every_message_is_received_once(self, rollover: Rolled) -> None:
         """1.1.4, 8.3.1: also those that arrived while the history was cut."""
-        told = [text for text in rollover.said if text in MESSAGES]
+        received = [text for text in rollover.said if text in MESSAGES]
         hearing = [run for run in rollover.runs if of_type(run, "WORKFLOW_EXECUTION_UPDATE_ACCEPTED")]
 
-        assert sorted(told) == sorted(MESSAGES)
-        assert [[text for text in told if text in MESSAGES[person::4]] for person in range(4)] == [
+        assert sorted(received) == sorted(MESSAGES)
+        assert [[text for text in received if text in MESSAGES[person::4]] for person in range(4)] == [
             MESSAGES[person::4] for person in range(4)
         ]
         assert rollover.result.unheard == 0
@@ -137,9 +137,9 @@ class TestRollingOver:
 
     def test_settlement_numbers_continue(self, rollover: Rolled) -> None:
         """1.1.4, 8.4.1: a later pause is not taken for an earlier one."""
-        told = [e.payload["status"] for e in rollover.envelopes if e.type == "agent.status"]
+        statuses = [e.payload["status"] for e in rollover.envelopes if e.type == "agent.status"]
 
-        assert told == ["processing", "paused", "processing", "paused", "processing", "stopped"]
+        assert statuses == ["processing", "paused", "processing", "paused", "processing", "stopped"]
 
     def test_clocks_continue(self, rollover: Rolled) -> None:
         """1.1.4, 2.7.2: age and working time are those of the execution, not of its last run."""

@@ -76,19 +76,19 @@ def command_of(decision: str) -> str:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def runs(services: EmbeddedServices) -> AsyncGenerator[Mapping[str, Ran]]:
     """Every scenario, in parallel."""
-    heard: dict[str, list[str]] = {}
+    decisions: dict[str, list[str]] = {}
 
     def listening(facts: ExecutionFacts, rules: Rules, now: datetime) -> Decision:
         decision = decide(facts, rules, now)
         if not workflow.unsafe.is_replaying():
-            heard.setdefault(workflow.info().workflow_id, []).append(described(decision))
+            decisions.setdefault(workflow.info().workflow_id, []).append(described(decision))
         return decision
 
     async def run(office: Office, scenario: Scenario) -> Ran:
         execution = await office.start(agent=scenario.name)
         result = await finished(execution)
         return Ran(
-            heard[execution.workflow.id],
+            decisions[execution.workflow.id],
             carried_out(await events_of(execution)),
             result,
             (await progress(execution)).facts,
@@ -113,7 +113,7 @@ class TestScenarios:
 
     def test_only_the_decisions_are_carried_out(self, runs: Mapping[str, Ran], scenario: Scenario) -> None:
         """1.1.2, 5.4.1: the commands in history are the decisions, and there are no others."""
-        assert runs[scenario.name].commands == [command_of(told) for told in scenario.decisions]
+        assert runs[scenario.name].commands == [command_of(decision) for decision in scenario.decisions]
 
     def test_it_ends_as_the_table_says(self, runs: Mapping[str, Ran], scenario: Scenario) -> None:
         """3.7.1: status and stop reason, in the workflow's result and in the store."""
@@ -140,7 +140,7 @@ class TestScenarios:
         self, runs: Mapping[str, Ran], scenario: Scenario
     ) -> None:
         """2.1.3, 2.2.1: the outcome of each evaluation is stored with the step that it judged."""
-        told = [step.outcome["resolvedBy"] for step in runs[scenario.name].steps if step.outcome]
+        deciders = [step.outcome["resolvedBy"] for step in runs[scenario.name].steps if step.outcome]
         judged = [d for d in scenario.decisions[1:] if d.startswith(("infer", "stop"))]
 
-        assert told == [name.rsplit(" ", maxsplit=1)[1] for name in judged]
+        assert deciders == [name.rsplit(" ", maxsplit=1)[1] for name in judged]

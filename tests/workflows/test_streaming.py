@@ -218,13 +218,13 @@ def plain(envelopes: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Said]:
     """The envelopes, with the chunks of an attempt joined."""
     said = list[Said]()
     for kind, payload in envelopes:
-        told = {key: value for key, value in payload.items() if key not in DIFFERS}
+        fields = {key: value for key, value in payload.items() if key not in DIFFERS}
         before = said[-1] if said else None
         if before and before[0] == kind == "agent.stream.chunk":
-            content = before[1]["content"] + told["content"]
-            said[-1] = (kind, told | {"content": content})
+            content = before[1]["content"] + fields["content"]
+            said[-1] = (kind, fields | {"content": content})
         else:
-            said.append((kind, told))
+            said.append((kind, fields))
     return said
 
 
@@ -281,10 +281,10 @@ async def test_without_chunks_there_is_nothing_to_withdraw(temporal: TemporalCli
 async def test_the_preset_may_be_chosen_for_one_execution(temporal: TemporalClient) -> None:
     """7.5"""
     async with at_work(temporal, an_agent("Done")) as office:
-        told = [await office.run(broadcast=config) for config in (None, BroadcastConfig.debug())]
+        runs = [await office.run(broadcast=config) for config in (None, BroadcastConfig.debug())]
         kinds = [
             {e.type for e in await office.store.envelopes(run.ref.tenant_id, run.ref.stream_id)}
-            for run, _ in told
+            for run, _ in runs
         ]
     assert ["agent.continuation" in each for each in kinds] == [False, True]
 

@@ -150,15 +150,15 @@ class TestChildren:
 
             assert await office.said(execution) == ["Go", "", "[Subagent: hand] Three", "Thanks"]
             assert await office.said(child) == ["Count", "Three"]
-            told = await office.store.envelopes(execution.ref.tenant_id, session)
+            envelopes = await office.store.envelopes(execution.ref.tenant_id, session)
             material = await office.store.material(child.ref)
             parent_material = await office.store.material(execution.ref)
         assert (row.status, row.parent_execution_id) == (ExecutionStatus.COMPLETED, execution.id)
         assert row.metadata["parent_execution_id"] == str(execution.id)
         assert row.ref == ExecutionRef(child.id, parent.ref.tenant_id, session)
         assert material.parent_agent_id == parent_material.agent_id
-        assert {e.execution_id for e in told} == {execution.id, child.id}
-        of_parent = [e.type for e in told if e.execution_id == execution.id]
+        assert {e.execution_id for e in envelopes} == {execution.id, child.id}
+        of_parent = [e.type for e in envelopes if e.execution_id == execution.id]
         assert of_parent.count("agent.tool.started") == of_parent.count("agent.tool.completed") == 1
         assert (result.steps, plan.step_count) == (2, 1)
         assert hire.calls == []
@@ -512,13 +512,15 @@ class TestPeople:
             assert await results(grandchild) == [
                 "Blue",
             ]
-            told = await office.store.envelopes(execution.ref.tenant_id, execution.ref.stream_id)
+            envelopes = await office.store.envelopes(execution.ref.tenant_id, execution.ref.stream_id)
             resumed = (await progress(execution)).facts.execution_started_at
         assert paused == [ExecutionStatus.PAUSED] * 3
         assert list(described.pending_activities) == []
         for each in (execution, child, grandchild):
             standings = [
-                e.payload["status"] for e in told if e.execution_id == each.id and e.type == "agent.status"
+                e.payload["status"]
+                for e in envelopes
+                if e.execution_id == each.id and e.type == "agent.status"
             ]
             assert standings == ["processing", "paused", "processing", "completed"]
         assert entered

@@ -40,8 +40,8 @@ def a_fetcher(shelf: Shelf, *script: InferenceResponse | str, model: HeldModel |
 
 async def available(office: Office, execution: Execution) -> list[list[str]]:
     """The tools that viewers saw for each step."""
-    told = await office.store.envelopes(execution.ref.tenant_id, execution.ref.stream_id)
-    return [list(e.payload["available_tools"]) for e in told if e.type == "agent.step.started"]
+    envelopes = await office.store.envelopes(execution.ref.tenant_id, execution.ref.stream_id)
+    return [list(e.payload["available_tools"]) for e in envelopes if e.type == "agent.step.started"]
 
 
 async def test_a_toolset_is_listed_once_for_each_execution(temporal: TemporalClient) -> None:

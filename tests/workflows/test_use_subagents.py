@@ -215,14 +215,14 @@ class TestWhatIsRefused:
         boss = a_boss(talk, HELPER, policy=SubagentPolicy(max_depth=depth))
         async with at_work(temporal, boss) as office:
             execution, result = await office.run()
-            told, deepest = list[str](), execution
+            read, deepest = list[str](), execution
             for _ in range(depth):
                 deepest = await child_of(office, deepest)
-            told = await results(deepest)
+            read = await results(deepest)
             count = len((await office.client.list()).rows)
 
         refusal = f"Error: Subagent 'helper' not started, subagents nest at most {depth} deep"
-        assert told[0] == refusal
+        assert read[0] == refusal
         assert count == depth + 1
         assert result.status is AgentStatus.COMPLETED
 
@@ -306,24 +306,24 @@ class TestWhatViewersAreTold:
         boss = a_boss(talk, policy=SubagentPolicy(max_depth=2), tools=[look()])
         async with at_work(temporal, boss) as office:
             execution, _ = await office.run(session_id=uuid4())
-            told = await office.store.envelopes(execution.ref.tenant_id, execution.ref.stream_id)
+            envelopes = await office.store.envelopes(execution.ref.tenant_id, execution.ref.stream_id)
             rows = {row.ref.execution_id: row for row in (await office.client.list()).rows}
 
-        assert [envelope.seq for envelope in told] == [*range(1, len(told) + 1)]
-        moments = [envelope.created_at for envelope in told]
+        assert [envelope.seq for envelope in envelopes] == [*range(1, len(envelopes) + 1)]
+        moments = [envelope.created_at for envelope in envelopes]
         assert moments == sorted(set(moments))
-        assert {envelope.execution_id for envelope in told} == set(rows)
+        assert {envelope.execution_id for envelope in envelopes} == set(rows)
         assert len(rows) > 4
         for id_ in rows:
-            own = [e for e in told if e.execution_id == id_]
+            own = [e for e in envelopes if e.execution_id == id_]
             statuses = [e.payload["status"] for e in own if e.type == "agent.status"]
             assert statuses == ["processing", "completed"]
             assert (own[0].type, own[-1].type) == ("agent.status", "agent.status")
             numbers = [e.payload["step_number"] for e in own if e.type == "agent.step.started"]
             assert numbers == [*range(1, len(numbers) + 1)]
-        assert (told[0].execution_id, told[-1].execution_id) == (execution.id, execution.id)
+        assert (envelopes[0].execution_id, envelopes[-1].execution_id) == (execution.id, execution.id)
         # No execution ends before its children.
-        ends = {e.execution_id: e.seq for e in told if e.payload.get("status") == "completed"}
+        ends = {e.execution_id: e.seq for e in envelopes if e.payload.get("status") == "completed"}
         links = [(row.parent_execution_id, id_) for id_, row in rows.items() if row.parent_execution_id]
         assert all(ends[parent] > ends[child] for parent, child in links)
 

@@ -114,11 +114,11 @@ def _wrong_words(operation: Operation, books: Books) -> Iterator[str]:
         return
     if operation.kind == "interrupt" and route == "queue":
         yield f"it was to interrupt, and waits: {operation}"
-    status, heard = books.status(execution), books.heard(words)
+    status, count = books.status(execution), books.heard(words)
     # A cancelled execution may not have received it: it has no next step.
-    lost = status == "cancelled" and heard == 0
-    if heard != 1 and not lost:
-        yield f"the words stand {heard} times in transcripts, the execution is {status}: {operation}"
+    lost = status == "cancelled" and count == 0
+    if count != 1 and not lost:
+        yield f"the words stand {count} times in transcripts, the execution is {status}: {operation}"
     if status == "completed" and not books.asked(words):
         yield f"no model heard the words: {operation}"
 

@@ -275,10 +275,10 @@ async def test_text_that_only_repeats_arguments_does_not_enter_the_conversation(
     assert state.messages[1] == asked_with(FIRST, text=kept)
     assert state.steps[0].inference_response == calling(FIRST, text=kept)
 
-    heard = list[str]()
+    streamed = list[str]()
     driver = a_driver(calling(FIRST, text=text))
-    await driver.infer(AgentState.empty().with_messages(user("Go")), heard.append)
-    assert "".join(heard) == kept
+    await driver.infer(AgentState.empty().with_messages(user("Go")), streamed.append)
+    assert "".join(streamed) == kept
 
 
 async def test_a_json_reply_is_streamed_at_once_where_there_are_no_tools() -> None:
@@ -288,14 +288,14 @@ async def test_a_json_reply_is_streamed_at_once_where_there_are_no_tools() -> No
         async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
             del request
             on_text('{"city":')
-            assert heard == ['{"city":']
+            assert streamed == ['{"city":']
             on_text('"Bonn"}')
             return InferenceResponse('{"city":"Bonn"}')
 
-    heard = list[str]()
+    streamed = list[str]()
     driver = ToolCallingDriver(Writer())
-    await driver.infer(AgentState.empty().with_messages(user("Go")), heard.append)
-    assert "".join(heard) == '{"city":"Bonn"}'
+    await driver.infer(AgentState.empty().with_messages(user("Go")), streamed.append)
+    assert "".join(streamed) == '{"city":"Bonn"}'
 
 
 async def test_a_json_reply_is_kept() -> None:
@@ -368,12 +368,15 @@ async def test_a_failure_does_not_keep_the_other_calls_from_running() -> None:
 
 async def test_the_models_text_is_streamed_as_it_is_written() -> None:
     """4.6.1: a stream with text ends with a complete event."""
-    events, told = EventBus(), list[StreamEventReceived]()
-    events.on_event(StreamEventReceived, told.append)
+    events, received = EventBus(), list[StreamEventReceived]()
+    events.on_event(StreamEventReceived, received.append)
 
     await run(a_driver("Hello yourself"), build=lambda builder: builder.with_events(events))
 
-    assert [(event.content, event.is_complete) for event in told] == [("Hello yourself", False), ("", True)]
+    assert [(event.content, event.is_complete) for event in received] == [
+        ("Hello yourself", False),
+        ("", True),
+    ]
 
 
 async def test_a_listener_is_optional() -> None:

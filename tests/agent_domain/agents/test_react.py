@@ -329,9 +329,9 @@ async def test_an_observation_is_json_text(result: object, observation: str) -> 
 
 async def test_a_call_passes_the_loop_like_any_other() -> None:
     """12.2, 12.1, 4.6.1: decided, run by the executor, and reported with both events."""
-    events, told, decided = EventBus(), list[object](), list[Decision]()
-    events.on_event(ToolCallStarted, told.append)
-    events.on_event(ToolCallCompleted, told.append)
+    events, received, decided = EventBus(), list[object](), list[Decision]()
+    events.on_event(ToolCallStarted, received.append)
+    events.on_event(ToolCallCompleted, received.append)
     agent = runner(ReActDriver(ScriptedModel(CALL, ANSWER)), [a_weather()], lambda b: b.with_events(events))
     agent.on_decision = decided.append
 
@@ -339,7 +339,7 @@ async def test_a_call_passes_the_loop_like_any_other() -> None:
 
     run_tools = [each for each in decided if isinstance(each, RunTools)]
     assert [[call.name for call in each.calls] for each in run_tools] == [["weather"]]
-    assert [type(event) for event in told] == [ToolCallStarted, ToolCallCompleted]
+    assert [type(event) for event in received] == [ToolCallStarted, ToolCallCompleted]
     call = a_call(call_id(EXECUTION_ID, 1, 0), city="Bonn")
     assert state.steps[0].tool_calls == (call,)
     assert state.steps[0].inference_response == InferenceResponse("Hm", (call,))
@@ -509,13 +509,13 @@ async def test_an_ignored_error_requests_no_further_step() -> None:
 
 async def test_a_pseudo_execution_has_no_events() -> None:
     """12.2, 4.6.1: no tool was called."""
-    events, told = EventBus(), list[object]()
-    events.on_event(ToolCallStarted, told.append)
-    events.on_event(ToolCallCompleted, told.append)
+    events, received = EventBus(), list[object]()
+    events.on_event(ToolCallStarted, received.append)
+    events.on_event(ToolCallCompleted, received.append)
 
     await run(ReActDriver(ScriptedModel(INVALID_REPLY)), [a_weather()], with_policy(ErrorPolicy(), events))
 
-    assert told == []
+    assert received == []
 
 
 # Retries within the step.
@@ -624,22 +624,24 @@ async def test_an_empty_second_reply_leaves_the_answer_of_the_decision(silence: 
 
 
 @pytest.mark.parametrize(
-    ("final_via_inference", "replies", "heard"),
+    ("final_via_inference", "replies", "streamed"),
     [
         (False, ["{", CALL, ANSWER], "Sunny"),
         (True, ["{", CALL, ANSWER, "It is sunny."], "It is sunny."),
         (True, ["{", CALL, ANSWER, ""], "Sunny"),
     ],
 )
-async def test_only_the_answer_is_streamed(final_via_inference: bool, replies: list[str], heard: str) -> None:
+async def test_only_the_answer_is_streamed(
+    final_via_inference: bool, replies: list[str], streamed: str
+) -> None:
     """5.5.1: arguments of tools never appear in deltas, and decisions consist of them."""
-    events, told = EventBus(), list[StreamEventReceived]()
-    events.on_event(StreamEventReceived, told.append)
+    events, received = EventBus(), list[StreamEventReceived]()
+    events.on_event(StreamEventReceived, received.append)
     driver = ReActDriver(ScriptedModel(*replies), final_via_inference=final_via_inference)
 
     await run(driver, [a_weather()], with_policy(ErrorPolicy(), events))
 
-    assert [(event.step_number, event.content) for event in told] == [(2, heard), (2, "")]
+    assert [(event.step_number, event.content) for event in received] == [(2, streamed), (2, "")]
 
 
 async def test_provider_data_of_a_dropped_reply_are_not_sent_back() -> None:
@@ -680,16 +682,16 @@ async def test_the_messages_of_a_step_follow_from_the_step_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("note", "told", "observation"),
+    ("note", "text", "observation"),
     [
         ("", "", 'Observation: {"a":1}'),
         ("", "one", 'Observation: "one"'),
         ("[Arguments edited by user: {}]\n", "", 'Observation: [Arguments edited by user: {}]\n{"a":1}'),
     ],
 )
-def test_an_observation_has_the_text_of_its_result(note: str, told: str, observation: str) -> None:
+def test_an_observation_has_the_text_of_its_result(note: str, text: str, observation: str) -> None:
     """12.2, 8.6.2: a tool's text for the model, and that people changed the arguments."""
-    execution = ToolExecution(ToolCall("c1", "weather"), frozen_map({"a": 1}), note=note, told=told)
+    execution = ToolExecution(ToolCall("c1", "weather"), frozen_map({"a": 1}), note=note, told=text)
     assert react_answered(execution) == (user(observation),)
 
 

@@ -313,13 +313,15 @@ def test_the_usual_outcome_after_a_step_takes_no_room_at_all() -> None:
     assert expanded({}).to_dict() == found.to_dict()
 
 
-@pytest.mark.parametrize("told", [{}, {"maxRetries": 3}, {"totalFailures": 1, "errorType": "tool"}])
-def test_the_vote_of_an_idle_error_policy_is_short(told: dict[str, Any]) -> None:
+@pytest.mark.parametrize("context", [{}, {"maxRetries": 3}, {"totalFailures": 1, "errorType": "tool"}])
+def test_the_vote_of_an_idle_error_policy_is_short(context: dict[str, Any]) -> None:
     """2.1.3: differences from the default are kept."""
     usual = expanded({}).evaluation_for("ErrorPolicyCriterion")
     assert usual
-    vote = replace(usual, context=usual.context.merged(told))
+    vote = replace(usual, context=usual.context.merged(context))
     found = ContinuationOutcome(REQUEST, True, "Mine", StopReason.COMPLETED, (vote,))
 
-    assert compact(found)["votes"] == [["ErrorPolicyCriterion", told] if told else ["ErrorPolicyCriterion"]]
+    assert compact(found)["votes"] == [
+        ["ErrorPolicyCriterion", context] if context else ["ErrorPolicyCriterion"]
+    ]
     assert expanded(compact(found)).to_dict() == found.to_dict()

@@ -145,13 +145,13 @@ def test_kept_text_is_unchanged(text: str, args: dict[str, Any]) -> None:
 
 def streamed(*pieces: str, kept: bool = True) -> tuple[list[str], list[str]]:
     """The text streamed while the reply is written, and at its end."""
-    ears = list[str]()
-    held = Held(ears.append)
+    chunks = list[str]()
+    held = Held(chunks.append)
     for piece in pieces:
         held.heard(piece)
-    before = [*ears]
+    before = [*chunks]
     held.ended("".join(pieces) if kept else "")
-    return before, ears
+    return before, chunks
 
 
 @pytest.mark.parametrize(
@@ -190,5 +190,5 @@ def test_possible_arguments_are_streamed_once_they_are_known_to_be_none(pieces: 
 @given(st.lists(texts | st.sampled_from(["{", "```", "json", "\n", "[", " "])))
 def test_nothing_is_lost_or_streamed_twice(pieces: list[str]) -> None:
     """5.5.2"""
-    _, heard = streamed(*pieces)
-    assert "".join(heard) == "".join(pieces)
+    _, chunks = streamed(*pieces)
+    assert "".join(chunks) == "".join(pieces)

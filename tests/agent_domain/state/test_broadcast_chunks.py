@@ -27,7 +27,7 @@ def test_empty_content_is_dropped_and_not_counted() -> None:
 def test_chunks_are_numbered_from_zero_in_every_attempt_of_every_step() -> None:
     """7.6.1."""
     events = [wrote("a"), wrote("b"), wrote("c", 1, 2), wrote("d", 1, 2), began(2), wrote("e", 2)]
-    assert [told for told in heard(events, UNTRACKED).told() if "#" in told] == [
+    assert [summary for summary in heard(events, UNTRACKED).told() if "#" in summary] == [
         *("1.1#0 a", "1.1#1 b"),
         *("1.2#0 c", "1.2#1 d"),
         "2.1#0 e",

@@ -251,13 +251,13 @@ FINISHED = AgentFinished(**WHO, status=AgentStatus.COMPLETED, total_steps=1, tot
 
 def test_listeners_are_called_in_the_order_of_registration() -> None:
     """4.6.3: all events, or one class."""
-    bus, heard = EventBus(), list[tuple[str, Event]]()
-    bus.wiretap(lambda event: heard.append(("all", event)))
-    bus.on_event(AgentFinished, lambda event: heard.append(("finished", event)))
-    bus.on_event(Event, lambda event: heard.append(("base", event)))
+    bus, received = EventBus(), list[tuple[str, Event]]()
+    bus.wiretap(lambda event: received.append(("all", event)))
+    bus.on_event(AgentFinished, lambda event: received.append(("finished", event)))
+    bus.on_event(Event, lambda event: received.append(("base", event)))
     bus.emit(STARTED)
     bus.emit(FINISHED)
-    assert heard == [
+    assert received == [
         ("all", STARTED),
         ("base", STARTED),
         ("all", FINISHED),
@@ -290,13 +290,13 @@ def fails(event: Event) -> None:
 
 def test_a_listener_that_raises_is_reported_with_its_event_and_its_cause() -> None:
     """4.6.3: those after it are not called."""
-    bus, heard = EventBus(), list[Event]()
+    bus, received = EventBus(), list[Event]()
     bus.wiretap(fails)
-    bus.wiretap(heard.append)
+    bus.wiretap(received.append)
     with pytest.raises(ListenerFailed, match="AgentFinished") as failed:
         bus.emit(FINISHED)
     assert isinstance(failed.value.__cause__, ValueError)
-    assert heard == []
+    assert received == []
 
 
 def test_a_bus_can_forward_to_another_bus() -> None:
@@ -311,16 +311,16 @@ def test_a_bus_can_forward_to_another_bus() -> None:
 
 def test_a_listener_may_register_another_while_it_is_called() -> None:
     """4.6.3: the new one gets the next event."""
-    bus, heard = EventBus(), list[Event]()
+    bus, received = EventBus(), list[Event]()
 
     def registering(_event: Event) -> None:
-        bus.wiretap(heard.append)
+        bus.wiretap(received.append)
 
     bus.wiretap(registering)
     bus.emit(STARTED)
-    assert heard == []
+    assert received == []
     bus.emit(FINISHED)
-    assert heard == [FINISHED]
+    assert received == [FINISHED]
 
 
 async def later_on(_event: Event) -> None: ...

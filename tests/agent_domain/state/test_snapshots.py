@@ -176,14 +176,14 @@ def test_keys_are_present_even_when_they_are_empty() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "told"), [(MINIMAL, False), (STANDARD, False), (FULL, True), (UNLIMITED, True)]
+    ("config", "is_included"), [(MINIMAL, False), (STANDARD, False), (FULL, True), (UNLIMITED, True)]
 )
 def test_the_last_continuation_is_included_where_traces_are(
-    config: SlimSerializationConfig, told: bool
+    config: SlimSerializationConfig, is_included: bool
 ) -> None:
     """6.1, 6.2."""
     state = a_state().with_continuation_outcome(STOPS)
-    assert (slim(state, config)["last_continuation"] is not None) == told
+    assert (slim(state, config)["last_continuation"] is not None) == is_included
     assert slim(a_state(), config)["last_continuation"] is None
 
 

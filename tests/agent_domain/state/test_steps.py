@@ -131,8 +131,8 @@ def test_calls_wait_until_each_has_a_result() -> None:
 
 def test_described_calls_wait_for_nothing() -> None:
     """12.3: scripted steps."""
-    told = a_step("", calls=(FIRST,), runs_tools=False)
-    assert (told.has_tool_calls, told.pending_calls, told.is_complete) == (True, (), True)
+    described = a_step("", calls=(FIRST,), runs_tools=False)
+    assert (described.has_tool_calls, described.pending_calls, described.is_complete) == (True, (), True)
 
 
 def test_a_call_keeps_its_first_result() -> None:

@@ -54,16 +54,16 @@ def test_a_scope_covers_a_tenant_or_a_user() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "message"),
     [
         ({"related_id": "1"}, "related_id needs a related_type; send both, or neither"),
         ({"related_type": "x" * 2001}, "related_type has 2001 characters; send at most 2000"),
         ({"url": "\0"}, "url"),
     ],
 )
-def test_a_context_is_bounded(fields: dict[str, Any], told: str) -> None:
+def test_a_context_is_bounded(fields: dict[str, Any], message: str) -> None:
     """8.2.2"""
-    with pytest.raises(InvalidInput, match=told):
+    with pytest.raises(InvalidInput, match=message):
         Context(**fields)
 
 
@@ -89,7 +89,7 @@ def test_a_null_removes_a_key() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "reason", "response", "error", "told"),
+    ("status", "reason", "response", "error", "published"),
     [
         (WireStatus.COMPLETED, StopReason.COMPLETED, "Hi", None, ("execution.completed", "assistant", "Hi")),
         (
@@ -122,9 +122,9 @@ def test_an_end_is_published(
     reason: StopReason,
     response: str | None,
     error: str | None,
-    told: tuple[str, str, str],
+    published: tuple[str, str, str],
 ) -> None:
     """7.7.1"""
     message = ended(status, reason, response, error)
 
-    assert (message.event_type, message.role, message.content) == told
+    assert (message.event_type, message.role, message.content) == published

@@ -511,14 +511,14 @@ def test_every_type_has_a_payload() -> None:
 
 
 @pytest.mark.parametrize(
-    ("trace", "told"), [({}, {}), ({"trace": True, "outcome": STOPPED}, {"continuation": VERDICT})]
+    ("trace", "expected"), [({}, {}), ({"trace": True, "outcome": STOPPED}, {"continuation": VERDICT})]
 )
 def test_a_completed_step_contains_the_verdict_with_the_trace_on(
-    trace: dict[str, Any], told: dict[str, Any]
+    trace: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     """7.2."""
     plain = envelopes.step_completed(2, **STEP)
-    assert envelopes.step_completed(2, **STEP, **trace).payload == {**plain.payload, **told}
+    assert envelopes.step_completed(2, **STEP, **trace).payload == {**plain.payload, **expected}
 
 
 def test_the_verdict_is_absent_with_the_trace_off_and_null_where_there_is_none() -> None:

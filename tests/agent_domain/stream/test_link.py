@@ -54,10 +54,10 @@ def read_back(message: bytes) -> list[tuple[UUID, Envelope]]:
 @given(st.lists(FRAMES))
 def test_a_pushed_message_reads_back_unchanged(frames: list[Frame]) -> None:
     """7.1.1: any payload, in its order."""
-    told = [(STREAM, envelope_of(frame)) for frame in frames]
-    together = messages(link.line(*each) for each in told)
+    pushed = [(STREAM, envelope_of(frame)) for frame in frames]
+    together = messages(link.line(*each) for each in pushed)
 
-    assert [each for message in together for each in read_back(message)] == told
+    assert [each for message in together for each in read_back(message)] == pushed
     assert len(together) <= 1 or sum(map(len, together)) >= link.MOST_BYTES
 
 

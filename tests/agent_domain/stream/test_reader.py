@@ -292,14 +292,14 @@ def test_a_payload_that_cannot_be_read_is_refused(changed: dict[str, Any]) -> No
         Reader().take(bad)
 
 
-@pytest.mark.parametrize("told", [chunk(0), snapshot(1, "text")])
+@pytest.mark.parametrize("envelope", [chunk(0), snapshot(1, "text")])
 @pytest.mark.parametrize("missing", ["content", "is_complete"])
-def test_unreadable_input_leaves_no_trace(told: Envelope, missing: str) -> None:
+def test_unreadable_input_leaves_no_trace(envelope: Envelope, missing: str) -> None:
     """7.8.4: the reader's next position is one that the gateway accepts."""
-    payload = {name: value for name, value in told.payload.items() if name != missing}
+    payload = {name: value for name, value in envelope.payload.items() if name != missing}
     reader = Reader()
     with suppress(InvalidInput):
-        reader.take(replace(told, payload=FrozenDict(payload)))
+        reader.take(replace(envelope, payload=FrozenDict(payload)))
     assert Position.from_dict(reader.position.to_dict()) == reader.position
 
 

@@ -325,17 +325,17 @@ def test_the_context_may_be_optional_and_have_any_name() -> None:
 
 async def test_the_context_names_the_call_that_the_tool_answers() -> None:
     """1.1.3: also in a real run; metadata are those of the step's start."""
-    heard: list[ToolContext] = []
+    contexts: list[ToolContext] = []
 
     def listen(context: ToolContext) -> None:
         """Listen."""
-        heard.append(context)
+        contexts.append(context)
 
     driver = ToolCallingDriver(ScriptedModel(calling(a_call("c7", "listen")), "Done"))
     state = begun().with_metadata("mood", "calm")
     await runner(driver, [FunctionTool.from_function(listen)]).run(state)
 
-    assert heard == [ToolContext(EXECUTION_ID, "c7", 1, state.metadata)]
+    assert contexts == [ToolContext(EXECUTION_ID, "c7", 1, state.metadata)]
 
 
 async def wait_for(city: str) -> Place:

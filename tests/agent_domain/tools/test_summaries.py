@@ -51,9 +51,9 @@ def test_no_shown_argument_is_longer_than_thirty_characters(args: dict[str, Any]
     """7.3.1: characters, not bytes."""
     each = [args_summary({key: value}) for key, value in args.items()]
     assert args_summary(args) == ", ".join(each[:3])
-    for key, told in zip(args, each, strict=True):
-        assert told.startswith(f"{key}: ")
-        assert len(told) <= len(f"{key}: ") + 30
+    for key, shown in zip(args, each, strict=True):
+        assert shown.startswith(f"{key}: ")
+        assert len(shown) <= len(f"{key}: ") + 30
 
 
 @given(TEXT)
@@ -64,7 +64,7 @@ def test_a_text_is_quoted_whole_or_cut_before_its_closing_quote(text: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("args", "told"),
+    ("args", "expected"),
     [
         ({"q": "x" * 100}, {"q": "x" * 100}),
         ({"q": "x" * 101}, {"q": "x" * 100 + "..."}),
@@ -74,22 +74,22 @@ def test_a_text_is_quoted_whole_or_cut_before_its_closing_quote(text: str) -> No
         ({}, {}),
     ],
 )
-def test_only_texts_of_the_top_level_are_cut(args: Mapping[str, Any], told: Mapping[str, Any]) -> None:
+def test_only_texts_of_the_top_level_are_cut(args: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
     """7.3.2."""
-    assert cut_args(args, 100) == told
+    assert cut_args(args, 100) == expected
 
 
 @given(st.dictionaries(TEXT, JSON, max_size=5), st.integers(0, 50))
 def test_cutting_changes_only_long_texts(args: dict[str, Any], length: int) -> None:
     """7.3.2: all arguments stay, in their order."""
-    told = cut_args(args, length)
-    assert list(told) == list(args)
+    shortened = cut_args(args, length)
+    assert list(shortened) == list(args)
     for key, value in args.items():
         if isinstance(value, str) and len(value) > length:
-            assert told[key] == value[:length] + "..."
-            assert len(told[key]) == length + 3
+            assert shortened[key] == value[:length] + "..."
+            assert len(shortened[key]) == length + 3
         else:
-            assert told[key] == value
+            assert shortened[key] == value
 
 
 @pytest.mark.parametrize(

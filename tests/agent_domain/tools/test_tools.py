@@ -249,9 +249,9 @@ class Schemed(MockTool):
 
 def test_the_model_gets_name_description_and_schema() -> None:
     """9.9.2: or the tool's own definition."""
-    told = tool_schema(MockTool("weather", "Tells the weather", schema=NEEDS_CITY))
+    schema = tool_schema(MockTool("weather", "Tells the weather", schema=NEEDS_CITY))
 
-    assert told == {
+    assert schema == {
         "type": "function",
         "function": {"name": "weather", "description": "Tells the weather", "parameters": NEEDS_CITY},
     }
@@ -374,7 +374,7 @@ class Careful(MockTool):
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "told"),
+    ("name", "arguments", "message"),
     [
         ("weather", '{"city": "a\\u0000"}', "Error: no such letters"),
         ("weather", '{"city": "Bonn"}', None),
@@ -386,18 +386,20 @@ class Careful(MockTool):
         ("gone", '{"city": "a\\u0000"}', None),
     ],
 )
-def test_a_tool_may_explain_text_that_cannot_be_stored(name: str, arguments: str, told: str | None) -> None:
+def test_a_tool_may_explain_text_that_cannot_be_stored(
+    name: str, arguments: str, message: str | None
+) -> None:
     """5.4.3, 9.2.1: as a result; all other calls that cannot run are failures as before."""
     box = Toolbox.of([Careful("weather", schema=NEEDS_CITY), MockTool("news")])
-    assert box.explained(ToolCall.from_text("c1", name, arguments)) == told
+    assert box.explained(ToolCall.from_text("c1", name, arguments)) == message
 
 
 @pytest.mark.parametrize(("call", "complaint"), REFUSED)
 async def test_the_model_reads_why_a_call_was_refused(call: ToolCall, complaint: str) -> None:
     """5.4.3: with both events, and without calling the tool."""
-    weather, events, told = MockTool("weather", schema=NEEDS_CITY), EventBus(), list[object]()
-    events.on_event(ToolCallStarted, told.append)
-    events.on_event(ToolCallCompleted, told.append)
+    weather, events, received = MockTool("weather", schema=NEEDS_CITY), EventBus(), list[object]()
+    events.on_event(ToolCallStarted, received.append)
+    events.on_event(ToolCallCompleted, received.append)
 
     state = await run(
         ToolCallingDriver(ScriptedModel(calling(call))),
@@ -410,7 +412,7 @@ async def test_the_model_reads_why_a_call_was_refused(call: ToolCall, complaint:
         "content": f"Error: {complaint}",
         "metadata": {"tool_call_id": "c1", "tool_name": call.name},
     }
-    started, completed = told
+    started, completed = received
     assert isinstance(started, ToolCallStarted)
     assert isinstance(completed, ToolCallCompleted)
     assert (completed.success, completed.error) == (False, complaint)
