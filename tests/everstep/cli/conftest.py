@@ -33,7 +33,7 @@ async def desk(installation: Installation) -> AsyncGenerator[Desk]:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def unhurried() -> AsyncGenerator[None]:
+async def hesitant_model_waits() -> AsyncGenerator[None]:
     """Resets the hesitant agent."""
     hesitant.go_on.clear()
     yield

@@ -344,7 +344,7 @@ async def test_an_archived_session_says_why_it_accepts_no_message(
     assert "refused: The session is archived; make it active again" in result.output
 
 
-@pytest.mark.usefixtures("unhurried")
+@pytest.mark.usefixtures("hesitant_model_waits")
 @pytest.mark.parametrize(
     ("on_busy", "taken", "statuses"),
     [
@@ -372,7 +372,7 @@ async def test_a_busy_session_handles_the_line_as_requested(
     assert [row["status"] for row in listed] == statuses
 
 
-@pytest.mark.usefixtures("unhurried")
+@pytest.mark.usefixtures("hesitant_model_waits")
 async def test_leaving_prints_the_command_to_resume(room: Room, http: httpx2.AsyncClient) -> None:
     session = await a_session(http, agent="hesitant")
     sent = await said(http, session, content="Think")
@@ -576,7 +576,7 @@ async def test_a_local_installation_needs_neither_url_nor_token(room: Room, tmp_
 # Terminals.
 
 
-@pytest.mark.usefixtures("unhurried")
+@pytest.mark.usefixtures("hesitant_model_waits")
 async def test_a_terminal_has_a_prompt_and_ctrl_d_ends_it(room: Room, http: httpx2.AsyncClient) -> None:
     session = await a_session(http, agent="hesitant")
     ours, theirs = pty.openpty()
@@ -606,7 +606,7 @@ async def test_a_terminal_has_a_prompt_and_ctrl_d_ends_it(room: Room, http: http
 # The gateway.
 
 
-@pytest.mark.usefixtures("unhurried")
+@pytest.mark.usefixtures("hesitant_model_waits")
 @pytest.mark.parametrize("fault", [Fault.NONE, Fault.CUT, Fault.GARBAGE])
 async def test_text_is_shown_once_while_it_is_written(room: Room, fault: Fault) -> None:
     story = Tale()

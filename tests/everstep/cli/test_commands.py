@@ -337,7 +337,7 @@ async def test_an_approval_is_used_once(desk: Desk) -> None:
     assert await desk.complains("answer", execution.id, "high") == "No question is open"
 
 
-@pytest.mark.usefixtures("unhurried")
+@pytest.mark.usefixtures("hesitant_model_waits")
 async def test_an_execution_is_steered_paused_and_resumed(desk: Desk) -> None:
     """8.3.1, 8.4.1"""
     execution = await desk.client.start("hesitant", "Think")
@@ -360,7 +360,7 @@ async def test_an_execution_is_steered_paused_and_resumed(desk: Desk) -> None:
     assert "answer     Fine." in await desk.says("show", execution.id)
 
 
-@pytest.mark.usefixtures("unhurried")
+@pytest.mark.usefixtures("hesitant_model_waits")
 async def test_an_execution_is_cancelled(desk: Desk) -> None:
     """8.2.1"""
     execution = await desk.client.start("hesitant", "Think")

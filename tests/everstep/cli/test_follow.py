@@ -119,7 +119,7 @@ async def shown(book: Book, watch: Watch | None = None) -> str:
 
 
 @pytest.fixture
-def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without polling: output before the end comes from the gateway."""
     monkeypatch.setattr(follow, "LOOK_SECONDS", 60.0)
     monkeypatch.setattr(watch_module, "CALM_SECONDS", 60.0)
@@ -151,7 +151,7 @@ class Terminal:
 
 
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short waits for a gateway that returns."""
 
     def made(url: str, channel: str, token: str | None) -> Stream:
@@ -160,7 +160,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch_module, "Stream", made)
 
 
-@pytest.mark.usefixtures("quick", "unhurried")
+@pytest.mark.usefixtures("short_waits", "no_polling")
 async def test_text_is_shown_as_it_is_written() -> None:
     told = tale(["Let me", " see"], ["It is\n", "done"])
     book = Book(told.execution_id)
@@ -192,7 +192,7 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("short_waits")
 @pytest.mark.parametrize("fault", [Fault.CUT, Fault.CRASH, Fault.GARBAGE, Fault.FORGET, Fault.DROP])
 async def test_a_reconnected_gateway_shows_nothing_twice(fault: Fault) -> None:
     told = tale(["Let me", " see"], ["Done"])
@@ -214,7 +214,7 @@ async def test_a_reconnected_gateway_shows_nothing_twice(fault: Fault) -> None:
     assert said == await shown(book) == "step 1\n  model   Let me see\nstep 2\n  model   Done\n"
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("short_waits")
 async def test_follow_continues_without_a_lost_gateway() -> None:
     told = tale(["Let me", " see"])
     book = Book(told.execution_id)
@@ -231,7 +231,7 @@ async def test_follow_continues_without_a_lost_gateway() -> None:
     assert await terminal.ends() == "step 1\n  model   Let me see\n"
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("short_waits")
 @pytest.mark.parametrize("url", [None, "ws://127.0.0.1:9", "nonsense"])
 async def test_without_a_gateway_the_table_is_polled(url: str | None) -> None:
     book = Book()
@@ -281,7 +281,7 @@ async def test_a_request_that_is_answered_at_once_is_shown(child: bool, seen: bo
     assert said == await shown(book)
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("short_waits")
 async def test_a_refused_viewer_polls_the_table() -> None:
     told = tale(["Let me"])
     book = Book(told.execution_id)
@@ -295,7 +295,7 @@ async def test_a_refused_viewer_polls_the_table() -> None:
     assert gateway.connections == 1
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("short_waits")
 async def test_while_the_gateway_is_connected_the_table_is_not_polled() -> None:
     told = tale(["Let me"])
     book = Book(told.execution_id)

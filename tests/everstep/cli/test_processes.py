@@ -31,7 +31,7 @@ async def started(nursery: Nursery, *arguments: str, log: Path, environment: Map
     return await nursery.start(*arguments, log=log, environment=environment)
 
 
-@pytest.mark.usefixtures("unhurried")
+@pytest.mark.usefixtures("hesitant_model_waits")
 async def test_stopping_follow_prints_the_command_to_resume(
     desk: Desk, nursery: Nursery, tmp_path: Path
 ) -> None:

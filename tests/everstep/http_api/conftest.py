@@ -23,27 +23,27 @@ async def http_database(services: EmbeddedServices) -> str:
 
 
 @pytest_asyncio.fixture
-async def house(http_database: str, services: EmbeddedServices) -> AsyncGenerator[House]:
+async def api_setup(http_database: str, services: EmbeddedServices) -> AsyncGenerator[House]:
     """The API, without a worker."""
-    async with a_house(http_database, await connected(services)) as house:
-        yield house
+    async with a_house(http_database, await connected(services)) as api_setup:
+        yield api_setup
 
 
 @pytest_asyncio.fixture
-async def let(house: House) -> AsyncGenerator[Let]:
+async def sign_in(api_setup: House) -> AsyncGenerator[Let]:
     """Creates authenticated callers."""
-    async with door_of(house) as let:
-        yield let
+    async with door_of(api_setup) as sign_in:
+        yield sign_in
 
 
 @pytest_asyncio.fixture
-async def ann(let: Let) -> Person:
+async def ann(sign_in: Let) -> Person:
     """A caller without scopes."""
-    return await let("ann")
+    return await sign_in("ann")
 
 
 @pytest_asyncio.fixture
-async def work(house: House) -> AsyncGenerator[None]:
+async def work(api_setup: House) -> AsyncGenerator[None]:
     """A worker in this process."""
-    async with house.at_work():
+    async with api_setup.at_work():
         yield

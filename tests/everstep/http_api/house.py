@@ -92,7 +92,7 @@ class Person:
     """An authenticated caller of the API."""
 
     http: httpx2.AsyncClient
-    house: House
+    api_setup: House
     app: FastAPI
 
     async def get(self, path: str, **query: Any) -> Any:
@@ -156,17 +156,17 @@ Let = Callable[..., Awaitable[Person]]
 
 
 @asynccontextmanager
-async def door_of(house: House) -> AsyncGenerator[Let]:
+async def door_of(api_setup: House) -> AsyncGenerator[Let]:
     """Creates callers by name and scopes, in this test's tenant unless another is named."""
-    app = create_app(house.api)
+    app = create_app(api_setup.api)
     async with AsyncExitStack() as stack:
 
-        async def let(user_id: str = "ann", *scopes: str, tenant: str | None = None) -> Person:
-            token = house.token(user_id, *scopes, tenant=tenant)
+        async def sign_in(user_id: str = "ann", *scopes: str, tenant: str | None = None) -> Person:
+            token = api_setup.token(user_id, *scopes, tenant=tenant)
             http = visitor(app, {"Authorization": f"Bearer {token}"})
-            return Person(await stack.enter_async_context(http), house, app)
+            return Person(await stack.enter_async_context(http), api_setup, app)
 
-        yield let
+        yield sign_in
 
 
 def visitor(app: FastAPI, headers: dict[str, str] | None = None) -> httpx2.AsyncClient:
@@ -187,7 +187,7 @@ async def a_house(
     client = Client(temporal, store, known, settings.task_queue)
     sessions = Sessions(client, store, "clerk", ContextRules(frozenset({"order", "ticket"})))
     try:
-        house = House(sessions, PostgresKeys(engine), settings)
-        yield House(sessions, house.keys, settings, tenant) if tenant else house
+        api_setup = House(sessions, PostgresKeys(engine), settings)
+        yield House(sessions, api_setup.keys, settings, tenant) if tenant else api_setup
     finally:
         await engine.dispose()

@@ -69,9 +69,9 @@ def server(http_database: str, services: EmbeddedServices) -> Generator[Server]:
 
     async def serve() -> None:
         made["loop"] = asyncio.get_running_loop()
-        async with a_house(http_database, await connected(services)) as house, house.at_work():
-            headers = {"Authorization": f"Bearer {house.token('ann')}"}
-            app = create_app(replace(house.api, feed=_over))
+        async with a_house(http_database, await connected(services)) as api_setup, api_setup.at_work():
+            headers = {"Authorization": f"Bearer {api_setup.token('ann')}"}
+            app = create_app(replace(api_setup.api, feed=_over))
             async with serving(app, "127.0.0.1", 0) as url:
                 async with httpx2.AsyncClient(base_url=url, headers=headers) as ann:
                     made["server"] = Server(

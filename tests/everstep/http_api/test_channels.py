@@ -47,28 +47,32 @@ async def test_the_channel_of_an_own_session_is_signed(ann: Person) -> None:
     assert [*checked(as_json.json(), "1234.5678", channel)] == ["exp"]
 
 
-async def test_the_expiry_of_a_channel_is_signed(ann: Person, house: House) -> None:
+async def test_the_expiry_of_a_channel_is_signed(ann: Person, api_setup: House) -> None:
     """8.10.2: until the token expires, or while the key is valid."""
     channel = f"private-agent.session.{await ann.session()}"
     sent = {"socket_id": "1.2", "channel_name": channel}
     now = time()
-    made = await create_key(house.keys, "shop", tenant_id=house.tenant, user_id="ann")
+    made = await create_key(api_setup.keys, "shop", tenant_id=api_setup.tenant, user_id="ann")
 
     async def granted(credential: str) -> dict[str, Any]:
         async with visitor(ann.app, {"Authorization": f"Bearer {credential}"}) as http:
             return checked((await http.post(PATH, json=sent)).json(), "1.2", channel)
 
-    in_time = signed(SECRET, "ann", house.tenant, days=1 / 24)
-    late = signed(SECRET, "ann", house.tenant, days=-10 / 86400)
+    in_time = signed(SECRET, "ann", api_setup.tenant, days=1 / 24)
+    late = signed(SECRET, "ann", api_setup.tenant, days=-10 / 86400)
     assert now + 3590 < (await granted(in_time))["exp"] < now + 3610
     # Received late, it is valid for the rest of the permitted clock skew.
     assert now + 15 < (await granted(late))["exp"] < now + 25
     assert await granted(made.secret) == {"key": str(made.key.id)}
 
 
-async def test_the_channel_of_another_user_is_refused(let: Let) -> None:
-    ann, ben, far = await let("ann"), await let("ben"), await let("ann", tenant=f"far-{uuid4().hex}")
-    service = await let("robot", "sessions:all")
+async def test_the_channel_of_another_user_is_refused(sign_in: Let) -> None:
+    ann, ben, far = (
+        await sign_in("ann"),
+        await sign_in("ben"),
+        await sign_in("ann", tenant=f"far-{uuid4().hex}"),
+    )
+    service = await sign_in("robot", "sessions:all")
     sent = {"socket_id": "1.2", "channel_name": f"private-agent.session.{await ann.session()}"}
 
     for stranger in (ben, far):
@@ -78,9 +82,9 @@ async def test_the_channel_of_another_user_is_refused(let: Let) -> None:
     assert (await service.http.post(PATH, data=sent)).status_code == 200
 
 
-async def test_the_channel_of_an_own_execution_is_signed(let: Let) -> None:
+async def test_the_channel_of_an_own_execution_is_signed(sign_in: Let) -> None:
     """7.8.1"""
-    ann, ben = await let("ann"), await let("ben")
+    ann, ben = await sign_in("ann"), await sign_in("ben")
     alone = await ann.starts("hello")
     within = (await ann.says(await ann.session(), "hello"))["execution_id"]
 
@@ -170,9 +174,9 @@ async def test_an_invalid_channel_or_socket_is_refused(ann: Person, changed: dic
     refused(await ann.http.post(PATH, json=sent), 422)
 
 
-async def test_the_address_of_the_gateway_can_be_read(house: House) -> None:
-    api = replace(house.api, gateway_url=lambda: "wss://watch.example")
-    headers = {"Authorization": f"Bearer {house.token('ann')}"}
+async def test_the_address_of_the_gateway_can_be_read(api_setup: House) -> None:
+    api = replace(api_setup.api, gateway_url=lambda: "wss://watch.example")
+    headers = {"Authorization": f"Bearer {api_setup.token('ann')}"}
     async with visitor(create_app(api), headers) as http:
         answer = await http.get("/agent/gateway")
 

@@ -119,21 +119,21 @@ async def standing(person: Person, theirs: Belongings) -> Any:
     ]
 
 
-async def test_another_user_and_another_tenant_get_nothing(let: Let, work: None) -> None:
-    ann = await let("ann")
+async def test_another_user_and_another_tenant_get_nothing(sign_in: Let, work: None) -> None:
+    ann = await sign_in("ann")
     theirs = await belongings(ann)
     before = await standing(ann, theirs)
 
-    await tried(await let("ben"), theirs)
-    await tried(await let("ann", tenant=f"far-{uuid4().hex}"), theirs)
-    await tried(await let("robot", "sessions:all", tenant=f"far-{uuid4().hex}"), theirs)
+    await tried(await sign_in("ben"), theirs)
+    await tried(await sign_in("ann", tenant=f"far-{uuid4().hex}"), theirs)
+    await tried(await sign_in("robot", "sessions:all", tenant=f"far-{uuid4().hex}"), theirs)
 
     assert await standing(ann, theirs) == before
     del work
 
 
-async def test_lists_of_another_user_are_refused(let: Let, work: None) -> None:
-    ann, ben = await let("ann"), await let("ben")
+async def test_lists_of_another_user_are_refused(sign_in: Let, work: None) -> None:
+    ann, ben = await sign_in("ann"), await sign_in("ben")
     theirs = await belongings(ann)
 
     for query in (
@@ -147,9 +147,9 @@ async def test_lists_of_another_user_are_refused(let: Let, work: None) -> None:
     del work
 
 
-async def test_the_check_finds_a_new_address(house: House) -> None:
+async def test_the_check_finds_a_new_address(api_setup: House) -> None:
     """An endpoint without an ownership check fails it."""
-    app = create_app(house.api)
+    app = create_app(api_setup.api)
 
     @app.post("/agent/new/{thing_id}")
     async def new(thing_id: str, body: ForkSent) -> str:

@@ -47,8 +47,8 @@ async def test_concurrent_messages_are_processed_one_after_the_other(
     del work
 
 
-async def test_many_concurrent_callers_are_all_answered(let: Let) -> None:
-    people = [await let(f"person-{number}") for number in range(20)]
+async def test_many_concurrent_callers_are_all_answered(sign_in: Let) -> None:
+    people = [await sign_in(f"person-{number}") for number in range(20)]
 
     async def busy(person: Person) -> None:
         for number in range(10):

@@ -101,20 +101,20 @@ FAILING = ["forgives", "ends", "reacts", "processes", "hooked", "judged", "refus
 
 
 @pytest_asyncio.fixture
-async def leaking(house: House) -> AsyncGenerator[House]:
+async def leaking(api_setup: House) -> AsyncGenerator[House]:
     """The API with these agents, and a worker."""
     known = {agent.descriptor.name: agent for agent in (builder.definition() for builder in agents())}
-    client = replace(house.sessions.client, agents=known)
-    sessions = Sessions(client, house.sessions.store, "ends")
+    client = replace(api_setup.sessions.client, agents=known)
+    sessions = Sessions(client, api_setup.sessions.store, "ends")
     book = AgentBook(known.values(), NoModels())
-    async with make_worker(client.temporal, client.store, book, house.settings, ended=sessions.advance):
-        yield House(sessions, house.keys, house.settings, house.tenant)
+    async with make_worker(client.temporal, client.store, book, api_setup.settings, ended=sessions.advance):
+        yield House(sessions, api_setup.keys, api_setup.settings, api_setup.tenant)
 
 
 @pytest_asyncio.fixture
 async def doors(leaking: House) -> AsyncGenerator[Let]:
-    async with door_of(leaking) as let:
-        yield let
+    async with door_of(leaking) as sign_in:
+        yield sign_in
 
 
 async def ran(person: Person, agent: str) -> tuple[str, str]:
@@ -197,20 +197,20 @@ async def test_the_text_of_a_tool_error_is_shown_to_all_callers(doors: Let) -> N
     assert row["error_message"] == "The table is full: remove a row"
 
 
-async def test_a_setting_shows_all_texts_to_all_callers(house: House, leaking: House, doors: Let) -> None:
+async def test_a_setting_shows_all_texts_to_all_callers(api_setup: House, leaking: House, doors: Let) -> None:
     """5.4.4: for installations of one person; secrets are still redacted."""
     del doors
     known = leaking.sessions.client.agents
-    changed = {"error_details": True, "task_queue": f"{house.settings.task_queue}-x"}
-    settings = house.settings.model_copy(update=changed)
+    changed = {"error_details": True, "task_queue": f"{api_setup.settings.task_queue}-x"}
+    settings = api_setup.settings.model_copy(update=changed)
     client = replace(leaking.sessions.client, task_queue=settings.task_queue)
-    sessions = Sessions(client, house.sessions.store, "ends")
+    sessions = Sessions(client, api_setup.sessions.store, "ends")
     book = AgentBook(known.values(), NoModels())
     async with (
         make_worker(client.temporal, client.store, book, settings, ended=sessions.advance),
-        door_of(House(sessions, house.keys, settings, house.tenant)) as let,
+        door_of(House(sessions, api_setup.keys, settings, api_setup.tenant)) as sign_in,
     ):
-        ann = await let("ann")
+        ann = await sign_in("ann")
         _, execution = await ran(ann, "ends")
         row = await ann.get(f"/agent/executions/{execution}")
 

@@ -166,9 +166,9 @@ async def test_a_token_with_all_scopes_may_name_the_service_user() -> None:
     assert (await Tokens(SECRET).caller(token)).user_id == "local"
 
 
-async def test_a_key_acts_for_itself_only(house: House, ann: Person) -> None:
+async def test_a_key_acts_for_itself_only(api_setup: House, ann: Person) -> None:
     """8.9.2: neither for a service, nor for another key."""
-    made = await create_key(house.keys, "shop", tenant_id=house.tenant, scopes=["sessions:all"])
+    made = await create_key(api_setup.keys, "shop", tenant_id=api_setup.tenant, scopes=["sessions:all"])
     theirs = f"key:{uuid4()}"
     headers = {"Authorization": f"Bearer {made.secret}"}
     async with visitor(ann.app, headers) as service:
@@ -176,7 +176,7 @@ async def test_a_key_acts_for_itself_only(house: House, ann: Person) -> None:
         own = await service.post("/agent/sessions", json={"user_id": f"key:{made.key.id}"})
         assert own.status_code == 201
     with pytest.raises(InvalidInput, match="reserved for keys"):
-        await create_key(house.keys, "shop", user_id=theirs)
+        await create_key(api_setup.keys, "shop", user_id=theirs)
 
 
 def test_a_short_secret_is_refused() -> None:
@@ -316,34 +316,34 @@ async def test_a_document_that_holds_no_keys_authenticates_no_caller(document: b
 # Keys of services.
 
 
-async def test_a_key_is_shown_once_and_stored_as_a_digest(house: House) -> None:
-    made = await create_key(house.keys, "shop", tenant_id=house.tenant, scopes=["sessions:all"])
+async def test_a_key_is_shown_once_and_stored_as_a_digest(api_setup: House) -> None:
+    made = await create_key(api_setup.keys, "shop", tenant_id=api_setup.tenant, scopes=["sessions:all"])
 
-    kept = (await house.keys.keys(house.tenant))[0]
+    kept = (await api_setup.keys.keys(api_setup.tenant))[0]
     assert made.secret.startswith(PREFIX)
     assert kept.name == "shop"
     assert kept.last_used_at is None
     assert made.secret not in str(kept)
-    assert await house.keys.key(digest_of(made.secret))
-    caller = await Doorkeeper(None, house.keys)(f"Bearer {made.secret}")
-    assert caller == Caller(f"key:{made.key.id}", house.tenant, frozenset({Grant.ALL_SESSIONS}))
-    assert (await house.keys.keys(house.tenant))[0].last_used_at is not None
+    assert await api_setup.keys.key(digest_of(made.secret))
+    caller = await Doorkeeper(None, api_setup.keys)(f"Bearer {made.secret}")
+    assert caller == Caller(f"key:{made.key.id}", api_setup.tenant, frozenset({Grant.ALL_SESSIONS}))
+    assert (await api_setup.keys.keys(api_setup.tenant))[0].last_used_at is not None
 
 
-async def test_a_key_may_act_for_one_user(house: House) -> None:
-    made = await create_key(house.keys, "phone", tenant_id=house.tenant, user_id="ann")
+async def test_a_key_may_act_for_one_user(api_setup: House) -> None:
+    made = await create_key(api_setup.keys, "phone", tenant_id=api_setup.tenant, user_id="ann")
 
-    assert await Doorkeeper(None, house.keys)(f"bearer  {made.secret}") == Caller("ann", house.tenant)
+    assert await Doorkeeper(None, api_setup.keys)(f"bearer  {made.secret}") == Caller("ann", api_setup.tenant)
 
 
-async def test_a_revoked_key_is_refused(house: House) -> None:
-    made = await create_key(house.keys, "shop", tenant_id=house.tenant)
-    door = Doorkeeper(None, house.keys)
+async def test_a_revoked_key_is_refused(api_setup: House) -> None:
+    made = await create_key(api_setup.keys, "shop", tenant_id=api_setup.tenant)
+    door = Doorkeeper(None, api_setup.keys)
     await door(f"Bearer {made.secret}")
 
-    assert not await house.keys.revoke_key("another tenant", made.key.id)
+    assert not await api_setup.keys.revoke_key("another tenant", made.key.id)
     await door(f"Bearer {made.secret}")
-    assert await house.keys.revoke_key(house.tenant, made.key.id)
+    assert await api_setup.keys.revoke_key(api_setup.tenant, made.key.id)
     with pytest.raises(Refusal, match="not any more"):
         await door(f"Bearer {made.secret}")
 
@@ -358,9 +358,9 @@ async def test_a_revoked_key_is_refused(house: House) -> None:
         ("x", {"user_id": "a\x00"}, "NUL"),
     ],
 )
-async def test_a_key_needs_known_scopes(house: House, name: str, given: Any, words: str) -> None:
+async def test_a_key_needs_known_scopes(api_setup: House, name: str, given: Any, words: str) -> None:
     with pytest.raises(InvalidInput, match=words):
-        await create_key(house.keys, name, **given)
+        await create_key(api_setup.keys, name, **given)
 
 
 @pytest.mark.parametrize(
@@ -377,9 +377,9 @@ async def test_a_key_needs_known_scopes(house: House, name: str, given: Any, wor
         "Bearer x",
     ],
 )
-async def test_a_request_without_a_key_or_token_is_refused(house: House, header: str | None) -> None:
+async def test_a_request_without_a_key_or_token_is_refused(api_setup: House, header: str | None) -> None:
     with pytest.raises(Refusal) as raised:
-        await Doorkeeper(None, house.keys)(header)
+        await Doorkeeper(None, api_setup.keys)(header)
 
     assert raised.value.status == 401
 
@@ -407,9 +407,9 @@ async def test_every_address_but_three_requires_authentication(ann: Person) -> N
                     assert answer.headers["www-authenticate"].startswith("Bearer")
 
 
-async def test_a_read_only_token_changes_nothing(ann: Person, house: House) -> None:
+async def test_a_read_only_token_changes_nothing(ann: Person, api_setup: House) -> None:
     session = await ann.session()
-    token = house.token("ann", "read-only")
+    token = api_setup.token("ann", "read-only")
     async with visitor(ann.app, {"Authorization": f"Bearer {token}"}) as reader:
         for path, operations in (await ann.get("/openapi.json"))["paths"].items():
             for method in operations.keys() - {"get"}:

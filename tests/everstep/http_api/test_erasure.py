@@ -29,7 +29,7 @@ def test_every_stored_answer_belongs_to_an_object(route: APIRoute) -> None:
     assert told_of(route.response_model, ids) or route.response_model is ChannelAuth
 
 
-async def test_a_deleted_session_leaves_no_answer(ann: Person, house: House, work: None) -> None:
+async def test_a_deleted_session_leaves_no_answer(ann: Person, api_setup: House, work: None) -> None:
     """8.7.1"""
     session = (await ann.post("/agent/sessions", {"title": "A trip"}, key="k-1"))["id"]
     said = f"/agent/sessions/{session}/messages"
@@ -43,18 +43,18 @@ async def test_a_deleted_session_leaves_no_answer(ann: Person, house: House, wor
     begun = await ann.post("/agent/messages", {"content": "Another one"}, key="k-6")
     await ann.until(begun["execution_id"], "completed")
     alone = await ann.post("/agent/executions", {"content": "Alone"}, key="k-7")
-    assert await keys(house) == ["k-1", "k-2", "k-3", "k-4", "k-5", "k-6", "k-7"]
+    assert await keys(api_setup) == ["k-1", "k-2", "k-3", "k-4", "k-5", "k-6", "k-7"]
 
     await ann.http.delete(f"/agent/sessions/{session}")
 
-    assert await keys(house) == ["k-6", "k-7"]
+    assert await keys(api_setup) == ["k-6", "k-7"]
     await ann.http.delete(f"/agent/sessions/{begun['session_id']}")
-    assert await keys(house) == ["k-7"]
+    assert await keys(api_setup) == ["k-7"]
     await ann.until(alone["id"], "completed")
     del work
 
 
-async def test_an_answer_after_the_deletion_is_not_stored(ann: Person, house: House) -> None:
+async def test_an_answer_after_the_deletion_is_not_stored(ann: Person, api_setup: House) -> None:
     """8.7.1"""
     session = await ann.session()
     await ann.http.delete(f"/agent/sessions/{session}")
@@ -63,13 +63,13 @@ async def test_an_answer_after_the_deletion_is_not_stored(ann: Person, house: Ho
         Answered(201, {"text": "hers"}, "digest", session_id=UUID(session)),
         Answered(201, {"text": "hers"}, "digest", execution_id=uuid4()),
     ):
-        assert await house.keys.remember(house.tenant, "ann", "k-1", late) == late
-        assert await house.keys.answered(house.tenant, "ann", "k-1") is None
+        assert await api_setup.keys.remember(api_setup.tenant, "ann", "k-1", late) == late
+        assert await api_setup.keys.answered(api_setup.tenant, "ann", "k-1") is None
 
 
-async def keys(house: House) -> Sequence[str]:
+async def keys(api_setup: House) -> Sequence[str]:
     """The keys of all answers that are stored for this tenant."""
     wanted = text("SELECT key FROM agent_answers WHERE tenant_id = :tenant ORDER BY key")
-    async with house.keys.engine.connect() as connection:
-        found: Sequence[Any] = (await connection.execute(wanted, {"tenant": house.tenant})).all()
+    async with api_setup.keys.engine.connect() as connection:
+        found: Sequence[Any] = (await connection.execute(wanted, {"tenant": api_setup.tenant})).all()
     return [row.key for row in found]

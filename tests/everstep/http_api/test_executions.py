@@ -144,8 +144,8 @@ async def test_after_an_edit_only_the_request_shows_the_original_arguments(ann: 
     assert [message["content"] for message in said if message["content"].startswith("book(")] == [
         "book(hotel: 'Quay')"
     ]
-    store = ann.house.sessions.client.store
-    envelopes = await store.envelopes(ann.house.tenant, UUID(session))
+    store = ann.api_setup.sessions.client.store
+    envelopes = await store.envelopes(ann.api_setup.tenant, UUID(session))
     (started,) = [e.payload for e in envelopes if e.type == "agent.tool.started"]
     assert (started["args_summary"], started["args"]) == ("hotel: 'Quay'", {"hotel": "Quay"})
     steps = (await ann.get(f"/agent/executions/{execution}/steps"))["items"]
@@ -189,9 +189,9 @@ async def test_a_request_has_one_kind_and_one_execution(ann: Person, work: None)
     del work
 
 
-async def test_the_inbox_lists_open_requests_of_all_sessions(let: Let, work: None) -> None:
+async def test_the_inbox_lists_open_requests_of_all_sessions(sign_in: Let, work: None) -> None:
     """8.4.1"""
-    ann, ben, service = await let("ann"), await let("ben"), await let("robot", "sessions:all")
+    ann, ben, service = await sign_in("ann"), await sign_in("ben"), await sign_in("robot", "sessions:all")
     session = await ann.session()
     first = (await ann.says(session, "ask me"))["execution_id"]
     await ann.asked(first)
@@ -317,7 +317,7 @@ async def test_an_ended_execution_cannot_be_cancelled(ann: Person, work: None) -
 async def test_a_request_does_not_wait_for_a_missing_worker(
     ann: Person, monkeypatch: pytest.MonkeyPatch, key: str | None
 ) -> None:
-    async with ann.house.at_work():
+    async with ann.api_setup.at_work():
         session = await ann.session()
         execution = (await ann.says(session, "ask me"))["execution_id"]
         await ann.asked(execution)
@@ -329,7 +329,7 @@ async def test_a_request_does_not_wait_for_a_missing_worker(
     for refusal in (pause, answer):
         refused(refusal, 503, "same Idempotency-Key")
     monkeypatch.undo()
-    async with ann.house.at_work():
+    async with ann.api_setup.at_work():
         again = await ann.posts(f"/agent/sessions/{session}/messages", {"content": "Friday"}, key=f"{key}-2")
         assert again.json()["route"] == "answer"
         await ann.post(f"/agent/executions/{execution}/resume")
@@ -365,8 +365,8 @@ async def test_the_level_of_detail_for_viewers_is_set_with_an_execution(ann: Per
     for given in ({}, {"broadcast": "debug"}):
         started = await ann.post("/agent/executions", {"content": "hello", **given})
         await ann.until(started["id"], "completed")
-        store = ann.house.sessions.client.store
-        told.append({e.type for e in await store.envelopes(ann.house.tenant, UUID(started["id"]))})
+        store = ann.api_setup.sessions.client.store
+        told.append({e.type for e in await store.envelopes(ann.api_setup.tenant, UUID(started["id"]))})
     assert ["agent.continuation" in each for each in told] == [False, True]
     refused(await ann.posts("/agent/executions", {"content": "hello", "broadcast": "loud"}), 422, "broadcast")
 

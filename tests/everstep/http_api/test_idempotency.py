@@ -48,8 +48,12 @@ async def test_another_request_under_the_key_is_refused(ann: Person, path: str, 
     assert problem["type"] == "urn:everstep:problem:key-reused"
 
 
-async def test_a_key_belongs_to_its_caller(let: Let) -> None:
-    ann, ben, far = await let("ann"), await let("ben"), await let("ann", tenant=f"far-{uuid4().hex}")
+async def test_a_key_belongs_to_its_caller(sign_in: Let) -> None:
+    ann, ben, far = (
+        await sign_in("ann"),
+        await sign_in("ben"),
+        await sign_in("ann", tenant=f"far-{uuid4().hex}"),
+    )
 
     made = {
         (await p.post("/agent/messages", {"content": "x"}, key="k-1"))["session_id"] for p in (ann, ben, far)
@@ -58,14 +62,14 @@ async def test_a_key_belongs_to_its_caller(let: Let) -> None:
     assert len(made) == 3
 
 
-async def test_concurrent_copies_of_a_request_have_one_effect(ann: Person, house: House) -> None:
+async def test_concurrent_copies_of_a_request_have_one_effect(ann: Person, api_setup: House) -> None:
     body = {"content": "Hello"}
     answers = await asyncio.gather(*(ann.posts("/agent/messages", body, key="k-1") for _ in range(20)))
 
     assert {answer.status_code for answer in answers} == {201}
     assert len({answer.json()["execution_id"] for answer in answers}) == 1
     assert len((await ann.get("/agent/executions"))["items"]) == 1
-    del house
+    del api_setup
 
 
 async def test_a_refused_request_may_be_sent_again(ann: Person) -> None:
@@ -79,7 +83,7 @@ async def test_a_refused_request_may_be_sent_again(ann: Person) -> None:
 
 
 async def test_a_retry_after_a_lost_response_finds_the_same(
-    ann: Person, house: House, monkeypatch: pytest.MonkeyPatch
+    ann: Person, api_setup: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     body = {"content": "Hello"}
     await lost_before_its_answer_was_kept(monkeypatch, ann.posts("/agent/messages", body, key="k-1"))
@@ -89,7 +93,7 @@ async def test_a_retry_after_a_lost_response_finds_the_same(
 
     assert [session["id"] for session in first] == [again["session_id"]]
     assert len((await ann.get("/agent/executions"))["items"]) == 1
-    del house
+    del api_setup
 
 
 async def test_such_a_key_names_no_other_message(ann: Person, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,7 +91,7 @@ async def test_a_request_is_one_log_line(ann: Person, caplog: pytest.LogCaptureF
         "method": "GET",
         "route": "/agent/sessions/{session_id}",
         "status": 200,
-        "tenant": ann.house.tenant,
+        "tenant": ann.api_setup.tenant,
     }
 
 
@@ -216,7 +216,7 @@ async def test_requests_are_counted(ann: Person) -> None:
     assert 'everstep_messages_accepted_total{route="start"} 1.0' in counted
     assert "everstep_http_requests_in_progress 1.0" in counted
     assert "everstep_http_request_seconds_bucket" in counted
-    assert ann.house.tenant not in counted
+    assert ann.api_setup.tenant not in counted
     assert session not in counted
 
 
@@ -273,8 +273,8 @@ def test_the_examples_of_the_document_match_the_responses(told: type[Told]) -> N
     assert told.model_validate(sample).model_dump(mode="json") == sample
 
 
-async def test_the_limit_can_be_set(house: House, ann: Person) -> None:
-    async with visitor(create_app(house.api, max_body=10), dict(ann.http.headers)) as caller:
+async def test_the_limit_can_be_set(api_setup: House, ann: Person) -> None:
+    async with visitor(create_app(api_setup.api, max_body=10), dict(ann.http.headers)) as caller:
         refused(await caller.post("/agent/messages", content=b"x" * 11), 413, "10 bytes")
         refused(await caller.post("/agent/messages", content=b"x" * 10, headers=JSON), 422)
 

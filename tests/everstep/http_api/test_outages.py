@@ -71,15 +71,15 @@ async def refused_house(
 ) -> AsyncGenerator[House]:
     """An API whose Temporal refuses."""
     options: dict[str, Any] = {**(await connected(services)).config(), "interceptors": [refusing]}
-    async with a_house(http_database, Client(**options)) as house:
-        yield house
+    async with a_house(http_database, Client(**options)) as api_setup:
+        yield api_setup
 
 
 @pytest_asyncio.fixture
 async def caller(refused_house: House) -> AsyncGenerator[Person]:
     """An authenticated caller."""
-    async with door_of(refused_house) as let:
-        yield await let("ann")
+    async with door_of(refused_house) as sign_in:
+        yield await sign_in("ann")
 
 
 ENDPOINTS: Final[dict[str, Any]] = {
@@ -95,9 +95,9 @@ ENDPOINTS: Final[dict[str, Any]] = {
 """Requests that call Temporal in every state of the execution."""
 
 
-async def begun(house: House, execution: str) -> None:
+async def begun(api_setup: House, execution: str) -> None:
     """Mark the execution as running in the store: there is no worker to begin it."""
-    async with house.keys.engine.connect() as connection:
+    async with api_setup.keys.engine.connect() as connection:
         values = {"id": execution}
         await connection.execute(
             text("UPDATE agent_executions SET status = 'running' WHERE id = :id"), values

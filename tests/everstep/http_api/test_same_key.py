@@ -147,7 +147,7 @@ class Lost(Exception):
 class Processes:
     """Two API processes of one installation, which share only the servers, and a worker."""
 
-    house: House
+    api_setup: House
     ann: Person
     also_ann: Person
     """The same user, at the other process."""
@@ -155,7 +155,7 @@ class Processes:
     async def made(self) -> list[int]:
         """The number of rows that requests create."""
         counts: list[int] = []
-        async with self.house.keys.engine.connect() as connection:
+        async with self.api_setup.keys.engine.connect() as connection:
             for table, condition in (
                 ("agent_sessions", "true"),
                 ("agent_executions", "true"),
@@ -165,37 +165,37 @@ class Processes:
             ):
                 counted = f"SELECT count(*) FROM {table} WHERE tenant_id = :tenant AND {condition}"  # noqa: S608
                 counts.append(
-                    (await connection.execute(text(counted), {"tenant": self.house.tenant})).scalar_one()
+                    (await connection.execute(text(counted), {"tenant": self.api_setup.tenant})).scalar_one()
                 )
         return counts
 
 
 @pytest_asyncio.fixture
-async def processes(house: House, let: Let, work: None) -> AsyncGenerator[Processes]:
+async def processes(api_setup: House, sign_in: Let, work: None) -> AsyncGenerator[Processes]:
     """Two API processes."""
     del work
-    ours = house.sessions
-    engine = create_engine(house.keys.engine.url.render_as_string(hide_password=False))
+    ours = api_setup.sessions
+    engine = create_engine(api_setup.keys.engine.url.render_as_string(hide_password=False))
     store = PostgresSessions(engine)
     client = Client(ours.client.temporal, store, ours.client.agents, ours.client.task_queue)
     sessions = Sessions(client, store, ours.default_agent, ours.contexts)
-    other = House(sessions, PostgresKeys(engine), house.settings, house.tenant)
+    other = House(sessions, PostgresKeys(engine), api_setup.settings, api_setup.tenant)
     async with door_of(other) as let_in:
-        yield Processes(house, await let("ann"), await let_in("ann"))
+        yield Processes(api_setup, await sign_in("ann"), await let_in("ann"))
     await engine.dispose()
 
 
-async def dying(house: House, case: Case) -> None:
+async def dying(api_setup: House, case: Case) -> None:
     """Send the request to a process that dies after its commit, before it calls Temporal."""
 
     def strike(point: Failpoint) -> None:
         if point is Failpoint.API_AFTER_COMMIT:
             raise Lost
 
-    client = replace(house.sessions.client, strike=strike)
-    doomed = replace(house, sessions=replace(house.sessions, client=client, strike=strike))
-    async with door_of(doomed) as let:
-        refused(await case.send(await let("ann"), "k-1"), 500)
+    client = replace(api_setup.sessions.client, strike=strike)
+    doomed = replace(api_setup, sessions=replace(api_setup.sessions, client=client, strike=strike))
+    async with door_of(doomed) as sign_in:
+        refused(await case.send(await sign_in("ann"), "k-1"), 500)
 
 
 async def test_every_post_has_a_case(ann: Person) -> None:
@@ -252,7 +252,7 @@ async def test_a_request_lost_between_commit_and_temporal_is_repeated(
 ) -> None:
     """8.2.8: by the same request, at another process."""
     case = await CASES[post](processes.ann)
-    await dying(processes.house, case)
+    await dying(processes.api_setup, case)
     made = await processes.made()
 
     refused(await case.send_another(processes.also_ann, "k-1"), 422, "draw a new one")
@@ -261,7 +261,9 @@ async def test_a_request_lost_between_commit_and_temporal_is_repeated(
     assert again.status_code in {200, 201}, again.text
     assert await processes.made() == made
     assert (await case.send(processes.ann, "k-1")).json() == again.json()
-    assert await processes.house.sessions.store.commands(processes.house.settings.task_queue, 0.0) == (
+    assert await processes.api_setup.sessions.store.commands(
+        processes.api_setup.settings.task_queue, 0.0
+    ) == (
         (),
         None,
     )
@@ -271,12 +273,14 @@ async def test_a_request_lost_between_commit_and_temporal_is_repeated(
 async def test_a_request_lost_there_is_completed_without_a_retry(processes: Processes, post: str) -> None:
     """8.2.9: by the reconciler."""
     case = await CASES[post](processes.ann)
-    await dying(processes.house, case)
+    await dying(processes.api_setup, case)
 
-    repairs = await processes.house.reconciler.once()
+    repairs = await processes.api_setup.reconciler.once()
 
     assert repairs.launched + repairs.delivered == 1
-    assert await processes.house.sessions.store.commands(processes.house.settings.task_queue, 0.0) == (
+    assert await processes.api_setup.sessions.store.commands(
+        processes.api_setup.settings.task_queue, 0.0
+    ) == (
         (),
         None,
     )
@@ -298,7 +302,7 @@ async def test_a_cancel_with_a_lost_response_gets_the_same_one_after_the_end(
         patch.setattr("everstep.store.keys.PostgresKeys.remember", lost)
         refused(await case.send(processes.ann, "k-1"), 500)
     await processes.ann.until(execution, "cancelled")
-    await processes.house.sessions.client.execution(UUID(execution)).workflow.result()
+    await processes.api_setup.sessions.client.execution(UUID(execution)).workflow.result()
 
     assert (await case.send(processes.also_ann, "k-1")).json()["status"] == "cancelled"
     # With a new key as well: a cancelled execution stays cancelled.
@@ -338,7 +342,7 @@ async def test_a_request_accepted_before_the_end_gets_the_same_response_after_it
 
 async def test_a_claim_of_a_lost_process_expires(processes: Processes) -> None:
     """8.2.8: the waiting request takes over; a different one is refused at once."""
-    keys, name = processes.house.keys, (processes.house.tenant, "ann", "k-1")
+    keys, name = processes.api_setup.keys, (processes.api_setup.tenant, "ann", "k-1")
     owner, other = UUID(int=1), UUID(int=2)
 
     async def claimed(by: UUID, digest: str = "d") -> tuple[str, bool]:

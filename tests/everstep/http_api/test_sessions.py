@@ -149,8 +149,8 @@ async def test_sessions_are_found_by_title_and_status(ann: Person) -> None:
     refused(await ann.http.get("/agent/sessions", params={"search": "':* & | !"}), 422, "word")
 
 
-async def test_a_service_acts_for_the_users_of_its_tenant(let: Let) -> None:
-    service, ann, ben = await let("robot", "sessions:all"), await let("ann"), await let("ben")
+async def test_a_service_acts_for_the_users_of_its_tenant(sign_in: Let) -> None:
+    service, ann, ben = await sign_in("robot", "sessions:all"), await sign_in("ann"), await sign_in("ben")
 
     session = await service.session(user_id="ann")
 

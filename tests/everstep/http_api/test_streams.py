@@ -21,12 +21,12 @@ pytestmark = pytest.mark.usefixtures("work")
 
 
 @pytest_asyncio.fixture
-async def url(house: House) -> AsyncGenerator[str]:
+async def url(api_setup: House) -> AsyncGenerator[str]:
     """The address of the API."""
-    settings = house.settings.model_copy(update={"auth_secret": SECRET})
-    async with feeding(settings, house.keys.engine) as feeds:
+    settings = api_setup.settings.model_copy(update={"auth_secret": SECRET})
+    async with feeding(settings, api_setup.keys.engine) as feeds:
         assert feeds is not None
-        app = create_app(replace(house.api, feed=feeds.open))
+        app = create_app(replace(api_setup.api, feed=feeds.open))
         async with serving(app, "127.0.0.1", 0) as url:
             yield url
             feeds.close()
@@ -124,7 +124,7 @@ ENDS = {
 
 @pytest.mark.parametrize("said", ENDS)
 async def test_the_last_envelope_of_an_execution_is_its_terminal_status(
-    url: str, ann: Person, house: House, said: str
+    url: str, ann: Person, api_setup: House, said: str
 ) -> None:
     """7.4.2: its announcement precedes it, regardless of which process records the end."""
     status, waits = ENDS[said], said in {"queued", "terminated", "cancel"}
@@ -133,8 +133,8 @@ async def test_the_last_envelope_of_an_execution_is_its_terminal_status(
     if waits:
         await ann.asked(run)
     if said == "terminated":
-        await house.sessions.client.execution(run).workflow.terminate()
-        await Reconciler(house.sessions, grace=0).once()
+        await api_setup.sessions.client.execution(run).workflow.terminate()
+        await Reconciler(api_setup.sessions, grace=0).once()
     if said == "queued":
         run = (await ann.says(session, "later"))["execution_id"]
     if status == "cancelled":
@@ -146,9 +146,9 @@ async def test_the_last_envelope_of_an_execution_is_its_terminal_status(
     assert own[-1]["payload"]["status"] == status
 
 
-async def test_only_permitted_readers_can_follow(url: str, ann: Person, house: House) -> None:
+async def test_only_permitted_readers_can_follow(url: str, ann: Person, api_setup: House) -> None:
     session = await ann.session()
-    bob = {"Authorization": f"Bearer {house.token('bob')}"}
+    bob = {"Authorization": f"Bearer {api_setup.token('bob')}"}
     async with httpx2.AsyncClient(base_url=url) as http:
         refused(await http.get(f"/agent/streams/{session}", headers=bob), 404, session)
         assert (await http.get(f"/agent/streams/{session}")).status_code == 401

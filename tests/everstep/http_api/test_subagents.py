@@ -82,8 +82,8 @@ async def test_events_of_subagents_have_the_same_detail_as_their_parents(
     await ann.says(session, "Friday")
     await ann.until(execution, "completed")
 
-    store, debugs = ann.house.sessions.client.store, broadcast == "debug"
-    told = await store.envelopes(ann.house.tenant, UUID(session))
+    store, debugs = ann.api_setup.sessions.client.store, broadcast == "debug"
+    told = await store.envelopes(ann.api_setup.tenant, UUID(session))
     for each in (execution, aide["id"]):
         own = [envelope for envelope in told if str(envelope.execution_id) == each]
         assert ("agent.continuation" in {envelope.type for envelope in own}) is debugs

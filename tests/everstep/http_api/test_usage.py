@@ -6,8 +6,8 @@ from everstep.http_api.metrics import Metrics
 from tests.everstep.http_api.house import Let, Person, refused
 
 
-async def test_usage_is_summed_by_agent(let: Let, work: None) -> None:
-    ann, ben, service = await let("ann"), await let("ben"), await let("robot", "sessions:all")
+async def test_usage_is_summed_by_agent(sign_in: Let, work: None) -> None:
+    ann, ben, service = await sign_in("ann"), await sign_in("ben"), await sign_in("robot", "sessions:all")
     for person, agent in ((ann, "clerk"), (ann, "clerk"), (ann, "other"), (ben, "other")):
         sent = await person.post("/agent/messages", {"content": "Hello", "agent": agent})
         await person.until(sent["execution_id"], "completed")

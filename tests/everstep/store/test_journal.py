@@ -166,7 +166,7 @@ class TestTexts:
         noted = texts[str(writes.execution_id)]
         assert noted == Text(Place(2, 3, 4), "Once upon", 7, noted.timestamp if noted else AT)
 
-    async def test_an_execution_without_a_session_has_a_stream_of_its_own(
+    async def test_an_execution_without_a_session_has_its_own_stream(
         self, postgres: PostgresStore, journal: Journal
     ) -> None:
         """7.1.1"""
@@ -368,7 +368,7 @@ MANY = """
 """
 
 
-async def test_whatever_there_is_little_is_looked_at(own: AsyncEngine) -> None:
+async def test_every_query_uses_an_index(own: AsyncEngine) -> None:
     with administrator(own) as connection:
         connection.execute(MANY)
     stream_id = uuid4()

@@ -35,7 +35,7 @@ def tables(connection: Connection) -> set[str]:
     return {name for (name,) in found}
 
 
-async def test_an_upgrade_makes_every_table(empty_database: str) -> None:
+async def test_an_upgrade_creates_every_table(empty_database: str) -> None:
     waiting = await pending(empty_database)
     assert waiting[0] == "0001_initial"
 

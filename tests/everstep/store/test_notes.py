@@ -149,7 +149,7 @@ class TestProcessors:
         with pytest.raises(NotFound, match="There is no step 1"):
             await store.record_processing(processed(ref))
 
-    async def test_an_execution_that_has_ended_stays_as_it_is(self, store: ExecutionStore) -> None:
+    async def test_an_execution_that_has_ended_does_not_change(self, store: ExecutionStore) -> None:
         ref = await accepted(store)
         await replied(store, ref)
         await store.settle(settled(ref, ExecutionStatus.CANCELLED))
@@ -250,7 +250,7 @@ class TestInnerReplies:
         assert row
         assert row.usage["total"] == 3
 
-    async def test_another_question_has_an_answer_of_its_own(self, store: ExecutionStore) -> None:
+    async def test_another_question_has_its_own_answer(self, store: ExecutionStore) -> None:
         ref = await accepted(store)
         await store.begin_step(begin(ref))
         await store.record_inner_reply(ref, InnerReply("k", "one", self.RESPONSE), Usage())

@@ -174,7 +174,7 @@ class TestSessions:
         assert pushed == stored
         assert [e.type for e in stored].count("execution.queued") == 4
 
-    async def test_a_message_that_makes_its_session_is_pushed(
+    async def test_a_message_that_creates_its_session_is_pushed(
         self, sessions: PostgresSessions, bus: MemoryBus
     ) -> None:
         made = uuid4()

@@ -1,4 +1,4 @@
-"""The fixture runs agents as production does, and says why when a test waits for what does not come."""
+"""The fixture runs agents as in production, and a wait that times out reports the execution's state."""
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -71,7 +71,7 @@ async def test_a_week_passes_in_an_instant(durable_agents: Durable) -> None:
         assert [message.text for message in await agents.messages(execution)][2:] == ["no answer", "Closed"]
 
 
-async def test_waiting_for_what_does_not_come_says_where_the_execution_is(durable_agents: Durable) -> None:
+async def test_a_wait_that_times_out_reports_the_executions_state(durable_agents: Durable) -> None:
     async with durable_agents(clerk("Done"), patience=2.0) as agents:
         execution = await agents.start("Go")
         await agents.wait_for_end(execution)

@@ -17,7 +17,7 @@ from tests.everstep.capabilities.bash.users import WorkerUser
 
 
 @pytest.fixture(autouse=True)
-def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_earlier_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Like a process that has not run a command yet."""
     monkeypatch.setattr(checks, "_HELD", set[tuple[int, int, bool, bool]]())
 
