@@ -449,7 +449,7 @@ async def test_an_answer_is_received_although_the_question_is_asked_twice(case_r
     assert played.asked == played.answered == ONCE
 
 
-async def test_what_a_lost_worker_wrote_does_not_hide_how_it_ended(case_results: Playing) -> None:
+async def test_the_text_of_a_lost_worker_does_not_hide_the_end(case_results: Playing) -> None:
     played = (await case_results(a_cancel_as_it_pauses))[""]
 
     assert played.account.status is ExecutionStatus.CANCELLED

@@ -187,7 +187,7 @@ async def test_debug_mode_keeps_a_state_for_each_step_that_another_follows(town:
     assert [each["is_final"] for each in await town.snapshots(quiet)] == [True]
 
 
-async def test_a_subagent_is_an_execution_of_its_own(town: Town) -> None:
+async def test_a_subagent_is_a_separate_execution(town: Town) -> None:
     """8.1.2 and 9.6.3"""
     task = Program("[child]").text()
     done = await town.begin([("spawn_subagent", {"subagent": "finder", "prompt": task})])

@@ -179,7 +179,7 @@ def wrong_step(
 
 
 def wrong_call(call: Mapping[str, Any], ran: int) -> Iterator[str]:
-    """The tool ran, and no more often than it may."""
+    """The tool ran, and no more often than permitted."""
     name, is_good = call["name"], call["success"]
     limit = 1 if name == "pay" else call["attempts"]
     if call["state"] != "done" or not is_good <= ran <= max(1, limit):

@@ -47,7 +47,7 @@ def a_step(*calls: CallFacts, **fields: Any) -> StepFacts:
 
 
 def a_failed_step(kind: ErrorType | None = None) -> StepFacts:
-    """A step with an error of its own, such as a refused model call."""
+    """A step whose own error is set, such as a refused model call."""
     return a_step(own_errors=(StepError("boom", kind),))
 
 

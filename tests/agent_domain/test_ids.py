@@ -30,7 +30,7 @@ def test_ids_outlive_a_release() -> None:
 
 @given(st.lists(st.tuples(numbers, st.integers(0, 50)), unique=True, max_size=30))
 def test_different_things_have_different_ids(places: list[tuple[int, int]]) -> None:
-    """1.1.3: every call of every step of every execution has a key of its own."""
+    """1.1.3: every call of every step of every execution has a unique key."""
     executions = (EXECUTION, OTHER)
     calls = {call_id(e, number, index) for e in executions for number, index in places}
     steps = {step_id(e, number) for e in executions for number, _ in places}

@@ -23,7 +23,7 @@ FIN = 0x80
 OURS = {closing.native for closing in CLOSINGS} | {closing.pusher for closing in CLOSINGS}
 """The codes of the table."""
 RFC = {1002, 1007, 1009}
-"""Codes for bytes that are no WebSocket any more, which no frame of ours could report."""
+"""Codes for bytes that are no WebSocket any more, which a close code of the table could not report."""
 PATIENCE = 30.0
 
 NASTY = (

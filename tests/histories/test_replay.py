@@ -64,7 +64,7 @@ async def test_a_changed_decision_is_noticed(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_executions_that_rolled_over_are_complete() -> None:
-    """1.1.4: each run of one is a history of its own, and each but the last continues in the next."""
+    """1.1.4: each run of one is a separate history, and each but the last continues in the next."""
     ends: list[Any] = [read(path).events[-1] for path in recorded("rolled_over")]
     kinds = [event.WhichOneof("attributes") for event in ends]
 

@@ -1,4 +1,4 @@
-"""Local activities that are retried: each attempt has a timer of its own."""
+"""Local activities that are retried: each attempt has its own timer."""
 
 import pytest
 from temporalio.client import Client as TemporalClient

@@ -135,7 +135,7 @@ async def standing(*executions: Execution) -> list[ExecutionStatus]:
 
 
 class TestChildren:
-    async def test_a_call_is_an_execution_of_its_own(self, temporal: TemporalClient) -> None:
+    async def test_a_call_is_a_separate_execution(self, temporal: TemporalClient) -> None:
         """8.1.2, 9.6.2, 9.6.3: in the parent's session, with its own id; each knows only its own
         conversation.
         """
@@ -219,7 +219,7 @@ class TestChildren:
         assert one.completed_at < two.created_at
 
     async def test_a_child_has_children(self, temporal: TemporalClient) -> None:
-        """9.6.2: each reads the text of its own."""
+        """9.6.2: each reads the text of its own child."""
         boss, lead = a_boss(hires("lead"), "Thanks"), a_boss(hires("hand"), "Led").with_name("lead")
         async with at_work(temporal, boss, lead, a_hand("Three")) as office:
             execution, _ = await office.run(session_id=uuid4())

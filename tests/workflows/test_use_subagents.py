@@ -84,7 +84,7 @@ async def plan_of(office: Office, execution: Execution) -> Mapping[str, Any]:
     return (await office.store.material(execution.ref)).plan
 
 
-class TestWhatChildrenAre:
+class TestChildren:
     async def test_a_child_knows_its_prompt_its_skills_and_its_task(
         self, temporal: TemporalClient, tmp_path: Path
     ) -> None:
@@ -135,7 +135,7 @@ class TestWhatChildrenAre:
         assert talk.tools("help") == has
 
     async def test_a_call_of_a_tool_that_a_child_lacks_is_refused(self, temporal: TemporalClient) -> None:
-        """9.6.5, 5.4.3: wherever its model knows it from."""
+        """9.6.5, 5.4.3: also if its model knows the name from elsewhere."""
         talk = Talk(boss=(spawns("Help"), "Thanks"), help=(LOOKS, "Done"))
         tools = [seen := look(), MockTool("hear")]
         spec = AgentSpec("helper", "Helps", "You help.", tools=["hear"])
@@ -186,7 +186,7 @@ class TestWhatChildrenAre:
             assert await results(execution) == [f"[Subagent: helper] {speaks}"]
 
 
-class TestWhatIsRefused:
+class TestRefusals:
     async def test_calls_that_start_no_child(self, temporal: TemporalClient) -> None:
         """9.6.3: an unknown name, a blank prompt, an unknown skill: texts, and never failures."""
         lost = AgentSpec("lost", "Needs more", "You help.", skills=["flying"])
@@ -299,7 +299,7 @@ class TestEnds:
         assert (row.step_count, row.stop_reason) == (20, StopReason.STEPS_LIMIT)
 
 
-class TestWhatViewersAreTold:
+class TestViewers:
     async def test_all_generations_publish_in_one_stream(self, temporal: TemporalClient) -> None:
         """7.1.1, 8.1.2: without a gap, each under its own execution's id, and each in its own order."""
         talk = Talk(boss=(spawns("Help", "Help", "Help"), "Thanks"), help=(spawns("Help"), LOOKS, "Done"))
@@ -422,7 +422,7 @@ class TestTokens:
     async def test_the_usage_of_a_child_whose_workflow_is_gone_is_charged(
         self, temporal: TemporalClient
     ) -> None:
-        """9.6.2: as far as it was stored, and with the usage of its own children."""
+        """9.6.2: as far as it was stored, and with the usage of its children."""
         model = HeldModel(
             spawns("Help"), spawns("Help"), says("Looked", Usage(input=700)), "Never", "Thanks", holds=4
         )

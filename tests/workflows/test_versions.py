@@ -96,7 +96,7 @@ async def test_an_execution_stays_on_the_build_that_it_began_on(temporal: Tempor
 
 
 async def test_an_execution_can_be_moved_to_another_build(temporal: TemporalClient) -> None:
-    """1.1.1: where the workers of its own are gone for good."""
+    """1.1.1: where the workers of its own build are gone for good."""
     c, d = f"{BUILT}-c", f"{BUILT}-d"
     office = an_office(temporal, *agents("nobody"))
     async with worker(office, c):

@@ -243,7 +243,7 @@ def test_without_a_failing_step_there_is_nothing_to_handle() -> None:
 
 
 def test_the_first_failing_tool_supplies_message_and_name() -> None:
-    """3.4.1: although the step has an error of its own, which comes first otherwise."""
+    """3.4.1: although the step itself has an error, which comes first otherwise."""
     second = a_failed_call("c", message="second")
     step = a_step(
         an_answered_call("a"), a_failed_call("b", message="first"), second, own_errors=(StepError("own"),)

@@ -248,7 +248,7 @@ def test_a_pause_is_no_work() -> None:
 
 
 def test_waiting_within_a_step_is_no_work() -> None:
-    """2.7.1, 2.7.2: only inference and tools count, however long a person takes in between."""
+    """2.7.1, 2.7.2: only inference and tools count, for any time that a person takes in between."""
     asking = a_step(a_call(need=CallNeed.INPUT), seconds=5.0)
     waiting = begun().with_step(asking).at(after(3600))
     done = waiting.with_step(asking.settled([a_call()], 3.0))
@@ -449,7 +449,7 @@ def test_an_execution_that_a_person_stopped_has_not_failed(policy: ErrorPolicy) 
 @pytest.mark.parametrize("reason", OTHERS)
 @pytest.mark.parametrize("facts", [NEW, an_execution(a_step()), TOOL_FAILED, MODEL_FAILED, RECOVERED])
 def test_otherwise_an_execution_is_completed(facts: ExecutionFacts, reason: StopReason) -> None:
-    """3.7.1: a failed tool call or a step with an error of its own is no failure step (4.3.4)."""
+    """3.7.1: a failed tool call or a step with its own error is no failure step (4.3.4)."""
     assert facts.final_status(reason, ErrorPolicy()) is AgentStatus.COMPLETED
 
 

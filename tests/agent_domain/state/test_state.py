@@ -342,7 +342,7 @@ def test_an_exception_after_a_step_was_applied_becomes_the_next_step() -> None:
     assert (state.step_count, state.usage) == (2, Usage(input=5))
 
 
-def test_steps_have_ids_of_their_own() -> None:
+def test_steps_have_their_own_ids() -> None:
     """4.3.1, 4.4.3: that follow from execution and number."""
     state = a_state().with_step_started(AT)
     assert state.new_step_id() == step_id(EXECUTION, 1)

@@ -70,7 +70,7 @@ def test_a_message_is_of_bounded_size_or_holds_one_line(sizes: list[int]) -> Non
     assert all(len(message) < link.MOST_BYTES or b"\n" not in message for message in together)
 
 
-def test_a_line_too_long_for_any_message_has_one_of_its_own() -> None:
+def test_a_line_too_long_for_a_message_is_sent_alone() -> None:
     long = b"x" * 2 * link.MOST_BYTES
     assert messages([b"a", b"b", long, b"c"]) == [b"a\nb", long, b"c"]
 

@@ -22,7 +22,7 @@ CONTEXT = ToolContext(EXECUTION_ID, "c1", 1)
 
 
 class Place(BaseModel):
-    """Somewhere."""
+    """A place."""
 
     city: str
     country: str = "DE"
@@ -574,7 +574,7 @@ def test_a_class_without_a_name_uses_the_class_name() -> None:
             self.name = "renamed"
 
     class Abstract(BaseTool):
-        """Has no call of its own."""
+        """Has no `__call__`."""
 
     class Concrete(Abstract):
         def __call__(self) -> None:
